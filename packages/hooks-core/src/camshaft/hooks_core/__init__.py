@@ -1,0 +1,29 @@
+"""The hook protocol as data: which hooks exist, who may implement them, with which arguments, in which order."""
+
+from camshaft.hooks_core.bases import Callback, CheckpointHooks, DataHooks, ModelHooks, StrategyHooks
+from camshaft.hooks_core.catalogue import CATALOGUE, Catalogue
+from camshaft.hooks_core.dispatch import resolve
+from camshaft.hooks_core.faults import Fault, HookFaultError, HookFaultWarning
+from camshaft.hooks_core.hooks import Hooks
+from camshaft.hooks_core.implementation import is_overridden, not_a_hook
+from camshaft.hooks_core.spec import ERAS, HookSpec, Receiver
+
+__all__ = [
+    "CATALOGUE",
+    "ERAS",
+    "Callback",
+    "Catalogue",
+    "CheckpointHooks",
+    "DataHooks",
+    "Fault",
+    "HookFaultError",
+    "HookFaultWarning",
+    "HookSpec",
+    "Hooks",
+    "ModelHooks",
+    "Receiver",
+    "StrategyHooks",
+    "is_overridden",
+    "not_a_hook",
+    "resolve",
+]

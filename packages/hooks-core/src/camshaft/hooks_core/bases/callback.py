@@ -1,0 +1,198 @@
+"""The hooks of a callback."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+
+class Callback:
+    """Base class of callbacks; every hook is optional, and one that is not overridden costs nothing.
+
+    A hook gets the trainer and the module first. Callbacks run in the order in which they were passed, before the
+    module, unless the class says otherwise:
+
+    Attributes:
+        monitors: Whether it reads metrics, so that in `on_train_epoch_end` it runs after the module, which may log
+            there.
+        after_module: Names of further hooks for which it runs after the module.
+    """
+
+    __hook_base__: ClassVar[bool] = True
+
+    monitors: ClassVar[bool] = False
+    after_module: ClassVar[frozenset[str]] = frozenset()
+
+    def setup(self, trainer: Any, module: Any, stage: str) -> None:
+        """At the beginning of every verb, on every process.
+
+        Also received by the data module and the module.
+        """
+
+    def on_fit_start(self, trainer: Any, module: Any) -> None:
+        """At the very beginning of fit, on every process, after the module is on its device.
+
+        Also received by the module and the strategy.
+        """
+
+    def on_sanity_check_start(self, trainer: Any, module: Any) -> None:
+        """Before the sanity check: a few validation batches ahead of training.
+
+        Also received by the module and the strategy.
+        """
+
+    def on_sanity_check_end(self, trainer: Any, module: Any) -> None:
+        """After the sanity check. Also received by the module and the strategy."""
+
+    def on_load_checkpoint(self, trainer: Any, module: Any, checkpoint: dict[str, Any]) -> None:
+        """When a checkpoint is loaded, before its contents are restored.
+
+        Also received by the data module and the module.
+        """
+
+    def on_save_checkpoint(self, trainer: Any, module: Any, checkpoint: dict[str, Any]) -> None:
+        """When a checkpoint is about to be written: add to it or change it.
+
+        Also received by the data module and the module.
+        """
+
+    def on_exception(self, trainer: Any, module: Any, exception: BaseException) -> None:
+        """When anything raises during a verb, before `teardown`.
+
+        Also received by the data module, the module and the strategy.
+        """
+
+    def on_fit_end(self, trainer: Any, module: Any) -> None:
+        """At the very end of fit, on every process. Also received by the module and the strategy."""
+
+    def teardown(self, trainer: Any, module: Any, stage: str) -> None:
+        """At the end of every verb, also after an exception, once.
+
+        Also received by the data module and the module.
+        """
+
+    def on_before_zero_grad(self, trainer: Any, module: Any, optimizer: Any) -> None:
+        """Before the gradients are zeroed; by default that is after `training_step`.
+
+        Also received by the module.
+        """
+
+    def on_before_backward(self, trainer: Any, module: Any, loss: Any) -> None:
+        """Before the loss is differentiated. Also received by the module."""
+
+    def on_after_backward(self, trainer: Any, module: Any) -> None:
+        """After the loss is differentiated; with a gradient scaler, gradients are still scaled.
+
+        Also received by the module.
+        """
+
+    def on_before_optimizer_step(self, trainer: Any, module: Any, optimizer: Any) -> None:
+        """Before an optimizer updates: once per accumulation window, gradients unscaled and not yet clipped.
+
+        Also received by the module.
+        """
+
+    def on_train_start(self, trainer: Any, module: Any) -> None:
+        """When training begins: after the sanity check, before it in 0.8.
+
+        Also received by the module and the strategy.
+        """
+
+    def on_train_epoch_start(self, trainer: Any, module: Any) -> None:
+        """When a training epoch begins. Also received by the module."""
+
+    def on_train_batch_start(self, trainer: Any, module: Any, batch: Any, batch_idx: int) -> int | None:
+        """Before anything happens for a training batch.
+
+        Also received by the module and the strategy. Returns: -1 skips the rest of the epoch; its end hooks
+        and epoch schedulers still run.
+        """
+
+    def on_train_batch_end(self, trainer: Any, module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
+        """After a training batch and its update. Also received by the module."""
+
+    def on_train_epoch_end(self, trainer: Any, module: Any) -> None:
+        """When a training epoch ends: callbacks that do not monitor, the module, callbacks that monitor.
+
+        Also received by the module.
+        """
+
+    def on_train_end(self, trainer: Any, module: Any) -> None:
+        """When training ends, before loggers are closed. Also received by the module and the strategy."""
+
+    def on_validation_start(self, trainer: Any, module: Any) -> None:
+        """When validation begins. Also received by the module and the strategy."""
+
+    def on_validation_epoch_start(self, trainer: Any, module: Any) -> None:
+        """When a validation epoch begins. Also received by the module and the strategy."""
+
+    def on_validation_batch_start(
+        self, trainer: Any, module: Any, batch: Any, batch_idx: int, dataloader_idx: int = 0
+    ) -> None:
+        """Before anything happens for a validation batch. Also received by the module and the strategy."""
+
+    def on_validation_batch_end(
+        self, trainer: Any, module: Any, outputs: Any, batch: Any, batch_idx: int, dataloader_idx: int = 0
+    ) -> None:
+        """After a validation batch. Also received by the module and the strategy."""
+
+    def on_validation_epoch_end(self, trainer: Any, module: Any) -> None:
+        """When a validation epoch ends. Also received by the module and the strategy."""
+
+    def on_validation_end(self, trainer: Any, module: Any) -> None:
+        """When validation ends. Also received by the module and the strategy."""
+
+    def on_test_start(self, trainer: Any, module: Any) -> None:
+        """When test begins. Also received by the module and the strategy."""
+
+    def on_test_epoch_start(self, trainer: Any, module: Any) -> None:
+        """When a test epoch begins. Also received by the module and the strategy."""
+
+    def on_test_batch_start(
+        self, trainer: Any, module: Any, batch: Any, batch_idx: int, dataloader_idx: int = 0
+    ) -> None:
+        """Before anything happens for a test batch. Also received by the module and the strategy."""
+
+    def on_test_batch_end(
+        self, trainer: Any, module: Any, outputs: Any, batch: Any, batch_idx: int, dataloader_idx: int = 0
+    ) -> None:
+        """After a test batch. Also received by the module and the strategy."""
+
+    def on_test_epoch_end(self, trainer: Any, module: Any) -> None:
+        """When a test epoch ends. Also received by the module and the strategy."""
+
+    def on_test_end(self, trainer: Any, module: Any) -> None:
+        """When test ends. Also received by the module and the strategy."""
+
+    def on_predict_start(self, trainer: Any, module: Any) -> None:
+        """When predict begins. Also received by the module and the strategy."""
+
+    def on_predict_epoch_start(self, trainer: Any, module: Any) -> None:
+        """When a predict epoch begins. Also received by the module."""
+
+    def on_predict_batch_start(
+        self, trainer: Any, module: Any, batch: Any, batch_idx: int, dataloader_idx: int = 0
+    ) -> None:
+        """Before anything happens for a predict batch. Also received by the module."""
+
+    def on_predict_batch_end(
+        self, trainer: Any, module: Any, outputs: Any, batch: Any, batch_idx: int, dataloader_idx: int = 0
+    ) -> None:
+        """After a predict batch. Also received by the module."""
+
+    def on_predict_epoch_end(self, trainer: Any, module: Any) -> None:
+        """When a predict epoch ends. Also received by the module."""
+
+    def on_predict_end(self, trainer: Any, module: Any) -> None:
+        """When predict ends. Also received by the module and the strategy."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """This callback's memory, put into every checkpoint: tensors and plain values. Empty by default."""
+        return {}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Take back what `state_dict` returned."""
+
+    @property
+    def state_key(self) -> str:
+        """The name under which a checkpoint keeps this callback's memory; unique among a run's callbacks."""
+        return type(self).__qualname__

@@ -1,0 +1,103 @@
+"""The resolved hooks of one run, as a loop calls them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+_Event = Callable[..., Any]
+_OneOwner = Callable[..., Any] | None
+
+
+class Hooks:
+    """Each hook of a run as one attribute; `resolve` makes it.
+
+    An event is always callable and reaches every receiver that implements it. A step, an override, something provided
+    or a transform is the callable of its one owner, or None where nobody implements it. Hooks that a third party
+    registered are attributes as well.
+    """
+
+    # around a run
+    prepare_data: _Event
+    configure_callbacks: _OneOwner
+    setup: _Event
+    configure_sharded_model: _Event
+    configure_model: _Event
+    configure_optimizers: _OneOwner
+    on_fit_start: _Event
+    on_sanity_check_start: _Event
+    on_sanity_check_end: _Event
+    on_load_checkpoint: _Event
+    on_save_checkpoint: _Event
+    on_exception: _Event
+    on_fit_end: _Event
+    teardown: _Event
+
+    # data
+    train_dataloader: _OneOwner
+    val_dataloader: _OneOwner
+    test_dataloader: _OneOwner
+    predict_dataloader: _OneOwner
+    on_before_batch_transfer: _OneOwner
+    transfer_batch_to_device: _OneOwner
+    on_after_batch_transfer: _OneOwner
+
+    # optimization
+    optimizer_step: _OneOwner
+    on_before_zero_grad: _Event
+    optimizer_zero_grad: _OneOwner
+    on_before_backward: _Event
+    backward: _OneOwner
+    on_after_backward: _Event
+    on_before_optimizer_step: _Event
+    configure_gradient_clipping: _OneOwner
+    lr_scheduler_step: _OneOwner
+
+    # training
+    on_train_start: _Event
+    on_train_epoch_start: _Event
+    on_train_batch_start: _Event
+    training_step: _OneOwner
+    on_train_batch_end: _Event
+    on_train_epoch_end: _Event
+    on_train_end: _Event
+
+    # validation
+    on_validation_model_zero_grad: _OneOwner
+    on_validation_model_eval: _OneOwner
+    on_validation_start: _Event
+    on_validation_epoch_start: _Event
+    on_validation_batch_start: _Event
+    validation_step: _OneOwner
+    on_validation_batch_end: _Event
+    on_validation_epoch_end: _Event
+    on_validation_end: _Event
+    on_validation_model_train: _OneOwner
+
+    # test
+    on_test_model_eval: _OneOwner
+    on_test_start: _Event
+    on_test_epoch_start: _Event
+    on_test_batch_start: _Event
+    test_step: _OneOwner
+    on_test_batch_end: _Event
+    on_test_epoch_end: _Event
+    on_test_end: _Event
+    on_test_model_train: _OneOwner
+
+    # prediction
+    on_predict_model_eval: _OneOwner
+    on_predict_start: _Event
+    on_predict_epoch_start: _Event
+    on_predict_batch_start: _Event
+    predict_step: _OneOwner
+    on_predict_batch_end: _Event
+    on_predict_epoch_end: _Event
+    on_predict_end: _Event
+    on_predict_model_train: _OneOwner
+
+    def __getattr__(self, name: str) -> Any:
+        raise AttributeError(
+            f"`name` must be a hook of the catalogue that this run was resolved with, but got {name!r} (str) in Hooks. "
+            "Register the hook before the run starts."
+        )
