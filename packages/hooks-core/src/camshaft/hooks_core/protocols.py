@@ -103,36 +103,29 @@ class MetricSink(Protocol):
     """What loops tell whoever collects logged values. Attributes are set on the per-step path, so they stay plain.
 
     Attributes:
-        stage: The stage that logs: "train", "validate", "test", "predict", or None outside of these.
         moment: What a value logged now belongs to by default, or None where logging makes no sense.
         batch: The batch that is worked on; epoch means weigh values by its size.
         dataloader_idx: Index of the loader that is worked on.
-        num_dataloaders: How many loaders the stage has.
     """
 
-    stage: str | None
     moment: Moment | None
     batch: Any
     dataloader_idx: int
-    num_dataloaders: int
 
     def start_epoch(self, stage: str, num_dataloaders: int = 1) -> None:
-        """Begin to collect for an epoch of a stage."""
+        """Forget the stage's earlier values and collect for its new epoch; the moment becomes "epoch"."""
+
+    def enter(self, stage: str, moment: Moment | None) -> None:
+        """Go on collecting for a stage, after another one ran within it."""
 
     def end_train_batch(self, is_update: bool) -> None:
         """Publish what the batch logged; `is_update` says whether it ended an accumulation window."""
 
     def end_epoch(self) -> list[dict[str, float]]:
-        """Reduce and publish the epoch's values. Collective. Returns them per loader as numbers."""
-
-    def suspend(self) -> Any:
-        """Set what was collected aside for a stage within a stage. Returns what `resume` takes."""
-
-    def resume(self, suspended: Any) -> None:
-        """Go on with what was set aside."""
+        """Reduce and publish the values of the stage's epoch. Collective. Returns them per loader, as numbers."""
 
     def discard(self) -> None:
-        """Forget the epoch's values, as the sanity check must leave no trace."""
+        """Forget the values of the stage's epoch unpublished, as the sanity check must leave no trace."""
 
 
 @runtime_checkable
