@@ -15,7 +15,7 @@ from camshaft.hooks_core.catalogue import CATALOGUE, Catalogue
 from camshaft.hooks_core.faults import Fault, arguments_of, find_faults, missing_step, report
 from camshaft.hooks_core.hooks import Hooks
 from camshaft.hooks_core.implementation import implementation, receiver_name
-from camshaft.hooks_core.notes import add_note
+from camshaft.hooks_core.notes import add_note, describe
 from camshaft.hooks_core.spec import SKIP_EPOCH, HookSpec, Receiver
 
 Position = Callable[[], str]
@@ -87,7 +87,8 @@ def resolve(
             calls = [attrs.evolve(call, function=wrap_step(call.function)) for call in calls]
         if spec.kind != "event":
             calls = calls[:1]
-        compiled = _compile(spec, calls, trainer, module, position) if calls else None
+        compile_calls = _compile_isolated if spec.isolated else _compile
+        compiled = compile_calls(spec, calls, trainer, module, position) if calls else None
         setattr(hooks, spec.name, compiled or (_nobody if spec.kind == "event" else None))
     return hooks
 
@@ -147,6 +148,27 @@ def _compile(
     exec(_code(source, spec.name), names)
     function: Callable[..., Any] = names[spec.name]
     return function
+
+
+def _compile_isolated(
+    spec: HookSpec, calls: Sequence[_Call], trainer: object, module: object, position: Position
+) -> Callable[..., Any]:
+    """One function that makes every call of a hook, whatever the others raise."""
+    singles = [_compile(spec, [call], trainer, module, position) for call in calls]
+
+    def isolated(*arguments: Any) -> None:
+        raised: list[BaseException] = []
+        for single in singles:
+            try:
+                single(*arguments)
+            except BaseException as error:
+                raised.append(error)
+        if raised:
+            for further in raised[1:]:
+                raised[0].add_note(f"Then {describe(further)}")
+            raise raised[0]
+
+    return isolated
 
 
 _FIRST_CALL_LINE = 4

@@ -26,3 +26,9 @@ def noting(receiver: object, hook: str, position: Callable[[], str]) -> Iterator
     except BaseException as error:
         add_note(error, receiver, hook, position())
         raise
+
+
+def describe(error: BaseException) -> str:
+    """An error with its notes on one line, to mention it in another error's notes."""
+    notes = " ".join(getattr(error, "__notes__", ()))
+    return f"{type(error).__name__}: {error} {notes}".rstrip()

@@ -106,11 +106,15 @@ class MetricSink(Protocol):
         moment: What a value logged now belongs to by default, or None where logging makes no sense.
         batch: The batch that is worked on; epoch means weigh values by its size.
         dataloader_idx: Index of the loader that is worked on.
+        callback_metrics: Every value by name, those of the running epoch reduced so far; schedulers monitor them.
     """
 
     moment: Moment | None
     batch: Any
     dataloader_idx: int
+
+    @property
+    def callback_metrics(self) -> Mapping[str, Tensor]: ...
 
     def start_epoch(self, stage: str, num_dataloaders: int = 1) -> None:
         """Forget the stage's earlier values and collect for its new epoch; the moment becomes "epoch"."""

@@ -50,6 +50,7 @@ class HookSpec:
         returns: What the return value means. The default says that it is ignored.
         eras: The eras that know it, oldest first.
         signatures: The parameters in the eras where they differ from `parameters`.
+        isolated: Whether every receiver is called even if one before it raises; the first error is raised at the end.
         today: The name of today's moment, for a hook that no present era has. None for hooks of today and for those
             without a counterpart.
     """
@@ -63,6 +64,7 @@ class HookSpec:
     returns: str = "ignored"
     eras: tuple[str, ...] = ("2.0", "2.x")
     signatures: Mapping[str, tuple[str, ...]] = attrs.field(factory=dict, hash=False)
+    isolated: bool = False
     today: str | None = None
 
     def parameters_in(self, era: str | None) -> tuple[str, ...]:

@@ -103,6 +103,7 @@ HOOKS = (
         (_CALLBACK, _DATA, _MODULE, _STRATEGY),
         ("exception",),
         stage="exception",
+        isolated=True,
     ),
     HookSpec("on_fit_end", "At the very end of fit, on every process.", _EVERYONE, eras=_SINCE_0_8),
     HookSpec(
@@ -111,6 +112,7 @@ HOOKS = (
         (_CALLBACK, _DATA, _MODULE),
         ("stage",),
         stage="setup",
+        isolated=True,
         eras=_SINCE_0_8,
     ),
 )

@@ -1,0 +1,161 @@
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from collections import OrderedDict, defaultdict
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import nn
+
+from camshaft.strategies import CheckpointError, read_checkpoint, write_checkpoint
+
+
+class Custom:
+    pass
+
+
+def example() -> dict[str, Any]:
+    model = nn.Linear(3, 2)
+    optimizer = torch.optim.Adam(model.parameters())
+    model(torch.ones(1, 3)).sum().backward()
+    optimizer.step()
+    scheduler = torch.optim.lr_scheduler.OneCycleLR(optimizer, 0.1, total_steps=10)
+    return {
+        "state_dict": model.state_dict(),
+        "optimizer_states": [optimizer.state_dict()],
+        "lr_schedulers": [scheduler.state_dict()],
+        "rng": {"torch": torch.get_rng_state()},
+        "plain": [1, 2.5, "three", None, True, (4, b"five"), float("inf")],
+    }
+
+
+def test_what_was_written_is_read_back(tmp_path: Path) -> None:
+    written = example()
+    write_checkpoint(written, tmp_path / "deep" / "a.ckpt")
+    read = read_checkpoint(tmp_path / "deep" / "a.ckpt")
+    assert read["plain"] == written["plain"]
+    assert read["lr_schedulers"] == written["lr_schedulers"]
+    assert type(read["state_dict"]) is OrderedDict
+    assert all(torch.equal(read["state_dict"][name], value) for name, value in written["state_dict"].items())
+    assert torch.equal(read["rng"]["torch"], written["rng"]["torch"])
+
+
+def test_nothing_but_the_checkpoint_is_left_in_the_directory(tmp_path: Path) -> None:
+    for _ in range(3):
+        write_checkpoint(example(), tmp_path / "a.ckpt")
+    assert os.listdir(tmp_path) == ["a.ckpt"]
+
+
+@pytest.mark.parametrize("value", [Custom(), {1, 2}, Path("a"), Custom, lambda: None])
+def test_what_is_not_plain_is_refused_with_its_place(value: object, tmp_path: Path) -> None:
+    with pytest.raises(
+        TypeError, match=r"`checkpoint\['callbacks'\]\['mine'\]\[0\]` must be a tensor or a plain value"
+    ):
+        write_checkpoint({"callbacks": {"mine": [value]}}, tmp_path / "a.ckpt")
+    assert os.listdir(tmp_path) == []
+
+
+def test_numpy_scalars_and_dictionary_subclasses_become_plain(tmp_path: Path) -> None:
+    numpy = pytest.importorskip("numpy")
+    write_checkpoint({"a": numpy.float64(1.5), "b": defaultdict(int, x=1)}, tmp_path / "a.ckpt")
+    read = read_checkpoint(tmp_path / "a.ckpt")
+    assert read == {"a": 1.5, "b": {"x": 1}}
+    assert type(read["a"]) is float
+
+
+def test_a_name_in_a_file_is_never_imported(tmp_path: Path) -> None:
+    torch.save({"evil": Custom}, tmp_path / "evil.ckpt")
+    with pytest.raises(CheckpointError, match="tensors and plain values") as caught:
+        read_checkpoint(tmp_path / "evil.ckpt")
+    assert caught.value.path == str(tmp_path / "evil.ckpt")
+
+
+def test_a_missing_file_is_told_from_a_broken_one(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError, match="must be an existing checkpoint"):
+        read_checkpoint(tmp_path / "absent.ckpt")
+
+
+def test_a_file_that_holds_no_dictionary_is_refused(tmp_path: Path) -> None:
+    torch.save([1, 2], tmp_path / "list.ckpt")
+    with pytest.raises(CheckpointError, match="with a list"):
+        read_checkpoint(tmp_path / "list.ckpt")
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> bytes:
+    path = tmp_path_factory.mktemp("whole") / "a.ckpt"
+    write_checkpoint({"weights": torch.arange(2000.0), "step": 3}, path)
+    return path.read_bytes()
+
+
+@settings(max_examples=60, deadline=None)
+@given(data=st.data())
+def test_a_truncated_file_is_an_error(
+    data: st.DataObject, whole: bytes, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    path = tmp_path_factory.mktemp("cut") / "a.ckpt"
+    path.write_bytes(whole[: data.draw(st.integers(0, len(whole) - 1))])
+    with pytest.raises(CheckpointError, match="cannot be read"):
+        read_checkpoint(path)
+
+
+@settings(max_examples=100, deadline=None)
+@given(data=st.data())
+def test_a_flipped_bit_is_an_error_or_changes_nothing(
+    data: st.DataObject, whole: bytes, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    damaged = bytearray(whole)
+    damaged[data.draw(st.integers(0, len(whole) - 1))] ^= 1 << data.draw(st.integers(0, 7))
+    path = tmp_path_factory.mktemp("flip") / "a.ckpt"
+    path.write_bytes(damaged)
+    try:
+        read = read_checkpoint(path)
+    except CheckpointError:
+        return
+    assert read["step"] == 3  # the bit was in padding, which nobody reads
+    assert torch.equal(read["weights"], torch.arange(2000.0))
+
+
+def test_a_failing_disk_leaves_the_earlier_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_checkpoint({"step": 1}, tmp_path / "a.ckpt")
+
+    def full(descriptor: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(OSError, match="No space left"):
+        write_checkpoint({"step": 2}, tmp_path / "a.ckpt")
+    assert os.listdir(tmp_path) == ["a.ckpt"]
+    assert read_checkpoint(tmp_path / "a.ckpt") == {"step": 1}
+
+
+def test_a_process_killed_at_any_moment_leaves_a_whole_checkpoint(tmp_path: Path) -> None:
+    path = tmp_path / "a.ckpt"
+    script = textwrap.dedent(
+        """
+        import sys, torch
+        from camshaft.strategies import write_checkpoint
+        step = 0
+        while True:
+            step += 1
+            write_checkpoint({"step": step, "weights": torch.full((200_000,), float(step))}, sys.argv[1])
+            print(step, flush=True)
+        """
+    )
+    for delay_seconds in (0.0, 0.003, 0.007, 0.011):
+        with subprocess.Popen([sys.executable, "-c", script, str(path)], stdout=subprocess.PIPE, text=True) as process:
+            assert process.stdout is not None
+            process.stdout.readline()  # at least one checkpoint is there
+            time.sleep(delay_seconds)
+            process.send_signal(signal.SIGKILL)
+        checkpoint = read_checkpoint(path)
+        assert torch.equal(checkpoint["weights"], torch.full((200_000,), float(checkpoint["step"])))
