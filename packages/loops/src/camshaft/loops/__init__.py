@@ -1,0 +1,26 @@
+"""Loops that train and evaluate a module on any strategy, emitting every hook at its moment."""
+
+from camshaft.loops.evaluation import EvaluationLoop
+from camshaft.loops.evaluation_loops import PredictLoop, TestLoop, ValidationLoop
+from camshaft.loops.fit_limits import FitLimits
+from camshaft.loops.fit_loop import FitLoop
+from camshaft.loops.lifecycle import run_verb
+from camshaft.loops.optimizers import LRSchedulerConfig
+from camshaft.loops.progress import FitProgress
+from camshaft.loops.resume import collect
+from camshaft.loops.run import Run, SaveRequest
+
+__all__ = [
+    "EvaluationLoop",
+    "FitLimits",
+    "FitLoop",
+    "FitProgress",
+    "LRSchedulerConfig",
+    "PredictLoop",
+    "Run",
+    "SaveRequest",
+    "TestLoop",
+    "ValidationLoop",
+    "collect",
+    "run_verb",
+]

@@ -1,0 +1,157 @@
+"""What validation, test and prediction have in common: batches without gradients."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import attrs
+import torch
+
+from camshaft.hooks_core.messages import must_be
+from camshaft.loops.batches import batch_mover, count_batches, loaders_of, numbered
+from camshaft.loops.modes import ModuleModes
+from camshaft.loops.run import Run
+
+
+@attrs.frozen
+class StageHooks:
+    """The hooks of one stage under common names."""
+
+    model_eval: Callable[[], None] | None
+    start: Callable[[], None]
+    epoch_start: Callable[[], None]
+    batch_start: Callable[[Any, int, int], None]
+    step: Callable[[Any, int, int], Any]
+    batch_end: Callable[[Any, Any, int, int], None]
+    epoch_end: Callable[[], None]
+    end: Callable[[], None]
+    model_train: Callable[[], None] | None
+
+
+class EvaluationLoop:
+    """Runs every batch of one or several loaders, one loader after the other, without gradients.
+
+    Args:
+        limit_batches: How much of each loader to take: an int is a number of batches, a float a share.
+        inference_mode: Whether to run under `torch.inference_mode`, else under `torch.no_grad`.
+
+    Raises:
+        ValueError: If the limit is negative, or a share above 1.
+    """
+
+    stage: str
+    limit_argument: str
+    required: tuple[str, ...] = ()
+
+    def __init__(self, *, limit_batches: int | float = 1.0, inference_mode: bool = True) -> None:
+        check_limit(self.limit_argument, limit_batches)
+        self.limit_batches = limit_batches
+        self.inference_mode = inference_mode
+        self.loaders: list[Iterable[Any]] = []
+        self.num_batches: list[int | float] = []
+
+    def stage_hooks(self, run: Run) -> StageHooks:
+        """The hooks that this loop calls."""
+        raise NotImplementedError
+
+    def collect(self, outputs: Any, dataloader_idx: int) -> None:
+        """Keep what a step returned, if this loop returns it."""
+
+    def result(self, metrics: list[dict[str, float]]) -> Any:
+        """What the loop returns, given the logged values per loader."""
+        return metrics
+
+    def load(self, run: Run) -> bool:
+        """Get the loaders. Returns whether there are any batches to run."""
+        self.loaders = loaders_of(run, self.stage) or []
+        self.num_batches = [count_batches(loader, self.limit_batches, self.limit_argument) for loader in self.loaders]
+        return any(self.num_batches)
+
+    def run(self, run: Run) -> Any:
+        """Run the stage as a verb of its own. Collective.
+
+        Raises:
+            ValueError: If there is no loader.
+        """
+        has_batches = self.load(run)
+        if not self.loaders:
+            rule = "given, or provided by the data module or the module"
+            raise ValueError(must_be(f"{self.stage} loaders", rule, None, run.verb, "Pass a loader."))
+        return self.run_epoch(run) if has_batches else self.result([])
+
+    def run_epoch(self, run: Run, num_batches: list[int | float] | None = None, *, discard: bool = False) -> Any:
+        """Run every loader once. Collective.
+
+        Hooks: on_<stage>_model_eval, _start, _epoch_start, the transfer hooks, _batch_start, the step, _batch_end,
+        _epoch_end, _end, _model_train.
+
+        Args:
+            run: The run.
+            num_batches: How many batches to take of each loader; None takes what the limit says.
+            discard: Whether to forget what is logged, as the sanity check does.
+
+        Returns:
+            The loop's result.
+        """
+        hooks, metrics = self.stage_hooks(run), run.metrics
+        outer_stage, outer_batch_idx = run.stage, run.batch_idx
+        run.stage, run.batch_idx = self.stage, None
+        modes = ModuleModes(run.module)
+        if hooks.model_eval is not None:
+            hooks.model_eval()
+        else:
+            run.module.eval()
+        with torch.inference_mode() if self.inference_mode else torch.no_grad():
+            if metrics is not None:
+                metrics.start_epoch(self.stage, len(self.loaders))
+            hooks.start()
+            hooks.epoch_start()
+            for dataloader_idx, loader in enumerate(self.loaders):
+                limit = (num_batches or self.num_batches)[dataloader_idx]
+                self._run_loader(run, hooks, loader, limit, dataloader_idx)
+            run.batch_idx = None
+            if metrics is not None:
+                metrics.moment = "epoch"
+            hooks.epoch_end()
+            logged: list[dict[str, float]] = [{} for _ in self.loaders]
+            if metrics is not None and discard:
+                metrics.discard()
+            elif metrics is not None:
+                logged = metrics.end_epoch()
+            if metrics is not None:
+                metrics.moment = None
+            hooks.end()
+        if hooks.model_train is not None:
+            hooks.model_train()
+        else:
+            modes.restore()
+        run.stage, run.batch_idx = outer_stage, outer_batch_idx
+        return self.result(logged)
+
+    def _run_loader(
+        self, run: Run, hooks: StageHooks, loader: Iterable[Any], limit: int | float, dataloader_idx: int
+    ) -> None:
+        metrics, move = run.metrics, batch_mover(run)
+        if metrics is not None:
+            metrics.moment = "batch"
+            metrics.dataloader_idx = dataloader_idx
+        for batch_idx, batch, _ in numbered(loader, limit):
+            run.batch_idx = batch_idx
+            if move is not None:
+                batch = move(batch, dataloader_idx)
+            if metrics is not None:
+                metrics.batch = batch
+            hooks.batch_start(batch, batch_idx, dataloader_idx)
+            outputs = hooks.step(batch, batch_idx, dataloader_idx)
+            hooks.batch_end(outputs, batch, batch_idx, dataloader_idx)
+            self.collect(outputs, dataloader_idx)
+
+
+def check_limit(argument: str, limit: int | float) -> None:
+    """Raise `ValueError` or `TypeError` unless a limit is a number of batches or a share from 0 to 1."""
+    action = "Pass a number of batches (int) or a share of them (float)."
+    if isinstance(limit, bool) or not isinstance(limit, (int, float)):
+        raise TypeError(must_be(argument, "an int or a float", limit, "the loop", action))
+    if limit < 0 or (isinstance(limit, float) and limit > 1.0):
+        raise ValueError(must_be(argument, "at least 0, and at most 1.0 as a float", limit, "the loop", action))

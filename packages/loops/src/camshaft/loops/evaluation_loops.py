@@ -1,0 +1,133 @@
+"""The loops of the three verbs without gradients."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from camshaft.hooks_core.messages import must_be
+from camshaft.hooks_core.transfer import move_to_device
+from camshaft.loops.evaluation import EvaluationLoop, StageHooks
+from camshaft.loops.run import Run
+
+
+class ValidationLoop(EvaluationLoop):
+    """Validation, as a verb or inside fit. Its result is the logged values, a dictionary per loader."""
+
+    stage = "validate"
+    limit_argument = "limit_val_batches"
+    required = ("validation_step",)
+
+    def stage_hooks(self, run: Run) -> StageHooks:
+        """The validation hooks."""
+        hooks = run.hooks
+        assert hooks.validation_step is not None
+        return StageHooks(
+            model_eval=hooks.on_validation_model_eval,
+            start=hooks.on_validation_start,
+            epoch_start=hooks.on_validation_epoch_start,
+            batch_start=hooks.on_validation_batch_start,
+            step=hooks.validation_step,
+            batch_end=hooks.on_validation_batch_end,
+            epoch_end=hooks.on_validation_epoch_end,
+            end=hooks.on_validation_end,
+            model_train=hooks.on_validation_model_train,
+        )
+
+
+class TestLoop(EvaluationLoop):
+    """Test. Its result is the logged values, a dictionary per loader."""
+
+    __test__ = False  # no test class, whatever pytest makes of its name
+
+    stage = "test"
+    limit_argument = "limit_test_batches"
+    required = ("test_step",)
+
+    def stage_hooks(self, run: Run) -> StageHooks:
+        """The test hooks."""
+        hooks = run.hooks
+        assert hooks.test_step is not None
+        return StageHooks(
+            model_eval=hooks.on_test_model_eval,
+            start=hooks.on_test_start,
+            epoch_start=hooks.on_test_epoch_start,
+            batch_start=hooks.on_test_batch_start,
+            step=hooks.test_step,
+            batch_end=hooks.on_test_batch_end,
+            epoch_end=hooks.on_test_epoch_end,
+            end=hooks.on_test_end,
+            model_train=hooks.on_test_model_train,
+        )
+
+
+class PredictLoop(EvaluationLoop):
+    """Prediction. Its result is the predictions on the CPU: a list for one loader, a list of lists for several.
+
+    A module without `predict_step` is called with the batch.
+
+    Args:
+        limit_batches: As in `EvaluationLoop`.
+        inference_mode: As in `EvaluationLoop`.
+    """
+
+    stage = "predict"
+    limit_argument = "limit_predict_batches"
+
+    def __init__(self, *, limit_batches: int | float = 1.0, inference_mode: bool = True) -> None:
+        super().__init__(limit_batches=limit_batches, inference_mode=inference_mode)
+        self.return_predictions = True
+        self._predictions: list[list[Any]] = []
+
+    def stage_hooks(self, run: Run) -> StageHooks:
+        """The prediction hooks."""
+        hooks, module = run.hooks, run.module
+
+        def call_module(batch: Any, batch_idx: int, dataloader_idx: int) -> Any:
+            return module(batch)
+
+        if hooks.predict_step is None and type(module).forward is nn.Module.forward:
+            rule = "defined, or else `forward`, to predict"
+            action = "Define one of the two."
+            raise TypeError(must_be("predict_step", rule, None, type(module).__qualname__, action))
+        return StageHooks(
+            model_eval=hooks.on_predict_model_eval,
+            start=hooks.on_predict_start,
+            epoch_start=hooks.on_predict_epoch_start,
+            batch_start=hooks.on_predict_batch_start,
+            step=hooks.predict_step or call_module,
+            batch_end=hooks.on_predict_batch_end,
+            epoch_end=hooks.on_predict_epoch_end,
+            end=hooks.on_predict_end,
+            model_train=hooks.on_predict_model_train,
+        )
+
+    def run(self, run: Run) -> Any:
+        """Predict. Collective. Returns the predictions, or None if `return_predictions` is false."""
+        self._predictions = []
+        return super().run(run)
+
+    def collect(self, outputs: Any, dataloader_idx: int) -> None:
+        """Keep a prediction on the CPU."""
+        if not self.return_predictions:
+            return
+        while len(self._predictions) <= dataloader_idx:
+            self._predictions.append([])
+        self._predictions[dataloader_idx].append(outputs if _is_plain_cpu(outputs) else _to_cpu(outputs))
+
+    def result(self, metrics: list[dict[str, float]]) -> Any:
+        """The predictions."""
+        predictions, self._predictions = self._predictions, []
+        if not self.return_predictions:
+            return None
+        return predictions[0] if len(predictions) == 1 else predictions
+
+
+def _is_plain_cpu(outputs: Any) -> bool:
+    return isinstance(outputs, Tensor) and outputs.is_cpu
+
+
+def _to_cpu(outputs: Any) -> Any:
+    return move_to_device(outputs, torch.device("cpu"))

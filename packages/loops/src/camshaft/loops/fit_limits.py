@@ -1,0 +1,99 @@
+"""How long a fit may run and how often it validates, checked when it is constructed."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import attrs
+
+from camshaft.hooks_core.messages import must_be
+from camshaft.loops.evaluation import check_limit
+
+DEFAULT_MAX_EPOCHS = 1000
+_WHERE = "FitLoop"
+
+
+def _at_least(minimum: int, *, optional: bool = False) -> Any:
+    """A validator: an int that is not smaller."""
+
+    def check(instance: object, attribute: attrs.Attribute[Any], value: Any) -> None:
+        if optional and value is None:
+            return
+        if isinstance(value, bool) or not isinstance(value, int):
+            rule = f"an int{' or None' if optional else ''}"
+            raise TypeError(must_be(attribute.name, rule, value, _WHERE, "Pass an int."))
+        if value < minimum:
+            raise ValueError(must_be(attribute.name, f"at least {minimum}", value, _WHERE, "Pass a larger number."))
+
+    return check
+
+
+@attrs.frozen(kw_only=True)
+class FitLimits:
+    """The numbers that steer a fit.
+
+    Args:
+        max_epochs: Epochs to train in all; -1 for no limit. None means 1000, or no limit if `max_steps` sets one.
+        min_epochs: Epochs that `should_stop` cannot cut short.
+        max_steps: Optimizer updates to train in all; -1 for no limit.
+        min_steps: Updates that `should_stop` cannot cut short.
+        limit_train_batches: How much of an epoch to take: an int is a number of batches, a float a share.
+        val_check_interval: How often to validate: a float is a share of an epoch, an int a number of batches.
+        check_val_every_n_epoch: In which epochs to validate; None counts `val_check_interval` (an int then) across
+            epochs.
+        num_sanity_val_steps: Validation batches of each loader to try before training; -1 tries all.
+
+    Raises:
+        TypeError, ValueError: If a number is of the wrong type or out of range, or two contradict each other.
+    """
+
+    max_epochs: int | None = attrs.field(default=None, validator=_at_least(-1, optional=True))
+    min_epochs: int | None = attrs.field(default=None, validator=_at_least(0, optional=True))
+    max_steps: int = attrs.field(default=-1, validator=_at_least(-1))
+    min_steps: int | None = attrs.field(default=None, validator=_at_least(0, optional=True))
+    limit_train_batches: int | float = 1.0
+    val_check_interval: int | float = 1.0
+    check_val_every_n_epoch: int | None = attrs.field(default=1, validator=_at_least(1, optional=True))
+    num_sanity_val_steps: int = attrs.field(default=2, validator=_at_least(-1))
+
+    def __attrs_post_init__(self) -> None:
+        check_limit("limit_train_batches", self.limit_train_batches)
+        check_limit("val_check_interval", self.val_check_interval)
+        if self.val_check_interval == 0:
+            action = "To train without validation, pass limit_val_batches=0."
+            raise ValueError(must_be("val_check_interval", "above 0", self.val_check_interval, _WHERE, action))
+        if self.check_val_every_n_epoch is None and isinstance(self.val_check_interval, float):
+            rule = "an int if check_val_every_n_epoch is None, since it counts batches across epochs"
+            raise TypeError(must_be("val_check_interval", rule, self.val_check_interval, _WHERE, "Pass an int."))
+
+    @property
+    def epoch_limit(self) -> float:
+        """The largest number of epochs."""
+        if self.max_epochs is None:
+            return DEFAULT_MAX_EPOCHS if self.max_steps == -1 else float("inf")
+        return float("inf") if self.max_epochs == -1 else self.max_epochs
+
+    @property
+    def step_limit(self) -> float:
+        """The largest number of updates."""
+        return float("inf") if self.max_steps == -1 else self.max_steps
+
+    def batches_between_validations(self, num_batches: int | float) -> int | float:
+        """After how many batches validation is due; infinity stands for the end of the epoch.
+
+        Raises:
+            ValueError: If the interval is longer than an epoch, or a share of an epoch of unknown length.
+        """
+        interval = self.val_check_interval
+        if isinstance(interval, int):
+            if self.check_val_every_n_epoch is not None and interval > num_batches:
+                rule = f"at most the epoch's {num_batches} batches"
+                action = "Pass a smaller one, or check_val_every_n_epoch=None to count batches across epochs."
+                raise ValueError(must_be("val_check_interval", rule, interval, _WHERE, action))
+            return interval
+        if interval == 1.0:
+            return float("inf")
+        if num_batches == float("inf"):
+            rule = "1.0 or an int for a loader of unknown length"
+            raise ValueError(must_be("val_check_interval", rule, interval, _WHERE, "Pass an int."))
+        return max(1, int(num_batches * interval))

@@ -1,0 +1,307 @@
+"""Training, from the first epoch to the last."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterable
+from typing import Any
+
+from camshaft.hooks_core.messages import must_be
+from camshaft.loops.automatic import AutomaticOptimization
+from camshaft.loops.batches import count_batches, loaders_of, set_epoch
+from camshaft.loops.evaluation_loops import ValidationLoop
+from camshaft.loops.fit_limits import FitLimits
+from camshaft.loops.manual import ManualOptimization, NoOptimization
+from camshaft.loops.optimizers import Optimization, read_configuration
+from camshaft.loops.progress import FitProgress
+from camshaft.loops.random_state import isolated_randomness, restore_random_state
+from camshaft.loops.resume import restore_training
+from camshaft.loops.run import Run
+from camshaft.loops.schedulers import SchedulerSteps
+from camshaft.loops.training_epoch import OptimizationMode, TrainingEpoch
+
+
+class FitLoop:
+    """Trains a module: sanity check, epochs, validation within them, optimization.
+
+    It owns its progress: run it again with higher limits and it goes on where it stopped.
+
+    Args:
+        limits: How long to train and how often to validate.
+        validation: The loop that validates; its limit of 0 batches trains without.
+        accumulate_grad_batches: Batches whose gradients make one update.
+        gradient_clip_val: The largest norm or absolute value of the gradients; None clips nothing.
+        gradient_clip_algorithm: "norm" or "value"; None means "norm".
+
+    Raises:
+        ValueError: If a number is out of range.
+    """
+
+    required = ("training_step", "configure_optimizers")
+
+    def __init__(
+        self,
+        limits: FitLimits | None = None,
+        validation: ValidationLoop | None = None,
+        *,
+        accumulate_grad_batches: int = 1,
+        gradient_clip_val: float | None = None,
+        gradient_clip_algorithm: str | None = None,
+    ) -> None:
+        where = "FitLoop"
+        if isinstance(accumulate_grad_batches, bool) or not isinstance(accumulate_grad_batches, int):
+            raise TypeError(
+                must_be("accumulate_grad_batches", "an int", accumulate_grad_batches, where, "Pass an int.")
+            )
+        if accumulate_grad_batches < 1:
+            action = "Pass 1 for no accumulation."
+            raise ValueError(must_be("accumulate_grad_batches", "at least 1", accumulate_grad_batches, where, action))
+        if gradient_clip_val is not None and gradient_clip_val < 0:
+            action = "Pass None to clip nothing."
+            raise ValueError(must_be("gradient_clip_val", "at least 0 or None", gradient_clip_val, where, action))
+        if gradient_clip_algorithm not in (None, "norm", "value"):
+            rule = "'norm', 'value' or None"
+            raise ValueError(
+                must_be("gradient_clip_algorithm", rule, gradient_clip_algorithm, where, "Pass one of them.")
+            )
+        self.limits = limits if limits is not None else FitLimits()
+        self.validation = validation if validation is not None else ValidationLoop()
+        self.accumulate_grad_batches = accumulate_grad_batches
+        self.gradient_clip_val = gradient_clip_val
+        self.gradient_clip_algorithm = gradient_clip_algorithm or "norm"
+        self.progress = FitProgress()
+        self.should_stop = False
+        self.sanity_checking = False
+        self.num_batches: int | float = 0
+        self.optimization = Optimization([], [])
+        self.loader: Iterable[Any] | None = None
+        self._batches: TrainingEpoch | None = None
+        self._schedulers: SchedulerSteps
+        self._validates = False
+        self._validation_interval: int | float = float("inf")
+
+    @property
+    def is_last_batch(self) -> bool:
+        """Whether the batch that runs is known to be its epoch's last."""
+        return self._batches is not None and self._batches.is_last_batch
+
+    @property
+    def num_sanity_batches(self) -> list[int | float]:
+        """How many batches of each validation loader the sanity check takes."""
+        steps = self.limits.num_sanity_val_steps
+        available = self.validation.num_batches
+        return [num_batches if steps == -1 else min(steps, num_batches) for num_batches in available]
+
+    def run(self, run: Run) -> None:
+        """Train until a limit is reached or something sets `should_stop`. Collective.
+
+        Hooks: train_dataloader, val_dataloader, configure_optimizers, on_fit_start, on_sanity_check_start, those of validation, on_sanity_check_end,
+        on_train_start, those of the epochs, on_train_end, on_fit_end.
+        """
+        mode = self._set_up(run)
+        if mode is not None:
+            run.defers_saves = True
+            try:
+                epoch = self._start(run, mode)
+                while not self._is_done():
+                    self._start_epoch(run)
+                    is_complete = epoch.run()
+                    self._end_epoch(run, is_complete)
+                self._end(run)
+            finally:
+                run.defers_saves = False
+                mode.close()
+        run.hooks.on_fit_end()
+
+    def _set_up(self, run: Run) -> OptimizationMode | None:
+        """Configure, load and restore. Returns how batches become updates, or None if there is nothing to train."""
+        self.should_stop = False
+        self._load(run)
+        self.optimization = self._configure_optimizers(run)
+        run.hooks.on_fit_start()
+        if run.checkpoint is not None:
+            restore_training(run, run.checkpoint, self.optimization, self.progress)
+        run.epoch = self.progress.current_epoch
+        return self._optimization_mode(run) if self.num_batches and not self._is_done() else None
+
+    def _start(self, run: Run, mode: OptimizationMode) -> TrainingEpoch:
+        self._schedulers = SchedulerSteps(run, self.optimization.schedulers)
+        self._batches = TrainingEpoch(
+            run,
+            self.progress,
+            mode,
+            self._schedulers,
+            loader=self.loader or (),
+            num_batches=self.num_batches,
+            validation_due=self._validation_due,
+            validate=lambda: self._validate(run),
+            is_done=self._is_done_inside_epoch,
+        )
+        if run.checkpoint is None:
+            self._sanity_check(run)
+        else:
+            restore_random_state(run.checkpoint["rng"])
+        run.stage = "train"
+        if run.metrics is not None:
+            run.metrics.start_epoch("train")
+        run.hooks.on_train_start()
+        return self._batches
+
+    def _end(self, run: Run) -> None:
+        if run.metrics is not None:
+            run.metrics.moment = None
+        run.hooks.on_train_end()
+        run.save_point()
+        run.stage = None
+
+    def _start_epoch(self, run: Run) -> None:
+        run.epoch, run.batch_idx = self.progress.current_epoch, None
+        self.progress.num_batches = 0
+        set_epoch(self.loader or (), self.progress.current_epoch)
+        if run.metrics is not None:
+            run.metrics.start_epoch("train")
+        run.hooks.on_train_epoch_start()
+        if run.metrics is not None:
+            run.metrics.moment = "batch"
+
+    def _end_epoch(self, run: Run, is_complete: bool) -> None:
+        progress, metrics = self.progress, run.metrics
+        run.batch_idx = None
+        if metrics is not None:
+            metrics.moment = "epoch"
+        run.hooks.on_train_epoch_end()
+        if metrics is not None:
+            metrics.end_epoch()
+        if is_complete:
+            self._schedulers.step("epoch", progress.current_epoch + 1)
+            progress.current_epoch += 1
+            progress.num_batches = 0
+        run.save_point()
+
+    def _configure_optimizers(self, run: Run) -> Optimization:
+        assert run.hooks.configure_optimizers is not None
+        optimization = read_configuration(run.hooks.configure_optimizers())
+        optimization.optimizers = run.strategy.setup_optimizers(optimization.optimizers)
+        return optimization
+
+    def _optimization_mode(self, run: Run) -> OptimizationMode:
+        """Choose how batches become updates.
+
+        Raises:
+            ValueError: If what was asked for contradicts the module's kind of optimization.
+        """
+        optimizers, where = self.optimization.optimizers, type(run.module).__qualname__
+        if not optimizers:
+            warnings.warn("`configure_optimizers` returned no optimizer: nothing will be updated.", stacklevel=2)
+            return NoOptimization(run)
+        if not getattr(run.module, "automatic_optimization", True):
+            for name, value, neutral in (
+                ("accumulate_grad_batches", self.accumulate_grad_batches, 1),
+                ("gradient_clip_val", self.gradient_clip_val, None),
+            ):
+                if value != neutral:
+                    rule = f"{neutral} under manual optimization"
+                    raise ValueError(must_be(name, rule, value, where, "Do it in `training_step`."))
+            return ManualOptimization(run, optimizers, self.progress)
+        if len(optimizers) > 1:
+            rule = "1 under automatic optimization"
+            action = "Set `automatic_optimization = False` and step them in `training_step`."
+            raise ValueError(must_be("number of optimizers", rule, len(optimizers), where, action))
+        return AutomaticOptimization(
+            run,
+            optimizers[0],
+            self.progress,
+            num_batches=self.num_batches,
+            accumulate_grad_batches=self.accumulate_grad_batches,
+            gradient_clip_val=self.gradient_clip_val,
+            gradient_clip_algorithm=self.gradient_clip_algorithm,
+        )
+
+    def _load(self, run: Run) -> None:
+        """Get the loaders.
+
+        Raises:
+            ValueError: If there is no training loader, or validation is asked for at an impossible interval.
+            NotImplementedError: If there are several training loaders.
+        """
+        loaders = loaders_of(run, "train")
+        if not loaders:
+            rule = "given, or provided by the data module or the module"
+            raise ValueError(must_be("train loader", rule, None, "fit", "Pass a loader."))
+        if len(loaders) > 1:
+            raise NotImplementedError(
+                must_be("train loader", "a single one", len(loaders), "fit", "Combine them into one; several at once "
+                        "are not supported yet.")
+            )  # fmt: skip
+        self.loader = loaders[0]
+        self.num_batches = count_batches(self.loader, self.limits.limit_train_batches, "limit_train_batches")
+        if self.num_batches == 0 and self.limits.limit_train_batches != 0:
+            warnings.warn("The training loader is empty: nothing will be trained.", stacklevel=2)
+        self._validates = self._load_validation(run)
+        if self._validates and self.num_batches:
+            self._validation_interval = self.limits.batches_between_validations(self.num_batches)
+
+    def _load_validation(self, run: Run) -> bool:
+        has_step = run.hooks.validation_step is not None
+        has_batches = self.validation.load(run) if has_step or run.loaders.get("validate") is not None else False
+        if has_step and not self.validation.loaders:
+            warnings.warn(
+                "There is a `validation_step` but no validation loader: validation is left out.", stacklevel=2
+            )
+        if self.validation.loaders and not has_step:
+            warnings.warn(
+                "There is a validation loader but no `validation_step`: validation is left out.", stacklevel=2
+            )
+        return has_step and has_batches
+
+    def _sanity_check(self, run: Run) -> None:
+        if not self._validates or self.limits.num_sanity_val_steps == 0:
+            return
+        self.sanity_checking = True
+        try:
+            with isolated_randomness():
+                run.hooks.on_sanity_check_start()
+                self.validation.run_epoch(run, self.num_sanity_batches, discard=True)
+                run.hooks.on_sanity_check_end()
+        finally:
+            self.sanity_checking = False
+
+    def _validate(self, run: Run) -> None:
+        zero_grad = run.hooks.on_validation_model_zero_grad
+        if zero_grad is not None and self._between_windows(run):
+            zero_grad()
+        self.validation.run_epoch(run)
+        if run.metrics is not None:
+            run.metrics.enter("train", "batch")
+
+    def _between_windows(self, run: Run) -> bool:
+        """Whether no accumulated gradients wait for an update."""
+        return self.is_last_batch or ((run.batch_idx or 0) + 1) % self.accumulate_grad_batches == 0
+
+    def _validation_due(self, batch_idx: int, is_last: bool) -> bool:
+        if not self._validates:
+            return False
+        every = self.limits.check_val_every_n_epoch
+        if every is not None and (self.progress.current_epoch + 1) % every:
+            return False
+        if self.should_stop and self._may_stop():
+            return True
+        if self._validation_interval == float("inf"):
+            return is_last
+        done = self.progress.total_batches if every is None else batch_idx + 1
+        return done % self._validation_interval == 0
+
+    def _is_done(self) -> bool:
+        """Whether no further epoch is to begin."""
+        return self.progress.current_epoch >= self.limits.epoch_limit or self._is_done_inside_epoch()
+
+    def _is_done_inside_epoch(self) -> bool:
+        """Whether no further batch is to begin."""
+        return self.progress.global_step >= self.limits.step_limit or (self.should_stop and self._may_stop())
+
+    def _may_stop(self) -> bool:
+        """Whether `should_stop` is obeyed already."""
+        epochs, steps = self.limits.min_epochs, self.limits.min_steps
+        return (epochs is None or self.progress.current_epoch >= epochs) and (
+            steps is None or self.progress.global_step >= steps
+        )

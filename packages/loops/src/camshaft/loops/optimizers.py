@@ -1,0 +1,125 @@
+"""What `configure_optimizers` may return, brought into one form."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
+
+import attrs
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import ReduceLROnPlateau
+
+from camshaft.hooks_core.messages import must_be
+
+_WHERE = "configure_optimizers"
+_FORMS = (
+    "an optimizer, a list of optimizers, two lists (optimizers, schedulers), a dictionary with 'optimizer' and perhaps "
+    "'lr_scheduler', a list of such dictionaries, or None"
+)
+
+
+@attrs.define(eq=False)
+class LRSchedulerConfig:
+    """A learning-rate scheduler and when it steps.
+
+    Attributes:
+        scheduler: Anything with `step`, `state_dict` and `load_state_dict`.
+        interval: "epoch" steps it after each training epoch, "step" after each update.
+        frequency: It steps every so many intervals.
+        monitor: Name of the logged value that its `step` gets; None calls it without.
+        strict: Whether a missing value is an error; if false the step is skipped with a warning.
+        name: Its name for whoever shows learning rates.
+    """
+
+    scheduler: Any
+    interval: Literal["epoch", "step"] = attrs.field(default="epoch")
+    frequency: int = 1
+    monitor: str | None = None
+    strict: bool = True
+    name: str | None = None
+
+    def __attrs_post_init__(self) -> None:
+        if not callable(getattr(self.scheduler, "step", None)) or not hasattr(self.scheduler, "state_dict"):
+            rule = "a learning-rate scheduler (with `step`, `state_dict` and `load_state_dict`)"
+            raise TypeError(must_be("lr_scheduler", rule, self.scheduler, _WHERE, "Return a scheduler."))
+        if self.interval not in ("epoch", "step"):
+            rule = "'epoch' or 'step'"
+            raise ValueError(must_be("interval", rule, self.interval, _WHERE, "Return one of the two."))
+        if not isinstance(self.frequency, int) or self.frequency < 1:
+            raise ValueError(must_be("frequency", "a positive int", self.frequency, _WHERE, "Return 1 or more."))
+        if isinstance(self.scheduler, ReduceLROnPlateau) and self.monitor is None:
+            action = "Return a dictionary with 'scheduler' and 'monitor'."
+            raise ValueError(must_be("monitor", "the name of a logged value", None, _WHERE, action))
+
+
+@attrs.define(eq=False)
+class Optimization:
+    """The optimizers and schedulers of a fit."""
+
+    optimizers: list[Optimizer]
+    schedulers: list[LRSchedulerConfig]
+
+
+def read_configuration(returned: Any) -> Optimization:
+    """Bring what `configure_optimizers` returned into one form.
+
+    Args:
+        returned: An optimizer, a list of them, two lists, a dictionary, a list of dictionaries, or None.
+
+    Raises:
+        TypeError: If it is none of these.
+        ValueError: If a scheduler's settings make no sense.
+    """
+    if returned is None:
+        return Optimization([], [])
+    if isinstance(returned, Optimizer):
+        return Optimization([returned], [])
+    if isinstance(returned, Mapping):
+        return _from_dictionaries([returned])
+    if isinstance(returned, (list, tuple)):
+        if len(returned) == 2 and all(isinstance(part, (list, tuple)) for part in returned):
+            optimizers, schedulers = returned
+            return Optimization(_checked(optimizers), [_scheduler(scheduler) for scheduler in schedulers])
+        if returned and all(isinstance(part, Mapping) for part in returned):
+            return _from_dictionaries(returned)
+        return Optimization(_checked(returned), [])
+    raise TypeError(must_be("return value", _FORMS, returned, _WHERE, "Return one of these."))
+
+
+def needs_closure(optimizer: Optimizer) -> bool:
+    """Whether an optimizer evaluates the loss itself, as LBFGS does."""
+    closure = inspect.signature(optimizer.step).parameters.get("closure")
+    return closure is not None and closure.default is inspect.Parameter.empty
+
+
+def _from_dictionaries(dictionaries: Sequence[Mapping[str, Any]]) -> Optimization:
+    optimizers, schedulers = [], []
+    for dictionary in dictionaries:
+        unknown = set(dictionary) - {"optimizer", "lr_scheduler"}
+        if unknown or "optimizer" not in dictionary:
+            rule = "a dictionary with the keys 'optimizer' and perhaps 'lr_scheduler'"
+            raise TypeError(must_be("return value", rule, sorted(dictionary), _WHERE, "Return these keys only."))
+        optimizers.append(dictionary["optimizer"])
+        if dictionary.get("lr_scheduler") is not None:
+            schedulers.append(_scheduler(dictionary["lr_scheduler"]))
+    return Optimization(_checked(optimizers), schedulers)
+
+
+def _checked(optimizers: Sequence[Any]) -> list[Optimizer]:
+    for optimizer in optimizers:
+        if not isinstance(optimizer, Optimizer):
+            raise TypeError(must_be("return value", _FORMS, optimizer, _WHERE, "Return one of these."))
+    return list(optimizers)
+
+
+def _scheduler(given: Any) -> LRSchedulerConfig:
+    if not isinstance(given, Mapping):
+        return LRSchedulerConfig(given)
+    settings = dict(given)
+    known = set(attrs.fields_dict(LRSchedulerConfig))
+    unknown = sorted(set(settings) - known)
+    if unknown or "scheduler" not in settings:
+        rule = f"a dictionary with 'scheduler' and any of {', '.join(sorted(known - {'scheduler'}))}"
+        raise TypeError(must_be("lr_scheduler", rule, sorted(given), _WHERE, "Return these keys only."))
+    return LRSchedulerConfig(**settings)

@@ -1,0 +1,43 @@
+"""How far training is."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import attrs
+
+
+@attrs.define(eq=False)
+class FitProgress:
+    """Counters of a fit.
+
+    Attributes:
+        current_epoch: Index of the epoch; after it has ended, of the next one.
+        global_step: Number of optimizer updates so far, whatever the number of optimizers.
+        num_batches: Batches done in the current epoch; 0 between epochs.
+        total_batches: Batches done in all epochs.
+    """
+
+    current_epoch: int = 0
+    global_step: int = 0
+    num_batches: int = 0
+    total_batches: int = 0
+
+    def state_dict(self) -> dict[str, Any]:
+        """The counters."""
+        return attrs.asdict(self)
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Take the counters back.
+
+        Raises:
+            NotImplementedError: If they stand in the middle of an epoch.
+        """
+        if state["num_batches"] != 0:
+            raise NotImplementedError(
+                f"`ckpt_path` must be a checkpoint from the end of an epoch, but got one after {state['num_batches']} "
+                f"batches of epoch {state['current_epoch']} (dict) in fit. Resuming inside an epoch is not there yet: "
+                "use a checkpoint that was saved at an epoch's end, or load its weights only."
+            )
+        for name in attrs.fields_dict(type(self)):
+            setattr(self, name, int(state[name]))

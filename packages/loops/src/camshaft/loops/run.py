@@ -1,0 +1,123 @@
+"""What all loops of one run share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+import attrs
+
+from camshaft.hooks_core import Hooks, resolve
+from camshaft.hooks_core.implementation import implementation
+from camshaft.hooks_core.notes import noting
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from camshaft.hooks_core.protocols import MetricSink, Strategy
+    from camshaft.hooks_core.spec import Verb
+
+
+@attrs.frozen
+class SaveRequest:
+    """A checkpoint that somebody asked for, to be written at the next save point."""
+
+    path: str
+    weights_only: bool = False
+    on_saved: Callable[[], None] | None = None
+
+
+@attrs.define(eq=False, kw_only=True)
+class Run:
+    """One verb on one module: its receivers, its resolved hooks, and where it is.
+
+    Args:
+        verb: What runs.
+        module: The model.
+        strategy: Where it computes.
+        trainer: What callbacks get as their first argument.
+        callbacks: In the order in which they run.
+        data: The data module, if any.
+        loaders: Loaders that were passed by stage ("train", "validate", "test", "predict"); a stage without any asks
+            the hooks.
+        metrics: Collects what the module logs; None if nobody does.
+        checkpoint: A checkpoint to start from.
+        write_checkpoint: Carries out one request to save.
+        strict_hooks: Whether faults in receivers' hooks are errors.
+    """
+
+    verb: Verb
+    module: nn.Module
+    strategy: Strategy
+    trainer: Any
+    callbacks: list[Any] = attrs.field(factory=list)
+    data: object | None = None
+    loaders: Mapping[str, Any] = attrs.field(factory=dict)
+    metrics: MetricSink | None = None
+    checkpoint: dict[str, Any] | None = None
+    write_checkpoint: Callable[[SaveRequest], None] | None = None
+    strict_hooks: bool = True
+
+    hooks: Hooks = attrs.field(init=False)
+    stage: str | None = attrs.field(default=None, init=False)
+    epoch: int = attrs.field(default=0, init=False)
+    batch_idx: int | None = attrs.field(default=None, init=False)
+    save_requests: list[SaveRequest] = attrs.field(factory=list, init=False)
+    defers_saves: bool = attrs.field(default=False, init=False)
+
+    def resolve_hooks(self, required: tuple[str, ...]) -> None:
+        """Let the module add its callbacks, then resolve every hook.
+
+        Args:
+            required: Names of the steps without which the verb makes no sense.
+
+        Raises:
+            HookFaultError: If a receiver's hooks are faulty or a required step is missing.
+        """
+        self._add_callbacks_of_module()
+        self.hooks = resolve(
+            callbacks=self.callbacks,
+            data=self.data,
+            module=self.module,
+            strategy=self.strategy,
+            trainer=self.trainer,
+            required=required,
+            position=self.position,
+            strict=self.strict_hooks,
+        )
+
+    def position(self) -> str:
+        """Where the run is, for the notes of errors."""
+        batch = "" if self.batch_idx is None else f", batch {self.batch_idx}"
+        stage = f"stage {self.stage}, " if self.stage is not None else ""
+        return f"{self.verb}, {stage}epoch {self.epoch}{batch}, rank {self.strategy.global_rank}"
+
+    def request_save(self, request: SaveRequest) -> None:
+        """Ask for a checkpoint: while batches run it waits for the next save point, otherwise it is written at once."""
+        self.save_requests.append(request)
+        if not self.defers_saves:
+            self.save_point()
+
+    def save_point(self) -> None:
+        """Write the checkpoints that were asked for; the fit loop calls it where no step is half done. Collective."""
+        while self.save_requests:
+            request = self.save_requests.pop(0)
+            if self.write_checkpoint is None:
+                raise RuntimeError(
+                    f"`write_checkpoint` must be set to save {request.path!r}, but got None (NoneType) in Run. "
+                    "Pass a function that writes checkpoints."
+                )
+            self.write_checkpoint(request)
+            if request.on_saved is not None:
+                request.on_saved()
+
+    def _add_callbacks_of_module(self) -> None:
+        """A callback of the module takes the place of one of the same type."""
+        configure = implementation(self.module, "configure_callbacks")
+        if configure is None:
+            return
+        with noting(self.module, "configure_callbacks", self.position):
+            added = configure()
+        added = list(added) if isinstance(added, (list, tuple)) else [added]
+        types = {type(callback) for callback in added}
+        self.callbacks[:] = [callback for callback in self.callbacks if type(callback) not in types] + added

@@ -1,0 +1,79 @@
+"""Stepping learning-rate schedulers."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+from typing import Any, Literal
+
+from camshaft.hooks_core.messages import must_be
+from camshaft.loops.optimizers import LRSchedulerConfig
+from camshaft.loops.run import Run
+
+
+class SchedulerSteps:
+    """Steps the schedulers of a fit when their interval is over.
+
+    Args:
+        run: The run, for its hooks and its metrics.
+        configs: The schedulers.
+    """
+
+    def __init__(self, run: Run, configs: Sequence[LRSchedulerConfig]) -> None:
+        self._run = run
+        self._configs = list(configs)
+        # so that the loop can skip the call where there is nothing to do
+        self.after_update = any(config.interval == "step" and config.monitor is None for config in configs)
+        self.after_update_monitored = any(
+            config.interval == "step" and config.monitor is not None for config in configs
+        )
+
+    def step(self, interval: Literal["epoch", "step"], count: int, *, monitored: bool | None = None) -> None:
+        """Step what is due.
+
+        Hooks: lr_scheduler_step.
+
+        Args:
+            interval: Which interval is over.
+            count: How many of them are over in all.
+            monitored: Whether to step those that monitor a value, or those that do not; None steps both.
+
+        Raises:
+            LookupError: If a strict scheduler monitors a value that nobody has logged.
+        """
+        for config in self._configs:
+            if config.interval != interval or count % config.frequency:
+                continue
+            if monitored is not None and monitored != (config.monitor is not None):
+                continue
+            self._step(config)
+
+    def _step(self, config: LRSchedulerConfig) -> None:
+        metric = None
+        if config.monitor is not None:
+            metric = self._monitored(config)
+            if metric is None:
+                return
+        override = self._run.hooks.lr_scheduler_step
+        if override is not None:
+            override(config.scheduler, metric)
+        elif metric is None:
+            config.scheduler.step()
+        else:
+            config.scheduler.step(metric)
+
+    def _monitored(self, config: LRSchedulerConfig) -> Any:
+        metrics = {} if self._run.metrics is None else self._run.metrics.callback_metrics
+        if config.monitor is not None and config.monitor in metrics:
+            return metrics[config.monitor]
+        message = must_be(
+            "monitor",
+            f"a logged value ({', '.join(metrics) or 'nothing was logged'})",
+            config.monitor,
+            f"the configuration of {type(config.scheduler).__name__}",
+            "Log it with `self.log`, or return 'strict': False to skip such steps.",
+        )
+        if config.strict:
+            raise LookupError(message)
+        warnings.warn(message, stacklevel=2)
+        return None

@@ -1,0 +1,208 @@
+"""One logged name: how it was asked to be logged, its value of the step, and its values of the epoch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import attrs
+from torch import Tensor
+
+from camshaft.hooks_core.messages import must_be
+from camshaft.hooks_core.protocols import Moment
+from camshaft.trainer.kept_tensors import KeptTensors
+from camshaft.trainer.metric_values import Value, is_metric
+from camshaft.trainer.reductions import Reduction, reduction_for
+
+ReduceFx = str | Callable[[Tensor], Any]
+
+_WHERE_TO_LOG = "called in a hook or step of training, validation or test, from its epoch's start to its epoch's end"
+
+
+@attrs.frozen
+class LogOptions:
+    """What a call of `log` asked for, with its defaults filled in."""
+
+    prog_bar: bool
+    logger: bool
+    on_step: bool
+    on_epoch: bool
+    reduce_fx: ReduceFx
+    sync_dist: bool
+    add_dataloader_idx: bool
+
+
+def resolve_options(
+    name: str,
+    stage: str,
+    moment: Moment | None,
+    *,
+    prog_bar: bool,
+    logger: bool,
+    on_step: bool | None,
+    on_epoch: bool | None,
+    reduce_fx: ReduceFx,
+    sync_dist: bool,
+    add_dataloader_idx: bool,
+) -> LogOptions:
+    """Fill in the defaults of `log`: to the step in a training batch, to the epoch everywhere else.
+
+    Raises:
+        RuntimeError: If `moment` is None, where nothing can be logged.
+        TypeError: If the name is not a string.
+        ValueError: If it asks for neither step nor epoch, or for a step where there is none.
+    """
+    where = f"log({name!r})"
+    if moment is None:
+        raise RuntimeError(must_be("log", _WHERE_TO_LOG, name, "TrainingModule", "Move the call to such a hook."))
+    if not isinstance(name, str):
+        raise TypeError(must_be("name", "a string", name, "log", "Pass the name of the value first."))
+    if moment == "epoch" and on_step:
+        action = "Leave `on_step` out, or log in a hook of a batch."
+        raise ValueError(must_be("on_step", "False outside of a batch", on_step, where, action))
+    of_step = moment == "batch" and stage == "train"
+    on_step = of_step if on_step is None else bool(on_step)
+    on_epoch = not of_step if on_epoch is None else bool(on_epoch)
+    if not (on_step or on_epoch):
+        action = "Set one of them to True."
+        raise ValueError(must_be("on_step or on_epoch", "True", (on_step, on_epoch), where, action))
+    return LogOptions(prog_bar, logger, on_step, on_epoch, reduce_fx, sync_dist, add_dataloader_idx)
+
+
+class Entry:
+    """A name that is logged in a stage's epoch: numbers and tensors.
+
+    Args:
+        name: As it was logged.
+        options: As it was logged, with defaults filled in.
+        dataloader_idx: Index of its loader; None if there is only one or it belongs to no loader.
+
+    Attributes:
+        asked: The arguments of its latest call as they were written; a call that repeats them needs no check.
+        step_value: Its latest value; None if there is none since the values of a step were sent to the loggers.
+        reduction: Its values of the epoch; None if it is not logged to the epoch.
+        needs_weight: Whether its next value is weighted by the size of the batch.
+        plain_name, step_name, epoch_name: How its value, its step's and its epoch's value are published.
+    """
+
+    def __init__(self, name: str, options: LogOptions, dataloader_idx: int | None) -> None:
+        self.name = name
+        self.options = options
+        self.dataloader_idx = dataloader_idx
+        suffix = "" if dataloader_idx is None or not options.add_dataloader_idx else f"/dataloader_idx_{dataloader_idx}"
+        both = options.on_step and options.on_epoch
+        self.plain_name = name + suffix
+        self.step_name = f"{name}_step{suffix}" if both else self.plain_name
+        self.epoch_name = f"{name}_epoch{suffix}" if both else self.plain_name
+        self.asked: tuple[object, ...] = ()
+        self.needs_weight = False
+        self.step_value: Value | None = None
+        self.kept = KeptTensors(name)
+        self.reduction: Reduction | None = self.new_reduction() if options.on_epoch else None
+        self._sent_value: Value | None = None
+
+    def new_reduction(self) -> Reduction | None:
+        """What collects the epoch's values."""
+        return reduction_for(self.options.reduce_fx, self.name, self.kept.inspect)
+
+    def prepare(self, asked: tuple[object, ...], options: LogOptions, moment: Moment | None) -> None:
+        """Make ready for calls with other arguments than the one before.
+
+        Raises:
+            ValueError: If they ask for anything else than the first call of the epoch did.
+        """
+        if options != self.options:
+            before, now = attrs.asdict(self.options), attrs.asdict(options)
+            differing = next(field for field in before if before[field] != now[field])
+            rule = f"the same in every call of an epoch ({before[differing]!r} at first)"
+            action = "Log it under another name."
+            raise ValueError(must_be(differing, rule, now[differing], f"log({self.name!r})", action))
+        self.asked = asked
+        self.needs_weight = moment == "batch" and self.reduction is not None and self.reduction.is_weighted
+
+    def keep(self, value: object) -> Value | None:
+        """Something that keeps a value that was logged; see `KeptTensors.keep`."""
+        if is_metric(value):
+            rule = "a number or a tensor as at first"
+            raise TypeError(must_be("value", rule, value, f"log({self.name!r})", "Log it under another name."))
+        return self.kept.keep(value)
+
+    @property
+    def latest(self) -> Value | None:
+        """The step's value, whether it was sent to loggers or not; None if there is none in this epoch."""
+        value = self._sent_value if self.step_value is None else self.step_value
+        if isinstance(value, Tensor):
+            self.kept.inspect([value])
+        return value if self.options.on_step else None
+
+    def take_step_value(self) -> Value | None:
+        """The value to send to loggers for a step; None if none was logged since the last time."""
+        if self.step_value is None:
+            return None
+        value = self.latest
+        self._sent_value, self.step_value = self.step_value, None
+        return value
+
+    def epoch_value(self) -> Value | None:
+        """The value of the epoch so far; None if it has none."""
+        return None if self.reduction is None else self.reduction.result()
+
+    def reset(self) -> None:
+        """Let go of state that lives outside of the log."""
+
+
+class MetricEntry(Entry):
+    """A name under which a `torchmetrics.Metric` is logged; the metric itself collects the epoch's values.
+
+    Args:
+        metric: The metric.
+
+    Raises:
+        ValueError: If the options ask for a reduction, since the metric itself is one.
+    """
+
+    def __init__(self, name: str, options: LogOptions, dataloader_idx: int | None, metric: Any) -> None:
+        super().__init__(name, options, dataloader_idx)
+        self._metric = metric
+        if options.reduce_fx != "mean":
+            rule = "left out for a metric, which reduces its values itself"
+            raise ValueError(must_be("reduce_fx", rule, options.reduce_fx, f"log({name!r})", "Leave it out."))
+
+    def new_reduction(self) -> Reduction | None:
+        """None: the metric itself collects."""
+        return None
+
+    def keep(self, value: object) -> Value | None:
+        """The value that the metric gave for the batch when it was called; None if only the epoch's is wanted.
+
+        Raises:
+            ValueError: If it is another metric than at first, or has no value for the batch.
+        """
+        where = f"log({self.name!r})"
+        if value is not self._metric:
+            rule = "the same metric in every call of an epoch"
+            raise ValueError(must_be("value", rule, value, where, "Log it under another name."))
+        if not self.options.on_step:
+            return None
+        of_batch = getattr(self._metric, "_forward_cache", None)
+        if of_batch is None:
+            action = "Call it (`metric(...)`) instead of `metric.update(...)`, or log with on_step=False, on_epoch=True."
+            raise ValueError(must_be("value", "a metric that was called with the batch", value, where, action))
+        return self.kept.keep(of_batch)
+
+    def epoch_value(self) -> Value | None:
+        """What the metric computes of all its batches."""
+        if not self.options.on_epoch:
+            return None
+        value = self._metric.compute()
+        if isinstance(value, Tensor) and value.numel() == 1:
+            return value.detach().reshape(())
+        if isinstance(value, (int, float)):
+            return float(value)
+        rule = "a metric that computes one number"
+        action = "Compute it yourself and log its parts."
+        raise ValueError(must_be("value", rule, value, f"log({self.name!r})", action))
+
+    def reset(self) -> None:
+        """Reset the metric for the next epoch."""
+        self._metric.reset()

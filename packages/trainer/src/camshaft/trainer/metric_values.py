@@ -1,0 +1,142 @@
+"""What may be logged, how large a batch is, and how values become numbers."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import fields, is_dataclass
+from numbers import Real
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from camshaft.hooks_core.messages import must_be
+
+Value = Tensor | float
+"""A kept value: a detached tensor of shape () on its device, or a Python number."""
+
+_ALLOWED = "a number, a tensor with one element or a torchmetrics metric"
+
+
+def is_metric(value: object) -> bool:
+    """Whether a value is a `torchmetrics.Metric`; torchmetrics is not imported for that."""
+    torchmetrics = sys.modules.get("torchmetrics")
+    return torchmetrics is not None and isinstance(value, torchmetrics.Metric)
+
+
+def is_metric_collection(value: object) -> bool:
+    """Whether a value is a `torchmetrics.MetricCollection`; torchmetrics is not imported for that."""
+    torchmetrics = sys.modules.get("torchmetrics")
+    return torchmetrics is not None and isinstance(value, torchmetrics.MetricCollection)
+
+
+def check_number(name: str, value: Any) -> float:
+    """A logged number as a plain Python number.
+
+    Raises:
+        TypeError: If it is neither a real number nor anything else that can be logged.
+    """
+    if isinstance(value, Real):
+        return float(value)
+    if isinstance(value, Mapping) or is_metric_collection(value):
+        action = "Log each of its values with `log_dict`."
+    else:
+        action = "Convert it to a number."
+    raise TypeError(must_be("value", _ALLOWED, value, f"log({name!r})", action))
+
+
+def check_tensor(name: str, value: Tensor) -> Tensor:
+    """A logged tensor without its graph and with shape (); not a copy. Does not wait for the device.
+
+    Raises:
+        ValueError: If it has no element or several.
+        TypeError: If it is complex.
+    """
+    if value.numel() != 1:
+        raise ValueError(
+            f"`value` must be {_ALLOWED}, but got shape {tuple(value.shape)} ({type(value).__name__}) in "
+            f"log({name!r}). Reduce it first, for example with `.mean()`."
+        )
+    if value.is_complex():
+        raise TypeError(
+            f"`value` must be a real tensor, but got {value.dtype} ({type(value).__name__}) in log({name!r}). "
+            "Log its real part or its absolute value."
+        )
+    return value.detach().reshape(())
+
+
+def as_tensor(value: Value) -> Tensor:
+    """A value as a tensor; a Python number in the precision that Python gives it."""
+    return value if isinstance(value, Tensor) else torch.tensor(value, dtype=torch.float64)
+
+
+def to_floats(values: Sequence[Value]) -> list[float]:
+    """Values as Python numbers, in one transfer from each device that holds any. Waits for these devices."""
+    numbers: list[float] = [0.0] * len(values)
+    on_devices: dict[torch.device, list[int]] = {}
+    for position, value in enumerate(values):
+        if isinstance(value, Tensor):
+            on_devices.setdefault(value.device, []).append(position)
+        else:
+            numbers[position] = float(value)
+    for device, positions in on_devices.items():
+        wide = widest_float(device)
+        # types differ, so each is widened first unless promotion alone keeps its value
+        tensors = [values[position] for position in positions]
+        stacked = torch.stack([t if t.dtype in (torch.float32, wide) else t.to(wide) for t in tensors])  # type: ignore[union-attr,arg-type,misc]
+        for position, number in zip(positions, stacked.tolist(), strict=True):
+            numbers[position] = number
+    return numbers
+
+
+def widest_float(device: torch.device) -> torch.dtype:
+    """The most accurate type in which a device can add up."""
+    return torch.float32 if device.type == "mps" else torch.float64
+
+
+class SeenBatch:
+    """A batch that something was logged for; stands in for it on the metric log until the next batch.
+
+    Attributes:
+        batch: The batch; None once its size is known, so that it is not kept alive.
+        size: Number of samples; 0 until it is asked for.
+    """
+
+    __slots__ = ("batch", "size")
+
+    def __init__(self, batch: Any) -> None:
+        self.batch = batch
+        self.size = 0
+
+    def measure(self) -> int:
+        """The size of the batch: of the first tensor in it along dimension 0, 1 for a tensor of shape ().
+
+        Raises:
+            ValueError: If there is no tensor in it.
+        """
+        if self.batch is None:
+            return self.size or 1
+        first = next(_tensors_in(self.batch), None)
+        if first is None:
+            raise ValueError(
+                "`batch` must contain a tensor to weigh an epoch's mean by its size, but got none "
+                f"({type(self.batch).__name__}) in log. Pass `batch_size`."
+            )
+        self.size = first.size(0) if first.ndim else 1
+        self.batch = None
+        return self.size
+
+
+def _tensors_in(batch: Any) -> Iterator[Tensor]:
+    if isinstance(batch, Tensor):
+        yield batch
+    elif isinstance(batch, Mapping):
+        for item in batch.values():
+            yield from _tensors_in(item)
+    elif isinstance(batch, (list, tuple)):
+        for item in batch:
+            yield from _tensors_in(item)
+    elif is_dataclass(batch) and not isinstance(batch, type):
+        for field in fields(batch):
+            yield from _tensors_in(getattr(batch, field.name))
