@@ -1,0 +1,188 @@
+"""The table: header, summary by framework, and details with quartiles."""
+
+from __future__ import annotations
+
+import os
+import platform
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from .frameworks import BY_HAND, Framework
+from .measurement import Comparison, RunLength, quartiles
+from .scenarios import Scenario
+
+Results = dict[str, list[Comparison]]
+"""Comparisons by the key of their scenario."""
+
+
+@dataclass(frozen=True)
+class Conditions:
+    """What the figures hold for.
+
+    Args:
+        frameworks: those measured, in the order of the rows.
+        skipped: reason for each framework that could not be.
+        num_rounds: rounds asked for.
+        length: steps of one timed run.
+    """
+
+    frameworks: list[Framework]
+    skipped: dict[str, str]
+    num_rounds: int
+    length: RunLength
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return machine, versions and settings as plain values."""
+        return {
+            "python": platform.python_version(),
+            "torch": torch.__version__,
+            "cpu": _cpu_name(),
+            "num_cores": os.cpu_count(),
+            "num_threads": torch.get_num_threads(),
+            "frameworks": {framework.name: framework.version() for framework in self.frameworks},
+            "skipped": self.skipped,
+            "num_rounds": self.num_rounds,
+            "num_warmup_steps": self.length.num_warmup,
+            "num_timed_steps": self.length.num_timed,
+        }
+
+    def lines(self) -> list[str]:
+        """Return the header of the table."""
+        facts = self.as_dict()
+        versions = ", ".join(f"{name} {version}" for name, version in facts["frameworks"].items())
+        return [
+            f"python {facts['python']}, torch {facts['torch']}, {versions or 'no framework'}",
+            f"{facts['cpu']}, {facts['num_cores']} cores, {facts['num_threads']} torch thread(s)",
+            f"{self.length.num_timed} timed steps a run after {self.length.num_warmup} of warm-up; "
+            f"medians of {self.num_rounds} paired rounds",
+            *(f"skipped {name}: {reason}" for name, reason in self.skipped.items()),
+        ]
+
+
+def render(conditions: Conditions, scenarios: Sequence[Scenario], results: Results, markdown: bool) -> str:
+    """Return the whole report as plain text or as markdown."""
+    table = _markdown_table if markdown else _text_table
+    header = conditions.lines()
+    return "\n".join(
+        [
+            *((f"- {line}" for line in header) if markdown else header),
+            "",
+            "Added to the loop written by hand, and its ratio to that loop:",
+            "",
+            *table(_summary(conditions, scenarios, results)),
+            "",
+            "In full (quartiles in brackets):",
+            "",
+            *table(_details(scenarios, results)),
+        ]
+    )
+
+
+def as_json(conditions: Conditions, scenarios: Sequence[Scenario], results: Results) -> dict[str, Any]:
+    """Return conditions and every single value, for `json.dump`."""
+    return {
+        "conditions": conditions.as_dict(),
+        "scenarios": {
+            scenario.key: {
+                "title": scenario.title,
+                "unit": scenario.unit,
+                "comparisons": [
+                    {
+                        "framework": comparison.framework,
+                        "by_hand": comparison.by_hand,
+                        "with_framework": comparison.with_framework,
+                        "added_quartiles": quartiles(comparison.added()),
+                        "ratio": comparison.ratio(),
+                    }
+                    for comparison in results[scenario.key]
+                ],
+            }
+            for scenario in scenarios
+        },
+    }
+
+
+def _summary(conditions: Conditions, scenarios: Sequence[Scenario], results: Results) -> list[list[str]]:
+    rows = [["", *(f"{scenario.title} ({scenario.unit})" for scenario in scenarios)]]
+    reference = [BY_HAND]
+    for scenario in scenarios:
+        values = [value for comparison in results[scenario.key] for value in comparison.by_hand]
+        reference.append(_number(quartiles(values)[1]) if values else "-")
+    rows.append(reference)
+    for framework in conditions.frameworks:
+        row = [framework.name]
+        for scenario in scenarios:
+            found = [c for c in results[scenario.key] if c.framework == framework.name]
+            row.append(_cell(found[0]) if found else "n/a")
+        rows.append(row)
+    return rows
+
+
+def _details(scenarios: Sequence[Scenario], results: Results) -> list[list[str]]:
+    rows = [["scenario", "framework", "by hand", "with framework", "added", "quartiles", "ratio", "rounds"]]
+    for scenario in scenarios:
+        for comparison in results[scenario.key]:
+            lower, middle, upper = quartiles(comparison.added())
+            rows.append(
+                [
+                    f"{scenario.title} ({scenario.unit})",
+                    comparison.framework,
+                    _number(quartiles(comparison.by_hand)[1]),
+                    _number(quartiles(comparison.with_framework)[1]),
+                    _signed(middle),
+                    f"[{_signed(lower)} .. {_signed(upper)}]",
+                    _ratio(comparison),
+                    str(len(comparison.by_hand)),
+                ]
+            )
+    return rows
+
+
+def _cell(comparison: Comparison) -> str:
+    added = _signed(quartiles(comparison.added())[1])
+    ratio = _ratio(comparison)
+    return added if ratio == "-" else f"{added} ({ratio})"
+
+
+def _ratio(comparison: Comparison) -> str:
+    ratio = comparison.ratio()
+    return "-" if ratio is None else f"{ratio:.2f}x"
+
+
+def _number(value: float) -> str:
+    return f"{value:.3f}" if abs(value) < 10 else f"{value:.1f}"
+
+
+def _signed(value: float) -> str:
+    return f"{value:+.3f}" if abs(value) < 10 else f"{value:+.1f}"
+
+
+def _text_table(rows: list[list[str]]) -> list[str]:
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    lines = [_aligned(row, widths) for row in rows]
+    lines.insert(1, "  ".join("-" * width for width in widths))
+    return lines
+
+
+def _aligned(row: list[str], widths: list[int]) -> str:
+    first, *others = zip(row, widths, strict=True)
+    return "  ".join([first[0].ljust(first[1]), *(cell.rjust(width) for cell, width in others)]).rstrip()
+
+
+def _markdown_table(rows: list[list[str]]) -> list[str]:
+    lines = ["| " + " | ".join(row) + " |" for row in rows]
+    lines.insert(1, "| " + " | ".join(["---", *["---:"] * (len(rows[0]) - 1)]) + " |")
+    return lines
+
+
+def _cpu_name() -> str:
+    cpu_info = Path("/proc/cpuinfo")
+    if cpu_info.exists():
+        for line in cpu_info.read_text().splitlines():
+            if line.startswith("model name"):
+                return line.split(":", 1)[1].strip()
+    return platform.processor() or platform.machine()
