@@ -37,7 +37,7 @@ class FitLoop:
         ValueError: If a number is out of range.
     """
 
-    required = ("training_step", "configure_optimizers")
+    required: tuple[str, ...] = ("training_step", "configure_optimizers")
 
     def __init__(
         self,

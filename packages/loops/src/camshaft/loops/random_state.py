@@ -37,8 +37,10 @@ def restore_random_state(state: dict[str, Any]) -> None:
         for device_idx, device_state in enumerate(state["cuda"][: torch.cuda.device_count()]):
             torch.cuda.set_rng_state(device_state.cpu(), device_idx)
     if "numpy" in state:
-        import numpy
-
+        try:
+            import numpy
+        except ImportError:
+            return  # nothing can draw from a generator that is not there
         name, keys, *rest = state["numpy"]
         numpy.random.set_state((name, keys.numpy().astype("uint32"), *rest))
 
