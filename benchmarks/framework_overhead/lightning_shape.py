@@ -108,7 +108,7 @@ class LightningShape:
             def configure_optimizers(self) -> torch.optim.Optimizer:
                 return build_optimizer(self)
 
-        _lean_trainer(self, []).fit(FirstStepModule(), build_batches())
+        _lean_trainer(self, []).fit(FirstStepModule(), TimedBatches(build_batches(), num_warmup=0, num_timed=8))
 
 
 def _lean_trainer(framework: LightningShape, callbacks: list[Any]) -> Any:

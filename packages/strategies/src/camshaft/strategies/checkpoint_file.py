@@ -15,7 +15,6 @@ import torch
 
 from camshaft.strategies.plain_values import to_plain
 
-
 _UNREADABLE = (RuntimeError, EOFError, ValueError, KeyError, OSError, zipfile.BadZipFile, pickle.UnpicklingError)
 
 

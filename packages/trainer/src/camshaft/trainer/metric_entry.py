@@ -82,6 +82,7 @@ class Entry:
         step_value: Its latest value; None if there is none since the values of a step were sent to the loggers.
         reduction: Its values of the epoch; None if it is not logged to the epoch.
         needs_weight: Whether its next value is weighted by the size of the batch.
+        sends_steps: Whether each value is to be sent to loggers for its batch, as in evaluation.
         plain_name, step_name, epoch_name: How its value, its step's and its epoch's value are published.
     """
 
@@ -96,6 +97,7 @@ class Entry:
         self.epoch_name = f"{name}_epoch{suffix}" if both else self.plain_name
         self.asked: tuple[object, ...] = ()
         self.needs_weight = False
+        self.sends_steps = False
         self.step_value: Value | None = None
         self.kept = KeptTensors(name)
         self.reduction: Reduction | None = self.new_reduction() if options.on_epoch else None
@@ -122,24 +124,32 @@ class Entry:
 
     def keep(self, value: object) -> Value | None:
         """Something that keeps a value that was logged; see `KeptTensors.keep`."""
+        kept = self.kept
+        if type(value) is float:
+            return value
+        try:
+            if kept.borrows and type(value) is Tensor and not (value.ndim or value._version):
+                return value.detach()
+        except RuntimeError:  # a tensor of inference mode does not count its changes
+            pass
         if is_metric(value):
             rule = "a number or a tensor as at first"
             raise TypeError(must_be("value", rule, value, f"log({self.name!r})", "Log it under another name."))
         return self.kept.keep(value)
 
     @property
-    def latest(self) -> Value | None:
-        """The step's value, whether it was sent to loggers or not; None if there is none in this epoch."""
+    def last_value(self) -> Value | None:
+        """The value that was logged last, whether it was sent to loggers or not."""
         value = self._sent_value if self.step_value is None else self.step_value
         if isinstance(value, Tensor):
             self.kept.inspect([value])
-        return value if self.options.on_step else None
+        return value
 
     def take_step_value(self) -> Value | None:
         """The value to send to loggers for a step; None if none was logged since the last time."""
         if self.step_value is None:
             return None
-        value = self.latest
+        value = self.last_value
         self._sent_value, self.step_value = self.step_value, None
         return value
 
@@ -186,7 +196,7 @@ class MetricEntry(Entry):
             return None
         of_batch = getattr(self._metric, "_forward_cache", None)
         if of_batch is None:
-            action = "Call it (`metric(...)`) instead of `metric.update(...)`, or log with on_step=False, on_epoch=True."
+            action = "Call `metric(...)` instead of `metric.update(...)`, or log with on_step=False, on_epoch=True."
             raise ValueError(must_be("value", "a metric that was called with the batch", value, where, action))
         return self.kept.keep(of_batch)
 

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any, Protocol
 
 from torch import Tensor
 
 from camshaft.hooks_core.messages import must_be
 from camshaft.hooks_core.protocols import Logger, Moment
-from camshaft.trainer.metric_entry import Entry, MetricEntry, ReduceFx, resolve_options
-from camshaft.trainer.metric_values import SeenBatch, Value, as_tensor, is_metric, to_floats
-from camshaft.trainer.stage_log import StageLog
+from camshaft.trainer.metric_entry import Entry, ReduceFx, resolve_options
+from camshaft.trainer.metric_values import SeenBatch, Value, check_batch_size, to_floats
+from camshaft.trainer.stage_log import LiveValue, StageLog, for_callbacks, for_loggers
+
+_NUM_STEP_ROWS = 64  # batches of an evaluation that are sent to loggers in one transfer
 
 
 class Progress(Protocol):
@@ -45,8 +47,11 @@ class MetricLog:
 
     Attributes:
         moment: See `MetricSink`, like the two others.
-        batch: The batch that is worked on. The log replaces it by a `SeenBatch` when something is logged for it.
+        batch: The batch that is worked on. The log puts a `SeenBatch` in its place when something is logged for it.
         dataloader_idx: Index of the loader that is worked on.
+
+    Raises:
+        ValueError: If `log_every_n_steps` is negative.
     """
 
     def __init__(
@@ -62,14 +67,14 @@ class MetricLog:
         self._log_every_n_steps = log_every_n_steps
         self._progress = progress
         self._world_size = world_size
-        self._next_send = math.inf  # in updates
+        self._next_send: float = math.inf  # in updates
         self._stages: dict[str, StageLog] = {}  # those whose epoch has begun and not ended
-        self._current = StageLog("", 0, sends_steps=False)
-        self._entries: dict[str, Entry] = {}  # by name alone, for the loader that logged last
-        self._num_eval_steps: dict[tuple[str, int], int] = {}
-        self._callback_metrics: dict[str, Tensor] = {}
-        self._logged_metrics: dict[str, Tensor] = {}
-        self._progress_bar_metrics: dict[str, float | int | str] = {}
+        self._num_eval_steps: dict[str, dict[int, int]] = {}
+        self._published_to_callbacks: dict[str, Tensor] = {}
+        self._published_to_loggers: dict[str, Tensor] = {}
+        self._published_to_progress_bars: dict[str, float | int | str] = {}
+        self._entries: dict[str, Entry]  # of the current stage, by name alone: those of the loader that logged last
+        self._leave()
 
     def log(
         self,
@@ -85,43 +90,36 @@ class MetricLog:
         add_dataloader_idx: bool = True,
     ) -> None:
         """Log a value; see `TrainingModule.log`. Does not wait for the value's device."""
-        asked = (
-            self.moment,
-            self.dataloader_idx,
-            prog_bar,
-            logger,
-            on_step,
-            on_epoch,
-            reduce_fx,
-            sync_dist,
-            add_dataloader_idx,
-        )
+        moment, dataloader_idx = self.moment, self.dataloader_idx
+        asked = (moment, dataloader_idx, prog_bar, logger, on_step, on_epoch, reduce_fx, sync_dist, add_dataloader_idx)
         entry = self._entries.get(name)
         if entry is None or entry.asked != asked:
             entry = self._prepare_entry(name, value, asked)
-        if entry.kept.borrows and type(value) is Tensor and not (value.ndim or value.is_inference() or value._version):
-            kept: Value | None = value.detach()
-        else:
-            kept = entry.keep(value)
-        if entry.reduction is not None and kept is not None:
-            if batch_size is None:
-                batch_size = 1
-                if entry.needs_weight:
-                    seen = self.batch
-                    batch_size = (type(seen) is SeenBatch and seen.size) or self._see_batch().measure()
-            entry.reduction.add(kept, batch_size)
+        kept = entry.keep(value)
         entry.step_value = kept
-        if entry.sends_steps and kept is not None:
+        if kept is None:
+            return
+        if entry.reduction is not None:
+            if batch_size is not None:
+                weight = check_batch_size(name, batch_size)
+            elif entry.needs_weight:
+                seen = self.batch
+                weight = (type(seen) is SeenBatch and seen.size) or self._see_batch().measure()
+            else:
+                weight = 1
+            entry.reduction.add(kept, weight)
+        if entry.sends_steps:
             self._see_batch()
-            self._current.add_step_value(entry, kept)
+            self._current.add_step_value(entry, kept, dataloader_idx)
 
     def _prepare_entry(self, name: str, value: Any, asked: tuple[Any, ...]) -> Entry:
-        """The entry of a name for a call whose arguments are not those of the call before."""
+        """The entry of a name, for a call whose arguments are not those of the call before."""
         moment, dataloader_idx, prog_bar, logger, on_step, on_epoch, reduce_fx, sync_dist, add_dataloader_idx = asked
+        stage = self._current
         options = resolve_options(
             name,
-            self._current.stage,
-            moment,
+            stage.stage,
+            moment if stage.stage else None,
             prog_bar=prog_bar,
             logger=logger,
             on_step=on_step,
@@ -131,18 +129,182 @@ class MetricLog:
             add_dataloader_idx=add_dataloader_idx,
         )
         if sync_dist and self._world_size > 1:
-            raise NotImplementedError(
-                must_be(
-                    "sync_dist",
-                    f"False with several processes ({self._world_size})",
-                    sync_dist,
-                    f"log({name!r})",
-                    "Averaging over processes is not there yet: log a torchmetrics metric, which does it itself.",
-                )
-            )
-        entry = self._current.find(name, dataloader_idx if moment == "batch" else None)
-        if entry is None:
-            entry = self._current.add(name, value, options, dataloader_idx if moment == "batch" else None)
+            rule = f"False with several processes ({self._world_size})"
+            action = "Averaging over processes is not there yet: log a torchmetrics metric, which does it itself."
+            raise NotImplementedError(must_be("sync_dist", rule, sync_dist, f"log({name!r})", action))
+        entry = stage.entry(name, value, options, dataloader_idx if moment == "batch" else None)
         entry.prepare(asked, options, moment)
         self._entries[name] = entry
         return entry
+
+    def _see_batch(self) -> SeenBatch:
+        seen = self.batch
+        if type(seen) is not SeenBatch:
+            seen = self.batch = SeenBatch(seen)
+            self._current.begin_step(self.dataloader_idx)
+            if len(self._current.step_rows) >= _NUM_STEP_ROWS:
+                self._send_step_rows()
+        return seen
+
+    def clear(self) -> None:
+        """Forget everything, also what was published and epochs that were cut off; a trainer's next verb starts so."""
+        for stage in self._stages.values():
+            stage.reset()
+        self._stages.clear()
+        self._num_eval_steps.clear()
+        for published in (
+            self._published_to_callbacks,
+            self._published_to_loggers,
+            self._published_to_progress_bars,
+        ):
+            published.clear()
+        self._leave()
+
+    # what loops tell
+
+    def start_epoch(self, stage: str, num_dataloaders: int = 1) -> None:
+        """Forget the stage's earlier values and collect for its new epoch; the moment becomes "epoch"."""
+        unfinished = self._stages.get(stage)
+        if unfinished is not None:
+            unfinished.reset()
+        self._stages[stage] = StageLog(
+            stage,
+            num_dataloaders,
+            sends_steps=stage != "train" and bool(self._loggers),
+            num_steps=self._num_eval_steps.get(stage),
+        )
+        if stage == "train":
+            self._schedule_send()
+        self.enter(stage, "epoch")
+
+    def enter(self, stage: str, moment: Moment | None) -> None:
+        """Go on collecting for a stage, after another one ran within it.
+
+        Raises:
+            RuntimeError: If no epoch of the stage has begun.
+        """
+        if stage not in self._stages:
+            rule = f"one whose epoch has begun ({', '.join(self._stages) or 'none'})"
+            raise RuntimeError(must_be("stage", rule, stage, "MetricLog.enter", "Call `start_epoch` first."))
+        self._current = self._stages[stage]
+        self._entries = self._current.latest
+        self.moment = moment
+        self.batch = None
+        self.dataloader_idx = 0
+
+    def end_train_batch(self, is_update: bool) -> None:
+        """Send what training steps logged, if that is due; `is_update` says whether the batch ended with an update."""
+        if is_update and self._progress.global_step >= self._next_send:
+            self._send_train_step()
+
+    def end_epoch(self) -> list[dict[str, float]]:
+        """Reduce and publish the values of the stage's epoch. Collective. Returns them per loader, as numbers."""
+        stage = self._current
+        self._send_step_rows()
+        values = stage.live(with_epoch=True)
+        numbers = to_floats([live.value for live in values])
+        self._published_to_callbacks |= for_callbacks(values, stage)
+        self._published_to_loggers |= for_loggers(values)
+        self._published_to_progress_bars |= {
+            live.name: number for live, number in zip(values, numbers, strict=True) if live.entry.options.prog_bar
+        }
+        of_epoch = [
+            (live.entry, number)
+            for live, number in zip(values, numbers, strict=True)
+            if live.of_epoch and live.entry.options.logger
+        ]
+        self._send({entry.epoch_name: number for entry, number in of_epoch})
+        for logger in self._loggers if of_epoch else ():
+            logger.save()
+        self._num_eval_steps[stage.stage] = stage.num_steps
+        self.discard()
+        return [
+            {entry.epoch_name: number for entry, number in of_epoch if entry.dataloader_idx in (None, dataloader_idx)}
+            for dataloader_idx in range(stage.num_dataloaders)
+        ]
+
+    def discard(self) -> None:
+        """Forget the values of the stage's epoch unpublished, as the sanity check must leave no trace."""
+        self._current.reset()
+        self._stages.pop(self._current.stage, None)
+        self._leave()
+
+    def _leave(self) -> None:
+        """Be where nothing can be logged."""
+        self._current = StageLog("", 0, sends_steps=False)
+        self._entries = self._current.latest
+        self.moment = None
+        self.batch = None
+
+    # what others read
+
+    @property
+    def callback_metrics(self) -> dict[str, Tensor]:
+        """Every value by name: of training steps, and of epochs, the running one's included at its end."""
+        metrics = dict(self._published_to_callbacks)
+        for stage in self._stages.values():
+            metrics |= for_callbacks(self._live(stage), stage)
+        return metrics
+
+    @property
+    def logged_metrics(self) -> dict[str, Tensor]:
+        """The latest values that are meant for loggers, by the names that loggers get."""
+        metrics = dict(self._published_to_loggers)
+        for stage in self._stages.values():
+            metrics |= for_loggers(self._live(stage))
+        return metrics
+
+    @property
+    def progress_bar_metrics(self) -> dict[str, float | int | str]:
+        """The latest values that are meant for progress bars, as numbers. Waits for the device."""
+        live = [live for stage in self._stages.values() for live in self._live(stage) if live.entry.options.prog_bar]
+        numbers = to_floats([shown.value for shown in live])
+        return self._published_to_progress_bars | {
+            shown.name: number for shown, number in zip(live, numbers, strict=True)
+        }
+
+    def _live(self, stage: StageLog) -> list[LiveValue]:
+        return stage.live(with_epoch=stage is self._current and self.moment == "epoch")
+
+    # sending to loggers
+
+    def _schedule_send(self) -> None:
+        """Find the number of updates after which values of steps are sent next."""
+        every = self._log_every_n_steps
+        self._next_send = (self._progress.global_step // every + 1) * every if every and self._loggers else math.inf
+
+    def _send_train_step(self) -> None:
+        self._schedule_send()
+        entries = [entry for entry in self._stages["train"].entries.values() if entry.options.on_step]
+        taken = {
+            entry.step_name: value
+            for entry in entries
+            if (value := entry.take_step_value()) is not None and entry.options.logger
+        }
+        self._send(dict(zip(taken, to_floats(list(taken.values())), strict=True)))
+
+    def _send_step_rows(self) -> None:
+        """Send what evaluation batches logged for themselves, in one transfer; the step counts these batches."""
+        rows = self._current.take_step_rows()
+        values: list[Value] = [value for row in rows for value in row.values.values()]
+        numbers = iter(to_floats(values))
+        for row in rows:
+            metrics = {name: next(numbers) for name in row.values}
+            for logger in self._loggers:
+                logger.log_metrics(metrics, row.step)
+
+    def _send(self, metrics: dict[str, float]) -> None:
+        """Send values of training or of an epoch: with the epoch, for the index of the latest update.
+
+        A value that the module logs as "step" takes the place of that index.
+        """
+        if not metrics:
+            return
+        if "step" in metrics:
+            step = int(metrics.pop("step"))
+        else:
+            metrics.setdefault("epoch", self._progress.current_epoch)
+            # within training, an update's index; outside of it, the number of updates so far
+            step = max(self._progress.global_step - ("train" in self._stages), 0)
+        for logger in self._loggers:
+            logger.log_metrics(metrics, step)

@@ -66,6 +66,20 @@ def check_tensor(name: str, value: Tensor) -> Tensor:
     return value.detach().reshape(())
 
 
+def check_batch_size(name: str, batch_size: float) -> float:
+    """The weight of a value, as it was passed.
+
+    Raises:
+        TypeError: If it is no number; reading a tensor would wait for its device.
+        ValueError: If it is negative.
+    """
+    if isinstance(batch_size, (int, float)) and batch_size >= 0:
+        return batch_size
+    error = ValueError if isinstance(batch_size, (int, float)) else TypeError
+    rule = "a number, 0 or more"
+    raise error(must_be("batch_size", rule, batch_size, f"log({name!r})", "Pass the number of samples in the batch."))
+
+
 def as_tensor(value: Value) -> Tensor:
     """A value as a tensor; a Python number in the precision that Python gives it."""
     return value if isinstance(value, Tensor) else torch.tensor(value, dtype=torch.float64)
@@ -82,9 +96,9 @@ def to_floats(values: Sequence[Value]) -> list[float]:
             numbers[position] = float(value)
     for device, positions in on_devices.items():
         wide = widest_float(device)
-        # types differ, so each is widened first unless promotion alone keeps its value
-        tensors = [values[position] for position in positions]
-        stacked = torch.stack([t if t.dtype in (torch.float32, wide) else t.to(wide) for t in tensors])  # type: ignore[union-attr,arg-type,misc]
+        tensors = [as_tensor(values[position]) for position in positions]
+        # promotion keeps single precision's values; integers and half precision are widened first
+        stacked = torch.stack([t if t.dtype in (torch.float32, wide) else t.to(wide) for t in tensors])
         for position, number in zip(positions, stacked.tolist(), strict=True):
             numbers[position] = number
     return numbers

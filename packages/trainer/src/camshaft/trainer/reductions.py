@@ -129,17 +129,19 @@ class _Total(_InBlocks):
     def __init__(self, inspect: Callable[[Sequence[Tensor]], None], *, divides: bool) -> None:
         super().__init__(inspect)
         self.is_weighted = divides
-        self._of_numbers: float = 0
+        self._of_numbers: float | None = None
         self._weight: float = 0
 
     def add(self, value: Value, weight: float) -> None:
+        if not self.is_weighted:
+            weight = 1
         if isinstance(value, Tensor):
             self._tensors.append(value)
             self._weights.append(weight)
             if len(self._weights) == BLOCK_SIZE:
                 self.fold()
         else:
-            self._of_numbers += value * weight
+            self._of_numbers = value * weight + (self._of_numbers or 0)
             self._weight += weight
 
     def fold_block(self, block: Tensor, weights: Sequence[float]) -> Tensor:
@@ -152,12 +154,12 @@ class _Total(_InBlocks):
         return first + second
 
     def result(self) -> Value | None:
-        of_tensors = self.on_devices()
+        of_tensors, of_numbers = self.on_devices(), self._of_numbers
         if of_tensors is None:
-            if not self._weight:
-                return None
-            return self._of_numbers / self._weight if self.is_weighted else self._of_numbers
-        total = of_tensors + self._of_numbers if self._of_numbers else of_tensors
+            if of_numbers is None or not self.is_weighted:
+                return of_numbers
+            return of_numbers / self._weight if self._weight else math.nan
+        total = of_tensors if of_numbers is None else of_tensors + of_numbers
         return self.as_result(total / self._weight if self.is_weighted else total)
 
 

@@ -285,6 +285,8 @@ class Trainer(TrainerView):
         attach_module(run.module, self, self._metric_log)
         if isinstance(run.data, DataModule):
             attach_data_module(run.data, self)
+        if self._metric_log is not None:
+            self._metric_log.clear()
         status = "failed"
         try:
             if verb == "fit":

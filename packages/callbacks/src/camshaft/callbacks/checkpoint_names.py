@@ -1,0 +1,90 @@
+"""How checkpoint files are called."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from string import Formatter
+from typing import Any
+
+from camshaft.callbacks.errors import InvalidArgumentError, MissingMetricError
+
+DEFAULT_TEMPLATE = "{epoch}-{step}"
+
+
+class NameTemplate:
+    """A file name with places for metrics, checked when it is made.
+
+    Args:
+        template: Text with `{name}` or `{name:format}`, where `name` is "epoch", "step" or a logged metric and may
+            hold slashes and dots; `format` is Python's.
+        auto_insert_metric_name: Whether `{name}` becomes `name=value` (slashes in the name become "_", so that it
+            makes no folder) rather than `value`.
+        where: The class to name in errors.
+
+    Raises:
+        InvalidArgumentError: If `template` is malformed, has an unnamed place or a format that no number takes.
+    """
+
+    def __init__(self, template: str, auto_insert_metric_name: bool, where: str) -> None:
+        self.template = template
+        self.auto_insert_metric_name = auto_insert_metric_name
+        self.where = where
+        self._parts = self._parsed()
+
+    def render(self, metrics: Mapping[str, Any]) -> str:
+        """The name, without extension, with the values of `metrics` (numbers or scalar tensors).
+
+        Raises:
+            MissingMetricError: If the template names a metric that is not in `metrics`.
+            InvalidArgumentError: If a value does not take its format, such as a fraction in `{loss:d}`.
+        """
+        text = ""
+        for literal, name, spec in self._parts:
+            text += literal
+            if name is None:
+                continue
+            if name not in metrics:
+                raise MissingMetricError("filename", name, metrics, self.where)
+            value = metrics[name]
+            number = value.item() if hasattr(value, "item") else value
+            try:
+                shown = format(number, spec)
+            except ValueError as error:
+                raise self._invalid(f"given a format that {number!r} takes in {{{name}:{spec}}}") from error
+            text += f"{name.replace('/', '_')}={shown}" if self.auto_insert_metric_name else shown
+        return text
+
+    def _parsed(self) -> list[tuple[str, str | None, str]]:
+        try:
+            parts = list(Formatter().parse(self.template))
+        except ValueError as error:
+            raise self._invalid(f"a well-formed template ({error})") from error
+        for _, name, spec, conversion in parts:
+            if name is None:
+                continue
+            if not name or conversion or "{" in (spec or ""):
+                raise self._invalid("made of text, {name} and {name:format}")
+            if not any(_takes(sample, spec or "") for sample in (0, 0.0)):
+                raise self._invalid(f"given a number's format in {{{name}:{spec}}}")
+        return [(literal, name, spec or "") for literal, name, spec, _ in parts]
+
+    def _invalid(self, rule: str) -> InvalidArgumentError:
+        action = "Write it like '{epoch}-{val_loss:.2f}'."
+        return InvalidArgumentError("filename", rule, self.template, self.where, action)
+
+
+def first_free_path(stem: str, extension: str, is_taken: Callable[[str], bool]) -> str:
+    """The first of `stem.ext`, `stem-v1.ext`, `stem-v2.ext`, ... that is not taken."""
+    path, version = f"{stem}{extension}", 0
+    while is_taken(path):
+        version += 1
+        path = f"{stem}-v{version}{extension}"
+    return path
+
+
+def _takes(sample: float, spec: str) -> bool:
+    try:
+        format(sample, spec)
+    except ValueError:
+        return False
+    return True

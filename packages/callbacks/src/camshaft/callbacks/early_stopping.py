@@ -1,0 +1,184 @@
+"""Stopping when a metric no longer improves."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from camshaft.callbacks.agreement import from_rank_zero
+from camshaft.callbacks.errors import InvalidArgumentError, MissingMetricError
+from camshaft.callbacks.monitoring import (
+    checked_mode,
+    is_better,
+    is_due_at_train_epoch_end,
+    read_metric,
+    worst_score,
+)
+from camshaft.hooks_core import Callback
+
+if TYPE_CHECKING:
+    from camshaft.hooks_core.protocols import TrainerProtocol
+
+
+class EarlyStopping(Callback):
+    """Asks the trainer to stop when a metric stops improving, diverges or reaches its goal.
+
+    One check takes place per due time: at the end of each training epoch where validation runs once per epoch
+    or not at all, after each validation otherwise. Rank 0's value decides for all ranks.
+
+    Args:
+        monitor: Name of the logged metric, a scalar.
+        min_delta: Smallest change, in the metric's unit, that counts as an improvement; a change of exactly
+            `min_delta` does not. Not negative.
+        patience: Number of checks in a row without improvement after which training stops; 0 stops at the first.
+        verbose: Whether rank 0 prints each improvement and the reason for stopping.
+        mode: "min" where lower is better, "max" where higher is.
+        strict: Whether a metric that is missing at a check is an error; otherwise the check is left out, with
+            a warning the first time.
+        check_finite: Whether NaN or an infinity stops training; otherwise they count as no improvement.
+        stopping_threshold: Value that, once passed in the good direction, stops training. None: no such value.
+        divergence_threshold: Value that, once passed in the bad direction, stops training. None: no such value.
+        check_on_train_epoch_end: When to check: True at the end of the training epoch, False after validation,
+            None chooses as told above.
+
+    Attributes:
+        best_score: Best value so far, a scalar on the CPU; an infinity before the first.
+        wait_count: Number of checks since it improved.
+        stopped_epoch: Zero-based epoch in which it stopped training; 0 if it did not.
+        stopping_reason: Why it stopped training, in words; None if it did not.
+
+    Raises:
+        InvalidArgumentError: If `mode`, `patience` or `min_delta` is out of range.
+        MissingMetricError: At the first check, if `strict` and `monitor` has not been logged.
+    """
+
+    monitors: ClassVar[bool] = True
+
+    def __init__(
+        self,
+        monitor: str,
+        min_delta: float = 0.0,
+        patience: int = 3,
+        verbose: bool = False,
+        mode: str = "min",
+        strict: bool = True,
+        check_finite: bool = True,
+        stopping_threshold: float | None = None,
+        divergence_threshold: float | None = None,
+        check_on_train_epoch_end: bool | None = None,
+    ) -> None:
+        where = type(self).__name__
+        if patience < 0:
+            raise InvalidArgumentError("patience", "0 or more", patience, where, "Use 0 to stop at the first.")
+        if not min_delta >= 0:
+            raise InvalidArgumentError(
+                "min_delta", "0 or more", min_delta, where, "Say the direction with `mode`, not with its sign."
+            )
+        self.monitor = monitor
+        self.min_delta = min_delta
+        self.patience = patience
+        self.verbose = verbose
+        self.mode = checked_mode(mode, where)
+        self.strict = strict
+        self.check_finite = check_finite
+        self.stopping_threshold = stopping_threshold
+        self.divergence_threshold = divergence_threshold
+        self.check_on_train_epoch_end = check_on_train_epoch_end
+        self.best_score: Tensor = torch.tensor(worst_score(self.mode))
+        self.wait_count = 0
+        self.stopped_epoch = 0
+        self.stopping_reason: str | None = None
+        self._is_fitting = False
+        self._has_warned = False
+
+    @property
+    def state_key(self) -> str:
+        """Class name, metric and direction: two of these in one trainer keep their memory apart."""
+        return f"{type(self).__qualname__}(monitor={self.monitor!r}, mode={self.mode!r})"
+
+    def setup(self, trainer: TrainerProtocol, module: Any, stage: str) -> None:
+        """Check in fit alone."""
+        self._is_fitting = stage == "fit"
+
+    def on_train_epoch_end(self, trainer: TrainerProtocol, module: Any) -> None:
+        """Check here if this is the due time."""
+        if self._is_due_at_train_epoch_end(trainer):
+            self._check(trainer)
+
+    def on_validation_end(self, trainer: TrainerProtocol, module: Any) -> None:
+        """Check here if this is the due time."""
+        if self._is_fitting and not trainer.sanity_checking and not self._is_due_at_train_epoch_end(trainer):
+            self._check(trainer)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Best score, number of checks since, and whether and why it stopped."""
+        return {
+            "best_score": self.best_score,
+            "wait_count": self.wait_count,
+            "stopped_epoch": self.stopped_epoch,
+            "stopping_reason": self.stopping_reason,
+        }
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Go on where `state_dict` was taken; the constructor's arguments stay as they are."""
+        self.best_score = state_dict["best_score"].clone()
+        self.wait_count = state_dict["wait_count"]
+        self.stopped_epoch = state_dict["stopped_epoch"]
+        self.stopping_reason = state_dict["stopping_reason"]
+
+    def _is_due_at_train_epoch_end(self, trainer: TrainerProtocol) -> bool:
+        if self.check_on_train_epoch_end is not None:
+            return self.check_on_train_epoch_end
+        return is_due_at_train_epoch_end(trainer)
+
+    def _check(self, trainer: TrainerProtocol) -> None:
+        """Collective, once per due time."""
+        if trainer.fast_dev_run:
+            return
+        try:
+            value = read_metric(trainer, self.monitor, type(self).__name__)
+        except MissingMetricError as error:
+            if self.strict:
+                raise
+            if not self._has_warned:
+                warnings.warn(f"{error} EarlyStopping makes no check until then.", stacklevel=2)
+                self._has_warned = True
+            return
+        # One rank's value for all: their memories stay equal even where the metric differs between ranks.
+        value = from_rank_zero(value)
+        reason = self._judge(value)
+        if reason is not None:
+            self.stopping_reason = reason
+            self.stopped_epoch = trainer.current_epoch
+            trainer.should_stop = True
+            self._tell(trainer, reason)
+        elif self.wait_count == 0:
+            self._tell(trainer, f"{self.monitor} improved to {float(value):.6g}.")
+
+    def _judge(self, value: Tensor) -> str | None:
+        """Take one more value in; return why training must stop, or None."""
+        score, best, name = float(value), float(self.best_score), self.monitor
+        if self.check_finite and not math.isfinite(score):
+            return f"{name} is {score}, which is not finite (best so far: {best:.6g})."
+        goal, limit = self.stopping_threshold, self.divergence_threshold
+        if goal is not None and is_better(score, goal, self.mode):
+            return f"{name} is {score:.6g}, past its stopping threshold {goal:.6g}."
+        if limit is not None and is_better(limit, score, self.mode):
+            return f"{name} is {score:.6g}, past its divergence threshold {limit:.6g}."
+        needed = best - self.min_delta if self.mode == "min" else best + self.min_delta
+        if is_better(score, needed, self.mode):
+            self.best_score = value
+            self.wait_count = 0
+            return None
+        self.wait_count += 1
+        if self.wait_count < self.patience:
+            return None
+        return f"{name} did not improve in the last {self.wait_count} checks (best: {best:.6g})."
+
+    def _tell(self, trainer: TrainerProtocol, text: str) -> None:
+        if self.verbose and trainer.is_global_zero:
+            print(f"EarlyStopping, epoch {trainer.current_epoch}: {text}", flush=True)

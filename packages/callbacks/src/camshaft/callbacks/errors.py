@@ -1,0 +1,43 @@
+"""The errors of this package; each keeps its facts as attributes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+
+class InvalidArgumentError(ValueError):
+    """A constructor got a value that it cannot work with.
+
+    Attributes:
+        field: Name of the argument.
+        value: What was passed.
+        where: The class that rejects it.
+    """
+
+    def __init__(self, field: str, rule: str, value: object, where: str, action: str) -> None:
+        super().__init__(f"`{field}` must be {rule}, but got {value!r} ({type(value).__name__}) in {where}. {action}")
+        self.field = field
+        self.value = value
+        self.where = where
+
+
+class MissingMetricError(RuntimeError):
+    """A metric is due and nobody has logged it.
+
+    Attributes:
+        field: The argument that names the metric.
+        metric: The name that was looked for.
+        available: The names that have been logged so far, sorted.
+        where: The class that looked for it.
+    """
+
+    def __init__(self, field: str, metric: str, available: Iterable[str], where: str) -> None:
+        self.field = field
+        self.metric = metric
+        self.available = tuple(sorted(available))
+        self.where = where
+        names = ", ".join(repr(name) for name in self.available) or "none"
+        super().__init__(
+            f"`{field}` must be the name of a logged metric, but got {metric!r} (str) in {where}; metrics logged"
+            f" so far: {names}. Log it with `self.log({metric!r}, value)`, or name one of these."
+        )

@@ -1,0 +1,86 @@
+"""A CSV file of metrics that grows by rows and, when a new metric appears, by columns."""
+
+from __future__ import annotations
+
+import csv
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, TextIO
+
+Row = Mapping[str, float | int | None]
+
+
+class MetricsFile:
+    """Appends rows of numbers to a CSV file; a column that a row lacks stays empty in it.
+
+    A file that exists is continued. Its last line, if a crash left it unfinished, is cut off. Nothing is
+    written before the first row.
+
+    Args:
+        path: Where the file is or will be; its folder is made when needed.
+
+    Attributes:
+        columns: Names of the file's columns, known once something was appended.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.columns: list[str] = []
+        self._is_open = False
+
+    def append(self, rows: Sequence[Row]) -> None:
+        """Add rows; they are on the disk when this returns. On an error the file is as it was.
+
+        Raises:
+            OSError: If the file cannot be written.
+        """
+        if not rows:
+            return
+        if not self._is_open:
+            self._continue_or_create()
+        new_columns = dict.fromkeys(name for row in rows for name in row if name not in self.columns)
+        if new_columns:
+            self._widen([*self.columns, *new_columns])
+        with self.path.open("a", newline="", encoding="utf-8") as file:
+            size = file.tell()
+            try:
+                _write(file, self.columns, rows)
+                _flush(file)
+            except BaseException:
+                os.truncate(self.path, size)
+                raise
+
+    def _continue_or_create(self) -> None:
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        if self.path.exists():
+            with self.path.open("rb+") as file:
+                content = file.read()
+                file.truncate(content.rfind(b"\n") + 1)
+            with self.path.open(newline="", encoding="utf-8") as text:
+                self.columns = next(csv.reader(text), [])
+        self._is_open = True
+
+    def _widen(self, columns: list[str]) -> None:
+        """Write the file anew with more columns, beside the old one, and take its place."""
+        fresh = self.path.with_name(f".{self.path.name}.{os.getpid()}.new")
+        try:
+            with fresh.open("w", newline="", encoding="utf-8") as file:
+                csv.writer(file, lineterminator="\n").writerow(columns)
+                if self.columns:
+                    with self.path.open(newline="", encoding="utf-8") as old:
+                        _write(file, columns, csv.DictReader(old))
+                _flush(file)
+            os.replace(fresh, self.path)
+        finally:
+            fresh.unlink(missing_ok=True)
+        self.columns = columns
+
+
+def _write(file: TextIO, columns: list[str], rows: Iterable[Mapping[str, Any]]) -> None:
+    csv.DictWriter(file, columns, restval="", lineterminator="\n").writerows(rows)
+
+
+def _flush(file: TextIO) -> None:
+    file.flush()
+    os.fsync(file.fileno())

@@ -1,0 +1,72 @@
+"""What callbacks that watch a metric share: its direction, when it is due, how it is read."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Literal, cast
+
+import torch
+from torch import Tensor
+
+from camshaft.callbacks.errors import InvalidArgumentError, MissingMetricError
+
+if TYPE_CHECKING:
+    from camshaft.hooks_core.protocols import TrainerProtocol
+
+Mode = Literal["min", "max"]
+
+
+def checked_mode(mode: str, where: str) -> Mode:
+    """Return `mode`.
+
+    Raises:
+        InvalidArgumentError: If it is neither "min" nor "max".
+    """
+    if mode not in ("min", "max"):
+        raise InvalidArgumentError("mode", "'min' or 'max'", mode, where, "Say in which direction is better.")
+    return cast(Mode, mode)
+
+
+def worst_score(mode: Mode) -> float:
+    """The score that every other beats."""
+    return math.inf if mode == "min" else -math.inf
+
+
+def is_better(score: float, reference: float, mode: Mode) -> bool:
+    """Whether `score` strictly beats `reference`; NaN beats nothing and is beaten by nothing."""
+    return score < reference if mode == "min" else score > reference
+
+
+def read_metric(trainer: TrainerProtocol, name: str, where: str) -> Tensor:
+    """The latest value of a logged metric: a scalar on the CPU. Waits for the device.
+
+    Raises:
+        MissingMetricError: If the metric has not been logged.
+        InvalidArgumentError: If it is not a scalar.
+    """
+    metrics = trainer.callback_metrics
+    if name not in metrics:
+        raise MissingMetricError("monitor", name, metrics, where)
+    value = torch.as_tensor(metrics[name]).detach()
+    if value.numel() != 1:
+        raise InvalidArgumentError(
+            "monitor", "the name of a scalar metric", name, where, f"It has {value.numel()} values: reduce them."
+        )
+    return value.reshape(()).to("cpu", copy=True)
+
+
+def validates(trainer: TrainerProtocol) -> bool:
+    """Whether this run has validation batches."""
+    return sum(trainer.num_val_batches) > 0
+
+
+def is_due_at_train_epoch_end(trainer: TrainerProtocol) -> bool:
+    """Whether a metric is complete at the end of the training epoch, rather than after each validation.
+
+    True where there is no validation, or exactly one at the end of every training epoch.
+    """
+    if not validates(trainer):
+        return True
+    # 1.0 is once per epoch, the integer 1 is after every batch.
+    interval = trainer.val_check_interval
+    return trainer.check_val_every_n_epoch == 1 and isinstance(interval, float) and interval == 1.0

@@ -1,0 +1,155 @@
+from __future__ import annotations
+
+import csv
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from camshaft.callbacks import CSVLogger
+from camshaft.callbacks.errors import InvalidArgumentError
+from camshaft.hooks_core.protocols import Logger
+
+
+def read(logger: CSVLogger) -> list[dict[str, str]]:
+    with open(os.path.join(logger.log_dir, "metrics.csv"), newline="", encoding="utf-8") as file:
+        return list(csv.DictReader(file))
+
+
+def test_is_a_logger_and_makes_nothing_before_it_writes(tmp_path: Path) -> None:
+    logger: Logger = CSVLogger(tmp_path)
+    assert (logger.name, logger.version, logger.save_dir) == ("camshaft_logs", 0, str(tmp_path))
+    assert logger.log_dir == str(tmp_path / "camshaft_logs" / "version_0")
+    logger.log_metrics({"loss": 1.0}, step=0)
+    logger.log_metrics({})
+    assert os.listdir(tmp_path) == []
+    logger.save()
+    assert os.listdir(str(logger.log_dir)) == ["metrics.csv"]
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    rows=st.lists(
+        st.dictionaries(st.sampled_from(["loss", "acc", "val/loss"]), st.floats(allow_nan=False), min_size=1),
+        min_size=1,
+        max_size=12,
+    ),
+    flush_every=st.integers(1, 5),
+)
+def test_every_row_logged_is_read_back(rows: list[dict[str, float]], flush_every: int) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        logger = CSVLogger(folder, flush_logs_every_n_steps=flush_every)
+        for step, row in enumerate(rows):
+            logger.log_metrics(row, step)
+        logger.finalize("success")
+        found = [{name: float(cell) for name, cell in row.items() if cell} for row in read(logger)]
+        assert found == [{"step": step, **row} for step, row in enumerate(rows)]
+
+
+@pytest.mark.parametrize("stride", [1, 3, 50])
+def test_holds_back_no_more_than_it_may(tmp_path: Path, stride: int) -> None:
+    logger = CSVLogger(tmp_path, flush_logs_every_n_steps=10)
+    for step in range(0, 40 * stride, stride):
+        logger.log_metrics({"loss": 1.0}, step)
+        path = Path(logger.log_dir, "metrics.csv")
+        newest_on_disk = int(read(logger)[-1]["step"]) if path.exists() else -1
+        assert step - newest_on_disk < 10
+
+
+def test_counts_rows_where_there_are_no_steps(tmp_path: Path) -> None:
+    logger = CSVLogger(tmp_path, flush_logs_every_n_steps=3)
+    for value in range(4):
+        logger.log_metrics({"loss": value})
+    assert [(row["step"], row["loss"]) for row in read(logger)] == [("", "0"), ("", "1"), ("", "2")]
+
+
+def test_takes_tensors_as_they_are_now(tmp_path: Path) -> None:
+    logger, value = CSVLogger(tmp_path), torch.tensor(0.5)
+    logger.log_metrics({"loss": value}, step=0)  # type: ignore[dict-item]
+    value.fill_(7.0)
+    logger.save()
+    assert read(logger) == [{"step": "0", "loss": "0.5"}]
+
+
+def test_a_prefix_is_put_before_names_but_not_before_step(tmp_path: Path) -> None:
+    logger = CSVLogger(tmp_path, prefix="fold1")
+    logger.log_metrics({"loss": 1.0}, step=4)
+    logger.save()
+    assert read(logger) == [{"step": "4", "fold1-loss": "1.0"}]
+
+
+def test_what_was_saved_survives_a_process_that_dies(tmp_path: Path) -> None:
+    program = (
+        "import os, sys; from camshaft.callbacks import CSVLogger; logger = CSVLogger(sys.argv[1])\n"
+        "for step in range(5): logger.log_metrics({'loss': step / 2}, step)\n"
+        "logger.save(); logger.log_metrics({'loss': 9.0}, 5); os._exit(9)"
+    )
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    done = subprocess.run([sys.executable, "-c", program, str(tmp_path)], env=environment, timeout=120)
+    assert done.returncode == 9
+    assert [row["step"] for row in read(CSVLogger(tmp_path, version=0))] == ["0", "1", "2", "3", "4"]
+
+
+def test_rows_stay_held_back_when_they_cannot_be_written(tmp_path: Path) -> None:
+    blocked = tmp_path / "logs"
+    blocked.write_text("a file where the folder should be")
+    logger = CSVLogger(blocked, version=0)
+    logger.log_metrics({"loss": 1.0}, step=0)
+    with pytest.raises(OSError, match="logs"):
+        logger.save()
+    blocked.unlink()
+    logger.save()
+    assert len(read(logger)) == 1
+
+
+class TestVersions:
+    def test_each_run_gets_the_next_number(self, tmp_path: Path) -> None:
+        for name in ("version_1", "version_10", "version_x", "other"):
+            (tmp_path / "logs" / name).mkdir(parents=True)
+        logger = CSVLogger(tmp_path, "logs")
+        assert logger.version == 11
+        (tmp_path / "logs" / "version_11").mkdir()
+        assert logger.version == 11  # chosen once
+
+    def test_a_given_version_is_continued_with_wider_rows(self, tmp_path: Path) -> None:
+        for step, metrics in enumerate([{"loss": 1.0}, {"loss": 0.5, "acc": 0.9}]):
+            logger = CSVLogger(tmp_path, version="mine")
+            logger.log_metrics(metrics, step)
+            logger.finalize("success")
+        assert logger.log_dir == str(tmp_path / "camshaft_logs" / "mine")
+        assert read(logger) == [
+            {"step": "0", "loss": "1.0", "acc": ""},
+            {"step": "1", "loss": "0.5", "acc": "0.9"},
+        ]
+
+    def test_an_empty_name_uses_the_folder_itself(self, tmp_path: Path) -> None:
+        logger = CSVLogger(tmp_path, name="", version=3)
+        assert (logger.log_dir, logger.root_dir) == (str(tmp_path / "version_3"), str(tmp_path))
+
+
+def test_hyperparameters_are_written_at_once_and_added_to(tmp_path: Path) -> None:
+    logger = CSVLogger(tmp_path)
+    logger.log_hyperparams({"lr": 0.1, "sizes": (1, 2), "path": Path("x"), "nested": {1: None}})
+    logger.log_hyperparams({"lr": 0.2, "name": "ä"})
+    written = json.loads(Path(logger.log_dir, "hparams.json").read_text(encoding="utf-8"))
+    assert written == {"lr": 0.2, "sizes": [1, 2], "path": "x", "nested": {"1": None}, "name": "ä"}
+    assert os.listdir(logger.log_dir) == ["hparams.json"]
+
+
+@pytest.mark.parametrize("metrics", [{"loss": "low"}, {"loss": None}, {"a\nb": 1.0}, {"a\rb": 1.0}])
+def test_what_does_not_fit_a_row_is_refused(tmp_path: Path, metrics: dict[str, Any]) -> None:
+    with pytest.raises(InvalidArgumentError, match=r"`metrics` must be numbers.* in CSVLogger"):
+        CSVLogger(tmp_path).log_metrics(metrics)
+
+
+def test_a_flush_interval_below_one_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(InvalidArgumentError, match="`flush_logs_every_n_steps` must be 1 or more, but got 0"):
+        CSVLogger(tmp_path, flush_logs_every_n_steps=0)

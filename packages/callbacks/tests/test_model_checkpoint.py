@@ -1,0 +1,328 @@
+from __future__ import annotations
+
+import math
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from recording_trainer import RecordingTrainer
+
+from camshaft.callbacks import ModelCheckpoint
+from camshaft.callbacks.errors import InvalidArgumentError, MissingMetricError
+
+
+def start(folder: Path, *callbacks: ModelCheckpoint, **state: Any) -> RecordingTrainer:
+    trainer = RecordingTrainer(str(folder), callbacks=list(callbacks), **state)
+    trainer.begin()
+    return trainer
+
+
+def run_epochs(trainer: RecordingTrainer, losses: list[float]) -> None:
+    for loss in losses:
+        trainer.train_batch()
+        trainer.end_epoch(loss=loss)
+
+
+def files(folder: str | Path) -> set[str]:
+    return {path.name for path in Path(folder).iterdir()} if Path(folder).exists() else set()
+
+
+class TestWhichFilesAreThere:
+    @settings(max_examples=60, deadline=None)
+    @given(
+        losses=st.lists(st.sampled_from([0.0, 1.0, 2.0, -1.5, math.nan, math.inf]), min_size=1, max_size=8),
+        k=st.integers(-1, 3),
+        mode=st.sampled_from(["min", "max"]),
+        save_last=st.booleans(),
+    )
+    def test_the_k_best_of_all_epochs_and_last(self, losses: list[float], k: int, mode: str, save_last: bool) -> None:
+        with tempfile.TemporaryDirectory() as folder:
+            checkpoint = ModelCheckpoint(
+                folder, "{step}", "loss", save_top_k=k, mode=mode, save_last=save_last, auto_insert_metric_name=False
+            )
+            run_epochs(start(Path(folder), checkpoint), losses)
+            sign = 1 if mode == "min" else -1
+            cost = [math.inf if math.isnan(loss) else sign * loss for loss in losses]
+            ranking = sorted(range(len(losses)), key=lambda idx: (cost[idx], idx))
+            kept = ranking if k == -1 else ranking[:k]
+            assert files(folder) == {f"{idx + 1}.ckpt" for idx in kept} | ({"last.ckpt"} if save_last else set())
+            if kept:
+                assert Path(checkpoint.best_model_path).name == f"{kept[0] + 1}.ckpt"
+                assert checkpoint.best_model_score == torch.tensor(sign * cost[kept[0]])
+            if save_last:
+                assert torch.load(f"{folder}/last.ckpt", weights_only=True)["global_step"] == len(losses)
+
+    def test_the_newest_without_a_monitor(self, tmp_path: Path) -> None:
+        checkpoint = ModelCheckpoint(tmp_path)
+        run_epochs(start(tmp_path, checkpoint), [1.0, 2.0, 3.0])
+        assert files(tmp_path) == {"epoch=2-step=3.ckpt"}
+        assert checkpoint.best_model_path == str(tmp_path / "epoch=2-step=3.ckpt")
+        assert checkpoint.best_model_score is None
+
+    def test_a_fixed_name_is_used_again_for_a_better_one(self, tmp_path: Path) -> None:
+        checkpoint = ModelCheckpoint(tmp_path, "best", "loss")
+        run_epochs(start(tmp_path, checkpoint), [3.0, 1.0, 2.0])
+        assert files(tmp_path) == {"best.ckpt"}
+        assert torch.load(tmp_path / "best.ckpt", weights_only=True)["global_step"] == 2
+
+    def test_a_fixed_name_for_two_keeps_two_versions(self, tmp_path: Path) -> None:
+        checkpoint = ModelCheckpoint(tmp_path, "best", "loss", save_top_k=2)
+        run_epochs(start(tmp_path, checkpoint), [3.0, 1.0, 2.0, 0.0])
+        assert files(tmp_path) == {"best.ckpt", "best-v1.ckpt"}
+        steps = [torch.load(tmp_path / name, weights_only=True)["global_step"] for name in files(tmp_path)]
+        assert sorted(steps) == [2, 4]
+
+    def test_a_file_of_someone_else_is_never_overwritten(self, tmp_path: Path) -> None:
+        for name in ("best.ckpt", "last.ckpt"):
+            (tmp_path / name).write_text("mine")
+        checkpoint = ModelCheckpoint(tmp_path, "best", save_last=True)
+        run_epochs(start(tmp_path, checkpoint), [1.0, 2.0])
+        assert files(tmp_path) == {"best.ckpt", "last.ckpt", "best-v1.ckpt", "last-v1.ckpt"}
+        assert (tmp_path / "best.ckpt").read_text() == (tmp_path / "last.ckpt").read_text() == "mine"
+
+    def test_without_the_version_counter_it_is(self, tmp_path: Path) -> None:
+        (tmp_path / "best.ckpt").write_text("mine")
+        checkpoint = ModelCheckpoint(tmp_path, "best", enable_version_counter=False)
+        run_epochs(start(tmp_path, checkpoint), [1.0, 2.0])
+        assert files(tmp_path) == {"best.ckpt"}
+        assert torch.load(tmp_path / "best.ckpt", weights_only=True)["global_step"] == 2
+
+    def test_without_it_a_name_that_comes_again_replaces_its_own_file_alone(self, tmp_path: Path) -> None:
+        checkpoint = ModelCheckpoint(
+            tmp_path, "{fold:.0f}", "loss", save_top_k=2, enable_version_counter=False, auto_insert_metric_name=False
+        )
+        trainer = start(tmp_path, checkpoint)
+        for fold, loss in ((0.0, 2.0), (1.0, 3.0), (0.0, 1.0)):
+            trainer.log(fold=fold)
+            run_epochs(trainer, [loss])
+        assert files(tmp_path) == {"0.ckpt", "1.ckpt"}
+        scores = {Path(path).stem: float(score) for path, score in checkpoint.best_k_models.items()}
+        assert scores == {"0": 1.0, "1": 3.0}
+
+    def test_two_with_one_name_keep_their_files_apart(self, tmp_path: Path) -> None:
+        low = ModelCheckpoint(tmp_path, "best", "loss", save_last=True)
+        high = ModelCheckpoint(tmp_path, "best", "loss", mode="max", save_last=True)
+        run_epochs(start(tmp_path, low, high), [2.0, 1.0, 3.0])
+        steps = {
+            Path(path).name: torch.load(path, weights_only=True)["global_step"]
+            for path in (low.best_model_path, high.best_model_path, low.last_model_path, high.last_model_path)
+        }
+        assert steps == {"best.ckpt": 2, "best-v1.ckpt": 3, "last.ckpt": 3, "last-v1.ckpt": 3}
+
+    def test_last_may_have_a_name_with_places(self, tmp_path: Path) -> None:
+        class Named(ModelCheckpoint):
+            CHECKPOINT_NAME_LAST = "{epoch}-last"
+
+        run_epochs(start(tmp_path, Named(tmp_path, save_top_k=0, save_last=True)), [1.0, 2.0])
+        assert files(tmp_path) == {"epoch=1-last.ckpt"}
+
+    def test_last_is_a_second_name_of_a_kept_checkpoint(self, tmp_path: Path) -> None:
+        checkpoint = ModelCheckpoint(tmp_path, monitor="loss", save_last=True)
+        trainer = start(tmp_path, checkpoint)
+        run_epochs(trainer, [1.0])
+        assert Path(checkpoint.last_model_path).samefile(checkpoint.best_model_path)
+        run_epochs(trainer, [2.0])  # not kept: a save of its own
+        assert [Path(path).name for path, _ in trainer.saved] == ["epoch=0-step=1.ckpt", "last.ckpt"]
+        assert not Path(checkpoint.last_model_path).samefile(checkpoint.best_model_path)
+
+    def test_weights_only_is_passed_on(self, tmp_path: Path) -> None:
+        trainer = start(tmp_path, ModelCheckpoint(tmp_path, save_weights_only=True))
+        run_epochs(trainer, [1.0])
+        assert [weights_only for _, weights_only in trainer.saved] == [True]
+
+
+class TestWhere:
+    def test_in_the_given_folder(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.chdir(tmp_path)
+        checkpoint = ModelCheckpoint("here")
+        start(tmp_path, checkpoint, log_dir="elsewhere")
+        assert checkpoint.dirpath == str(tmp_path / "here")
+
+    def test_in_the_log_folder_else_in_the_root(self, tmp_path: Path) -> None:
+        with_log, without_log = ModelCheckpoint(), ModelCheckpoint()
+        start(tmp_path, with_log, log_dir=str(tmp_path / "v0"))
+        start(tmp_path, without_log)
+        assert with_log.dirpath == str(tmp_path / "v0" / "checkpoints")
+        assert without_log.dirpath == str(tmp_path / "checkpoints")
+        assert files(tmp_path) == set()  # nothing is made before there is something to save
+
+
+class TestWhen:
+    def test_after_the_one_validation_of_an_epoch_at_the_training_epoch_end(self, tmp_path: Path) -> None:
+        trainer = start(tmp_path, ModelCheckpoint(tmp_path, monitor="loss"))
+        trainer.train_batch()
+        trainer.validate(loss=1.0)
+        assert not trainer.requested
+        trainer.end_epoch()
+        assert len(trainer.saved) == 1
+
+    @pytest.mark.parametrize(
+        "state",
+        [
+            {"val_check_interval": 0.5},
+            {"val_check_interval": 1},
+            {"check_val_every_n_epoch": 2},
+            {"check_val_every_n_epoch": None},
+        ],
+    )
+    def test_after_each_validation_otherwise(self, tmp_path: Path, state: dict[str, Any]) -> None:
+        trainer = start(tmp_path, ModelCheckpoint(tmp_path, monitor="loss", save_top_k=-1), **state)
+        for loss in (1.0, 2.0):
+            trainer.train_batch()
+            trainer.validate(loss=loss)
+            trainer.save_point()
+        trainer.end_epoch()
+        assert len(trainer.saved) == 2
+
+    def test_at_the_training_epoch_end_without_validation(self, tmp_path: Path) -> None:
+        state: dict[str, Any] = {"num_val_batches": [], "check_val_every_n_epoch": 5}
+        trainer = start(tmp_path, ModelCheckpoint(tmp_path), **state)
+        run_epochs(trainer, [1.0])
+        assert len(trainer.saved) == 1
+
+    @pytest.mark.parametrize("at_train_epoch_end", [True, False])
+    def test_where_the_argument_says(self, tmp_path: Path, at_train_epoch_end: bool) -> None:
+        trainer = start(tmp_path, ModelCheckpoint(tmp_path, save_on_train_epoch_end=at_train_epoch_end))
+        trainer.train_batch()
+        trainer.validate()
+        assert bool(trainer.requested) is not at_train_epoch_end
+        trainer.end_epoch()
+        assert len(trainer.saved) == 1
+
+    def test_every_n_epochs(self, tmp_path: Path) -> None:
+        run_epochs(start(tmp_path, ModelCheckpoint(tmp_path, "{epoch}", every_n_epochs=2, save_top_k=-1)), [1.0] * 5)
+        assert files(tmp_path) == {"epoch=1.ckpt", "epoch=3.ckpt"}
+
+    def test_every_n_updates_and_once_per_update(self, tmp_path: Path) -> None:
+        trainer = start(tmp_path, ModelCheckpoint(tmp_path, "{step}", every_n_train_steps=2, save_top_k=-1))
+        for batch_idx in range(10):
+            trainer.train_batch(batch_idx, is_update=batch_idx % 2 == 1)
+            trainer.save_point()
+        trainer.end_epoch()
+        assert [Path(path).stem for path, _ in trainer.saved] == ["step=2", "step=4"]
+
+    @pytest.mark.parametrize("state", [{"sanity_checking": True}, {"fast_dev_run": True}])
+    def test_never_in_a_rehearsal(self, tmp_path: Path, state: dict[str, Any]) -> None:
+        trainer = start(tmp_path, ModelCheckpoint(tmp_path, save_on_train_epoch_end=False), global_step=5, **state)
+        trainer.validate()
+        trainer.end_epoch()
+        assert not trainer.saved
+
+    def test_never_outside_of_fit(self, tmp_path: Path) -> None:
+        trainer = RecordingTrainer(str(tmp_path), callbacks=[ModelCheckpoint(save_on_train_epoch_end=False)])
+        trainer.global_step = 5
+        trainer.begin("validate")
+        trainer.validate()
+        assert not trainer.requested
+
+    def test_a_step_waits_for_the_first_validation_to_bring_its_metric(self, tmp_path: Path) -> None:
+        trainer = start(tmp_path, ModelCheckpoint(tmp_path, monitor="val", every_n_train_steps=1))
+        trainer.train_batch()
+        assert not trainer.requested
+        trainer.validate(val=1.0)
+        assert len(trainer.requested) == 1
+
+    def test_it_waits_for_one_validation_only(self, tmp_path: Path) -> None:
+        trainer = start(tmp_path, ModelCheckpoint(tmp_path, monitor="val", every_n_train_steps=3), global_step=2)
+        trainer.train_batch()
+        for val in (1.0, 0.5):
+            trainer.validate(val=val)
+            trainer.global_step += 1
+        assert len(trainer.requested) == 1
+
+    def test_the_last_step_of_an_epoch_waits_for_a_fresh_value(self, tmp_path: Path) -> None:
+        checkpoint = ModelCheckpoint(tmp_path, monitor="val", every_n_train_steps=1)
+        trainer = start(tmp_path, checkpoint, is_last_batch=True)
+        trainer.log(val=1.0)
+        trainer.train_batch()
+        trainer.validate(val=0.5)
+        assert checkpoint.best_model_score == 0.5
+
+    def test_a_step_that_waited_in_vain_is_saved_at_the_epoch_end(self, tmp_path: Path) -> None:
+        trainer = start(tmp_path, ModelCheckpoint(tmp_path, monitor="x", every_n_train_steps=1), is_last_batch=True)
+        trainer.log(x=1.0)
+        trainer.train_batch()
+        assert not trainer.requested
+        trainer.end_epoch()
+        assert len(trainer.saved) == 1
+
+
+class TestErrors:
+    def test_a_metric_that_nobody_logged_at_the_first_due_time(self, tmp_path: Path) -> None:
+        trainer = start(tmp_path, ModelCheckpoint(tmp_path, monitor="val_los"))
+        trainer.train_batch()
+        with pytest.raises(MissingMetricError, match=r"'val_los' .*logged so far: 'acc', 'val_loss'") as caught:
+            trainer.end_epoch(val_loss=1.0, acc=0.5)
+        assert (caught.value.metric, caught.value.available) == ("val_los", ("acc", "val_loss"))
+
+    def test_at_the_first_due_step_without_a_validation_that_could_bring_it(self, tmp_path: Path) -> None:
+        checkpoint = ModelCheckpoint(tmp_path, monitor="loss", every_n_train_steps=1)
+        with pytest.raises(MissingMetricError, match="metrics logged so far: none"):
+            start(tmp_path, checkpoint, num_val_batches=[0]).train_batch()
+
+    def test_at_the_end_of_the_first_validation_that_did_not_bring_it(self, tmp_path: Path) -> None:
+        trainer = start(tmp_path, ModelCheckpoint(tmp_path, monitor="loss", every_n_train_steps=1))
+        trainer.train_batch()
+        with pytest.raises(MissingMetricError, match="'loss'"):
+            trainer.validate()
+
+    def test_at_the_first_due_step_after_a_validation_that_did_not_bring_it(self, tmp_path: Path) -> None:
+        trainer = start(tmp_path, ModelCheckpoint(tmp_path, monitor="loss", every_n_train_steps=1))
+        trainer.validate()
+        with pytest.raises(MissingMetricError, match="'loss'"):
+            trainer.train_batch()
+
+    def test_a_metric_with_many_values(self, tmp_path: Path) -> None:
+        trainer = start(tmp_path, ModelCheckpoint(tmp_path, monitor="loss"))
+        trainer.callback_metrics["loss"] = torch.zeros(3)
+        trainer.train_batch()
+        with pytest.raises(InvalidArgumentError, match=r"scalar metric.* It has 3 values"):
+            trainer.end_epoch()
+
+    @pytest.mark.parametrize(
+        ("arguments", "field"),
+        [
+            ({"save_top_k": -2}, "save_top_k"),
+            ({"save_top_k": 3}, "save_top_k"),
+            ({"mode": "lowest"}, "mode"),
+            ({"every_n_epochs": -1}, "every_n_epochs"),
+            ({"every_n_train_steps": -1}, "every_n_train_steps"),
+            ({"every_n_train_steps": 2, "every_n_epochs": 1}, "every_n_train_steps"),
+            ({"save_last": "link"}, "save_last"),
+            ({"filename": "{epoch"}, "filename"),
+        ],
+    )
+    def test_arguments_that_cannot_be_followed(self, arguments: dict[str, Any], field: str) -> None:
+        with pytest.raises(InvalidArgumentError, match=rf"`{field}` must be .* in ModelCheckpoint\.") as caught:
+            ModelCheckpoint(**arguments)
+        assert caught.value.field == field
+
+    def test_two_that_cannot_be_told_apart(self, tmp_path: Path) -> None:
+        with pytest.raises(InvalidArgumentError, match="`state_key` must be different"):
+            start(tmp_path, ModelCheckpoint(tmp_path / "a"), ModelCheckpoint(tmp_path / "b"))
+
+
+def test_state_keys_tell_apart_what_differs() -> None:
+    arguments: list[dict[str, Any]] = [
+        {},
+        {"monitor": "a"},
+        {"monitor": "a", "mode": "max"},
+        {"every_n_epochs": 2},
+        {"every_n_train_steps": 2},
+        {"filename": "x"},
+        {"save_weights_only": True},
+    ]
+    keys = [ModelCheckpoint(**one).state_key for one in arguments]
+    assert len(set(keys)) == len(keys)
+    assert ModelCheckpoint("a").state_key == ModelCheckpoint("b").state_key  # a run may move
+
+
+def test_says_what_it_decided(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run_epochs(start(tmp_path, ModelCheckpoint(tmp_path, "{step}", "loss", verbose=True)), [1.0, 2.0])
+    first, second = capsys.readouterr().out.splitlines()
+    assert first == f"ModelCheckpoint, epoch 0, step 1: loss is 1, saving {tmp_path}/step=1.ckpt"
+    assert second == "ModelCheckpoint, epoch 1, step 2: loss is 2, not among the best 1"

@@ -1,0 +1,34 @@
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import camshaft.callbacks as package
+from camshaft.callbacks import EarlyStopping, ModelCheckpoint, RichProgressBar
+from camshaft.hooks_core import Callback, resolve
+
+
+def test_exports_what_it_says() -> None:
+    assert package.Callback is Callback
+    assert sorted(package.__all__) == ["CSVLogger", "Callback", "EarlyStopping", "ModelCheckpoint", "RichProgressBar"]
+
+
+def test_its_callbacks_pass_the_hook_protocol_and_monitor() -> None:
+    callbacks = [ModelCheckpoint(), EarlyStopping("loss"), RichProgressBar()]
+    assert resolve(callbacks=callbacks) is not None
+    assert all(callback.monitors for callback in callbacks)
+
+
+def test_importing_it_loads_neither_rich_nor_package_metadata() -> None:
+    program = (
+        "import sys, torch; before = set(sys.modules); import camshaft.callbacks\n"
+        "new = {name for name in set(sys.modules) - before}\n"
+        "heavy = sorted(name for name in new if name.split('.')[0] in ('rich', 'torchmetrics', 'numpy', 'yaml'))\n"
+        "print(heavy, 'importlib.metadata' in new)"
+    )
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    output = subprocess.run(
+        [sys.executable, "-c", program], env=environment, stdout=subprocess.PIPE, text=True, timeout=120, check=True
+    ).stdout
+    assert output.split() == ["[]", "False"]

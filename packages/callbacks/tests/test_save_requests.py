@@ -1,0 +1,67 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+from camshaft.callbacks.save_requests import PendingSaves, SaveRequest
+
+
+def ask(pending: PendingSaves, name: str, displaced: tuple[str, ...] = (), last: str | None = None) -> SaveRequest:
+    path = str(pending.folder / name)
+    Path(path).write_text(name)
+    paths = tuple(str(pending.folder / one) for one in displaced)
+    return pending.add(path, {"newest": name}, paths, last and str(pending.folder / last))
+
+
+def test_nothing_happens_to_files_before_the_save_is_durable(tmp_path: Path) -> None:
+    (tmp_path / "a").write_text("a")
+    pending = PendingSaves(tmp_path, {}, touches_files=True)
+    request = ask(pending, "b", displaced=("a",), last="last")
+    assert (tmp_path / "a").exists() and not (tmp_path / "last").exists()
+    pending.settle(request)
+    assert not (tmp_path / "a").exists() and (tmp_path / "last").read_text() == "b"
+    assert not pending
+
+
+def test_a_save_that_is_displaced_on_its_way_goes_as_soon_as_it_comes(tmp_path: Path) -> None:
+    pending = PendingSaves(tmp_path, {}, touches_files=True)
+    first, second = ask(pending, "a"), ask(pending, "b", displaced=("a",))
+    pending.settle(second)
+    assert (tmp_path / "a").exists()  # its writer may still hold it
+    pending.settle(first)
+    assert not (tmp_path / "a").exists()
+
+
+def test_last_never_moves_back(tmp_path: Path) -> None:
+    pending = PendingSaves(tmp_path, {}, touches_files=True)
+    first, second = ask(pending, "a", last="last"), ask(pending, "b", last="last")
+    pending.settle(second)
+    pending.settle(first)
+    assert (tmp_path / "last").read_text() == "b"
+    assert pending.durable_memory == {"newest": "b"}
+
+
+def test_files_elsewhere_are_left_alone(tmp_path: Path) -> None:
+    elsewhere = tmp_path / "other" / "a"
+    elsewhere.parent.mkdir()
+    elsewhere.write_text("a")
+    (tmp_path / "here").mkdir()
+    pending = PendingSaves(tmp_path / "here", {}, touches_files=True)
+    pending.settle(ask(pending, "b", displaced=("../other/a", str(elsewhere))))
+    assert elsewhere.exists()
+
+
+def test_a_process_that_does_not_touch_files_only_keeps_count(tmp_path: Path) -> None:
+    pending = PendingSaves(tmp_path, {}, touches_files=False)
+    ask(pending, "a")
+    pending.settle(ask(pending, "b", displaced=("c",), last="last"))
+    assert not (tmp_path / "last").exists()
+    assert pending.durable_memory == {"newest": "b"}
+
+
+def test_giving_up_returns_the_memory_of_what_is_durable(tmp_path: Path) -> None:
+    pending = PendingSaves(tmp_path, {"newest": ""}, touches_files=True)
+    pending.settle(ask(pending, "a"))
+    late = ask(pending, "b", displaced=("a",))
+    assert pending.give_up() == {"newest": "a"}
+    pending.settle(late)
+    assert (tmp_path / "a").exists()

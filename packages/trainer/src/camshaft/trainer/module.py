@@ -1,0 +1,207 @@
+"""The module that users write: a model, its steps, and what the trainer offers to it."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Any, ClassVar, Self
+
+import torch
+from torch import Tensor, nn
+
+from camshaft.hooks_core import CheckpointHooks, DataHooks, ModelHooks
+from camshaft.hooks_core.messages import must_be
+from camshaft.trainer.attachment import Attached
+from camshaft.trainer.hyperparameters import HyperparametersMixin
+from camshaft.trainer.module_logging import LogsMetrics
+from camshaft.trainer.rebuilding import rebuild
+from camshaft.trainer.standalone_log import StandaloneLog
+
+if TYPE_CHECKING:
+    from camshaft.trainer.metric_log import MetricLog
+    from camshaft.trainer.trainer import Trainer
+
+
+class TrainingModule(LogsMetrics, Attached, HyperparametersMixin, ModelHooks, DataHooks, CheckpointHooks, nn.Module):
+    """A model with its steps; subclass it as you would `nn.Module`.
+
+    Define `training_step` and `configure_optimizers` to fit, `validation_step`, `test_step` for these verbs, and
+    `predict_step` or `forward` to predict. Every hook that a module receives may be overridden.
+
+    It needs no trainer: a test can call a step and look at what it logged.
+
+    Attributes:
+        automatic_optimization: Whether the trainer differentiates and steps; if false, `training_step` does.
+
+    Example:
+        >>> class Doubling(TrainingModule):
+        ...     def validation_step(self, batch, batch_idx):
+        ...         self.log("error", (2 * batch - 3).abs().mean())
+        >>> module = Doubling()
+        >>> module.validation_step(torch.tensor([1.0, 2.0]), batch_idx=0)
+        >>> module.logged_metrics
+        {'error': tensor(1.)}
+    """
+
+    __hook_base__: ClassVar[bool] = True
+
+    automatic_optimization: bool = True
+
+    # what users define; not implemented here, so that set-up knows what a module lacks
+
+    def training_step(self, *args: Any, **kwargs: Any) -> Any:
+        """Compute the loss of a training batch: `training_step(batch, batch_idx)`.
+
+        Returns:
+            The loss, a scalar tensor; or a dictionary with it as "loss"; or None to skip the batch. Under manual
+            optimization, anything.
+        """
+        raise NotImplementedError(self._missing("training_step", "(batch, batch_idx)"))
+
+    def validation_step(self, *args: Any, **kwargs: Any) -> Any:
+        """Evaluate a validation batch: `validation_step(batch, batch_idx)`, and `dataloader_idx` if wanted.
+
+        Runs without gradients, in evaluation mode.
+
+        Returns:
+            Anything; `on_validation_batch_end` gets it.
+        """
+        raise NotImplementedError(self._missing("validation_step", "(batch, batch_idx)"))
+
+    def test_step(self, *args: Any, **kwargs: Any) -> Any:
+        """Evaluate a test batch, as `validation_step` does a validation batch."""
+        raise NotImplementedError(self._missing("test_step", "(batch, batch_idx)"))
+
+    def predict_step(self, *args: Any, **kwargs: Any) -> Any:
+        """Predict a batch: `predict_step(batch, batch_idx)`, and `dataloader_idx` if wanted.
+
+        The default calls the module with the batch, and counts as not implemented: without `forward`, prediction is an
+        error at set-up.
+
+        Returns:
+            What `Trainer.predict` collects.
+        """
+        return self(kwargs["batch"] if "batch" in kwargs else args[0])
+
+    def configure_optimizers(self) -> Any:
+        """What to optimize with; called once per fit.
+
+        Returns:
+            An optimizer; a list of them; two lists, of optimizers and schedulers; a dictionary with "optimizer" and
+            perhaps "lr_scheduler"; or None to train nothing.
+        """
+        raise NotImplementedError(self._missing("configure_optimizers", "()"))
+
+    def configure_callbacks(self) -> Any:
+        """Callbacks of the module's own; each takes the place of one of its type that the trainer has."""
+        return []
+
+    # optimization
+
+    def manual_backward(self, loss: Tensor) -> None:
+        """Differentiate a loss under manual optimization, in place of `loss.backward()`. Collective.
+
+        Hooks: on_before_backward, backward, on_after_backward.
+
+        Args:
+            loss: A scalar.
+
+        Raises:
+            RuntimeError: Under automatic optimization, or without a trainer.
+        """
+        trainer = self.trainer
+        if self.automatic_optimization:
+            action = "Set it in `__init__`, or return the loss from `training_step`."
+            where = f"{type(self).__qualname__}.manual_backward"
+            raise RuntimeError(must_be("automatic_optimization", "False", True, where, action))
+        hooks = trainer.hooks
+        hooks.on_before_backward(loss)
+        if hooks.backward is not None:
+            hooks.backward(loss)
+        else:
+            trainer.strategy.backward(loss)
+        hooks.on_after_backward()
+
+    def backward(self, loss: Any) -> None:
+        """Differentiate the loss: by the trainer's strategy, or by `loss.backward()` without a trainer."""
+        if self._trainer is None:
+            super().backward(loss)
+        else:
+            self._trainer.strategy.backward(loss)
+
+    def clip_gradients(
+        self, optimizer: Any, gradient_clip_val: float | None = None, gradient_clip_algorithm: str | None = None
+    ) -> None:
+        """Clip the gradients of one optimizer, across processes where they are sharded. Collective. No hook.
+
+        Args:
+            optimizer: The optimizer.
+            gradient_clip_val: The largest norm or absolute value; None clips nothing.
+            gradient_clip_algorithm: "norm" (None means the same) or "value".
+
+        Raises:
+            ValueError: If the algorithm is neither.
+        """
+        if self._trainer is None:
+            super().clip_gradients(optimizer, gradient_clip_val, gradient_clip_algorithm)
+        elif gradient_clip_val is not None:
+            self._trainer.strategy.clip_gradients(optimizer, gradient_clip_val, gradient_clip_algorithm or "norm")
+
+    # weights
+
+    def freeze(self) -> None:
+        """Stop training every parameter, and switch to evaluation mode."""
+        self.requires_grad_(False)
+        self.eval()
+
+    def unfreeze(self) -> None:
+        """Train every parameter, and switch to training mode."""
+        self.requires_grad_(True)
+        self.train()
+
+    @classmethod
+    def load_from_checkpoint(
+        cls,
+        path: str | os.PathLike[str],
+        map_location: torch.device | str | None = None,
+        strict: bool = True,
+        **kwargs: Any,
+    ) -> Self:
+        """Build a module from a checkpoint: with the hyperparameters and the weights that are saved in it.
+
+        Hooks: configure_sharded_model, configure_model, on_load_checkpoint, of the new module.
+
+        Args:
+            path: The checkpoint.
+            map_location: Device of the tensors and of the module; None means the CPU.
+            strict: Whether the weights must fit the module exactly.
+            kwargs: Arguments of `__init__`, before those that were saved.
+
+        Returns:
+            The module.
+
+        Raises:
+            FileNotFoundError: If there is no such file.
+            CheckpointError: If it cannot be read.
+            ValueError: If there are no weights in it.
+            TypeError: If `__init__` takes other arguments.
+            RuntimeError: If the weights do not fit.
+        """
+        return rebuild(cls, path, map_location, strict, kwargs)
+
+    def _missing(self, method: str, parameters: str) -> str:
+        rule = "defined to be called"
+        return must_be(method, rule, None, type(self).__qualname__, f"Define `{method}{parameters}`.")
+
+
+def attach_module(module: nn.Module, trainer: Trainer, metric_log: MetricLog | None) -> None:
+    """Let a module, and every training module in it, know its trainer and where to log.
+
+    Args:
+        module: Any module; one without training modules is left alone.
+        trainer: The trainer.
+        metric_log: Its metric log; None lets modules keep the last values by themselves.
+    """
+    for part in module.modules():
+        if isinstance(part, TrainingModule):
+            part.__dict__["_trainer"] = trainer
+            part.__dict__["_metric_log"] = StandaloneLog() if metric_log is None else metric_log

@@ -1,0 +1,104 @@
+"""Logging from a module."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from camshaft.trainer.attachment import Attached
+from camshaft.trainer.metric_entry import ReduceFx
+from camshaft.trainer.metric_values import Value, is_metric_collection
+from camshaft.trainer.standalone_log import StandaloneLog
+
+
+class LogsMetrics(Attached):
+    """The part of a module that logs."""
+
+    def log(
+        self,
+        name: str,
+        value: Any,
+        prog_bar: bool = False,
+        logger: bool = True,
+        on_step: bool | None = None,
+        on_epoch: bool | None = None,
+        reduce_fx: ReduceFx = "mean",
+        batch_size: float | None = None,
+        sync_dist: bool = False,
+        add_dataloader_idx: bool = True,
+    ) -> None:
+        """Log a value: to the step, to the epoch, or both (as `<name>_step` and `<name>_epoch`).
+
+        Tensors stay on their device; this never waits for it. Callbacks read `trainer.callback_metrics`. Without a
+        trainer the value is kept in `logged_metrics`.
+
+        Args:
+            name: Its name.
+            value: A number, a tensor with one element, or a `torchmetrics.Metric`, which is reset when the epoch ends.
+            prog_bar: Whether progress bars show it.
+            logger: Whether loggers get it: of steps every `log_every_n_steps` updates, of epochs at their end.
+            on_step: Whether to log it for the step; None means in hooks of a training batch only.
+            on_epoch: Whether to reduce it over the epoch; None means everywhere but in hooks of a training batch.
+            reduce_fx: How: "mean", "sum", "max", "min", or a function of all values as a one-dimensional tensor,
+                which are all kept for it. Leave it out for a metric.
+            batch_size: Weight in the epoch's mean; None takes dimension 0 of the first tensor in the batch.
+            sync_dist: Whether to reduce over processes too; one process has nothing to do for it.
+            add_dataloader_idx: Whether "/dataloader_idx_<n>" is added to the name where there are several loaders.
+
+        Raises:
+            TypeError, ValueError: If the value cannot be logged, or the arguments contradict each other, the hook, or
+                an earlier call for the name.
+            RuntimeError: Where nothing can be logged, as in prediction.
+            NotImplementedError: If `sync_dist` is true with several processes.
+        """
+        (self._metric_log or self._log_alone()).log(
+            name,
+            value,
+            prog_bar,
+            logger,
+            on_step,
+            on_epoch,
+            reduce_fx,
+            batch_size,
+            sync_dist,
+            add_dataloader_idx,
+        )
+
+    def log_dict(
+        self,
+        dictionary: Mapping[str, Any],
+        prog_bar: bool = False,
+        logger: bool = True,
+        on_step: bool | None = None,
+        on_epoch: bool | None = None,
+        reduce_fx: ReduceFx = "mean",
+        batch_size: float | None = None,
+        sync_dist: bool = False,
+        add_dataloader_idx: bool = True,
+    ) -> None:
+        """Log each value of a dictionary or `torchmetrics.MetricCollection`; see `log`."""
+        items = dictionary.items()
+        if is_metric_collection(dictionary):  # with its prefix, and without copying the states that metrics share
+            items = dictionary.items(keep_base=False, copy_state=False)  # type: ignore[call-arg]
+        for name, value in items:
+            self.log(
+                name,
+                value,
+                prog_bar,
+                logger,
+                on_step,
+                on_epoch,
+                reduce_fx,
+                batch_size,
+                sync_dist,
+                add_dataloader_idx,
+            )
+
+    @property
+    def logged_metrics(self) -> Mapping[str, Value]:
+        """The last logged values by name, detached: without a trainer all of them, else those meant for loggers."""
+        return (self._metric_log or self._log_alone()).logged_metrics
+
+    def _log_alone(self) -> StandaloneLog:
+        log = self.__dict__["_metric_log"] = StandaloneLog()
+        return log

@@ -1,0 +1,148 @@
+"""What one epoch of a stage has logged so far."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import attrs
+from torch import Tensor
+
+from camshaft.hooks_core.messages import must_be
+from camshaft.trainer.metric_entry import Entry, LogOptions, MetricEntry
+from camshaft.trainer.metric_values import Value, as_tensor, is_metric
+
+
+@attrs.frozen(eq=False)
+class LiveValue:
+    """A value of an epoch that has not ended.
+
+    Attributes:
+        entry: Its entry.
+        value: A detached tensor of shape (), or a number.
+        of_epoch: Whether it stands for the epoch so far, else for the latest step.
+    """
+
+    entry: Entry
+    value: Value
+    of_epoch: bool
+
+    @property
+    def name(self) -> str:
+        """The name under which loggers and progress bars get it."""
+        return self.entry.epoch_name if self.of_epoch else self.entry.step_name
+
+
+@attrs.frozen(eq=False)
+class StepRow:
+    """What one evaluation batch logged for itself.
+
+    Attributes:
+        step: How many batches of its loader had logged anything before it.
+        values: By the names under which loggers get them.
+    """
+
+    step: int
+    values: dict[str, Value]
+
+
+class StageLog:
+    """Entries of one epoch of a stage.
+
+    Args:
+        stage: "train", "validate" or "test"; "" where nothing is logged.
+        num_dataloaders: Number of loaders; with several, each has entries of its own.
+        sends_steps: Whether evaluation batches are sent to loggers.
+        num_steps: How many batches of each loader logged in earlier epochs.
+
+    Attributes:
+        entries: Entries by name and loader.
+        latest: Entries by name alone: those of the loader that logged last.
+        step_rows: Values of evaluation batches that are still to be sent.
+    """
+
+    def __init__(
+        self, stage: str, num_dataloaders: int, *, sends_steps: bool, num_steps: dict[int, int] | None = None
+    ) -> None:
+        self.stage = stage
+        self.num_dataloaders = num_dataloaders
+        self.entries: dict[tuple[str, int | None], Entry] = {}
+        self.latest: dict[str, Entry] = {}
+        self.step_rows: list[StepRow] = []
+        self.num_steps = dict(num_steps or {})
+        self._sends_steps = sends_steps
+        self._row: StepRow | None = None
+
+    def entry(self, name: str, value: Any, options: LogOptions, dataloader_idx: int | None) -> Entry:
+        """The entry of a name, made for this value if there is none yet.
+
+        Args:
+            name: The name.
+            value: The first value.
+            options: How to log it.
+            dataloader_idx: Index of the loader; None if the value belongs to no loader.
+
+        Raises:
+            ValueError: If the name would stand for values of several loaders.
+        """
+        if self.num_dataloaders < 2:
+            dataloader_idx = None
+        entry = self.entries.get((name, dataloader_idx))
+        if entry is not None:
+            return entry
+        if not options.add_dataloader_idx and any(name == other for other, _ in self.entries):
+            rule = "True, or the name one of its own for each loader"
+            action = "Put the loader's name into the name."
+            raise ValueError(must_be("add_dataloader_idx", rule, False, f"log({name!r})", action))
+        if is_metric(value):
+            entry = MetricEntry(name, options, dataloader_idx, value)
+        else:
+            entry = Entry(name, options, dataloader_idx)
+        entry.sends_steps = self._sends_steps and options.on_step and options.logger
+        self.entries[name, dataloader_idx] = entry
+        return entry
+
+    def begin_step(self, dataloader_idx: int) -> None:
+        """Note that a new batch logs something."""
+        self.num_steps[dataloader_idx] = self.num_steps.get(dataloader_idx, 0) + 1
+        self._row = None
+
+    def add_step_value(self, entry: Entry, value: Value, dataloader_idx: int) -> None:
+        """Keep the value of an evaluation batch, to be sent to loggers together with others."""
+        if self._row is None:
+            self._row = StepRow(self.num_steps[dataloader_idx] - 1, {})
+            self.step_rows.append(self._row)
+        self._row.values[entry.step_name] = value
+
+    def take_step_rows(self) -> list[StepRow]:
+        """The values to send; they are not given again."""
+        rows, self.step_rows, self._row = self.step_rows, [], None
+        return rows
+
+    def live(self, *, with_epoch: bool) -> list[LiveValue]:
+        """Current values: of the latest steps, and then, if asked for, of the epoch so far."""
+        entries = self.entries.values()
+        of_steps = [entry for entry in entries if entry.options.on_step]
+        values = [LiveValue(entry, value, False) for entry in of_steps if (value := entry.last_value) is not None]
+        if with_epoch:
+            values += [LiveValue(entry, value, True) for entry in entries if (value := entry.epoch_value()) is not None]
+        return values
+
+    def reset(self) -> None:
+        """Reset the metrics that were logged."""
+        for entry in self.entries.values():
+            entry.reset()
+
+
+def for_callbacks(values: Iterable[LiveValue], stage: StageLog) -> Mapping[str, Tensor]:
+    """What callbacks read: a stage's values under their plain names too; evaluation batches are left out."""
+    metrics: dict[str, Tensor] = {}
+    for live in values:
+        if live.of_epoch or stage.stage == "train":
+            metrics[live.entry.plain_name] = metrics[live.name] = as_tensor(live.value)
+    return metrics
+
+
+def for_loggers(values: Iterable[LiveValue]) -> Mapping[str, Tensor]:
+    """The values that are meant for loggers, under the names that loggers get."""
+    return {live.name: as_tensor(live.value) for live in values if live.entry.options.logger}

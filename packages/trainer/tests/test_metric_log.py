@@ -1,0 +1,328 @@
+"""What the metric log publishes, and which calls it refuses."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+import torchmetrics
+from metric_log_parts import Position, Rig
+from torch import nn
+
+from camshaft.trainer.metric_log import MetricLog
+
+
+def numbers(metrics: dict) -> dict:
+    return {name: float(value) for name, value in metrics.items()}
+
+
+def test_a_training_batch_logs_to_the_step_by_default() -> None:
+    rig = Rig()
+    rig.start_training()
+    for value in (1.0, 3.0):
+        rig.batch(torch.ones(2))
+        rig.log("loss", torch.tensor(value))
+    assert numbers(rig.metrics.callback_metrics) == {"loss": 3.0}
+    assert rig.end_epoch() == [{}]
+    assert numbers(rig.metrics.callback_metrics) == {"loss": 3.0}
+
+
+def test_an_evaluation_batch_logs_to_the_epoch_by_default() -> None:
+    rig = Rig()
+    rig.start_evaluation()
+    for value in (1.0, 3.0):
+        rig.batch(torch.ones(2))
+        rig.log("loss", torch.tensor(value))
+        assert rig.metrics.callback_metrics == {}
+    assert rig.end_epoch() == [{"loss": 2.0}]
+    assert numbers(rig.metrics.callback_metrics) == numbers(rig.metrics.logged_metrics) == {"loss": 2.0}
+
+
+def test_logging_to_both_adds_suffixes_and_keeps_the_plain_name_for_callbacks() -> None:
+    rig = Rig()
+    rig.start_training()
+    for value in (1.0, 3.0):
+        rig.batch(torch.ones(2))
+        rig.log("loss", torch.tensor(value), on_epoch=True, prog_bar=True)
+        assert numbers(rig.metrics.callback_metrics) == {"loss": value, "loss_step": value}
+        assert rig.metrics.progress_bar_metrics == {"loss_step": value}
+    rig.end_epoch()
+    assert numbers(rig.metrics.callback_metrics) == {"loss": 2.0, "loss_step": 3.0, "loss_epoch": 2.0}
+    assert numbers(rig.metrics.logged_metrics) == {"loss_step": 3.0, "loss_epoch": 2.0}
+    assert rig.metrics.progress_bar_metrics == {"loss_step": 3.0, "loss_epoch": 2.0}
+
+
+def test_the_running_epochs_values_can_be_read_at_its_end_before_it_is_over() -> None:
+    rig = Rig()
+    rig.start_training()
+    for value in (1.0, 3.0):
+        rig.batch(torch.ones(2))
+        rig.log("loss", torch.tensor(value), on_epoch=True)
+    rig.metrics.moment = "epoch"
+    rig.log("accuracy", 0.5)
+    assert numbers(rig.metrics.callback_metrics) == {
+        "loss": 2.0,
+        "loss_step": 3.0,
+        "loss_epoch": 2.0,
+        "accuracy": 0.5,
+    }
+    assert numbers(rig.metrics.logged_metrics) == {"loss_step": 3.0, "loss_epoch": 2.0, "accuracy": 0.5}
+
+
+def test_a_new_epoch_starts_from_nothing_but_what_was_published_stays() -> None:
+    rig = Rig()
+    for values in ((1.0, 3.0), (10.0, 20.0)):
+        rig.start_training()
+        for value in values:
+            rig.batch(torch.ones(2))
+            rig.log("loss", torch.tensor(value), on_epoch=True)
+        rig.end_epoch()
+    assert numbers(rig.metrics.callback_metrics) == {"loss": 15.0, "loss_step": 20.0, "loss_epoch": 15.0}
+    rig.start_training()
+    rig.batch(torch.ones(2))
+    rig.log("loss", torch.tensor(7.0), on_epoch=True)
+    assert numbers(rig.metrics.callback_metrics) == {"loss": 7.0, "loss_step": 7.0, "loss_epoch": 15.0}
+
+
+def test_validation_within_training_leaves_the_training_epoch_going() -> None:
+    rig = Rig()
+    rig.start_training()
+    rig.batch(torch.ones(2))
+    rig.log("loss", torch.tensor(1.0), on_epoch=True)
+    rig.start_evaluation()
+    rig.batch(torch.ones(2))
+    rig.log("loss_of_validation", torch.tensor(5.0))
+    assert rig.end_epoch() == [{"loss_of_validation": 5.0}]
+    rig.metrics.enter("train", "batch")
+    rig.batch(torch.ones(2))
+    rig.log("loss", torch.tensor(3.0), on_epoch=True)
+    rig.end_epoch()
+    assert numbers(rig.metrics.callback_metrics) == {
+        "loss": 2.0,
+        "loss_step": 3.0,
+        "loss_epoch": 2.0,
+        "loss_of_validation": 5.0,
+    }
+
+
+def test_each_of_several_loaders_has_names_and_results_of_its_own() -> None:
+    rig = Rig()
+    rig.start_evaluation(num_dataloaders=2)
+    for dataloader_idx, value in ((0, 1.0), (1, 5.0), (0, 3.0)):
+        rig.batch(torch.ones(2), dataloader_idx)
+        rig.log("loss", torch.tensor(value))
+        rig.log(f"own_{dataloader_idx}", value, add_dataloader_idx=False)
+    rig.metrics.moment = "epoch"
+    rig.log("all", 7.0)
+    assert rig.end_epoch() == [
+        {"loss/dataloader_idx_0": 2.0, "own_0": 2.0, "all": 7.0},
+        {"loss/dataloader_idx_1": 5.0, "own_1": 5.0, "all": 7.0},
+    ]
+
+
+def test_loaders_must_not_share_a_name_without_their_index() -> None:
+    rig = Rig()
+    rig.start_evaluation(num_dataloaders=2)
+    rig.batch(torch.ones(2), 0)
+    rig.log("loss", 1.0, add_dataloader_idx=False)
+    rig.batch(torch.ones(2), 1)
+    with pytest.raises(ValueError, match=r"`add_dataloader_idx` must be True, or the name one of its own"):
+        rig.log("loss", 1.0, add_dataloader_idx=False)
+
+
+def test_discarding_leaves_no_trace() -> None:
+    rig = Rig()
+    metric = torchmetrics.MeanMetric()
+    rig.start_evaluation()
+    rig.batch(torch.ones(2))
+    rig.log("loss", torch.tensor(1.0), on_step=True, on_epoch=True, prog_bar=True)
+    metric(torch.tensor(4.0))
+    rig.log("mean", metric)
+    rig.metrics.discard()
+    assert rig.metrics.callback_metrics == rig.metrics.logged_metrics == rig.metrics.progress_bar_metrics == {}
+    assert rig.logger.rows == []
+    assert metric.update_count == 0
+    with pytest.raises(RuntimeError, match="`log` must be called in a hook or step"):
+        rig.log("loss", 1.0)
+
+
+def test_clearing_forgets_what_was_published_and_what_was_cut_off() -> None:
+    rig = Rig()
+    metric = torchmetrics.MeanMetric()
+    rig.start_evaluation()
+    rig.log("loss", 1.0, prog_bar=True)
+    rig.end_epoch()
+    rig.start_training()
+    metric(torch.tensor(4.0))
+    rig.log("mean", metric, prog_bar=True)
+    rig.metrics.clear()
+    assert rig.metrics.callback_metrics == rig.metrics.logged_metrics == rig.metrics.progress_bar_metrics == {}
+    assert metric.update_count == 0
+    rig.progress.global_step = 8
+    rig.start_evaluation()
+    rig.log("loss", 1.0)
+    rig.end_epoch()
+    assert rig.logger.rows[-1] == (8, {"loss": 1.0, "epoch": 0})
+
+
+def test_a_mean_is_weighted_by_the_size_of_the_first_tensor_in_the_batch() -> None:
+    rig = Rig()
+    rig.start_evaluation()
+    batches = [{"text": ["a"], "nested": [("b", torch.ones(3, 5))]}, {"nested": torch.ones(1, 7)}]
+    for batch, value in zip(batches, (1.0, 5.0), strict=True):
+        rig.batch(batch)
+        rig.log("loss", torch.tensor(value))
+        rig.log("given", torch.tensor(value), batch_size=2)
+    assert rig.end_epoch() == [{"loss": 2.0, "given": 3.0}]
+
+
+def test_a_batch_without_a_tensor_needs_a_batch_size() -> None:
+    rig = Rig()
+    rig.start_evaluation()
+    rig.batch(["a", "b"])
+    rig.log("largest", 1.0, reduce_fx="max")
+    with pytest.raises(ValueError, match=r"`batch` must contain a tensor .* \(list\) in log\. Pass `batch_size`"):
+        rig.log("loss", 1.0)
+
+
+@pytest.mark.parametrize(
+    ("batch_size", "error"),
+    [(torch.tensor(2), TypeError), ("2", TypeError), (-1, ValueError), (float("nan"), ValueError)],
+)
+def test_a_batch_size_must_be_a_number(batch_size: object, error: type[Exception]) -> None:
+    rig = Rig()
+    rig.start_evaluation()
+    with pytest.raises(error, match="`batch_size` must be a number, 0 or more"):
+        rig.log("loss", 1.0, batch_size=batch_size)
+
+
+def test_a_batch_is_let_go_once_its_size_is_known() -> None:
+    rig = Rig()
+    rig.start_evaluation()
+    batch = torch.ones(2)
+    rig.batch(batch)
+    rig.log("loss", 1.0)
+    assert rig.metrics.batch.batch is None
+
+
+def test_an_epochs_hooks_log_to_the_epoch_only() -> None:
+    rig = Rig()
+    rig.metrics.start_epoch("train")
+    rig.log("rate", 0.5)
+    with pytest.raises(
+        ValueError, match=r"`on_step` must be False outside of a batch, but got True \(bool\) in log\('x'"
+    ):
+        rig.log("x", 1.0, on_step=True)
+    assert rig.end_epoch() == [{"rate": 0.5}]
+
+
+def test_asking_for_neither_step_nor_epoch_is_refused() -> None:
+    rig = Rig()
+    rig.start_training()
+    with pytest.raises(ValueError, match="`on_step or on_epoch` must be True"):
+        rig.log("x", 1.0, on_step=False, on_epoch=False)
+    with pytest.raises(ValueError, match="`on_step or on_epoch` must be True"):
+        rig.log("x", 1.0, on_step=False)
+
+
+@pytest.mark.parametrize("change", [{"on_step": False}, {"on_epoch": False}, {"reduce_fx": "sum"}, {"prog_bar": True}])
+def test_a_name_must_be_logged_the_same_way_throughout_an_epoch(change: dict) -> None:
+    rig = Rig()
+    rig.start_training()
+    options = {"on_step": True, "on_epoch": True, "reduce_fx": "mean", "prog_bar": False}
+    rig.log("x", 1.0, **options)
+    (field,) = change
+    with pytest.raises(ValueError, match=f"`{field}` must be the same in every call of an epoch"):
+        rig.log("x", 1.0, **{**options, **change})
+    rig.start_training()
+    rig.log("x", 1.0, **{**options, **change})
+
+
+def test_writing_a_default_out_is_no_change() -> None:
+    rig = Rig()
+    rig.start_training()
+    rig.log("x", 1.0)
+    rig.log("x", 2.0, on_step=True, on_epoch=False)
+    assert numbers(rig.metrics.callback_metrics) == {"x": 2.0}
+
+
+def test_logging_before_any_epoch_is_refused() -> None:
+    rig = Rig()
+    rig.metrics.moment = "batch"
+    with pytest.raises(RuntimeError, match=r"`log` must be called in a hook or step .*Move the call"):
+        rig.log("x", 1.0)
+
+
+def test_a_stage_can_only_be_entered_within_its_epoch() -> None:
+    rig = Rig()
+    rig.start_training()
+    with pytest.raises(RuntimeError, match=r"`stage` must be one whose epoch has begun \(train\), but got 'test'"):
+        rig.metrics.enter("test", "batch")
+
+
+@pytest.mark.parametrize("value", ["0.5", None, [1.0], 1j, {"a": 1.0}])
+def test_a_value_that_is_no_number_is_refused(value: object) -> None:
+    rig = Rig()
+    rig.start_training()
+    with pytest.raises(TypeError, match=r"`value` must be a number, a tensor with one element .* in log\('x'\)"):
+        rig.log("x", value)
+
+
+def test_a_tensor_with_several_elements_is_refused_whenever_it_comes() -> None:
+    rig = Rig()
+    rig.start_training()
+    for _ in range(30):
+        rig.log("x", torch.ones(()))
+    with pytest.raises(ValueError, match=r"got shape \(2, 3\) \(Tensor\) in log\('x'\). Reduce it first"):
+        rig.log("x", torch.ones(2, 3))
+    with pytest.raises(TypeError, match="`value` must be a real tensor"):
+        rig.log("y", torch.ones((), dtype=torch.complex64))
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        2,
+        True,
+        np.float32(2),
+        torch.tensor([[2]]),
+        torch.tensor(2, dtype=torch.bfloat16),
+        nn.Parameter(torch.tensor([2.0]), requires_grad=False),
+    ],
+)
+def test_every_kind_of_number_can_be_logged(value: object) -> None:
+    rig = Rig()
+    rig.start_training()
+    rig.log("x", value, on_epoch=True)
+    assert rig.metrics.callback_metrics["x"].shape == ()
+    assert rig.end_epoch() == [{"x_epoch": float(value)}]
+
+
+def test_a_name_must_be_a_string() -> None:
+    rig = Rig()
+    rig.start_training()
+    with pytest.raises(TypeError, match="`name` must be a string, but got 3"):
+        rig.log(3, 1.0)
+
+
+def test_reducing_over_processes_is_the_identity_for_one_and_refused_for_several() -> None:
+    rig = Rig()
+    rig.start_training()
+    rig.log("x", 1.0, on_epoch=True, sync_dist=True)
+    assert rig.end_epoch() == [{"x_epoch": 1.0}]
+    rig = Rig(world_size=2)
+    rig.start_training()
+    with pytest.raises(NotImplementedError, match=r"`sync_dist` must be False with several processes \(2\)"):
+        rig.log("x", 1.0, on_epoch=True, sync_dist=True)
+
+
+def test_a_negative_interval_is_refused() -> None:
+    with pytest.raises(ValueError, match="`log_every_n_steps` must be 0 or more, but got -1"):
+        MetricLog(loggers=[], log_every_n_steps=-1, progress=Position())
+
+
+def test_values_that_are_not_finite_are_logged_as_they_are() -> None:
+    rig = Rig()
+    rig.start_training()
+    rig.log("x", torch.tensor(float("nan")), prog_bar=True)
+    assert np.isnan(rig.metrics.progress_bar_metrics["x"])
