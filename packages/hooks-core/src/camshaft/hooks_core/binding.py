@@ -10,6 +10,9 @@ import attrs
 
 _POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 
+# Arguments of old eras that nothing of today stands for: a position that means something else must not fill them.
+_OF_OLD_OPTIMIZATION = frozenset({"optimizer_idx", "optimizer_i", "second_order_closure", "hiddens"})
+
 
 class BindingError(TypeError):
     """A hook's signature that no arguments of the hook can fill."""
@@ -73,9 +76,11 @@ def _source(parameter: inspect.Parameter, position: int, provided: Sequence[str]
     """The hook's argument that fills a parameter, or None to leave it at its default."""
     if parameter.name in by_name:
         return parameter.name
-    if parameter.kind in _POSITIONAL and position < len(provided) and provided[position] not in by_name:
-        return provided[position]
-    return None
+    if parameter.kind not in _POSITIONAL or position >= len(provided) or provided[position] in by_name:
+        return None
+    if parameter.name in _OF_OLD_OPTIMIZATION and provided[position] not in _OF_OLD_OPTIMIZATION:
+        return None
+    return provided[position]
 
 
 def _misfit(name: str, parameters: Sequence[inspect.Parameter], provided: Sequence[str]) -> str:

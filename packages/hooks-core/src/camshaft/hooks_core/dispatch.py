@@ -89,11 +89,11 @@ def resolve(
             calls = calls[:1]
         compile_calls = _compile_isolated if spec.isolated else _compile
         compiled = compile_calls(spec, calls, trainer, module, position) if calls else None
-        setattr(hooks, spec.name, compiled or (_nobody if spec.kind == "event" else None))
+        setattr(hooks, spec.name, compiled or (nobody if spec.kind == "event" else None))
     return hooks
 
 
-def _nobody(*arguments: object) -> None:
+def nobody(*arguments: object) -> None:
     """A hook that nobody implements."""
 
 

@@ -9,7 +9,7 @@ import attrs
 
 from camshaft.hooks_core.binding import BindingError, bind
 from camshaft.hooks_core.catalogue import Catalogue
-from camshaft.hooks_core.implementation import implementation, receiver_name
+from camshaft.hooks_core.implementation import class_of, implementation, receiver_name
 from camshaft.hooks_core.spec import HookSpec, Receiver
 
 CALLBACK_PREFIX = ("trainer", "module")
@@ -69,7 +69,7 @@ def find_faults(receiver: object, kind: Receiver, catalogue: Catalogue) -> list[
     """Check every hook of a receiver: unknown names, hooks that are not its own or no longer run, wrong arity.
 
     Args:
-        receiver: A callback, module, data module or strategy.
+        receiver: A callback, module, data module or strategy, or the class of one.
         kind: Which of these it is.
         catalogue: The hooks to check against.
 
@@ -98,10 +98,10 @@ def find_faults(receiver: object, kind: Receiver, catalogue: Catalogue) -> list[
 def candidates(receiver: object) -> Iterator[str]:
     """Names of the methods of a receiver that may be hooks: its own and its classes', but not the base classes'."""
     seen: set[str] = set()
-    namespaces = [getattr(receiver, "__dict__", {})]
+    namespaces = [] if isinstance(receiver, type) else [getattr(receiver, "__dict__", {})]
     namespaces += [
         vars(klass)
-        for klass in type(receiver).__mro__
+        for klass in class_of(receiver).__mro__
         if not vars(klass).get("__hook_base__") and not _is_framework(klass)
     ]
     for namespace in namespaces:
@@ -110,7 +110,7 @@ def candidates(receiver: object) -> Iterator[str]:
                 continue
             seen.add(name)
             method = implementation(receiver, name) if not isinstance(namespace[name], property) else None
-            if method is not None and not getattr(method, "__not_a_hook__", False):
+            if method is not None:
                 yield name
 
 

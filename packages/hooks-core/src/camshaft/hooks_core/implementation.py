@@ -28,19 +28,39 @@ def is_overridden(receiver: object, name: str) -> bool:
 
 
 def implementation(receiver: object, name: str) -> Callable[..., Any] | None:
-    """The bound method (or instance attribute) with which a receiver implements a hook, or None."""
-    own = getattr(receiver, "__dict__", {}).get(name)
+    """The bound method (or instance attribute) with which a receiver implements a hook, or None.
+
+    A class may stand for its instances; its methods are then bound to a stand-in, to be inspected and not called.
+    """
+    own = None if isinstance(receiver, type) else getattr(receiver, "__dict__", {}).get(name)
     if own is not None:
-        return own if callable(own) else None
-    for klass in type(receiver).__mro__:
+        return _unless_marked(own)
+    for klass in class_of(receiver).__mro__:
         if name in vars(klass):
             if vars(klass).get("__hook_base__", False):
                 return None
-            method = getattr(receiver, name)
-            return method if callable(method) else None
+            return _unless_marked(_bound(receiver, name, vars(klass)[name]))
     return None
+
+
+def class_of(receiver: object) -> type:
+    """The class whose methods a receiver has: itself, if it is a class that stands for its instances."""
+    return receiver if isinstance(receiver, type) else type(receiver)
 
 
 def receiver_name(receiver: object) -> str:
     """How messages and traces call a receiver: its class's name."""
-    return type(receiver).__qualname__
+    return class_of(receiver).__qualname__
+
+
+def _bound(receiver: object, name: str, attribute: Any) -> Any:
+    if not isinstance(receiver, type):
+        return getattr(receiver, name)
+    if isinstance(attribute, property) or not hasattr(attribute, "__get__"):
+        return attribute
+    return attribute.__get__(object(), receiver)
+
+
+def _unless_marked(method: Any) -> Callable[..., Any] | None:
+    """The method, unless it is none or was declared to be no hook."""
+    return method if callable(method) and not getattr(method, "__not_a_hook__", False) else None

@@ -1,0 +1,177 @@
+"""The command line: `python -m camshaft.hooks_core {list,show,check}`."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import json
+import sys
+from collections.abc import Sequence
+
+from camshaft.hooks_core.catalogue import CATALOGUE
+from camshaft.hooks_core.grammar import life_cycle, mermaid, tree, verbs_of
+from camshaft.hooks_core.inspection import Inspection, inspect_class
+from camshaft.hooks_core.spec import ERAS, VERBS, Receiver
+
+_EXIT_FAULTS = 1
+_EXIT_USAGE = 2
+
+
+class _UsageError(Exception):
+    """Something on the command line that cannot be done."""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run a command.
+
+    Args:
+        arguments: The words of the command line; the process's own by default.
+
+    Returns:
+        The exit code: 0; 1 if `check` found faults; 2 if the command cannot be carried out.
+    """
+    parsed = _parser().parse_args(arguments)
+    try:
+        code: int = parsed.command(parsed)
+        return code
+    except _UsageError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return _EXIT_USAGE
+    except BrokenPipeError:  # the reader, such as `head`, has seen enough
+        sys.stderr.close()
+        return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m camshaft.hooks_core", description="The hook protocol.")
+    commands = parser.add_subparsers(required=True, metavar="command")
+
+    listing = commands.add_parser("list", help="list the hooks")
+    listing.add_argument("--era", choices=ERAS, help="only the hooks of this era, with its parameters")
+    listing.add_argument("--json", action="store_true", help="print a list of objects")
+    listing.set_defaults(command=_list)
+
+    showing = commands.add_parser("show", help="print the order in which a verb calls its hooks")
+    showing.add_argument("verb", choices=VERBS)
+    showing.add_argument("--era", choices=ERAS, help="the order of this era's document; camshaft's own by default")
+    showing.add_argument("--format", choices=("tree", "mermaid"), default="tree")
+    showing.add_argument(
+        "--optimization",
+        choices=("automatic", "manual", "none"),
+        default="automatic",
+        help="who differentiates and steps in fit: the loop, the module, or nobody",
+    )
+    showing.set_defaults(command=_show)
+
+    checking = commands.add_parser("check", help="say which methods of a class are hooks, and what is wrong with them")
+    checking.add_argument("target", metavar="MODULE:CLASS")
+    checking.add_argument(
+        "--as", dest="kind", choices=tuple(Receiver), help="what the class is, if not its base's kind"
+    )
+    checking.set_defaults(command=_check)
+    return parser
+
+
+def _list(parsed: argparse.Namespace) -> int:
+    era = parsed.era
+    hooks = [
+        {
+            "name": spec.name,
+            "parameters": list(spec.parameters_in(era)),
+            "receivers": [str(receiver) for receiver in spec.receivers_in(era)],
+            "stage": spec.stage,
+            "eras": list(spec.eras),
+        }
+        for spec in CATALOGUE.in_era(era)
+    ]
+    if parsed.json:
+        print(json.dumps(hooks, indent=2))
+        return 0
+    rows = [("hook", "receivers", "stage", "eras")]
+    for hook in hooks:
+        call = f"{hook['name']}({', '.join(hook['parameters'])})"
+        rows.append((call, " ".join(hook["receivers"]), str(hook["stage"]), " ".join(hook["eras"])))
+    _print_table(rows)
+    return 0
+
+
+def _show(parsed: argparse.Namespace) -> int:
+    if parsed.verb not in verbs_of(parsed.era):
+        raise _UsageError(
+            f"era {parsed.era} has no verb {parsed.verb!r}; its document describes "
+            f"{' and '.join(verbs_of(parsed.era))}."
+        )
+    node = life_cycle(parsed.verb, parsed.era, optimization=parsed.optimization)
+    title = f"{parsed.verb} in era {parsed.era}" if parsed.era else parsed.verb
+    draw = tree if parsed.format == "tree" else mermaid
+    print(draw(title, node, era=parsed.era))
+    return 0
+
+
+def _check(parsed: argparse.Namespace) -> int:
+    klass = _load(parsed.target)
+    inspection = inspect_class(klass, Receiver(parsed.kind) if parsed.kind else None)
+    print(f"{klass.__module__}:{klass.__qualname__}, a {_WORDS[inspection.kind]}")
+    if inspection.methods:
+        print()
+        rows = [(method.name, " ".join(method.eras) or "none fits its signature") for method in inspection.methods]
+        _print_table([("hook", "eras"), *rows])
+    print()
+    print(_verdict(inspection))
+    for fault in inspection.faults:
+        print(f"  {fault}")
+    return _EXIT_FAULTS if inspection.faults else 0
+
+
+_WORDS = {
+    Receiver.CALLBACK: "callback",
+    Receiver.DATA: "data module",
+    Receiver.MODULE: "module",
+    Receiver.STRATEGY: "strategy",
+}
+
+
+def _verdict(inspection: Inspection) -> str:
+    num_faults = len(inspection.faults)
+    if not num_faults:
+        return "No faults: " + ("it runs with today's hooks." if inspection.methods else "it implements no hooks.")
+    counted = f"{num_faults} fault{'s' if num_faults != 1 else ''}:"
+    if inspection.eras and "2.x" not in inspection.eras:
+        word = "era" if len(inspection.eras) == 1 else "eras"
+        return (
+            f"It fits the {word} {', '.join(inspection.eras)}, which camshaft describes but does not run yet.\n"
+            f"With today's hooks, {counted}"
+        )
+    if not inspection.eras and inspection.methods and all(method.eras for method in inspection.methods):
+        return f"No one era fits all of its hooks. {counted}"
+    return counted
+
+
+def _load(target: str) -> type:
+    module_name, colon, class_name = target.partition(":")
+    if not (module_name and colon and class_name):
+        raise _UsageError(f"the target must be MODULE:CLASS, but got {target!r}. Write, say, my_project.model:MyModel.")
+    try:
+        found: object = importlib.import_module(module_name)
+    except Exception as error:  # whatever a user's module raises when it is imported
+        reason = f"{type(error).__name__}: {error}"
+        raise _UsageError(f"the module {module_name!r} cannot be imported ({reason}). Check its name.") from error
+    for part in class_name.split("."):
+        if not hasattr(found, part):
+            raise _UsageError(f"the module {module_name!r} has no class {class_name!r}. Check its name.")
+        found = getattr(found, part)
+    if not isinstance(found, type):
+        raise _UsageError(f"{target!r} must be a class, but it is of type {type(found).__name__}. Name the class.")
+    return found
+
+
+def _print_table(rows: Sequence[tuple[str, ...]]) -> None:
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    for position, row in enumerate(rows):
+        print("  ".join(f"{cell:{width}}" for cell, width in zip(row, widths, strict=True)).rstrip())
+        if position == 0:
+            print("  ".join("-" * width for width in widths))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,209 @@
+"""Does a trace follow the life cycle of its verb?"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import NoReturn
+
+from camshaft.hooks_core.automaton import Automaton, Step
+from camshaft.hooks_core.catalogue import CATALOGUE, Catalogue
+from camshaft.hooks_core.grammar.life_cycle import after_an_exception, life_cycle
+from camshaft.hooks_core.grammar.present import Optimization
+from camshaft.hooks_core.spec import HookSpec
+from camshaft.hooks_core.trace import Event, Participant, Trace
+
+_FREE_KINDS = ("provide", "state")
+_NUM_SHOWN_BEFORE = 3
+
+
+class ConformanceError(AssertionError):
+    """Something departs from the hook protocol.
+
+    Attributes:
+        index: Index of the first event that departs, or the number of events if the trace ends too early. None if the
+            fault is not in the order of events.
+        event: That event; None if the trace ends too early.
+        expected: What was allowed there, in words.
+    """
+
+    def __init__(
+        self, message: str, *, index: int | None = None, event: Event | None = None, expected: Sequence[str] = ()
+    ) -> None:
+        super().__init__(message)
+        self.index = index
+        self.event = event
+        self.expected = tuple(expected)
+
+
+def check(
+    trace: Trace,
+    verb: str,
+    *,
+    era: str | None = None,
+    catalogue: Catalogue = CATALOGUE,
+    optimization: Optimization | None = None,
+) -> None:
+    """Accept a trace of one run, or say where it first departs from the life cycle of its verb.
+
+    Every receiver that implements a hook must be called exactly once per emission, in the catalogue's order. Hooks
+    that provide something or that save a receiver's own state may be called at any time, and so may hooks that a third
+    party registered. A run that raised is accepted if it follows the life cycle up to there, then calls `on_exception`
+    and `teardown` on all who implement them, leaving out those that were torn down before.
+
+    Args:
+        trace: The run; its participants say who takes part.
+        verb: "fit", "validate", "test" or "predict".
+        era: The era whose order is meant; None for camshaft's own.
+        catalogue: The hooks that there are.
+        optimization: Who differentiates and steps, as `life_cycle` takes it. The default finds out: the module, if its
+            `automatic_optimization` was false when it was recorded; nobody, if `configure_optimizers` returned None.
+
+    Raises:
+        ConformanceError: At the first departure.
+        ValueError: If there is no such era, or it has no such verb.
+    """
+    cycle = life_cycle(verb, era, optimization=optimization or _optimization(trace))
+    receivers = _receivers(trace.participants, era, catalogue)
+    _Walk(trace.events, verb, catalogue, receivers).run(Automaton(cycle, receivers))
+
+
+def _optimization(trace: Trace) -> Optimization:
+    if any(participant.manual for participant in trace.participants):
+        return "manual"
+    chosen = [event for event in trace.events if event.hook == "configure_optimizers" and event.kind == "exit"]
+    return "none" if chosen and all(event.result == "None" for event in chosen) else "automatic"
+
+
+def _receivers(
+    participants: Sequence[Participant], era: str | None, catalogue: Catalogue
+) -> Callable[[str], list[str]]:
+    def receivers(hook: str) -> list[str]:
+        spec = catalogue.get(hook)
+        if spec is None or _is_free(spec):
+            return []
+        kinds = spec.receivers_in(era)
+        found = [one for one in participants if hook in one.hooks and one.kind in kinds]
+        found.sort(key=lambda one: one.rank(hook))
+        return [one.label for one in (found if spec.kind == "event" else found[:1])]
+
+    return receivers
+
+
+def _is_free(spec: HookSpec) -> bool:
+    """Whether a hook may be called at any time: by its kind, or because a third party registered it."""
+    return spec.kind in _FREE_KINDS or spec.name not in CATALOGUE
+
+
+class _Walk:
+    """One way through a trace."""
+
+    def __init__(
+        self,
+        events: Sequence[Event],
+        verb: str,
+        catalogue: Catalogue,
+        receivers: Callable[[str], list[str]],
+    ) -> None:
+        self._events = events
+        self._verb = verb
+        self._catalogue = catalogue
+        self._receivers = receivers
+        self._open: list[Event] = []
+        self._torn_down: set[str] = set()
+        self._raised: Event | None = None
+
+    def run(self, automaton: Automaton) -> None:
+        """Follow the life cycle to its end, or to an exception and what follows it."""
+        at = automaton.start
+        for index, event in enumerate(self._events):
+            if self._leaves_life_cycle(index, event):
+                return self._run_after_exception(index)
+            is_free = self._track(index, event)
+            if event.raised and not is_free:
+                self._raised = event
+            elif not is_free:
+                at = self._move(automaton, at, index, event)
+        num_events = len(self._events)
+        if self._open:
+            self._depart(num_events, [self._end_of(self._open[-1])])
+        if self._raised is not None:
+            return self._run_after_exception(num_events)
+        if not automaton.is_end(at):
+            self._depart(num_events, [str(step) for step in automaton.expected(at)])
+
+    def _leaves_life_cycle(self, index: int, event: Event) -> bool:
+        """Whether what follows an exception begins here; it may have been raised in a hook or elsewhere."""
+        if self._raised is None:
+            return event.kind == "enter" and event.hook == "on_exception" and not self._open
+        if self._open:
+            if event.kind == "enter" or not event.raised:
+                self._depart(index, [f"{self._raised.raised} to leave {self._open[-1].hook} on {self._open[-1].label}"])
+            return False
+        return event.kind == "enter" and not self._is_free(index, event)
+
+    def _run_after_exception(self, first: int) -> None:
+        torn_down = frozenset(self._torn_down)
+
+        def receivers(hook: str) -> list[str]:
+            labels = self._receivers(hook)
+            return [label for label in labels if label not in torn_down] if hook == "teardown" else labels
+
+        tail = Automaton(after_an_exception(while_tearing_down=bool(torn_down)), receivers)
+        at = tail.start
+        for index in range(first, len(self._events)):
+            event = self._events[index]
+            if not self._track(index, event):  # whether a receiver raises once more makes no difference here
+                at = self._move(tail, at, index, event)
+        if not tail.is_end(at):
+            self._depart(len(self._events), [str(step) for step in tail.expected(at)])
+
+    def _track(self, index: int, event: Event) -> bool:
+        """Keep the calls that are open; returns whether the event is free."""
+        is_free = self._is_free(index, event)
+        if event.kind == "enter":
+            self._open.append(event)
+            if event.hook == "teardown":
+                self._torn_down.add(event.label)
+        else:
+            if not self._open or (self._open[-1].hook, self._open[-1].label) != (event.hook, event.label):
+                self._depart(index, [self._end_of(self._open[-1])] if self._open else ["a call to begin"])
+            self._open.pop()
+        return is_free
+
+    def _is_free(self, index: int, event: Event) -> bool:
+        spec = self._catalogue.get(event.hook)
+        if spec is None:
+            self._depart(index, ["a hook of the catalogue"])
+        return _is_free(spec)
+
+    def _move(self, automaton: Automaton, at: int, index: int, event: Event) -> int:
+        there = automaton.move(at, Step(event.kind, event.hook, event.label), event.result)
+        if there is None:
+            expected = [str(step) for step in automaton.expected(at)]
+            self._depart(index, expected + (["the end of the run"] if automaton.is_end(at) else []))
+        return there
+
+    def _depart(self, index: int, expected: Sequence[str]) -> NoReturn:
+        event = self._events[index] if index < len(self._events) else None
+        got = "the end of the trace" if event is None else _words(event)
+        rule = expected[0] if len(expected) == 1 else f"one of: {'; '.join(expected)}"
+        first = max(0, index - _NUM_SHOWN_BEFORE)
+        before = [f"\n  trace[{number}]: {self._events[number]}" for number in range(first, index)]
+        raise ConformanceError(
+            f"`trace[{index}]` must be {rule}, but got {got} in the life cycle of {self._verb}. "
+            f"Make the calls in the order that `python -m camshaft.hooks_core show {self._verb}` prints."
+            + ("\nBefore it:" + "".join(before) if before else ""),
+            index=index,
+            event=event,
+            expected=expected,
+        )
+
+    def _end_of(self, event: Event) -> str:
+        return f"the end of {event.hook} on {event.label}"
+
+
+def _words(event: Event) -> str:
+    if event.kind == "enter":
+        return f"{event.hook} on {event.label}"
+    how = f" by {event.raised}" if event.raised else ""
+    return f"the end of {event.hook} on {event.label}{how}"

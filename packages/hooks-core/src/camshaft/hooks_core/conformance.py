@@ -1,0 +1,257 @@
+"""The conformance kit: runs a trainer through scenarios and checks what it called."""
+
+from __future__ import annotations
+
+import functools
+from collections import Counter
+from collections.abc import Callable, Collection, Sequence
+from typing import Any
+
+import attrs
+
+from camshaft.hooks_core.bases import Callback
+from camshaft.hooks_core.check import ConformanceError, check
+from camshaft.hooks_core.messages import must_be
+from camshaft.hooks_core.scenario import FEATURES, SCENARIOS, Scenario
+from camshaft.hooks_core.spec import SKIP_EPOCH, VERBS, Receiver
+from camshaft.hooks_core.trace import Trace
+
+__all__ = ["FEATURES", "SCENARIOS", "Adapter", "Outcome", "Report", "Scenario", "conform", "run_scenario"]
+
+
+@attrs.frozen
+class Adapter:
+    """How the kit runs a trainer.
+
+    Args:
+        run: Called as `run(scenario, module, callbacks)`: runs the trainer's verb `scenario.verb` with the numbers of
+            batches and epochs that the scenario says, on this very module and these callbacks. With `make_data` or
+            `make_strategy` it also gets `data=` or `strategy=`.
+        make_module: Makes a module that defines the steps of every verb to be tried.
+        make_data: Makes a data module, for trainers that have them.
+        make_strategy: Makes a strategy, for trainers that have them.
+    """
+
+    run: Callable[..., Any]
+    make_module: Callable[[], Any]
+    make_data: Callable[[], Any] | None = None
+    make_strategy: Callable[[], Any] | None = None
+
+
+@attrs.frozen
+class Outcome:
+    """How a scenario went: `error` is None if the trainer passed."""
+
+    scenario: Scenario
+    error: Exception | None = None
+
+
+@attrs.frozen
+class Report:
+    """How all scenarios went.
+
+    Args:
+        outcomes: Those that ran.
+        left_out: Those that did not run, each with the verb and features that it needs and that were not claimed.
+    """
+
+    outcomes: tuple[Outcome, ...]
+    left_out: tuple[tuple[Scenario, tuple[str, ...]], ...] = ()
+
+    @property
+    def passed(self) -> bool:
+        """Whether no scenario failed."""
+        return all(outcome.error is None for outcome in self.outcomes)
+
+    def __str__(self) -> str:
+        width = max(len(scenario.name) for scenario in SCENARIOS)
+        lines = []
+        for outcome in self.outcomes:
+            name, what = outcome.scenario.name, outcome.scenario.description
+            lines.append(f"{'passed' if outcome.error is None else 'FAILED':9} {name:{width}}  {what}")
+            if outcome.error is not None:
+                lines += [f"{'':10}{line}" for line in _in_words(outcome.error).splitlines()]
+        for scenario, needs in self.left_out:
+            lines.append(f"{'left out':9} {scenario.name:{width}}  needs {', '.join(needs)}")
+        return "\n".join(lines)
+
+
+def conform(
+    adapter: Adapter,
+    *,
+    verbs: Collection[str] = VERBS,
+    features: Collection[str] | None = None,
+    scenarios: Sequence[Scenario] = SCENARIOS,
+) -> Report:
+    """Run a trainer through every scenario that it claims to master.
+
+    Args:
+        adapter: How to run it.
+        verbs: The verbs that it has.
+        features: The features that it has; None claims all of `FEATURES`.
+        scenarios: The scenarios to choose from.
+
+    Returns:
+        The report, if no scenario failed.
+
+    Raises:
+        ConformanceError: If one failed; the message is the whole report.
+        ValueError: If a verb or feature is unknown, or no scenario is left.
+    """
+    claimed = frozenset(FEATURES if features is None else features)
+    _check_known("verbs", verbs, VERBS)
+    _check_known("features", claimed, tuple(FEATURES))
+    needs = {scenario: (*({scenario.verb} - {*verbs}), *sorted(scenario.features - claimed)) for scenario in scenarios}
+    chosen = [scenario for scenario in scenarios if not needs[scenario]]
+    if not chosen:
+        raise ValueError(must_be("verbs", "those of at least one scenario", tuple(verbs), "conform", "Name a verb."))
+    outcomes = tuple(Outcome(scenario, _try(scenario, adapter)) for scenario in chosen)
+    report = Report(outcomes, tuple((scenario, missing) for scenario, missing in needs.items() if missing))
+    if not report.passed:
+        raise ConformanceError(f"The trainer departs from the hook protocol.\n{report}")
+    return report
+
+
+def run_scenario(scenario: Scenario, adapter: Adapter) -> Trace:
+    """Run a trainer through one scenario.
+
+    Besides the order of calls it checks how often each hook was called, so that a trainer that runs fewer batches or
+    epochs than it was told does not pass.
+
+    Args:
+        scenario: The scenario.
+        adapter: How to run the trainer.
+
+    Returns:
+        The trace.
+
+    Raises:
+        ConformanceError: If the trainer departs from the protocol or from the scenario.
+        Exception: Whatever the trainer raises by itself.
+    """
+    trace = Trace()
+    module = adapter.make_module()
+    if scenario.no_loss_at is not None:
+        _return_none_at(module, scenario.no_loss_at)
+    callbacks: list[Callback] = [Plain(), Monitoring(), Scripted(scenario), AfterModule()]
+    for callback in callbacks:
+        trace.record(callback, Receiver.CALLBACK)
+    extras: dict[str, Any] = {}
+    if adapter.make_data is not None:
+        extras["data"] = trace.record(adapter.make_data(), Receiver.DATA)
+    trace.record(module, Receiver.MODULE, hooks=scenario.override)
+    if adapter.make_strategy is not None:
+        extras["strategy"] = trace.record(adapter.make_strategy(), Receiver.STRATEGY)
+    _run(scenario, adapter, module, callbacks, extras)
+    check(trace, scenario.verb)
+    _check_counts(trace, scenario)
+    return trace
+
+
+class ScriptedError(Exception):
+    """What the kit's callback raises on purpose; a trainer has to let it through."""
+
+
+class Plain(Callback):
+    """A callback that does nothing but receive."""
+
+
+class Monitoring(Callback):
+    """A callback that monitors: in `on_train_epoch_end` it comes after the module."""
+
+    monitors = True
+
+
+class AfterModule(Callback):
+    """A callback that declared that it runs after the module where a batch ends and where a stage starts."""
+
+    after_module = frozenset({"on_train_batch_end", "on_validation_start", "on_test_start", "on_predict_start"})
+
+
+class Scripted(Callback):
+    """A callback that does what the scenario says: return -1 once, or raise once.
+
+    Args:
+        scenario: The scenario.
+    """
+
+    def __init__(self, scenario: Scenario) -> None:
+        self._skip_at = scenario.skip_at
+        if scenario.raise_in is not None:
+            method = getattr(self, scenario.raise_in)
+            object.__setattr__(self, scenario.raise_in, _raising(method, scenario.raise_in))
+
+    def on_train_batch_start(self, trainer: Any, module: Any, batch: Any, batch_idx: int) -> int | None:
+        """Return -1 at the batch that the scenario names, the first time that it comes."""
+        if batch_idx != self._skip_at:
+            return None
+        self._skip_at = None
+        return SKIP_EPOCH
+
+
+def _raising(method: Callable[..., Any], hook: str) -> Callable[..., Any]:
+    @functools.wraps(method)
+    def raising(*args: Any, **kwargs: Any) -> Any:
+        raise ScriptedError(f"raised on purpose in {hook}")
+
+    return raising
+
+
+def _return_none_at(module: Any, batch_idx: int) -> None:
+    """Let a module's `training_step` do its work, but return None for one batch of each epoch."""
+    step = module.training_step
+
+    @functools.wraps(step)
+    def training_step(*args: Any, **kwargs: Any) -> Any:
+        result = step(*args, **kwargs)
+        return None if batch_idx in (*args[1:2], kwargs.get("batch_idx")) else result
+
+    object.__setattr__(module, "training_step", training_step)
+
+
+def _run(scenario: Scenario, adapter: Adapter, module: Any, callbacks: list[Callback], extras: dict[str, Any]) -> None:
+    try:
+        adapter.run(scenario, module, callbacks, **extras)
+    except ScriptedError:
+        if scenario.raise_in is None:
+            raise
+    else:
+        if scenario.raise_in is not None:
+            raise ConformanceError(
+                f"The trainer must let an exception that a hook raises reach its caller, but got none in the scenario "
+                f"{scenario.name}, where {scenario.raise_in} raises. Raise it again after `teardown`."
+            )
+
+
+def _check_counts(trace: Trace, scenario: Scenario) -> None:
+    counts = Counter((event.label, event.hook) for event in trace if event.kind == "enter")
+    for hook, expected in scenario.expected_counts().items():
+        for participant in trace.participants:
+            got = counts[participant.label, hook]
+            if hook in participant.hooks and got != expected:
+                raise ConformanceError(
+                    f"{hook} must be called {_times(expected)} on {participant.label}, but got {_times(got)} in the "
+                    f"scenario {scenario.name}. Run as many epochs, batches and validations as the scenario says."
+                )
+
+
+def _times(number: int) -> str:
+    return "once" if number == 1 else f"{number} times"
+
+
+def _try(scenario: Scenario, adapter: Adapter) -> Exception | None:
+    try:
+        run_scenario(scenario, adapter)
+    except Exception as error:  # one scenario's failure is reported with the others' results
+        return error
+    return None
+
+
+def _in_words(error: Exception) -> str:
+    return str(error) if isinstance(error, ConformanceError) else f"{type(error).__name__}: {error}"
+
+
+def _check_known(argument: str, names: Collection[str], known: Sequence[str]) -> None:
+    for name in names:
+        if name not in known:
+            raise ValueError(must_be(argument, f"among {', '.join(known)}", name, "conform", "Leave it out."))

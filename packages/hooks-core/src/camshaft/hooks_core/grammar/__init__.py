@@ -1,0 +1,37 @@
+"""The order of hooks as data: the life cycle of each verb, from which trees, diagrams and checks are made."""
+
+from camshaft.hooks_core.grammar.life_cycle import after_an_exception, life_cycle, verbs_of
+from camshaft.hooks_core.grammar.mermaid import mermaid
+from camshaft.hooks_core.grammar.nodes import (
+    Call,
+    Condition,
+    Either,
+    If,
+    Maybe,
+    Node,
+    Repeat,
+    Seq,
+    Set,
+    Within,
+    hooks_in,
+)
+from camshaft.hooks_core.grammar.tree import tree
+
+__all__ = [
+    "Call",
+    "Condition",
+    "Either",
+    "If",
+    "Maybe",
+    "Node",
+    "Repeat",
+    "Seq",
+    "Set",
+    "Within",
+    "after_an_exception",
+    "hooks_in",
+    "life_cycle",
+    "mermaid",
+    "tree",
+    "verbs_of",
+]

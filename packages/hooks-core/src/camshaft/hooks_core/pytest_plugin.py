@@ -1,0 +1,57 @@
+"""A pytest plugin with which trainers, loops and callbacks of anybody's prove that they follow the hook protocol.
+
+It offers two fixtures. `hook_trace` is an empty `Trace`. A test that takes `conformance_scenario` runs once for each
+scenario of the kit; `@pytest.mark.conformance(verbs=..., features=...)` chooses among them.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from camshaft.hooks_core.scenario import Scenario
+    from camshaft.hooks_core.trace import Trace
+
+_FIXTURE = "conformance_scenario"
+_MARKER = "conformance(verbs=None, features=None): run `conformance_scenario` for these verbs and features alone"
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Make the marker known."""
+    config.addinivalue_line("markers", _MARKER)
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Run a test that takes `conformance_scenario` once for each scenario."""
+    if _FIXTURE in metafunc.fixturenames:
+        scenarios = _chosen(metafunc.definition)
+        metafunc.parametrize(_FIXTURE, scenarios, ids=[scenario.name for scenario in scenarios])
+
+
+@pytest.fixture
+def hook_trace() -> Trace:
+    """A trace without participants; record receivers with it, run, and `check` it."""
+    from camshaft.hooks_core.trace import Trace
+
+    return Trace()
+
+
+def _chosen(test: pytest.Item) -> list[Scenario]:
+    from camshaft.hooks_core.scenario import FEATURES, SCENARIOS
+    from camshaft.hooks_core.spec import VERBS
+
+    marker = test.get_closest_marker("conformance")
+    options = dict(marker.kwargs) if marker else {}
+    verbs, features = options.pop("verbs", None), options.pop("features", None)
+    if options or (marker and marker.args):
+        raise pytest.UsageError(f"{test.nodeid}: the marker is {_MARKER.partition(':')[0]}")
+    verbs, features = frozenset(verbs or VERBS), frozenset(FEATURES if features is None else features)
+    unknown = sorted((verbs - set(VERBS)) | (features - set(FEATURES)))
+    if unknown:
+        raise pytest.UsageError(
+            f"{test.nodeid}: the marker `conformance` must name verbs ({', '.join(VERBS)}) and features "
+            f"({', '.join(FEATURES)}), but got {', '.join(map(repr, unknown))}. Leave these out."
+        )
+    return [scenario for scenario in SCENARIOS if scenario.verb in verbs and scenario.features <= features]

@@ -1,0 +1,297 @@
+"""What a run did: the enter and exit of every hook, receiver by receiver, as plain data."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import json
+from collections.abc import Callable, Iterable, Iterator
+from os import PathLike
+from typing import Any, Literal, TypeVar
+
+import attrs
+
+from camshaft.hooks_core.catalogue import CATALOGUE, Catalogue
+from camshaft.hooks_core.catalogue.registry import check_era
+from camshaft.hooks_core.dispatch import runs_after_module
+from camshaft.hooks_core.faults import CALLBACK_PREFIX, arguments_of
+from camshaft.hooks_core.implementation import implementation, receiver_name
+from camshaft.hooks_core.spec import HookSpec, Receiver
+
+_Object = TypeVar("_Object")
+_FORMAT = "camshaft-trace-1"
+_SUMMARY_LENGTH = 40
+
+
+@attrs.frozen
+class Event:
+    """One receiver's hook begins or ends. It keeps descriptions only, so that a trace keeps no tensor alive.
+
+    Args:
+        kind: "enter" or "exit".
+        hook: The hook's name.
+        receiver: The receiver's name within the trace.
+        receiver_kind: What the receiver is.
+        arguments: The arguments of an "enter" in short, without `trainer` and `module`.
+        result: What an "exit" returned, in short; empty if it raised.
+        raised: The class name of what an "exit" raised; empty if it returned.
+    """
+
+    kind: Literal["enter", "exit"]
+    hook: str
+    receiver: str
+    receiver_kind: Receiver = attrs.field(converter=Receiver)
+    arguments: str = ""
+    result: str = ""
+    raised: str = ""
+
+    @property
+    def label(self) -> str:
+        """The receiver with its kind, such as "callback:EarlyStopping"."""
+        return f"{self.receiver_kind}:{self.receiver}"
+
+    def __str__(self) -> str:
+        return f"{self.kind} {self.hook} {self.label}" + (f" raised {self.raised}" if self.raised else "")
+
+
+def _names(names: Iterable[str]) -> frozenset[str]:
+    return frozenset(names)
+
+
+@attrs.frozen
+class Participant:
+    """A receiver whose calls a trace records.
+
+    Args:
+        name: Its name within the trace.
+        kind: What it is.
+        hooks: The hooks that it implements.
+        after_module: Those for which it runs after the module, if it is a callback.
+        manual: Whether it is a module that optimizes by hand.
+    """
+
+    name: str
+    kind: Receiver = attrs.field(converter=Receiver)
+    hooks: frozenset[str] = attrs.field(converter=_names)
+    after_module: frozenset[str] = attrs.field(default=frozenset(), converter=_names)
+    manual: bool = False
+
+    @property
+    def label(self) -> str:
+        """The name with the kind, such as "callback:EarlyStopping"."""
+        return f"{self.kind}:{self.name}"
+
+    def rank(self, hook: str) -> int:
+        """Where it stands among a hook's receivers: lower ones are called first."""
+        if self.kind is Receiver.CALLBACK:
+            return 3 if hook in self.after_module else 0
+        return {Receiver.DATA: 1, Receiver.MODULE: 2, Receiver.STRATEGY: 4}[self.kind]
+
+
+class Trace:
+    """Records the hooks of a run.
+
+    Args:
+        era: The era whose hooks are recorded; None for today's.
+        catalogue: The hooks that there are.
+    """
+
+    def __init__(self, era: str | None = None, catalogue: Catalogue = CATALOGUE) -> None:
+        check_era(era)
+        self.era = era
+        self.events: list[Event] = []
+        self.participants: list[Participant] = []
+        self._catalogue = catalogue
+        self._recorded: list[object] = []  # kept, so that a receiver's identity stays its own
+
+    def record(
+        self,
+        receiver: _Object,
+        kind: Receiver | str,
+        name: str | None = None,
+        hooks: Iterable[str] | None = None,
+        *,
+        only: Iterable[str] | None = None,
+    ) -> _Object:
+        """Record every call of a receiver's hooks from now on, by wrapping its methods on the instance.
+
+        Events are recorded even where the receiver does not implement them, so that it receives them all; everything
+        else where it does. Record callbacks in the order in which they are passed to the run, and record before the run
+        resolves its hooks. A recorded receiver cannot be pickled, and copies of it call the original's hooks.
+
+        Args:
+            receiver: A callback, data module, module or strategy.
+            kind: Which of these it is.
+            name: Its name in the trace. The default is its class's name, numbered if that is taken.
+            hooks: Names of further hooks to record, whose default the receiver inherits, such as `optimizer_step`.
+            only: Names of the only hooks to record. The default records as said above.
+
+        Returns:
+            The same receiver.
+
+        Raises:
+            ValueError: If the receiver is recorded already, the name is taken, or a name in `hooks` or `only` is no
+                hook of this kind of receiver or has no method to record.
+            TypeError: If the receiver's class allows no attributes on its instances.
+        """
+        kind = Receiver(kind)
+        if any(receiver is known for known in self._recorded):
+            raise ValueError(
+                f"`receiver` must be recorded once, but got a {receiver_name(receiver)} ({type(receiver).__name__}) "
+                "again in Trace.record. Leave out the second call."
+            )
+        wanted = self._wanted(receiver, kind, frozenset(hooks or ()), None if only is None else frozenset(only))
+        participant = Participant(
+            name=self._free_name(receiver, name),
+            kind=kind,
+            hooks=frozenset(spec.name for spec, _ in wanted),
+            after_module=frozenset(
+                spec.name for spec, _ in wanted if kind is Receiver.CALLBACK and runs_after_module(receiver, spec.name)
+            ),
+            manual=kind is Receiver.MODULE and getattr(receiver, "automatic_optimization", True) is False,
+        )
+        for spec, method in wanted:
+            _put(receiver, spec.name, self._wrapped(participant, spec, method))
+        self.participants.append(participant)
+        self._recorded.append(receiver)
+        return receiver
+
+    def clear(self) -> None:
+        """Forget the events, so that the same receivers can go through another run."""
+        self.events.clear()
+
+    def calls(self) -> list[str]:
+        """The events as lines, such as "enter on_fit_start callback:EarlyStopping"."""
+        return [str(event) for event in self.events]
+
+    def __len__(self) -> int:
+        return len(self.events)
+
+    def __iter__(self) -> Iterator[Event]:
+        return iter(self.events)
+
+    def save(self, path: str | PathLike[str]) -> None:
+        """Write the trace as JSON lines: one for what it is, one for each participant and each event."""
+        with open(path, "w", encoding="utf-8") as file:
+            file.write(json.dumps({"format": _FORMAT, "era": self.era, "participants": len(self.participants)}) + "\n")
+            for participant in self.participants:
+                facts = attrs.asdict(participant)
+                facts |= {key: sorted(facts[key]) for key in ("hooks", "after_module")}
+                file.write(json.dumps(facts) + "\n")
+            for event in self.events:
+                file.write(json.dumps(attrs.asdict(event, filter=lambda _, value: value != "")) + "\n")
+
+    @classmethod
+    def load(cls, path: str | PathLike[str]) -> Trace:
+        """Read what `save` wrote.
+
+        Raises:
+            ValueError: If the file holds no trace.
+        """
+        with open(path, encoding="utf-8") as file:
+            try:
+                head = json.loads(file.readline())
+                if head["format"] != _FORMAT:
+                    raise ValueError(f"format {head['format']!r}")
+                trace = cls(head["era"])
+                trace.participants = [Participant(**json.loads(file.readline())) for _ in range(head["participants"])]
+                trace.events = [Event(**json.loads(line)) for line in file]
+            except (ValueError, TypeError, KeyError) as error:
+                raise ValueError(
+                    f"`path` must hold a trace in the format {_FORMAT}, but got {str(path)!r} ({error}) in Trace.load. "
+                    "Pass a file that Trace.save wrote."
+                ) from error
+        return trace
+
+    def _wanted(
+        self, receiver: object, kind: Receiver, further: frozenset[str], only: frozenset[str] | None
+    ) -> list[tuple[HookSpec, Callable[..., Any]]]:
+        """The hooks to record and what they call."""
+        known = {
+            spec.name: spec
+            for spec in self._catalogue.values()
+            if kind in spec.receivers_in(self.era) and (self.era in spec.eras if self.era else spec.is_current)
+        }
+        for name in sorted(further | (only or frozenset())):
+            if name not in known or _method(receiver, known[name], kind, self.era) is None:
+                raise ValueError(
+                    f"`hooks` must name hooks that a {kind} has, but got {name!r} (str) for {receiver_name(receiver)} "
+                    "in Trace.record. Leave it out or define the method."
+                )
+        if only is None:
+            chosen = {name for name, spec in known.items() if spec.kind == "event" or implementation(receiver, name)}
+        else:
+            chosen = set(only)
+        methods = {name: _method(receiver, spec, kind, self.era) for name, spec in known.items()}
+        return [(known[name], method) for name, method in methods.items() if method and name in chosen | further]
+
+    def _free_name(self, receiver: object, name: str | None) -> str:
+        taken = {participant.name for participant in self.participants}
+        if name in taken:
+            raise ValueError(
+                f"`name` must be free in the trace, but got {name!r} (str) for {receiver_name(receiver)} in "
+                "Trace.record. Choose another name."
+            )
+        base = name or receiver_name(receiver).rpartition(".")[2]
+        numbered = (base if number == 1 else f"{base}#{number}" for number in range(1, len(taken) + 2))
+        return next(candidate for candidate in numbered if candidate not in taken)
+
+    def _wrapped(self, participant: Participant, spec: HookSpec, method: Callable[..., Any]) -> Callable[..., Any]:
+        hook, receiver, kind = spec.name, participant.name, participant.kind
+        names = arguments_of(spec, kind, self.era)
+        num_hidden = len(CALLBACK_PREFIX) if kind is Receiver.CALLBACK and spec.kind == "event" else 0
+        events = self.events
+
+        @functools.wraps(method)
+        def recorded(*args: Any, **kwargs: Any) -> Any:
+            shown = [*zip(names[num_hidden:], args[num_hidden:], strict=False), *kwargs.items()]
+            summary = ", ".join([f"{name}={_summary(value)}" for name, value in shown])
+            events.append(Event("enter", hook, receiver, kind, summary))
+            try:
+                result = method(*args, **kwargs)
+            except BaseException as error:
+                events.append(Event("exit", hook, receiver, kind, raised=type(error).__name__))
+                raise
+            events.append(Event("exit", hook, receiver, kind, result=_summary(result)))
+            return result
+
+        return recorded
+
+
+def _method(receiver: object, spec: HookSpec, kind: Receiver, era: str | None) -> Callable[..., Any] | None:
+    """What a hook calls; for an event that a receiver does not even inherit, a method that does nothing."""
+    method = getattr(receiver, spec.name, None)
+    if callable(method):
+        return None if getattr(method, "__not_a_hook__", False) else method
+    if spec.kind != "event":
+        return None
+
+    def nothing(*args: Any, **kwargs: Any) -> None:
+        """Receives the hook, and does nothing."""
+
+    nothing.__name__ = nothing.__qualname__ = spec.name
+    nothing.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
+        [inspect.Parameter(name, inspect.Parameter.POSITIONAL_OR_KEYWORD) for name in arguments_of(spec, kind, era)]
+    )
+    return nothing
+
+
+def _put(receiver: object, name: str, function: Callable[..., Any]) -> None:
+    """Set an instance attribute past a class's own `__setattr__`."""
+    try:
+        object.__setattr__(receiver, name, function)
+    except AttributeError as error:
+        raise TypeError(
+            f"`receiver` must allow attributes on its instance, but got a {receiver_name(receiver)} in Trace.record. "
+            "Remove `__slots__` from its class, or record a subclass."
+        ) from error
+
+
+def _summary(value: object) -> str:
+    """A value in a few words, without reading a tensor."""
+    if value is None or isinstance(value, bool | int | float | str):
+        text = repr(value)
+        return text if len(text) <= _SUMMARY_LENGTH else text[: _SUMMARY_LENGTH - 3] + "..."
+    shape = getattr(type(value), "shape", None) and getattr(value, "shape", None)
+    sizes = f"({', '.join(str(size) for size in shape)})" if isinstance(shape, tuple) else ""
+    return f"{type(value).__name__}{sizes}"

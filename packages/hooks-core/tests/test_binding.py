@@ -1,0 +1,128 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from camshaft.hooks_core.binding import BindingError, bind
+
+PROVIDED = ("outputs", "batch", "batch_idx", "dataloader_idx")
+
+
+def bound(function: Callable[..., Any], provided: tuple[str, ...] = PROVIDED) -> list[str]:
+    return [str(argument) for argument in bind(function, provided)]
+
+
+def call(function: Callable[..., Any], **values: Any) -> Any:
+    """Call a function as dispatch would."""
+    arguments = bind(function, tuple(values))
+    positional = [values[argument.source] for argument in arguments if argument.keyword is None]
+    by_keyword = {argument.keyword: values[argument.source] for argument in arguments if argument.keyword}
+    return function(*positional, **by_keyword)
+
+
+def test_the_hooks_own_signature_gets_everything_in_order() -> None:
+    assert bound(lambda outputs, batch, batch_idx, dataloader_idx=0: None) == list(PROVIDED)
+
+
+def test_fewer_arguments_are_taken_from_the_front() -> None:
+    assert bound(lambda a, b: None) == ["outputs", "batch"]
+    assert bound(lambda: None) == []
+
+
+def test_known_names_win_over_positions() -> None:
+    """Three arguments with two meanings: only the names tell which."""
+    assert bound(lambda batch, batch_idx, dataloader_idx: None) == ["batch", "batch_idx", "dataloader_idx"]
+    assert bound(lambda outputs, batch, batch_idx: None) == ["outputs", "batch", "batch_idx"]
+
+
+def test_names_in_another_order_are_honoured() -> None:
+    assert call(lambda batch_idx, batch: (batch_idx, batch), batch="b", batch_idx=1) == (1, "b")
+
+
+def test_names_of_ones_own_go_by_position() -> None:
+    assert call(lambda _, number: number, batch="b", batch_idx=7) == 7
+
+
+def test_keyword_only_arguments_go_by_name() -> None:
+    assert bound(lambda *, batch_idx: None) == ["batch_idx=batch_idx"]
+    assert call(lambda batch, *, batch_idx: batch_idx, batch="b", batch_idx=7) == 7
+
+
+def test_a_default_fills_what_the_hook_does_not_have() -> None:
+    assert call(lambda batch, scale=2.0: scale, batch=1.0) == 2.0
+    assert call(lambda scale=2.0, *, batch: (scale, batch), batch=1.0) == (2.0, 1.0)
+
+
+def test_what_follows_a_default_that_stays_is_passed_by_keyword() -> None:
+    def step(batch: Any, dataset: int = 3, batch_idx: int = 0) -> tuple[Any, int, int]:
+        return batch, dataset, batch_idx
+
+    assert call(step, batch="b", batch_idx=7) == ("b", 3, 7)
+
+
+def test_star_arguments_get_everything() -> None:
+    assert bound(lambda *arguments: None) == list(PROVIDED)
+    assert bound(lambda **arguments: None) == []
+
+
+def test_partials_and_builtins_can_be_bound() -> None:
+    assert bound(partial(lambda scale, batch: None, 2.0), ("batch",)) == ["batch"]
+    assert bound(print, ("batch",)) == ["batch"]
+
+
+def test_an_argument_that_the_hook_does_not_have_is_an_error() -> None:
+    with pytest.raises(
+        BindingError,
+        match=r"its signature \(batch, optimizer_idx\) requires `optimizer_idx`, but the hook has only \(batch\)",
+    ):
+        bind(lambda batch, optimizer_idx: None, ("batch",))
+
+
+def test_a_required_keyword_that_the_hook_does_not_have_is_an_error() -> None:
+    with pytest.raises(BindingError, match="requires `on_tpu`"):
+        bind(lambda batch, *, on_tpu: None, ("batch", "batch_idx"))
+
+
+OLD_STEP = ("epoch", "batch_idx", "optimizer", "optimizer_idx", "second_order_closure")
+
+
+def test_an_old_argument_is_not_filled_with_another_that_happens_to_stand_there() -> None:
+    def optimizer_step(current_epoch, batch_nb, optimizer, optimizer_i, second_order_closure=None): ...  # type: ignore[no-untyped-def]
+
+    assert bound(optimizer_step, OLD_STEP) == list(OLD_STEP)
+    with pytest.raises(
+        BindingError, match=r"requires `optimizer_i`, but the hook has only \(epoch, .*optimizer_closure\)"
+    ):
+        bind(optimizer_step, ("epoch", "batch_idx", "optimizer", "optimizer_closure"))
+
+
+def test_an_old_argument_with_a_default_keeps_it() -> None:
+    assert call(lambda batch, batch_idx, optimizer_idx=0: optimizer_idx, batch="b", batch_idx=1) == 0
+    assert call(lambda batch, hiddens=None: hiddens, batch="b", batch_idx=1) is None
+
+
+def test_a_position_that_a_name_took_is_an_error() -> None:
+    """`batch` is at the second place by name, so nothing is left for the first."""
+    with pytest.raises(BindingError, match="requires `number`"):
+        bind(lambda number, batch: None, ("batch",))
+
+
+@given(st.lists(st.sampled_from(PROVIDED), unique=True))
+def test_any_choice_of_names_gets_those_values(names: list[str]) -> None:
+    namespace: dict[str, Any] = {}
+    exec(f"def function({', '.join(names)}): return [{', '.join(names)}]", namespace)
+    values = {name: position for position, name in enumerate(PROVIDED)}
+    assert call(namespace["function"], **values) == [values[name] for name in names]
+
+
+@given(st.integers(min_value=0, max_value=len(PROVIDED)))
+def test_any_number_of_unknown_names_gets_the_first_values(number: int) -> None:
+    namespace: dict[str, Any] = {}
+    names = [f"own_{position}" for position in range(number)]
+    exec(f"def function({', '.join(names)}): return [{', '.join(names)}]", namespace)
+    assert call(namespace["function"], **{name: name for name in PROVIDED}) == list(PROVIDED[:number])

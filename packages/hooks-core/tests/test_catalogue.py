@@ -1,0 +1,132 @@
+from __future__ import annotations
+
+import documented_hooks as documents
+import pytest
+
+from camshaft.hooks_core import CATALOGUE, ERAS, Catalogue, HookSpec, Receiver
+from camshaft.hooks_core.spec import SKIP_EPOCH
+
+TABLES = {"0.5": documents.ERA_0_5, "0.8": documents.ERA_0_8, "2.0": documents.ERA_2_0}
+NAMES_OF_0_7 = {
+    *documents.ERA_0_7_SET_UP,
+    *documents.ERA_0_7_TRAINING,
+    *documents.ERA_0_7_VALIDATION,
+    *documents.ERA_0_7_TEST,
+}
+RECEIVERS_OF_2_X = {**dict(documents.FIT_2_X), **dict(documents.TEST_2_X), **dict(documents.PREDICT_2_X)}
+
+
+@pytest.mark.parametrize(
+    ("era", "name", "parameters"),
+    [(era, name, parameters) for era, table in TABLES.items() for name, parameters in table.items()],
+)
+def test_hook_has_the_arguments_that_its_document_gives(era: str, name: str, parameters: tuple[str, ...]) -> None:
+    spec = CATALOGUE[name]
+    assert era in spec.eras
+    assert spec.parameters_in(era) == parameters
+    assert Receiver.MODULE in spec.receivers_in(era)
+
+
+@pytest.mark.parametrize("name", sorted(NAMES_OF_0_7))
+def test_hook_of_the_document_of_0_7_is_known_for_its_era(name: str) -> None:
+    assert "0.7" in CATALOGUE[name].eras
+
+
+@pytest.mark.parametrize(("name", "receivers"), RECEIVERS_OF_2_X.items())
+def test_receivers_are_those_of_the_document_of_2_x(name: str, receivers: tuple[str, ...]) -> None:
+    expected, _reason = documents.DEVIATIONS_2_X.get(name, (receivers, ""))
+    assert CATALOGUE[name].receivers == expected
+    assert "2.x" in CATALOGUE[name].eras
+
+
+def test_every_deviation_from_the_document_of_2_x_is_a_real_one() -> None:
+    for name, (receivers, reason) in documents.DEVIATIONS_2_X.items():
+        assert RECEIVERS_OF_2_X[name] != receivers
+        assert reason
+
+
+@pytest.mark.parametrize("name", ["on_train_batch_start", "on_batch_start"])
+def test_minus_one_from_a_batch_start_skips_the_epoch(name: str) -> None:
+    assert SKIP_EPOCH == -1
+    assert CATALOGUE[name].can_skip_epoch
+    assert [spec.name for spec in CATALOGUE.values() if spec.can_skip_epoch] == [
+        "on_train_batch_start",
+        "on_batch_start",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("old", "today"),
+    [
+        ("on_epoch_start", "on_train_epoch_start"),
+        ("on_epoch_end", "on_train_epoch_end"),
+        ("on_batch_start", "on_train_batch_start"),
+        ("on_batch_end", "on_train_batch_end"),
+        ("on_pre_performance_check", "on_validation_start"),
+        ("on_post_performance_check", "on_validation_end"),
+    ],
+)
+def test_old_name_maps_to_todays_moment(old: str, today: str) -> None:
+    assert CATALOGUE[old].today == today
+    assert CATALOGUE[today].is_current
+    assert not CATALOGUE[old].is_current
+
+
+def test_every_hook_names_its_eras_in_order_and_its_signatures_only_in_them() -> None:
+    for spec in CATALOGUE.values():
+        assert spec.eras == tuple(era for era in ERAS if era in spec.eras) != ()
+        assert set(spec.signatures) <= set(spec.eras)
+
+
+def test_receivers_stand_in_the_order_in_which_they_are_called() -> None:
+    order = [Receiver.CALLBACK, Receiver.DATA, Receiver.MODULE, Receiver.STRATEGY]
+    for spec in CATALOGUE.values():
+        assert list(spec.receivers) == [receiver for receiver in order if receiver in spec.receivers]
+
+
+def test_in_era_gives_that_eras_hooks() -> None:
+    names = {spec.name for spec in CATALOGUE.in_era("0.5")}
+    assert set(documents.ERA_0_5) <= names
+    assert "on_fit_start" not in names
+    assert len(CATALOGUE.in_era(None)) == len(CATALOGUE)
+
+
+def test_unknown_era_is_an_error_that_names_the_eras() -> None:
+    with pytest.raises(ValueError, match=r"`era` must be one of 0\.5, 0\.7, 0\.8, 2\.0, 2\.x, but got '1\.0' \(str\)"):
+        CATALOGUE.in_era("1.0")
+
+
+def test_received_by_gives_the_hooks_of_a_receiver() -> None:
+    names = [spec.name for spec in CATALOGUE.received_by(Receiver.STRATEGY)]
+    assert "on_fit_start" in names
+    assert "on_train_epoch_end" not in names
+
+
+def new_hook(name: str = "on_lunch", parameters: tuple[str, ...] = ()) -> HookSpec:
+    return HookSpec(name, "At noon.", (Receiver.CALLBACK, Receiver.MODULE), parameters)
+
+
+def test_registered_hook_is_found_in_its_place_and_copies_are_apart() -> None:
+    catalogue = CATALOGUE.copy()
+    spec = catalogue.register(new_hook())
+    assert catalogue["on_lunch"] is spec
+    assert list(catalogue)[-1] == "on_lunch"
+    assert "on_lunch" not in CATALOGUE
+    assert len(catalogue) == len(CATALOGUE) + 1
+
+
+def test_registering_the_same_hook_again_changes_nothing() -> None:
+    catalogue = Catalogue([new_hook()])
+    catalogue.register(new_hook())
+    assert len(catalogue) == 1
+
+
+def test_a_taken_name_is_an_error() -> None:
+    with pytest.raises(ValueError, match=r"`spec\.name` must be new to the catalogue, but got 'setup'"):
+        CATALOGUE.copy().register(new_hook("setup"))
+
+
+@pytest.mark.parametrize("spec", [new_hook("on lunch"), new_hook(parameters=("the menu",))])
+def test_a_name_that_is_no_identifier_is_an_error(spec: HookSpec) -> None:
+    with pytest.raises(ValueError, match=r"`spec` must use Python identifiers as names, but got '(on lunch|the menu)'"):
+        Catalogue([spec])

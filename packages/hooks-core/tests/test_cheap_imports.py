@@ -1,0 +1,45 @@
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+import camshaft.hooks_core as package
+
+EVERYTHING = (
+    "check",
+    "conformance",
+    "grammar",
+    "inspection",
+    "protocols",
+    "pytest_plugin",
+    "trace",
+    "transfer",
+    "__main__",
+)
+
+
+def run(code: str) -> str:
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@pytest.mark.parametrize("name", ["", *EVERYTHING])
+def test_importing_leaves_torch_and_numpy_alone(name: str) -> None:
+    module = f"camshaft.hooks_core{'.' if name else ''}{name}"
+    loaded = run(f"import sys, {module}; print('torch' in sys.modules, 'numpy' in sys.modules)")
+    assert loaded.split() == ["False", "False"]
+
+
+def test_what_only_checks_need_is_not_imported_with_the_package() -> None:
+    names = [f"camshaft.hooks_core.{name}" for name in EVERYTHING if name != "transfer"]
+    loaded = run(f"import sys, camshaft.hooks_core; print([name for name in {names} if name in sys.modules])")
+    assert loaded.strip() == "[]"
+
+
+def test_the_package_exports_what_it_names() -> None:
+    assert sorted(package.__all__) == sorted(set(package.__all__))
+    for name in package.__all__:
+        assert getattr(package, name) is not None

@@ -1,0 +1,213 @@
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from camshaft.hooks_core import CATALOGUE, ERAS
+from camshaft.hooks_core.__main__ import main
+from camshaft.hooks_core.grammar import life_cycle, mermaid, tree
+
+EXAMPLES = """
+from camshaft.hooks_core import Callback, DataHooks, ModelHooks
+
+class Good(ModelHooks):
+    def __init__(self, size):
+        raise AssertionError("must not be instantiated")
+    def training_step(self, batch, batch_idx): ...
+    class Inner(Callback): ...
+
+class Bad(Callback):
+    def on_fit_begin(self, trainer, module): ...
+    def on_train_start(self, trainer, module, batch): ...
+
+class Old:
+    def training_step(self, batch, batch_nb, optimizer_i): ...
+    def on_epoch_end(self): ...
+
+class Mixed(ModelHooks):
+    def on_epoch_end(self): ...
+    def on_train_epoch_end(self): ...
+
+class Data(DataHooks):
+    def train_dataloader(self): ...
+
+value = 3
+"""
+
+
+@pytest.fixture
+def examples(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    (tmp_path / "some_hooks.py").write_text(EXAMPLES)
+    (tmp_path / "broken_hooks.py").write_text("import a_module_that_is_not_there")
+    monkeypatch.syspath_prepend(tmp_path)
+    return tmp_path
+
+
+def run(*words: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "camshaft.hooks_core", *words]
+    environment = os.environ | {"PYTHONIOENCODING": "utf-8"}
+    return subprocess.run(
+        command, capture_output=True, text=True, check=False, cwd=cwd, env=environment, encoding="utf-8"
+    )
+
+
+def test_list_prints_every_hook_in_columns(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["list"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == len(CATALOGUE) + 2
+    assert lines[0].split() == ["hook", "receivers", "stage", "eras"]
+    column = lines[0].index("receivers")
+    assert all(line[column - 2 : column] == "  " and line[column] != " " for line in lines)
+
+
+@pytest.mark.parametrize("era", ERAS)
+def test_list_of_an_era_has_its_hooks_parameters_and_receivers(era: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["list", "--era", era, "--json"]) == 0
+    hooks = json.loads(capsys.readouterr().out)
+    assert [hook["name"] for hook in hooks] == [spec.name for spec in CATALOGUE.in_era(era)]
+    for hook in hooks:
+        spec = CATALOGUE[hook["name"]]
+        assert set(hook) == {"name", "parameters", "receivers", "stage", "eras"}
+        assert hook["parameters"] == list(spec.parameters_in(era))
+        assert hook["receivers"] == [str(receiver) for receiver in spec.receivers_in(era)]
+        assert (hook["stage"], hook["eras"]) == (spec.stage, list(spec.eras))
+
+
+def test_list_as_json_has_plain_words(capsys: pytest.CaptureFixture[str]) -> None:
+    main(["list", "--json"])
+    (hook,) = [hook for hook in json.loads(capsys.readouterr().out) if hook["name"] == "on_train_batch_start"]
+    assert hook == {
+        "name": "on_train_batch_start",
+        "parameters": ["batch", "batch_idx"],
+        "receivers": ["callback", "module", "strategy"],
+        "stage": "train",
+        "eras": ["2.0", "2.x"],
+    }
+
+
+def test_show_prints_the_tree_or_the_diagram(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["show", "fit"]) == 0
+    assert capsys.readouterr().out == tree("fit", life_cycle("fit")) + "\n"
+    assert main(["show", "test", "--era", "0.7", "--format", "mermaid"]) == 0
+    assert capsys.readouterr().out == mermaid("test in era 0.7", life_cycle("test", "0.7"), era="0.7") + "\n"
+    assert main(["show", "fit", "--optimization", "manual"]) == 0
+    assert capsys.readouterr().out == tree("fit", life_cycle("fit", optimization="manual")) + "\n"
+
+
+def test_show_of_a_verb_that_the_era_lacks_is_an_error(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["show", "predict", "--era", "0.8"]) == 2
+    captured = capsys.readouterr()
+    assert captured.err == "error: era 0.8 has no verb 'predict'; its document describes fit and test.\n"
+    assert captured.out == ""
+
+
+def test_check_of_a_class_without_faults(examples: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["check", "some_hooks:Good"]) == 0
+    assert capsys.readouterr().out.splitlines() == [
+        "some_hooks:Good, a module",
+        "",
+        "hook           eras",
+        "-------------  -------------------",
+        "training_step  0.5 0.7 0.8 2.0 2.x",
+        "",
+        "No faults: it runs with today's hooks.",
+    ]
+
+
+def test_check_of_a_class_with_faults(examples: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["check", "some_hooks:Bad"]) == 1
+    out = capsys.readouterr().out
+    assert out.startswith("some_hooks:Bad, a callback\n")
+    assert "on_train_start  none fits its signature" in out
+    assert "\n2 faults:\n  Bad.on_fit_begin: no hook has this name. Rename it to `on_fit_start`" in out
+    assert "\n  Bad.on_train_start: its signature (trainer, module, batch) requires `batch`" in out
+
+
+def test_check_of_an_old_class_says_which_eras_fit(examples: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["check", "some_hooks:Old"]) == 1
+    out = capsys.readouterr().out
+    assert "It fits the eras 0.5, 0.7, 0.8, which camshaft describes but does not run yet.\n" in out
+    assert "With today's hooks, 2 faults:\n" in out
+
+
+def test_check_of_a_class_that_mixes_eras_says_so(examples: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["check", "some_hooks:Mixed"]) == 1
+    assert "No one era fits all of its hooks. 1 fault:\n" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("words", "first_line"),
+    [
+        (["some_hooks:Data"], "some_hooks:Data, a data module"),
+        (["some_hooks:Data", "--as", "module"], "some_hooks:Data, a module"),
+        (["some_hooks:Good.Inner"], "some_hooks:Good.Inner, a callback"),
+    ],
+)
+def test_check_takes_a_class_for_what_its_base_is_unless_told(
+    examples: Path, capsys: pytest.CaptureFixture[str], words: list[str], first_line: str
+) -> None:
+    assert main(["check", *words]) == 0
+    assert capsys.readouterr().out.splitlines()[0] == first_line
+
+
+@pytest.mark.parametrize(
+    ("target", "message"),
+    [
+        ("some_hooks", "the target must be MODULE:CLASS, but got 'some_hooks'"),
+        (":Good", "the target must be MODULE:CLASS, but got ':Good'"),
+        (
+            "not_there:Good",
+            "the module 'not_there' cannot be imported (ModuleNotFoundError: No module named 'not_there')",
+        ),
+        (
+            "broken_hooks:Good",
+            "the module 'broken_hooks' cannot be imported (ModuleNotFoundError: No module named 'a_mod",
+        ),
+        (".relative:Good", "the module '.relative' cannot be imported (TypeError: "),
+        ("some_hooks:Nobody", "the module 'some_hooks' has no class 'Nobody'"),
+        ("some_hooks:value", "'some_hooks:value' must be a class, but it is of type int. Name the class."),
+    ],
+)
+def test_check_of_what_cannot_be_found_is_an_error(
+    examples: Path, capsys: pytest.CaptureFixture[str], target: str, message: str
+) -> None:
+    assert main(["check", target]) == 2
+    captured = capsys.readouterr()
+    assert captured.err.startswith(f"error: {message}")
+    assert captured.out == ""
+
+
+def test_check_runs_in_a_process_of_its_own_from_the_working_directory(examples: Path) -> None:
+    done = run("check", "some_hooks:Bad", cwd=examples)
+    assert done.returncode == 1
+    assert "2 faults:" in done.stdout
+    assert done.stderr == ""
+
+
+@pytest.mark.parametrize(
+    "words", [[], ["shout"], ["show", "train"], ["show", "fit", "--era", "1.0"], ["check", "not_there:Class"]]
+)
+def test_errors_on_the_command_line_show_no_traceback(words: list[str]) -> None:
+    done = run(*words)
+    assert done.returncode == 2
+    assert done.stdout == ""
+    assert "error: " in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_reader_that_closes_early_is_no_error() -> None:
+    with subprocess.Popen(
+        [sys.executable, "-m", "camshaft.hooks_core", "show", "fit", "--format", "mermaid"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    ) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        process.stdout.close()
+        assert process.stderr.read() == b""
+        assert process.wait() == 0

@@ -1,0 +1,237 @@
+from __future__ import annotations
+
+import traceback
+from typing import Any
+
+import pytest
+
+from camshaft.hooks_core import CATALOGUE, Callback, HookSpec, ModelHooks, Receiver, StrategyHooks, resolve
+from camshaft.hooks_core.dispatch import runs_after_module
+from camshaft.hooks_core.spec import SKIP_EPOCH
+
+EVENTS = [spec for spec in CATALOGUE.values() if spec.is_current and spec.kind == "event"]
+
+
+class Recorder:
+    """A receiver of every event that writes down who was called with what."""
+
+    def __init__(self, name: str, calls: list[Any], kind: Receiver) -> None:
+        for spec in EVENTS:
+            if kind in spec.receivers:
+                setattr(self, spec.name, self._recording(name, spec.name, calls))
+
+    def _recording(self, name: str, hook: str, calls: list[Any]) -> Any:
+        return lambda *arguments: calls.append((name, hook, arguments))
+
+
+def callback(name: str, calls: list[Any], **attributes: Any) -> Any:
+    klass = type(name, (Recorder,), attributes)
+    return klass(name, calls, Receiver.CALLBACK)
+
+
+def everyone(calls: list[Any]) -> dict[str, Any]:
+    return {
+        "callbacks": [callback("first", calls), callback("second", calls)],
+        "data": Recorder("data", calls, Receiver.DATA),
+        "module": Recorder("module", calls, Receiver.MODULE),
+        "strategy": Recorder("strategy", calls, Receiver.STRATEGY),
+    }
+
+
+@pytest.mark.parametrize("spec", EVENTS, ids=lambda spec: spec.name)
+def test_event_reaches_its_receivers_in_order_with_its_arguments(spec: HookSpec) -> None:
+    calls: list[Any] = []
+    receivers = everyone(calls)
+    hooks = resolve(**receivers, trainer="the trainer")
+    getattr(hooks, spec.name)(*spec.parameters)
+    names = {
+        Receiver.CALLBACK: ["first", "second"],
+        Receiver.DATA: ["data"],
+        Receiver.MODULE: ["module"],
+        Receiver.STRATEGY: ["strategy"],
+    }
+    expected = []
+    for kind in spec.receivers:
+        prefix = ("the trainer", receivers["module"]) if kind is Receiver.CALLBACK else ()
+        expected += [(name, spec.name, (*prefix, *spec.parameters)) for name in names[kind]]
+    assert calls == expected
+
+
+def test_callbacks_that_monitor_come_after_the_module_when_an_epoch_ends_and_nowhere_else() -> None:
+    calls: list[Any] = []
+    callbacks = [callback("monitor", calls, monitors=True), callback("plain", calls)]
+    hooks = resolve(callbacks=callbacks, module=Recorder("module", calls, Receiver.MODULE))
+    hooks.on_train_epoch_end()
+    hooks.on_train_epoch_start()
+    assert [name for name, *_ in calls] == ["plain", "module", "monitor", "monitor", "plain", "module"]
+
+
+def test_a_callback_may_declare_to_run_after_the_module_but_stays_before_the_strategy() -> None:
+    calls: list[Any] = []
+    late = callback("late", calls, after_module=frozenset({"on_fit_start"}))
+    hooks = resolve(
+        callbacks=[late, callback("plain", calls)],
+        module=Recorder("module", calls, Receiver.MODULE),
+        strategy=Recorder("strategy", calls, Receiver.STRATEGY),
+    )
+    hooks.on_fit_start()
+    assert [name for name, *_ in calls] == ["plain", "module", "late", "strategy"]
+
+
+def test_runs_after_module_reads_the_declarations() -> None:
+    monitoring = type("Monitoring", (Callback,), {"monitors": True})()
+    assert runs_after_module(monitoring, "on_train_epoch_end")
+    assert not runs_after_module(monitoring, "on_fit_start")
+    assert not runs_after_module(object(), "on_train_epoch_end")
+
+
+@pytest.mark.parametrize(
+    ("returned", "expected"),
+    [
+        ((None, None, None), None),
+        ((-1, None, None), -1),
+        ((None, -1, None), -1),
+        ((None, None, -1), -1),
+        ((0, 1, 2), None),
+    ],
+)
+def test_minus_one_from_any_receiver_skips_and_all_are_called_all_the_same(
+    returned: tuple[Any, ...], expected: int | None
+) -> None:
+    calls: list[str] = []
+
+    def receiver(name: str, base: type, value: Any) -> Any:
+        def on_train_batch_start(self: object, *arguments: Any) -> Any:
+            calls.append(name)
+            return value
+
+        return type(name, (base,), {"on_train_batch_start": on_train_batch_start})()
+
+    hooks = resolve(
+        callbacks=[receiver("callback", Callback, returned[0])],
+        module=receiver("module", ModelHooks, returned[1]),
+        strategy=receiver("strategy", StrategyHooks, returned[2]),
+    )
+    assert hooks.on_train_batch_start("batch", 0) == expected
+    assert SKIP_EPOCH == -1
+    assert calls == ["callback", "module", "strategy"]
+
+
+def test_arguments_are_fitted_to_each_receivers_signature() -> None:
+    seen: list[Any] = []
+
+    class Watch(Callback):
+        def on_train_batch_end(self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
+            seen.append((trainer, pl_module is module, outputs, batch, batch_idx))
+
+    class Model(ModelHooks):
+        def on_train_batch_end(self, batch: Any, batch_idx: int) -> None:  # type: ignore[override]
+            seen.append((batch, batch_idx))
+
+    module = Model()
+    hooks = resolve(callbacks=[Watch()], module=module, trainer="trainer")
+    hooks.on_train_batch_end("outputs", "batch", 3)
+    assert seen == [("trainer", True, "outputs", "batch", 3), ("batch", 3)]
+
+
+def test_a_step_returns_what_the_module_returns_and_goes_through_the_strategys_wrapper() -> None:
+    class Model(ModelHooks):
+        def training_step(self, batch: int) -> int:
+            return batch + 1
+
+    class Doubling(StrategyHooks):
+        def wrap_step(self, step: Any) -> Any:
+            return lambda *arguments: 2 * step(*arguments)
+
+    assert resolve(module=Model()).training_step(3, 0) == 4  # type: ignore[misc]
+    assert resolve(module=Model(), strategy=Doubling()).training_step(3, 0) == 8  # type: ignore[misc]
+
+
+def test_a_transform_goes_to_the_data_module_first() -> None:
+    data = type("Data", (), {"on_after_batch_transfer": lambda self, batch, dataloader_idx: ("data", batch)})()
+    module = type("Model", (), {"on_after_batch_transfer": lambda self, batch, dataloader_idx: ("module", batch)})()
+    assert resolve(data=data, module=module).on_after_batch_transfer("b", 0) == ("data", "b")  # type: ignore[misc]
+    assert resolve(module=module).on_after_batch_transfer("b", 0) == ("module", "b")  # type: ignore[misc]
+
+
+class Raising(Callback):
+    def on_train_epoch_start(self, trainer: Any, module: Any) -> None:
+        raise KeyError("lost")
+
+
+def test_an_error_in_a_hook_keeps_type_and_traceback_and_gains_a_note() -> None:
+    hooks = resolve(callbacks=[Raising()], position=lambda: "fit, epoch 2, rank 0")
+    with pytest.raises(KeyError, match="lost") as caught:
+        hooks.on_train_epoch_start()
+    assert caught.value.__notes__ == ["Raised in hook `on_train_epoch_start` of Raising (fit, epoch 2, rank 0)."]
+    frames = traceback.extract_tb(caught.value.__traceback__)
+    assert frames[-1].name == "on_train_epoch_start"
+    assert frames[-1].line == 'raise KeyError("lost")'
+    assert any("call_0" in (frame.line or "") for frame in frames)
+
+
+class Nesting(ModelHooks):
+    def optimizer_step(self, epoch: int, batch_idx: int, optimizer: Any, optimizer_closure: Any = None) -> None:
+        optimizer_closure()
+
+    def on_before_backward(self, loss: Any) -> None:
+        raise ValueError("no loss")
+
+
+def test_only_the_innermost_hook_writes_a_note() -> None:
+    hooks = resolve(module=Nesting())
+    with pytest.raises(ValueError, match="no loss") as caught:
+        hooks.optimizer_step(0, 0, None, lambda: hooks.on_before_backward(None))  # type: ignore[misc]
+    assert caught.value.__notes__ == ["Raised in hook `on_before_backward` of Nesting."]
+
+
+def test_the_note_names_the_one_of_several_receivers_that_raised() -> None:
+    calls: list[Any] = []
+    hooks = resolve(callbacks=[callback("fine", calls), Raising(), callback("late", calls)])
+    with pytest.raises(KeyError) as caught:
+        hooks.on_train_epoch_start()
+    assert "of Raising" in caught.value.__notes__[0]
+    assert [name for name, *_ in calls] == ["fine"]
+
+
+@pytest.mark.parametrize("hook", ["on_exception", "teardown"])
+def test_one_receiver_that_raises_does_not_rob_the_others_of_what_ends_a_run(hook: str) -> None:
+    calls: list[Any] = []
+
+    def explode(self: object, *arguments: Any) -> None:
+        calls.append("exploding")
+        raise OSError("no space")
+
+    exploding = type("Exploding", (Callback,), {hook: explode})
+    hooks = resolve(callbacks=[exploding(), exploding()], module=Recorder("module", calls, Receiver.MODULE))
+    with pytest.raises(OSError, match="no space") as caught:
+        getattr(hooks, hook)("fit")
+    assert calls == ["exploding", "exploding", ("module", hook, ("fit",))]
+    assert caught.value.__notes__ == [
+        f"Raised in hook `{hook}` of Exploding.",
+        f"Then OSError: no space Raised in hook `{hook}` of Exploding.",
+    ]
+
+
+def test_a_hook_that_a_third_party_registered_is_dispatched_and_checked() -> None:
+    catalogue = CATALOGUE.copy()
+    catalogue.register(HookSpec("on_lunch", "At noon.", (Receiver.CALLBACK, Receiver.MODULE), ("menu",)))
+    seen: list[Any] = []
+
+    class Eater(Callback):
+        def on_lunch(self, trainer: Any, module: Any, menu: str) -> None:
+            seen.append(menu)
+
+    resolve(callbacks=[Eater()], catalogue=catalogue).on_lunch("soup")
+    assert seen == ["soup"]
+    with pytest.raises(TypeError, match=r"Eater\.on_lunch: no hook has this name"):
+        resolve(callbacks=[Eater()])
+
+
+def test_a_receivers_own_memory_is_no_hook_of_a_run() -> None:
+    class Counter(Callback):
+        def state_dict(self) -> dict[str, Any]:
+            return {"count": 1}
+
+    with pytest.raises(AttributeError):
+        _ = resolve(callbacks=[Counter()]).state_dict

@@ -1,0 +1,33 @@
+from __future__ import annotations
+
+import pytest
+
+from camshaft.hooks_core import CATALOGUE, Hooks, resolve
+
+CURRENT = [spec for spec in CATALOGUE.values() if spec.is_current and spec.kind != "state"]
+
+
+def test_hooks_declares_exactly_the_hooks_of_today() -> None:
+    assert sorted(Hooks.__annotations__) == sorted(spec.name for spec in CURRENT)
+
+
+@pytest.mark.parametrize("spec", CURRENT, ids=lambda spec: spec.name)
+def test_annotation_says_whether_a_hook_is_always_callable(spec: object) -> None:
+    assert Hooks.__annotations__[spec.name] == ("_Event" if spec.kind == "event" else "_OneOwner")  # type: ignore[attr-defined]
+
+
+def test_without_receivers_events_do_nothing_and_the_rest_is_none() -> None:
+    hooks = resolve()
+    for spec in CURRENT:
+        value = getattr(hooks, spec.name)
+        if spec.kind == "event":
+            assert value(*spec.parameters) is None
+        else:
+            assert value is None
+
+
+def test_an_unknown_hook_is_an_attribute_error_that_says_what_to_do() -> None:
+    with pytest.raises(
+        AttributeError, match=r"got 'on_lunch' \(str\) in Hooks\. Register the hook before the run starts"
+    ):
+        _ = resolve().on_lunch

@@ -1,0 +1,42 @@
+from __future__ import annotations
+
+import pytest
+
+from camshaft.hooks_core.spec import HookSpec, Receiver
+
+
+def spec_of_two_eras() -> HookSpec:
+    return HookSpec(
+        "on_lunch",
+        "At noon.",
+        (Receiver.CALLBACK, Receiver.MODULE),
+        ("menu", "hour"),
+        eras=("0.8", "2.x"),
+        signatures={"0.8": ("menu",)},
+    )
+
+
+@pytest.mark.parametrize(
+    ("era", "parameters"), [(None, ("menu", "hour")), ("2.x", ("menu", "hour")), ("0.8", ("menu",))]
+)
+def test_parameters_are_those_of_the_era(era: str | None, parameters: tuple[str, ...]) -> None:
+    assert spec_of_two_eras().parameters_in(era) == parameters
+
+
+@pytest.mark.parametrize("era", ["0.5", "0.7", "0.8"])
+def test_eras_before_2_know_the_module_as_only_receiver(era: str) -> None:
+    assert spec_of_two_eras().receivers_in(era) == (Receiver.MODULE,)
+
+
+def test_receivers_of_today_are_those_of_the_record() -> None:
+    assert spec_of_two_eras().receivers_in("2.x") == (Receiver.CALLBACK, Receiver.MODULE)
+    assert spec_of_two_eras().receivers_in(None) == (Receiver.CALLBACK, Receiver.MODULE)
+
+
+def test_a_hook_is_current_if_2_x_knows_it() -> None:
+    assert spec_of_two_eras().is_current
+    assert not HookSpec("on_tea", "At five.", (Receiver.MODULE,), eras=("0.5",)).is_current
+
+
+def test_specs_can_be_told_apart_in_sets() -> None:
+    assert len({spec_of_two_eras(), spec_of_two_eras()}) == 1
