@@ -165,7 +165,8 @@ class RichProgressBar(Callback):
         ended, self._evaluation = self._evaluation, None
         if ended is None or not self._is_shown:
             return
-        if not self._is_terminal:
+        is_told_by_epoch = self._train is not None and trainer.is_last_batch  # its line follows at once
+        if not self._is_terminal and not is_told_by_epoch:
             self._print_line(trainer, ended)
         if self._train is not None:
             self._train.resume()

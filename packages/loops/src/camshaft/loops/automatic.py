@@ -58,13 +58,13 @@ class AutomaticOptimization:
         self._loss: Tensor | None = None
         self._stepped = False
         self._step_hook: Any = None
-        if self._with_closure:
-            self._step_hook = optimizer.register_step_post_hook(self._count_step)
         if needs_closure(optimizer) and accumulate_grad_batches != 1:
             rule = f"1 with {type(optimizer).__name__}, which evaluates the loss several times per update"
             raise ValueError(
                 must_be("accumulate_grad_batches", rule, accumulate_grad_batches, "fit", "Use another optimizer, or 1.")
             )
+        if self._with_closure:
+            self._step_hook = optimizer.register_step_post_hook(self._count_step)
 
     def close(self) -> None:
         """Leave the optimizer as it was."""
@@ -86,11 +86,11 @@ class AutomaticOptimization:
         Returns:
             What `training_step` returned.
         """
-        position = batch_idx % self._window
-        if position == 0:
+        ends_window = True
+        if self._window == 1:
             self._zeroed = self._has_gradients = False
-            self._divisor = min(self._window, self._num_batches - batch_idx)
-        ends_window = is_last or position == self._window - 1
+        else:
+            ends_window = self._enter_window(batch_idx, is_last)
         if ends_window and self._with_closure:
             return self._update_with_closure(batch, batch_idx, is_last)
         outputs = self._forward_backward(batch, batch_idx)
@@ -100,11 +100,20 @@ class AutomaticOptimization:
             self._progress.global_step += 1
         return outputs
 
+    def _enter_window(self, batch_idx: int, is_last: bool) -> bool:
+        """Begin a window where it is due. Returns whether the batch ends one."""
+        position = batch_idx % self._window
+        if position == 0:
+            self._zeroed = self._has_gradients = False
+            self._divisor = min(self._window, self._num_batches - batch_idx)
+        return is_last or position == self._window - 1
+
     def _forward_backward(self, batch: Any, batch_idx: int) -> Any:
         hooks = self._hooks
         outputs = hooks.training_step(batch, batch_idx)  # type: ignore[misc]
         loss = outputs if isinstance(outputs, Tensor) else self._loss_of(outputs)
-        self._loss = loss
+        if self._with_closure:
+            self._loss = loss
         if loss is None:
             return outputs
         if not self._zeroed:
@@ -167,7 +176,7 @@ class AutomaticOptimization:
                 f"{type(self._run.module).__qualname__}.optimizer_step. Pass it on: "
                 "`optimizer.step(closure=optimizer_closure)`."
             )
-        if self._stepped:
+        if self._stepped and self._has_gradients:
             self._progress.global_step += 1
         return outputs
 

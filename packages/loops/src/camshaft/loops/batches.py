@@ -61,10 +61,7 @@ def count_batches(loader: Iterable[Any], limit: int | float, argument: str) -> i
     Raises:
         ValueError: If a share is asked of a loader of unknown length, or amounts to less than one batch.
     """
-    try:
-        length: int | float = len(loader)  # type: ignore[arg-type]
-    except (TypeError, NotImplementedError):
-        length = UNKNOWN
+    length = _length(loader)
     if isinstance(limit, int):
         return min(length, limit)
     if limit == 1.0:
@@ -82,9 +79,10 @@ def count_batches(loader: Iterable[Any], limit: int | float, argument: str) -> i
 def numbered(loader: Iterable[Any], num_batches: int | float) -> Iterator[tuple[int, Any, bool]]:
     """Iterate over a loader's batches, each with its index and whether it is the last.
 
-    A loader of known length is read one batch at a time. Of a stream (a loader of unknown length, or over an
-    `IterableDataset`, whose length is an estimate) the next batch is read ahead, because there is no other way to know
-    the last.
+    A loader of known length is read one batch at a time; if it is taken whole it is run to its end, as a plain `for`
+    does, because what it does there (drawing from its own generator, say) matters to the next epoch. Of a stream (a
+    loader of unknown length, or over an `IterableDataset`, whose length is an estimate) the next batch is read ahead,
+    because there is no other way to know the last.
 
     Args:
         loader: The loader.
@@ -94,11 +92,14 @@ def numbered(loader: Iterable[Any], num_batches: int | float) -> Iterator[tuple[
         RuntimeError: If a loader of known length ends before its time, as it does when the dataset
             raises `StopIteration`.
     """
-    if num_batches == UNKNOWN or _is_stream(loader):
+    length = _length(loader)
+    if length == UNKNOWN or _is_stream(loader):
         yield from _read_ahead(loader if num_batches == UNKNOWN else islice(loader, int(num_batches)))
         return
     batch_idx = -1
-    for batch_idx, batch in enumerate(islice(loader, int(num_batches))):
+    for batch_idx, batch in enumerate(islice(loader, int(num_batches) + (num_batches == length))):
+        if batch_idx == num_batches:
+            return  # more than it promised
         yield batch_idx, batch, batch_idx + 1 == num_batches
     if batch_idx + 1 < num_batches:
         raise RuntimeError(
@@ -118,11 +119,18 @@ def _read_ahead(loader: Iterable[Any]) -> Iterator[tuple[int, Any, bool]]:
         batch, batch_idx = following, batch_idx + 1
 
 
+def _length(loader: Iterable[Any]) -> int | float:
+    try:
+        return len(loader)  # type: ignore[arg-type]
+    except (TypeError, NotImplementedError):
+        return UNKNOWN
+
+
 def _is_stream(loader: Iterable[Any]) -> bool:
     return isinstance(loader, DataLoader) and isinstance(loader.dataset, IterableDataset)
 
 
-def set_epoch(loader: Iterable[Any], epoch: int) -> None:
+def set_epoch(loader: Iterable[Any] | None, epoch: int) -> None:
     """Tell samplers that shuffle by epoch which one begins."""
     for sampler in (getattr(loader, "sampler", None), getattr(loader, "batch_sampler", None)):
         if callable(getattr(sampler, "set_epoch", None)):

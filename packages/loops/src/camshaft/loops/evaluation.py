@@ -94,40 +94,51 @@ class EvaluationLoop:
         Returns:
             The loop's result.
         """
-        hooks, metrics = self.stage_hooks(run), run.metrics
+        hooks = self.stage_hooks(run)
         outer_stage, outer_batch_idx = run.stage, run.batch_idx
         run.stage, run.batch_idx = self.stage, None
         modes = ModuleModes(run.module)
-        if hooks.model_eval is not None:
-            hooks.model_eval()
-        else:
-            run.module.eval()
-        with torch.inference_mode() if self.inference_mode else torch.no_grad():
-            if metrics is not None:
-                metrics.start_epoch(self.stage, len(self.loaders))
-            hooks.start()
-            hooks.epoch_start()
-            for dataloader_idx, loader in enumerate(self.loaders):
-                limit = (num_batches or self.num_batches)[dataloader_idx]
-                self._run_loader(run, hooks, loader, limit, dataloader_idx)
-            run.batch_idx = None
-            if metrics is not None:
-                metrics.moment = "epoch"
-            hooks.epoch_end()
-            logged: list[dict[str, float]] = [{} for _ in self.loaders]
-            if metrics is not None and discard:
-                metrics.discard()
-            elif metrics is not None:
-                logged = metrics.end_epoch()
-            if metrics is not None:
-                metrics.moment = None
-            hooks.end()
-        if hooks.model_train is not None:
-            hooks.model_train()
-        else:
-            modes.restore()
+        try:
+            if hooks.model_eval is not None:
+                hooks.model_eval()
+            else:
+                run.module.eval()
+            with torch.inference_mode() if self.inference_mode else torch.no_grad():
+                logged = self._run_loaders(run, hooks, num_batches or self.num_batches, discard)
+            if hooks.model_train is not None:
+                hooks.model_train()
+            else:
+                modes.restore()
+        except BaseException:
+            modes.restore()  # also of submodules that were added after the run had begun
+            raise
         run.stage, run.batch_idx = outer_stage, outer_batch_idx
         return self.result(logged)
+
+    def _run_loaders(
+        self, run: Run, hooks: StageHooks, num_batches: list[int | float], discard: bool
+    ) -> list[dict[str, float]]:
+        """Run every loader once. Returns what was logged, per loader."""
+        metrics = run.metrics
+        if metrics is not None:
+            metrics.start_epoch(self.stage, len(self.loaders))
+        hooks.start()
+        hooks.epoch_start()
+        for dataloader_idx, loader in enumerate(self.loaders):
+            self._run_loader(run, hooks, loader, num_batches[dataloader_idx], dataloader_idx)
+        run.batch_idx = None
+        if metrics is not None:
+            metrics.moment = "epoch"
+        hooks.epoch_end()
+        logged: list[dict[str, float]] = [{} for _ in self.loaders]
+        if metrics is not None and discard:
+            metrics.discard()
+        elif metrics is not None:
+            logged = metrics.end_epoch()
+        if metrics is not None:
+            metrics.moment = None
+        hooks.end()
+        return logged
 
     def _run_loader(
         self, run: Run, hooks: StageHooks, loader: Iterable[Any], limit: int | float, dataloader_idx: int
@@ -153,5 +164,5 @@ def check_limit(argument: str, limit: int | float) -> None:
     action = "Pass a number of batches (int) or a share of them (float)."
     if isinstance(limit, bool) or not isinstance(limit, (int, float)):
         raise TypeError(must_be(argument, "an int or a float", limit, "the loop", action))
-    if limit < 0 or (isinstance(limit, float) and limit > 1.0):
+    if not limit >= 0 or (isinstance(limit, float) and limit > 1.0):  # so worded that it refuses NaN as well
         raise ValueError(must_be(argument, "at least 0, and at most 1.0 as a float", limit, "the loop", action))

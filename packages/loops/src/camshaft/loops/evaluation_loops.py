@@ -122,6 +122,7 @@ class PredictLoop(EvaluationLoop):
         predictions, self._predictions = self._predictions, []
         if not self.return_predictions:
             return None
+        predictions += [[] for _ in self.loaders[len(predictions) :]]
         return predictions[0] if len(predictions) == 1 else predictions
 
 

@@ -95,21 +95,26 @@ class FitLoop:
     def run(self, run: Run) -> None:
         """Train until a limit is reached or something sets `should_stop`. Collective.
 
-        Hooks: train_dataloader, val_dataloader, configure_optimizers, on_fit_start, on_sanity_check_start, those of validation, on_sanity_check_end,
-        on_train_start, those of the epochs, on_train_end, on_fit_end.
+        Hooks: train_dataloader, val_dataloader, configure_optimizers, on_fit_start, on_sanity_check_start, those of
+        validation, on_sanity_check_end, on_train_start, those of the epochs, on_train_end, on_fit_end.
         """
-        mode = self._set_up(run)
-        if mode is not None:
-            run.defers_saves = True
-            try:
+        mode: OptimizationMode | None = None
+        run.defers_saves = True
+        try:
+            mode = self._set_up(run)
+            if mode is not None:
                 epoch = self._start(run, mode)
+                is_first = True
                 while not self._is_done():
-                    self._start_epoch(run)
+                    self._start_epoch(run, is_first)
+                    is_first = False
                     is_complete = epoch.run()
                     self._end_epoch(run, is_complete)
                 self._end(run)
-            finally:
-                run.defers_saves = False
+            run.save_point()
+        finally:
+            run.defers_saves = False
+            if mode is not None:
                 mode.close()
         run.hooks.on_fit_end()
 
@@ -125,13 +130,14 @@ class FitLoop:
         return self._optimization_mode(run) if self.num_batches and not self._is_done() else None
 
     def _start(self, run: Run, mode: OptimizationMode) -> TrainingEpoch:
+        assert self.loader is not None
         self._schedulers = SchedulerSteps(run, self.optimization.schedulers)
         self._batches = TrainingEpoch(
             run,
             self.progress,
             mode,
             self._schedulers,
-            loader=self.loader or (),
+            loader=self.loader,
             num_batches=self.num_batches,
             validation_due=self._validation_due,
             validate=lambda: self._validate(run),
@@ -151,14 +157,13 @@ class FitLoop:
         if run.metrics is not None:
             run.metrics.moment = None
         run.hooks.on_train_end()
-        run.save_point()
         run.stage = None
 
-    def _start_epoch(self, run: Run) -> None:
+    def _start_epoch(self, run: Run, is_first: bool) -> None:
         run.epoch, run.batch_idx = self.progress.current_epoch, None
         self.progress.num_batches = 0
-        set_epoch(self.loader or (), self.progress.current_epoch)
-        if run.metrics is not None:
+        set_epoch(self.loader, self.progress.current_epoch)
+        if run.metrics is not None and not is_first:  # what `on_train_start` logs belongs to the first epoch
             run.metrics.start_epoch("train")
         run.hooks.on_train_epoch_start()
         if run.metrics is not None:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from functools import partial
 from typing import Any, Protocol
 
@@ -47,7 +46,7 @@ def run_verb(run: Run, loop: Loop) -> Any:
     """
     run.resolve_hooks(loop.required)
     hooks = run.hooks
-    with guarded(run):
+    with Guard(run):
         hooks.prepare_data()
         hooks.setup(run.verb)
         hooks.configure_sharded_model()
@@ -58,30 +57,46 @@ def run_verb(run: Run, loop: Loop) -> Any:
         return loop.run(run)
 
 
-@contextmanager
-def guarded(run: Run) -> Iterator[None]:
-    """Tear a run down once at its end; on an error, restore the modes and tell everybody first.
+class Guard:
+    """Tears a run down once at its end; on an error, restores the modes and tells everybody first.
 
     Every `on_exception` and every `teardown` runs once, even if others raise; what they raise is noted on the original
-    error. Gradient mode is restored always; each submodule's train/eval mode if anything raised.
+    error. Gradient mode is restored always; each submodule's train/eval mode if anything raised. It is a class, because
+    a generator would turn a `StopIteration` that `teardown` raises into another error.
+
+    Args:
+        run: The run, with its hooks resolved.
     """
-    modes = ModuleModes(run.module)
-    grad_enabled = torch.is_grad_enabled()
-    torn_down = False
-    try:
+
+    def __init__(self, run: Run) -> None:
+        self._run = run
+        self._modes = ModuleModes(run.module)
+        self._grad_enabled = torch.is_grad_enabled()
+
+    def __enter__(self) -> None:
         torch.set_grad_enabled(True)
-        yield
-        torn_down = True
-        _tear_down(run)
-    except BaseException as error:
-        torch.set_grad_enabled(grad_enabled)
-        modes.restore()
-        _attempt(error, "on_exception", partial(run.hooks.on_exception, error))
-        if not torn_down:
-            _attempt(error, "teardown", partial(_tear_down, run))
-        raise
-    finally:
-        torch.set_grad_enabled(grad_enabled)
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: object) -> None:
+        try:
+            if error is None:
+                self._tear_down()
+            else:
+                self._report(error)
+                _attempt(error, "teardown", partial(_tear_down, self._run))
+        finally:
+            torch.set_grad_enabled(self._grad_enabled)
+
+    def _tear_down(self) -> None:
+        try:
+            _tear_down(self._run)
+        except BaseException as error:
+            self._report(error)
+            raise
+
+    def _report(self, error: BaseException) -> None:
+        torch.set_grad_enabled(self._grad_enabled)
+        self._modes.restore()
+        _attempt(error, "on_exception", partial(self._run.hooks.on_exception, error))
 
 
 def _tear_down(run: Run) -> None:

@@ -93,7 +93,7 @@ class Run:
         return f"{self.verb}, {stage}epoch {self.epoch}{batch}, rank {self.strategy.global_rank}"
 
     def request_save(self, request: SaveRequest) -> None:
-        """Ask for a checkpoint: while batches run it waits for the next save point, otherwise it is written at once."""
+        """Ask for a checkpoint: while fit trains it waits for the next save point, otherwise it is written at once."""
         self.save_requests.append(request)
         if not self.defers_saves:
             self.save_point()

@@ -7,6 +7,7 @@ from typing import Any, Protocol
 
 from torch import Tensor
 
+from camshaft.hooks_core.dispatch import nobody
 from camshaft.hooks_core.spec import SKIP_EPOCH
 from camshaft.loops.batches import batch_mover, numbered
 from camshaft.loops.progress import FitProgress
@@ -91,7 +92,9 @@ class TrainingEpoch:
             is_update = progress.global_step != step_before
             if is_update and schedulers.after_update:
                 schedulers.step("step", progress.global_step, monitored=False)
-            hooks.on_train_batch_end(_detached(outputs), batch, batch_idx)
+            if hooks.on_train_batch_end is not nobody:
+                hooks.on_train_batch_end(_detached(outputs), batch, batch_idx)
+            outputs = None  # lets go of the graph before the next one is built
             progress.num_batches += 1
             progress.total_batches += 1
             if metrics is not None:

@@ -36,14 +36,14 @@ def tree(title: str, node: Node, *, era: str | None = None, catalogue: Catalogue
     Args:
         title: The first line.
         node: The life cycle.
-        era: The era whose parameters and receivers are shown; None for today's.
+        era: The era whose receivers are shown; None for today's.
         catalogue: The hooks.
 
     Returns:
         Lines of text. A hook's receivers stand in brackets, in the order in which they are called.
     """
     lines = list(_lines(_rows(node, era, catalogue), ""))
-    width = max((len(text) for text, _ in lines), default=0)
+    width = max((len(text) for text, beside in lines if beside), default=0)
     return "\n".join([title, *(f"{text:{width}}{_GAP}{rest}".rstrip() if rest else text for text, rest in lines)])
 
 
@@ -57,11 +57,6 @@ def receivers_in_words(spec: HookSpec, era: str | None = None) -> list[str]:
         words[0] = "callbacks that do not monitor"
         words.append("callbacks that monitor")
     return words
-
-
-def signature(spec: HookSpec, era: str | None = None) -> str:
-    """A hook as a call, with the parameters that a module gets."""
-    return f"{spec.name}({', '.join(spec.parameters_in(era))})"
 
 
 def _lines(rows: Sequence[_Row], indent: str) -> list[tuple[str, str]]:
@@ -110,5 +105,5 @@ def _under(label: str, rows: list[_Row]) -> list[_Row]:
 
 def _hook(spec: HookSpec, era: str | None) -> _Row:
     words = receivers_in_words(spec, era)
-    row = _Row(signature(spec, era), " ".join(f"[{word}]" for word in words))
+    row = _Row(f"{spec.name}()", " ".join(f"[{word}]" for word in words))
     return row.noted("SPECIAL CASE") if len(words) > len(spec.receivers_in(era)) else row

@@ -1,0 +1,50 @@
+"""A metric sink that writes down what loops tell it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from torch import Tensor
+
+
+class RecordingSink:
+    """Every call and every change of `moment`, in order, as words; values to monitor are set by the test."""
+
+    def __init__(self, **values: Tensor) -> None:
+        self.calls: list[str] = []
+        self.values = values
+        self.batch: Any = None
+        self.dataloader_idx = 0
+        self._moment: Any = None
+
+    @property
+    def moment(self) -> Any:
+        return self._moment
+
+    @moment.setter
+    def moment(self, moment: Any) -> None:
+        self._moment = moment
+        self.calls.append(f"moment {moment}")
+
+    @property
+    def callback_metrics(self) -> Mapping[str, Tensor]:
+        return self.values
+
+    def start_epoch(self, stage: str, num_dataloaders: int = 1) -> None:
+        self.calls.append(f"start_epoch {stage} {num_dataloaders}")
+        self._moment = "epoch"
+
+    def enter(self, stage: str, moment: Any) -> None:
+        self.calls.append(f"enter {stage} {moment}")
+        self._moment = moment
+
+    def end_train_batch(self, is_update: bool) -> None:
+        self.calls.append(f"end_train_batch {is_update}")
+
+    def end_epoch(self) -> list[dict[str, float]]:
+        self.calls.append("end_epoch")
+        return [{"logged": 1.0}]
+
+    def discard(self) -> None:
+        self.calls.append("discard")

@@ -1,0 +1,141 @@
+"""What `configure_optimizers` may return."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.optim import LBFGS, SGD, Adam
+from torch.optim.lr_scheduler import ExponentialLR, ReduceLROnPlateau, StepLR
+
+from camshaft.loops.optimizers import LRSchedulerConfig, needs_closure, read_configuration
+
+
+def optimizer(**settings: Any) -> SGD:
+    return SGD([nn.Parameter(torch.ones(1))], lr=0.1, **settings)
+
+
+ONE, TWO = optimizer(), optimizer()
+FIRST, SECOND = StepLR(ONE, 1), ExponentialLR(TWO, 0.9)
+
+
+@pytest.mark.parametrize(
+    ("returned", "optimizers", "schedulers"),
+    [
+        (None, [], []),
+        (ONE, [ONE], []),
+        ([ONE], [ONE], []),
+        ((ONE, TWO), [ONE, TWO], []),
+        ([], [], []),
+        (([ONE], [FIRST]), [ONE], [FIRST]),
+        ([[ONE, TWO], [FIRST, SECOND]], [ONE, TWO], [FIRST, SECOND]),
+        (([ONE], []), [ONE], []),
+        (([ONE, TWO], [{"scheduler": SECOND}]), [ONE, TWO], [SECOND]),
+        ({"optimizer": ONE}, [ONE], []),
+        ({"optimizer": ONE, "lr_scheduler": None}, [ONE], []),
+        ({"optimizer": ONE, "lr_scheduler": FIRST}, [ONE], [FIRST]),
+        ({"optimizer": ONE, "lr_scheduler": {"scheduler": FIRST, "interval": "step"}}, [ONE], [FIRST]),
+        ([{"optimizer": ONE, "lr_scheduler": FIRST}, {"optimizer": TWO}], [ONE, TWO], [FIRST]),
+        (({"optimizer": ONE}, {"optimizer": TWO, "lr_scheduler": SECOND}), [ONE, TWO], [SECOND]),
+    ],
+)
+def test_every_accepted_form(returned: Any, optimizers: list[Any], schedulers: list[Any]) -> None:
+    configuration = read_configuration(returned)
+    assert configuration.optimizers == optimizers
+    assert [config.scheduler for config in configuration.schedulers] == schedulers
+
+
+@pytest.mark.parametrize(
+    ("returned", "message"),
+    [
+        (3, "`return value` must be an optimizer, a list of optimizers, .* but got 3 .int. in configure_optimizers"),
+        ("sgd", "`return value` must be an optimizer"),
+        (nn.Linear(1, 1), "`return value` must be an optimizer"),
+        ([ONE, 3], "`return value` must be an optimizer, .* but got 3"),
+        ([ONE, FIRST], "`return value` must be an optimizer, .* but got <torch.optim.lr_scheduler.StepLR"),
+        ([[ONE, 3], []], "`return value` must be an optimizer, .* but got 3"),
+        ({"lr_scheduler": FIRST}, r"must be a dictionary with the keys 'optimizer' .* but got \['lr_scheduler'\]"),
+        (
+            {"optimizer": ONE, "monitor": "x"},
+            r"must be a dictionary with .* but got \['monitor', 'optimizer'\]",
+        ),
+        ({"optimizer": 3}, "`return value` must be an optimizer, .* but got 3"),
+        ([{"optimizer": ONE}, TWO], "`return value` must be an optimizer, .* but got {'optimizer'"),
+        (([ONE], [3]), r"`lr_scheduler` must be a learning-rate scheduler \(with `step`.* but got 3"),
+        (
+            {"optimizer": ONE, "lr_scheduler": "step"},
+            "`lr_scheduler` must be a learning-rate .* but got 'step'",
+        ),
+        (
+            {"optimizer": ONE, "lr_scheduler": {"interval": "step"}},
+            r"`lr_scheduler` must be a dictionary with 'scheduler' and any of frequency, .* but got \['interval'\]",
+        ),
+        (
+            {"optimizer": ONE, "lr_scheduler": {"scheduler": FIRST, "every": 2}},
+            r"`lr_scheduler` must be a dictionary with 'scheduler' and any of frequency, .*, but got",
+        ),
+    ],
+)
+def test_every_other_form_is_refused(returned: Any, message: str) -> None:
+    with pytest.raises(TypeError, match=message):
+        read_configuration(returned)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"interval": "batch"}, "`interval` must be 'epoch' or 'step', but got 'batch'"),
+        ({"frequency": 0}, "`frequency` must be a positive int, but got 0"),
+        ({"frequency": 1.5}, r"`frequency` must be a positive int, but got 1\.5"),
+    ],
+)
+def test_settings_of_a_scheduler_that_make_no_sense_are_refused(settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        read_configuration({"optimizer": ONE, "lr_scheduler": {"scheduler": FIRST, **settings}})
+
+
+def test_a_scheduler_on_plateau_needs_to_know_what_it_monitors() -> None:
+    plateau = ReduceLROnPlateau(ONE)
+    with pytest.raises(ValueError, match="`monitor` must be the name of a logged value, but got None"):
+        read_configuration({"optimizer": ONE, "lr_scheduler": plateau})
+    config = {"scheduler": plateau, "monitor": "val_loss"}
+    assert read_configuration(([ONE], [config])).schedulers[0].monitor == "val_loss"
+
+
+def test_defaults_of_a_scheduler() -> None:
+    config = LRSchedulerConfig(FIRST)
+    assert (config.interval, config.frequency, config.monitor, config.strict, config.name) == (
+        "epoch", 1, None, True, None,
+    )  # fmt: skip
+
+
+def test_any_object_that_behaves_as_a_scheduler_is_one() -> None:
+    class Own:
+        def step(self) -> None:
+            pass
+
+        def state_dict(self) -> dict[str, Any]:
+            return {}
+
+    own = Own()
+    assert read_configuration(([ONE], [own])).schedulers[0].scheduler is own
+
+
+def test_only_optimizers_whose_closure_is_required_need_one() -> None:
+    parameters = [nn.Parameter(torch.ones(1))]
+    assert needs_closure(LBFGS(parameters))
+    assert not needs_closure(SGD(parameters, lr=0.1))
+    adam = Adam(parameters)
+    StepLR(adam, 1)  # it wraps `step`
+    assert not needs_closure(adam)
+    lbfgs = LBFGS(parameters)
+    StepLR(lbfgs, 1)
+    assert needs_closure(lbfgs)
+
+    class WithoutClosure(SGD):
+        def step(self) -> None:  # type: ignore[override]
+            pass
+
+    assert not needs_closure(WithoutClosure(parameters, lr=0.1))
