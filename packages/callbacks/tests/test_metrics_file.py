@@ -4,12 +4,13 @@ import csv
 import os
 import tempfile
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from camshaft.callbacks import metrics_file
 from camshaft.callbacks.metrics_file import MetricsFile
 
 NAMES = st.sampled_from(["loss", "val/loss", "a,b", 'quo"te', " space", "ä", ""])
@@ -64,16 +65,19 @@ def test_a_failed_append_leaves_the_file_and_can_be_repeated(
 ) -> None:
     file = MetricsFile(tmp_path / "m.csv")
     file.append([{"loss": 1.0}])
-    sync, before = os.fsync, (tmp_path / "m.csv").read_text()
+    before = (tmp_path / "m.csv").read_text()
 
-    def fail(descriptor: int) -> None:
+    def fail(file: TextIO, *_: object) -> None:
+        file.write("half a l")
+        file.flush()
         raise OSError("disk full")
 
-    monkeypatch.setattr(os, "fsync", fail)
+    write = metrics_file._write
+    monkeypatch.setattr(metrics_file, "_write", fail)
     with pytest.raises(OSError, match="disk full"):
         file.append([row])
     assert (tmp_path / "m.csv").read_text() == before
-    monkeypatch.setattr(os, "fsync", sync)
+    monkeypatch.setattr(metrics_file, "_write", write)
     file.append([row])
     assert [one["loss"] for one in read(tmp_path / "m.csv")] == ["1.0", "2.0"]
     assert os.listdir(tmp_path) == ["m.csv"]

@@ -30,7 +30,7 @@ class MetricsFile:
         self._is_open = False
 
     def append(self, rows: Sequence[Row]) -> None:
-        """Add rows; they are on the disk when this returns. On an error the file is as it was.
+        """Add rows; they outlive this process when this returns. On an error the file is as it was.
 
         Raises:
             OSError: If the file cannot be written.
@@ -46,7 +46,7 @@ class MetricsFile:
             size = file.tell()
             try:
                 _write(file, self.columns, rows)
-                _flush(file)
+                file.flush()  # to the operating system: a killed process loses nothing, and training waits for no disk
             except BaseException:
                 os.truncate(self.path, size)
                 raise
@@ -70,7 +70,8 @@ class MetricsFile:
                 if self.columns:
                     with self.path.open(newline="", encoding="utf-8") as old:
                         _write(file, columns, csv.DictReader(old))
-                _flush(file)
+                    file.flush()
+                    os.fsync(file.fileno())  # before the rename, or a power cut could lose the rows that were there
             os.replace(fresh, self.path)
         finally:
             fresh.unlink(missing_ok=True)
@@ -79,8 +80,3 @@ class MetricsFile:
 
 def _write(file: TextIO, columns: list[str], rows: Iterable[Mapping[str, Any]]) -> None:
     csv.DictWriter(file, columns, restval="", lineterminator="\n").writerows(rows)
-
-
-def _flush(file: TextIO) -> None:
-    file.flush()
-    os.fsync(file.fileno())

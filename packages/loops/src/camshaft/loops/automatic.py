@@ -7,6 +7,7 @@ from typing import Any
 from torch import Tensor
 from torch.optim import Optimizer
 
+from camshaft.hooks_core.dispatch import nobody
 from camshaft.hooks_core.messages import must_be
 from camshaft.loops.optimizers import needs_closure
 from camshaft.loops.progress import FitProgress
@@ -50,7 +51,13 @@ class AutomaticOptimization:
         self._window = accumulate_grad_batches
         self._clip_val = gradient_clip_val
         self._clip_algorithm = gradient_clip_algorithm
-        self._clips = gradient_clip_val is not None or run.hooks.configure_gradient_clipping is not None
+        self._backward = run.hooks.backward or run.strategy.backward
+        self._has_work_before_update = (
+            accumulate_grad_batches != 1
+            or gradient_clip_val is not None
+            or run.hooks.configure_gradient_clipping is not None
+            or run.hooks.on_before_optimizer_step is not nobody
+        )
         self._with_closure = run.hooks.optimizer_step is not None or needs_closure(optimizer)
         self._zeroed = False
         self._has_gradients = False
@@ -95,7 +102,8 @@ class AutomaticOptimization:
             return self._update_with_closure(batch, batch_idx, is_last)
         outputs = self._forward_backward(batch, batch_idx)
         if ends_window and self._has_gradients:
-            self._before_update(batch_idx, is_last)
+            if self._has_work_before_update:
+                self._before_update(batch_idx, is_last)
             self._strategy.optimizer_step(self._optimizer)
             self._progress.global_step += 1
         return outputs
@@ -120,17 +128,17 @@ class AutomaticOptimization:
             self._zero_gradients(batch_idx)
         if self._divisor != 1:
             loss = loss / self._divisor
-        hooks.on_before_backward(loss)
-        if hooks.backward is not None:
-            hooks.backward(loss)
-        else:
-            self._strategy.backward(loss)
+        if hooks.on_before_backward is not nobody:
+            hooks.on_before_backward(loss)
+        self._backward(loss)
         self._has_gradients = True
-        hooks.on_after_backward()
+        if hooks.on_after_backward is not nobody:
+            hooks.on_after_backward()
         return outputs
 
     def _zero_gradients(self, batch_idx: int) -> None:
-        self._hooks.on_before_zero_grad(self._optimizer)
+        if self._hooks.on_before_zero_grad is not nobody:
+            self._hooks.on_before_zero_grad(self._optimizer)
         if self._hooks.optimizer_zero_grad is not None:
             self._hooks.optimizer_zero_grad(self._progress.current_epoch, batch_idx, self._optimizer)
         else:
@@ -141,8 +149,6 @@ class AutomaticOptimization:
         if is_last and self._window != 1:
             self._average_over_real_length(batch_idx % self._window + 1)
         self._hooks.on_before_optimizer_step(self._optimizer)
-        if not self._clips:
-            return
         if self._hooks.configure_gradient_clipping is not None:
             self._hooks.configure_gradient_clipping(self._optimizer, self._clip_val, self._clip_algorithm)
         elif self._clip_val is not None:

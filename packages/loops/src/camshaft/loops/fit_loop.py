@@ -70,7 +70,6 @@ class FitLoop:
         self.gradient_clip_val = gradient_clip_val
         self.gradient_clip_algorithm = gradient_clip_algorithm or "norm"
         self.progress = FitProgress()
-        self.should_stop = False
         self.sanity_checking = False
         self.num_batches: int | float = 0
         self.optimization = Optimization([], [])
@@ -79,6 +78,15 @@ class FitLoop:
         self._schedulers: SchedulerSteps
         self._validates = False
         self._validation_interval: int | float = float("inf")
+
+    @property
+    def should_stop(self) -> bool:
+        """Whether training is to stop at the next opportunity; set it to true from anywhere."""
+        return self.progress.should_stop
+
+    @should_stop.setter
+    def should_stop(self, value: bool) -> None:
+        self.progress.should_stop = value
 
     @property
     def is_last_batch(self) -> bool:
@@ -120,7 +128,7 @@ class FitLoop:
 
     def _set_up(self, run: Run) -> OptimizationMode | None:
         """Configure, load and restore. Returns how batches become updates, or None if there is nothing to train."""
-        self.should_stop = False
+        self.progress.should_stop = False
         self._load(run)
         self.optimization = self._configure_optimizers(run)
         run.hooks.on_fit_start()
@@ -139,9 +147,11 @@ class FitLoop:
             self._schedulers,
             loader=self.loader,
             num_batches=self.num_batches,
+            validates=self._validates,
             validation_due=self._validation_due,
             validate=lambda: self._validate(run),
-            is_done=self._is_done_inside_epoch,
+            step_limit=self.limits.step_limit,
+            may_stop=self._may_stop,
         )
         if run.checkpoint is None:
             self._sanity_check(run)
@@ -284,12 +294,10 @@ class FitLoop:
         return self.is_last_batch or ((run.batch_idx or 0) + 1) % self.accumulate_grad_batches == 0
 
     def _validation_due(self, batch_idx: int, is_last: bool) -> bool:
-        if not self._validates:
-            return False
         every = self.limits.check_val_every_n_epoch
         if every is not None and (self.progress.current_epoch + 1) % every:
             return False
-        if self.should_stop and self._may_stop():
+        if self.progress.should_stop and self._may_stop():
             return True
         if self._validation_interval == float("inf"):
             return is_last
@@ -298,11 +306,12 @@ class FitLoop:
 
     def _is_done(self) -> bool:
         """Whether no further epoch is to begin."""
-        return self.progress.current_epoch >= self.limits.epoch_limit or self._is_done_inside_epoch()
-
-    def _is_done_inside_epoch(self) -> bool:
-        """Whether no further batch is to begin."""
-        return self.progress.global_step >= self.limits.step_limit or (self.should_stop and self._may_stop())
+        progress, limits = self.progress, self.limits
+        return (
+            progress.current_epoch >= limits.epoch_limit
+            or progress.global_step >= limits.step_limit
+            or (progress.should_stop and self._may_stop())
+        )
 
     def _may_stop(self) -> bool:
         """Whether `should_stop` is obeyed already."""

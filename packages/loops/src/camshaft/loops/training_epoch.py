@@ -35,9 +35,11 @@ class TrainingEpoch:
         schedulers: The learning-rate schedulers.
         loader: The training data.
         num_batches: How many batches an epoch has; infinite if unknown.
+        validates: Whether there is any validation.
         validation_due: Given a batch's index and whether it is the last: whether to validate after it.
         validate: Runs validation.
-        is_done: Whether training is to end, asked after each batch.
+        step_limit: The largest number of updates.
+        may_stop: Whether `progress.should_stop` is obeyed already.
     """
 
     def __init__(
@@ -49,9 +51,11 @@ class TrainingEpoch:
         *,
         loader: Iterable[Any],
         num_batches: int | float,
+        validates: bool,
         validation_due: Callable[[int, bool], bool],
         validate: Callable[[], None],
-        is_done: Callable[[], bool],
+        step_limit: float,
+        may_stop: Callable[[], bool],
     ) -> None:
         self._run = run
         self._progress = progress
@@ -59,9 +63,11 @@ class TrainingEpoch:
         self._schedulers = schedulers
         self._loader = loader
         self._num_batches = num_batches
+        self._validates = validates
         self._validation_due = validation_due
         self._validate = validate
-        self._is_done = is_done
+        self._step_limit = step_limit
+        self._may_stop = may_stop
         self._move = batch_mover(run)
         self.is_last_batch = False
 
@@ -76,7 +82,7 @@ class TrainingEpoch:
             end before its last batch.
         """
         run, progress, metrics = self._run, self._progress, self._run.metrics
-        hooks, schedulers, move = run.hooks, self._schedulers, self._move
+        hooks, schedulers, move, step_limit = run.hooks, self._schedulers, self._move, self._step_limit
         self.is_last_batch = False
         for batch_idx, batch, is_last in numbered(self._loader, self._num_batches):
             run.batch_idx = batch_idx
@@ -85,7 +91,7 @@ class TrainingEpoch:
                 batch = move(batch, 0)
             if metrics is not None:
                 metrics.batch = batch
-            if hooks.on_train_batch_start(batch, batch_idx) == SKIP_EPOCH:
+            if hooks.on_train_batch_start is not nobody and hooks.on_train_batch_start(batch, batch_idx) == SKIP_EPOCH:
                 return True
             step_before = progress.global_step
             outputs = self._optimization.run_batch(batch, batch_idx, is_last)
@@ -99,11 +105,11 @@ class TrainingEpoch:
             progress.total_batches += 1
             if metrics is not None:
                 metrics.end_train_batch(is_update)
-            if self._validation_due(batch_idx, is_last):
+            if self._validates and self._validation_due(batch_idx, is_last):
                 self._validate()
             if is_update and schedulers.after_update_monitored:
                 schedulers.step("step", progress.global_step, monitored=True)
-            if self._is_done():
+            if progress.global_step >= step_limit or (progress.should_stop and self._may_stop()):
                 return is_last
             if run.save_requests and not is_last:
                 run.save_point()

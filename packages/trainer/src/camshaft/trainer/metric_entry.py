@@ -135,7 +135,7 @@ class Entry:
         if is_metric(value):
             rule = "a number or a tensor as at first"
             raise TypeError(must_be("value", rule, value, f"log({self.name!r})", "Log it under another name."))
-        return self.kept.keep(value)
+        return kept.keep(value)
 
     @property
     def last_value(self) -> Value | None:
@@ -188,17 +188,17 @@ class MetricEntry(Entry):
         Raises:
             ValueError: If it is another metric than at first, or has no value for the batch.
         """
-        where = f"log({self.name!r})"
         if value is not self._metric:
             rule = "the same metric in every call of an epoch"
-            raise ValueError(must_be("value", rule, value, where, "Log it under another name."))
+            raise ValueError(must_be("value", rule, value, f"log({self.name!r})", "Log it under another name."))
         if not self.options.on_step:
             return None
         of_batch = getattr(self._metric, "_forward_cache", None)
         if of_batch is None:
             action = "Call `metric(...)` instead of `metric.update(...)`, or log with on_step=False, on_epoch=True."
-            raise ValueError(must_be("value", "a metric that was called with the batch", value, where, action))
-        return self.kept.keep(of_batch)
+            rule = "a metric that was called with the batch"
+            raise ValueError(must_be("value", rule, value, f"log({self.name!r})", action))
+        return super().keep(of_batch)
 
     def epoch_value(self) -> Value | None:
         """What the metric computes of all its batches."""
