@@ -169,3 +169,19 @@ def test_a_share_of_a_loader_of_unknown_length_is_refused() -> None:
     message = "`limit_val_batches` must be 1.0 or an int for a loader of unknown length, but got 0.5"
     with pytest.raises(ValueError, match=message):
         BareTrainer(Net()).verb("validate", ValidationLoop(limit_batches=0.5), Unsized(make_batches(2)))
+
+
+def test_validation_inside_fit_makes_no_inference_tensors_that_training_could_not_use() -> None:
+    class Keeping(Net):
+        kept: Any = None
+
+        def validation_step(self, batch: Any, batch_idx: int) -> Any:
+            assert not torch.is_grad_enabled()
+            self.kept = self(batch[0])
+
+        def training_step(self, batch: Any, batch_idx: int) -> Any:
+            loss = self.loss(batch)
+            return loss if self.kept is None else loss * self.kept.sum()
+
+    trainer = BareTrainer(Keeping(), max_epochs=1, num_sanity_val_steps=1, val_check_interval=1)
+    assert trainer.fit(Sized(make_batches(2)), Sized(make_batches(1))).global_step == 2

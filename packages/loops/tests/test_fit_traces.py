@@ -67,8 +67,6 @@ def plans(draw: Any) -> Plan:
     optimization = draw(st.sampled_from(["automatic", "automatic", "automatic", "manual", "none"]))
     accumulate = draw(st.integers(1, 3)) if optimization != "manual" else 1
     overrides = draw(st.frozensets(st.sampled_from(FIT_OVERRIDES)))
-    if accumulate > 1:
-        overrides -= {"on_validation_model_zero_grad"}  # not called while gradients wait
     if optimization == "manual":
         overrides -= {"optimizer_step", "optimizer_zero_grad", "backward", "configure_gradient_clipping"}
     return Plan(
@@ -208,7 +206,7 @@ def test_every_fit_follows_the_life_cycle(plan: Plan) -> None:
     assert calls.count("setup") == calls.count("teardown") == 1
 
 
-def test_gradients_that_wait_for_an_update_are_not_zeroed_before_validation() -> None:
+def test_an_override_is_not_asked_to_zero_gradients_that_wait_for_an_update() -> None:
     module, calls = Net(), []
     module.on_validation_model_zero_grad = lambda: calls.append(trainer.progress.total_batches)
     trainer = BareTrainer(module, max_epochs=1, accumulate_grad_batches=2, val_check_interval=1)

@@ -187,5 +187,7 @@ def test_an_accumulation_window_of_two_batches_with_every_override() -> None:
     module, callback, trace = override(seeded(Net, configure), *OVERRIDES), After(), Trace()
     trace.record(callback, "callback", only=[hook for hook in hooks if hook.startswith("on_")])
     trace.record(module, "module", only=[hook for hook in hooks if "_batch_" not in hook])
-    BareTrainer(module, callbacks=[callback], max_epochs=1, accumulate_grad_batches=2).fit(Sized(make_batches(2)))
+    BareTrainer(module, callbacks=[callback], max_epochs=1, accumulate_grad_batches=2).fit(
+        Sized(make_batches(2)), Sized([])
+    )
     assert emissions(trace) == EXPECTED_WINDOW

@@ -30,17 +30,14 @@ def configure(module: Any) -> Any:
 
 
 class AtBatchEnds(Callback):
-    """Notes the weights and counters when each batch, with its validation, is over."""
+    """Notes the weights and counters when each batch is over."""
 
     def __init__(self) -> None:
         self.states: dict[int, Any] = {}
 
-    def note(self, trainer: Any) -> None:
-        self.states[trainer.progress.total_batches] = (weights(trainer.module), trainer.global_step)
-
     def on_train_batch_end(self, trainer: Any, module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
-        self.batch_number = trainer.progress.total_batches + 1  # the counter follows this hook
-        self.states[self.batch_number] = (weights(module), trainer.global_step)
+        batch_number = trainer.progress.total_batches + 1  # the counter follows this hook
+        self.states[batch_number] = (weights(module), trainer.global_step)
 
 
 @settings(max_examples=80, deadline=None)
@@ -183,6 +180,21 @@ def test_a_failure_to_write_is_raised_and_its_owner_is_not_told() -> None:
     with pytest.raises(OSError, match="the disk is full"):
         BareTrainer(seeded(), callbacks=[hooked(on_train_batch_end=ask)], max_epochs=1).fit(Sized(make_batches(2)))
     assert told == []
+
+
+def test_what_an_error_left_unwritten_is_not_written_later() -> None:
+    def fail(trainer: Any, *_: Any) -> None:
+        raise ValueError("on purpose")
+
+    callback = hooked(
+        on_train_batch_start=lambda trainer, *_: trainer.save_checkpoint("waiting"),
+        on_train_batch_end=fail,
+        on_exception=lambda trainer, *_: trainer.save_checkpoint("after the error"),
+    )
+    trainer = BareTrainer(seeded(), callbacks=[callback], max_epochs=1)
+    with pytest.raises(ValueError, match="on purpose"):
+        trainer.fit(Sized(make_batches(1)))
+    assert list(trainer.files) == ["after the error"]
 
 
 def test_a_run_that_cannot_write_says_so() -> None:

@@ -104,6 +104,26 @@ def test_a_scheduler_on_plateau_lowers_the_learning_rate() -> None:
     assert trainer.fit_loop.optimization.optimizers[0].param_groups[0]["lr"] == 0.25
 
 
+def test_of_two_by_update_only_the_one_that_monitors_waits_for_validation() -> None:
+    schedulers, order = [Counting(), Counting()], []
+
+    def configure(module: Any) -> Any:
+        monitored = {"scheduler": schedulers[0], "interval": "step", "monitor": "loss"}
+        return [sgd(module)], [monitored, {"scheduler": schedulers[1], "interval": "step"}]
+
+    schedulers[0].step = lambda metric: order.append("monitored")
+    schedulers[1].step = lambda: order.append("plain")
+    callback = hooked(
+        on_train_batch_end=lambda *_: order.append("batch end"), on_validation_end=lambda *_: order.append("validation")
+    )
+    sink = RecordingSink(loss=torch.tensor(1.0))
+    trainer = BareTrainer(
+        seeded(Net, configure), callbacks=[callback], metrics=sink, max_epochs=1, val_check_interval=2
+    )
+    trainer.fit(Sized(make_batches(2)), Sized(make_batches(1)))
+    assert order == ["plain", "batch end", "monitored", "plain", "batch end", "validation", "monitored"]
+
+
 def test_an_override_steps_in_its_place() -> None:
     class Own(Net):
         def lr_scheduler_step(self, scheduler: Any, metric: Any) -> None:

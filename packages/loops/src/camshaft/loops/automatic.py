@@ -60,7 +60,7 @@ class AutomaticOptimization:
         )
         self._with_closure = run.hooks.optimizer_step is not None or needs_closure(optimizer)
         self._zeroed = False
-        self._has_gradients = False
+        self.holds_gradients = False
         self._divisor: float = accumulate_grad_batches
         self._loss: Tensor | None = None
         self._stepped = False
@@ -95,24 +95,25 @@ class AutomaticOptimization:
         """
         ends_window = True
         if self._window == 1:
-            self._zeroed = self._has_gradients = False
+            self._zeroed = self.holds_gradients = False
         else:
             ends_window = self._enter_window(batch_idx, is_last)
         if ends_window and self._with_closure:
             return self._update_with_closure(batch, batch_idx, is_last)
         outputs = self._forward_backward(batch, batch_idx)
-        if ends_window and self._has_gradients:
+        if ends_window and self.holds_gradients:
             if self._has_work_before_update:
                 self._before_update(batch_idx, is_last)
             self._strategy.optimizer_step(self._optimizer)
             self._progress.global_step += 1
+            self.holds_gradients = False
         return outputs
 
     def _enter_window(self, batch_idx: int, is_last: bool) -> bool:
         """Begin a window where it is due. Returns whether the batch ends one."""
         position = batch_idx % self._window
         if position == 0:
-            self._zeroed = self._has_gradients = False
+            self._zeroed = self.holds_gradients = False
             self._divisor = min(self._window, self._num_batches - batch_idx)
         return is_last or position == self._window - 1
 
@@ -131,7 +132,7 @@ class AutomaticOptimization:
         if hooks.on_before_backward is not nobody:
             hooks.on_before_backward(loss)
         self._backward(loss)
-        self._has_gradients = True
+        self.holds_gradients = True
         if hooks.on_after_backward is not nobody:
             hooks.on_after_backward()
         return outputs
@@ -163,9 +164,9 @@ class AutomaticOptimization:
             nonlocal outputs, executed
             executed = True
             if self._window == 1:
-                self._zeroed = self._has_gradients = False
+                self._zeroed = self.holds_gradients = False
             outputs = self._forward_backward(batch, batch_idx)
-            if self._has_gradients:
+            if self.holds_gradients:
                 self._before_update(batch_idx, is_last)
             elif not self._zeroed:
                 self._zero_gradients(batch_idx)  # so that the step that follows has nothing to apply
@@ -182,8 +183,9 @@ class AutomaticOptimization:
                 f"{type(self._run.module).__qualname__}.optimizer_step. Pass it on: "
                 "`optimizer.step(closure=optimizer_closure)`."
             )
-        if self._stepped and self._has_gradients:
+        if self._stepped and self.holds_gradients:
             self._progress.global_step += 1
+        self.holds_gradients = False
         return outputs
 
     def _count_step(self, *_: Any) -> None:

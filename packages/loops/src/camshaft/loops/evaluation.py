@@ -34,7 +34,7 @@ class EvaluationLoop:
 
     Args:
         limit_batches: How much of each loader to take: an int is a number of batches, a float a share.
-        inference_mode: Whether to run under `torch.inference_mode`, else under `torch.no_grad`.
+        inference_mode: Whether to run under `torch.inference_mode`, else under `torch.no_grad`, as always inside fit.
 
     Raises:
         ValueError: If the limit is negative, or a share above 1.
@@ -103,7 +103,8 @@ class EvaluationLoop:
                 hooks.model_eval()
             else:
                 run.module.eval()
-            with torch.inference_mode() if self.inference_mode else torch.no_grad():
+            # a tensor of inference mode that the module kept could not be trained with afterwards
+            with torch.inference_mode() if self.inference_mode and run.verb != "fit" else torch.no_grad():
                 logged = self._run_loaders(run, hooks, num_batches or self.num_batches, discard)
             if hooks.model_train is not None:
                 hooks.model_train()

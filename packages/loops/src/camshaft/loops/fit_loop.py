@@ -121,6 +121,7 @@ class FitLoop:
                 self._end(run)
             run.save_point()
         finally:
+            run.save_requests.clear()  # after an error: what they waited for does not come any more
             run.defers_saves = False
             if mode is not None:
                 mode.close()
@@ -149,7 +150,7 @@ class FitLoop:
             num_batches=self.num_batches,
             validates=self._validates,
             validation_due=self._validation_due,
-            validate=lambda: self._validate(run),
+            validate=lambda: self._validate(run, mode),
             step_limit=self.limits.step_limit,
             may_stop=self._may_stop,
         )
@@ -281,17 +282,15 @@ class FitLoop:
         finally:
             self.sanity_checking = False
 
-    def _validate(self, run: Run) -> None:
+    def _validate(self, run: Run, mode: OptimizationMode) -> None:
         zero_grad = run.hooks.on_validation_model_zero_grad
-        if zero_grad is not None and self._between_windows(run):
+        if zero_grad is None and getattr(run.module, "automatic_optimization", True):
+            zero_grad = run.module.zero_grad  # a module that optimizes by hand may still need its gradients
+        if zero_grad is not None and not mode.holds_gradients:
             zero_grad()
         self.validation.run_epoch(run)
         if run.metrics is not None:
             run.metrics.enter("train", "batch")
-
-    def _between_windows(self, run: Run) -> bool:
-        """Whether no accumulated gradients wait for an update."""
-        return self.is_last_batch or ((run.batch_idx or 0) + 1) % self.accumulate_grad_batches == 0
 
     def _validation_due(self, batch_idx: int, is_last: bool) -> bool:
         every = self.limits.check_val_every_n_epoch

@@ -20,6 +20,8 @@ class ManualOptimization:
         progress: Counts the updates.
     """
 
+    holds_gradients = False  # the module sees to its gradients by itself
+
     def __init__(self, run: Run, optimizers: Sequence[Optimizer], progress: FitProgress) -> None:
         self._hooks = run.hooks
         self._progress = progress
@@ -56,6 +58,8 @@ class NoOptimization:
     Args:
         run: The run.
     """
+
+    holds_gradients = False
 
     def __init__(self, run: Run) -> None:
         self._hooks = run.hooks

@@ -6,7 +6,6 @@ from typing import Any
 
 import attrs
 
-
 _COUNTERS = ("current_epoch", "global_step", "num_batches", "total_batches")
 
 

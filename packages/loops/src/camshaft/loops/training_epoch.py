@@ -16,7 +16,13 @@ from camshaft.loops.schedulers import SchedulerSteps
 
 
 class OptimizationMode(Protocol):
-    """How a batch becomes an update."""
+    """How a batch becomes an update.
+
+    Attributes:
+        holds_gradients: Whether gradients of earlier batches wait for the update that ends their window.
+    """
+
+    holds_gradients: bool
 
     def run_batch(self, batch: Any, batch_idx: int, is_last: bool) -> Any:
         """Run a batch. Returns what `training_step` returned."""
@@ -80,6 +86,9 @@ class TrainingEpoch:
         Returns:
             Whether the epoch is complete: true also if `on_train_batch_start` skipped its rest, false if training is to
             end before its last batch.
+
+        Raises:
+            RuntimeError: If the loader gives no batch at all.
         """
         run, progress, metrics = self._run, self._progress, self._run.metrics
         hooks, schedulers, move, step_limit = run.hooks, self._schedulers, self._move, self._step_limit
@@ -113,6 +122,11 @@ class TrainingEpoch:
                 return is_last
             if run.save_requests and not is_last:
                 run.save_point()
+        if run.batch_idx is None:
+            raise RuntimeError(
+                f"`train loader` must give batches in every epoch, but got none in epoch {progress.current_epoch} "
+                f"({type(self._loader).__name__}) in fit. Pass a loader that begins anew each time, not a generator."
+            )
         return True
 
 

@@ -3,35 +3,28 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Any
 
-from torch import nn
-
 from camshaft.hooks_core.messages import must_be
-from camshaft.hooks_core.spec import Verb
 from camshaft.loops import (
     EvaluationLoop,
     FitLimits,
     FitLoop,
     PredictLoop,
-    Run,
     SaveRequest,
     TestLoop,
     ValidationLoop,
-    collect,
     run_verb,
 )
-from camshaft.trainer.checkpoints import read_requested
-from camshaft.trainer.data_module import DataModule, attach_data_module
-from camshaft.trainer.defaults import check_barebones, choose_callbacks, choose_loggers, choose_strategy
-from camshaft.trainer.module import attach_module
+from camshaft.trainer.defaults import check_barebones, choose_callbacks, choose_log_interval, choose_strategy
+from camshaft.trainer.loggers import choose_loggers, log_hyperparameters
+from camshaft.trainer.metric_log import MetricLog
 from camshaft.trainer.results import print_results
-from camshaft.trainer.view import TrainerView
+from camshaft.trainer.running import VerbRunner, warn_if_done
 
 
-class Trainer(TrainerView):
+class Trainer(VerbRunner):
     """Trains, validates, tests and predicts with a module.
 
     Names and meanings follow Lightning 2.x wherever the concept is the same. Every argument is keyword-only.
@@ -60,8 +53,9 @@ class Trainer(TrainerView):
         accumulate_grad_batches: Batches whose gradients make one update.
         gradient_clip_val: The largest norm or absolute value of the gradients; None clips nothing.
         gradient_clip_algorithm: "norm" (None means the same) or "value".
-        inference_mode: Whether evaluation runs under `torch.inference_mode`, else under `torch.no_grad`.
-        default_root_dir: Where files go by default; None means the working directory.
+        inference_mode: Whether evaluation runs under `torch.inference_mode`, else under `torch.no_grad`, as always
+            inside fit.
+        default_root_dir: Where files go by default, "~" being the home directory; None means the working directory.
         barebones: Whether to run with nothing attached: no logger, checkpoint, progress bar, sanity check or metric
             log. What a module logs is then kept in its `logged_metrics` and nowhere else.
         strict_hooks: Whether a method that looks like a hook and is none, or a hook of the wrong arity, is an error;
@@ -105,6 +99,7 @@ class Trainer(TrainerView):
     ) -> None:
         if barebones:
             check_barebones(
+                callbacks=callbacks,
                 logger=logger,
                 enable_checkpointing=enable_checkpointing,
                 enable_progress_bar=enable_progress_bar,
@@ -112,10 +107,10 @@ class Trainer(TrainerView):
                 log_every_n_steps=log_every_n_steps,
             )
             logger = enable_checkpointing = enable_progress_bar = False
-            num_sanity_val_steps = 0
+            num_sanity_val_steps = log_every_n_steps = 0
         self.barebones = barebones
         self.strict_hooks = strict_hooks
-        self._default_root_dir = os.path.abspath(default_root_dir if default_root_dir is not None else os.curdir)
+        self._default_root_dir = os.path.abspath(os.path.expanduser(default_root_dir or os.curdir))
         self.strategy = choose_strategy(strategy, accelerator, devices, precision)
         self._loggers = choose_loggers(logger, self._default_root_dir)
         self.callbacks = choose_callbacks(
@@ -145,9 +140,15 @@ class Trainer(TrainerView):
         self.validate_loop = ValidationLoop(**evaluation(limit_val_batches))
         self.test_loop = TestLoop(**evaluation(limit_test_batches))
         self.predict_loop = PredictLoop(**evaluation(limit_predict_batches))
-        self.log_every_n_steps = 50 if log_every_n_steps is None else log_every_n_steps
-        self._metric_log = None if barebones else self._new_metric_log()
-        self._run: Run | None = None
+        self.log_every_n_steps = choose_log_interval(log_every_n_steps)
+        self._metric_log = None
+        if not barebones:
+            self._metric_log = MetricLog(
+                loggers=self._loggers, log_every_n_steps=self.log_every_n_steps, progress=self.fit_loop.progress
+            )
+        self._run = None
+        self._is_running = False
+        self._fitted = None
 
     def fit(
         self,
@@ -170,9 +171,13 @@ class Trainer(TrainerView):
         Raises:
             HookFaultError: If a hook is faulty or a required one is missing; nothing was run then.
             ValueError: If an argument contradicts the module or the data.
+            RuntimeError: If a verb of this trainer is running already.
         """
         loaders = {"train": train_dataloaders, "validate": val_dataloaders}
         with self._running("fit", model, loaders, datamodule, ckpt_path) as run:
+            self._fitted = run.module
+            warn_if_done(self.fit_loop, run.checkpoint)
+            log_hyperparameters(self.loggers, run.module, run.data)
             run_verb(run, self.fit_loop)
 
     def validate(
@@ -186,16 +191,22 @@ class Trainer(TrainerView):
         """Run validation once. Collective.
 
         Args:
-            model: The module; None takes the one of the last verb.
+            model: The module, with the weights that it has. None takes the one of the last verb; if that was trained,
+                with the weights of the best checkpoint that its fit kept, and a warning that says so.
             dataloaders: A loader of validation batches, or a list of them; None asks the data module, then the module.
-            ckpt_path: A checkpoint whose weights to use.
+            ckpt_path: A checkpoint whose weights to use: a path, "best" or "last".
             verbose: Whether to print the results.
             datamodule: A data module.
 
         Returns:
             The logged epoch values, a dictionary per loader.
         """
-        return self._evaluate("validate", self.validate_loop, model, dataloaders, ckpt_path, verbose, datamodule)
+        with self._running("validate", model, {"validate": dataloaders}, datamodule, ckpt_path) as run:
+            loop: EvaluationLoop = self.validate_loop
+            results: list[dict[str, float]] = run_verb(run, loop)
+        if verbose and self.is_global_zero:
+            print_results(results, "validate")
+        return results
 
     def test(
         self,
@@ -206,7 +217,12 @@ class Trainer(TrainerView):
         datamodule: Any = None,
     ) -> list[dict[str, float]]:
         """Run the test once; arguments and result are those of `validate`, with test loaders. Collective."""
-        return self._evaluate("test", self.test_loop, model, dataloaders, ckpt_path, verbose, datamodule)
+        with self._running("test", model, {"test": dataloaders}, datamodule, ckpt_path) as run:
+            loop: EvaluationLoop = self.test_loop
+            results: list[dict[str, float]] = run_verb(run, loop)
+        if verbose and self.is_global_zero:
+            print_results(results, "test")
+        return results
 
     def predict(
         self,
@@ -219,11 +235,11 @@ class Trainer(TrainerView):
         """Predict every batch. Collective.
 
         Args:
-            model: The module; None takes the one of the last verb.
+            model: The module; None as in `validate`.
             dataloaders: A loader, or a list of them; None asks the data module, then the module.
             datamodule: A data module.
             return_predictions: Whether to keep and return the predictions; if false, memory does not grow.
-            ckpt_path: A checkpoint whose weights to use.
+            ckpt_path: A checkpoint whose weights to use: a path, "best" or "last".
 
         Returns:
             The predictions on the CPU: a list with an item per batch, or a list of such lists for several loaders; None
@@ -252,96 +268,6 @@ class Trainer(TrainerView):
         if self._run is None:
             rule = "attached by fit, validate, test or predict"
             raise RuntimeError(must_be("model", rule, None, "Trainer.save_checkpoint", "Run one of them first."))
+        if not self._run.defers_saves:
+            self._run.save_requests.clear()  # those that an error cut off are not made up for
         self._run.request_save(SaveRequest(os.fspath(path), weights_only, on_saved))
-
-    def _evaluate(
-        self,
-        verb: Verb,
-        loop: EvaluationLoop,
-        model: Any,
-        dataloaders: Any,
-        ckpt_path: str | os.PathLike[str] | None,
-        verbose: bool,
-        datamodule: Any,
-    ) -> list[dict[str, float]]:
-        with self._running(verb, model, {verb: dataloaders}, datamodule, ckpt_path) as run:
-            results: list[dict[str, float]] = run_verb(run, loop)
-        if verbose and self.is_global_zero:
-            print_results(results, verb)
-        return results
-
-    @contextmanager
-    def _running(
-        self,
-        verb: Verb,
-        model: Any,
-        loaders: dict[str, Any],
-        datamodule: Any,
-        ckpt_path: str | os.PathLike[str] | None,
-    ) -> Iterator[Run]:
-        """Everything attached for one verb; loggers are closed at its end."""
-        run = self._new_run(verb, model, loaders, datamodule, ckpt_path)
-        self._run = run
-        attach_module(run.module, self, self._metric_log)
-        if isinstance(run.data, DataModule):
-            attach_data_module(run.data, self)
-        if self._metric_log is not None:
-            self._metric_log.clear()
-        status = "failed"
-        try:
-            if verb == "fit":
-                self._log_hyperparameters(run.module)
-            yield run
-            status = "success"
-        finally:
-            for logger in self.loggers:
-                logger.finalize(status)
-
-    def _new_run(
-        self,
-        verb: Verb,
-        model: Any,
-        loaders: dict[str, Any],
-        datamodule: Any,
-        ckpt_path: str | os.PathLike[str] | None,
-    ) -> Run:
-        if model is None and self._run is not None:
-            model = self._run.module
-        if not isinstance(model, nn.Module):
-            rule = "a module (torch.nn.Module), or None after an earlier verb"
-            raise TypeError(must_be("model", rule, model, f"Trainer.{verb}", "Pass a module."))
-        stage, given = next(iter(loaders.items()))
-        if isinstance(given, DataModule):
-            loaders, datamodule = {**loaders, stage: None}, given
-        if datamodule is not None and any(loader is not None for loader in loaders.values()):
-            rule = "None if loaders are passed"
-            raise ValueError(must_be("datamodule", rule, datamodule, f"Trainer.{verb}", "Pass one of the two."))
-        if datamodule is None and self._run is not None and all(loader is None for loader in loaders.values()):
-            datamodule = self._run.data if self._run.module is model else None
-        return Run(
-            verb=verb,
-            module=model,
-            strategy=self.strategy,
-            trainer=self,
-            callbacks=self.callbacks,
-            data=datamodule,
-            loaders=loaders,
-            metrics=self._metric_log,
-            checkpoint=read_requested(self, ckpt_path, verb),
-            write_checkpoint=self._write_checkpoint,
-            strict_hooks=self.strict_hooks,
-        )
-
-    def _write_checkpoint(self, request: SaveRequest) -> None:
-        assert self._run is not None
-        loop = self.fit_loop
-        checkpoint = collect(self._run, loop.optimization, loop.progress, request.weights_only)
-        hparams = getattr(self._run.module, "hparams", None)
-        if hparams:
-            checkpoint["hyper_parameters"] = dict(hparams)
-        self.strategy.save_checkpoint(checkpoint, request.path)
-
-    def _log_hyperparameters(self, module: Any) -> None:
-        hparams = getattr(module, "hparams", None)
-        for logger in self.loggers if hparams else ():
-            logger.log_hyperparams(hparams)

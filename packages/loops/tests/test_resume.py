@@ -1,0 +1,277 @@
+"""Stopping at the end of an epoch and going on in a new process gives the same bits as not stopping."""
+
+from __future__ import annotations
+
+import random
+import sys
+from typing import Any
+
+import attrs
+import pytest
+import torch
+from bare_parts import (
+    NUM_FEATURES,
+    BareTrainer,
+    Net,
+    Sized,
+    adam,
+    hooked,
+    make_batches,
+    same_bits,
+    seeded,
+    sgd,
+    weights,
+)
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from overriding_parts import Data
+from torch.optim.lr_scheduler import CosineAnnealingLR, ExponentialLR, OneCycleLR, StepLR
+from torch.utils.data import DataLoader, TensorDataset
+
+from camshaft.hooks_core import Callback
+from camshaft.hooks_core.check import check
+from camshaft.hooks_core.trace import Trace
+from camshaft.loops import PredictLoop, ValidationLoop
+
+pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
+
+SCHEDULERS = {
+    "step": lambda optimizer: StepLR(optimizer, 2, 0.5),
+    "exponential": lambda optimizer: ExponentialLR(optimizer, 0.8),
+    "cosine": lambda optimizer: CosineAnnealingLR(optimizer, 5),
+    "one cycle": lambda optimizer: OneCycleLR(optimizer, 0.1, total_steps=100),
+}
+
+
+@attrs.frozen(kw_only=True)
+class Training:
+    """What a process is started with."""
+
+    num_epochs: int
+    num_samples: int
+    accumulate: int
+    optimizer: str
+    scheduler: str | None
+    interval: str
+    overridden: bool
+
+
+trainings = st.builds(
+    Training,
+    num_epochs=st.integers(2, 5),
+    num_samples=st.integers(2, 9),
+    accumulate=st.integers(1, 3),
+    optimizer=st.sampled_from(["sgd", "adam"]),
+    scheduler=st.none() | st.sampled_from(sorted(SCHEDULERS)),
+    interval=st.sampled_from(["step", "epoch"]),
+    overridden=st.booleans(),
+)
+
+
+class Stateful(Callback):
+    """Remembers every number that it drew, saves each epoch, and stops where it is told to."""
+
+    def __init__(self, stops_after: int | None = None) -> None:
+        self.stops_after = stops_after
+        self.drawn: list[float] = []
+
+    def on_train_batch_start(self, trainer: Any, module: Any, batch: Any, batch_idx: int) -> None:
+        self.drawn.append(random.random() + float(torch.rand(())))
+        if sys.modules.get("numpy") is not None:
+            self.drawn.append(float(sys.modules["numpy"].random.rand()))
+
+    def on_train_epoch_end(self, trainer: Any, module: Any) -> None:
+        trainer.save_checkpoint(f"epoch {trainer.progress.current_epoch}")
+        if trainer.progress.current_epoch == self.stops_after:
+            trainer.fit_loop.should_stop = True
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"drawn": self.drawn}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        self.drawn = list(state_dict["drawn"])
+
+
+class Process:
+    """Everything that a new process makes anew: module, loaders, callbacks, loop; it is seeded by its number."""
+
+    def __init__(self, training: Training, seed: int, stops_after: int | None = None) -> None:
+        torch.manual_seed(seed)
+        random.seed(seed)
+        if sys.modules.get("numpy") is not None:
+            sys.modules["numpy"].random.seed(seed)
+
+        def configure(module: Any) -> Any:
+            optimizer = (sgd if training.optimizer == "sgd" else adam)(module)
+            if training.scheduler is None:
+                return optimizer
+            scheduler = SCHEDULERS[training.scheduler](optimizer)
+            return {"optimizer": optimizer, "lr_scheduler": {"scheduler": scheduler, "interval": training.interval}}
+
+        self.module, self.callback, self.trace = Net(configure, dropout=0.4), Stateful(stops_after), Trace()
+        self.data = Data()
+        if training.overridden:
+            self.module.optimizer_step = lambda epoch, batch_idx, optimizer, closure: optimizer.step(closure)
+        for receiver, kind in ((self.callback, "callback"), (self.data, "data"), (self.module, "module")):
+            self.trace.record(receiver, kind)
+        x = torch.linspace(-1, 1, training.num_samples * NUM_FEATURES).reshape(-1, NUM_FEATURES)
+        self.loader = DataLoader(TensorDataset(x, x.sum(1, keepdim=True)), batch_size=2, shuffle=True)
+        self.val_loader = DataLoader(TensorDataset(x, x.sum(1, keepdim=True)), batch_size=4, shuffle=True)
+        self.trainer = BareTrainer(
+            self.module,
+            callbacks=[self.callback],
+            data=self.data,
+            max_epochs=training.num_epochs,
+            accumulate_grad_batches=training.accumulate,
+            num_sanity_val_steps=1,
+        )
+
+    def fit(self, checkpoint: dict[str, Any] | None = None) -> Process:
+        self.trainer.fit(self.loader, self.val_loader, checkpoint)
+        check(self.trace, "fit")
+        return self
+
+    def calls_from_epoch(self, epoch: int) -> list[str]:
+        """The calls from the beginning of an epoch on; epochs are counted from the first that this process ran."""
+        lines = [f"{event} {event.arguments}".rstrip() for event in self.trace]
+        starts = [idx for idx, line in enumerate(lines) if line == "enter on_train_epoch_start callback:Stateful"]
+        return lines[starts[epoch] :]
+
+
+@settings(max_examples=30, deadline=None)
+@given(trainings, st.data())
+def test_going_on_after_any_epoch_is_exact(training: Training, data: st.DataObject) -> None:
+    whole = Process(training, seed=0).fit()
+    epoch = data.draw(st.integers(0, training.num_epochs - 2), label="last epoch before the stop")
+    first = Process(training, seed=0, stops_after=epoch).fit()
+    assert first.trainer.progress.current_epoch == epoch + 1
+    assert same_values(first.trainer.load(f"epoch {epoch}"), whole.trainer.load(f"epoch {epoch}"))
+    second = Process(training, seed=99).fit(first.trainer.load(f"epoch {epoch}"))
+    assert same_bits(weights(second.module), weights(whole.module))
+    assert second.callback.drawn == whole.callback.drawn
+    assert second.trainer.progress.state_dict() == whole.trainer.progress.state_dict()
+    assert second.calls_from_epoch(0) == whole.calls_from_epoch(epoch + 1)
+    last = f"epoch {training.num_epochs - 1}"
+    assert same_values(second.trainer.load(last), whole.trainer.load(last))
+
+
+def same_values(one: Any, other: Any) -> bool:
+    """Whether two checkpoints hold the same, bit for bit."""
+    if isinstance(one, torch.Tensor):
+        return torch.equal(one, other)
+    if isinstance(one, dict):
+        return one.keys() == other.keys() and all(same_values(one[key], other[key]) for key in one)
+    if isinstance(one, (list, tuple)):
+        return len(one) == len(other) and all(map(same_values, one, other))
+    return bool(one == other)
+
+
+def plain_training(**changes: Any) -> Training:
+    defaults: dict[str, Any] = {
+        "num_epochs": 4, "num_samples": 7, "accumulate": 2, "optimizer": "adam", "scheduler": "step",
+        "interval": "step", "overridden": False,
+    }  # fmt: skip
+    return Training(**{**defaults, **changes})
+
+
+def test_going_on_several_times_in_a_row_is_exact() -> None:
+    training = plain_training()
+    whole = Process(training, seed=0).fit()
+    checkpoint = None
+    for epoch in range(training.num_epochs):
+        process = Process(training, seed=epoch, stops_after=epoch).fit(checkpoint)
+        checkpoint = process.trainer.load(f"epoch {epoch}")
+    assert same_bits(weights(process.module), weights(whole.module))
+    assert process.callback.drawn == whole.callback.drawn
+
+
+def test_a_finished_fit_goes_on_with_a_higher_limit() -> None:
+    whole = Process(plain_training(num_epochs=4), seed=0).fit()
+    short = Process(plain_training(num_epochs=2), seed=0).fit()
+    longer = Process(plain_training(num_epochs=4), seed=5).fit(short.trainer.load("epoch 1"))
+    assert same_bits(weights(longer.module), weights(whole.module))
+
+
+def test_a_checkpoint_of_the_last_epoch_has_nothing_left_to_train() -> None:
+    done = Process(plain_training(), seed=0).fit()
+    checkpoint = done.trainer.load("epoch 3")
+    again = Process(plain_training(), seed=1)
+    again.trainer.fit(again.loader, again.val_loader, checkpoint)
+    assert same_bits(weights(again.module), weights(done.module))
+    assert (again.trainer.global_step, again.trainer.progress.current_epoch) == (done.trainer.global_step, 4)
+
+
+def test_the_sanity_check_is_not_run_again() -> None:
+    first = Process(plain_training(), seed=0, stops_after=0).fit()
+    second = Process(plain_training(), seed=0).fit(first.trainer.load("epoch 0"))
+    assert "enter on_sanity_check_start callback:Stateful" in first.trace.calls()
+    assert "enter on_sanity_check_start callback:Stateful" not in second.trace.calls()
+
+
+def test_a_data_module_gets_its_memory_back() -> None:
+    first = Process(plain_training(), seed=0, stops_after=0)
+    first.data.memory = 40
+    checkpoint = first.fit().trainer.load("epoch 0")
+    second = Process(plain_training(), seed=0).fit(checkpoint)
+    assert second.data.memory == checkpoint["data"]["memory"] == 42
+
+
+def save_after(batch_idx: int, weights_only: bool = False) -> dict[str, Any]:
+    def ask(trainer: Any, module: Any, outputs: Any, batch: Any, idx: int) -> None:
+        if idx == batch_idx:
+            trainer.save_checkpoint("file", weights_only)
+
+    trainer = BareTrainer(seeded(), callbacks=[hooked(on_train_batch_end=ask)], max_epochs=1)
+    return trainer.fit(Sized(make_batches(4))).load("file")
+
+
+@pytest.mark.parametrize("batch_idx", [0, 1, 2])
+def test_a_checkpoint_from_within_an_epoch_is_refused(batch_idx: int) -> None:
+    message = (
+        f"`ckpt_path` must be a checkpoint from the end of an epoch, but got one after {batch_idx + 1} batches of "
+        r"epoch 0 \(dict\) in fit\. Resuming inside an epoch is not there yet"
+    )
+    with pytest.raises(NotImplementedError, match=message):
+        BareTrainer(seeded(), max_epochs=2).fit(Sized(make_batches(4)), checkpoint=save_after(batch_idx))
+
+
+def test_a_checkpoint_of_an_epochs_last_batch_is_one_of_its_end() -> None:
+    trainer = BareTrainer(seeded(), max_epochs=2).fit(Sized(make_batches(4)), checkpoint=save_after(3))
+    assert trainer.progress.total_batches == 8
+
+
+def test_a_checkpoint_of_weights_only_is_refused_by_fit_and_taken_by_others() -> None:
+    checkpoint = save_after(3, weights_only=True)
+    with pytest.raises(ValueError, match=r"`checkpoint` must be a whole one to resume from .missing: optimizer_states"):
+        BareTrainer(seeded(), max_epochs=2).fit(Sized(make_batches(4)), checkpoint=checkpoint)
+    module = seeded(seed=5)
+    BareTrainer(module).verb("validate", ValidationLoop(), Sized(make_batches(1)), checkpoint)
+    assert same_bits(weights(module), list(checkpoint["state_dict"].values()))
+
+
+def test_a_checkpoint_without_weights_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"`checkpoint` must be one with the key 'state_dict', but got .'epoch'."):
+        BareTrainer(seeded()).verb("validate", ValidationLoop(), Sized(make_batches(1)), {"epoch": 1})
+
+
+def test_weights_of_another_module_are_refused() -> None:
+    with pytest.raises(RuntimeError, match=r"Error.s. in loading state_dict"):
+        BareTrainer(torch.nn.Sequential(Net())).verb("predict", PredictLoop(), Sized([]), save_after(3))
+
+
+@pytest.mark.parametrize("what", ["optimizers", "schedulers"])
+def test_another_number_of_optimizers_or_schedulers_is_refused(what: str) -> None:
+    def configure(module: Any) -> Any:
+        optimizer = sgd(module)
+        return ([optimizer], [StepLR(optimizer, 1)]) if what == "schedulers" else None
+
+    count = 1 if what == "schedulers" else 0
+    message = rf"`number of {what}` must be that of the checkpoint \({1 - count}\), but got {count}"
+    with pytest.raises(ValueError, match=message):
+        BareTrainer(seeded(Net, configure), max_epochs=2).fit(Sized(make_batches(4)), checkpoint=save_after(3))
+
+
+def test_callbacks_that_a_checkpoint_does_not_know_start_afresh() -> None:
+    callback = Stateful()
+    BareTrainer(seeded(), callbacks=[callback], max_epochs=1).fit(Sized(make_batches(4)), checkpoint=save_after(3))
+    assert callback.drawn == []

@@ -1,0 +1,95 @@
+"""The trainer's loggers: which there are, and what they are told beside metrics."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from camshaft.callbacks import CSVLogger
+from camshaft.hooks_core.messages import must_be
+from camshaft.hooks_core.notes import describe
+
+_METHODS = ("log_metrics", "log_hyperparams", "save", "finalize")
+
+
+def choose_loggers(logger: Any, default_root_dir: str) -> list[Any]:
+    """The loggers: None and True mean a CSV logger in the default directory, False none.
+
+    Raises:
+        TypeError: If something is no logger.
+    """
+    if logger is None or logger is True:
+        return [CSVLogger(default_root_dir)]
+    if logger is False:
+        return []
+    loggers = list(logger) if isinstance(logger, (list, tuple)) else [logger]
+    for each in loggers:
+        _check_logger(each)
+    return loggers
+
+
+def log_hyperparameters(loggers: Sequence[Any], module: object, data: object | None) -> None:
+    """Tell loggers the hyperparameters that a module and its data module saved.
+
+    Raises:
+        ValueError: If the two give one name to different values.
+    """
+    of_module, of_data = hyperparameters_of(module), hyperparameters_of(data)
+    for name in of_module.keys() & of_data.keys():
+        if not _is_same(of_module[name], of_data[name]):
+            rule = f"the same in module and data module ({of_module[name]!r} in {type(module).__qualname__})"
+            action = "Rename one, or leave it out with `save_hyperparameters(ignore=...)`."
+            raise ValueError(must_be(f"hparams[{name!r}]", rule, of_data[name], type(data).__qualname__, action))
+    hparams = {**of_data, **of_module}
+    for logger in loggers if hparams else ():
+        logger.log_hyperparams(hparams)
+
+
+def hyperparameters_of(owner: object) -> Mapping[str, Any]:
+    """What `save_hyperparameters` saved; empty for an object without."""
+    hparams = getattr(owner, "hparams", None)
+    return hparams if isinstance(hparams, Mapping) else {}
+
+
+def finalize_loggers(loggers: Sequence[Any], error: BaseException | None) -> None:
+    """Close every logger, even if another one fails to: with "failed" after an error, else with "success".
+
+    Args:
+        loggers: The loggers.
+        error: What the verb raised; what loggers raise is noted on it.
+
+    Raises:
+        Exception: What the first logger raised, if there was no error before.
+    """
+    status = "success" if error is None else "failed"
+    first = error
+    for logger in loggers:
+        try:
+            logger.finalize(status)
+        except Exception as further:
+            if first is None:
+                first = further
+            else:
+                first.add_note(f"Afterwards, {type(logger).__qualname__}.finalize raised {describe(further)}")
+    if first is not None and error is None:
+        raise first
+
+
+def _is_same(value: Any, other: Any) -> bool:
+    if isinstance(value, Tensor) or isinstance(other, Tensor):
+        return isinstance(value, Tensor) and isinstance(other, Tensor) and torch.equal(value, other)
+    return bool(value == other)
+
+
+def _check_logger(logger: Any) -> None:
+    if isinstance(logger, type):
+        action = f"Pass an instance: `{logger.__name__}(...)`."
+        raise TypeError(must_be("logger", "a logger object", logger, "Trainer", action))
+    missing = [name for name in _METHODS if not callable(getattr(logger, name, None))]
+    if missing:
+        rule = f"a logger, a list of them, True or False (missing: {', '.join(missing)})"
+        action = "See `camshaft.hooks_core.protocols.Logger`."
+        raise TypeError(must_be("logger", rule, logger, "Trainer", action))

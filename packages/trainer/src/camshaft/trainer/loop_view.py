@@ -1,0 +1,198 @@
+"""What a trainer shows of its fit loop: progress, limits, optimizers, and the data of every loop."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from camshaft.hooks_core.messages import must_be
+from camshaft.loops import FitLoop, PredictLoop, Run, TestLoop, ValidationLoop
+
+
+class LoopView:
+    """The attributes of a trainer that are kept in its loops."""
+
+    fit_loop: FitLoop
+    validate_loop: ValidationLoop
+    test_loop: TestLoop
+    predict_loop: PredictLoop
+    _run: Run | None
+
+    # progress and limits
+
+    @property
+    def current_epoch(self) -> int:
+        """Index of the training epoch; after it has ended, of the next."""
+        return self.fit_loop.progress.current_epoch
+
+    @property
+    def global_step(self) -> int:
+        """Number of optimizer updates so far, whatever the number of optimizers."""
+        return self.fit_loop.progress.global_step
+
+    @property
+    def max_epochs(self) -> int | None:
+        """The largest number of epochs; None if there is no limit."""
+        limit = self.fit_loop.limits.epoch_limit
+        return None if limit == float("inf") else int(limit)
+
+    @property
+    def min_epochs(self) -> int | None:
+        """Epochs that `should_stop` cannot cut short."""
+        return self.fit_loop.limits.min_epochs
+
+    @property
+    def max_steps(self) -> int:
+        """The largest number of updates; -1 if there is no limit."""
+        return self.fit_loop.limits.max_steps
+
+    @property
+    def min_steps(self) -> int | None:
+        """Updates that `should_stop` cannot cut short."""
+        return self.fit_loop.limits.min_steps
+
+    @property
+    def should_stop(self) -> bool:
+        """Whether training is to stop at the next opportunity; set it to true from anywhere."""
+        return self.fit_loop.should_stop
+
+    @should_stop.setter
+    def should_stop(self, value: bool) -> None:
+        self.fit_loop.should_stop = value
+
+    @property
+    def accumulate_grad_batches(self) -> int:
+        """Batches whose gradients make one update."""
+        return self.fit_loop.accumulate_grad_batches
+
+    @property
+    def gradient_clip_val(self) -> float | None:
+        """The largest norm or absolute value of the gradients; None if nothing is clipped."""
+        return self.fit_loop.gradient_clip_val
+
+    @property
+    def gradient_clip_algorithm(self) -> str:
+        """ "norm" or "value"."""
+        return self.fit_loop.gradient_clip_algorithm
+
+    @property
+    def limit_train_batches(self) -> int | float:
+        """How much of a training epoch is taken: an int is a number of batches, a float a share."""
+        return self.fit_loop.limits.limit_train_batches
+
+    @property
+    def limit_val_batches(self) -> int | float:
+        """Likewise of each validation loader."""
+        return self.validate_loop.limit_batches
+
+    @property
+    def limit_test_batches(self) -> int | float:
+        """Likewise of each test loader."""
+        return self.test_loop.limit_batches
+
+    @property
+    def limit_predict_batches(self) -> int | float:
+        """Likewise of each prediction loader."""
+        return self.predict_loop.limit_batches
+
+    @property
+    def val_check_interval(self) -> int | float:
+        """How often validation runs within an epoch."""
+        return self.fit_loop.limits.val_check_interval
+
+    @property
+    def check_val_every_n_epoch(self) -> int | None:
+        """In which epochs validation runs."""
+        return self.fit_loop.limits.check_val_every_n_epoch
+
+    @property
+    def fast_dev_run(self) -> bool:
+        """Whether the run is only a trial; always false, as trials are not supported yet."""
+        return False
+
+    # data
+
+    @property
+    def is_last_batch(self) -> bool:
+        """Whether the training batch is known to be its epoch's last."""
+        return self.fit_loop.is_last_batch
+
+    @property
+    def num_training_batches(self) -> int | float:
+        """Batches of a training epoch; infinite if unknown."""
+        return self.fit_loop.num_batches
+
+    @property
+    def num_val_batches(self) -> list[int | float]:
+        """Batches of each validation loader."""
+        return self._validation_loop.num_batches
+
+    @property
+    def num_sanity_val_batches(self) -> list[int | float]:
+        """Batches that the sanity check takes of each validation loader."""
+        return self.fit_loop.num_sanity_batches
+
+    @property
+    def num_test_batches(self) -> list[int | float]:
+        """Batches of each test loader."""
+        return self.test_loop.num_batches
+
+    @property
+    def num_predict_batches(self) -> list[int | float]:
+        """Batches of each prediction loader."""
+        return self.predict_loop.num_batches
+
+    @property
+    def train_dataloader(self) -> Any:
+        """The training loader, once fit has asked for it."""
+        return self.fit_loop.loader
+
+    @property
+    def val_dataloaders(self) -> list[Any]:
+        """The validation loaders, once they were asked for."""
+        return self._validation_loop.loaders
+
+    @property
+    def test_dataloaders(self) -> list[Any]:
+        """The test loaders, once they were asked for."""
+        return self.test_loop.loaders
+
+    @property
+    def predict_dataloaders(self) -> list[Any]:
+        """The prediction loaders, once they were asked for."""
+        return self.predict_loop.loaders
+
+    # optimization
+
+    @property
+    def estimated_stepping_batches(self) -> int | float:
+        """Number of updates that the whole fit will make, for schedulers; infinite if nothing limits it.
+
+        Raises:
+            RuntimeError: Before `configure_optimizers`, when the training loader is not known yet.
+        """
+        loop = self.fit_loop
+        if loop.loader is None:
+            rule = "read from configure_optimizers on, when the training loader is known"
+            action = "Move what needs it there."
+            raise RuntimeError(must_be("estimated_stepping_batches", rule, None, "Trainer", action))
+        limits, num_batches = loop.limits, loop.num_batches
+        if num_batches == float("inf"):
+            return limits.step_limit if limits.epoch_limit else 0
+        per_epoch = -(-num_batches // loop.accumulate_grad_batches)
+        in_epochs = limits.epoch_limit * per_epoch if per_epoch else 0
+        return min(in_epochs, limits.step_limit)
+
+    @property
+    def optimizers(self) -> list[Any]:
+        """The optimizers of the current or last fit."""
+        return self.fit_loop.optimization.optimizers
+
+    @property
+    def lr_scheduler_configs(self) -> list[Any]:
+        """The schedulers of the current or last fit, each with its settings."""
+        return self.fit_loop.optimization.schedulers
+
+    @property
+    def _validation_loop(self) -> ValidationLoop:
+        is_alone = self._run is not None and self._run.verb == "validate"
+        return self.validate_loop if is_alone else self.fit_loop.validation

@@ -1,0 +1,124 @@
+"""What surrounds every verb of a trainer: its run is put together, attached, and closed whatever happens."""
+
+from __future__ import annotations
+
+import os
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, cast
+
+from torch import nn
+
+from camshaft.hooks_core.messages import must_be
+from camshaft.hooks_core.spec import Verb
+from camshaft.loops import FitLoop, Run, SaveRequest
+from camshaft.trainer.checkpoints import best_of_last_fit, checkpoint_of, read_requested
+from camshaft.trainer.data_module import DataModule, attach_data_module
+from camshaft.trainer.inputs import choose_data, choose_module
+from camshaft.trainer.loggers import finalize_loggers
+from camshaft.trainer.module import attach_module
+from camshaft.trainer.view import TrainerView
+
+if TYPE_CHECKING:
+    from camshaft.trainer.trainer import Trainer
+
+
+class VerbRunner(TrainerView):
+    """The part of a trainer that stands around its verbs."""
+
+    strict_hooks: bool
+    _is_running: bool
+    _fitted: nn.Module | None
+
+    @contextmanager
+    def _running(
+        self,
+        verb: Verb,
+        model: Any,
+        loaders: dict[str, Any],
+        datamodule: Any,
+        ckpt_path: str | os.PathLike[str] | None,
+    ) -> Iterator[Run]:
+        """Everything attached for one verb, and loggers closed at its end."""
+        if self._is_running:
+            rule = "called when no verb of the trainer is running"
+            action = "Use another trainer inside of hooks."
+            raise RuntimeError(must_be(verb, rule, self._run and self._run.verb, "Trainer", action))
+        run = self._new_run(verb, model, loaders, datamodule, ckpt_path)
+        self._run, self._is_running = run, True
+        trainer = cast("Trainer", self)
+        attach_module(run.module, trainer, self._metric_log)
+        if isinstance(run.data, DataModule):
+            attach_data_module(run.data, trainer)
+        if self._metric_log is not None:
+            self._metric_log.clear()
+        raised: BaseException | None = None
+        try:
+            yield run
+        except BaseException as error:
+            raised = error
+            raise
+        finally:
+            self._is_running = False
+            run.stage = None
+            finalize_loggers(self.loggers, raised)
+
+    def _new_run(
+        self,
+        verb: Verb,
+        model: Any,
+        loaders: dict[str, Any],
+        datamodule: Any,
+        ckpt_path: str | os.PathLike[str] | None,
+    ) -> Run:
+        module = choose_module(verb, model, self.model)
+        previous_data = self.datamodule if module is self.model else None
+        loaders, data = choose_data(verb, loaders, datamodule, previous_data)
+        if model is None and ckpt_path is None and verb != "fit" and module is self._fitted:
+            ckpt_path = best_of_last_fit(self, verb)
+        return Run(
+            verb=verb,
+            module=module,
+            strategy=self.strategy,
+            trainer=self,
+            callbacks=self.callbacks,
+            data=data,
+            loaders=loaders,
+            metrics=self._metric_log,
+            checkpoint=read_requested(self, ckpt_path, verb),
+            write_checkpoint=self._write_checkpoint,
+            strict_hooks=self.strict_hooks,
+        )
+
+    def _write_checkpoint(self, request: SaveRequest) -> None:
+        assert self._run is not None
+        was_fitted = self._run.module is self._fitted
+        checkpoint = checkpoint_of(self._run, self.fit_loop, was_fitted=was_fitted, weights_only=request.weights_only)
+        self.strategy.save_checkpoint(checkpoint, request.path)
+
+
+def warn_if_done(loop: FitLoop, checkpoint: dict[str, Any] | None) -> None:
+    """Warn if a limit is reached before training begins.
+
+    Args:
+        loop: The loop that is to train.
+        checkpoint: What it resumes from, if anything.
+    """
+    progress = loop.progress.state_dict()
+    if checkpoint is not None:
+        if "optimizer_states" not in checkpoint:
+            return  # it will be refused
+        progress |= checkpoint.get("loops", {}).get("fit", {})
+    for argument, limit, done in (
+        ("max_epochs", loop.limits.epoch_limit, progress["current_epoch"]),
+        ("max_steps", loop.limits.step_limit, progress["global_step"]),
+    ):
+        if done >= limit > 0:
+            source = "this trainer" if checkpoint is None else "the checkpoint"
+            warnings.warn(
+                f"fit has nothing to do: {source} has reached {argument}={limit} already. Raise the limit, or make a "
+                "new trainer to start anew.",
+                stacklevel=3,
+            )
+            return

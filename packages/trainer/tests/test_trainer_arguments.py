@@ -1,0 +1,234 @@
+"""What the constructor and the verbs refuse, and what they say then."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from trainer_parts import NO_VALIDATION, ListLogger, Regression, RegressionData, loader, quiet_trainer
+
+from camshaft.callbacks import CSVLogger, EarlyStopping, ModelCheckpoint, RichProgressBar
+from camshaft.hooks_core import Callback, HookFaultError
+from camshaft.strategies import SingleDeviceStrategy
+from camshaft.trainer import Trainer, TrainingModule
+
+pytestmark = pytest.mark.filterwarnings(NO_VALIDATION)
+
+
+class Stateful(Callback):
+    def state_dict(self) -> dict[str, Any]:
+        return {}
+
+
+REFUSED: list[tuple[dict[str, Any], type[Exception], str]] = [
+    ({"accelerator": "tpu"}, ValueError, r"`accelerator` must be one of auto, cpu, .*, but got 'tpu'"),
+    ({"strategy": "ddp"}, ValueError, r"`strategy` must be 'auto', 'single_device' or .* got 'ddp'.*not supported yet"),
+    (
+        {"strategy": SingleDeviceStrategy},
+        TypeError,
+        r"`strategy` must be a strategy object.*SingleDeviceStrategy\(\.\.",
+    ),
+    ({"strategy": nn.Identity()}, TypeError, r"`strategy` must be a strategy.*missing: device, .*load_checkpoint"),
+    (
+        {"strategy": SingleDeviceStrategy("cpu"), "accelerator": "cuda"},
+        ValueError,
+        r"`accelerator` must be 'auto' or that of the strategy object \(cpu\), but got 'cuda'",
+    ),
+    (
+        {"strategy": SingleDeviceStrategy("cpu"), "devices": 2},
+        ValueError,
+        r"`devices` must be 'auto', 1 or that of the strategy object \(\[0\]\), but got 2",
+    ),
+    ({"devices": 2}, ValueError, r"`devices` must be 'auto', 1 or a list .*, but got 2 \(int\).*not supported yet"),
+    ({"devices": ["0"]}, ValueError, r"`devices` must be .*, but got \['0'\]"),
+    ({"accelerator": "cpu", "devices": [3]}, ValueError, r"`device_idx` must be from 0 to 0, but got 3"),
+    (
+        {"precision": "bf16-mixed"},
+        ValueError,
+        r"`precision` must be '32-true', but got 'bf16-mixed'.*not supported yet",
+    ),
+    ({"logger": "csv"}, TypeError, r"`logger` must be a logger, a list of them, True or False \(missing: log_metrics"),
+    ({"logger": CSVLogger}, TypeError, r"`logger` must be a logger object.*Pass an instance: `CSVLogger\(\.\.\.\)`"),
+    ({"logger": [ListLogger(), None]}, TypeError, r"`logger` must be .*but got None \(NoneType\)"),
+    ({"callbacks": EarlyStopping}, TypeError, r"`callbacks` must be callback objects.*`EarlyStopping\(\.\.\.\)`"),
+    ({"callbacks": "early_stopping"}, TypeError, r"`callbacks` must be a callback .* got 'early_stopping' \(str\)"),
+    ({"callbacks": [None]}, TypeError, r"`callbacks` must be a callback .* got None"),
+    (
+        {"callbacks": [Stateful(), Stateful()]},
+        ValueError,
+        r"`state_key` must be different .*a Stateful has.*'Stateful'",
+    ),
+    (
+        {"callbacks": RichProgressBar(), "enable_progress_bar": False},
+        ValueError,
+        r"`enable_progress_bar` must be true if `callbacks` has a RichProgressBar, but got False",
+    ),
+    (
+        {"callbacks": [ModelCheckpoint()], "enable_checkpointing": False},
+        ValueError,
+        r"`enable_checkpointing` must be true if `callbacks` has a ModelCheckpoint, but got False",
+    ),
+    ({"max_epochs": -2}, ValueError, r"`max_epochs` must be at least -1, but got -2"),
+    ({"max_epochs": 1.5}, TypeError, r"`max_epochs` must be an int or None, but got 1.5"),
+    ({"max_steps": None}, TypeError, r"`max_steps` must be an int, but got None"),
+    ({"min_epochs": -1}, ValueError, r"`min_epochs` must be at least 0, but got -1"),
+    ({"limit_train_batches": 1.5}, ValueError, r"`limit_train_batches` must be at least 0, and at most 1.0 as a float"),
+    ({"limit_val_batches": -1}, ValueError, r"`limit_val_batches` must be at least 0"),
+    ({"limit_test_batches": "all"}, TypeError, r"`limit_test_batches` must be an int or a float, but got 'all'"),
+    ({"limit_predict_batches": True}, TypeError, r"`limit_predict_batches` must be an int or a float, but got True"),
+    ({"val_check_interval": 0}, ValueError, r"`val_check_interval` must be above 0.*limit_val_batches=0"),
+    (
+        {"check_val_every_n_epoch": None},
+        TypeError,
+        r"`val_check_interval` must be an int if check_val_every_n_epoch is",
+    ),
+    ({"check_val_every_n_epoch": 0}, ValueError, r"`check_val_every_n_epoch` must be at least 1"),
+    ({"num_sanity_val_steps": -2}, ValueError, r"`num_sanity_val_steps` must be at least -1"),
+    ({"log_every_n_steps": -1}, ValueError, r"`log_every_n_steps` must be 0 or more, but got -1"),
+    ({"log_every_n_steps": 0.5}, TypeError, r"`log_every_n_steps` must be an int or None, but got 0.5"),
+    ({"accumulate_grad_batches": 0}, ValueError, r"`accumulate_grad_batches` must be at least 1"),
+    ({"accumulate_grad_batches": {4: 2}}, TypeError, r"`accumulate_grad_batches` must be an int, but got \{4: 2\}"),
+    ({"gradient_clip_val": -0.5}, ValueError, r"`gradient_clip_val` must be at least 0 or None, but got -0.5"),
+    ({"gradient_clip_algorithm": "l1"}, ValueError, r"`gradient_clip_algorithm` must be 'norm', 'value' or None"),
+]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "message"),
+    REFUSED,
+    ids=[" ".join(f"{n}={v!r:.20}" for n, v in a.items()) for a, _, _ in REFUSED],
+)
+def test_the_constructor_refuses(arguments: dict[str, Any], error: type[Exception], message: str) -> None:
+    with pytest.raises(error, match=message):
+        Trainer(**arguments)
+
+
+@pytest.mark.parametrize("name", ["fast_dev_run", "profiler", "num_nodes", "deterministic", "detect_anomaly"])
+def test_what_lightning_has_and_camshaft_has_not_yet_is_no_argument(name: str) -> None:
+    with pytest.raises(TypeError, match=f"unexpected keyword argument '{name}'"):
+        Trainer(**{name: True})
+
+
+@pytest.mark.parametrize(
+    "argument",
+    [
+        {"logger": True},
+        {"logger": [ListLogger()]},
+        {"enable_checkpointing": True},
+        {"enable_progress_bar": True},
+        {"num_sanity_val_steps": 2},
+        {"log_every_n_steps": 10},
+    ],
+    ids=lambda argument: next(iter(argument)),
+)
+def test_barebones_refuses_what_contradicts_it(argument: dict[str, Any]) -> None:
+    (name,) = argument
+    with pytest.raises(ValueError, match=f"`{name}` must be left out with barebones=True, but got"):
+        Trainer(barebones=True, **argument)
+
+
+@pytest.mark.parametrize("callback", [ModelCheckpoint(), RichProgressBar(), EarlyStopping("loss")])
+def test_barebones_refuses_callbacks_that_need_files_or_logged_values(callback: Callback) -> None:
+    rule = f"`callbacks` must be without {type(callback).__name__}, which needs logged values or files, with barebones"
+    with pytest.raises(ValueError, match=rule):
+        Trainer(barebones=True, callbacks=[callback])
+
+
+@pytest.mark.parametrize("verb", ["fit", "validate", "test", "predict"])
+class TestEveryVerb:
+    def test_needs_a_module_at_first(self, verb: str, tmp_path: Path) -> None:
+        with pytest.raises(TypeError, match=rf"`model` must be a module.*but got None .* in Trainer\.{verb}"):
+            getattr(quiet_trainer(tmp_path), verb)(None)
+
+    def test_takes_an_object_not_a_class(self, verb: str, tmp_path: Path) -> None:
+        with pytest.raises(TypeError, match=r"`model` must be a module.*Regression"):
+            getattr(quiet_trainer(tmp_path), verb)(Regression, loader())
+
+    def test_refuses_loaders_together_with_a_data_module(self, verb: str, tmp_path: Path) -> None:
+        with pytest.raises(ValueError, match=r"`datamodule` must be None if loaders are passed"):
+            getattr(quiet_trainer(tmp_path), verb)(Regression(), loader(), datamodule=RegressionData())
+
+    def test_refuses_a_data_module_that_has_no_loader(self, verb: str, tmp_path: Path) -> None:
+        with pytest.raises(TypeError, match=r"`datamodule` must be an object with at least one of train_dataloader"):
+            getattr(quiet_trainer(tmp_path), verb)(Regression(), datamodule=loader())
+
+    def test_says_that_there_are_no_loaders(self, verb: str, tmp_path: Path) -> None:
+        with pytest.raises(ValueError, match=r"loaders?` must be given, or provided by the data module or the module"):
+            getattr(quiet_trainer(tmp_path), verb)(Regression())
+
+    def test_refuses_a_tensor_as_loaders(self, verb: str, tmp_path: Path) -> None:
+        with pytest.raises(TypeError, match=r"loaders` must be a loader .*but got \{'a': 1\} \(dict\)"):
+            getattr(quiet_trainer(tmp_path), verb)(Regression(), {"a": 1})
+
+    def test_refuses_a_checkpoint_that_does_not_exist(self, verb: str, tmp_path: Path) -> None:
+        with pytest.raises(FileNotFoundError, match=r"`path` must be an existing checkpoint, but got .*nowhere.ckpt"):
+            getattr(quiet_trainer(tmp_path), verb)(Regression(), loader(), ckpt_path=tmp_path / "nowhere.ckpt")
+
+    def test_refuses_best_when_nothing_was_saved(self, verb: str, tmp_path: Path) -> None:
+        with pytest.raises(
+            ValueError, match=r"`ckpt_path` must be a path, as no checkpoint was saved yet, but got 'best'"
+        ):
+            getattr(quiet_trainer(tmp_path), verb)(Regression(), loader(), ckpt_path="best")
+
+
+@pytest.mark.parametrize(
+    ("verb", "missing"),
+    [("fit", "training_step"), ("fit", "configure_optimizers"), ("validate", "validation_step"), ("test", "test_step")],
+)
+def test_a_missing_step_is_found_before_anything_runs(verb: str, missing: str, tmp_path: Path) -> None:
+    class Empty(TrainingModule):
+        def setup(self, stage: str) -> None:
+            raise AssertionError("nothing must run")
+
+    with pytest.raises(HookFaultError, match=rf"Empty.{missing}: `{missing}` must be defined to run this verb"):
+        getattr(quiet_trainer(tmp_path), verb)(Empty(), loader())
+
+
+def test_prediction_needs_a_step_or_a_forward(tmp_path: Path) -> None:
+    with pytest.raises(TypeError, match=r"`predict_step` must be defined, or else `forward`, to predict"):
+        quiet_trainer(tmp_path).predict(TrainingModule(), loader())
+
+
+def test_saving_needs_a_module(tmp_path: Path) -> None:
+    with pytest.raises(RuntimeError, match=r"`model` must be attached by fit, validate, test or predict"):
+        quiet_trainer(tmp_path).save_checkpoint(tmp_path / "a.ckpt")
+
+
+def test_several_optimizers_need_manual_optimization(tmp_path: Path) -> None:
+    class Two(Regression):
+        def configure_optimizers(self) -> Any:
+            return [torch.optim.SGD(self.parameters(), 0.1), torch.optim.SGD(self.parameters(), 0.1)]
+
+    with pytest.raises(ValueError, match=r"`number of optimizers` must be 1 under automatic optimization, but got 2"):
+        quiet_trainer(tmp_path).fit(Two(), loader())
+
+
+def test_manual_optimization_does_its_own_accumulation_and_clipping(tmp_path: Path) -> None:
+    class Manual(Regression):
+        automatic_optimization = False
+
+    for argument in ({"accumulate_grad_batches": 2}, {"gradient_clip_val": 1.0}):
+        with pytest.raises(ValueError, match=f"`{next(iter(argument))}` must be .* under manual optimization"):
+            quiet_trainer(tmp_path, **argument).fit(Manual(), loader())
+
+
+def test_a_loss_that_is_none_of_a_steps_results_is_refused(tmp_path: Path) -> None:
+    class Tuple(Regression):
+        def training_step(self, batch: Any, batch_idx: int) -> Any:
+            return self.loss(batch), 1
+
+    with pytest.raises(TypeError, match=r"`training_step` must return a tensor, a dictionary .* in .*Tuple"):
+        quiet_trainer(tmp_path).fit(Tuple(), loader())
+
+
+def test_a_share_of_a_stream_is_refused(tmp_path: Path) -> None:
+    class Stream(torch.utils.data.IterableDataset[Tensor]):
+        def __iter__(self) -> Any:
+            yield torch.ones(3), torch.ones(1)
+
+    stream = torch.utils.data.DataLoader(Stream())
+    with pytest.raises(ValueError, match=r"`limit_train_batches` must be 1.0 or an int for a loader of unknown length"):
+        quiet_trainer(tmp_path, limit_train_batches=0.5).fit(Regression(), stream)
