@@ -258,7 +258,10 @@ class BareTrainer:
     def _write(self, request: SaveRequest) -> None:
         optimization = self.fit_loop.optimization if self.run.verb == "fit" else None
         buffer = io.BytesIO()
-        torch.save(collect(self.run, optimization, self.fit_loop.progress, request.weights_only), buffer)
+        torch.save(
+            collect(self.run, optimization, self.fit_loop.progress, request.weights_only, self.fit_loop.generators),
+            buffer,
+        )
         self.files[request.path] = buffer.getvalue()
 
 

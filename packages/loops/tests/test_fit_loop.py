@@ -18,12 +18,40 @@ from camshaft.loops import FitLoop
         ({"accumulate_grad_batches": 1.5}, TypeError, "`accumulate_grad_batches` must be an int, but got 1.5"),
         ({"accumulate_grad_batches": True}, TypeError, "`accumulate_grad_batches` must be an int, but got True"),
         ({"gradient_clip_val": -0.5}, ValueError, "`gradient_clip_val` must be at least 0 or None, but got -0.5"),
+        ({"gradient_clip_val": "1"}, TypeError, "`gradient_clip_val` must be a number or None, but got '1'"),
+        (
+            {"gradient_clip_val": float("nan")},
+            ValueError,
+            "must be at least 0 or None, but got nan",
+        ),
         ({"gradient_clip_algorithm": "l1"}, ValueError, "`gradient_clip_algorithm` must be 'norm', 'value' or None"),
     ],
 )
 def test_impossible_arguments_are_refused(arguments: dict[str, Any], error: type[Exception], message: str) -> None:
     with pytest.raises(error, match=message):
         FitLoop(**arguments)
+
+
+def test_training_that_counts_no_updates_needs_a_number_of_epochs() -> None:
+    message = "`max_epochs` must be set if there is no optimizer, since no update will ever be counted"
+    with pytest.raises(ValueError, match=message):
+        BareTrainer(Net(lambda module: None), max_steps=3).fit(Sized(make_batches(2)))
+
+
+def test_two_callbacks_that_would_overwrite_each_others_memory_are_refused() -> None:
+    def remembering() -> Any:
+        return hooked(state_dict=lambda self: {"a": 1})
+
+    message = "`state_key` must be different for each callback that has a state, as a Hooked has, but got 'Hooked'"
+    with pytest.raises(ValueError, match=message):
+        BareTrainer(Net(), callbacks=[remembering(), remembering()], max_epochs=1).fit(Sized(make_batches(2)))
+
+
+def test_a_module_may_have_no_callbacks_to_add() -> None:
+    module = Net()
+    object.__setattr__(module, "configure_callbacks", lambda: None)
+    trainer = BareTrainer(module, max_epochs=1).fit(Sized(make_batches(2)))
+    assert trainer.callbacks == []
 
 
 def test_a_missing_training_loader_is_an_error() -> None:

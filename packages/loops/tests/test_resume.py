@@ -54,6 +54,7 @@ class Training:
     scheduler: str | None
     interval: str
     overridden: bool
+    own_generators: bool = False
 
 
 trainings = st.builds(
@@ -65,6 +66,7 @@ trainings = st.builds(
     scheduler=st.none() | st.sampled_from(sorted(SCHEDULERS)),
     interval=st.sampled_from(["step", "epoch"]),
     overridden=st.booleans(),
+    own_generators=st.booleans(),
 )
 
 
@@ -115,8 +117,10 @@ class Process:
         for receiver, kind in ((self.callback, "callback"), (self.data, "data"), (self.module, "module")):
             self.trace.record(receiver, kind)
         x = torch.linspace(-1, 1, training.num_samples * NUM_FEATURES).reshape(-1, NUM_FEATURES)
-        self.loader = DataLoader(TensorDataset(x, x.sum(1, keepdim=True)), batch_size=2, shuffle=True)
-        self.val_loader = DataLoader(TensorDataset(x, x.sum(1, keepdim=True)), batch_size=4, shuffle=True)
+        own = [torch.Generator().manual_seed(seed + n) if training.own_generators else None for n in range(2)]
+        dataset = TensorDataset(x, x.sum(1, keepdim=True))
+        self.loader = DataLoader(dataset, batch_size=2, shuffle=True, generator=own[0])
+        self.val_loader = DataLoader(dataset, batch_size=4, shuffle=True, generator=own[1])
         self.trainer = BareTrainer(
             self.module,
             callbacks=[self.callback],
@@ -233,6 +237,27 @@ def test_a_checkpoint_from_within_an_epoch_is_refused(batch_idx: int) -> None:
     )
     with pytest.raises(NotImplementedError, match=message):
         BareTrainer(seeded(), max_epochs=2).fit(Sized(make_batches(4)), checkpoint=save_after(batch_idx))
+
+
+def test_a_checkpoint_from_inside_an_epochs_first_batch_is_refused() -> None:
+    def fail(trainer: Any, *_: Any) -> None:
+        raise ValueError("boom")
+
+    def save(trainer: Any, module: Any, exception: BaseException) -> None:
+        trainer.save_checkpoint("file")
+
+    trainer = BareTrainer(seeded(), callbacks=[hooked(on_train_batch_end=fail, on_exception=save)], max_epochs=1)
+    with pytest.raises(ValueError, match="boom"):
+        trainer.fit(Sized(make_batches(4)))
+    with pytest.raises(NotImplementedError, match="but got one after 1 batches of epoch 0"):
+        BareTrainer(seeded(), max_epochs=2).fit(Sized(make_batches(4)), checkpoint=trainer.load("file"))
+
+
+def test_a_checkpoint_with_other_generators_of_loaders_is_refused() -> None:
+    message = r"`generators of the loaders` must be as many as when the state was saved \(0\), but got 1"
+    loader = DataLoader(TensorDataset(torch.ones(4, 3), torch.ones(4, 1)), generator=torch.Generator())
+    with pytest.raises(ValueError, match=message):
+        BareTrainer(seeded(), max_epochs=2).fit(loader, checkpoint=save_after(3))
 
 
 def test_a_checkpoint_of_an_epochs_last_batch_is_one_of_its_end() -> None:

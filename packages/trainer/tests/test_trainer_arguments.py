@@ -147,6 +147,15 @@ class TestEveryVerb:
         with pytest.raises(TypeError, match=r"`model` must be a module.*Regression"):
             getattr(quiet_trainer(tmp_path), verb)(Regression, loader())
 
+    def test_says_what_to_do_with_a_module_of_lightning(self, verb: str, tmp_path: Path) -> None:
+        class LightningModule(nn.Module): ...
+
+        class Mine(LightningModule): ...
+
+        rule = r"`model` must be a TrainingModule .*but got '.*Mine' .*inherit from camshaft.trainer.TrainingModule"
+        with pytest.raises(TypeError, match=rule):
+            getattr(quiet_trainer(tmp_path), verb)(Mine(), loader())
+
     def test_refuses_loaders_together_with_a_data_module(self, verb: str, tmp_path: Path) -> None:
         with pytest.raises(ValueError, match=r"`datamodule` must be None if loaders are passed"):
             getattr(quiet_trainer(tmp_path), verb)(Regression(), loader(), datamodule=RegressionData())

@@ -125,6 +125,7 @@ def test_a_data_module_of_any_class_with_the_methods_will_do(tmp_path: Path) -> 
     trainer = quiet_trainer(tmp_path)
     trainer.validate(Regression(), datamodule=Anything())
     assert trainer.num_val_batches == [2]
+    trainer.validate(Regression(), Anything())
 
 
 def test_the_module_may_provide_the_loaders(tmp_path: Path) -> None:

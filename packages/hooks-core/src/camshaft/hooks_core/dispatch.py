@@ -57,14 +57,15 @@ def resolve(
         required: Names of the steps that the run cannot do without.
         position: Asked for a description of the run's position when a hook raises.
         catalogue: The hooks.
-        strict: Whether a receiver's faults are errors; if false they are warnings, and the faulty method is left out.
+        strict: Whether a receiver's faults are errors; if false they are warnings, and the faulty method is left out. A
+            missing step is always an error.
 
     Returns:
         The hooks; see `Hooks` for what an attribute is.
 
     Raises:
-        HookFaultError: If `strict`, and a receiver has a method that looks like a hook and is none, a hook of the wrong
-            arity, or lacks a required step. All faults of all receivers are in the one error.
+        HookFaultError: If a required step is missing, or if `strict` and a receiver has a method that looks like a hook
+            and is none, or a hook of the wrong arity. All faults of all receivers are in the one error.
     """
     receivers: list[tuple[Receiver, object]] = [(Receiver.CALLBACK, callback) for callback in callbacks]
     receivers += [(Receiver.DATA, data)] if data is not None else []
@@ -72,9 +73,9 @@ def resolve(
     receivers += [(Receiver.STRATEGY, strategy)] if strategy is not None else []
 
     faults = [fault for kind, receiver in receivers for fault in find_faults(receiver, kind, catalogue)]
-    for name in required:
-        if module is None or implementation(module, name) is None:
-            faults.append(missing_step(module, name, catalogue))
+    missing = [name for name in required if module is None or implementation(module, name) is None]
+    if missing:  # nothing can go on without these
+        report([*faults, *(missing_step(module, name, catalogue) for name in missing)], strict=True)
     report(faults, strict)
 
     hooks = Hooks()

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import islice
 from typing import Any
 
+import torch
 from torch.utils.data import DataLoader, IterableDataset
 
 from camshaft.hooks_core.messages import must_be
@@ -135,6 +136,14 @@ def set_epoch(loader: Iterable[Any] | None, epoch: int) -> None:
     for sampler in (getattr(loader, "sampler", None), getattr(loader, "batch_sampler", None)):
         if callable(getattr(sampler, "set_epoch", None)):
             sampler.set_epoch(epoch)  # type: ignore[union-attr]
+
+
+def generators_of(loader: Iterable[Any]) -> list[torch.Generator]:
+    """The random number generators of a loader's own, each once: those of the loader and of its samplers."""
+    batch_sampler = getattr(loader, "batch_sampler", None)
+    owners = (loader, getattr(loader, "sampler", None), batch_sampler, getattr(batch_sampler, "sampler", None))
+    found = [getattr(owner, "generator", None) for owner in owners]
+    return list(dict.fromkeys(generator for generator in found if isinstance(generator, torch.Generator)))
 
 
 def batch_mover(run: Run) -> Callable[[Any, int], Any] | None:

@@ -2,29 +2,31 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Iterable
 from typing import Any
 
+import torch
+
 from camshaft.hooks_core.messages import must_be
-from camshaft.loops.automatic import AutomaticOptimization
-from camshaft.loops.batches import count_batches, loaders_of, set_epoch
+from camshaft.loops.batches import generators_of, set_epoch
 from camshaft.loops.evaluation_loops import ValidationLoop
+from camshaft.loops.fit_data import FitData, load_fit_data
 from camshaft.loops.fit_limits import FitLimits
-from camshaft.loops.manual import ManualOptimization, NoOptimization
+from camshaft.loops.optimization_mode import OptimizationMode, choose_mode
 from camshaft.loops.optimizers import Optimization, read_configuration
 from camshaft.loops.progress import FitProgress
 from camshaft.loops.random_state import isolated_randomness, restore_random_state
 from camshaft.loops.resume import restore_training
 from camshaft.loops.run import Run
 from camshaft.loops.schedulers import SchedulerSteps
-from camshaft.loops.training_epoch import OptimizationMode, TrainingEpoch
+from camshaft.loops.training_epoch import TrainingEpoch
 
 
 class FitLoop:
     """Trains a module: sanity check, epochs, validation within them, optimization.
 
-    It owns its progress: run it again with higher limits and it goes on where it stopped.
+    It owns its progress: run it again with higher limits and it goes on after the last complete epoch; one that was
+    stopped inside begins anew.
 
     Args:
         limits: How long to train and how often to validate.
@@ -56,7 +58,11 @@ class FitLoop:
         if accumulate_grad_batches < 1:
             action = "Pass 1 for no accumulation."
             raise ValueError(must_be("accumulate_grad_batches", "at least 1", accumulate_grad_batches, where, action))
-        if gradient_clip_val is not None and gradient_clip_val < 0:
+        if gradient_clip_val is not None and not isinstance(gradient_clip_val, (int, float)):
+            raise TypeError(
+                must_be("gradient_clip_val", "a number or None", gradient_clip_val, where, "Pass a number.")
+            )
+        if gradient_clip_val is not None and not gradient_clip_val >= 0:
             action = "Pass None to clip nothing."
             raise ValueError(must_be("gradient_clip_val", "at least 0 or None", gradient_clip_val, where, action))
         if gradient_clip_algorithm not in (None, "norm", "value"):
@@ -71,13 +77,26 @@ class FitLoop:
         self.gradient_clip_algorithm = gradient_clip_algorithm or "norm"
         self.progress = FitProgress()
         self.sanity_checking = False
-        self.num_batches: int | float = 0
         self.optimization = Optimization([], [])
-        self.loader: Iterable[Any] | None = None
+        self._data = FitData()
         self._batches: TrainingEpoch | None = None
         self._schedulers: SchedulerSteps
-        self._validates = False
-        self._validation_interval: int | float = float("inf")
+
+    @property
+    def loader(self) -> Iterable[Any] | None:
+        """The training loader, once the fit has asked for it."""
+        return self._data.loader
+
+    @property
+    def generators(self) -> list[torch.Generator]:
+        """The generators of the loaders' own, from which they draw their order."""
+        loaders = [loader for loader in (self.loader, *self.validation.loaders) if loader is not None]
+        return [generator for loader in loaders for generator in generators_of(loader)]
+
+    @property
+    def num_batches(self) -> int | float:
+        """Batches of a training epoch; infinite if unknown."""
+        return self._data.num_batches
 
     @property
     def should_stop(self) -> bool:
@@ -130,13 +149,24 @@ class FitLoop:
     def _set_up(self, run: Run) -> OptimizationMode | None:
         """Configure, load and restore. Returns how batches become updates, or None if there is nothing to train."""
         self.progress.should_stop = False
-        self._load(run)
+        self._data = load_fit_data(run, self.limits, self.validation)
         self.optimization = self._configure_optimizers(run)
         run.hooks.on_fit_start()
         if run.checkpoint is not None:
             restore_training(run, run.checkpoint, self.optimization, self.progress)
         run.epoch = self.progress.current_epoch
-        return self._optimization_mode(run) if self.num_batches and not self._is_done() else None
+        if not self.num_batches or self._is_done():
+            return None
+        return choose_mode(
+            run,
+            self.optimization.optimizers,
+            self.progress,
+            self.limits,
+            num_batches=self.num_batches,
+            accumulate_grad_batches=self.accumulate_grad_batches,
+            gradient_clip_val=self.gradient_clip_val,
+            gradient_clip_algorithm=self.gradient_clip_algorithm,
+        )
 
     def _start(self, run: Run, mode: OptimizationMode) -> TrainingEpoch:
         assert self.loader is not None
@@ -148,7 +178,7 @@ class FitLoop:
             self._schedulers,
             loader=self.loader,
             num_batches=self.num_batches,
-            validates=self._validates,
+            validates=self._data.validates,
             validation_due=self._validation_due,
             validate=lambda: self._validate(run, mode),
             step_limit=self.limits.step_limit,
@@ -157,7 +187,7 @@ class FitLoop:
         if run.checkpoint is None:
             self._sanity_check(run)
         else:
-            restore_random_state(run.checkpoint["rng"])
+            restore_random_state(run.checkpoint["rng"], self.generators)
         run.stage = "train"
         if run.metrics is not None:
             run.metrics.start_epoch("train")
@@ -200,82 +230,12 @@ class FitLoop:
         optimization.optimizers = run.strategy.setup_optimizers(optimization.optimizers)
         return optimization
 
-    def _optimization_mode(self, run: Run) -> OptimizationMode:
-        """Choose how batches become updates.
-
-        Raises:
-            ValueError: If what was asked for contradicts the module's kind of optimization.
-        """
-        optimizers, where = self.optimization.optimizers, type(run.module).__qualname__
-        if not optimizers:
-            warnings.warn("`configure_optimizers` returned no optimizer: nothing will be updated.", stacklevel=2)
-            return NoOptimization(run)
-        if not getattr(run.module, "automatic_optimization", True):
-            for name, value, neutral in (
-                ("accumulate_grad_batches", self.accumulate_grad_batches, 1),
-                ("gradient_clip_val", self.gradient_clip_val, None),
-            ):
-                if value != neutral:
-                    rule = f"{neutral} under manual optimization"
-                    raise ValueError(must_be(name, rule, value, where, "Do it in `training_step`."))
-            return ManualOptimization(run, optimizers, self.progress)
-        if len(optimizers) > 1:
-            rule = "1 under automatic optimization"
-            action = "Set `automatic_optimization = False` and step them in `training_step`."
-            raise ValueError(must_be("number of optimizers", rule, len(optimizers), where, action))
-        return AutomaticOptimization(
-            run,
-            optimizers[0],
-            self.progress,
-            num_batches=self.num_batches,
-            accumulate_grad_batches=self.accumulate_grad_batches,
-            gradient_clip_val=self.gradient_clip_val,
-            gradient_clip_algorithm=self.gradient_clip_algorithm,
-        )
-
-    def _load(self, run: Run) -> None:
-        """Get the loaders.
-
-        Raises:
-            ValueError: If there is no training loader, or validation is asked for at an impossible interval.
-            NotImplementedError: If there are several training loaders.
-        """
-        loaders = loaders_of(run, "train")
-        if not loaders:
-            rule = "given, or provided by the data module or the module"
-            raise ValueError(must_be("train loader", rule, None, "fit", "Pass a loader."))
-        if len(loaders) > 1:
-            raise NotImplementedError(
-                must_be("train loader", "a single one", len(loaders), "fit", "Combine them into one; several at once "
-                        "are not supported yet.")
-            )  # fmt: skip
-        self.loader = loaders[0]
-        self.num_batches = count_batches(self.loader, self.limits.limit_train_batches, "limit_train_batches")
-        if self.num_batches == 0 and self.limits.limit_train_batches != 0:
-            warnings.warn("The training loader is empty: nothing will be trained.", stacklevel=2)
-        self._validates = self._load_validation(run)
-        if self._validates and self.num_batches:
-            self._validation_interval = self.limits.batches_between_validations(self.num_batches)
-
-    def _load_validation(self, run: Run) -> bool:
-        has_step = run.hooks.validation_step is not None
-        has_batches = self.validation.load(run) if has_step or run.loaders.get("validate") is not None else False
-        if has_step and not self.validation.loaders:
-            warnings.warn(
-                "There is a `validation_step` but no validation loader: validation is left out.", stacklevel=2
-            )
-        if self.validation.loaders and not has_step:
-            warnings.warn(
-                "There is a validation loader but no `validation_step`: validation is left out.", stacklevel=2
-            )
-        return has_step and has_batches
-
     def _sanity_check(self, run: Run) -> None:
-        if not self._validates or self.limits.num_sanity_val_steps == 0:
+        if not self._data.validates or self.limits.num_sanity_val_steps == 0:
             return
         self.sanity_checking = True
         try:
-            with isolated_randomness():
+            with isolated_randomness(self.generators):
                 run.hooks.on_sanity_check_start()
                 self.validation.run_epoch(run, self.num_sanity_batches, discard=True)
                 run.hooks.on_sanity_check_end()
@@ -298,10 +258,10 @@ class FitLoop:
             return False
         if self.progress.should_stop and self._may_stop():
             return True
-        if self._validation_interval == float("inf"):
+        if self._data.validation_interval == float("inf"):
             return is_last
         done = self.progress.total_batches if every is None else batch_idx + 1
-        return done % self._validation_interval == 0
+        return done % self._data.validation_interval == 0
 
     def _is_done(self) -> bool:
         """Whether no further epoch is to begin."""

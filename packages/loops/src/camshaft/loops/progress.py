@@ -16,7 +16,7 @@ class FitProgress:
     Attributes:
         current_epoch: Index of the epoch; after it has ended, of the next one.
         global_step: Number of optimizer updates so far, whatever the number of optimizers.
-        num_batches: Batches done in the current epoch; 0 between epochs.
+        num_batches: Batches begun in the current epoch; 0 between epochs.
         total_batches: Batches done in all epochs.
         should_stop: Whether something asked training to stop; no part of the state.
     """

@@ -4,15 +4,21 @@ from __future__ import annotations
 
 import random
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 import torch
 
+from camshaft.hooks_core.messages import must_be
 
-def random_state() -> dict[str, Any]:
-    """The state of Python's, NumPy's (if imported), torch's and every CUDA device's generator, as plain values."""
+
+def random_state(generators: Sequence[torch.Generator] = ()) -> dict[str, Any]:
+    """The state of Python's, NumPy's (if imported), torch's and every CUDA device's generator, as plain values.
+
+    Args:
+        generators: Further generators, such as those of loaders.
+    """
     version, numbers, gauss = random.getstate()
     state: dict[str, Any] = {
         "python": [version, torch.tensor(numbers, dtype=torch.int64), gauss],
@@ -25,11 +31,22 @@ def random_state() -> dict[str, Any]:
         name, keys, position, has_gauss, cached = numpy.random.get_state()
         keys = torch.tensor(keys.astype("int64"))
         state["numpy"] = [name, keys, int(position), int(has_gauss), float(cached)]
+    state["generators"] = [generator.get_state() for generator in generators]
     return state
 
 
-def restore_random_state(state: dict[str, Any]) -> None:
-    """Put every generator back into a state that `random_state` returned."""
+def restore_random_state(state: dict[str, Any], generators: Sequence[torch.Generator] = ()) -> None:
+    """Put every generator back into a state that `random_state` returned.
+
+    Raises:
+        ValueError: If there are more or fewer further generators than there were then.
+    """
+    if len(generators) != len(state["generators"]):
+        rule = f"as many as when the state was saved ({len(state['generators'])})"
+        action = "Give the loaders the same generators as then."
+        raise ValueError(must_be("generators of the loaders", rule, len(generators), "restore_random_state", action))
+    for generator, its_state in zip(generators, state["generators"], strict=True):
+        generator.set_state(its_state.cpu())
     version, numbers, gauss = state["python"]
     random.setstate((version, tuple(numbers.tolist()), gauss))
     torch.set_rng_state(state["torch"].cpu())
@@ -46,10 +63,10 @@ def restore_random_state(state: dict[str, Any]) -> None:
 
 
 @contextmanager
-def isolated_randomness() -> Iterator[None]:
+def isolated_randomness(generators: Sequence[torch.Generator] = ()) -> Iterator[None]:
     """Whatever is drawn inside leaves the generators as they were before."""
-    state = random_state()
+    state = random_state(generators)
     try:
         yield
     finally:
-        restore_random_state(state)
+        restore_random_state(state, generators)

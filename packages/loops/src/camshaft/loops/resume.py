@@ -2,18 +2,28 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
+
+import torch
 
 from camshaft.hooks_core.implementation import implementation
 from camshaft.hooks_core.messages import must_be
 from camshaft.hooks_core.notes import noting
+from camshaft.loops.callback_state import state_key
 from camshaft.loops.optimizers import Optimization
 from camshaft.loops.progress import FitProgress
 from camshaft.loops.random_state import random_state
 from camshaft.loops.run import Run
 
 
-def collect(run: Run, optimization: Optimization | None, progress: FitProgress, weights_only: bool) -> dict[str, Any]:
+def collect(
+    run: Run,
+    optimization: Optimization | None,
+    progress: FitProgress,
+    weights_only: bool,
+    generators: Sequence[torch.Generator] = (),
+) -> dict[str, Any]:
     """Put a checkpoint together: tensors and plain values only.
 
     Hooks: state_dict of callbacks and data module, on_save_checkpoint.
@@ -23,6 +33,7 @@ def collect(run: Run, optimization: Optimization | None, progress: FitProgress, 
         optimization: Optimizers and schedulers; None outside of fit.
         progress: Where training is.
         weights_only: Whether to leave out everything that only matters for resuming.
+        generators: The loaders' own generators.
     """
     checkpoint: dict[str, Any] = {
         "epoch": max(progress.current_epoch - (progress.num_batches == 0), 0),
@@ -32,7 +43,7 @@ def collect(run: Run, optimization: Optimization | None, progress: FitProgress, 
     }
     if not weights_only:
         checkpoint["callbacks"] = _states_of_callbacks(run)
-        checkpoint["rng"] = random_state()
+        checkpoint["rng"] = random_state(generators)
         if optimization is not None:
             checkpoint["optimizer_states"] = [optimizer.state_dict() for optimizer in optimization.optimizers]
             checkpoint["lr_schedulers"] = [config.scheduler.state_dict() for config in optimization.schedulers]
@@ -92,11 +103,6 @@ def restore_training(run: Run, checkpoint: dict[str, Any], optimization: Optimiz
     if load_data is not None and "data" in checkpoint:
         with noting(run.data, "load_state_dict", run.position):
             load_data(checkpoint["data"])
-
-
-def state_key(callback: object) -> str:
-    """The name under which a checkpoint keeps a callback's memory."""
-    return str(getattr(callback, "state_key", type(callback).__qualname__))
 
 
 def _states_of_callbacks(run: Run) -> dict[str, Any]:

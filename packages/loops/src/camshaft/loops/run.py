@@ -10,6 +10,7 @@ import attrs
 from camshaft.hooks_core import Hooks, resolve
 from camshaft.hooks_core.implementation import implementation
 from camshaft.hooks_core.notes import noting
+from camshaft.loops.callback_state import check_state_keys
 
 if TYPE_CHECKING:
     from torch import nn
@@ -73,8 +74,10 @@ class Run:
 
         Raises:
             HookFaultError: If a receiver's hooks are faulty or a required step is missing.
+            ValueError: If two callbacks would keep their memory under one name.
         """
         self._add_callbacks_of_module()
+        check_state_keys(self.callbacks, self.verb)
         self.hooks = resolve(
             callbacks=self.callbacks,
             data=self.data,
@@ -118,6 +121,6 @@ class Run:
             return
         with noting(self.module, "configure_callbacks", self.position):
             added = configure()
-        added = list(added) if isinstance(added, (list, tuple)) else [added]
+        added = list(added) if isinstance(added, (list, tuple)) else [] if added is None else [added]
         types = {type(callback) for callback in added}
         self.callbacks[:] = [callback for callback in self.callbacks if type(callback) not in types] + added

@@ -3,32 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Any, Protocol
+from typing import Any
 
 from torch import Tensor
 
 from camshaft.hooks_core.dispatch import nobody
 from camshaft.hooks_core.spec import SKIP_EPOCH
 from camshaft.loops.batches import batch_mover, numbered
+from camshaft.loops.optimization_mode import OptimizationMode
 from camshaft.loops.progress import FitProgress
 from camshaft.loops.run import Run
 from camshaft.loops.schedulers import SchedulerSteps
-
-
-class OptimizationMode(Protocol):
-    """How a batch becomes an update.
-
-    Attributes:
-        holds_gradients: Whether gradients of earlier batches wait for the update that ends their window.
-    """
-
-    holds_gradients: bool
-
-    def run_batch(self, batch: Any, batch_idx: int, is_last: bool) -> Any:
-        """Run a batch. Returns what `training_step` returned."""
-
-    def close(self) -> None:
-        """Leave the optimizers as they were."""
 
 
 class TrainingEpoch:
@@ -95,6 +80,7 @@ class TrainingEpoch:
         self.is_last_batch = False
         for batch_idx, batch, is_last in numbered(self._loader, self._num_batches):
             run.batch_idx = batch_idx
+            progress.num_batches += 1
             self.is_last_batch = is_last
             if move is not None:
                 batch = move(batch, 0)
@@ -110,7 +96,6 @@ class TrainingEpoch:
             if hooks.on_train_batch_end is not nobody:
                 hooks.on_train_batch_end(_detached(outputs), batch, batch_idx)
             outputs = None  # lets go of the graph before the next one is built
-            progress.num_batches += 1
             progress.total_batches += 1
             if metrics is not None:
                 metrics.end_train_batch(is_update)

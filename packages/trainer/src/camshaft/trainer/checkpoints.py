@@ -40,7 +40,7 @@ def checkpoint_of(run: Run, loop: FitLoop, *, was_fitted: bool, weights_only: bo
     progress = loop.progress
     if run.verb == "fit" and run.batch_idx is not None and progress.num_batches == 0:
         progress = attrs.evolve(progress, num_batches=1)  # an error cut the epoch's first batch off: it has begun
-    checkpoint = collect(run, loop.optimization if was_fitted else None, progress, weights_only)
+    checkpoint = collect(run, loop.optimization if was_fitted else None, progress, weights_only, loop.generators)
     hparams = hyperparameters_of(run.module)
     if hparams:
         checkpoint[HYPER_PARAMETERS_KEY] = dict(hparams)

@@ -8,10 +8,10 @@ from typing import Any
 import torch
 
 from camshaft.callbacks import EarlyStopping, ModelCheckpoint, RichProgressBar
-from camshaft.hooks_core import CATALOGUE, Callback, is_overridden
+from camshaft.hooks_core import CATALOGUE, Callback
 from camshaft.hooks_core.faults import candidates
 from camshaft.hooks_core.messages import must_be
-from camshaft.loops.resume import state_key
+from camshaft.loops.callback_state import check_state_keys
 from camshaft.strategies import SingleDeviceStrategy, choose_device
 
 _WHERE = "Trainer"
@@ -81,7 +81,7 @@ def choose_callbacks(
             raise ValueError(must_be(argument, rule, enabled, _WHERE, "Leave one of the two out."))
         if not is_present and enabled is not False:
             chosen.append(kind())
-    _check_state_keys(chosen)
+    check_state_keys(chosen, f"{_WHERE}(callbacks=...)")
     return chosen
 
 
@@ -134,19 +134,6 @@ def _check_callback(callback: Any) -> None:
     if not any(name in CATALOGUE or name.startswith("on_") for name in candidates(callback)):
         rule = "a callback (an object with at least one hook) or a list of callbacks"
         raise TypeError(must_be("callbacks", rule, callback, _WHERE, "Pass one of these."))
-
-
-def _check_state_keys(callbacks: Sequence[Any]) -> None:
-    keys: set[str] = set()
-    for callback in callbacks:
-        if not is_overridden(callback, "state_dict"):
-            continue
-        key = state_key(callback)
-        if key in keys:
-            rule = f"different for each callback that has a state, as a {type(callback).__qualname__} has"
-            action = "Tell them apart by their arguments, or give the class a `state_key` of its own."
-            raise ValueError(must_be("state_key", rule, key, f"{_WHERE}(callbacks=...)", action))
-        keys.add(key)
 
 
 def _check_device(device: torch.device, accelerator: Any, devices: Any) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 from torch import nn
@@ -9,7 +10,6 @@ from torch import nn
 from camshaft.hooks_core import is_overridden
 from camshaft.hooks_core.messages import must_be
 from camshaft.hooks_core.spec import Verb
-from camshaft.trainer.data_module import DataModule
 
 _LOADER_HOOKS = ("train_dataloader", "val_dataloader", "test_dataloader", "predict_dataloader")
 
@@ -18,12 +18,16 @@ def choose_module(verb: Verb, given: Any, previous: Any) -> nn.Module:
     """The module that was given, else the one of the verb before.
 
     Raises:
-        TypeError: If it is no module, or there is none.
+        TypeError: If it is no module, there is none, or it relies on another framework's trainer.
     """
     module = previous if given is None else given
     if not isinstance(module, nn.Module):
         rule = "a module (torch.nn.Module), or None after an earlier verb"
         raise TypeError(must_be("model", rule, module, f"Trainer.{verb}", "Pass a module."))
+    if any(base.__name__ == "LightningModule" for base in type(module).__mro__):
+        rule = "a TrainingModule or plain torch.nn.Module, as a LightningModule works with Lightning's trainer alone"
+        action = "Let its class inherit from camshaft.trainer.TrainingModule."
+        raise TypeError(must_be("model", rule, type(module).__qualname__, f"Trainer.{verb}", action))
     return module
 
 
@@ -41,7 +45,7 @@ def choose_data(verb: Verb, loaders: dict[str, Any], datamodule: Any, previous: 
         ValueError: If both were passed, so that it is not clear which to take.
     """
     stage, first = next(iter(loaders.items()))
-    if isinstance(first, DataModule) and datamodule is None:
+    if datamodule is None and _provides_loaders(first) and not isinstance(first, Iterable):
         loaders, datamodule = {**loaders, stage: None}, first
     has_loaders = any(loader is not None for loader in loaders.values())
     if datamodule is None:
@@ -49,8 +53,12 @@ def choose_data(verb: Verb, loaders: dict[str, Any], datamodule: Any, previous: 
     if has_loaders:
         rule = "None if loaders are passed"
         raise ValueError(must_be("datamodule", rule, datamodule, f"Trainer.{verb}", "Pass one of the two."))
-    if isinstance(datamodule, type) or not any(is_overridden(datamodule, hook) for hook in _LOADER_HOOKS):
+    if not _provides_loaders(datamodule):
         rule = f"an object with at least one of {', '.join(_LOADER_HOOKS)}"
         action = "Pass a data module, or loaders by their own arguments."
         raise TypeError(must_be("datamodule", rule, datamodule, f"Trainer.{verb}", action))
     return loaders, datamodule
+
+
+def _provides_loaders(data: Any) -> bool:
+    return not isinstance(data, type) and any(is_overridden(data, hook) for hook in _LOADER_HOOKS)

@@ -85,7 +85,7 @@ class VerbRunner(TrainerView):
             callbacks=self.callbacks,
             data=data,
             loaders=loaders,
-            metrics=self._metric_log,
+            metrics=None if verb == "predict" else self._metric_log,  # logging is an error there
             checkpoint=read_requested(self, ckpt_path, verb),
             write_checkpoint=self._write_checkpoint,
             strict_hooks=self.strict_hooks,

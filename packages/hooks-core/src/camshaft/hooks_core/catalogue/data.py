@@ -6,7 +6,7 @@ from camshaft.hooks_core.spec import HookSpec, Receiver
 
 _DATA_THEN_MODULE = (Receiver.DATA, Receiver.MODULE)
 _ALL_ERAS = ("0.5", "0.7", "0.8", "2.0", "2.x")
-_A_LOADER = "a loader, or a list or dictionary of loaders"
+_A_LOADER = "a loader or a list of loaders"
 
 HOOKS = (
     HookSpec(

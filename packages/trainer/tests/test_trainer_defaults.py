@@ -1,0 +1,57 @@
+"""Choosing strategy, callbacks, loggers and seeds."""
+
+from __future__ import annotations
+
+import random
+
+import numpy as np
+import pytest
+import torch
+
+from camshaft.callbacks import ModelCheckpoint, RichProgressBar
+from camshaft.hooks_core import Callback
+from camshaft.strategies import SingleDeviceStrategy
+from camshaft.trainer import Trainer, seed_everything
+from camshaft.trainer.defaults import choose_callbacks, choose_strategy
+
+
+@pytest.mark.parametrize("devices", ["auto", 1, "1", [0], (0,)], ids=repr)
+@pytest.mark.parametrize("precision", [32, "32", "32-true"], ids=repr)
+def test_one_device_is_the_default_strategy(devices: object, precision: object) -> None:
+    strategy = choose_strategy("auto", "cpu", devices, precision)
+    assert type(strategy) is SingleDeviceStrategy and strategy.device == torch.device("cpu")
+
+
+def test_a_strategy_object_is_taken_as_it_is() -> None:
+    strategy = SingleDeviceStrategy("cpu")
+    for accelerator, devices in (("auto", "auto"), ("cpu", 1), ("cpu", [0])):
+        assert choose_strategy(strategy, accelerator, devices, 32) is strategy
+
+
+def test_callbacks_keep_their_order_and_defaults_come_last() -> None:
+    first, second = Callback(), ModelCheckpoint()
+    chosen = choose_callbacks((first, second), enable_progress_bar=None, enable_checkpointing=None)
+    assert chosen[:2] == [first, second] and isinstance(chosen[2], RichProgressBar) and len(chosen) == 3
+
+
+def test_the_list_that_was_passed_stays_as_it_is() -> None:
+    callbacks: list[object] = []
+    assert len(Trainer(callbacks=callbacks, logger=False).callbacks) == 2
+    assert callbacks == []
+
+
+def test_seeding_reaches_every_generator() -> None:
+    def draw() -> tuple[float, float, float]:
+        return random.random(), float(np.random.rand()), float(torch.rand(()))
+
+    assert seed_everything(5) == 5
+    first = draw()
+    assert draw() != first
+    seed_everything(5)
+    assert draw() == first
+
+
+@pytest.mark.parametrize("seed", [-1, 2**32, 1.5, True, None])
+def test_a_seed_that_some_generator_refuses_is_refused(seed: object) -> None:
+    with pytest.raises(ValueError, match=r"`seed` must be an int from 0 to 2\*\*32 - 1, but got"):
+        seed_everything(seed)  # type: ignore[arg-type]
