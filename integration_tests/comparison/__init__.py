@@ -1,0 +1,1 @@
+"""The same runs on Lightning and on camshaft, recorded and compared."""

@@ -1,0 +1,99 @@
+"""What one recorded run does, as data that both frameworks understand."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import attrs
+
+VERBS = ("fit", "validate", "test", "predict")
+
+
+@attrs.frozen(kw_only=True)
+class Scheduling:
+    """A learning-rate scheduler: `monitor` makes it a ReduceLROnPlateau, else it decays exponentially."""
+
+    interval: Literal["epoch", "step"] = "epoch"
+    frequency: int = 1
+    monitor: str | None = None
+
+
+@attrs.frozen(kw_only=True)
+class Configuration:
+    """Everything that a run depends on; the names that trainers share mean what they mean there.
+
+    Args:
+        verbs: What runs, one after the other, on the same trainer and module.
+        num_batches: Length of the training loader.
+        num_eval_batches: Length of each validation, test and prediction loader; empty for none.
+        is_ragged: Whether every loader's last batch is smaller than the others.
+        is_stream: Whether training data comes from an iterable dataset, whose length nobody knows.
+        loaders_from: Who provides the loaders.
+        trainer: Further arguments of both trainers; `max_epochs` is 2 if it is not among them.
+        optimizer: Which optimizer; with `is_manual` there are two of it.
+        scheduling: The learning-rate scheduler, if any.
+        is_manual: Whether `training_step` optimizes by itself.
+        returns: What `training_step` returns.
+        no_loss_at: Batches of each epoch for which `training_step` returns None.
+        overrides: The defaults of the module that are overridden, each by a call of `super()`.
+        skips_from: `on_train_batch_start` of the module returns -1 at this batch of each epoch.
+        callback_skips: Whether it is a callback that returns -1 instead.
+        stops_at: A callback sets `should_stop` at the end of this (epoch, batch).
+        raises_in: A callback raises in this hook, the first time after the sanity check.
+        checkpoints: Arguments of the stock ModelCheckpoint; None for none.
+        resumes_to: After the verbs, a new module resumes from the last checkpoint and trains up to this epoch.
+        early_stopping: Arguments of the stock EarlyStopping; None for none.
+        monitoring_first: Whether the monitoring callback is passed before the others.
+        draws_at_start: Whether `on_train_start` draws a random number.
+    """
+
+    verbs: tuple[str, ...] = ("fit",)
+    num_batches: int = 3
+    num_eval_batches: tuple[int, ...] = (2,)
+    is_ragged: bool = False
+    is_stream: bool = False
+    loaders_from: Literal["arguments", "module", "data"] = "arguments"
+    trainer: dict[str, Any] = attrs.field(factory=dict)
+    optimizer: str = "sgd"
+    scheduling: Scheduling | None = None
+    is_manual: bool = False
+    returns: Literal["tensor", "dict"] = "tensor"
+    no_loss_at: frozenset[int] = attrs.field(default=frozenset(), converter=frozenset)
+    overrides: frozenset[str] = attrs.field(default=frozenset(), converter=frozenset)
+    skips_from: int | None = None
+    callback_skips: bool = False
+    stops_at: tuple[int, int] | None = None
+    raises_in: str | None = None
+    checkpoints: dict[str, Any] | None = None
+    resumes_to: int | None = None
+    early_stopping: dict[str, Any] | None = None
+    monitoring_first: bool = False
+    dropout: float = 0.25
+    shuffle: bool = True
+    draws_at_start: bool = False
+
+    @property
+    def window(self) -> int:
+        """Batches of an accumulation window."""
+        return int(self.trainer.get("accumulate_grad_batches", 1))
+
+    @property
+    def num_epoch_batches(self) -> int:
+        """Batches of an epoch that nothing cuts short."""
+        limit = self.trainer.get("limit_train_batches", 1.0)
+        return min(self.num_batches, limit if isinstance(limit, int) else int(self.num_batches * limit))
+
+    @property
+    def num_trained_batches(self) -> int:
+        """Batches of an epoch that `training_step` gets."""
+        return self.num_epoch_batches if self.skips_from is None else min(self.skips_from, self.num_epoch_batches)
+
+    @property
+    def short_window(self) -> int:
+        """Length of an epoch's last accumulation window if it is shorter than the others, else 0."""
+        return self.num_epoch_batches % self.window
+
+    def real_window(self, batch_idx: int) -> int:
+        """Length of the accumulation window that a batch belongs to."""
+        start = batch_idx - batch_idx % self.window
+        return min(self.window, self.num_epoch_batches - start)

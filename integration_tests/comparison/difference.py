@@ -1,0 +1,42 @@
+"""What a difference between the frameworks is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import attrs
+
+from comparison.configuration import Configuration
+from comparison.recording import Recording
+
+
+def _align_nothing(theirs: Recording, own: Recording, configuration: Configuration) -> None:
+    """Nothing recorded differs."""
+
+
+@attrs.frozen(kw_only=True)
+class Difference:
+    """Something that camshaft does on purpose otherwise than Lightning, and how to compare all the rest.
+
+    Args:
+        name: In a few words.
+        lightning: What Lightning does.
+        camshaft: What camshaft does.
+        reason: Why.
+        witness: A configuration in which the difference shows.
+        align: Changes the recordings (Lightning's, camshaft's) so that this difference is gone from them.
+        prepare: Changes what Lightning runs.
+        adapt: Changes the module's class that Lightning runs.
+        excludes: Whether a run differs so much that nothing of it is compared.
+    """
+
+    name: str
+    lightning: str
+    camshaft: str
+    reason: str
+    witness: Configuration
+    align: Callable[[Recording, Recording, Configuration], None] = _align_nothing
+    prepare: Callable[[Configuration], Configuration] = lambda configuration: configuration
+    adapt: Callable[[Any, Configuration], Any] = lambda module_class, configuration: module_class
+    excludes: Callable[[Configuration], bool] = lambda configuration: False

@@ -1,0 +1,287 @@
+"""The one table of what camshaft does otherwise than Lightning 2.6; nothing else may differ."""
+
+from __future__ import annotations
+
+import attrs
+
+from comparison import adaptation, alignment, training_alignment
+from comparison.configuration import Configuration, Scheduling
+from comparison.difference import Difference
+
+DIFFERENCES: tuple[Difference, ...] = (
+    Difference(
+        name="receivers of the sanity check's own hooks",
+        lightning="calls them on callbacks",
+        camshaft="calls them on callbacks, module and strategy",
+        reason="the document of 2.x says so (003)",
+        witness=Configuration(),
+        align=alignment.sanity_check_receivers,
+    ),
+    Difference(
+        name="hooks of the strategy",
+        lightning="calls it for the start and end of stages and for training batches only",
+        camshaft="calls it for every hook for which the document of 2.x has it",
+        reason="the document of 2.x says so (003)",
+        witness=Configuration(),
+        align=alignment.strategy_hooks,
+    ),
+    Difference(
+        name="order of setup and teardown",
+        lightning="data module, callbacks, module",
+        camshaft="callbacks, data module, module",
+        reason="callbacks come first in every hook (002, 003)",
+        witness=Configuration(loaders_from="data"),
+        align=alignment.setup_order,
+    ),
+    Difference(
+        name="receivers of on_load_checkpoint and on_save_checkpoint",
+        lightning="loads the module before callbacks, and leaves out data modules in both",
+        camshaft="callbacks, data module, module",
+        reason="callbacks come first in every hook (003)",
+        witness=Configuration(checkpoints={"save_top_k": -1}, resumes_to=3, trainer={"max_epochs": 1}),
+        align=alignment.checkpoint_hooks,
+    ),
+    Difference(
+        name="place of callbacks that monitor",
+        lightning="moves callbacks that save checkpoints behind the others, for every hook",
+        camshaft="keeps the order in which they were passed; they are last in on_train_epoch_end alone",
+        reason="nothing is reordered silently",
+        witness=Configuration(monitoring_first=True),
+        align=alignment.order_of_callbacks,
+        # an exception comes before other callbacks then
+        excludes=lambda configuration: configuration.monitoring_first and configuration.raises_in is not None,
+    ),
+    Difference(
+        name="when loaders are asked for",
+        lightning="where they are needed, evaluation loaders without gradients, or never if nothing is evaluated",
+        camshaft="training's, then validation's, before configure_optimizers",
+        reason="configure_optimizers can know the number of batches, and bad loaders are found early",
+        witness=Configuration(loaders_from="module"),
+        align=alignment.loaders_first,
+    ),
+    Difference(
+        name="modes in which on_*_model_eval and on_*_model_train are called",
+        lightning="without gradients, and on_predict_model_train not at all",
+        camshaft="as training goes, since only what lies between them evaluates; all six alike",
+        reason="they belong to the module as it is outside of the evaluation",
+        witness=Configuration(verbs=("predict",), overrides={"on_predict_model_train", "on_predict_model_eval"}),
+        align=alignment.model_modes,
+    ),
+    Difference(
+        name="metrics of the sanity check",
+        lightning="shows them in on_validation_end of the sanity check, then forgets them",
+        camshaft="never shows them",
+        reason="the sanity check leaves no trace",
+        witness=Configuration(),
+        align=alignment.sanity_check_metrics,
+    ),
+    Difference(
+        name="precision of logged numbers",
+        lightning="keeps Python numbers in single precision",
+        camshaft="keeps them as they are",
+        reason="nothing is lost without need",
+        witness=Configuration(),
+        align=alignment.single_precision,
+    ),
+    Difference(
+        name="schedulers of epochs",
+        lightning="steps those that do not monitor before on_train_batch_end of the epoch's last batch",
+        camshaft="steps all of them after on_train_epoch_end",
+        reason="an epoch's scheduler steps once the epoch is over, whatever it monitors",
+        witness=Configuration(scheduling=Scheduling(), overrides={"lr_scheduler_step"}),
+        align=training_alignment.epoch_schedulers,
+    ),
+    Difference(
+        name="schedulers of steps",
+        lightning="counts batches of the epoch where an accumulation window ends; steps also where -1 ended the epoch",
+        camshaft="steps after each `frequency` updates",
+        reason="a step is an update, as it is for `max_steps`",
+        witness=Configuration(scheduling=Scheduling(interval="step", frequency=2), overrides={"lr_scheduler_step"}),
+        prepare=training_alignment.scheduler_at_each_step,
+        adapt=adaptation.schedules_by_updates,
+    ),
+    Difference(
+        name="loss in on_train_batch_end",
+        lightning="hands out the loss divided by the accumulation window",
+        camshaft="hands out the loss that training_step returned",
+        reason="it is training_step's output",
+        witness=Configuration(trainer={"accumulate_grad_batches": 3}),
+        align=training_alignment.loss_of_batch_end,
+    ),
+    Difference(
+        name="a short last accumulation window",
+        lightning="divides its losses by the length that was asked for",
+        camshaft="averages over its real length",
+        reason="an update follows the mean of its batches, none of them counts less",
+        witness=Configuration(trainer={"accumulate_grad_batches": 2}),
+        adapt=adaptation.averages_short_windows,
+        align=training_alignment.short_windows_of_streams,
+        # a division more or less rounds otherwise then
+        excludes=lambda configuration: (
+            configuration.short_window > 0
+            and (configuration.window == 3 or (configuration.is_stream and configuration.short_window == 3))
+        ),
+    ),
+    Difference(
+        name="output of a batch without a loss",
+        lightning="hands out an empty dictionary",
+        camshaft="hands out None",
+        reason="it is training_step's output",
+        witness=Configuration(no_loss_at={1}, is_manual=True),
+        align=training_alignment.output_without_loss,
+    ),
+    Difference(
+        name="steps of manual optimization",
+        lightning="counts each step of each optimizer",
+        camshaft="counts one update for each batch in which any optimizer stepped",
+        reason="one step counter, whatever the number of optimizers, serves stopping, checkpoints and loggers",
+        witness=Configuration(is_manual=True),
+        prepare=training_alignment.steps_of_both_optimizers,
+        align=training_alignment.one_step_per_batch,
+    ),
+    Difference(
+        name="algorithm that configure_gradient_clipping gets",
+        lightning="hands out None unless one was asked for",
+        camshaft="hands out the one that will be used",
+        reason="an override need not know the default",
+        witness=Configuration(overrides={"configure_gradient_clipping"}),
+        align=training_alignment.algorithm_of_clipping,
+    ),
+    Difference(
+        name="gradients of manual optimization at validation",
+        lightning="frees them before each validation inside fit",
+        camshaft="leaves them to the module, unless it overrides on_validation_model_zero_grad",
+        reason="the module may be accumulating them over batches",
+        witness=Configuration(is_manual=True),
+        align=training_alignment.gradients_of_manual_optimization,
+    ),
+    Difference(
+        name="gradients that fit left",
+        lightning="frees them before the first hook of another verb's stage",
+        camshaft="leaves them where they are",
+        reason="a verb that does not train does not touch gradients",
+        witness=Configuration(verbs=("fit", "test"), num_eval_batches=(2,), trainer={"limit_val_batches": 0}),
+        align=training_alignment.gradients_left_by_fit,
+    ),
+    Difference(
+        name="epochs that end early",
+        lightning="counts an epoch that max_steps or should_stop cut short",
+        camshaft="does not count it, since its last batches are still to come",
+        reason="training can go on where it stopped",
+        witness=Configuration(trainer={"max_steps": 4}),
+        align=training_alignment.epochs_cut_short,
+    ),
+    Difference(
+        name="-1 from callbacks",
+        lightning="obeys the module only",
+        camshaft="obeys any receiver of on_train_batch_start",
+        reason="a callback gets the same hook (002, 003)",
+        witness=Configuration(callback_skips=True, skips_from=1),
+        prepare=lambda configuration: attrs.evolve(configuration, callback_skips=False),
+    ),
+    Difference(
+        name="batches between validations across epochs",
+        lightning="counts the batch for which -1 was returned",
+        camshaft="counts batches that were trained on",
+        reason="a batch that is skipped is none",
+        witness=Configuration(
+            skips_from=2, num_batches=4, trainer={"check_val_every_n_epoch": None, "val_check_interval": 3}
+        ),
+        excludes=lambda configuration: (
+            configuration.skips_from is not None and configuration.trainer.get("check_val_every_n_epoch", 1) is None
+        ),
+    ),
+    Difference(
+        name="step of rows before the first update",
+        lightning="writes -1",
+        camshaft="writes 0",
+        reason="steps are counts",
+        witness=Configuration(skips_from=0),
+        align=training_alignment.rows_before_the_first_update,
+    ),
+    Difference(
+        name="step of validation rows within an accumulation window",
+        lightning="writes the index of the update to come",
+        camshaft="writes the index of the latest update, whose weights were validated",
+        reason="two rows with one step hold values of the same weights",
+        witness=Configuration(num_batches=4, trainer={"accumulate_grad_batches": 2, "val_check_interval": 1}),
+        align=training_alignment.steps_of_validation_rows,
+    ),
+    Difference(
+        name="batches without a loss",
+        lightning="zeroes and steps all the same, and counts an update",
+        camshaft="zeroes with the next loss, and counts only updates that had gradients",
+        reason="without a loss there is nothing to update",
+        witness=Configuration(no_loss_at={1}, num_batches=4, trainer={"log_every_n_steps": 50}),
+        align=training_alignment.batches_without_loss,
+        # what is logged, when training ends and what is saved depends on the number of updates; Lightning fails to clip
+        # gradients by value where there are none
+        excludes=lambda configuration: (
+            bool(configuration.no_loss_at)
+            and not configuration.is_manual
+            and (
+                configuration.trainer.get("log_every_n_steps", 50) < 50
+                or configuration.trainer.get("max_steps", -1) != -1
+                or configuration.checkpoints is not None
+                or configuration.trainer.get("gradient_clip_algorithm") == "value"
+            )
+        ),
+    ),
+    Difference(
+        name="row of the step that stops",
+        lightning="writes the values of each step while should_stop is set",
+        camshaft="writes those for which log_every_n_steps asks",
+        reason="the epoch's values are written in any case",
+        witness=Configuration(stops_at=(0, 1), trainer={"log_every_n_steps": 50}),
+        align=training_alignment.rows_of_steps_that_stop,
+    ),
+    Difference(
+        name="exceptions",
+        lightning="calls on_exception on callbacks, data module and strategy; nothing is torn down or restored",
+        camshaft="restores train and eval modes, calls it on the module too, then calls every teardown",
+        reason="whoever set something up can take it down, and the module can be used afterwards",
+        witness=Configuration(raises_in="on_train_batch_end"),
+        align=alignment.after_an_exception,
+        # Lightning's counters stand half-way then
+        excludes=lambda configuration: configuration.raises_in is not None and len(configuration.verbs) > 1,
+    ),
+    Difference(
+        name="when checkpoints are saved",
+        lightning="within the hook of the callback that saves, while others still wait for it",
+        camshaft="at the save point behind all hooks of the batch, or of the epoch and its schedulers",
+        reason="a checkpoint never holds half a step, and the order of callbacks cannot make it stale",
+        witness=Configuration(checkpoints={"save_top_k": -1}),
+        align=alignment.save_points,
+        # a scheduler that stepped for one and not yet for the other goes on otherwise
+        excludes=lambda configuration: (
+            configuration.resumes_to is not None and alignment.is_saved_between_schedulers(configuration)
+        ),
+    ),
+    Difference(
+        name="steps to save that monitor",
+        lightning="ranks by the value there is, and saves nothing as long as there is none",
+        camshaft="waits for the validation that follows the step; a value that is missing there is an error",
+        reason="a checkpoint is ranked by its own weights",
+        witness=Configuration(num_batches=2, checkpoints={"every_n_train_steps": 2, "monitor": "val_loss"}),
+        excludes=lambda configuration: (
+            configuration.checkpoints is not None
+            and {"every_n_train_steps", "monitor"} <= configuration.checkpoints.keys()
+        ),
+    ),
+    Difference(
+        name="sanity check of a resumed run",
+        lightning="runs it, with a current_epoch that is behind",
+        camshaft="leaves it out",
+        reason="the checkpoint is there because validation worked",
+        witness=Configuration(checkpoints={"save_top_k": -1}, resumes_to=3),
+        align=alignment.sanity_check_of_resumed_run,
+    ),
+    Difference(
+        name="random numbers of a resumed run",
+        lightning="does not restore the random number generators",
+        camshaft="restores them",
+        reason="resuming is exact",
+        witness=Configuration(checkpoints={"save_top_k": -1}, resumes_to=3, trainer={"max_epochs": 1}),
+        adapt=adaptation.restores_random_state,
+    ),
+)

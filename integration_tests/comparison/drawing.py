@@ -1,0 +1,185 @@
+"""Drawing configurations that make sense."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import attrs
+from hypothesis import assume
+from hypothesis import strategies as st
+
+from comparison.comparing import is_comparable
+from comparison.configuration import Configuration, Scheduling
+
+_OVERRIDES = (
+    "optimizer_step",
+    "backward",
+    "optimizer_zero_grad",
+    "configure_gradient_clipping",
+    "lr_scheduler_step",
+    "on_validation_model_eval",
+    "on_validation_model_train",
+    "on_validation_model_zero_grad",
+    "on_test_model_eval",
+    "on_test_model_train",
+    "on_predict_model_eval",
+    "on_predict_model_train",
+)
+_TRANSFERS = ("on_before_batch_transfer", "transfer_batch_to_device", "on_after_batch_transfer")
+_LENGTHS = st.integers(2, 4)
+
+
+@st.composite
+def fits(draw: st.DrawFn) -> Configuration:
+    """Runs of fit, and perhaps of other verbs after it."""
+    is_manual = draw(_rarely())
+    is_stream = draw(_rarely())
+    configuration = Configuration(
+        verbs=draw(st.sampled_from([("fit",), ("fit", "validate"), ("fit", "test", "predict")])),
+        num_batches=draw(st.integers(2, 5)),
+        num_eval_batches=draw(st.lists(_LENGTHS, min_size=1, max_size=2).map(tuple)),
+        is_stream=is_stream,
+        trainer=draw(_trainer(is_manual=is_manual, is_stream=is_stream)),
+        optimizer=draw(st.sampled_from(["sgd", "momentum", "adam"])),
+        scheduling=None if is_manual else draw(st.none() | schedulings()),
+        is_manual=is_manual,
+        no_loss_at=draw(st.just(frozenset[int]()) | st.frozensets(st.integers(0, 4), max_size=3)),
+        **draw(_common()),
+        **draw(_cut_short()),
+    )
+    if not draw(st.booleans()):
+        configuration = attrs.evolve(configuration, verbs=("fit",), num_eval_batches=())
+    return _checked(configuration)
+
+
+@st.composite
+def evaluations(draw: st.DrawFn) -> Configuration:
+    """Runs of the other verbs alone, of one or several loaders."""
+    limit: st.SearchStrategy[Any] = st.sampled_from([1.0, 0.5, 1, 3])
+    limits = {f"limit_{stage}_batches": draw(limit) for stage in ("val", "test", "predict")}
+    return _checked(
+        Configuration(
+            verbs=tuple(draw(st.permutations(["validate", "test", "predict"]))),
+            num_eval_batches=draw(st.lists(_LENGTHS, min_size=1, max_size=3).map(tuple)),
+            trainer={**limits, "inference_mode": draw(st.booleans()), "log_every_n_steps": draw(st.integers(1, 3))},
+            **draw(_common()),
+        )
+    )
+
+
+@st.composite
+def savings(draw: st.DrawFn) -> Configuration:
+    """Runs with stock callbacks that monitor, of which some resume from the last checkpoint."""
+    max_epochs = draw(st.integers(1, 3))
+    resumes = draw(st.booleans())
+    rhythms: list[dict[str, Any]] = [{}, {"every_n_epochs": 2}, {"every_n_train_steps": 2}]
+    saving = {"save_top_k": -1, **draw(st.sampled_from(rhythms[:1] if resumes else rhythms))}
+    if not resumes:
+        ranked = {
+            "monitor": draw(st.sampled_from(["val_loss", "loss_epoch"])),
+            "mode": draw(st.sampled_from(["min", "max"])),
+        }
+        saving |= draw(st.sampled_from([{}, {**ranked, "save_top_k": 1}, {**ranked, "save_top_k": 2}]))
+    stopping = {"monitor": "val_loss", "patience": draw(st.integers(0, 1)), "min_delta": 0.3}
+    return _checked(
+        Configuration(
+            num_batches=draw(st.integers(2, 4)),
+            trainer={
+                "max_epochs": max_epochs,
+                "accumulate_grad_batches": draw(st.integers(1, 2)),
+                "log_every_n_steps": draw(st.integers(1, 3)),
+            },
+            optimizer=draw(st.sampled_from(["sgd", "momentum", "adam"])),
+            scheduling=draw(st.none() | schedulings()),
+            checkpoints=saving,
+            resumes_to=max_epochs + draw(st.integers(1, 2)) if resumes else None,
+            early_stopping=stopping if not resumes and draw(st.booleans()) else None,
+            **draw(_common()),
+        )
+    )
+
+
+def _checked(configuration: Configuration) -> Configuration:
+    assume(is_comparable(configuration))
+    return configuration
+
+
+def _rarely() -> st.SearchStrategy[bool]:
+    return st.sampled_from([False, False, False, True])
+
+
+def schedulings() -> st.SearchStrategy[Scheduling]:
+    """Schedulers of epochs and of steps."""
+    return st.builds(
+        Scheduling,
+        interval=st.sampled_from(["epoch", "step"]),
+        frequency=st.integers(1, 3),
+        monitor=st.sampled_from([None, None, "loss_epoch", "val_loss"]),
+    )
+
+
+@st.composite
+def _common(draw: st.DrawFn) -> dict[str, Any]:
+    loaders_from = draw(st.sampled_from(["arguments", "module", "data"]))
+    overrides = draw(st.frozensets(st.sampled_from(_OVERRIDES)))
+    if loaders_from == "data":
+        overrides |= draw(st.frozensets(st.sampled_from(_TRANSFERS)))
+    return {
+        "loaders_from": loaders_from,
+        "overrides": overrides,
+        "is_ragged": draw(st.booleans()),
+        "returns": draw(st.sampled_from(["tensor", "dict"])),
+        "monitoring_first": draw(st.booleans()),
+        "shuffle": draw(st.booleans()),
+        "dropout": draw(st.sampled_from([0.0, 0.25])),
+    }
+
+
+@st.composite
+def _cut_short(draw: st.DrawFn) -> dict[str, Any]:
+    """At most one thing that keeps an epoch from running to its end."""
+    epoch, batch_idx = draw(st.integers(0, 1)), draw(st.integers(0, 3))
+    return draw(
+        st.sampled_from(
+            [
+                {},
+                {},
+                {"stops_at": (epoch, batch_idx)},
+                {"skips_from": batch_idx, "callback_skips": draw(st.booleans())},
+                {
+                    "raises_in": draw(
+                        st.sampled_from(["on_train_start", "on_train_batch_end", "on_validation_epoch_end"])
+                    )
+                },
+            ]
+        )
+    )
+
+
+@st.composite
+def _trainer(draw: st.DrawFn, *, is_manual: bool, is_stream: bool) -> dict[str, Any]:
+    numbers: dict[str, Any] = {
+        "max_epochs": draw(st.integers(1, 3)),
+        "limit_val_batches": draw(st.sampled_from([1.0, 1.0, 0.5, 1, 0])),
+        "num_sanity_val_steps": draw(st.sampled_from([0, 1, 2, -1])),
+        "log_every_n_steps": draw(st.sampled_from([1, 2, 3, 50])),
+        **draw(_validation_rhythm(is_stream=is_stream)),
+    }
+    if draw(_rarely()):
+        numbers["max_steps"] = draw(st.integers(1, 6))
+    if draw(_rarely()):
+        numbers["min_epochs"] = 2
+    if not is_stream:
+        numbers["limit_train_batches"] = draw(st.sampled_from([1.0, 1.0, 0.5, 0.75, 2]))
+    if not is_manual:
+        numbers["accumulate_grad_batches"] = draw(st.sampled_from([1, 1, 2, 3, 4]))
+        numbers["gradient_clip_val"] = draw(st.sampled_from([None, 0.1]))
+        numbers["gradient_clip_algorithm"] = draw(st.sampled_from([None, "norm", "value"]))
+    return numbers
+
+
+@st.composite
+def _validation_rhythm(draw: st.DrawFn, *, is_stream: bool) -> dict[str, Any]:
+    every = draw(st.sampled_from([1, 1, 2, None]))
+    intervals: list[int | float] = [1, 2] if every is None else [1.0, 1.0, 1] if is_stream else [1.0, 0.5, 0.34, 1]
+    return {"check_val_every_n_epoch": every, "val_check_interval": draw(st.sampled_from(intervals))}
