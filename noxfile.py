@@ -26,7 +26,7 @@ sys.path.insert(0, str(ROOT / ".ci"))
 from gate import Gate, print_table  # noqa: E402  (it lies beside .ci/run)
 
 CONSTRAINTS = ROOT / "constraints.txt"
-BENCHMARK_PEERS = ("lightning", "pytorch-ignite", "torchtnt")
+BENCHMARK_PEERS = ("lightning", "pytorch-ignite", "torchtnt", "setuptools<81")  # torchtnt 0.2.4 imports pkg_resources
 EXAMPLE_REQUIREMENTS = ("scikit-learn", "matplotlib", "torchmetrics", "rich")
 PYTEST_NO_TESTS = 5
 

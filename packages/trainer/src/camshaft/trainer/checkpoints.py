@@ -11,8 +11,6 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-import attrs
-
 from camshaft.callbacks import ModelCheckpoint
 from camshaft.hooks_core.messages import must_be
 from camshaft.hooks_core.spec import Verb
@@ -37,10 +35,8 @@ def checkpoint_of(run: Run, loop: FitLoop, *, was_fitted: bool, weights_only: bo
             resume, and the checkpoint holds no optimizers.
         weights_only: Whether to leave out what only matters for resuming.
     """
-    progress = loop.progress
-    if run.verb == "fit" and run.batch_idx is not None and progress.num_batches == 0:
-        progress = attrs.evolve(progress, num_batches=1)  # an error cut the epoch's first batch off: it has begun
-    checkpoint = collect(run, loop.optimization if was_fitted else None, progress, weights_only, loop.generators)
+    optimization = loop.optimization if was_fitted else None
+    checkpoint = collect(run, optimization, loop.progress, weights_only, loop.generators)
     hparams = hyperparameters_of(run.module)
     if hparams:
         checkpoint[HYPER_PARAMETERS_KEY] = dict(hparams)

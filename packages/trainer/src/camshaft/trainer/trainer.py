@@ -170,8 +170,11 @@ class Trainer(VerbRunner):
 
         Raises:
             HookFaultError: If a hook is faulty or a required one is missing; nothing was run then.
-            ValueError: If an argument contradicts the module or the data.
+            TypeError, ValueError: If an argument is of the wrong type, or contradicts the module, the data or the
+                checkpoint.
             RuntimeError: If a verb of this trainer is running already.
+            FileNotFoundError, CheckpointError: If the checkpoint is not there or cannot be read.
+            NotImplementedError: If it is from the middle of an epoch, or there are several training loaders.
         """
         loaders = {"train": train_dataloaders, "validate": val_dataloaders}
         with self._running("fit", model, loaders, datamodule, ckpt_path) as run:
@@ -268,6 +271,4 @@ class Trainer(VerbRunner):
         if self._run is None:
             rule = "attached by fit, validate, test or predict"
             raise RuntimeError(must_be("model", rule, None, "Trainer.save_checkpoint", "Run one of them first."))
-        if not self._run.defers_saves:
-            self._run.save_requests.clear()  # those that an error cut off are not made up for
         self._run.request_save(SaveRequest(os.fspath(path), weights_only, on_saved))
