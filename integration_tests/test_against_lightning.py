@@ -18,7 +18,10 @@ from hypothesis import HealthCheck, given, settings
 
 from camshaft.loops.training_epoch import TrainingEpoch
 
-_DRAWN = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much])
+# the same draws in every run, so that the gate says the same of the same code; more examples find more
+_DRAWN = settings(
+    deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much]
+)
 
 
 @settings(_DRAWN, max_examples=60)
