@@ -10,8 +10,8 @@ from comparison.calls import change, drop, in_verbs, reorder, single, take, unse
 from comparison.configuration import Configuration
 from comparison.recording import Call, Recording
 
-CALLBACKS = ("first", "second", "monitor")
-OWNERS = (*CALLBACKS, "data", "module", "strategy")
+_CALLBACKS_FIRST = {"first": 0, "second": 0, "monitor": 0, "data": 1, "module": 2}
+_MONITOR_LAST = {"first": 0, "second": 0, "monitor": 1}
 _LOADERS = ("train_dataloader", "val_dataloader", "test_dataloader", "predict_dataloader")
 _STARTS = ("on_validation_start", "on_test_start", "on_predict_start")
 _MODEL_MODES = tuple(
@@ -44,18 +44,19 @@ def strategy_hooks(theirs: Recording, own: Recording, configuration: Configurati
 
 def setup_order(theirs: Recording, own: Recording, configuration: Configuration) -> None:
     """Bring their calls into our order."""
-    reorder(theirs, OWNERS, ("setup", "teardown"))
+    reorder(theirs, _CALLBACKS_FIRST, ("setup", "teardown"))
 
 
 def checkpoint_hooks(theirs: Recording, own: Recording, configuration: Configuration) -> None:
     """Bring their calls into our order, and forget the data module, which they do not call."""
     drop(own, lambda call: call.hook in ("on_load_checkpoint", "on_save_checkpoint") and call.receiver == "data")
-    reorder(theirs, OWNERS, ("on_load_checkpoint",))
+    reorder(theirs, _CALLBACKS_FIRST, ("on_load_checkpoint",))
 
 
 def order_of_callbacks(theirs: Recording, own: Recording, configuration: Configuration) -> None:
-    """Bring our calls into the order that Lightning gives to callbacks."""
-    reorder(own, CALLBACKS)
+    """Move our monitoring callback behind the others."""
+    if configuration.monitoring_first:
+        reorder(own, _MONITOR_LAST)
 
 
 def loaders_first(theirs: Recording, own: Recording, configuration: Configuration) -> None:
@@ -128,6 +129,14 @@ def after_an_exception(theirs: Recording, own: Recording, configuration: Configu
             if not (is_broken and is_ours_alone):
                 calls.append(call)
     own.calls = calls
+
+
+def rows_of_cut_off_evaluation(theirs: Recording, own: Recording, configuration: Configuration) -> None:
+    """Forget their rows of batches at the end of a verb that raised."""
+    for verb, rows in zip(in_verbs(theirs.calls), theirs.rows, strict=True):
+        if any(call.hook == "on_exception" for call in verb):
+            while rows and any(name.startswith("val_each_step") for name in rows[-1]):
+                rows.pop()
 
 
 def save_points(theirs: Recording, own: Recording, configuration: Configuration) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterator, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from typing import Any
 
 import attrs
@@ -35,23 +35,23 @@ def unseen(call: Call, *names: str) -> Call:
     return attrs.evolve(call, seen={name: value for name, value in call.seen.items() if name not in names})
 
 
-def reorder(recording: Recording, order: Sequence[str], hooks: Container[str] | None = None) -> None:
-    """Sort neighbouring calls of one hook on different receivers.
+def reorder(recording: Recording, ranks: Mapping[str, int], hooks: Container[str] | None = None) -> None:
+    """Sort neighbouring calls of one hook on different receivers; those of equal rank keep their order.
 
     Args:
         recording: What to change.
-        order: The receivers; a call on another one stays where it is.
+        ranks: The receivers' ranks; a call on another receiver stays where it is.
         hooks: The hooks; None for all.
     """
     calls: list[Call] = []
     group: list[Call] = []
     for call in recording.calls:
-        is_meant = call.receiver in order and (hooks is None or call.hook in hooks)
+        is_meant = call.receiver in ranks and (hooks is None or call.hook in hooks)
         if not is_meant or any(call.hook != one.hook or call.receiver == one.receiver for one in group):
-            calls += sorted(group, key=lambda one: order.index(one.receiver))
+            calls += sorted(group, key=lambda one: ranks[one.receiver])
             group = []
         (group if is_meant else calls).append(call)
-    recording.calls = calls + sorted(group, key=lambda one: order.index(one.receiver))
+    recording.calls = calls + sorted(group, key=lambda one: ranks[one.receiver])
 
 
 def in_verbs(calls: Sequence[Call]) -> list[list[Call]]:

@@ -44,7 +44,7 @@ class Configuration:
         resumes_to: After the verbs, a new module resumes from the last checkpoint and trains up to this epoch.
         early_stopping: Arguments of the stock EarlyStopping; None for none.
         monitoring_first: Whether the monitoring callback is passed before the others.
-        draws_at_start: Whether `on_train_start` draws a random number.
+        draws_at_start: Whether losses are scaled by a random number that `on_train_start` draws.
     """
 
     verbs: tuple[str, ...] = ("fit",)

@@ -76,16 +76,17 @@ def make_module(framework: Framework, configuration: Configuration) -> type:
             )
             self.head = nn.Linear(4, 1)
             self.total = SumMetric()
+            self.scale = 1.0
 
         def forward(self, batch: Any) -> Tensor:
             return self.head(self.hidden(batch[0]))
 
         def loss(self, batch: Any) -> Tensor:
-            return nn.functional.mse_loss(self(batch), batch[1])
+            return self.scale * nn.functional.mse_loss(self(batch), batch[1])
 
         def on_train_start(self) -> None:
             if configuration.draws_at_start:
-                torch.rand(())
+                self.scale = float(torch.rand(()))
 
         def on_train_batch_start(self, batch: Any, batch_idx: int) -> int | None:
             skips = batch_idx == configuration.skips_from and not configuration.callback_skips

@@ -16,7 +16,7 @@ _BEFORE_UPDATE = ("on_before_optimizer_step", "configure_gradient_clipping")
 
 
 def epoch_schedulers(theirs: Recording, own: Recording, configuration: Configuration) -> None:
-    """Move their steps behind the epoch's end."""
+    """Move their steps behind the epoch's end, or forget them if it never came."""
     scheduling = configuration.scheduling
     if scheduling is None or scheduling.interval != "epoch" or scheduling.monitor is not None:
         return
@@ -27,7 +27,7 @@ def epoch_schedulers(theirs: Recording, own: Recording, configuration: Configura
             calls += [attrs.evolve(one, seen=calls[-1].seen) for one in waiting]
             waiting = []
         (waiting if call.hook == "lr_scheduler_step" else calls).append(call)
-    theirs.calls = calls + waiting
+    theirs.calls = calls
 
 
 def scheduler_at_each_step(configuration: Configuration) -> Configuration:
@@ -104,13 +104,28 @@ def batches_without_loss(theirs: Recording, own: Recording, configuration: Confi
     theirs.progress = [{**progress, "step": progress["step"] - num_empty} for progress in theirs.progress]
 
 
+def depends_on_empty_updates(configuration: Configuration) -> bool:
+    """Whether what is logged or saved, or when training ends, follows from the number of updates without a loss.
+
+    Lightning, which clips gradients there, fails to clip by value where there are none.
+    """
+    trainer = configuration.trainer
+    is_counted = trainer.get("log_every_n_steps", 50) < 50 or trainer.get("max_steps", -1) != -1
+    is_saved = configuration.checkpoints is not None
+    has_no_loss = bool(configuration.no_loss_at) and not configuration.is_manual
+    return has_no_loss and (is_counted or is_saved or trainer.get("gradient_clip_algorithm") == "value")
+
+
 def _with_step(call: Call, function: Callable[[int], int]) -> Call:
     return attrs.evolve(call, seen={**call.seen, "step": function(call.seen["step"])}) if call.seen else call
 
 
 def _is_of_empty_update(call: Call, batch_idx: int, configuration: Configuration) -> bool:
+    window = window_of(configuration, batch_idx)
     if call.hook in _ZEROING:
-        return window_of(configuration, batch_idx)[0] in configuration.no_loss_at
+        return window[0] in configuration.no_loss_at
+    if call.hook == "on_validation_model_zero_grad":  # nothing is held, but Lightning sees an open window
+        return batch_idx != window[-1] and all(idx in configuration.no_loss_at for idx in window if idx <= batch_idx)
     return call.hook in _BEFORE_UPDATE and is_empty_window(configuration, batch_idx)
 
 
