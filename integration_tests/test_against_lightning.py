@@ -79,7 +79,7 @@ def test_a_scenario_goes_as_on_lightning(name: str) -> None:
     compare(SCENARIOS[name])
 
 
-@settings(DRAWN, max_examples=250)
+@settings(DRAWN, max_examples=400)
 @given(drawing.fits())
 def test_fit_goes_as_on_lightning(configuration: Configuration) -> None:
     compare(configuration)
@@ -91,7 +91,7 @@ def test_validate_test_and_predict_go_as_on_lightning(configuration: Configurati
     compare(configuration)
 
 
-@settings(DRAWN, max_examples=80)
+@settings(DRAWN, max_examples=100)
 @given(drawing.savings())
 def test_saving_stopping_and_resuming_go_as_on_lightning(configuration: Configuration) -> None:
     compare(configuration)

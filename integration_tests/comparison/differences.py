@@ -38,7 +38,7 @@ DIFFERENCES: tuple[Difference, ...] = (
         lightning="loads the module before callbacks, and leaves out data modules in both",
         camshaft="callbacks, data module, module",
         reason="callbacks come first in every hook (003)",
-        witness=Configuration(checkpoints={"save_top_k": -1}, resumes_to=3, trainer={"max_epochs": 1}),
+        witness=Configuration(loaders_from="data", checkpoints={"save_top_k": -1}, resumes_to=3),
         align=alignment.checkpoint_hooks,
     ),
     Difference(
