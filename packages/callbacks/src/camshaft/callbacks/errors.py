@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from camshaft.hooks_core.messages import must_be
+
 
 class InvalidArgumentError(ValueError):
     """A constructor got a value that it cannot work with.
@@ -15,7 +17,7 @@ class InvalidArgumentError(ValueError):
     """
 
     def __init__(self, field: str, rule: str, value: object, where: str, action: str) -> None:
-        super().__init__(f"`{field}` must be {rule}, but got {value!r} ({type(value).__name__}) in {where}. {action}")
+        super().__init__(must_be(field, rule, value, where, action))
         self.field = field
         self.value = value
         self.where = where
