@@ -28,6 +28,7 @@ from gate import Gate, print_table  # noqa: E402  (it lies beside .ci/run)
 CONSTRAINTS = ROOT / "constraints.txt"
 BENCHMARK_PEERS = ("lightning", "pytorch-ignite", "torchtnt", "setuptools<81")  # torchtnt 0.2.4 imports pkg_resources
 EXAMPLE_REQUIREMENTS = ("scikit-learn", "matplotlib", "torchmetrics", "rich")
+ADAPTED_LIBRARIES = ("accelerate", "lightning")  # examples run the loops on them; tests compare with the second, too
 PYTEST_NO_TESTS = 5
 
 nox.needs_version = ">=2024.4.15"
@@ -152,14 +153,14 @@ def demo(session: nox.Session) -> None:
 @nox.session
 def integration(session: nox.Session) -> None:
     """Tests of all packages together, against other frameworks, and of the examples."""
-    install(session, PACKAGES.values(), "lightning", *EXAMPLE_REQUIREMENTS, extras=["test"])
+    install(session, PACKAGES.values(), *ADAPTED_LIBRARIES, *EXAMPLE_REQUIREMENTS, extras=["test"])
     pytest(session, "integration_tests")
 
 
 @nox.session
 def gpu(session: nox.Session) -> None:
     """Tests marked `gpu`; they skip with a reason where torch sees no CUDA device."""
-    install(session, PACKAGES.values(), "lightning", *EXAMPLE_REQUIREMENTS, extras=["test"])
+    install(session, PACKAGES.values(), *ADAPTED_LIBRARIES, *EXAMPLE_REQUIREMENTS, extras=["test"])
     folders = [f"packages/{package.folder}/tests" for package in in_dependency_order()]
     for folder in [*folders, "integration_tests"]:
         pytest(session, folder, "-m", "gpu", "-rs", success_codes=(0, PYTEST_NO_TESTS))

@@ -8,7 +8,7 @@ from typing import Any
 from camshaft.hooks_core import CheckpointHooks, DataHooks, Hooks, ModelHooks, StrategyHooks, resolve
 from camshaft.hooks_core.conformance import Adapter
 from camshaft.hooks_core.scenario import Scenario
-from camshaft.hooks_core.spec import SKIP_EPOCH
+from camshaft.hooks_core.spec import SKIP_EPOCH, ZeroGrad
 
 
 class Model(ModelHooks, DataHooks, CheckpointHooks):
@@ -43,6 +43,8 @@ class Trainer:
         scenario: The numbers of epochs and batches.
         hooks: The resolved hooks.
     """
+
+    zero_grad: ZeroGrad = "before_backward"
 
     def __init__(self, scenario: Scenario, hooks: Hooks) -> None:
         self.scenario = scenario
@@ -95,13 +97,16 @@ class Trainer:
     def optimize(self, epoch: int, batch_idx: int) -> Any:
         hooks, window = self.hooks, self.scenario.accumulate_grad_batches
         updates = (batch_idx + 1) % window == 0 or batch_idx == self.scenario.num_batches - 1
+        zeroes = self.zero_grad if batch_idx % window == 0 else None
         outputs = None
 
         def closure() -> Any:
             nonlocal outputs
+            if zeroes == "before_training_step":
+                hooks.on_before_zero_grad(self.optimizer)
             outputs = hooks.training_step("batch", batch_idx)
             if outputs is not None:
-                if batch_idx % window == 0:
+                if zeroes == "before_backward":
                     hooks.on_before_zero_grad(self.optimizer)
                 hooks.on_before_backward(outputs)
                 hooks.on_after_backward()
@@ -113,6 +118,8 @@ class Trainer:
             hooks.optimizer_step(epoch, batch_idx, self.optimizer, closure)
         else:
             closure()
+        if updates and outputs is not None and self.zero_grad == "after_optimizer_step":
+            hooks.on_before_zero_grad(self.optimizer)
         return outputs
 
     def evaluate(self, word: str, num_batches: int) -> None:

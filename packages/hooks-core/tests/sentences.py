@@ -23,7 +23,9 @@ def participants(era: str | None = None, num_callbacks: int = 2) -> list[Partici
         (Receiver.STRATEGY, ["strategy"]),
     ):
         hooks = [
-            spec.name for spec in CATALOGUE.values() if kind in spec.receivers_in(era) and (era or "2.x") in spec.eras
+            spec.name
+            for spec in CATALOGUE.values()
+            if kind in spec.receivers_in(era) and (era in spec.eras if era else spec.is_current)
         ]
         for name in names:
             late = {"on_train_epoch_end"} if name == "callback0" else set()

@@ -1,14 +1,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
+from functools import partial, wraps
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from camshaft.hooks_core.binding import BindingError, bind
+from camshaft.hooks_core.binding import BindingError, bind, default_of, names_parameter, positional_names
 
 PROVIDED = ("outputs", "batch", "batch_idx", "dataloader_idx")
 
@@ -110,6 +110,115 @@ def test_a_position_that_a_name_took_is_an_error() -> None:
     """`batch` is at the second place by name, so nothing is left for the first."""
     with pytest.raises(BindingError, match="requires `number`"):
         bind(lambda number, batch: None, ("batch",))
+
+
+STEP = ("batch", "batch_idx")
+OPTIONAL = ("optimizer_idx", "hiddens")
+
+
+@pytest.mark.parametrize(
+    ("function", "arguments"),
+    [
+        (lambda batch, batch_idx: None, ["batch", "batch_idx"]),
+        (lambda batch, batch_idx, optimizer_idx: None, ["batch", "batch_idx", "optimizer_idx"]),
+        (lambda batch, batch_idx, hiddens: None, ["batch", "batch_idx", "hiddens"]),
+        (lambda batch, hiddens=None: None, ["batch", "hiddens"]),
+        (lambda x, number, optimizer_idx, hiddens: None, ["batch", "batch_idx", "optimizer_idx", "hiddens"]),
+        (lambda hiddens, batch_idx, batch: None, ["hiddens", "batch_idx", "batch"]),
+        (lambda batch, *, hiddens: None, ["batch", "hiddens=hiddens"]),
+        (lambda batch, batch_idx, scale=2.0, hiddens=None: None, ["batch", "batch_idx", "hiddens=hiddens"]),
+        (lambda batch, batch_idx, optimizer_idx, /: None, ["batch", "batch_idx", "optimizer_idx"]),
+        (lambda *arguments: None, ["batch", "batch_idx"]),
+        (lambda *arguments, **others: None, ["batch", "batch_idx"]),
+        (lambda *arguments, hiddens: None, ["batch", "batch_idx", "hiddens=hiddens"]),
+        (
+            lambda batch, batch_idx, optimizer_idx, *rest: None,
+            ["batch", "batch_idx", "optimizer_idx=optimizer_idx"],
+        ),
+    ],
+)
+def test_optional_arguments_go_by_name_alone(function: Callable[..., Any], arguments: list[str]) -> None:
+    assert [str(argument) for argument in bind(function, STEP, OPTIONAL)] == arguments
+
+
+@pytest.mark.parametrize(
+    ("function", "required"),
+    [
+        (lambda batch, batch_idx, state: None, "state"),
+        (lambda batch, batch_idx, optimizer_i: None, "optimizer_i"),
+        (lambda batch, batch_idx, *, on_tpu: None, "on_tpu"),
+        (lambda batch, batch_idx, state, *rest: None, "state"),
+        (lambda batch, optimizer_idx, *rest: None, "optimizer_idx"),
+        (lambda batch, batch_idx, optimizer_idx, /, *rest: None, "optimizer_idx"),
+        (lambda *arguments, on_tpu: None, "on_tpu"),
+    ],
+)
+def test_what_neither_the_hook_nor_its_optional_arguments_fill_is_an_error(
+    function: Callable[..., Any], required: str
+) -> None:
+    with pytest.raises(
+        BindingError,
+        match=rf"requires `{required}`, but the hook has only \(batch, batch_idx\) and, by these names alone, "
+        r"\(optimizer_idx, hiddens\)",
+    ):
+        bind(function, STEP, OPTIONAL)
+
+
+def test_a_keyword_only_argument_behind_star_arguments_is_passed_by_keyword() -> None:
+    assert bound(lambda *arguments, batch_idx: None, STEP) == ["batch", "batch_idx=batch_idx"]
+    assert call(lambda *arguments, batch_idx: (arguments, batch_idx), batch="b", batch_idx=1) == (("b",), 1)
+
+
+@given(st.lists(st.sampled_from([*STEP, *OPTIONAL]), unique=True), st.integers(0, 4))
+def test_any_choice_of_names_gets_those_values_optional_or_not(names: list[str], num_positional: int) -> None:
+    namespace: dict[str, Any] = {}
+    listed = [*names[:num_positional], *(["*"] if names[num_positional:] else []), *names[num_positional:]]
+    exec(f"def function({', '.join(listed)}): return [{', '.join(names)}]", namespace)
+    values = {name: number for number, name in enumerate([*STEP, *OPTIONAL])}
+    arguments = bind(namespace["function"], STEP, OPTIONAL)
+    positional = [values[argument.source] for argument in arguments if argument.keyword is None]
+    by_keyword = {argument.keyword: values[argument.source] for argument in arguments if argument.keyword}
+    assert namespace["function"](*positional, **by_keyword) == [values[name] for name in names]
+
+
+@pytest.mark.parametrize(
+    ("function", "names_it"),
+    [
+        (lambda batch, hiddens: None, True),
+        (lambda batch, *, hiddens=None: None, True),
+        (lambda hiddens, /: None, True),
+        (partial(lambda scale, hiddens: None, 2.0), True),
+        (lambda batch, batch_idx: None, False),
+        (lambda *hiddens: None, False),
+        (lambda **hiddens: None, False),
+        (print, False),
+        (dict, False),
+    ],
+)
+def test_a_function_names_a_parameter_if_its_signature_does(function: Callable[..., Any], names_it: bool) -> None:
+    assert names_parameter(function, "hiddens") is names_it
+
+
+def test_a_bound_method_and_a_wrapped_function_name_what_the_original_names() -> None:
+    class Model:
+        def training_step(self, batch: Any, optimizer_idx: int = 0) -> None: ...
+
+    @wraps(Model.training_step)
+    def wrapped(*arguments: Any, **others: Any) -> None: ...
+
+    for function in (Model().training_step, wrapped):
+        assert names_parameter(function, "optimizer_idx")
+        assert not names_parameter(function, "hiddens")
+
+
+def test_the_default_of_a_parameter_is_its_own_or_none() -> None:
+    assert default_of(lambda optimizer_idx=0: None, "optimizer_idx") == 0
+    assert default_of(lambda optimizer_idx: None, "optimizer_idx") is None
+
+
+def test_positional_names_are_those_of_the_call_or_the_hooks_own() -> None:
+    assert positional_names(lambda batch, hiddens, *, batch_idx: None, STEP, OPTIONAL) == ["batch", "hiddens"]
+    assert positional_names(lambda one, two, three: None, STEP, OPTIONAL) == ["batch", "batch_idx"]
 
 
 @given(st.lists(st.sampled_from(PROVIDED), unique=True))

@@ -72,6 +72,23 @@ def test_old_name_maps_to_todays_moment(old: str, today: str) -> None:
     assert not CATALOGUE[old].is_current
 
 
+def test_tbptt_split_batch_runs_today_although_no_present_era_documents_it() -> None:
+    spec = CATALOGUE["tbptt_split_batch"]
+    assert spec.is_current
+    assert spec.eras == ("0.7", "0.8")
+    assert (spec.kind, spec.receivers, spec.parameters) == ("override", (Receiver.MODULE,), ("batch", "split_size"))
+    assert [one.name for one in CATALOGUE.values() if one.kept] == ["tbptt_split_batch"]
+
+
+def test_training_step_may_take_the_optimizer_and_the_hidden_state() -> None:
+    spec = CATALOGUE["training_step"]
+    assert spec.parameters == ("batch", "batch_idx")
+    assert spec.optional == ("optimizer_idx", "hiddens")
+    assert spec.parameters_in("0.5") == ("batch", "batch_nb", "optimizer_i", "hiddens")
+    assert spec.parameters_in("0.8") == ("batch", "batch_idx", "optimizer_idx", "hiddens")
+    assert [one.name for one in CATALOGUE.values() if one.optional] == ["training_step"]
+
+
 def test_every_hook_names_its_eras_in_order_and_its_signatures_only_in_them() -> None:
     for spec in CATALOGUE.values():
         assert spec.eras == tuple(era for era in ERAS if era in spec.eras) != ()
@@ -126,7 +143,14 @@ def test_a_taken_name_is_an_error() -> None:
         CATALOGUE.copy().register(new_hook("setup"))
 
 
-@pytest.mark.parametrize("spec", [new_hook("on lunch"), new_hook(parameters=("the menu",))])
+@pytest.mark.parametrize(
+    "spec",
+    [
+        new_hook("on lunch"),
+        new_hook(parameters=("the menu",)),
+        HookSpec("on_lunch", "At noon.", (Receiver.MODULE,), optional=("the menu",)),
+    ],
+)
 def test_a_name_that_is_no_identifier_is_an_error(spec: HookSpec) -> None:
     with pytest.raises(ValueError, match=r"`spec` must use Python identifiers as names, but got '(on lunch|the menu)'"):
         Catalogue([spec])

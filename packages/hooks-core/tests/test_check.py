@@ -266,6 +266,8 @@ def test_under_manual_optimization_the_module_chooses_the_order_inside_of_its_st
     trace = recorded(Manual, ByHand)
     check(trace, "fit")
     assert departure(trace, optimization="automatic").event is not None
+    del trace.events[-2:]
+    assert "show fit --optimization manual` prints." in str(departure(trace))
 
 
 def test_without_optimizers_there_is_nothing_around_the_step() -> None:
@@ -335,7 +337,9 @@ def test_a_trace_of_an_old_era_is_checked_by_that_eras_order() -> None:
         return trace
 
     check(run(zero_last=True), "fit", era="0.8")
-    assert departure(run(zero_last=False), era="0.8").expected == ("on_after_backward on module:Old",)
+    error = departure(run(zero_last=False), era="0.8")
+    assert error.expected == ("on_after_backward on module:Old",)
+    assert "`python -m camshaft.hooks_core show fit --era 0.8` prints." in str(error)
 
 
 def test_a_verb_that_the_era_lacks_is_an_error() -> None:

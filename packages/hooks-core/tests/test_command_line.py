@@ -72,8 +72,9 @@ def test_list_of_an_era_has_its_hooks_parameters_and_receivers(era: str, capsys:
     assert [hook["name"] for hook in hooks] == [spec.name for spec in CATALOGUE.in_era(era)]
     for hook in hooks:
         spec = CATALOGUE[hook["name"]]
-        assert set(hook) == {"name", "parameters", "receivers", "stage", "eras"}
+        assert set(hook) == {"name", "parameters", "optional", "receivers", "stage", "eras"}
         assert hook["parameters"] == list(spec.parameters_in(era))
+        assert hook["optional"] == list(spec.optional_in(era))
         assert hook["receivers"] == [str(receiver) for receiver in spec.receivers_in(era)]
         assert (hook["stage"], hook["eras"]) == (spec.stage, list(spec.eras))
 
@@ -84,6 +85,7 @@ def test_list_as_json_has_plain_words(capsys: pytest.CaptureFixture[str]) -> Non
     assert hook == {
         "name": "on_train_batch_start",
         "parameters": ["batch", "batch_idx"],
+        "optional": [],
         "receivers": ["callback", "module", "strategy"],
         "stage": "train",
         "eras": ["2.0", "2.x"],
@@ -97,6 +99,28 @@ def test_show_prints_the_tree_or_the_diagram(capsys: pytest.CaptureFixture[str])
     assert capsys.readouterr().out == mermaid("test in era 0.7", life_cycle("test", "0.7"), era="0.7") + "\n"
     assert main(["show", "fit", "--optimization", "manual"]) == 0
     assert capsys.readouterr().out == tree("fit", life_cycle("fit", optimization="manual")) + "\n"
+
+
+def test_list_puts_optional_arguments_in_brackets(capsys: pytest.CaptureFixture[str]) -> None:
+    main(["list"])
+    assert "training_step(batch, batch_idx, [optimizer_idx], [hiddens])" in capsys.readouterr().out
+    main(["list", "--era", "2.x"])
+    assert "training_step(batch, batch_idx) " in capsys.readouterr().out
+
+
+def test_show_takes_the_place_of_zeroing(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["show", "fit", "--zero-grad", "after_optimizer_step"]) == 0
+    assert capsys.readouterr().out == tree("fit", life_cycle("fit", zero_grad="after_optimizer_step")) + "\n"
+
+
+@pytest.mark.parametrize("words", [["--era", "2.x"], ["--optimization", "manual"]])
+def test_show_of_options_that_do_not_go_together_is_an_error(
+    words: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["show", "fit", "--zero-grad", "after_optimizer_step", *words]) == 2
+    captured = capsys.readouterr()
+    assert captured.err.startswith("error: `zero_grad` must be ")
+    assert captured.out == ""
 
 
 def test_show_of_a_verb_that_the_era_lacks_is_an_error(capsys: pytest.CaptureFixture[str]) -> None:

@@ -9,6 +9,7 @@ from handwritten_loop import Model, Trainer
 
 from camshaft.hooks_core.check import ConformanceError
 from camshaft.hooks_core.conformance import FEATURES, SCENARIOS, Adapter, Scenario, conform, run_scenario
+from camshaft.hooks_core.spec import ZERO_GRADS, ZeroGrad
 
 BY_NAME = {scenario.name: scenario for scenario in SCENARIOS}
 
@@ -19,6 +20,33 @@ def test_a_right_trainer_passes(scenario: Scenario) -> None:
     kinds = [str(participant.kind) for participant in trace.participants]
     assert kinds == ["callback"] * 4 + ["data", "module", "strategy"]
     assert len(trace) > 0
+
+
+def zeroing(place: ZeroGrad) -> type[Trainer]:
+    return type("Zeroing", (Trainer,), {"zero_grad": place})
+
+
+@pytest.mark.parametrize("place", ZERO_GRADS)
+@pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda scenario: scenario.name)
+def test_a_right_trainer_passes_wherever_it_zeroes_gradients(scenario: Scenario, place: ZeroGrad) -> None:
+    assert len(run_scenario(scenario, handwritten_loop.adapter(zeroing(place)), zero_grad=place)) > 0
+
+
+@pytest.mark.parametrize("place", ZERO_GRADS)
+def test_the_kit_holds_a_trainer_to_its_place_of_zeroing(place: ZeroGrad) -> None:
+    assert conform(handwritten_loop.adapter(zeroing(place)), verbs=["fit"], zero_grad=place).passed
+    for other in ZERO_GRADS:
+        if other != place:
+            with pytest.raises(ConformanceError, match="on_before_zero_grad") as caught:
+                conform(handwritten_loop.adapter(zeroing(place)), verbs=["fit"], features=[], zero_grad=other)
+            assert "passed" not in str(caught.value)
+
+
+def test_an_unknown_place_of_zeroing_is_an_error() -> None:
+    with pytest.raises(
+        ValueError, match=r"`zero_grad` must be among before_training_step, .*, but got 'never' \(str\)"
+    ):
+        conform(handwritten_loop.adapter(), zero_grad="never")  # type: ignore[arg-type]
 
 
 def test_the_report_lists_what_passed_and_what_was_left_out() -> None:

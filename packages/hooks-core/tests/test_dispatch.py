@@ -147,6 +147,77 @@ def test_a_step_returns_what_the_module_returns_and_goes_through_the_strategys_w
     assert resolve(module=Model(), strategy=Doubling()).training_step(3, 0) == 8  # type: ignore[misc]
 
 
+@pytest.mark.parametrize("wrapped", [False, True])
+def test_a_step_gets_the_optional_arguments_that_it_names(wrapped: bool) -> None:
+    class Step(ModelHooks):
+        def training_step(self, batch: Any, batch_idx: int, optimizer_idx: int, *, hiddens: Any) -> Any:
+            return batch, batch_idx, optimizer_idx, hiddens
+
+    class Few(ModelHooks):
+        def training_step(self, batch: Any, hiddens: Any) -> Any:
+            return batch, hiddens
+
+    class Plain(ModelHooks):
+        def training_step(self, batch: Any, batch_idx: int) -> Any:
+            return batch, batch_idx
+
+    class Wrapping(StrategyHooks):
+        def wrap_step(self, step: Any) -> Any:
+            return lambda *arguments, **others: step(*arguments, **others)
+
+    def step(module: Any) -> Any:
+        return resolve(module=module, strategy=Wrapping() if wrapped else None).training_step
+
+    assert step(Step())("b", 0, 1, "h") == ("b", 0, 1, "h")
+    assert step(Step())("b", 0, hiddens="h", optimizer_idx=1) == ("b", 0, 1, "h")
+    assert step(Step())("b", 0) == ("b", 0, None, None)
+    assert step(Few())("b", 0, 1, "h") == ("b", "h")
+    assert step(Plain())("b", 0, 1, "h") == ("b", 0)
+    assert step(Plain())("b", 0) == ("b", 0)
+
+
+@pytest.mark.parametrize("wrapped", [False, True])
+def test_an_optional_argument_that_is_not_passed_keeps_the_steps_own_default(wrapped: bool) -> None:
+    class First(ModelHooks):
+        def training_step(self, batch: Any, batch_idx: int, optimizer_idx: int = 0, hiddens: Any = "zeros") -> Any:
+            return optimizer_idx, hiddens
+
+    class Second(First):
+        def training_step(self, batch: Any, batch_idx: int, optimizer_idx: int = 7, hiddens: Any = "ones") -> Any:
+            return optimizer_idx, hiddens
+
+    class Wrapping(StrategyHooks):
+        def wrap_step(self, step: Any) -> Any:
+            return lambda *arguments: step(*arguments)
+
+    steps: list[Any] = [
+        resolve(module=module, strategy=Wrapping() if wrapped else None).training_step for module in (First(), Second())
+    ]
+    assert [step("b", 0) for step in steps] == [(0, "zeros"), (7, "ones")]
+    assert [step("b", 0, 3) for step in steps] == [(3, "zeros"), (3, "ones")]
+    assert steps[0]("b", 0, hiddens=None) == (0, None)
+
+
+def test_optional_arguments_of_an_event_reach_the_receivers_that_name_them() -> None:
+    catalogue = CATALOGUE.copy()
+    everybody = (Receiver.CALLBACK, Receiver.MODULE)
+    catalogue.register(HookSpec("on_lunch", "At noon.", everybody, ("menu",), optional=("guest",)))
+    seen: list[Any] = []
+    watch = type("Watch", (Callback,), {"on_lunch": lambda self, trainer, module, menu, guest: seen.append(guest)})
+    model = type("Model", (ModelHooks,), {"on_lunch": lambda self, menu: seen.append(menu)})
+    hooks: Any = resolve(callbacks=[watch()], module=model(), catalogue=catalogue)
+    hooks.on_lunch("soup", "Ada")
+    hooks.on_lunch("bread")
+    assert seen == ["Ada", "soup", None, "bread"]
+
+
+def test_splitting_along_time_belongs_to_a_module_that_overrides_it() -> None:
+    model = type("Model", (ModelHooks,), {"tbptt_split_batch": lambda self, batch, split_size: [batch[:split_size]]})
+    split: Any = resolve(module=model()).tbptt_split_batch
+    assert split("abc", 2) == ["ab"]
+    assert resolve(module=ModelHooks()).tbptt_split_batch is None
+
+
 def test_a_transform_goes_to_the_data_module_first() -> None:
     data = type("Data", (), {"on_after_batch_transfer": lambda self, batch, dataloader_idx: ("data", batch)})()
     module = type("Model", (), {"on_after_batch_transfer": lambda self, batch, dataloader_idx: ("module", batch)})()

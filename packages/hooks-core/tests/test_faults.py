@@ -58,9 +58,31 @@ def test_a_hook_of_another_receiver_is_a_fault_that_names_it() -> None:
 
 
 def test_a_wrong_arity_is_a_fault_that_shows_both_signatures() -> None:
-    (fault,) = faults_of(module_with(training_step=lambda self, batch, batch_idx, optimizer_idx: None))
-    assert "training_step: its signature (batch, batch_idx, optimizer_idx) requires `optimizer_idx`" in fault
-    assert "but the hook has only (batch, batch_idx). Take these arguments, or fewer of them." in fault
+    (fault,) = faults_of(module_with(validation_step=lambda self, batch, batch_idx, optimizer_idx: None))
+    assert "validation_step: its signature (batch, batch_idx, optimizer_idx) requires `optimizer_idx`" in fault
+    assert "but the hook has only (batch, batch_idx, dataloader_idx). Take these arguments, or fewer of them." in fault
+
+
+def test_a_wrong_arity_names_the_optional_arguments_too() -> None:
+    (fault,) = faults_of(module_with(training_step=lambda self, batch, batch_idx, state: None))
+    assert fault == (
+        "Model.training_step: its signature (batch, batch_idx, state) requires `state`, but the hook has only "
+        "(batch, batch_idx) and, by these names alone, (optimizer_idx, hiddens). "
+        "Take these arguments, or fewer of them."
+    )
+
+
+@pytest.mark.parametrize("name", ["optimizer_idx", "hiddens"])
+def test_a_step_that_names_an_optional_argument_is_no_fault(name: str) -> None:
+    namespace: dict[str, Any] = {}
+    exec(f"def training_step(self, batch, batch_idx, {name}): ...", namespace)
+    assert faults_of(module_with(training_step=namespace["training_step"])) == []
+
+
+def test_splitting_along_time_is_no_fault_though_only_old_documents_have_it() -> None:
+    assert faults_of(module_with(tbptt_split_batch=lambda self, batch, split_size: [batch])) == []
+    (fault,) = faults_of(module_with(tbptt_split_batch=lambda self, batch, split_size, dim: [batch]))
+    assert "requires `dim`, but the hook has only (batch, split_size)." in fault
 
 
 def test_a_hook_of_an_old_era_is_a_fault_that_names_todays() -> None:
@@ -103,7 +125,7 @@ def test_a_class_has_the_faults_of_its_instances_and_is_not_instantiated() -> No
 
         def on_fit_begin(self) -> None: ...
 
-        def training_step(self, batch: Any, batch_idx: int, optimizer_idx: int) -> None: ...
+        def training_step(self, batch: Any, batch_idx: int, optimizer_i: int) -> None: ...
 
     assert [fault.method for fault in find_faults(Model, Receiver.MODULE, CATALOGUE)] == [
         "on_fit_begin",

@@ -66,6 +66,17 @@ def test_a_module_of_an_old_era_fits_that_era_and_has_faults_today() -> None:
     assert {fault.method for fault in inspection.faults} == {"on_batch_start", "optimizer_step", "training_step"}
 
 
+def test_a_step_that_names_the_optimizer_fits_old_eras_and_runs_today() -> None:
+    class Gan(ModelHooks):
+        def training_step(self, batch: Any, batch_idx: int, optimizer_idx: int) -> Any: ...
+
+        def tbptt_split_batch(self, batch: Any, split_size: int) -> Any: ...
+
+    inspection = inspect_class(Gan)
+    assert inspection.eras == ("0.7", "0.8")
+    assert inspection.faults == ()
+
+
 def test_signatures_tell_eras_apart() -> None:
     class Batch:
         def on_batch_start(self, batch: Any) -> None: ...

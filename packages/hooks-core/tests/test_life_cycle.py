@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from typing import Any
+
 import documented_hooks as documents
 import pytest
 
@@ -17,10 +19,11 @@ from camshaft.hooks_core.grammar import (
     after_an_exception,
     hooks_in,
     life_cycle,
+    tree,
     verbs_of,
 )
 from camshaft.hooks_core.grammar.nodes import keep, parts
-from camshaft.hooks_core.spec import VERBS
+from camshaft.hooks_core.spec import VERBS, ZERO_GRADS, ZeroGrad
 
 PRESENT = (None, "2.0", "2.x")
 
@@ -89,13 +92,17 @@ def test_own_order_of_fit_from_the_beginning_to_the_first_batch() -> None:
     ]
     assert names[: len(beginning)] == beginning
     batch = names[names.index("on_train_start") : names.index("on_train_epoch_end")]
-    assert batch[:21] == [
+    assert batch[:25] == [
         "on_train_start",
+        "on_save_checkpoint",
+        "train_dataloader",
+        "val_dataloader",
         "on_train_epoch_start",
         "on_before_batch_transfer",
         "transfer_batch_to_device",
         "on_after_batch_transfer",
         "on_train_batch_start",
+        "tbptt_split_batch",
         "optimizer_step",
         "training_step",
         "on_before_zero_grad",
@@ -199,10 +206,11 @@ def test_every_hook_of_an_era_has_its_place(era: str) -> None:
     assert missing == ({"state_dict", "load_state_dict"} if era.startswith("2") else set())
 
 
-def test_under_manual_optimization_the_step_encloses_what_the_module_runs() -> None:
-    def enclosing(node: Node) -> list[Within]:
-        return [node] if isinstance(node, Within) else [found for part in parts(node) for found in enclosing(part)]
+def enclosing(node: Node) -> list[Within]:
+    return [node] if isinstance(node, Within) else [found for part in parts(node) for found in enclosing(part)]
 
+
+def test_under_manual_optimization_the_step_encloses_what_the_module_runs() -> None:
     (within,) = enclosing(life_cycle("fit", optimization="manual"))
     assert within.hook == "training_step"
     assert {"on_before_backward", "backward", "on_before_optimizer_step"} <= set(hooks_in(within.body))
@@ -223,6 +231,110 @@ def test_eras_before_2_have_two_verbs_and_the_others_four() -> None:
 def test_a_verb_that_an_era_lacks_is_an_error_that_names_its_verbs(verb: str) -> None:
     with pytest.raises(ValueError, match=rf"`verb` must be one of fit, test for era 0\.7, but got '{verb}' \(str\)"):
         life_cycle(verb, "0.7")
+
+
+BATCH = [
+    "optimizer_step",
+    "training_step",
+    "on_before_zero_grad",
+    "optimizer_zero_grad",
+    "on_before_backward",
+    "backward",
+    "on_after_backward",
+    "on_before_optimizer_step",
+    "configure_gradient_clipping",
+]
+
+
+@pytest.mark.parametrize(
+    ("zero_grad", "order"),
+    [
+        (None, BATCH),
+        ("before_backward", BATCH),
+        ("before_training_step", [BATCH[0], *BATCH[2:4], BATCH[1], *BATCH[4:]]),
+        ("after_optimizer_step", [*BATCH[:2], *BATCH[4:], *BATCH[2:4]]),
+    ],
+)
+def test_gradients_are_zeroed_at_the_place_that_was_chosen(zero_grad: Any, order: list[str]) -> None:
+    names = [name for name in in_order(life_cycle("fit", zero_grad=zero_grad)) if name in BATCH]
+    assert names == order
+
+
+def test_zeroing_after_the_update_stands_outside_of_what_optimizer_step_encloses() -> None:
+    (within,) = enclosing(life_cycle("fit", zero_grad="after_optimizer_step"))
+    assert within.hook == "optimizer_step"
+    assert "on_before_zero_grad" not in set(hooks_in(within.body))
+    (within,) = enclosing(life_cycle("fit", zero_grad="before_training_step"))
+    assert "on_before_zero_grad" in set(hooks_in(within.body))
+
+
+PLACES_OF_ERAS = {
+    "0.5": "after_optimizer_step",
+    "0.7": "before_backward",
+    "0.8": "after_optimizer_step",
+    "2.0": "before_backward",
+    "2.x": "before_training_step",
+}
+
+
+@pytest.mark.parametrize("zero_grad", ZERO_GRADS)
+@pytest.mark.parametrize(("era", "place"), PLACES_OF_ERAS.items())
+def test_an_era_has_the_place_of_its_document_and_no_other(era: str, place: str, zero_grad: ZeroGrad) -> None:
+    if zero_grad == place:
+        assert life_cycle("fit", era, zero_grad=zero_grad) == life_cycle("fit", era)
+        return
+    with pytest.raises(
+        ValueError,
+        match=rf"`zero_grad` must be {place}, as the document of era {era} has it, but got '{zero_grad}' \(str\)",
+    ):
+        life_cycle("fit", era, zero_grad=zero_grad)
+
+
+@pytest.mark.parametrize(("optimization", "how"), [("manual", "manual"), ("none", "no")])
+@pytest.mark.parametrize("zero_grad", ZERO_GRADS)
+def test_a_place_of_zeroing_without_automatic_optimization_is_an_error(
+    zero_grad: ZeroGrad, optimization: Any, how: str
+) -> None:
+    with pytest.raises(ValueError, match=rf"`zero_grad` must be None with {how} optimization, .* got '{zero_grad}'"):
+        life_cycle("fit", optimization=optimization, zero_grad=zero_grad)
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_an_unknown_place_of_zeroing_is_an_error(verb: str) -> None:
+    with pytest.raises(ValueError, match=r"`zero_grad` must be one of before_training_step, .*, but got 'never'"):
+        life_cycle(verb, zero_grad="never")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("optimization", ["automatic", "manual", "none"])
+def test_every_split_of_a_batch_is_optimized_before_the_schedulers_step(optimization: Any) -> None:
+    names = in_order(life_cycle("fit", optimization=optimization))
+    assert names.index("on_train_batch_start") + 1 == names.index("tbptt_split_batch") < names.index("training_step")
+
+    def rounds(node: Node) -> list[Repeat]:
+        found = [node] if isinstance(node, Repeat) and node.each.startswith("split") else []
+        return found + [one for part in parts(node) for one in rounds(part)]
+
+    (splits,) = rounds(life_cycle("fit", optimization=optimization))
+    assert splits.at_least == 1
+    assert "training_step" in set(hooks_in(splits))
+    assert "lr_scheduler_step" not in set(hooks_in(splits))
+
+
+@pytest.mark.parametrize("era", ["2.0", "2.x"])
+def test_the_present_documents_know_no_splits(era: str) -> None:
+    assert "split" not in tree("fit", life_cycle("fit", era), era=era)
+
+
+def test_checkpoints_may_be_saved_before_the_first_epoch_and_loaders_asked_for_again_in_each() -> None:
+    names = in_order(life_cycle("fit"))
+    start = names.index("on_train_start")
+    assert names[start : start + 5] == [
+        "on_train_start",
+        "on_save_checkpoint",
+        "train_dataloader",
+        "val_dataloader",
+        "on_train_epoch_start",
+    ]
 
 
 def test_an_unknown_verb_or_era_is_an_error() -> None:

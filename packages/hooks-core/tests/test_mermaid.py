@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import re
+from typing import Any
 
 import pytest
 
@@ -21,6 +22,7 @@ from camshaft.hooks_core.grammar import (
 from camshaft.hooks_core.grammar.nodes import hooks_in
 
 EVERY_LIFE_CYCLE = [(verb, era) for era in (None, *ERAS) for verb in verbs_of(era)]
+OTHER_PLACES = [("fit", None, "before_training_step"), ("fit", None, "after_optimizer_step")]
 
 
 def arrows(chart: str) -> list[tuple[str, str]]:
@@ -71,9 +73,9 @@ def test_an_enclosing_hook_is_a_subgraph() -> None:
     ]
 
 
-@pytest.mark.parametrize(("verb", "era"), EVERY_LIFE_CYCLE)
-def test_every_life_cycle_is_drawn_whole(verb: str, era: str | None) -> None:
-    node = life_cycle(verb, era)
+@pytest.mark.parametrize(("verb", "era", "zero_grad"), [*((*one, None) for one in EVERY_LIFE_CYCLE), *OTHER_PLACES])
+def test_every_life_cycle_is_drawn_whole(verb: str, era: str | None, zero_grad: Any) -> None:
+    node = life_cycle(verb, era, zero_grad=zero_grad)
     chart = mermaid(verb, node, era=era)
     assert chart.startswith("flowchart TD\n")
     assert chart.count("subgraph") == len(re.findall(r"^\s*end$", chart, re.MULTILINE))

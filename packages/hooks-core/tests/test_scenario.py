@@ -1,10 +1,12 @@
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from camshaft.hooks_core import CATALOGUE
 from camshaft.hooks_core.scenario import FEATURES, SCENARIOS, Scenario
-from camshaft.hooks_core.spec import VERBS
+from camshaft.hooks_core.spec import VERBS, ZeroGrad
 
 
 def test_names_are_unique_and_every_verb_and_feature_is_tried() -> None:
@@ -25,8 +27,8 @@ def test_scenario_names_hooks_of_today_only(scenario: Scenario) -> None:
     assert scenario.description
 
 
-def counts(**settings: object) -> dict[str, int]:
-    return Scenario(name="any", verb="fit", description="", **settings).expected_counts()  # type: ignore[arg-type]
+def counts(zero_grad: ZeroGrad | None = None, **settings: object) -> dict[str, int]:
+    return Scenario(name="any", verb="fit", description="", **settings).expected_counts(zero_grad)  # type: ignore[arg-type]
 
 
 def test_counts_of_plain_training() -> None:
@@ -50,6 +52,14 @@ def test_a_skipped_batch_starts_and_nothing_more() -> None:
 def test_a_batch_without_loss_ends_without_update() -> None:
     found = counts(num_epochs=2, num_batches=3, no_loss_at=0)
     assert (found["training_step"], found["on_before_backward"], found["on_train_batch_end"]) == (6, 4, 6)
+
+
+@pytest.mark.parametrize(
+    ("zero_grad", "expected"), [(None, 4), ("before_training_step", 6), ("after_optimizer_step", 4)]
+)
+def test_a_batch_without_loss_is_zeroed_only_where_zeroing_comes_first(zero_grad: Any, expected: int) -> None:
+    assert counts(zero_grad, num_epochs=2, num_batches=3, no_loss_at=0)["on_before_zero_grad"] == expected
+    assert counts(zero_grad, num_epochs=2, num_batches=5, accumulate_grad_batches=2)["on_before_zero_grad"] == 6
 
 
 def test_validations_and_the_sanity_check_add_up() -> None:

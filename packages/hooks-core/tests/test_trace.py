@@ -70,6 +70,28 @@ def test_an_event_describes_the_arguments_of_a_hook_but_not_trainer_and_module()
     assert [event.arguments for event in trace if event.kind == "enter"] == ["batch=list, batch_idx=3", "stage='fit'"]
 
 
+def test_an_event_names_the_optional_arguments_that_a_step_takes() -> None:
+    class Recurrent(ModelHooks):
+        def training_step(self, batch: Any, batch_idx: int, hiddens: Any, *, optimizer_idx: int) -> Any: ...
+
+    trace = Trace()
+    step: Any = resolve(module=trace.record(Recurrent(), "module")).training_step
+    step("b", 0, 1, "h")
+    assert trace.events[0].arguments == "batch='b', batch_idx=0, hiddens='h', optimizer_idx=1"
+
+
+def test_splitting_along_time_is_recorded_where_it_is_overridden_or_asked_for() -> None:
+    class Splitting(ModelHooks):
+        def tbptt_split_batch(self, batch: Any, split_size: int) -> Any:
+            return [batch]
+
+    for module, hooks in ((Splitting(), ()), (ModelHooks(), ("tbptt_split_batch",))):
+        trace = Trace()
+        trace.record(module, "module", hooks=hooks)
+        assert "tbptt_split_batch" in trace.participants[0].hooks
+    assert "tbptt_split_batch" not in Trace(era="2.x").record(ModelHooks(), "module").__dict__
+
+
 def test_long_text_is_shortened_and_shapes_are_shown() -> None:
     class Array:
         shape = (2, 3)

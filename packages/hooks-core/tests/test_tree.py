@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import re
+from typing import Any
 
 import pytest
 
@@ -22,6 +23,7 @@ from camshaft.hooks_core.grammar import (
 from camshaft.hooks_core.grammar.nodes import hooks_in
 
 EVERY_LIFE_CYCLE = [(verb, era) for era in (None, *ERAS) for verb in verbs_of(era)]
+OTHER_PLACES = [("fit", None, "before_training_step"), ("fit", None, "after_optimizer_step")]
 
 
 SMALL = Seq(
@@ -62,9 +64,9 @@ def test_a_small_life_cycle_is_drawn_hook_by_hook_with_its_receivers() -> None:
     ]
 
 
-@pytest.mark.parametrize(("verb", "era"), EVERY_LIFE_CYCLE)
-def test_every_hook_of_a_life_cycle_is_drawn_in_its_order(verb: str, era: str | None) -> None:
-    node = life_cycle(verb, era)
+@pytest.mark.parametrize(("verb", "era", "zero_grad"), [*((*one, None) for one in EVERY_LIFE_CYCLE), *OTHER_PLACES])
+def test_every_hook_of_a_life_cycle_is_drawn_in_its_order(verb: str, era: str | None, zero_grad: Any) -> None:
+    node = life_cycle(verb, era, zero_grad=zero_grad)
     drawn = re.findall(r"── (\w+)\(", tree(verb, node, era=era))
     assert drawn == list(hooks_in(node))
 

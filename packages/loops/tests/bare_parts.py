@@ -6,6 +6,7 @@ import io
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
+import attrs
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
@@ -190,7 +191,7 @@ class BareTrainer:
         strategy: The strategy; None takes a new bare one.
         metrics: The metric sink.
         inference_mode: As the loops take it.
-        loop: The fit loop; None makes one of `accumulate_grad_batches`, the `gradient_clip_` ones and the limits.
+        arguments: Those of `FitLimits`, and the further ones of `FitLoop`.
     """
 
     def __init__(
@@ -201,21 +202,18 @@ class BareTrainer:
         data: Any = None,
         strategy: Any = None,
         metrics: Any = None,
-        accumulate_grad_batches: int = 1,
-        gradient_clip_val: float | None = None,
-        gradient_clip_algorithm: str | None = None,
         limit_val_batches: int | float = 1.0,
         inference_mode: bool = True,
-        **limits: Any,
+        **arguments: Any,
     ) -> None:
         self.module, self.callbacks, self.data, self.metrics = module, list(callbacks), data, metrics
         self.strategy = strategy if strategy is not None else BareStrategy()
+        names = attrs.fields_dict(FitLimits)
+        limits = {name: value for name, value in arguments.items() if name in names}
         self.fit_loop = FitLoop(
             FitLimits(**{"num_sanity_val_steps": 0, **limits}),
             ValidationLoop(limit_batches=limit_val_batches, inference_mode=inference_mode),
-            accumulate_grad_batches=accumulate_grad_batches,
-            gradient_clip_val=gradient_clip_val,
-            gradient_clip_algorithm=gradient_clip_algorithm,
+            **{name: value for name, value in arguments.items() if name not in names},
         )
         self.files: dict[str, bytes] = {}
         self.run: Run
@@ -256,12 +254,9 @@ class BareTrainer:
         return self.fit_loop.progress.global_step
 
     def _write(self, request: SaveRequest) -> None:
-        optimization = self.fit_loop.optimization if self.run.verb == "fit" else None
         buffer = io.BytesIO()
-        torch.save(
-            collect(self.run, optimization, self.fit_loop.progress, request.weights_only, self.fit_loop.generators),
-            buffer,
-        )
+        loop = self.fit_loop if self.run.verb == "fit" else None
+        torch.save(collect(self.run, loop, weights_only=request.weights_only), buffer)
         self.files[request.path] = buffer.getvalue()
 
 

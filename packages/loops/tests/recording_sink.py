@@ -48,3 +48,10 @@ class RecordingSink:
 
     def discard(self) -> None:
         self.calls.append("discard")
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"values": dict(self.values)}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.calls.append("load_state_dict")
+        self.values = state["values"]

@@ -147,10 +147,13 @@ def test_samplers_are_told_the_epoch() -> None:
     set_epoch(Sized([]), 1)  # nobody to tell
 
 
-@pytest.mark.parametrize("given", [3, {"a": Sized([])}, [Sized([]), 3]])
-def test_what_is_no_loader_is_refused(given: Any) -> None:
-    with pytest.raises(TypeError, match=r"`train loaders` must be a loader .* or a list of loaders"):
-        BareTrainer(Net(), max_epochs=1).fit(given)
+def test_what_is_no_loader_is_refused() -> None:
+    for stage, given in (("train", (3, None)), ("validate", (Sized([]), 3)), ("validate", (Sized([]), [Sized([]), 3]))):
+        message = rf"`{stage} loaders` must be a loader .* or a list, tuple or dictionary of loaders, but got 3 \(int\)"
+        with pytest.raises(TypeError, match=message):
+            BareTrainer(Net(), max_epochs=1).fit(*given)
+    with pytest.raises(TypeError, match="but got 3"):
+        BareTrainer(Net(), max_epochs=1).fit([Sized([]), 3])
 
 
 def test_loaders_that_were_passed_win_over_the_data_module_and_that_over_the_module() -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from bare_parts import BareTrainer, Net, Sized, hooked, make_batches, same_bits, seeded, sgd, weights
+from bare_parts import BareTrainer, Net, Sized, hooked, make_batches, same_bits, seeded, weights
 from torch.optim import SGD
 
 pytestmark = pytest.mark.filterwarnings("ignore:There is a `validation_step`")
@@ -89,17 +89,15 @@ def test_no_hook_of_the_loop_stays_on_the_optimizers_even_after_an_error() -> No
     [
         ({"accumulate_grad_batches": 2}, "`accumulate_grad_batches` must be 1 under manual optimization, but got 2"),
         ({"gradient_clip_val": 0.5}, "`gradient_clip_val` must be None under manual optimization, but got 0.5"),
+        (
+            {"zero_grad": "after_optimizer_step"},
+            "`zero_grad` must be 'before_backward' under manual optimization, but got 'after_optimizer_step'",
+        ),
     ],
 )
 def test_what_only_automatic_optimization_can_do_is_refused(arguments: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=f"{message} .* in TwoOptimizers"):
         BareTrainer(TwoOptimizers(), max_epochs=1, **arguments).fit(Sized(make_batches(1)))
-
-
-def test_several_optimizers_need_manual_optimization() -> None:
-    net = Net(lambda module: [sgd(module), sgd(module)])
-    with pytest.raises(ValueError, match="`number of optimizers` must be 1 under automatic optimization, but got 2"):
-        BareTrainer(net, max_epochs=1).fit(Sized(make_batches(1)))
 
 
 def test_without_an_optimizer_the_steps_run_and_nothing_is_updated() -> None:

@@ -96,6 +96,41 @@ def test_settings_of_a_scheduler_that_make_no_sense_are_refused(settings: dict[s
         read_configuration({"optimizer": ONE, "lr_scheduler": {"scheduler": FIRST, **settings}})
 
 
+@pytest.mark.parametrize(("frequencies", "expected"), [((2, 1), [2, 1]), ((None, None), []), ((1, 1), [1, 1])])
+def test_frequencies_of_optimizers(frequencies: tuple[Any, Any], expected: list[int]) -> None:
+    returned = [
+        {"optimizer": one, "frequency": frequency} for one, frequency in zip((ONE, TWO), frequencies, strict=True)
+    ]
+    assert read_configuration(returned).frequencies == expected
+
+
+@pytest.mark.parametrize(
+    ("returned", "message"),
+    [
+        (
+            [{"optimizer": ONE, "frequency": 2}, {"optimizer": TWO}],
+            r"`frequency` must be given for every optimizer or for none, but got \[2, None\]",
+        ),
+        (
+            [{"optimizer": ONE, "frequency": 0}, {"optimizer": TWO, "frequency": 1}],
+            "`frequency` must be a positive int, but got 0",
+        ),
+        (
+            [{"optimizer": ONE, "frequency": 1.0}, {"optimizer": TWO, "frequency": 1}],
+            r"`frequency` must be a positive int, but got 1\.0",
+        ),
+        (
+            [{"optimizer": ONE, "frequency": True}, {"optimizer": TWO, "frequency": 1}],
+            "`frequency` must be a positive int, but got True",
+        ),
+        ({"optimizer": ONE, "frequency": 2}, "`frequency` must be left out if there is one optimizer, .* but got 2"),
+    ],
+)
+def test_frequencies_that_make_no_sense_are_refused(returned: Any, message: str) -> None:
+    with pytest.raises(ValueError, match=rf"{message} .* in configure_optimizers"):
+        read_configuration(returned)
+
+
 def test_a_scheduler_on_plateau_needs_to_know_what_it_monitors() -> None:
     plateau = ReduceLROnPlateau(ONE)
     with pytest.raises(ValueError, match="`monitor` must be the name of a logged value, but got None"):

@@ -149,14 +149,17 @@ def test_going_on_after_any_epoch_is_exact(training: Training, data: st.DataObje
     epoch = data.draw(st.integers(0, training.num_epochs - 2), label="last epoch before the stop")
     first = Process(training, seed=0, stops_after=epoch).fit()
     assert first.trainer.progress.current_epoch == epoch + 1
-    assert same_values(first.trainer.load(f"epoch {epoch}"), whole.trainer.load(f"epoch {epoch}"))
+    assert same_values(
+        without_time(first.trainer.load(f"epoch {epoch}")), without_time(whole.trainer.load(f"epoch {epoch}"))
+    )
     second = Process(training, seed=99).fit(first.trainer.load(f"epoch {epoch}"))
     assert same_bits(weights(second.module), weights(whole.module))
     assert second.callback.drawn == whole.callback.drawn
-    assert second.trainer.progress.state_dict() == whole.trainer.progress.state_dict()
+    assert second.trainer.progress.epochs == whole.trainer.progress.epochs
+    assert second.trainer.progress.earlier_batches == whole.trainer.progress.earlier_batches
     assert second.calls_from_epoch(0) == whole.calls_from_epoch(epoch + 1)
     last = f"epoch {training.num_epochs - 1}"
-    assert same_values(second.trainer.load(last), whole.trainer.load(last))
+    assert same_values(without_time(second.trainer.load(last)), without_time(whole.trainer.load(last)))
 
 
 def same_values(one: Any, other: Any) -> bool:
@@ -168,6 +171,12 @@ def same_values(one: Any, other: Any) -> bool:
     if isinstance(one, (list, tuple)):
         return len(one) == len(other) and all(map(same_values, one, other))
     return bool(one == other)
+
+
+def without_time(checkpoint: dict[str, Any]) -> dict[str, Any]:
+    """A checkpoint without the time that training took, which is never the same."""
+    checkpoint["loops"]["fit"].pop("elapsed_seconds")
+    return checkpoint
 
 
 def plain_training(**changes: Any) -> Training:
@@ -227,30 +236,6 @@ def save_after(batch_idx: int, weights_only: bool = False) -> dict[str, Any]:
 
     trainer = BareTrainer(seeded(), callbacks=[hooked(on_train_batch_end=ask)], max_epochs=1)
     return trainer.fit(Sized(make_batches(4))).load("file")
-
-
-@pytest.mark.parametrize("batch_idx", [0, 1, 2])
-def test_a_checkpoint_from_within_an_epoch_is_refused(batch_idx: int) -> None:
-    message = (
-        f"`ckpt_path` must be a checkpoint from the end of an epoch, but got one after {batch_idx + 1} batches of "
-        r"epoch 0 \(dict\) in fit\. Resuming inside an epoch is not there yet"
-    )
-    with pytest.raises(NotImplementedError, match=message):
-        BareTrainer(seeded(), max_epochs=2).fit(Sized(make_batches(4)), checkpoint=save_after(batch_idx))
-
-
-def test_a_checkpoint_from_inside_an_epochs_first_batch_is_refused() -> None:
-    def fail(trainer: Any, *_: Any) -> None:
-        raise ValueError("boom")
-
-    def save(trainer: Any, module: Any, exception: BaseException) -> None:
-        trainer.save_checkpoint("file")
-
-    trainer = BareTrainer(seeded(), callbacks=[hooked(on_train_batch_end=fail, on_exception=save)], max_epochs=1)
-    with pytest.raises(ValueError, match="boom"):
-        trainer.fit(Sized(make_batches(4)))
-    with pytest.raises(NotImplementedError, match="but got one after 1 batches of epoch 0"):
-        BareTrainer(seeded(), max_epochs=2).fit(Sized(make_batches(4)), checkpoint=trainer.load("file"))
 
 
 def test_a_checkpoint_with_other_generators_of_loaders_is_refused() -> None:

@@ -75,9 +75,9 @@ def test_a_checkpoint_never_holds_half_a_step(
     assert same_bits(list(checkpoint["state_dict"].values()), expected_weights)
     assert checkpoint["global_step"] == expected_step
     progress = checkpoint["loops"]["fit"]
-    assert progress["total_batches"] == batch_number
+    assert progress["earlier_batches"]["completed"] + progress["batches"]["completed"] == batch_number
     # what was asked for in an epoch's last batch is written when the epoch is over
-    assert (progress["current_epoch"], progress["num_batches"]) == divmod(batch_number, 4)
+    assert (progress["current_epoch"], progress["batches"]["ready"]) == divmod(batch_number, 4)
     if not weights_only:
         steps = {int(state["step"]) for state in checkpoint["optimizer_states"][0]["state"].values()}
         assert steps == ({expected_step} if expected_step else set())
@@ -105,7 +105,7 @@ def test_requests_are_written_after_every_hook_of_the_batch_and_its_validation()
 @pytest.mark.parametrize(
     ("hook", "total_batches"),
     [
-        *[("on_fit_start", 1), ("on_sanity_check_start", 1), ("on_train_start", 1), ("on_train_epoch_start", 1)],
+        *[("on_fit_start", 0), ("on_sanity_check_start", 0), ("on_train_start", 0), ("on_train_epoch_start", 1)],
         *[("on_train_epoch_end", 2), ("on_train_end", 2), ("on_fit_end", 2)],
     ],
 )
@@ -221,10 +221,21 @@ def test_what_a_checkpoint_holds_is_plain(weights_only: bool) -> None:
     trainer.fit()
     checkpoint = trainer.load("file")  # reads with weights_only=True, so nothing but tensors and plain values
     expected = {"epoch", "global_step", "state_dict", "loops", "own"}
-    further = {"callbacks", "rng", "optimizer_states", "lr_schedulers", "data"}
+    further = {"callbacks", "rng", "optimizer_states", "lr_schedulers", "data", "fit"}
     assert set(checkpoint) == (expected if weights_only else expected | further)
     assert checkpoint["own"] == [1, 2]
-    assert checkpoint["loops"] == {"fit": {"current_epoch": 1, "global_step": 3, "num_batches": 0, "total_batches": 3}}
+    assert checkpoint["loops"]["fit"].pop("elapsed_seconds") > 0
+    all_done = {"ready": 3, "started": 3, "processed": 3, "completed": 3}
+    assert checkpoint["loops"] == {
+        "fit": {
+            "current_epoch": 1,
+            "global_step": 3,
+            "epochs": dict.fromkeys(all_done, 1),
+            "batches": dict.fromkeys(all_done, 0),
+            "earlier_batches": all_done,
+        },
+        "validate": dict.fromkeys(all_done, 1),
+    }
     assert same_bits(list(checkpoint["state_dict"].values()), weights(net))
     if not weights_only:
         assert checkpoint["callbacks"] == {"Remembering": {"best": torch.tensor(0.5), "name": "x"}}

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from camshaft.hooks_core.catalogue import CATALOGUE
 from camshaft.hooks_core.grammar import life_cycle, mermaid, tree, verbs_of
 from camshaft.hooks_core.inspection import Inspection, inspect_class
-from camshaft.hooks_core.spec import ERAS, VERBS, Receiver
+from camshaft.hooks_core.spec import ERAS, VERBS, ZERO_GRADS, Receiver
 
 _EXIT_FAULTS = 1
 _EXIT_USAGE = 2
@@ -61,6 +61,11 @@ def _parser() -> argparse.ArgumentParser:
         default="automatic",
         help="who differentiates and steps in fit: the loop, the module, or nobody",
     )
+    showing.add_argument(
+        "--zero-grad",
+        choices=ZERO_GRADS,
+        help="where the loop zeroes gradients in fit; the era's own place by default",
+    )
     showing.set_defaults(command=_show)
 
     checking = commands.add_parser("check", help="say which methods of a class are hooks, and what is wrong with them")
@@ -78,6 +83,7 @@ def _list(parsed: argparse.Namespace) -> int:
         {
             "name": spec.name,
             "parameters": list(spec.parameters_in(era)),
+            "optional": list(spec.optional_in(era)),
             "receivers": [str(receiver) for receiver in spec.receivers_in(era)],
             "stage": spec.stage,
             "eras": list(spec.eras),
@@ -89,7 +95,8 @@ def _list(parsed: argparse.Namespace) -> int:
         return 0
     rows = [("hook", "receivers", "stage", "eras")]
     for hook in hooks:
-        call = f"{hook['name']}({', '.join(hook['parameters'])})"
+        optional = [f"[{name}]" for name in hook["optional"]]
+        call = f"{hook['name']}({', '.join([*hook['parameters'], *optional])})"
         rows.append((call, " ".join(hook["receivers"]), str(hook["stage"]), " ".join(hook["eras"])))
     _print_table(rows)
     return 0
@@ -101,7 +108,10 @@ def _show(parsed: argparse.Namespace) -> int:
             f"era {parsed.era} has no verb {parsed.verb!r}; its document describes "
             f"{' and '.join(verbs_of(parsed.era))}."
         )
-    node = life_cycle(parsed.verb, parsed.era, optimization=parsed.optimization)
+    try:
+        node = life_cycle(parsed.verb, parsed.era, optimization=parsed.optimization, zero_grad=parsed.zero_grad)
+    except ValueError as error:  # options that do not go together
+        raise _UsageError(str(error)) from error
     title = f"{parsed.verb} in era {parsed.era}" if parsed.era else parsed.verb
     draw = tree if parsed.format == "tree" else mermaid
     print(draw(title, node, era=parsed.era))

@@ -9,6 +9,7 @@ from typing import Any
 import attrs
 
 _POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+_VARIADIC = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 
 # Arguments of old eras that nothing of today stands for: a position that means something else must not fill them.
 _OF_OLD_OPTIMIZATION = frozenset({"optimizer_idx", "optimizer_i", "second_order_closure", "hiddens"})
@@ -29,15 +30,16 @@ class Argument:
         return self.source if self.keyword is None else f"{self.keyword}={self.source}"
 
 
-def bind(function: Callable[..., Any], provided: Sequence[str]) -> tuple[Argument, ...]:
+def bind(function: Callable[..., Any], provided: Sequence[str], optional: Sequence[str] = ()) -> tuple[Argument, ...]:
     """Choose which of a hook's arguments a function gets, and how.
 
     An argument goes by name where the function knows the name, else by position. So a function may take fewer
-    arguments, or take them under names of its own.
+    arguments, or take them under names of its own. What is optional goes by name alone.
 
     Args:
         function: A bound method or plain function.
         provided: The names of the arguments that the hook has, in order.
+        optional: The names of those that only a function gets whose signature names them.
 
     Returns:
         The arguments of the call, in order.
@@ -50,10 +52,11 @@ def bind(function: Callable[..., Any], provided: Sequence[str]) -> tuple[Argumen
         parameters = list(inspect.signature(function).parameters.values())
     except (TypeError, ValueError):  # a builtin without a signature takes what it is given
         return tuple(Argument(name) for name in provided)
+    named = {parameter.name for parameter in parameters if parameter.kind not in _VARIADIC}
     if any(parameter.kind is inspect.Parameter.VAR_POSITIONAL for parameter in parameters):
-        return tuple(Argument(name) for name in provided)
+        return _bind_star(parameters, provided, optional)
 
-    by_name = {parameter.name for parameter in parameters} & set(provided)
+    by_name = named & {*provided, *optional}
     arguments: list[Argument] = []
     by_keyword = False
     for position, parameter in enumerate(parameters):
@@ -62,14 +65,61 @@ def bind(function: Callable[..., Any], provided: Sequence[str]) -> tuple[Argumen
         source = _source(parameter, position, provided, by_name)
         if source is None:
             if parameter.default is inspect.Parameter.empty:
-                raise BindingError(_misfit(parameter.name, parameters, provided))
+                raise BindingError(_misfit(parameter.name, parameters, provided, optional))
             by_keyword = True  # a gap: what follows can only be passed by its keyword
             continue
         if parameter.kind is inspect.Parameter.POSITIONAL_ONLY and by_keyword:
-            raise BindingError(_misfit(parameter.name, parameters, provided))
+            raise BindingError(_misfit(parameter.name, parameters, provided, optional))
         needs_keyword = by_keyword or parameter.kind is inspect.Parameter.KEYWORD_ONLY
         arguments.append(Argument(source, parameter.name if needs_keyword else None))
     return tuple(arguments)
+
+
+def names_parameter(function: Callable[..., Any], name: str) -> bool:
+    """Whether a function's signature names a parameter; `*args` and `**kwargs` name none.
+
+    Args:
+        function: A bound method or plain function.
+        name: The parameter's name.
+    """
+    try:
+        parameter = inspect.signature(function).parameters.get(name)
+    except (TypeError, ValueError):  # a builtin without a signature
+        return False
+    return parameter is not None and parameter.kind not in _VARIADIC
+
+
+def positional_names(function: Callable[..., Any], provided: Sequence[str], optional: Sequence[str] = ()) -> list[str]:
+    """The names of the arguments that a function gets by position, as `bind` takes them; `provided` if none fit."""
+    try:
+        arguments = bind(function, provided, optional)
+    except BindingError:
+        return list(provided)
+    return [argument.source for argument in arguments if argument.keyword is None]
+
+
+def default_of(function: Callable[..., Any], name: str) -> Any:
+    """The default of a parameter that a function's signature names; None where it has none."""
+    default = inspect.signature(function).parameters[name].default
+    return None if default is inspect.Parameter.empty else default
+
+
+def _bind_star(
+    parameters: Sequence[inspect.Parameter], provided: Sequence[str], optional: Sequence[str]
+) -> tuple[Argument, ...]:
+    """The arguments of a function with `*args`: the hook's by position, and by keyword what can go no other way."""
+    by_keyword_only = {one.name for one in parameters if one.kind is inspect.Parameter.KEYWORD_ONLY}
+    in_order = [name for name in provided if name not in by_keyword_only]
+    positional = [one for one in parameters if one.kind in _POSITIONAL]
+    beyond = {one.name for one in positional[len(in_order) :] if one.kind is not inspect.Parameter.POSITIONAL_ONLY}
+    keywords = [name for name in provided if name in by_keyword_only]
+    keywords += [name for name in optional if name in by_keyword_only | beyond]
+    filled = {*keywords, *(one.name for one in positional[: len(in_order)] if one.name not in optional)}
+    for parameter in parameters:
+        is_required = parameter.default is inspect.Parameter.empty and parameter.kind not in _VARIADIC
+        if parameter.name not in filled and (is_required or parameter in positional[: len(in_order)]):
+            raise BindingError(_misfit(parameter.name, parameters, provided, optional))
+    return (*(Argument(name) for name in in_order), *(Argument(name, name) for name in keywords))
 
 
 def _source(parameter: inspect.Parameter, position: int, provided: Sequence[str], by_name: set[str]) -> str | None:
@@ -83,6 +133,9 @@ def _source(parameter: inspect.Parameter, position: int, provided: Sequence[str]
     return provided[position]
 
 
-def _misfit(name: str, parameters: Sequence[inspect.Parameter], provided: Sequence[str]) -> str:
+def _misfit(
+    name: str, parameters: Sequence[inspect.Parameter], provided: Sequence[str], optional: Sequence[str]
+) -> str:
     takes = ", ".join(parameter.name for parameter in parameters)
-    return f"its signature ({takes}) requires `{name}`, but the hook has only ({', '.join(provided)})"
+    by_name = f" and, by these names alone, ({', '.join(optional)})" if optional else ""
+    return f"its signature ({takes}) requires `{name}`, but the hook has only ({', '.join(provided)}){by_name}"

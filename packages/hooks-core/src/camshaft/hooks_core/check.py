@@ -8,8 +8,8 @@ from typing import NoReturn
 from camshaft.hooks_core.automaton import Automaton, Step
 from camshaft.hooks_core.catalogue import CATALOGUE, Catalogue
 from camshaft.hooks_core.grammar.life_cycle import after_an_exception, life_cycle
-from camshaft.hooks_core.grammar.present import Optimization
-from camshaft.hooks_core.spec import HookSpec
+from camshaft.hooks_core.grammar.optimization import Optimization
+from camshaft.hooks_core.spec import HookSpec, ZeroGrad
 from camshaft.hooks_core.trace import Event, Participant, Trace
 
 _FREE_KINDS = ("provide", "state")
@@ -42,6 +42,7 @@ def check(
     era: str | None = None,
     catalogue: Catalogue = CATALOGUE,
     optimization: Optimization | None = None,
+    zero_grad: ZeroGrad | None = None,
 ) -> None:
     """Accept a trace of one run, or say where it first departs from the life cycle of its verb.
 
@@ -57,14 +58,19 @@ def check(
         catalogue: The hooks that there are.
         optimization: Who differentiates and steps, as `life_cycle` takes it. The default finds out: the module, if its
             `automatic_optimization` was false when it was recorded; nobody, if `configure_optimizers` returned None.
+        zero_grad: Where the loop zeroes gradients, as `life_cycle` takes it; None for the era's own place.
 
     Raises:
         ConformanceError: At the first departure.
-        ValueError: If there is no such era, or it has no such verb.
+        ValueError: If there is no such era, it has no such verb, or `zero_grad` fits neither the era nor who optimizes.
     """
-    cycle = life_cycle(verb, era, optimization=optimization or _optimization(trace))
+    optimization = optimization or _optimization(trace)
+    cycle = life_cycle(verb, era, optimization=optimization, zero_grad=zero_grad)
     receivers = _receivers(trace.participants, era, catalogue)
-    _Walk(trace.events, verb, catalogue, receivers).run(Automaton(cycle, receivers))
+    shown = f"show {verb}" + (f" --era {era}" if era else "") + (f" --zero-grad {zero_grad}" if zero_grad else "")
+    if verb == "fit" and optimization != "automatic":
+        shown += f" --optimization {optimization}"
+    _Walk(trace.events, verb, catalogue, receivers, shown).run(Automaton(cycle, receivers))
 
 
 def _optimization(trace: Trace) -> Optimization:
@@ -103,11 +109,13 @@ class _Walk:
         verb: str,
         catalogue: Catalogue,
         receivers: Callable[[str], list[str]],
+        shown: str,
     ) -> None:
         self._events = events
         self._verb = verb
         self._catalogue = catalogue
         self._receivers = receivers
+        self._shown = shown
         self._open: list[Event] = []
         self._torn_down: set[str] = set()
         self._raised: Event | None = None
@@ -191,7 +199,7 @@ class _Walk:
         before = [f"\n  trace[{number}]: {self._events[number]}" for number in range(first, index)]
         raise ConformanceError(
             f"`trace[{index}]` must be {rule}, but got {got} in the life cycle of {self._verb}. "
-            f"Make the calls in the order that `python -m camshaft.hooks_core show {self._verb}` prints."
+            f"Make the calls in the order that `python -m camshaft.hooks_core {self._shown}` prints."
             + ("\nBefore it:" + "".join(before) if before else ""),
             index=index,
             event=event,

@@ -13,7 +13,7 @@ from camshaft.hooks_core.bases import Callback
 from camshaft.hooks_core.check import ConformanceError, check
 from camshaft.hooks_core.messages import must_be
 from camshaft.hooks_core.scenario import FEATURES, SCENARIOS, Scenario
-from camshaft.hooks_core.spec import SKIP_EPOCH, VERBS, Receiver
+from camshaft.hooks_core.spec import SKIP_EPOCH, VERBS, ZERO_GRADS, Receiver, ZeroGrad
 from camshaft.hooks_core.trace import Trace
 
 __all__ = ["FEATURES", "SCENARIOS", "Adapter", "Outcome", "Report", "Scenario", "conform", "run_scenario"]
@@ -82,6 +82,7 @@ def conform(
     verbs: Collection[str] = VERBS,
     features: Collection[str] | None = None,
     scenarios: Sequence[Scenario] = SCENARIOS,
+    zero_grad: ZeroGrad | None = None,
 ) -> Report:
     """Run a trainer through every scenario that it claims to master.
 
@@ -90,29 +91,31 @@ def conform(
         verbs: The verbs that it has.
         features: The features that it has; None claims all of `FEATURES`.
         scenarios: The scenarios to choose from.
+        zero_grad: Where it zeroes gradients, as `life_cycle` takes it; None for camshaft's own place.
 
     Returns:
         The report, if no scenario failed.
 
     Raises:
         ConformanceError: If one failed; the message is the whole report.
-        ValueError: If a verb or feature is unknown, or no scenario is left.
+        ValueError: If a verb, a feature or the place of zeroing is unknown, or no scenario is left.
     """
     claimed = frozenset(FEATURES if features is None else features)
     _check_known("verbs", verbs, VERBS)
     _check_known("features", claimed, tuple(FEATURES))
+    _check_known("zero_grad", [zero_grad] if zero_grad else [], ZERO_GRADS)
     needs = {scenario: (*({scenario.verb} - {*verbs}), *sorted(scenario.features - claimed)) for scenario in scenarios}
     chosen = [scenario for scenario in scenarios if not needs[scenario]]
     if not chosen:
         raise ValueError(must_be("verbs", "those of at least one scenario", tuple(verbs), "conform", "Name a verb."))
-    outcomes = tuple(Outcome(scenario, _try(scenario, adapter)) for scenario in chosen)
+    outcomes = tuple(Outcome(scenario, _try(scenario, adapter, zero_grad)) for scenario in chosen)
     report = Report(outcomes, tuple((scenario, missing) for scenario, missing in needs.items() if missing))
     if not report.passed:
         raise ConformanceError(f"The trainer departs from the hook protocol.\n{report}")
     return report
 
 
-def run_scenario(scenario: Scenario, adapter: Adapter) -> Trace:
+def run_scenario(scenario: Scenario, adapter: Adapter, *, zero_grad: ZeroGrad | None = None) -> Trace:
     """Run a trainer through one scenario.
 
     Besides the order of calls it checks how often each hook was called, so that a trainer that runs fewer batches or
@@ -121,12 +124,14 @@ def run_scenario(scenario: Scenario, adapter: Adapter) -> Trace:
     Args:
         scenario: The scenario.
         adapter: How to run the trainer.
+        zero_grad: Where it zeroes gradients, as `life_cycle` takes it; None for camshaft's own place.
 
     Returns:
         The trace.
 
     Raises:
         ConformanceError: If the trainer departs from the protocol or from the scenario.
+        ValueError: If `zero_grad` is none of the places, or the module optimizes by hand or not at all.
         Exception: Whatever the trainer raises by itself.
     """
     trace = Trace()
@@ -143,8 +148,8 @@ def run_scenario(scenario: Scenario, adapter: Adapter) -> Trace:
     if adapter.make_strategy is not None:
         extras["strategy"] = trace.record(adapter.make_strategy(), Receiver.STRATEGY)
     _run(scenario, adapter, module, callbacks, extras)
-    check(trace, scenario.verb)
-    _check_counts(trace, scenario)
+    check(trace, scenario.verb, zero_grad=zero_grad)
+    _check_counts(trace, scenario, zero_grad)
     return trace
 
 
@@ -223,9 +228,9 @@ def _run(scenario: Scenario, adapter: Adapter, module: Any, callbacks: list[Call
             )
 
 
-def _check_counts(trace: Trace, scenario: Scenario) -> None:
+def _check_counts(trace: Trace, scenario: Scenario, zero_grad: ZeroGrad | None) -> None:
     counts = Counter((event.label, event.hook) for event in trace if event.kind == "enter")
-    for hook, expected in scenario.expected_counts().items():
+    for hook, expected in scenario.expected_counts(zero_grad).items():
         for participant in trace.participants:
             got = counts[participant.label, hook]
             if hook in participant.hooks and got != expected:
@@ -239,9 +244,9 @@ def _times(number: int) -> str:
     return "once" if number == 1 else f"{number} times"
 
 
-def _try(scenario: Scenario, adapter: Adapter) -> Exception | None:
+def _try(scenario: Scenario, adapter: Adapter, zero_grad: ZeroGrad | None) -> Exception | None:
     try:
-        run_scenario(scenario, adapter)
+        run_scenario(scenario, adapter, zero_grad=zero_grad)
     except Exception as error:  # one scenario's failure is reported with the others' results
         return error
     return None

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import linecache
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import lru_cache
 from types import CodeType
 from typing import Any
 
 import attrs
 
-from camshaft.hooks_core.binding import Argument, BindingError, bind
+from camshaft.hooks_core.binding import Argument, BindingError, bind, default_of
 from camshaft.hooks_core.catalogue import CATALOGUE, Catalogue
 from camshaft.hooks_core.faults import Fault, arguments_of, find_faults, missing_step, report
 from camshaft.hooks_core.hooks import Hooks
@@ -24,11 +24,20 @@ Position = Callable[[], str]
 
 @attrs.frozen
 class _Call:
-    """One receiver's part in a hook."""
+    """One receiver's part in a hook.
+
+    Args:
+        receiver: Whose it is.
+        function: What is called.
+        arguments: What it gets.
+        defaults: Its own defaults of the optional arguments among these, by name: what it gets where the hook's caller
+            does not pass them.
+    """
 
     receiver: object
     function: Callable[..., Any]
     arguments: tuple[Argument, ...]
+    defaults: Mapping[str, Any]
 
 
 def resolve(
@@ -109,10 +118,12 @@ def _calls(spec: HookSpec, receivers: list[tuple[Receiver, object]], faults: Seq
         if function is None or (receiver_name(receiver), spec.name) in faulty:
             continue
         try:
-            arguments = bind(function, arguments_of(spec, kind))
+            arguments = bind(function, arguments_of(spec, kind), spec.optional)
         except BindingError:  # pragma: no cover - reported as a fault above
             continue
-        calls.append((_rank(kind, receiver, spec), _Call(receiver, function, arguments)))
+        taken = [argument.source for argument in arguments if argument.source in spec.optional]
+        defaults = {name: default_of(function, name) for name in taken}
+        calls.append((_rank(kind, receiver, spec), _Call(receiver, function, arguments, defaults)))
     return [call for _, call in sorted(calls, key=lambda ranked: ranked[0])]
 
 
@@ -136,7 +147,8 @@ def _compile(
 
     Its source is generated, because a written-out call is as cheap as one by hand, whatever the receivers' signatures.
     """
-    source = _source(spec, [call.arguments for call in calls])
+    defaults = calls[0].defaults if spec.kind != "event" else {}  # an event's receivers need not agree on theirs
+    source = _source(spec, [call.arguments for call in calls], defaults)
 
     def note(error: BaseException) -> None:
         traceback = error.__traceback__
@@ -145,6 +157,7 @@ def _compile(
         add_note(error, receiver, spec.name, position())
 
     names: dict[str, Any] = {f"call_{number}": call.function for number, call in enumerate(calls)}
+    names |= {f"default_{name}": default for name, default in defaults.items()}
     names |= {"trainer": trainer, "module": module, "note": note}
     exec(_code(source, spec.name), names)
     function: Callable[..., Any] = names[spec.name]
@@ -175,8 +188,9 @@ def _compile_isolated(
 _FIRST_CALL_LINE = 4
 
 
-def _source(spec: HookSpec, calls: Sequence[tuple[Argument, ...]]) -> str:
-    lines = [f"def {spec.name}({', '.join(spec.parameters)}):", "    result = None", "    try:"]
+def _source(spec: HookSpec, calls: Sequence[tuple[Argument, ...]], defaults: Collection[str]) -> str:
+    optional = [f"{name}=default_{name}" if name in defaults else f"{name}=None" for name in spec.optional]
+    lines = [f"def {spec.name}({', '.join([*spec.parameters, *optional])}):", "    result = None", "    try:"]
     for number, arguments in enumerate(calls):
         call = f"call_{number}({', '.join(str(argument) for argument in arguments)})"
         if spec.can_skip_epoch:

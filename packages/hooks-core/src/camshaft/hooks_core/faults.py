@@ -152,7 +152,7 @@ def _wrong_arity(receiver: object, spec: HookSpec, kind: Receiver) -> str | None
     method = implementation(receiver, spec.name)
     assert method is not None
     try:
-        bind(method, arguments_of(spec, kind))
+        bind(method, arguments_of(spec, kind), spec.optional)
     except BindingError as error:
         return f"{error}. Take these arguments, or fewer of them."
     return None

@@ -57,6 +57,7 @@ class Hooks:
     on_train_start: _Event
     on_train_epoch_start: _Event
     on_train_batch_start: _Event
+    tbptt_split_batch: _OneOwner
     training_step: _OneOwner
     on_train_batch_end: _Event
     on_train_epoch_end: _Event

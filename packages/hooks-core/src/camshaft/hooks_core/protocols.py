@@ -131,6 +131,18 @@ class MetricSink(Protocol):
     def discard(self) -> None:
         """Forget the values of the stage's epoch unpublished, as the sanity check must leave no trace."""
 
+    def state_dict(self) -> dict[str, Any]:
+        """What was published, and the values of the training epoch that runs: tensors and plain values only.
+
+        Changes nothing. Taken between two batches, or between epochs; later values do not change it.
+        """
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on as if the run from which the state was taken had not stopped.
+
+        Called after `start_epoch("train")`; what was logged since then is forgotten.
+        """
+
 
 @runtime_checkable
 class TrainerProtocol(Protocol):

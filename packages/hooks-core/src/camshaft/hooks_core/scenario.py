@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 import attrs
 
-from camshaft.hooks_core.spec import Verb
+from camshaft.hooks_core.spec import Verb, ZeroGrad
 
 FEATURES = {
     "validation": "validates after an epoch's last batch",
@@ -63,8 +63,12 @@ class Scenario:
     raise_in: str | None = None
     override: tuple[str, ...] = ()
 
-    def expected_counts(self) -> dict[str, int]:
-        """How often each of the hooks that tell runs apart must be called on a receiver; empty if the run raises."""
+    def expected_counts(self, zero_grad: ZeroGrad | None = None) -> dict[str, int]:
+        """How often each of the hooks that tell runs apart must be called on a receiver; empty if the run raises.
+
+        Args:
+            zero_grad: Where the trainer zeroes gradients; None means "before_backward".
+        """
         if self.raise_in is not None:
             return {}
         if self.verb != "fit":
@@ -73,6 +77,8 @@ class Scenario:
         num_run = self.num_epochs * self.num_batches - num_skipped
         num_losses = num_run - (0 if self.no_loss_at is None else self.num_epochs)
         num_updates = self._num_updates(num_losses)
+        opens_without_loss = zero_grad == "before_training_step"  # a window is zeroed before its first step's outcome
+        num_windows = self._num_updates(num_run) if opens_without_loss else num_updates
         num_validations = self._num_validations()
         num_val_batches = num_validations * self.num_val_batches + self.num_sanity_val_batches
         num_val_runs = num_validations + (1 if self.num_sanity_val_batches else 0)
@@ -82,7 +88,7 @@ class Scenario:
             "on_train_epoch_start": self.num_epochs,
             "on_train_batch_start": num_run + (0 if self.skip_at is None else 1),
             "training_step": num_run,
-            "on_before_zero_grad": num_updates,
+            "on_before_zero_grad": num_windows,
             "on_before_backward": num_losses,
             "on_after_backward": num_losses,
             "on_before_optimizer_step": num_updates,

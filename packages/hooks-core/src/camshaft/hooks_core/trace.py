@@ -11,6 +11,7 @@ from typing import Any, Literal, TypeVar
 
 import attrs
 
+from camshaft.hooks_core.binding import positional_names
 from camshaft.hooks_core.catalogue import CATALOGUE, Catalogue
 from camshaft.hooks_core.catalogue.registry import check_era
 from camshaft.hooks_core.dispatch import runs_after_module
@@ -238,7 +239,7 @@ class Trace:
 
     def _wrapped(self, participant: Participant, spec: HookSpec, method: Callable[..., Any]) -> Callable[..., Any]:
         hook, receiver, kind = spec.name, participant.name, participant.kind
-        names = arguments_of(spec, kind, self.era)
+        names = positional_names(method, arguments_of(spec, kind, self.era), spec.optional_in(self.era))
         num_hidden = len(CALLBACK_PREFIX) if kind is Receiver.CALLBACK and spec.kind == "event" else 0
         events = self.events
 

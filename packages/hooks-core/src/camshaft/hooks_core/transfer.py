@@ -34,7 +34,7 @@ def _move(batch: Any, device: Any, asynchronous: bool) -> Any:
     if hasattr(batch, "to"):
         return _move_itself(batch, device, asynchronous)
     if isinstance(batch, dict):
-        return _rebuild(batch, {key: _move(item, device, asynchronous) for key, item in batch.items()})
+        return rebuild_dict(batch, {key: _move(item, device, asynchronous) for key, item in batch.items()})
     if isinstance(batch, tuple) and hasattr(batch, "_fields"):
         return kind(*[_move(item, device, asynchronous) for item in batch])
     if isinstance(batch, (list, tuple)):
@@ -51,7 +51,7 @@ def _move_itself(batch: Any, device: Any, asynchronous: bool) -> Any:
     return batch if moved is None else moved  # some batch classes move themselves in place
 
 
-def _rebuild(original: dict[Any, Any], items: dict[Any, Any]) -> Any:
+def rebuild_dict(original: dict[Any, Any], items: dict[Any, Any]) -> Any:
     """A dictionary of the original's class, such as `OrderedDict` or `defaultdict`, with other values."""
     copied = original.copy()
     copied.update(items)

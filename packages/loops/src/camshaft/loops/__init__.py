@@ -1,6 +1,8 @@
 """Loops that train and evaluate a module on any strategy, emitting every hook at its moment."""
 
-from camshaft.loops.evaluation import EvaluationLoop
+from camshaft.loops.combined_loader import CombinedLoader
+from camshaft.loops.counters import Counters
+from camshaft.loops.evaluation import EvaluationLoop, StageHooks
 from camshaft.loops.evaluation_loops import PredictLoop, TestLoop, ValidationLoop
 from camshaft.loops.fit_limits import FitLimits
 from camshaft.loops.fit_loop import FitLoop
@@ -11,6 +13,8 @@ from camshaft.loops.resume import collect
 from camshaft.loops.run import Run, SaveRequest
 
 __all__ = [
+    "CombinedLoader",
+    "Counters",
     "EvaluationLoop",
     "FitLimits",
     "FitLoop",
@@ -19,6 +23,7 @@ __all__ = [
     "PredictLoop",
     "Run",
     "SaveRequest",
+    "StageHooks",
     "TestLoop",
     "ValidationLoop",
     "collect",

@@ -6,10 +6,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import islice
 from typing import Any
 
-import torch
-from torch.utils.data import DataLoader, IterableDataset
-
 from camshaft.hooks_core.messages import must_be
+from camshaft.loops.combined_loader import CombinedLoader
+from camshaft.loops.loader_copy import is_stream
+from camshaft.loops.resumable_loader import ResumableLoader
 from camshaft.loops.run import Run
 
 UNKNOWN = float("inf")
@@ -18,19 +18,39 @@ UNKNOWN = float("inf")
 _MISSING = object()
 
 
-def loaders_of(run: Run, stage: str) -> list[Iterable[Any]] | None:
-    """The loaders of a stage: those that were passed, else what the data module or the module provides.
+def training_loader(run: Run) -> Any:
+    """The training loader that was passed, else the one that the data module or the module provides.
 
-    Hooks: train_dataloader, val_dataloader, test_dataloader, predict_dataloader.
+    A list, tuple or dictionary of loaders (nested as one likes) becomes a `CombinedLoader` in mode "max_size_cycle".
+
+    Hooks: train_dataloader.
 
     Returns:
-        The loaders, or None if there are none.
+        The loader, or None if there is none.
 
     Raises:
-        TypeError: If something else than a loader or a list of loaders was given.
+        TypeError: If something else than a loader or a collection of loaders was given.
+    """
+    given = run.loaders.get("train")
+    if given is None and run.hooks.train_dataloader is not None:
+        given = run.hooks.train_dataloader()
+    if isinstance(given, (list, tuple, Mapping)):
+        return CombinedLoader(given, "max_size_cycle") if given else None
+    return None if given is None else _checked(given, "train", run)
+
+
+def evaluation_loaders(run: Run, stage: str) -> list[Iterable[Any]]:
+    """The loaders of validation, test or prediction, in order; those in a collection one by one.
+
+    Hooks: val_dataloader, test_dataloader, predict_dataloader.
+
+    Returns:
+        The loaders; empty if there are none.
+
+    Raises:
+        TypeError: If something else than a loader or a collection of loaders was given.
     """
     providers: dict[str, Callable[[], Any] | None] = {
-        "train": run.hooks.train_dataloader,
         "validate": run.hooks.val_dataloader,
         "test": run.hooks.test_dataloader,
         "predict": run.hooks.predict_dataloader,
@@ -38,14 +58,25 @@ def loaders_of(run: Run, stage: str) -> list[Iterable[Any]] | None:
     given, provider = run.loaders.get(stage), providers[stage]
     if given is None and provider is not None:
         given = provider()
-    if given is None:
-        return None
-    loaders = list(given) if isinstance(given, (list, tuple)) else [given]
-    for loader in loaders:
-        if isinstance(loader, Mapping) or not isinstance(loader, Iterable):
-            rule = "a loader (an iterable of batches) or a list of loaders"
-            raise TypeError(must_be(f"{stage} loaders", rule, loader, run.verb, "Pass one of these."))
-    return loaders
+    return [] if given is None else [_checked(loader, stage, run) for loader in _flat(given)]
+
+
+def _flat(given: Any) -> Iterator[Any]:
+    """Every loader of nested lists, tuples and dictionaries."""
+    if isinstance(given, Mapping):
+        given = list(given.values())
+    if isinstance(given, (list, tuple)):
+        for item in given:
+            yield from _flat(item)
+    else:
+        yield given
+
+
+def _checked(loader: Any, stage: str, run: Run) -> Any:
+    if not isinstance(loader, Iterable):
+        rule = "a loader (an iterable of batches), or a list, tuple or dictionary of loaders"
+        raise TypeError(must_be(f"{stage} loaders", rule, loader, run.verb, "Pass one of these."))
+    return loader
 
 
 def count_batches(loader: Iterable[Any], limit: int | float, argument: str) -> int | float:
@@ -77,7 +108,28 @@ def count_batches(loader: Iterable[Any], limit: int | float, argument: str) -> i
     return num_batches
 
 
-def numbered(loader: Iterable[Any], num_batches: int | float) -> Iterator[tuple[int, Any, bool]]:
+class ReadAhead:
+    """The batch of a stream that was read before its turn, to know whether the one before it is the last."""
+
+    def __init__(self) -> None:
+        self.batch: Any = _MISSING
+
+    def clear(self) -> None:
+        """Forget the batch."""
+        self.batch = _MISSING
+
+    def state_dict(self) -> dict[str, Any]:
+        """The batch, as it came from the loader: its reading cannot be undone."""
+        return {} if self.batch is _MISSING else {"batch": self.batch}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Take the batch back."""
+        self.batch = state.get("batch", _MISSING)
+
+
+def numbered(
+    loader: Iterable[Any], num_batches: int | float, first: int = 0, ahead: ReadAhead | None = None
+) -> Iterator[tuple[int, Any, bool]]:
     """Iterate over a loader's batches, each with its index and whether it is the last.
 
     A loader of known length is read one batch at a time; if it is taken whole it is run to its end, as a plain `for`
@@ -86,38 +138,54 @@ def numbered(loader: Iterable[Any], num_batches: int | float) -> Iterator[tuple[
     because there is no other way to know the last.
 
     Args:
-        loader: The loader.
-        num_batches: How many batches to take; infinite takes all there are.
+        loader: The loader; one that goes on inside an epoch gives the rest of it.
+        num_batches: How many batches to take of the whole epoch; infinite takes all there are.
+        first: Index of the first batch that is given.
+        ahead: Where the batch that is read ahead is kept; one that it holds comes first.
 
     Raises:
         RuntimeError: If a loader of known length ends before its time, as it does when the dataset
             raises `StopIteration`.
     """
     length = _length(loader)
-    if length == UNKNOWN or _is_stream(loader):
-        yield from _read_ahead(loader if num_batches == UNKNOWN else islice(loader, int(num_batches)))
+    if length == UNKNOWN or any(is_stream(leaf) for leaf in leaves_of(loader)):
+        yield from _read_ahead(loader, num_batches, first, ahead or ReadAhead())
         return
-    batch_idx = -1
-    for batch_idx, batch in enumerate(islice(loader, int(num_batches) + (num_batches == length))):
+    batch_idx = first - 1
+    to_read = int(num_batches) - first + (num_batches == length)
+    for batch_idx, batch in enumerate(islice(loader, to_read), first):
         if batch_idx == num_batches:
             return  # more than it promised
         yield batch_idx, batch, batch_idx + 1 == num_batches
     if batch_idx + 1 < num_batches:
         raise RuntimeError(
-            f"`{type(loader).__name__}` must give the {num_batches} batches that it promises, but got {batch_idx + 1} "
+            f"`{_name_of(loader)}` must give the {num_batches} batches that it promises, but got {batch_idx + 1} "
             "(int) in this epoch: it ended early, as when its dataset raises StopIteration. Raise another error "
             "there."
         )
 
 
-def _read_ahead(loader: Iterable[Any]) -> Iterator[tuple[int, Any, bool]]:
+def _read_ahead(
+    loader: Iterable[Any], num_batches: int | float, batch_idx: int, ahead: ReadAhead
+) -> Iterator[tuple[int, Any, bool]]:
     batches = iter(loader)
-    batch = next(batches, _MISSING)
-    batch_idx = 0
-    while batch is not _MISSING:
-        following = next(batches, _MISSING)
-        yield batch_idx, batch, following is _MISSING
-        batch, batch_idx = following, batch_idx + 1
+    if ahead.batch is _MISSING and batch_idx < num_batches:
+        ahead.batch = next(batches, _MISSING)
+    while ahead.batch is not _MISSING:
+        batch = ahead.batch
+        ahead.batch = next(batches, _MISSING) if batch_idx + 1 < num_batches else _MISSING
+        yield batch_idx, batch, ahead.batch is _MISSING
+        batch_idx += 1
+
+
+def leaves_of(loader: Any) -> list[Any]:
+    """The loaders that a user gave: those of a combination, else the loader itself."""
+    leaves = loader.flattened if isinstance(loader, CombinedLoader) else [loader]
+    return [leaf.loader if isinstance(leaf, ResumableLoader) else leaf for leaf in leaves]
+
+
+def _name_of(loader: Any) -> str:
+    return type(loader.loader if isinstance(loader, ResumableLoader) else loader).__name__
 
 
 def _length(loader: Iterable[Any]) -> int | float:
@@ -127,23 +195,12 @@ def _length(loader: Iterable[Any]) -> int | float:
         return UNKNOWN
 
 
-def _is_stream(loader: Iterable[Any]) -> bool:
-    return isinstance(loader, DataLoader) and isinstance(loader.dataset, IterableDataset)
-
-
-def set_epoch(loader: Iterable[Any] | None, epoch: int) -> None:
+def set_epoch(loader: Any, epoch: int) -> None:
     """Tell samplers that shuffle by epoch which one begins."""
-    for sampler in (getattr(loader, "sampler", None), getattr(loader, "batch_sampler", None)):
-        if callable(getattr(sampler, "set_epoch", None)):
-            sampler.set_epoch(epoch)  # type: ignore[union-attr]
-
-
-def generators_of(loader: Iterable[Any]) -> list[torch.Generator]:
-    """The random number generators of a loader's own, each once: those of the loader and of its samplers."""
-    batch_sampler = getattr(loader, "batch_sampler", None)
-    owners = (loader, getattr(loader, "sampler", None), batch_sampler, getattr(batch_sampler, "sampler", None))
-    found = [getattr(owner, "generator", None) for owner in owners]
-    return list(dict.fromkeys(generator for generator in found if isinstance(generator, torch.Generator)))
+    for leaf in leaves_of(loader):
+        for sampler in (getattr(leaf, "sampler", None), getattr(leaf, "batch_sampler", None)):
+            if callable(getattr(sampler, "set_epoch", None)):
+                sampler.set_epoch(epoch)  # type: ignore[union-attr]
 
 
 def batch_mover(run: Run) -> Callable[[Any, int], Any] | None:

@@ -9,7 +9,8 @@ import attrs
 import torch
 
 from camshaft.hooks_core.messages import must_be
-from camshaft.loops.batches import batch_mover, count_batches, loaders_of, numbered
+from camshaft.loops.batches import batch_mover, count_batches, evaluation_loaders, numbered
+from camshaft.loops.counters import Counters
 from camshaft.loops.modes import ModuleModes
 from camshaft.loops.run import Run
 
@@ -36,6 +37,11 @@ class EvaluationLoop:
         limit_batches: How much of each loader to take: an int is a number of batches, a float a share.
         inference_mode: Whether to run under `torch.inference_mode`, else under `torch.no_grad`, as always inside fit.
 
+    Attributes:
+        loaders: The loaders of the current or last run.
+        num_batches: How many batches of each it takes.
+        progress: The batches of the current or last run, those of all loaders together.
+
     Raises:
         ValueError: If the limit is negative, or a share above 1.
     """
@@ -50,6 +56,7 @@ class EvaluationLoop:
         self.inference_mode = inference_mode
         self.loaders: list[Iterable[Any]] = []
         self.num_batches: list[int | float] = []
+        self.progress = Counters()
 
     def stage_hooks(self, run: Run) -> StageHooks:
         """The hooks that this loop calls."""
@@ -64,7 +71,7 @@ class EvaluationLoop:
 
     def load(self, run: Run) -> bool:
         """Get the loaders. Returns whether there are any batches to run."""
-        self.loaders = loaders_of(run, self.stage) or []
+        self.loaders = evaluation_loaders(run, self.stage)
         self.num_batches = [count_batches(loader, self.limit_batches, self.limit_argument) for loader in self.loaders]
         return any(self.num_batches)
 
@@ -121,6 +128,7 @@ class EvaluationLoop:
     ) -> list[dict[str, float]]:
         """Run every loader once. Returns what was logged, per loader."""
         metrics = run.metrics
+        self.progress.reset()
         if metrics is not None:
             metrics.start_epoch(self.stage, len(self.loaders))
         hooks.start()
@@ -144,19 +152,23 @@ class EvaluationLoop:
     def _run_loader(
         self, run: Run, hooks: StageHooks, loader: Iterable[Any], limit: int | float, dataloader_idx: int
     ) -> None:
-        metrics, move = run.metrics, batch_mover(run)
+        metrics, move, progress = run.metrics, batch_mover(run), self.progress
         if metrics is not None:
             metrics.moment = "batch"
             metrics.dataloader_idx = dataloader_idx
         for batch_idx, batch, _ in numbered(loader, limit):
             run.batch_idx = batch_idx
+            progress.ready += 1
             if move is not None:
                 batch = move(batch, dataloader_idx)
             if metrics is not None:
                 metrics.batch = batch
             hooks.batch_start(batch, batch_idx, dataloader_idx)
+            progress.started += 1
             outputs = hooks.step(batch, batch_idx, dataloader_idx)
+            progress.processed += 1
             hooks.batch_end(outputs, batch, batch_idx, dataloader_idx)
+            progress.completed += 1
             self.collect(outputs, dataloader_idx)
 
 

@@ -8,6 +8,7 @@ import attrs
 
 from camshaft.hooks_core.messages import must_be
 from camshaft.loops.evaluation import check_limit
+from camshaft.loops.time_limit import to_seconds
 
 DEFAULT_MAX_EPOCHS = 1000
 _WHERE = "FitLoop"
@@ -33,15 +34,23 @@ class FitLimits:
     """The numbers that steer a fit.
 
     Args:
-        max_epochs: Epochs to train in all; -1 for no limit. None means 1000, or no limit if `max_steps` sets one.
+        max_epochs: Epochs to train in all; -1 for no limit. None means 1000, or no limit if `max_steps` or `max_time`
+            sets one.
         min_epochs: Epochs that `should_stop` cannot cut short.
-        max_steps: Optimizer updates to train in all; -1 for no limit.
+        max_steps: Optimizer updates to train in all; -1 for no limit. A batch that is split is finished all the same.
         min_steps: Updates that `should_stop` cannot cut short.
+        max_time: How long to train in all, resumed parts included: "DD:HH:MM:SS", a `timedelta`, a dictionary of its
+            arguments; None for no limit. When it is over training stops after the batch, but not before `min_epochs`
+            and `min_steps`.
         limit_train_batches: How much of an epoch to take: an int is a number of batches, a float a share.
+        overfit_batches: If not 0, how much of an epoch to take instead: the same batches in every epoch, without
+            shuffling; validation takes at most as much of its loaders.
         val_check_interval: How often to validate: a float is a share of an epoch, an int a number of batches.
         check_val_every_n_epoch: In which epochs to validate; None counts `val_check_interval` (an int then) across
             epochs.
         num_sanity_val_steps: Validation batches of each loader to try before training; -1 tries all.
+        reload_dataloaders_every_n_epochs: Ask for the loaders again before every so many epochs; 0 asks once. Loaders
+            that were passed are kept.
 
     Raises:
         TypeError, ValueError: If a number is of the wrong type or out of range, or two contradict each other.
@@ -51,13 +60,25 @@ class FitLimits:
     min_epochs: int | None = attrs.field(default=None, validator=_at_least(0, optional=True))
     max_steps: int = attrs.field(default=-1, validator=_at_least(-1))
     min_steps: int | None = attrs.field(default=None, validator=_at_least(0, optional=True))
+    max_time: Any = None
     limit_train_batches: int | float = 1.0
+    overfit_batches: int | float = 0.0
     val_check_interval: int | float = 1.0
     check_val_every_n_epoch: int | None = attrs.field(default=1, validator=_at_least(1, optional=True))
     num_sanity_val_steps: int = attrs.field(default=2, validator=_at_least(-1))
+    reload_dataloaders_every_n_epochs: int = attrs.field(default=0, validator=_at_least(0))
+    max_seconds: float | None = attrs.field(init=False)
 
     def __attrs_post_init__(self) -> None:
+        object.__setattr__(self, "max_seconds", to_seconds(self.max_time, _WHERE))
         check_limit("limit_train_batches", self.limit_train_batches)
+        check_limit("overfit_batches", self.overfit_batches)
+        if self.overfit_batches and self.limit_train_batches != 1.0:
+            rule = "left out with overfit_batches, which sets it"
+            action = "Leave one of the two out."
+            raise ValueError(must_be("limit_train_batches", rule, self.limit_train_batches, _WHERE, action))
+        self._check_minimum("epochs", self.min_epochs, self.epoch_limit)
+        self._check_minimum("steps", self.min_steps, self.step_limit)
         check_limit("val_check_interval", self.val_check_interval)
         if self.val_check_interval == 0:
             action = "To train without validation, pass limit_val_batches=0."
@@ -67,10 +88,18 @@ class FitLimits:
             raise TypeError(must_be("val_check_interval", rule, self.val_check_interval, _WHERE, "Pass an int."))
 
     @property
+    def train_limit(self) -> tuple[int | float, str]:
+        """How much of a training epoch to take, and the argument that says so."""
+        if self.overfit_batches:
+            return self.overfit_batches, "overfit_batches"
+        return self.limit_train_batches, "limit_train_batches"
+
+    @property
     def epoch_limit(self) -> float:
         """The largest number of epochs."""
         if self.max_epochs is None:
-            return DEFAULT_MAX_EPOCHS if self.max_steps == -1 else float("inf")
+            has_other_limit = self.max_steps != -1 or self.max_time is not None
+            return float("inf") if has_other_limit else DEFAULT_MAX_EPOCHS
         return float("inf") if self.max_epochs == -1 else self.max_epochs
 
     @property
@@ -97,3 +126,8 @@ class FitLimits:
             rule = "1.0 or an int for a loader of unknown length"
             raise ValueError(must_be("val_check_interval", rule, interval, _WHERE, "Pass an int."))
         return max(1, int(num_batches * interval))
+
+    def _check_minimum(self, what: str, minimum: int | None, maximum: float) -> None:
+        if minimum is not None and minimum > maximum:
+            rule = f"at most max_{what} ({maximum})"
+            raise ValueError(must_be(f"min_{what}", rule, minimum, _WHERE, "Pass a smaller one."))

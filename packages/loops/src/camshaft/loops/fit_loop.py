@@ -2,23 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import Any
 
+import attrs
 import torch
 
 from camshaft.hooks_core.messages import must_be
-from camshaft.loops.batches import generators_of, set_epoch
+from camshaft.hooks_core.spec import ZeroGrad
+from camshaft.loops.batches import set_epoch
 from camshaft.loops.evaluation_loops import ValidationLoop
 from camshaft.loops.fit_data import FitData, load_fit_data
 from camshaft.loops.fit_limits import FitLimits
+from camshaft.loops.fit_state import FitState
 from camshaft.loops.optimization_mode import OptimizationMode, choose_mode
+from camshaft.loops.optimization_settings import OptimizationSettings
 from camshaft.loops.optimizers import Optimization, read_configuration
 from camshaft.loops.progress import FitProgress
-from camshaft.loops.random_state import isolated_randomness, restore_random_state
-from camshaft.loops.resume import restore_training
+from camshaft.loops.resumable_loader import STATELESS_LOADERS, StatelessLoaders
+from camshaft.loops.resume import check_resumable, restore_training
 from camshaft.loops.run import Run
+from camshaft.loops.sanity_check import check_sanity
 from camshaft.loops.schedulers import SchedulerSteps
+from camshaft.loops.time_limit import Stopwatch
 from camshaft.loops.training_epoch import TrainingEpoch
 
 
@@ -26,17 +31,23 @@ class FitLoop:
     """Trains a module: sanity check, epochs, validation within them, optimization.
 
     It owns its progress: run it again with higher limits and it goes on after the last complete epoch; one that was
-    stopped inside begins anew.
+    stopped inside begins anew, unless a checkpoint says where to go on.
 
     Args:
         limits: How long to train and how often to validate.
         validation: The loop that validates; its limit of 0 batches trains without.
-        accumulate_grad_batches: Batches whose gradients make one update.
+        accumulate_grad_batches: Batches whose gradients make one update; splits, if batches are split.
         gradient_clip_val: The largest norm or absolute value of the gradients; None clips nothing.
         gradient_clip_algorithm: "norm" or "value"; None means "norm".
+        zero_grad: Where gradients are zeroed: "before_backward" after `training_step`, "before_training_step", or
+            "after_optimizer_step".
+        truncated_bptt_steps: Time steps of a split of a batch, for truncated backpropagation through time; None takes
+            the module's attribute of that name, if it has one, and else leaves batches whole.
+        stateless_loaders: What a resume inside an epoch does with a training loader that has no state: "refuse" it, or
+            "fast_forward": read the batches that were used and drop them.
 
     Raises:
-        ValueError: If a number is out of range.
+        TypeError, ValueError: If an argument is of the wrong type or out of range.
     """
 
     required: tuple[str, ...] = ("training_step", "configure_optimizers")
@@ -49,54 +60,41 @@ class FitLoop:
         accumulate_grad_batches: int = 1,
         gradient_clip_val: float | None = None,
         gradient_clip_algorithm: str | None = None,
+        zero_grad: ZeroGrad = "before_backward",
+        truncated_bptt_steps: int | None = None,
+        stateless_loaders: StatelessLoaders = "refuse",
     ) -> None:
-        where = "FitLoop"
-        if isinstance(accumulate_grad_batches, bool) or not isinstance(accumulate_grad_batches, int):
-            raise TypeError(
-                must_be("accumulate_grad_batches", "an int", accumulate_grad_batches, where, "Pass an int.")
-            )
-        if accumulate_grad_batches < 1:
-            action = "Pass 1 for no accumulation."
-            raise ValueError(must_be("accumulate_grad_batches", "at least 1", accumulate_grad_batches, where, action))
-        if gradient_clip_val is not None and not isinstance(gradient_clip_val, (int, float)):
-            raise TypeError(
-                must_be("gradient_clip_val", "a number or None", gradient_clip_val, where, "Pass a number.")
-            )
-        if gradient_clip_val is not None and not gradient_clip_val >= 0:
-            action = "Pass None to clip nothing."
-            raise ValueError(must_be("gradient_clip_val", "at least 0 or None", gradient_clip_val, where, action))
-        if gradient_clip_algorithm not in (None, "norm", "value"):
-            rule = "'norm', 'value' or None"
-            raise ValueError(
-                must_be("gradient_clip_algorithm", rule, gradient_clip_algorithm, where, "Pass one of them.")
-            )
+        if stateless_loaders not in STATELESS_LOADERS:
+            rule = " or ".join(map(repr, STATELESS_LOADERS))
+            raise ValueError(must_be("stateless_loaders", rule, stateless_loaders, "FitLoop", "Pass one of them."))
         self.limits = limits if limits is not None else FitLimits()
         self.validation = validation if validation is not None else ValidationLoop()
-        self.accumulate_grad_batches = accumulate_grad_batches
-        self.gradient_clip_val = gradient_clip_val
-        self.gradient_clip_algorithm = gradient_clip_algorithm or "norm"
+        self.settings = OptimizationSettings(
+            accumulate_grad_batches=accumulate_grad_batches,
+            gradient_clip_val=gradient_clip_val,
+            gradient_clip_algorithm=gradient_clip_algorithm,
+            zero_grad=zero_grad,
+            truncated_bptt_steps=truncated_bptt_steps,
+        )
+        self.stateless_loaders = stateless_loaders
         self.progress = FitProgress()
         self.sanity_checking = False
         self.optimization = Optimization([], [])
-        self._data = FitData()
-        self._batches: TrainingEpoch | None = None
+        self._state = FitState()
+        self._data: FitData | None = None
+        self._epoch: TrainingEpoch | None = None
+        self._stopwatch: Stopwatch | None = None
         self._schedulers: SchedulerSteps
 
     @property
-    def loader(self) -> Iterable[Any] | None:
-        """The training loader, once the fit has asked for it."""
-        return self._data.loader
-
-    @property
-    def generators(self) -> list[torch.Generator]:
-        """The generators of the loaders' own, from which they draw their order."""
-        loaders = [loader for loader in (self.loader, *self.validation.loaders) if loader is not None]
-        return [generator for loader in loaders for generator in generators_of(loader)]
+    def loader(self) -> Any:
+        """The training loader, a `CombinedLoader` if there are several; None before the fit has asked for it."""
+        return None if self._data is None else self._data.loader
 
     @property
     def num_batches(self) -> int | float:
-        """Batches of a training epoch; infinite if unknown."""
-        return self._data.num_batches
+        """Batches of a training epoch; infinite if unknown, 0 before the fit has asked for the loader."""
+        return 0 if self._data is None else self._data.num_batches
 
     @property
     def should_stop(self) -> bool:
@@ -110,7 +108,7 @@ class FitLoop:
     @property
     def is_last_batch(self) -> bool:
         """Whether the batch that runs is known to be its epoch's last."""
-        return self._batches is not None and self._batches.is_last_batch
+        return self._epoch is not None and self._epoch.is_last_batch
 
     @property
     def num_sanity_batches(self) -> list[int | float]:
@@ -118,6 +116,16 @@ class FitLoop:
         steps = self.limits.num_sanity_val_steps
         available = self.validation.num_batches
         return [num_batches if steps == -1 else min(steps, num_batches) for num_batches in available]
+
+    def progress_state(self) -> dict[str, Any]:
+        """The counters of training and of the last validation, as plain values; in every checkpoint."""
+        if self._stopwatch is not None:
+            self.progress.elapsed_seconds = self._stopwatch.elapsed_seconds
+        return {"fit": self.progress.state_dict(), "validate": self.validation.progress.state_dict()}
+
+    def state_dict(self, run: Run) -> dict[str, Any]:
+        """What a resumed run needs beside weights, optimizers, progress and callbacks; see `FitState.state_dict`."""
+        return self._state.state_dict(run)
 
     def run(self, run: Run) -> None:
         """Train until a limit is reached or something sets `should_stop`. Collective.
@@ -128,71 +136,83 @@ class FitLoop:
         mode: OptimizationMode | None = None
         run.defers_saves = True
         try:
-            mode = self._set_up(run)
-            if mode is not None:
-                epoch = self._start(run, mode)
+            data = self._set_up(run)
+            if self.num_batches and not self._is_done():
+                mode = choose_mode(
+                    run, self.optimization, self.progress, self.limits, **attrs.asdict(self.settings)
+                )
+                epoch = self._start(run, data, mode)
                 is_first = True
                 while not self._is_done():
-                    self._start_epoch(run, is_first)
+                    self._start_epoch(run, data, mode, is_first)
                     is_first = False
                     is_complete = epoch.run()
-                    self._end_epoch(run, is_complete)
+                    self._end_epoch(run, data, is_complete)
                 self._end(run)
             run.save_point()
+            self._state.let_go(run)
         finally:
             run.save_requests.clear()  # after an error: what they waited for does not come any more
             run.defers_saves = False
-            if mode is not None:
-                mode.close()
+            self._close(mode)
         run.hooks.on_fit_end()
 
-    def _set_up(self, run: Run) -> OptimizationMode | None:
-        """Configure, load and restore. Returns how batches become updates, or None if there is nothing to train."""
-        self.progress.should_stop = False
-        self._data = load_fit_data(run, self.limits, self.validation)
-        self.optimization = self._configure_optimizers(run)
+    def _set_up(self, run: Run) -> FitData:
+        """Load, configure and restore."""
+        checkpoint, progress = run.checkpoint, self.progress
+        progress.should_stop = False
+        if checkpoint is not None:
+            check_resumable(checkpoint)
+            progress.load_state_dict(checkpoint["loops"]["fit"])
+            self.validation.progress.load_state_dict(checkpoint["loops"]["validate"])
+        elif progress.is_inside_epoch:
+            progress.end_epoch()
+        run.epoch = progress.current_epoch
+        self._data = data = load_fit_data(run, self.limits, self.validation, self.stateless_loaders)
+        self._state = FitState(data)
+        assert run.hooks.configure_optimizers is not None
+        self.optimization = read_configuration(run.hooks.configure_optimizers())
+        self.optimization.optimizers = run.strategy.setup_optimizers(self.optimization.optimizers)
         run.hooks.on_fit_start()
-        if run.checkpoint is not None:
-            restore_training(run, run.checkpoint, self.optimization, self.progress)
-        run.epoch = self.progress.current_epoch
-        if not self.num_batches or self._is_done():
-            return None
-        return choose_mode(
-            run,
-            self.optimization.optimizers,
-            self.progress,
-            self.limits,
-            num_batches=self.num_batches,
-            accumulate_grad_batches=self.accumulate_grad_batches,
-            gradient_clip_val=self.gradient_clip_val,
-            gradient_clip_algorithm=self.gradient_clip_algorithm,
-        )
+        if checkpoint is not None:
+            restore_training(run, checkpoint, self.optimization)
+        seconds = self.limits.max_seconds
+        progress.should_stop |= seconds is not None and progress.elapsed_seconds >= seconds
+        return data
 
-    def _start(self, run: Run, mode: OptimizationMode) -> TrainingEpoch:
-        assert self.loader is not None
+    def _start(self, run: Run, data: FitData, mode: OptimizationMode) -> TrainingEpoch:
+        """Everything between set-up and the first epoch."""
+        self._stopwatch = Stopwatch(self.progress.elapsed_seconds)
         self._schedulers = SchedulerSteps(run, self.optimization.schedulers)
-        self._batches = TrainingEpoch(
+        self._epoch = TrainingEpoch(
             run,
             self.progress,
             mode,
             self._schedulers,
-            loader=self.loader,
-            num_batches=self.num_batches,
-            validates=self._data.validates,
+            data=data,
             validation_due=self._validation_due,
             validate=lambda: self._validate(run, mode),
             step_limit=self.limits.step_limit,
             may_stop=self._may_stop,
+            time_is_over=self._time_is_over if self.limits.max_seconds is not None else None,
         )
-        if run.checkpoint is None:
-            self._sanity_check(run)
-        else:
-            restore_random_state(run.checkpoint["rng"], self.generators)
+        self._state = FitState(data, mode)
+        if run.checkpoint is not None:
+            self._state.load_state_dict(run, run.checkpoint, self.progress)
+        elif data.validates and self.limits.num_sanity_val_steps:
+            self.sanity_checking = True
+            try:
+                check_sanity(run, self.validation, self.num_sanity_batches, data.generators)
+            finally:
+                self.sanity_checking = False
         run.stage = "train"
         if run.metrics is not None:
             run.metrics.start_epoch("train")
         run.hooks.on_train_start()
-        return self._batches
+        if run.checkpoint is not None:
+            self._state.restore_moment(run, run.checkpoint, is_inside_epoch=self.progress.is_inside_epoch)
+        run.save_point()
+        return self._epoch
 
     def _end(self, run: Run) -> None:
         if run.metrics is not None:
@@ -200,47 +220,50 @@ class FitLoop:
         run.hooks.on_train_end()
         run.stage = None
 
-    def _start_epoch(self, run: Run, is_first: bool) -> None:
-        run.epoch, run.batch_idx = self.progress.current_epoch, None
-        self.progress.num_batches = 0
-        set_epoch(self.loader, self.progress.current_epoch)
-        if run.metrics is not None and not is_first:  # what `on_train_start` logs belongs to the first epoch
-            run.metrics.start_epoch("train")
-        run.hooks.on_train_epoch_start()
-        if run.metrics is not None:
-            run.metrics.moment = "batch"
+    def _close(self, mode: OptimizationMode | None) -> None:
+        if self._stopwatch is not None:
+            self.progress.elapsed_seconds = self._stopwatch.elapsed_seconds
+            self._stopwatch = None
+        if mode is not None:
+            mode.close()
 
-    def _end_epoch(self, run: Run, is_complete: bool) -> None:
+    def _start_epoch(self, run: Run, data: FitData, mode: OptimizationMode, is_first: bool) -> None:
+        """Begin an epoch, or go on inside one."""
         progress, metrics = self.progress, run.metrics
+        run.epoch, run.batch_idx = progress.current_epoch, None
+        if not progress.is_inside_epoch:
+            if self._reload_is_due():
+                data.take(load_fit_data(run, self.limits, self.validation, self.stateless_loaders))
+            mode.num_batches = data.num_batches
+            mode.start_epoch()
+            progress.epochs.ready += 1
+            set_epoch(data.loader, progress.current_epoch)
+            if metrics is not None and not is_first:  # what `on_train_start` logs belongs to the first epoch
+                metrics.start_epoch("train")
+            run.hooks.on_train_epoch_start()
+            progress.epochs.started += 1
+        if metrics is not None:
+            metrics.moment = "batch"
+
+    def _end_epoch(self, run: Run, data: FitData, is_complete: bool) -> None:
+        progress, metrics = self.progress, run.metrics
+        if not is_complete:
+            run.save_point()  # before the hooks of an end that the epoch will have again when it goes on
+            self._state.keep_metrics(run)
         run.batch_idx = None
         if metrics is not None:
             metrics.moment = "epoch"
+        if is_complete:
+            progress.epochs.processed += 1
         run.hooks.on_train_epoch_end()
         if metrics is not None:
             metrics.end_epoch()
         if is_complete:
             self._schedulers.step("epoch", progress.current_epoch + 1)
-            progress.current_epoch += 1
-            progress.num_batches = 0
+            progress.epochs.completed += 1
+            progress.end_epoch()
+            data.batches.end_epoch()
         run.save_point()
-
-    def _configure_optimizers(self, run: Run) -> Optimization:
-        assert run.hooks.configure_optimizers is not None
-        optimization = read_configuration(run.hooks.configure_optimizers())
-        optimization.optimizers = run.strategy.setup_optimizers(optimization.optimizers)
-        return optimization
-
-    def _sanity_check(self, run: Run) -> None:
-        if not self._data.validates or self.limits.num_sanity_val_steps == 0:
-            return
-        self.sanity_checking = True
-        try:
-            with isolated_randomness(self.generators):
-                run.hooks.on_sanity_check_start()
-                self.validation.run_epoch(run, self.num_sanity_batches, discard=True)
-                run.hooks.on_sanity_check_end()
-        finally:
-            self.sanity_checking = False
 
     def _validate(self, run: Run, mode: OptimizationMode) -> None:
         zero_grad = run.hooks.on_validation_model_zero_grad
@@ -253,15 +276,20 @@ class FitLoop:
             run.metrics.enter("train", "batch")
 
     def _validation_due(self, batch_idx: int, is_last: bool) -> bool:
-        every = self.limits.check_val_every_n_epoch
+        assert self._data is not None
+        every, interval = self.limits.check_val_every_n_epoch, self._data.validation_interval
         if every is not None and (self.progress.current_epoch + 1) % every:
             return False
         if self.progress.should_stop and self._may_stop():
             return True
-        if self._data.validation_interval == float("inf"):
+        if interval == float("inf"):
             return is_last
         done = self.progress.total_batches if every is None else batch_idx + 1
-        return done % self._data.validation_interval == 0
+        return done % interval == 0
+
+    def _reload_is_due(self) -> bool:
+        every, epoch = self.limits.reload_dataloaders_every_n_epochs, self.progress.current_epoch
+        return every > 0 and epoch > 0 and epoch % every == 0
 
     def _is_done(self) -> bool:
         """Whether no further epoch is to begin."""
@@ -278,3 +306,7 @@ class FitLoop:
         return (epochs is None or self.progress.current_epoch >= epochs) and (
             steps is None or self.progress.global_step >= steps
         )
+
+    def _time_is_over(self) -> bool:
+        assert self._stopwatch is not None and self.limits.max_seconds is not None
+        return self._stopwatch.elapsed_seconds >= self.limits.max_seconds

@@ -2,71 +2,102 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from torch.optim import Optimizer
 
+from camshaft.hooks_core.messages import must_be
 from camshaft.loops.progress import FitProgress
 from camshaft.loops.run import Run
+from camshaft.loops.step_outputs import carry_hiddens
 
 
 class ManualOptimization:
-    """Runs `training_step`, and counts one update for each batch in which any optimizer stepped.
+    """Runs `training_step`, and counts one update for each batch or split in which any optimizer stepped.
 
     Args:
         run: The run.
-        optimizers: The optimizers that the module steps.
+        optimizers: The optimizers that the module steps; none if it is run for its effects alone.
         progress: Counts the updates.
+        split: Splits a batch along time; None leaves batches whole.
+        step_limit: The number of updates after which the rest of a batch's splits is left out.
+
+    Attributes:
+        num_batches: Batches of the epoch that runs; makes no difference here.
+        holds_gradients: False: the module sees to its gradients by itself.
+        keeps_gradients: True: whether it still needs its gradients after a batch, nobody else knows.
     """
 
-    holds_gradients = False  # the module sees to its gradients by itself
+    holds_gradients = False
+    keeps_gradients = True
 
-    def __init__(self, run: Run, optimizers: Sequence[Optimizer], progress: FitProgress) -> None:
+    def __init__(
+        self,
+        run: Run,
+        optimizers: Sequence[Optimizer],
+        progress: FitProgress,
+        *,
+        split: Callable[[Any], Sequence[Any]] | None = None,
+        step_limit: float = float("inf"),
+    ) -> None:
+        self.num_batches: int | float = float("inf")
         self._hooks = run.hooks
+        self._module = run.module
         self._progress = progress
+        self._split = split
+        self._step_limit = step_limit
         self._stepped = False
         self._step_hooks = [optimizer.register_step_pre_hook(self._before_step) for optimizer in optimizers]
+
+    def run_batch(self, batch: Any, batch_idx: int, is_last: bool) -> Any:
+        """Run the module's own optimization of a batch, split by split if it is split along time.
+
+        Hooks: tbptt_split_batch, training_step; on_before_optimizer_step whenever the module steps an optimizer in it.
+
+        Returns:
+            What `training_step` returned, for the last split and with its hidden state detached if the batch is split.
+        """
+        if self._split is None:
+            self._stepped = False
+            outputs = self._hooks.training_step(batch, batch_idx)  # type: ignore[misc]
+            if self._stepped:
+                self._progress.global_step += 1
+            return outputs
+        hiddens = outputs = None
+        for split in self._split(batch):
+            outputs = None  # lets go of the graph before the next one is built
+            self._stepped = False
+            outputs = self._hooks.training_step(split, batch_idx, hiddens=hiddens)  # type: ignore[misc]
+            outputs, hiddens = carry_hiddens(outputs, hiddens, self._module)
+            if self._stepped:
+                self._progress.global_step += 1
+                if self._progress.global_step >= self._step_limit:
+                    break
+        return outputs
+
+    def start_epoch(self) -> None:
+        """Nothing is left from an earlier epoch."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """Nothing is remembered from batch to batch."""
+        return {}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on inside an epoch.
+
+        Raises:
+            ValueError: If the state is not that of manual optimization.
+        """
+        if state:
+            action = "Optimize as when the checkpoint was saved, or fit without `ckpt_path`."
+            raise ValueError(must_be("optimization", "that of manual optimization", state, "the checkpoint", action))
 
     def close(self) -> None:
         """Leave the optimizers as they were."""
         for step_hook in self._step_hooks:
             step_hook.remove()
 
-    def run_batch(self, batch: Any, batch_idx: int, is_last: bool) -> Any:
-        """Run the module's own optimization of a batch.
-
-        Hooks: training_step; on_before_optimizer_step whenever the module steps an optimizer in it.
-
-        Returns:
-            What `training_step` returned.
-        """
-        self._stepped = False
-        outputs = self._hooks.training_step(batch, batch_idx)  # type: ignore[misc]
-        if self._stepped:
-            self._progress.global_step += 1
-        return outputs
-
     def _before_step(self, optimizer: Optimizer, arguments: Any, keywords: Any) -> None:
         self._stepped = True
         self._hooks.on_before_optimizer_step(optimizer)
-
-
-class NoOptimization:
-    """Runs `training_step` for its effects: `configure_optimizers` returned no optimizer.
-
-    Args:
-        run: The run.
-    """
-
-    holds_gradients = False
-
-    def __init__(self, run: Run) -> None:
-        self._hooks = run.hooks
-
-    def close(self) -> None:
-        """Nothing to leave."""
-
-    def run_batch(self, batch: Any, batch_idx: int, is_last: bool) -> Any:
-        """Run the step. Returns what it returned. Hooks: training_step."""
-        return self._hooks.training_step(batch, batch_idx)  # type: ignore[misc]

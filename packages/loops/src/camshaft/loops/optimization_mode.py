@@ -3,30 +3,54 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
 from typing import Any, Protocol
 
 from torch.optim import Optimizer
 
+from camshaft.hooks_core.binding import names_parameter
+from camshaft.hooks_core.implementation import implementation
 from camshaft.hooks_core.messages import must_be
-from camshaft.loops.automatic import AutomaticOptimization
+from camshaft.hooks_core.spec import ZeroGrad
+from camshaft.loops.accumulation import AccumulationWindow
+from camshaft.loops.automatic import SingleOptimizerOptimization
 from camshaft.loops.fit_limits import FitLimits
-from camshaft.loops.manual import ManualOptimization, NoOptimization
+from camshaft.loops.manual import ManualOptimization
+from camshaft.loops.optimizer_update import OptimizerUpdate
+from camshaft.loops.optimizers import Optimization
+from camshaft.loops.per_optimizer import PerOptimizerOptimization
 from camshaft.loops.progress import FitProgress
 from camshaft.loops.run import Run
+from camshaft.loops.truncated import BatchSplitter, split_size_of
 
 
 class OptimizationMode(Protocol):
     """How a batch becomes an update.
 
     Attributes:
-        holds_gradients: Whether gradients of earlier batches wait for the update that ends their window.
+        num_batches: Batches of the epoch that runs, set before it begins; infinite if unknown.
     """
 
-    holds_gradients: bool
+    num_batches: int | float
+
+    @property
+    def holds_gradients(self) -> bool:
+        """Whether gradients of earlier batches or splits wait for the update that ends their window."""
+
+    @property
+    def keeps_gradients(self) -> bool:
+        """Whether gradients belong in a checkpoint that is taken now."""
 
     def run_batch(self, batch: Any, batch_idx: int, is_last: bool) -> Any:
         """Run a batch. Returns what `training_step` returned."""
+
+    def start_epoch(self) -> None:
+        """Begin an epoch: no accumulation window is open, and gradients that waited are dropped."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """What going on after the latest batch needs beside weights and gradients, as plain values."""
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on inside an epoch, in place of `start_epoch`."""
 
     def close(self) -> None:
         """Leave the optimizers as they were."""
@@ -34,46 +58,123 @@ class OptimizationMode(Protocol):
 
 def choose_mode(
     run: Run,
-    optimizers: Sequence[Optimizer],
+    optimization: Optimization,
     progress: FitProgress,
     limits: FitLimits,
     *,
-    num_batches: int | float,
     accumulate_grad_batches: int,
     gradient_clip_val: float | None,
     gradient_clip_algorithm: str,
+    zero_grad: ZeroGrad = "before_backward",
+    truncated_bptt_steps: int | None = None,
 ) -> OptimizationMode:
-    """Choose by the module's `automatic_optimization` and its optimizers.
+    """Choose by the module's `automatic_optimization`, its optimizers and whether its batches are split.
+
+    Args:
+        run: The run.
+        optimization: The module's optimizers.
+        progress: Counts the updates.
+        limits: How long to train.
+        accumulate_grad_batches: Batches, or splits, of an accumulation window.
+        gradient_clip_val: The largest norm or absolute value of the gradients; None clips nothing.
+        gradient_clip_algorithm: "norm" or "value".
+        zero_grad: Where gradients are zeroed.
+        truncated_bptt_steps: Time steps of a split; None takes the module's attribute of that name, if it has one.
 
     Raises:
         ValueError: If what was asked for contradicts the module's kind of optimization.
+        TypeError: If the module's `truncated_bptt_steps` is neither an int nor None.
     """
-    where = type(run.module).__qualname__
+    split_size = split_size_of(run.module, truncated_bptt_steps)
+    split = None if split_size is None else BatchSplitter(run, split_size)
+    step_limit, optimizers = limits.step_limit, optimization.optimizers
     if not optimizers:
         if limits.epoch_limit == float("inf"):
             rule = "set if there is no optimizer, since no update will ever be counted"
+            where = type(run.module).__qualname__
             raise ValueError(must_be("max_epochs", rule, limits.max_epochs, where, "Pass a number of epochs."))
         warnings.warn("`configure_optimizers` returned no optimizer: nothing will be updated.", stacklevel=2)
-        return NoOptimization(run)
+        return ManualOptimization(run, optimizers, progress, split=split, step_limit=step_limit)
     if not getattr(run.module, "automatic_optimization", True):
-        for name, value, neutral in (
-            ("accumulate_grad_batches", accumulate_grad_batches, 1),
-            ("gradient_clip_val", gradient_clip_val, None),
-        ):
-            if value != neutral:
-                rule = f"{neutral} under manual optimization"
-                raise ValueError(must_be(name, rule, value, where, "Do it in `training_step`."))
-        return ManualOptimization(run, optimizers, progress)
-    if len(optimizers) > 1:
-        rule = "1 under automatic optimization"
-        action = "Set `automatic_optimization = False` and step them in `training_step`."
-        raise ValueError(must_be("number of optimizers", rule, len(optimizers), where, action))
-    return AutomaticOptimization(
-        run,
-        optimizers[0],
+        _check_manual(run, optimization, accumulate_grad_batches, gradient_clip_val, zero_grad)
+        return ManualOptimization(run, optimizers, progress, split=split, step_limit=step_limit)
+    _check_automatic(run, optimizers, accumulate_grad_batches)
+    window = AccumulationWindow(accumulate_grad_batches)
+    updates: list[OptimizerUpdate] = []
+    try:
+        for optimizer_idx, optimizer in enumerate(optimizers):
+            update = OptimizerUpdate(
+                run,
+                optimizer,
+                optimizer_idx,
+                window,
+                progress,
+                gradient_clip_val=gradient_clip_val,
+                gradient_clip_algorithm=gradient_clip_algorithm,
+                zero_grad=zero_grad,
+                carries_hiddens=split is not None,
+            )
+            updates.append(update)
+    except ValueError:
+        for update in updates:
+            update.close()
+        raise
+    if len(updates) == 1 and split is None:
+        return SingleOptimizerOptimization(updates[0], window, progress)
+    return PerOptimizerOptimization(
+        updates,
+        window,
         progress,
-        num_batches=num_batches,
-        accumulate_grad_batches=accumulate_grad_batches,
-        gradient_clip_val=gradient_clip_val,
-        gradient_clip_algorithm=gradient_clip_algorithm,
+        module=run.module,
+        frequencies=optimization.frequencies,
+        split=split,
+        step_limit=step_limit,
     )
+
+
+def _check_manual(
+    run: Run,
+    optimization: Optimization,
+    accumulate_grad_batches: int,
+    gradient_clip_val: float | None,
+    zero_grad: ZeroGrad,
+) -> None:
+    """Refuse what only automatic optimization can do."""
+    where = type(run.module).__qualname__
+    for name, value, neutral in (
+        ("accumulate_grad_batches", accumulate_grad_batches, 1),
+        ("gradient_clip_val", gradient_clip_val, None),
+        ("zero_grad", zero_grad, "before_backward"),
+        ("frequency", optimization.frequencies or None, None),
+    ):
+        if value != neutral:
+            rule = f"{neutral!r} under manual optimization"
+            raise ValueError(must_be(name, rule, value, where, "Do it in `training_step`."))
+    if _names_optimizer_idx(run) and len(optimization.optimizers) > 1:
+        rule = "one without `optimizer_idx` under manual optimization, where it steps all optimizers by itself"
+        action = "Leave `optimizer_idx` out, or set `automatic_optimization = True`."
+        raise ValueError(must_be("training_step", rule, implementation(run.module, "training_step"), where, action))
+
+
+def _check_automatic(run: Run, optimizers: list[Optimizer], accumulate_grad_batches: int) -> None:
+    """Refuse several optimizers that automatic optimization cannot tell apart."""
+    where = type(run.module).__qualname__
+    if len(optimizers) > 1 and not _names_optimizer_idx(run):
+        rule = "1 under automatic optimization, unless `training_step` names `optimizer_idx`"
+        action = (
+            "Take `optimizer_idx` in `training_step`, which then runs once for each optimizer, or set "
+            "`automatic_optimization = False` and step them in `training_step`."
+        )
+        raise ValueError(must_be("number of optimizers", rule, len(optimizers), where, action))
+    parameters = [
+        {id(parameter) for group in optimizer.param_groups for parameter in group["params"]} for optimizer in optimizers
+    ]
+    if accumulate_grad_batches != 1 and sum(map(len, parameters)) != len(set().union(*parameters)):
+        rule = "1 if optimizers share parameters, whose gradients would mix while they wait for the update"
+        action = "Give every parameter to one optimizer, or pass 1."
+        raise ValueError(must_be("accumulate_grad_batches", rule, accumulate_grad_batches, where, action))
+
+
+def _names_optimizer_idx(run: Run) -> bool:
+    step = implementation(run.module, "training_step")
+    return step is not None and names_parameter(step, "optimizer_idx")

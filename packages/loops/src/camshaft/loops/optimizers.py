@@ -15,7 +15,7 @@ from camshaft.hooks_core.messages import must_be
 _WHERE = "configure_optimizers"
 _FORMS = (
     "an optimizer, a list of optimizers, two lists (optimizers, schedulers), a dictionary with 'optimizer' and perhaps "
-    "'lr_scheduler', a list of such dictionaries, or None"
+    "'lr_scheduler' and 'frequency', a list of such dictionaries, or None"
 )
 
 
@@ -55,10 +55,18 @@ class LRSchedulerConfig:
 
 @attrs.define(eq=False)
 class Optimization:
-    """The optimizers and schedulers of a fit."""
+    """The optimizers and schedulers of a fit.
+
+    Attributes:
+        optimizers: The optimizers, in the order in which they work.
+        schedulers: The schedulers.
+        frequencies: For how many accumulation windows running each optimizer is due, in turn; empty if all are due in
+            every window.
+    """
 
     optimizers: list[Optimizer]
     schedulers: list[LRSchedulerConfig]
+    frequencies: list[int] = attrs.field(factory=list)
 
 
 def read_configuration(returned: Any) -> Optimization:
@@ -69,7 +77,7 @@ def read_configuration(returned: Any) -> Optimization:
 
     Raises:
         TypeError: If it is none of these.
-        ValueError: If a scheduler's settings make no sense.
+        ValueError: If a scheduler's settings or the optimizers' frequencies make no sense.
     """
     if returned is None:
         return Optimization([], [])
@@ -96,14 +104,32 @@ def needs_closure(optimizer: Optimizer) -> bool:
 def _from_dictionaries(dictionaries: Sequence[Mapping[str, Any]]) -> Optimization:
     optimizers, schedulers = [], []
     for dictionary in dictionaries:
-        unknown = set(dictionary) - {"optimizer", "lr_scheduler"}
+        unknown = set(dictionary) - {"optimizer", "lr_scheduler", "frequency"}
         if unknown or "optimizer" not in dictionary:
-            rule = "a dictionary with the keys 'optimizer' and perhaps 'lr_scheduler'"
+            rule = "a dictionary with the keys 'optimizer' and perhaps 'lr_scheduler' and 'frequency'"
             raise TypeError(must_be("return value", rule, sorted(dictionary), _WHERE, "Return these keys only."))
         optimizers.append(dictionary["optimizer"])
         if dictionary.get("lr_scheduler") is not None:
             schedulers.append(_scheduler(dictionary["lr_scheduler"]))
-    return Optimization(_checked(optimizers), schedulers)
+    return Optimization(_checked(optimizers), schedulers, _frequencies(dictionaries))
+
+
+def _frequencies(dictionaries: Sequence[Mapping[str, Any]]) -> list[int]:
+    """The optimizers' frequencies, or none if no dictionary has one (or has None)."""
+    frequencies = [dictionary.get("frequency") for dictionary in dictionaries]
+    if all(frequency is None for frequency in frequencies):
+        return []
+    for frequency in frequencies:
+        if frequency is None:
+            rule = "given for every optimizer or for none"
+            raise ValueError(must_be("frequency", rule, frequencies, _WHERE, "Return one in each dictionary."))
+        if isinstance(frequency, bool) or not isinstance(frequency, int) or frequency < 1:
+            raise ValueError(must_be("frequency", "a positive int", frequency, _WHERE, "Return 1 or more."))
+    if len(frequencies) == 1:
+        rule = "left out if there is one optimizer, which is due always"
+        action = "Leave it out, or pass accumulate_grad_batches for fewer updates."
+        raise ValueError(must_be("frequency", rule, frequencies[0], _WHERE, action))
+    return [int(frequency) for frequency in frequencies if frequency is not None]
 
 
 def _checked(optimizers: Sequence[Any]) -> list[Optimizer]:

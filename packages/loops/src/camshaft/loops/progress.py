@@ -6,42 +6,63 @@ from typing import Any
 
 import attrs
 
-_COUNTERS = ("current_epoch", "global_step", "num_batches", "total_batches")
+from camshaft.loops.counters import Counters
 
 
 @attrs.define(eq=False)
 class FitProgress:
-    """Counters of a fit.
+    """Counters of a fit. Every checkpoint holds them.
 
     Attributes:
-        current_epoch: Index of the epoch; after it has ended, of the next one.
         global_step: Number of optimizer updates so far, whatever the number of optimizers.
-        num_batches: Batches begun in the current epoch; 0 between epochs.
-        total_batches: Batches done in all epochs.
+        epochs: The epochs so far.
+        batches: The training batches of the current epoch; all 0 between epochs.
+        earlier_batches: Those of the epochs before.
+        elapsed_seconds: How long training had run when it was last saved or stopped.
         should_stop: Whether something asked training to stop; no part of the state.
     """
 
-    current_epoch: int = 0
     global_step: int = 0
-    num_batches: int = 0
-    total_batches: int = 0
+    epochs: Counters = attrs.field(factory=Counters)
+    batches: Counters = attrs.field(factory=Counters)
+    earlier_batches: Counters = attrs.field(factory=Counters)
+    elapsed_seconds: float = 0.0
     should_stop: bool = attrs.field(default=False, init=False)
+
+    @property
+    def current_epoch(self) -> int:
+        """Index of the epoch; after it has ended, of the next one."""
+        return self.epochs.completed
+
+    @property
+    def total_batches(self) -> int:
+        """Batches done in all epochs."""
+        return self.earlier_batches.completed + self.batches.completed
+
+    @property
+    def is_inside_epoch(self) -> bool:
+        """Whether an epoch has begun and is not over."""
+        return self.batches.ready > 0
+
+    def end_epoch(self) -> None:
+        """Count the current epoch's batches among the earlier ones."""
+        self.earlier_batches.add(self.batches)
+        self.batches.reset()
 
     def state_dict(self) -> dict[str, Any]:
         """The counters."""
-        return {name: getattr(self, name) for name in _COUNTERS}
+        return {
+            "current_epoch": self.current_epoch,
+            "global_step": self.global_step,
+            "epochs": self.epochs.state_dict(),
+            "batches": self.batches.state_dict(),
+            "earlier_batches": self.earlier_batches.state_dict(),
+            "elapsed_seconds": self.elapsed_seconds,
+        }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take the counters back.
-
-        Raises:
-            NotImplementedError: If they stand in the middle of an epoch.
-        """
-        if state["num_batches"] != 0:
-            raise NotImplementedError(
-                f"`ckpt_path` must be a checkpoint from the end of an epoch, but got one after {state['num_batches']} "
-                f"batches of epoch {state['current_epoch']} (dict) in fit. Resuming inside an epoch is not there yet: "
-                "use a checkpoint that was saved at an epoch's end, or load its weights only."
-            )
-        for name in _COUNTERS:
-            setattr(self, name, int(state[name]))
+        """Take the counters back."""
+        self.global_step = int(state["global_step"])
+        self.elapsed_seconds = float(state["elapsed_seconds"])
+        for counters in ("epochs", "batches", "earlier_batches"):
+            getattr(self, counters).load_state_dict(state[counters])

@@ -4,13 +4,21 @@ from __future__ import annotations
 
 import random
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 import torch
 
 from camshaft.hooks_core.messages import must_be
+
+
+def generators_of(loader: Iterable[Any]) -> list[torch.Generator]:
+    """The random number generators of a loader's own, each once: those of the loader and of its samplers."""
+    batch_sampler = getattr(loader, "batch_sampler", None)
+    owners = (loader, getattr(loader, "sampler", None), batch_sampler, getattr(batch_sampler, "sampler", None))
+    found = [getattr(owner, "generator", None) for owner in owners]
+    return list(dict.fromkeys(generator for generator in found if isinstance(generator, torch.Generator)))
 
 
 def random_state(generators: Sequence[torch.Generator] = ()) -> dict[str, Any]:

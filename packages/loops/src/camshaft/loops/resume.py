@@ -2,51 +2,47 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
+from torch import nn
 
 from camshaft.hooks_core.implementation import implementation
 from camshaft.hooks_core.messages import must_be
 from camshaft.hooks_core.notes import noting
 from camshaft.loops.callback_state import state_key
 from camshaft.loops.optimizers import Optimization
-from camshaft.loops.progress import FitProgress
-from camshaft.loops.random_state import random_state
 from camshaft.loops.run import Run
 
+if TYPE_CHECKING:
+    from camshaft.loops.fit_loop import FitLoop
 
-def collect(
-    run: Run,
-    optimization: Optimization | None,
-    progress: FitProgress,
-    weights_only: bool,
-    generators: Sequence[torch.Generator] = (),
-) -> dict[str, Any]:
+_OF_TRAINING = ("optimizer_states", "lr_schedulers", "loops", "rng", "fit")
+
+
+def collect(run: Run, loop: FitLoop | None, *, weights_only: bool = False) -> dict[str, Any]:
     """Put a checkpoint together: tensors and plain values only.
 
     Hooks: state_dict of callbacks and data module, on_save_checkpoint.
 
     Args:
         run: The run.
-        optimization: Optimizers and schedulers; None outside of fit.
-        progress: Where training is.
+        loop: The loop that trains or trained the run's module; None if there is none to go on with.
         weights_only: Whether to leave out everything that only matters for resuming.
-        generators: The loaders' own generators.
     """
-    checkpoint: dict[str, Any] = {
-        "epoch": max(progress.current_epoch - (progress.num_batches == 0), 0),
-        "global_step": progress.global_step,
-        "state_dict": run.module.state_dict(),
-        "loops": {"fit": progress.state_dict()},
-    }
+    checkpoint: dict[str, Any] = {"epoch": 0, "global_step": 0, "state_dict": run.module.state_dict(), "loops": {}}
+    if loop is not None:
+        progress = loop.progress
+        checkpoint["loops"] = loop.progress_state()
+        checkpoint["epoch"] = max(progress.current_epoch - (not progress.is_inside_epoch), 0)
+        checkpoint["global_step"] = progress.global_step
     if not weights_only:
         checkpoint["callbacks"] = _states_of_callbacks(run)
-        checkpoint["rng"] = random_state(generators)
-        if optimization is not None:
+        if loop is not None:
+            optimization = loop.optimization
             checkpoint["optimizer_states"] = [optimizer.state_dict() for optimizer in optimization.optimizers]
             checkpoint["lr_schedulers"] = [config.scheduler.state_dict() for config in optimization.schedulers]
+            checkpoint |= loop.state_dict(run)
         save_data = implementation(run.data, "state_dict") if run.data is not None else None
         if save_data is not None:
             with noting(run.data, "state_dict", run.position):
@@ -72,25 +68,27 @@ def restore_module(run: Run, checkpoint: dict[str, Any]) -> None:
     run.module.load_state_dict(checkpoint["state_dict"])
 
 
-def restore_training(run: Run, checkpoint: dict[str, Any], optimization: Optimization, progress: FitProgress) -> None:
-    """Take back what training needs beside the weights, except the random numbers. Hooks: load_state_dict.
-
-    Raises:
-        ValueError: If the checkpoint holds weights only, or other optimizers or schedulers than the module has.
-        NotImplementedError: If it was taken in the middle of an epoch.
-    """
-    missing = [key for key in ("optimizer_states", "lr_schedulers", "loops", "rng") if key not in checkpoint]
-    if missing:
+def check_resumable(checkpoint: dict[str, Any]) -> None:
+    """Raise `ValueError` unless a checkpoint holds what training needs to go on."""
+    missing = [key for key in _OF_TRAINING if key not in checkpoint]
+    if missing or "fit" not in checkpoint["loops"]:
         raise ValueError(
             must_be(
                 "checkpoint",
-                f"a whole one to resume from (missing: {', '.join(missing)})",
+                f"a whole one to resume from (missing: {', '.join(missing) or 'the progress of fit'})",
                 sorted(checkpoint),
                 "fit",
                 "Load its weights with `load_from_checkpoint` and fit without `ckpt_path`.",
             )
         )
-    progress.load_state_dict(checkpoint["loops"]["fit"])
+
+
+def restore_training(run: Run, checkpoint: dict[str, Any], optimization: Optimization) -> None:
+    """Take back optimizers, schedulers, and the memory of callbacks and data module. Hooks: load_state_dict.
+
+    Raises:
+        ValueError: If the checkpoint holds other optimizers or schedulers than the module has.
+    """
     _restore_each(optimization.optimizers, checkpoint["optimizer_states"], "optimizers")
     _restore_each([config.scheduler for config in optimization.schedulers], checkpoint["lr_schedulers"], "schedulers")
     for callback in run.callbacks:
@@ -103,6 +101,22 @@ def restore_training(run: Run, checkpoint: dict[str, Any], optimization: Optimiz
     if load_data is not None and "data" in checkpoint:
         with noting(run.data, "load_state_dict", run.position):
             load_data(checkpoint["data"])
+
+
+def gradients_of(module: nn.Module) -> dict[str, torch.Tensor]:
+    """The gradients that a module holds, by the names of its parameters."""
+    return {
+        name: parameter.grad.detach().clone()
+        for name, parameter in module.named_parameters()
+        if parameter.grad is not None
+    }
+
+
+def restore_gradients(module: nn.Module, gradients: dict[str, torch.Tensor]) -> None:
+    """Give every parameter the gradient that it had, or none."""
+    for name, parameter in module.named_parameters():
+        gradient = gradients.get(name)
+        parameter.grad = None if gradient is None else gradient.to(parameter.device, copy=True)
 
 
 def _states_of_callbacks(run: Run) -> dict[str, Any]:

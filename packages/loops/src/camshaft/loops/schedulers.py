@@ -48,6 +48,17 @@ class SchedulerSteps:
                 continue
             self._step(config)
 
+    def step_updates(self, before: int, after: int, *, monitored: bool) -> None:
+        """Step what is due after the updates of a batch, one after the other; splits of a batch make several.
+
+        Args:
+            before: Number of updates before the batch.
+            after: Number of updates after it.
+            monitored: As in `step`.
+        """
+        for count in range(before + 1, after + 1):
+            self.step("step", count, monitored=monitored)
+
     def _step(self, config: LRSchedulerConfig) -> None:
         metric = None
         if config.monitor is not None:

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any
 
 from torch import Tensor
 
 from camshaft.hooks_core.dispatch import nobody
 from camshaft.hooks_core.spec import SKIP_EPOCH
-from camshaft.loops.batches import batch_mover, numbered
+from camshaft.loops.batches import batch_mover
+from camshaft.loops.fit_data import FitData
 from camshaft.loops.optimization_mode import OptimizationMode
 from camshaft.loops.progress import FitProgress
 from camshaft.loops.run import Run
@@ -24,13 +25,12 @@ class TrainingEpoch:
         progress: The counters to advance.
         optimization: How a batch becomes an update.
         schedulers: The learning-rate schedulers.
-        loader: The training data.
-        num_batches: How many batches an epoch has; infinite if unknown.
-        validates: Whether there is any validation.
+        data: The training batches, and whether there is any validation.
         validation_due: Given a batch's index and whether it is the last: whether to validate after it.
         validate: Runs validation.
         step_limit: The largest number of updates.
         may_stop: Whether `progress.should_stop` is obeyed already.
+        time_is_over: Whether a limit of time is reached; None if there is none.
     """
 
     def __init__(
@@ -40,30 +40,28 @@ class TrainingEpoch:
         optimization: OptimizationMode,
         schedulers: SchedulerSteps,
         *,
-        loader: Iterable[Any],
-        num_batches: int | float,
-        validates: bool,
+        data: FitData,
         validation_due: Callable[[int, bool], bool],
         validate: Callable[[], None],
         step_limit: float,
         may_stop: Callable[[], bool],
+        time_is_over: Callable[[], bool] | None,
     ) -> None:
         self._run = run
         self._progress = progress
         self._optimization = optimization
         self._schedulers = schedulers
-        self._loader = loader
-        self._num_batches = num_batches
-        self._validates = validates
+        self._data = data
         self._validation_due = validation_due
         self._validate = validate
         self._step_limit = step_limit
         self._may_stop = may_stop
+        self._time_is_over = time_is_over
         self._move = batch_mover(run)
         self.is_last_batch = False
 
     def run(self) -> bool:
-        """Run the epoch's batches. Collective.
+        """Run the epoch's batches, or those that are left after a resume. Collective.
 
         Hooks: the transfer hooks, on_train_batch_start, those of the optimization, lr_scheduler_step,
         on_train_batch_end, those of validation.
@@ -75,12 +73,13 @@ class TrainingEpoch:
         Raises:
             RuntimeError: If the loader gives no batch at all.
         """
-        run, progress, metrics = self._run, self._progress, self._run.metrics
+        run, progress, metrics, validates = self._run, self._progress, self._run.metrics, self._data.validates
         hooks, schedulers, move, step_limit = run.hooks, self._schedulers, self._move, self._step_limit
+        counts, time_is_over = progress.batches, self._time_is_over
         self.is_last_batch = False
-        for batch_idx, batch, is_last in numbered(self._loader, self._num_batches):
+        for batch_idx, batch, is_last in self._data.batches:
             run.batch_idx = batch_idx
-            progress.num_batches += 1
+            counts.ready += 1
             self.is_last_batch = is_last
             if move is not None:
                 batch = move(batch, 0)
@@ -88,21 +87,25 @@ class TrainingEpoch:
                 metrics.batch = batch
             if hooks.on_train_batch_start is not nobody and hooks.on_train_batch_start(batch, batch_idx) == SKIP_EPOCH:
                 return True
+            counts.started += 1
             step_before = progress.global_step
             outputs = self._optimization.run_batch(batch, batch_idx, is_last)
+            counts.processed += 1
             is_update = progress.global_step != step_before
             if is_update and schedulers.after_update:
-                schedulers.step("step", progress.global_step, monitored=False)
+                schedulers.step_updates(step_before, progress.global_step, monitored=False)
             if hooks.on_train_batch_end is not nobody:
                 hooks.on_train_batch_end(_detached(outputs), batch, batch_idx)
             outputs = None  # lets go of the graph before the next one is built
-            progress.total_batches += 1
+            counts.completed += 1
             if metrics is not None:
                 metrics.end_train_batch(is_update)
-            if self._validates and self._validation_due(batch_idx, is_last):
+            if time_is_over is not None and time_is_over():
+                progress.should_stop = True
+            if validates and self._validation_due(batch_idx, is_last):
                 self._validate()
             if is_update and schedulers.after_update_monitored:
-                schedulers.step("step", progress.global_step, monitored=True)
+                schedulers.step_updates(step_before, progress.global_step, monitored=True)
             if progress.global_step >= step_limit or (progress.should_stop and self._may_stop()):
                 return is_last
             if run.save_requests and not is_last:
@@ -110,7 +113,7 @@ class TrainingEpoch:
         if run.batch_idx is None:
             raise RuntimeError(
                 f"`train loader` must give batches in every epoch, but got none in epoch {progress.current_epoch} "
-                f"({type(self._loader).__name__}) in fit. Pass a loader that begins anew each time, not a generator."
+                f"({type(self._data.loader).__name__}) in fit. Pass a loader that begins anew each time, not a generator."
             )
         return True
 

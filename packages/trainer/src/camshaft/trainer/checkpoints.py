@@ -35,8 +35,7 @@ def checkpoint_of(run: Run, loop: FitLoop, *, was_fitted: bool, weights_only: bo
             resume, and the checkpoint holds no optimizers.
         weights_only: Whether to leave out what only matters for resuming.
     """
-    optimization = loop.optimization if was_fitted else None
-    checkpoint = collect(run, optimization, loop.progress, weights_only, loop.generators)
+    checkpoint = collect(run, loop if was_fitted else None, weights_only=weights_only)
     hparams = hyperparameters_of(run.module)
     if hparams:
         checkpoint[HYPER_PARAMETERS_KEY] = dict(hparams)

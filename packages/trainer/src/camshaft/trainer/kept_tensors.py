@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterable
+from typing import Any
 
 from torch import Tensor
 
@@ -59,6 +60,15 @@ class KeptTensors:
             RuntimeWarning,
             stacklevel=2,
         )
+
+    def state_dict(self) -> dict[str, Any]:
+        """What was learnt about the tensors that are logged."""
+        return {"num_watched": self._num_watched, "borrows": self.borrows}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on with what was learnt."""
+        self._num_watched, self.borrows = state["num_watched"], state["borrows"]
+        self._previous = None
 
     def _watch(self, value: Tensor) -> None:
         """Learn from a tensor and the one before whether the next ones may be kept without a copy."""

@@ -62,17 +62,17 @@ class LoopView:
     @property
     def accumulate_grad_batches(self) -> int:
         """Batches whose gradients make one update."""
-        return self.fit_loop.accumulate_grad_batches
+        return self.fit_loop.settings.accumulate_grad_batches
 
     @property
     def gradient_clip_val(self) -> float | None:
         """The largest norm or absolute value of the gradients; None if nothing is clipped."""
-        return self.fit_loop.gradient_clip_val
+        return self.fit_loop.settings.gradient_clip_val
 
     @property
     def gradient_clip_algorithm(self) -> str:
         """ "norm" or "value"."""
-        return self.fit_loop.gradient_clip_algorithm
+        return self.fit_loop.settings.gradient_clip_algorithm
 
     @property
     def limit_train_batches(self) -> int | float:
@@ -178,7 +178,7 @@ class LoopView:
         limits, num_batches = loop.limits, loop.num_batches
         if num_batches == float("inf"):
             return limits.step_limit if limits.epoch_limit else 0
-        per_epoch = -(-num_batches // loop.accumulate_grad_batches)
+        per_epoch = -(-num_batches // loop.settings.accumulate_grad_batches)
         in_epochs = limits.epoch_limit * per_epoch if per_epoch else 0
         return min(in_epochs, limits.step_limit)
 

@@ -12,7 +12,9 @@ from camshaft.hooks_core.messages import must_be
 from camshaft.hooks_core.protocols import Moment
 from camshaft.trainer.kept_tensors import KeptTensors
 from camshaft.trainer.metric_values import Value, is_metric
+from camshaft.trainer.reduce_functions import UNKNOWN_FUNCTION, is_own, load_function, save_function
 from camshaft.trainer.reductions import Reduction, reduction_for
+from camshaft.trainer.saved_tensors import load_value, save_value
 
 ReduceFx = str | Callable[[Tensor], Any]
 
@@ -30,6 +32,11 @@ class LogOptions:
     reduce_fx: ReduceFx
     sync_dist: bool
     add_dataloader_idx: bool
+
+    def state_dict(self) -> dict[str, Any]:
+        """As plain values; None stands for a function of one's own."""
+        flags = {name: bool(value) for name, value in attrs.asdict(self).items() if name != "reduce_fx"}
+        return flags | {"reduce_fx": save_function(self.reduce_fx)}
 
 
 def resolve_options(
@@ -114,13 +121,26 @@ class Entry:
             ValueError: If they ask for anything else than the first call of the epoch did.
         """
         if options != self.options:
-            before, now = attrs.asdict(self.options), attrs.asdict(options)
-            differing = next(field for field in before if before[field] != now[field])
-            rule = f"the same in every call of an epoch ({before[differing]!r} at first)"
-            action = "Log it under another name."
-            raise ValueError(must_be(differing, rule, now[differing], f"log({self.name!r})", action))
+            known = self.options
+            if known.reduce_fx is UNKNOWN_FUNCTION and is_own(options.reduce_fx):
+                known = attrs.evolve(known, reduce_fx=options.reduce_fx)
+            before, now = attrs.asdict(known), attrs.asdict(options)
+            differing = next((field for field in before if before[field] != now[field]), None)
+            if differing is not None:
+                rule = f"the same in every call of an epoch ({before[differing]!r} at first)"
+                action = "Log it under another name."
+                raise ValueError(must_be(differing, rule, now[differing], f"log({self.name!r})", action))
+            self._learn_function(known)
         self.asked = asked
         self.needs_weight = moment == "batch" and self.reduction is not None and self.reduction.is_weighted
+
+    def _learn_function(self, options: LogOptions) -> None:
+        """Take the function that a checkpoint could not hold."""
+        self.options = options
+        if self.reduction is not None:
+            collected = self.reduction.state_dict()
+            self.reduction = reduction_for(options.reduce_fx, self.name, self.kept.inspect)
+            self.reduction.load_state_dict(collected)
 
     def keep(self, value: object) -> Value | None:
         """Something that keeps a value that was logged; see `KeptTensors.keep`."""
@@ -157,15 +177,40 @@ class Entry:
         """The value of the epoch so far; None if it has none."""
         return None if self.reduction is None else self.reduction.result()
 
+    @property
+    def is_reducible(self) -> bool:
+        """False in a resumed epoch until the function of one's own, or the metric, is passed to `log` again."""
+        return self.reduction is None or self.options.reduce_fx is not UNKNOWN_FUNCTION
+
     def reset(self) -> None:
         """Let go of state that lives outside of the log."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """Options and values, as copies of tensors and plain values; does not change anything."""
+        of_step = self.options.on_step
+        return {
+            "name": "".join([self.name]),  # of `str` itself, not of a subclass
+            "options": self.options.state_dict(),
+            "is_metric": isinstance(self, MetricEntry),
+            "step_value": save_value(self.step_value) if of_step else None,
+            "sent_value": save_value(self._sent_value) if of_step else None,
+            "kept": self.kept.state_dict(),
+            "reduction": None if self.reduction is None else self.reduction.state_dict(),
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on with the values of a state."""
+        self.step_value, self._sent_value = load_value(state["step_value"]), load_value(state["sent_value"])
+        self.kept.load_state_dict(state["kept"])
+        if self.reduction is not None:
+            self.reduction.load_state_dict(state["reduction"])
 
 
 class MetricEntry(Entry):
     """A name under which a `torchmetrics.Metric` is logged; the metric itself collects the epoch's values.
 
     Args:
-        metric: The metric.
+        metric: The metric; None in a resumed epoch until it is logged again.
 
     Raises:
         ValueError: If the options ask for a reduction, since the metric itself is one.
@@ -189,8 +234,10 @@ class MetricEntry(Entry):
             ValueError: If it is another metric than at first, or has no value for the batch.
         """
         if value is not self._metric:
-            rule = "the same metric in every call of an epoch"
-            raise ValueError(must_be("value", rule, value, f"log({self.name!r})", "Log it under another name."))
+            if self._metric is not None or not is_metric(value):
+                rule = "the same metric in every call of an epoch"
+                raise ValueError(must_be("value", rule, value, f"log({self.name!r})", "Log it under another name."))
+            self._metric = value
         if not self.options.on_step:
             return None
         of_batch = getattr(self._metric, "_forward_cache", None)
@@ -202,7 +249,7 @@ class MetricEntry(Entry):
 
     def epoch_value(self) -> Value | None:
         """What the metric computes of all its batches."""
-        if not self.options.on_epoch:
+        if not self.options.on_epoch or self._metric is None:
             return None
         value = self._metric.compute()
         if isinstance(value, Tensor) and value.numel() == 1:
@@ -213,6 +260,21 @@ class MetricEntry(Entry):
         action = "Compute it yourself and log its parts."
         raise ValueError(must_be("value", rule, value, f"log({self.name!r})", action))
 
+    @property
+    def is_reducible(self) -> bool:
+        """See `Entry`."""
+        return self._metric is not None
+
     def reset(self) -> None:
         """Reset the metric for the next epoch."""
-        self._metric.reset()
+        if self._metric is not None:
+            self._metric.reset()
+
+
+def load_entry(state: dict[str, Any]) -> Entry:
+    """An entry of a training epoch from the state of one."""
+    options = LogOptions(**state["options"] | {"reduce_fx": load_function(state["options"]["reduce_fx"])})
+    name = state["name"]
+    entry = MetricEntry(name, options, None, None) if state["is_metric"] else Entry(name, options, None)
+    entry.load_state_dict(state)
+    return entry

@@ -4,32 +4,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Any
 
 from torch import Tensor
 
 from camshaft.hooks_core.messages import must_be
 from camshaft.hooks_core.protocols import Logger, Moment
+from camshaft.trainer.logger_rows import LoggerRows, Progress
 from camshaft.trainer.metric_entry import Entry, ReduceFx, resolve_options
-from camshaft.trainer.metric_values import SeenBatch, Value, check_batch_size, to_floats
+from camshaft.trainer.metric_values import SeenBatch, check_batch_size, to_floats
+from camshaft.trainer.published import Published
 from camshaft.trainer.stage_log import LiveValue, StageLog, for_callbacks, for_loggers
 
 _NUM_STEP_ROWS = 64  # batches of an evaluation that are sent to loggers in one transfer
-
-
-class Progress(Protocol):
-    """Where training is, read when something is sent to loggers.
-
-    Attributes:
-        current_epoch: Index of the training epoch.
-        global_step: Number of optimizer updates so far.
-    """
-
-    @property
-    def current_epoch(self) -> int: ...
-
-    @property
-    def global_step(self) -> int: ...
 
 
 class MetricLog:
@@ -63,16 +50,14 @@ class MetricLog:
         self.moment: Moment | None = None
         self.batch: Any = None
         self.dataloader_idx = 0
-        self._loggers = loggers
+        self._rows = LoggerRows(loggers, progress)
         self._log_every_n_steps = log_every_n_steps
         self._progress = progress
         self._world_size = world_size
         self._next_send: float = math.inf  # in updates
         self._stages: dict[str, StageLog] = {}  # those whose epoch has begun and not ended
         self._num_eval_steps: dict[str, dict[int, int]] = {}
-        self._published_to_callbacks: dict[str, Tensor] = {}
-        self._published_to_loggers: dict[str, Tensor] = {}
-        self._published_to_progress_bars: dict[str, float | int | str] = {}
+        self._published = Published()
         self._entries: dict[str, Entry]  # of the current stage, by name alone: those of the loader that logged last
         self._leave()
 
@@ -143,7 +128,7 @@ class MetricLog:
             seen = self.batch = SeenBatch(seen)
             self._current.begin_step(self.dataloader_idx)
             if len(self._current.step_rows) >= _NUM_STEP_ROWS:
-                self._send_step_rows()
+                self._rows.write_steps(self._current.take_step_rows())
         return seen
 
     def clear(self) -> None:
@@ -152,12 +137,7 @@ class MetricLog:
             stage.reset()
         self._stages.clear()
         self._num_eval_steps.clear()
-        for published in (
-            self._published_to_callbacks,
-            self._published_to_loggers,
-            self._published_to_progress_bars,
-        ):
-            published.clear()
+        self._published.clear()
         self._leave()
 
     # what loops tell
@@ -170,7 +150,7 @@ class MetricLog:
         self._stages[stage] = StageLog(
             stage,
             num_dataloaders,
-            sends_steps=stage != "train" and bool(self._loggers),
+            sends_steps=stage != "train" and bool(self._rows.loggers),
             num_steps=self._num_eval_steps.get(stage),
         )
         if stage == "train":
@@ -200,22 +180,19 @@ class MetricLog:
     def end_epoch(self) -> list[dict[str, float]]:
         """Reduce and publish the values of the stage's epoch. Collective. Returns them per loader, as numbers."""
         stage = self._current
-        self._send_step_rows()
+        self._rows.write_steps(stage.take_step_rows())
+        stage.warn_of_lost_values()
         values = stage.live(with_epoch=True)
         numbers = to_floats([live.value for live in values])
-        self._published_to_callbacks |= for_callbacks(values, stage)
-        self._published_to_loggers |= for_loggers(values)
-        self._published_to_progress_bars |= {
-            live.name: number for live, number in zip(values, numbers, strict=True) if live.entry.options.prog_bar
-        }
+        self._published.add(stage, values, numbers)
         of_epoch = [
             (live.entry, number)
             for live, number in zip(values, numbers, strict=True)
             if live.of_epoch and live.entry.options.logger
         ]
-        self._send({entry.epoch_name: number for entry, number in of_epoch})
-        for logger in self._loggers if of_epoch else ():
-            logger.save()
+        self._rows.write({entry.epoch_name: number for entry, number in of_epoch}, in_training="train" in self._stages)
+        if of_epoch:
+            self._rows.save()
         self._num_eval_steps[stage.stage] = stage.num_steps
         self.discard()
         return [
@@ -241,7 +218,7 @@ class MetricLog:
     @property
     def callback_metrics(self) -> dict[str, Tensor]:
         """Every value by name: of training steps, and of epochs, the running one's included at its end."""
-        metrics = dict(self._published_to_callbacks)
+        metrics = dict(self._published.to_callbacks)
         for stage in self._stages.values():
             metrics |= for_callbacks(self._live(stage), stage)
         return metrics
@@ -249,7 +226,7 @@ class MetricLog:
     @property
     def logged_metrics(self) -> dict[str, Tensor]:
         """The latest values that are meant for loggers, by the names that loggers get."""
-        metrics = dict(self._published_to_loggers)
+        metrics = dict(self._published.to_loggers)
         for stage in self._stages.values():
             metrics |= for_loggers(self._live(stage))
         return metrics
@@ -259,7 +236,7 @@ class MetricLog:
         """The latest values that are meant for progress bars, as numbers. Waits for the device."""
         live = [live for stage in self._stages.values() for live in self._live(stage) if live.entry.options.prog_bar]
         numbers = to_floats([shown.value for shown in live])
-        return self._published_to_progress_bars | {
+        return self._published.to_progress_bars | {
             shown.name: number for shown, number in zip(live, numbers, strict=True)
         }
 
@@ -271,7 +248,9 @@ class MetricLog:
     def _schedule_send(self) -> None:
         """Find the number of updates after which values of steps are sent next."""
         every = self._log_every_n_steps
-        self._next_send = (self._progress.global_step // every + 1) * every if every and self._loggers else math.inf
+        self._next_send = (
+            (self._progress.global_step // every + 1) * every if every and self._rows.loggers else math.inf
+        )
 
     def _send_train_step(self) -> None:
         self._schedule_send()
@@ -281,30 +260,44 @@ class MetricLog:
             for entry in entries
             if (value := entry.take_step_value()) is not None and entry.options.logger
         }
-        self._send(dict(zip(taken, to_floats(list(taken.values())), strict=True)))
+        self._rows.write(taken, in_training=True)
 
-    def _send_step_rows(self) -> None:
-        """Send what evaluation batches logged for themselves, in one transfer; the step counts these batches."""
-        rows = self._current.take_step_rows()
-        values: list[Value] = [value for row in rows for value in row.values.values()]
-        numbers = iter(to_floats(values))
-        for row in rows:
-            metrics = {name: next(numbers) for name in row.values}
-            for logger in self._loggers:
-                logger.log_metrics(metrics, row.step)
+    # checkpoints
 
-    def _send(self, metrics: dict[str, float]) -> None:
-        """Send values of training or of an epoch: with the epoch, for the index of the latest update.
+    def state_dict(self) -> dict[str, Any]:
+        """What was published, and the training epoch that runs, if any: copies of tensors and plain values only.
 
-        A value that the module logs as "step" takes the place of that index.
+        It changes nothing. Taken between two batches or between two epochs, as loops do; of a stop within an epoch,
+        before the hooks of its end log or read anything. Neither waits for a device nor reads values.
         """
-        if not metrics:
-            return
-        if "step" in metrics:
-            step = int(metrics.pop("step"))
-        else:
-            metrics.setdefault("epoch", self._progress.current_epoch)
-            # within training, an update's index; outside of it, the number of updates so far
-            step = max(self._progress.global_step - ("train" in self._stages), 0)
-        for logger in self._loggers:
-            logger.log_metrics(metrics, step)
+        train = self._stages.get("train")
+        return {
+            "published": self._published.state_dict(),
+            "num_eval_steps": {stage: dict(num_steps) for stage, num_steps in self._num_eval_steps.items()},
+            "train": None if train is None else train.state_dict(),
+            "log_every_n_steps": self._log_every_n_steps,
+            "next_send": None if self._next_send == math.inf else self._next_send,
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on as if the run from which the state was taken had not stopped, after `start_epoch("train")`.
+
+        What the training epoch has logged since its start is forgotten. A checkpoint cannot hold a metric or a
+        `reduce_fx` of one's own: until their name is logged again, values of the epoch that are read lack them. A
+        metric's own state is not in here. If `log_every_n_steps` has changed, the new one holds at once.
+
+        Raises:
+            RuntimeError: If the state holds a training epoch's values and no training epoch has begun.
+        """
+        saved, train = state["train"], self._stages.get("train")
+        if train is None and saved is not None:
+            rule = 'called after `start_epoch("train")`'
+            action = "Start the epoch first."
+            raise RuntimeError(must_be("load_state_dict", rule, self._current.stage or None, "MetricLog", action))
+        self._published.load_state_dict(state["published"])
+        self._num_eval_steps = {stage: dict(num_steps) for stage, num_steps in state["num_eval_steps"].items()}
+        if train is not None:
+            train.load_state_dict(saved or {"entries": [], "num_steps": self._num_eval_steps.get("train", {})})
+        is_same_schedule = state["log_every_n_steps"] == self._log_every_n_steps and self._next_send != math.inf
+        if saved is not None and is_same_schedule and state["next_send"] is not None:
+            self._next_send = state["next_send"]

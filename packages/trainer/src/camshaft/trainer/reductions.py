@@ -11,24 +11,11 @@ from torch import Tensor
 
 from camshaft.hooks_core.messages import must_be
 from camshaft.trainer.metric_values import Value, as_tensor, widest_float
+from camshaft.trainer.reduce_functions import UNKNOWN_FUNCTION, reduction_name
+from camshaft.trainer.saved_tensors import load_tensor, load_tensors, save_number, save_tensor, save_tensors
 
 BLOCK_SIZE = 128
 """Tensors are kept one by one up to this number, then folded into one by a single operation on their device."""
-
-_NAMES: dict[Any, str] = {
-    "mean": "mean",
-    "avg": "mean",
-    torch.mean: "mean",
-    "sum": "sum",
-    torch.sum: "sum",
-    sum: "sum",
-    "max": "max",
-    torch.max: "max",
-    max: "max",
-    "min": "min",
-    torch.min: "min",
-    min: "min",
-}
 
 
 class Reduction(Protocol):
@@ -46,6 +33,12 @@ class Reduction(Protocol):
     def result(self) -> Value | None:
         """The reduced value, on the device of the values; None if there were none. More may be added afterwards."""
 
+    def state_dict(self) -> dict[str, Any]:
+        """Everything that was taken, as copies of tensors and plain values; nothing is folded for it."""
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on from a state; values that are added later are folded together with those they would have been."""
+
 
 def reduction_for(
     reduce_fx: str | Callable[[Tensor], Any], name: str, inspect: Callable[[Sequence[Tensor]], None]
@@ -62,7 +55,7 @@ def reduction_for(
         ValueError: If it is a text that names no reduction.
         TypeError: If it is neither a text nor callable.
     """
-    reduction: str | None = _NAMES.get(reduce_fx) if reduce_fx.__hash__ is not None else None
+    reduction = reduction_name(reduce_fx)
     if reduction in ("mean", "sum"):
         return _Total(inspect, divides=reduction == "mean")
     if reduction in ("max", "min"):
@@ -116,6 +109,23 @@ class _InBlocks:
     def as_result(self, tensor: Tensor) -> Tensor:
         return tensor if tensor.device.type == "mps" else tensor.to(self._dtype)
 
+    def state_dict(self) -> dict[str, Any]:
+        return {
+            "tensors": save_tensors(self._tensors),
+            "weights": [save_number(weight) for weight in self._weights],
+            "running": [save_tensor(running) for running in self._running.values()],
+            "dtype": self._dtype,
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self._tensors = load_tensors(state["tensors"])
+        self._weights = list(state["weights"])
+        self._dtype = state["dtype"]
+        self._running = {}
+        for running in map(load_tensor, state["running"]):
+            other = self._running.get(running.device)  # two of its devices may be one here
+            self._running[running.device] = running if other is None else self.combine(other, running)
+
     def fold_block(self, block: Tensor, weights: Sequence[float]) -> Tensor:
         raise NotImplementedError
 
@@ -162,6 +172,14 @@ class _Total(_InBlocks):
         total = of_tensors if of_numbers is None else of_tensors + of_numbers
         return self.as_result(total / self._weight if self.is_weighted else total)
 
+    def state_dict(self) -> dict[str, Any]:
+        numbers = None if self._of_numbers is None else save_number(self._of_numbers)
+        return super().state_dict() | {"of_numbers": numbers, "weight": save_number(self._weight)}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        super().load_state_dict(state)
+        self._of_numbers, self._weight = state["of_numbers"], state["weight"]
+
 
 class _Extreme(_InBlocks):
     """The largest or smallest value; NaN if there is any."""
@@ -198,6 +216,13 @@ class _Extreme(_InBlocks):
             of_tensors = self.combine(of_tensors, torch.full_like(of_tensors, of_numbers))
         return self.as_result(of_tensors)
 
+    def state_dict(self) -> dict[str, Any]:
+        return super().state_dict() | {"of_numbers": self._of_numbers}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        super().load_state_dict(state)
+        self._of_numbers = state["of_numbers"]
+
 
 class _Custom:
     """Any function of all values: the one reduction that keeps them all, in blocks on their device."""
@@ -228,7 +253,7 @@ class _Custom:
 
     def result(self) -> Value | None:
         self.fold()
-        if not self._blocks:
+        if not self._blocks or self._reduce_fx is UNKNOWN_FUNCTION:
             return None
         device = self._blocks[-1].device
         reduced = self._reduce_fx(torch.cat([block.to(device) for block in self._blocks]))
@@ -239,6 +264,13 @@ class _Custom:
         rule = "a function that returns one number"
         action = "Return a tensor with one element."
         raise ValueError(must_be("reduce_fx", rule, reduced, f"log({self._name!r})", action))
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"tensors": save_tensors(self._tensors), "blocks": [save_tensor(block) for block in self._blocks]}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self._tensors = load_tensors(state["tensors"])
+        self._blocks = [load_tensor(block) for block in state["blocks"]]
 
 
 def _sent(weights: Sequence[float], block: Tensor) -> Tensor:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -9,7 +10,7 @@ import attrs
 from torch import Tensor
 
 from camshaft.hooks_core.messages import must_be
-from camshaft.trainer.metric_entry import Entry, LogOptions, MetricEntry
+from camshaft.trainer.metric_entry import Entry, LogOptions, MetricEntry, load_entry
 from camshaft.trainer.metric_values import Value, as_tensor, is_metric
 
 
@@ -132,6 +133,31 @@ class StageLog:
         """Reset the metrics that were logged."""
         for entry in self.entries.values():
             entry.reset()
+
+    def warn_of_lost_values(self) -> None:
+        """Warn of values of a resumed epoch that cannot be reduced, before they are left out."""
+        for entry in self.entries.values():
+            if not entry.is_reducible:
+                warnings.warn(
+                    f"`{entry.name}` must be logged again between a resume and the end of its epoch if it is a metric "
+                    "or has a `reduce_fx` of one's own, but got no call (log). Its value of the epoch is left out; a "
+                    "metric is not reset. Log it in every batch, or at the end of the epoch only.",
+                    RuntimeWarning,
+                    stacklevel=3,
+                )
+
+    def state_dict(self) -> dict[str, Any]:
+        """What a training epoch has logged so far, as copies of tensors and plain values."""
+        return {
+            "entries": [entry.state_dict() for entry in self.entries.values()],
+            "num_steps": dict(self.num_steps),
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on from a training epoch's state; what was logged before is forgotten."""
+        self.entries = {(entry.name, entry.dataloader_idx): entry for entry in map(load_entry, state["entries"])}
+        self.latest.clear()  # so that the next call for each name compares its options with those of the state
+        self.num_steps = dict(state["num_steps"])
 
 
 def for_callbacks(values: Iterable[LiveValue], stage: StageLog) -> Mapping[str, Tensor]:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
+
+from camshaft.hooks_core.splits import split_along_time
 
 
 class ModelHooks:
@@ -170,6 +172,27 @@ class ModelHooks:
             optimizer_closure: Computes and returns the loss, with gradients in place.
         """
         optimizer.step(closure=optimizer_closure)
+
+    def tbptt_split_batch(self, batch: Any, split_size: int) -> Sequence[Any]:
+        """Split a batch along time for truncated backpropagation: tensors along their dimension 1.
+
+        Each split is to the optimization what a whole batch is elsewhere: it gets its own `training_step`, backward
+        and update. Override it where time is another dimension, or where more is to be cut.
+
+        Args:
+            batch: The batch, on its device. Tensors of at least two dimensions and lists with a list of time steps for
+                each sequence are cut, in lists, tuples and dictionaries of any nesting; all else stands whole in every
+                split.
+            split_size: Time steps of a split; the last split is shorter if they do not divide the length.
+
+        Returns:
+            The splits, in the order of time.
+
+        Raises:
+            ValueError: If `split_size` is less than 1, nothing in the batch has a time dimension, lengths in time
+                differ or are 0, or it holds a `PackedSequence`.
+        """
+        return split_along_time(batch, split_size, f"{type(self).__name__}.tbptt_split_batch")
 
     def optimizer_zero_grad(self, epoch: int, batch_idx: int, optimizer: Any) -> None:
         """Zero the gradients: `optimizer.zero_grad()`."""

@@ -90,16 +90,6 @@ HOOKS = (
         today="on_train_batch_start",
     ),
     HookSpec(
-        "tbptt_split_batch",
-        "To split a batch along time for truncated backpropagation.",
-        _MODULE,
-        ("batch", "split_size"),
-        kind="override",
-        stage="train",
-        returns="the list of splits",
-        eras=_SINCE_0_7,
-    ),
-    HookSpec(
         "training_step_end",
         "After `training_step`, with what it returned.",
         _MODULE,

@@ -32,7 +32,7 @@ class Catalogue(Mapping[str, HookSpec]):
                 f"`spec.name` must be new to the catalogue, but got {spec.name!r} (str) in Catalogue.register. "
                 "Choose another name."
             )
-        for name in (spec.name, *spec.parameters):
+        for name in (spec.name, *spec.parameters, *spec.optional):
             if not name.isidentifier():
                 raise ValueError(
                     f"`spec` must use Python identifiers as names, but got {name!r} ({type(name).__name__}) in "

@@ -28,6 +28,17 @@ _TRAIN = (
         returns="-1 skips the rest of the epoch; its end hooks and epoch schedulers still run",
     ),
     HookSpec(
+        "tbptt_split_batch",
+        "To split a batch along time for truncated backpropagation, in place of the default.",
+        _MODULE,
+        ("batch", "split_size"),
+        kind="override",
+        stage="train",
+        returns="a sequence of splits",
+        eras=("0.7", "0.8"),
+        kept=True,
+    ),
+    HookSpec(
         "training_step",
         "To compute the loss of a batch.",
         _MODULE,
@@ -36,6 +47,7 @@ _TRAIN = (
         stage="train",
         returns="the loss, a dictionary with `loss`, or None to skip the update; anything under manual optimization",
         eras=_ALL_ERAS,
+        optional=("optimizer_idx", "hiddens"),
         signatures={
             "0.5": ("batch", "batch_nb", "optimizer_i", "hiddens"),
             "0.7": ("batch", "batch_idx", "optimizer_idx", "hiddens"),

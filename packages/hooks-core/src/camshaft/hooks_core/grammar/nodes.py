@@ -13,7 +13,11 @@ class Condition(StrEnum):
 
     SKIPPED = "the batch's start hook returned -1"
     NO_LOSS = "`training_step` returned None"
-    HELD = "gradients are held from an earlier batch"
+    HELD = "gradients are held by an open accumulation window"
+    SOME_HELD = "gradients of only some optimizers are held"
+    ANY_LOSS = "`training_step` returned a loss for an optimizer"
+    ANY_NO_LOSS = "`training_step` returned None for an optimizer"
+    NOTHING_APPLIED = "the optimizer had no gradients to apply"
     RESUMED = "the run goes on from a checkpoint"
 
 

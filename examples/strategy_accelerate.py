@@ -1,0 +1,103 @@
+"""camshaft's loops on Hugging Face Accelerate: its devices, processes and precision, by an adapter of a page.
+
+In one process, or in two that share the data:
+
+    python examples/strategy_accelerate.py
+    torchrun --nproc-per-node 2 examples/strategy_accelerate.py
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from accelerate import Accelerator
+from accelerate.utils import load, send_to_device
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from camshaft.hooks_core.messages import must_be
+from train_digits import train
+
+KINDS = ("NO", "MULTI_CPU", "MULTI_GPU")  # one device, or data parallelism
+
+
+class Steps(nn.Module):
+    """Calls any step of a module as its own forward: what is wrapped around a forward then surrounds the step."""
+
+    def __init__(self, module: nn.Module) -> None:
+        super().__init__()
+        self.module = module
+
+    def forward(self, step: Callable[..., Any], *arguments: Any, **named: Any) -> Any:
+        return step(*arguments, **named)
+
+
+class AccelerateStrategy:
+    """One device or data parallelism, in 32-bit or "bf16" precision, as the accelerator was told."""
+
+    def __init__(self, accelerator: Accelerator) -> None:
+        told = (accelerator.distributed_type, accelerator.mixed_precision, accelerator.gradient_accumulation_steps)
+        if told[0] not in KINDS or told[1] not in ("no", "bf16") or told[2] != 1:
+            rule = "on one device or data-parallel, in 'no' or 'bf16' precision, and without accumulation of its own"
+            action = "Let the loop accumulate, and use 'bf16' in place of 'fp16', which needs a gradient scaler."
+            raise ValueError(must_be("accelerator", rule, told, "AccelerateStrategy", action))
+        self.accelerator = accelerator
+        self.device = accelerator.device
+        self.global_rank = accelerator.process_index
+        self.local_rank = accelerator.local_process_index
+        self.world_size = accelerator.num_processes
+        self._steps: Any = None
+        self._prepared: dict[Optimizer, Any] = {}
+
+    def setup_module(self, module: nn.Module) -> nn.Module:
+        self._steps = self.accelerator.prepare_model(Steps(module))
+        return self._steps
+
+    def setup_optimizers(self, optimizers: Sequence[Optimizer]) -> list[Optimizer]:
+        # Prepared ones take no step hooks and hide that LBFGS needs a closure, so the loops keep the original ones.
+        self._prepared = {optimizer: self.accelerator.prepare_optimizer(optimizer) for optimizer in optimizers}
+        return list(optimizers)
+
+    def batch_to_device(self, batch: Any) -> Any:
+        return send_to_device(batch, self.device, non_blocking=self.accelerator.non_blocking)
+
+    def wrap_step(self, step: Callable[..., Any]) -> Callable[..., Any]:
+        # `self._steps` is looked up by each call, since steps are wrapped before the module is set up
+        return lambda *arguments, **named: self._steps(step, *arguments, **named)
+
+    def backward(self, loss: Tensor) -> None:
+        self.accelerator.backward(loss)
+
+    def optimizer_step(self, optimizer: Optimizer, closure: Callable[[], Any] | None = None) -> Any:
+        return self._prepared[optimizer].step(closure)
+
+    def clip_gradients(self, optimizer: Optimizer, clip_val: float, algorithm: str) -> None:
+        clip = self.accelerator.clip_grad_norm_ if algorithm == "norm" else self.accelerator.clip_grad_value_
+        clip([parameter for group in optimizer.param_groups for parameter in group["params"]], clip_val)
+
+    def save_checkpoint(self, checkpoint: Mapping[str, Any], path: str) -> None:
+        if self.accelerator.is_main_process:
+            Path(path).parent.mkdir(parents=True, exist_ok=True)
+            with open(f"{path}.partial", "wb") as file:
+                self.accelerator.save(dict(checkpoint), file)
+                file.flush()
+                os.fsync(file.fileno())  # on disk before it takes the place of an earlier one
+            os.replace(f"{path}.partial", path)
+        self.accelerator.wait_for_everyone()
+
+    def load_checkpoint(self, path: str) -> dict[str, Any]:
+        return load(path, map_location="cpu", weights_only=True)
+
+    def teardown(self) -> None:
+        self._steps, self._prepared = None, {}
+        self.accelerator.free_memory()
+
+
+if __name__ == "__main__":
+    chosen = Accelerator(cpu=not torch.cuda.is_available(), mixed_precision="bf16")
+    chosen.print(train(AccelerateStrategy(chosen)))
+    chosen.end_training()

@@ -1,0 +1,104 @@
+"""camshaft's loops on Lightning Fabric: its devices, processes and precision, by an adapter of a page.
+
+In one process, or in two that share the data:
+
+    python examples/strategy_fabric.py
+    torchrun --nproc-per-node 2 examples/strategy_fabric.py
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from lightning.fabric import Fabric
+from lightning.fabric.strategies import DDPStrategy, SingleDeviceStrategy
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from camshaft.hooks_core.messages import must_be
+from train_digits import train
+
+PRECISIONS = ("32-true", "bf16-mixed")
+
+
+class Steps(nn.Module):
+    """Calls any step of a module as its own forward: what is wrapped around a forward then surrounds the step.
+
+    Fabric redirects steps of the usual names by itself, but without its precision where there is one device.
+    """
+
+    def __init__(self, module: nn.Module) -> None:
+        super().__init__()
+        self.module = module
+
+    def forward(self, step: Callable[..., Any], *arguments: Any, **named: Any) -> Any:
+        return step(*arguments, **named)
+
+
+class FabricStrategy:
+    """One device or DDP, in 32-bit or mixed bf16 precision, as Fabric was told; launch it before a run."""
+
+    def __init__(self, fabric: Fabric) -> None:
+        told = (type(fabric.strategy).__name__, fabric.strategy.precision.precision)
+        if not isinstance(fabric.strategy, (SingleDeviceStrategy, DDPStrategy)) or told[1] not in PRECISIONS:
+            rule = f"on one device or with DDP, in precision {' or '.join(PRECISIONS)}"
+            action = "Use 'bf16-mixed' in place of '16-mixed', which needs a gradient scaler."
+            raise ValueError(must_be("fabric", rule, told, "FabricStrategy", action))
+        self.fabric = fabric
+        self.device = fabric.device
+        self.global_rank = fabric.global_rank
+        self.local_rank = fabric.local_rank
+        self.world_size = fabric.world_size
+        self._steps: Any = None
+        self._wrapped: dict[Optimizer, Any] = {}
+
+    def setup_module(self, module: nn.Module) -> nn.Module:
+        self._steps = self.fabric.setup_module(Steps(module))
+        return self._steps
+
+    def setup_optimizers(self, optimizers: Sequence[Optimizer]) -> list[Optimizer]:
+        # Wrapped ones hide that LBFGS needs a closure, so the loops keep the original ones.
+        self._wrapped = {optimizer: self.fabric.setup_optimizers(optimizer) for optimizer in optimizers}
+        return list(optimizers)
+
+    def batch_to_device(self, batch: Any) -> Any:
+        return self.fabric.to_device(batch)
+
+    def wrap_step(self, step: Callable[..., Any]) -> Callable[..., Any]:
+        # `self._steps` is looked up by each call, since steps are wrapped before the module is set up
+        return lambda *arguments, **named: self._steps(step, *arguments, **named)
+
+    def backward(self, loss: Tensor) -> None:
+        self.fabric.backward(loss)
+
+    def optimizer_step(self, optimizer: Optimizer, closure: Callable[[], Any] | None = None) -> Any:
+        return self._wrapped[optimizer].step(closure)
+
+    def clip_gradients(self, optimizer: Optimizer, clip_val: float, algorithm: str) -> None:
+        if algorithm == "norm":
+            self.fabric.clip_gradients(self._steps, optimizer, max_norm=clip_val, error_if_nonfinite=False)
+        else:
+            self.fabric.clip_gradients(self._steps, optimizer, clip_val=clip_val)
+
+    def save_checkpoint(self, checkpoint: Mapping[str, Any], path: str) -> None:
+        # Fabric.save would rebuild the module's state without the versions of its layers.
+        self.fabric.strategy.save_checkpoint(f"{path}.partial", dict(checkpoint))
+        if self.fabric.is_global_zero:
+            with open(f"{path}.partial", "rb+") as file:
+                os.fsync(file.fileno())  # on disk before it takes the place of an earlier one
+            os.replace(f"{path}.partial", path)
+        self.fabric.barrier()
+
+    def load_checkpoint(self, path: str) -> dict[str, Any]:
+        return self.fabric.load(path, weights_only=True)
+
+    def teardown(self) -> None:
+        self._steps, self._wrapped = None, {}
+
+
+if __name__ == "__main__":
+    chosen = Fabric(devices=int(os.environ.get("WORLD_SIZE", 1)), precision="bf16-mixed")
+    chosen.launch()
+    chosen.print(train(FabricStrategy(chosen)))

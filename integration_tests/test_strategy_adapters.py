@@ -1,0 +1,234 @@
+"""The loops run on anybody's strategy: the examples' adapters give what camshaft's own strategy gives.
+
+In one process everything is compared to the bit: hooks, outputs, weights, checkpoints. Two processes of a library's
+own, each with its half of every batch, end with the weights of one process that has whole batches.
+"""
+
+from __future__ import annotations
+
+import ast
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from adapters import worker
+from adapters.parts import (
+    Manual,
+    Net,
+    Outcome,
+    ShapedByHooks,
+    adam_with_scheduler,
+    assert_identical,
+    batches,
+    fit,
+    lbfgs,
+    run,
+    sgd_with_scheduler,
+    shuffled,
+)
+from adapters.strategies import BUILDERS, EXAMPLES, on_accelerate, on_fabric
+from lightning.fabric.plugins.precision import MixedPrecision
+from lightning.fabric.strategies import ModelParallelStrategy
+
+from camshaft.hooks_core import CATALOGUE
+from camshaft.hooks_core.protocols import Strategy
+from camshaft.loops import PredictLoop, TestLoop, ValidationLoop
+from camshaft.strategies import SingleDeviceStrategy, read_checkpoint
+
+FOLDER = Path(__file__).parent
+LIBRARIES = sorted(BUILDERS)
+
+FITS: dict[str, tuple[Callable[[], Net], dict[str, Any]]] = {
+    "accumulation and clipping by norm": (
+        lambda: Net(adam_with_scheduler),
+        {"accumulate_grad_batches": 2, "gradient_clip_val": 0.1},
+    ),
+    "clipping by value": (
+        lambda: Net(sgd_with_scheduler),
+        {"gradient_clip_val": 0.01, "gradient_clip_algorithm": "value"},
+    ),
+    "an optimizer that evaluates the loss itself": (lambda: Net(lbfgs), {"gradient_clip_val": 1.0}),
+    "overridden updates and transfers": (lambda: ShapedByHooks(sgd_with_scheduler), {"accumulate_grad_batches": 2}),
+    "manual optimization": (lambda: Manual(lambda parameters: torch.optim.Adam(parameters, lr=0.05)), {}),
+}
+
+
+def fit_on(strategy: Strategy, make: Callable[[], Net], **arguments: Any) -> Outcome:
+    torch.manual_seed(0)
+    return fit(make(), strategy, shuffled(1), shuffled(2), **arguments)
+
+
+def assert_same(outcome: Outcome, expected: Outcome) -> None:
+    """The same hooks, the same outputs and the same weights, to the bit."""
+    assert outcome.calls == expected.calls
+    assert outcome.outputs or outcome.result
+    assert_identical(outcome.outputs, expected.outputs)
+    assert_identical(outcome.result, expected.result)
+    assert_identical(outcome.weights, expected.weights)
+
+
+@pytest.mark.parametrize("library", LIBRARIES)
+@pytest.mark.parametrize("name", FITS)
+def test_a_fit_is_the_same_as_on_the_own_strategy(name: str, library: str) -> None:
+    make, arguments = FITS[name]
+    expected = fit_on(SingleDeviceStrategy("cpu"), make, **arguments)
+    assert_same(fit_on(BUILDERS[library](), make, **arguments), expected)
+    torch.manual_seed(0)
+    begin = make().state_dict()
+    assert all(not torch.equal(expected.weights[key], begin[key]) for key in ("layers.0.weight", "layers.4.bias"))
+
+
+@pytest.mark.parametrize("algorithm", ["norm", "value"])
+def test_what_clips_here_makes_a_difference(algorithm: str) -> None:
+    make, _ = FITS["clipping by value"]
+    clipped = {"gradient_clip_val": 0.01, "gradient_clip_algorithm": algorithm}
+    weights = [fit_on(SingleDeviceStrategy("cpu"), make, **arguments).weights for arguments in ({}, clipped)]
+    assert not torch.equal(weights[0]["layers.0.weight"], weights[1]["layers.0.weight"])
+
+
+@pytest.mark.parametrize("library", LIBRARIES)
+def test_every_verb_on_one_module_is_the_same_as_on_the_own_strategy(library: str) -> None:
+    def run_all(strategy: Strategy) -> list[Outcome]:
+        torch.manual_seed(0)
+        module = Net(sgd_with_scheduler)
+        outcomes = [fit(module, strategy, shuffled(1), shuffled(2))]
+        for stage, loop in (("validate", ValidationLoop()), ("test", TestLoop()), ("predict", PredictLoop())):
+            outcomes.append(run(stage, loop, module, strategy, {stage: batches(3)}))
+        return [*outcomes, fit(module, strategy, shuffled(1), shuffled(2))]
+
+    expected, outcomes = run_all(SingleDeviceStrategy("cpu")), run_all(BUILDERS[library]())
+    for outcome, wanted in zip(outcomes, expected, strict=True):
+        assert_same(outcome, wanted)
+
+
+@pytest.mark.parametrize("library", LIBRARIES)
+def test_a_fit_resumed_at_an_epochs_end_is_the_same_as_one_that_was_not_stopped(library: str, tmp_path: Path) -> None:
+    make, arguments = FITS["accumulation and clipping by norm"]
+    path = tmp_path / "new folder" / "first.ckpt"
+    whole = fit_on(BUILDERS[library](), make, path=str(path), **arguments)
+    assert [file.name for file in path.parent.iterdir()] == ["first.ckpt"]
+    checkpoint = BUILDERS[library]().load_checkpoint(str(path))
+    torch.manual_seed(99)
+    resumed = fit(make(), BUILDERS[library](), shuffled(1), shuffled(2), checkpoint=checkpoint, **arguments)
+    assert_identical(resumed.weights, whole.weights)
+    assert not torch.equal(checkpoint["state_dict"]["layers.0.weight"], whole.weights["layers.0.weight"])
+
+
+@pytest.mark.parametrize("library", LIBRARIES)
+def test_a_checkpoint_is_that_of_the_own_strategy(library: str, tmp_path: Path) -> None:
+    make, arguments = FITS["accumulation and clipping by norm"]
+    path, own_path = str(tmp_path / "adapter.ckpt"), str(tmp_path / "own.ckpt")
+    strategy = BUILDERS[library]()
+    fit_on(strategy, make, path=path, **arguments)
+    fit_on(SingleDeviceStrategy("cpu"), make, path=own_path, **arguments)
+    checkpoint, expected, back = read_checkpoint(path), read_checkpoint(own_path), strategy.load_checkpoint(own_path)
+    for saved in (checkpoint, expected, back):
+        assert saved["loops"]["fit"].pop("elapsed_seconds") > 0  # the one thing that differs from run to run
+    plain = make().state_dict()
+    assert list(checkpoint["state_dict"]) == list(plain)
+    assert checkpoint["state_dict"]._metadata == plain._metadata  # type: ignore[attr-defined]
+    assert_identical(checkpoint, expected)
+    assert_identical(back, expected)  # what the own strategy wrote
+
+
+def test_mixed_precision_computes_steps_in_bf16_alike_and_keeps_the_weights_in_32_bits() -> None:
+    def make() -> Net:
+        return Net(sgd_with_scheduler)
+
+    outcomes, dtypes = [], []
+    for library in LIBRARIES:
+        torch.manual_seed(0)
+        module = make()
+        outcomes.append(fit(module, BUILDERS[library](bf16=True), shuffled(1), shuffled(2), gradient_clip_val=0.1))
+        dtypes.append(module.dtypes)
+    assert dtypes == [{torch.bfloat16}] * 3
+    for outcome in outcomes:
+        assert {value.dtype for value in outcome.weights.values()} == {torch.float32, torch.int64}
+        torch.testing.assert_close(outcome.weights, outcomes[0].weights, rtol=1e-2, atol=1e-3)
+    in_32_bits = fit_on(SingleDeviceStrategy("cpu"), make, gradient_clip_val=0.1)
+    assert not torch.equal(in_32_bits.weights["layers.0.weight"], outcomes[0].weights["layers.0.weight"])
+
+
+@pytest.mark.parametrize("library", LIBRARIES)
+def test_nothing_of_the_library_stays_on_the_module(library: str) -> None:
+    module = Net(sgd_with_scheduler)
+    begin = set(vars(module))
+    fit(module, BUILDERS[library](bf16=True), batches(1), batches(2))
+    assert "forward" not in vars(module)
+    assert {name for name in set(vars(module)) - begin if name not in CATALOGUE} == set()  # hooks: the trace's own
+    assert not any(sub._forward_hooks or sub._forward_pre_hooks for sub in module.modules())
+
+
+@pytest.mark.parametrize(
+    ("build", "message"),
+    [
+        (lambda: on_accelerate(mixed_precision="fp16"), r"'no' or 'bf16' precision.*'fp16'"),
+        (lambda: on_accelerate(gradient_accumulation_steps=2), r"without accumulation of its own.*'no', 2\)"),
+        (lambda: on_fabric(plugins=[MixedPrecision("16-mixed", "cpu")]), r"32-true or bf16-mixed, but got .*16-mixed"),
+        (lambda: on_fabric(strategy=ModelParallelStrategy(print)), r"one device or with DDP.*'ModelParallelStrategy'"),
+    ],
+)
+def test_what_an_adapter_does_not_do_is_an_error_at_its_construction(build: Callable[[], Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        build()
+
+
+def start_two(*arguments: str, folder: Path = FOLDER) -> subprocess.CompletedProcess[str]:
+    """Run a program in two processes, with the launcher of torch."""
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", *arguments]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
+    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=180)
+    assert done.returncode == 0, done.stderr
+    return done
+
+
+@pytest.mark.parametrize("library", ["accelerate", "fabric"])
+def test_two_processes_on_halves_train_as_one_on_whole_batches(library: str, tmp_path: Path) -> None:
+    start_two("-m", "adapters.worker", library, str(tmp_path))
+    first, second = (torch.load(tmp_path / f"{rank}.pt", weights_only=True) for rank in (0, 1))
+    assert_identical(first, second)
+    assert_identical(first["resumed"], first["whole"])
+
+    torch.manual_seed(0)
+    whole = worker.train(SingleDeviceStrategy("cpu"), slice(None), path=str(tmp_path / "whole.ckpt"))
+    torch.testing.assert_close(first["whole"], whole.weights)
+    assert first["calls"] == [str(event) for event in whole.calls]
+    torch.manual_seed(0)
+    half = worker.train(SingleDeviceStrategy("cpu"), slice(0, None, 2))  # as if gradients were not reduced
+    with pytest.raises(AssertionError, match="Tensor-likes are not close"):
+        torch.testing.assert_close(half.weights, whole.weights)
+
+
+@pytest.mark.parametrize("library", ["accelerate", "fabric"])
+def test_an_example_runs_in_two_processes_and_says_so_once(library: str, tmp_path: Path) -> None:
+    done = start_two(str(EXAMPLES / f"strategy_{library}.py"), folder=tmp_path)
+    assert done.stdout.count("test accuracy after 345 updates") == 1  # 23 batches of 32 in each half, 15 epochs
+
+
+@pytest.mark.parametrize("library", LIBRARIES)
+def test_an_adapter_is_at_most_a_page(library: str) -> None:
+    source = (EXAMPLES / f"strategy_{library}.py").read_text()
+    assert len(source.splitlines()) <= 110
+    classes = [node for node in ast.parse(source).body if isinstance(node, ast.ClassDef)]
+    lines = [line for node in classes for line in (ast.get_source_segment(source, node) or "").splitlines()]
+    assert len([line for line in lines if line.strip()]) <= 60
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("library", LIBRARIES)
+@pytest.mark.parametrize("bf16", [False, True])
+def test_a_gpu_computes_what_the_own_strategy_computes_on_it(bf16: bool, library: str) -> None:
+    def make() -> Net:
+        return Net(sgd_with_scheduler)
+
+    outcome = fit_on(BUILDERS[library](bf16=bf16, device="cuda"), make, gradient_clip_val=0.1)
+    expected = fit_on(SingleDeviceStrategy("cuda:0"), make, gradient_clip_val=0.1)
+    assert outcome.calls == expected.calls
+    assert {value.device.type for value in outcome.weights.values()} == {"cuda"}
+    tolerance = {"rtol": 0.05, "atol": 0.02} if bf16 else {"rtol": 1e-5, "atol": 1e-6}
+    torch.testing.assert_close(outcome.weights, expected.weights, **tolerance)

@@ -1,0 +1,310 @@
+"""Several loaders as one, whose batches are made of theirs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from operator import itemgetter
+from typing import Any, Literal, Self, get_args
+
+import attrs
+from torch import Tensor
+
+from camshaft.hooks_core.messages import must_be
+
+CombinationMode = Literal["min_size", "max_size", "max_size_cycle"]
+
+_WHERE = "CombinedLoader"
+_END = object()
+
+
+@attrs.define(eq=False)
+class _Progress:
+    """Where one iteration over the leaves is, which is the context that it runs in.
+
+    Attributes:
+        phase: "new" before the first iteration; "under_way"; "over" once it has run to its end or was left; "broken" if
+            an error ended it, so that some leaves may be a batch ahead of others.
+        ended: Which leaves' iterators have run to their end and were not begun anew.
+        exhausted: Which leaves have run to their end at least once; kept by `max_size_cycle`.
+    """
+
+    phase: str
+    ended: list[bool]
+    exhausted: list[bool]
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: type[BaseException] | None, error: object, traceback: object) -> None:
+        self.phase = "over" if kind in (None, GeneratorExit) else "broken"  # the latter where it is left
+
+
+class CombinedLoader:
+    """Iterates over a collection of loaders at once: each batch is that collection with a batch in each loader's place.
+
+    As in Lightning 2.x, except that it gives the batch alone, without indices, and that `max_size_cycle` first reads
+    the loaders that it still waits for: when they end, nothing of the others was begun or read in vain.
+
+    A shorter loader that begins anew is iterated over again, so it shuffles again if it shuffles.
+
+    Its state holds the states of its loaders, whose `load_state_dict` must make the next `iter()` go on where the state
+    was taken, without drawing random numbers, or begin anew if the last iteration had ended. It keeps that contract
+    itself, so one `CombinedLoader` can be part of another. An iteration that was left, because nobody holds its
+    iterator any more (as after `break`), has ended: take the state before.
+
+    Args:
+        loaders: A loader, or dictionaries, lists and tuples of loaders, nested at will. Batches have dictionaries,
+            lists and (named) tuples in the same places. A list of batches is therefore no loader here.
+        mode: "min_size" ends with the shortest loader. "max_size" ends with the longest; those that have ended give
+            None. "max_size_cycle" ends once every loader has ended; those that end earlier begin anew.
+
+    Raises:
+        ValueError: If there is no such mode, or no loader in the collection.
+        TypeError: If something in the collection is no iterable of batches.
+
+    Example:
+        >>> combined = CombinedLoader({"labelled": range(2), "unlabelled": range(10, 13)})
+        >>> list(combined)
+        [{'labelled': 0, 'unlabelled': 10}, {'labelled': 1, 'unlabelled': 11}, {'labelled': 0, 'unlabelled': 12}]
+    """
+
+    def __init__(self, loaders: Any, mode: CombinationMode = "max_size_cycle") -> None:
+        if mode not in get_args(CombinationMode):
+            rule = f"one of {', '.join(map(repr, get_args(CombinationMode)))}"
+            raise ValueError(must_be("mode", rule, mode, _WHERE, "Pass one of these."))
+        leaves: dict[str, Any] = {}
+        self._loaders = loaders
+        self._mode: CombinationMode = mode
+        self._assemble = _compile(loaders, "loaders", leaves)
+        self._paths, self._flattened = list(leaves), list(leaves.values())
+        if not leaves:
+            raise ValueError(must_be("loaders", "at least one loader", loaders, _WHERE, "Pass a loader."))
+        self._progress = self._new_progress("new")
+        self._is_loaded = False  # whether the leaves have states that no iteration took up yet
+        self._goes_on = False  # whether the next iteration is to go on with a loaded one
+
+    @property
+    def loaders(self) -> Any:
+        """The collection of loaders, as it was passed."""
+        return self._loaders
+
+    @property
+    def mode(self) -> CombinationMode:
+        """When an iteration ends, and what shorter loaders give until then."""
+        return self._mode
+
+    @property
+    def flattened(self) -> list[Any]:
+        """The loaders of the collection, in its order."""
+        return list(self._flattened)
+
+    def with_loaders(self, function: Callable[[Any], Any]) -> Self:
+        """A combined loader of the same structure, mode and class, not iterated over yet.
+
+        Args:
+            function: Given a loader, returns the one to take its place; called once per place.
+        """
+        return type(self)(self._assemble([function(leaf) for leaf in self._flattened]), self._mode)
+
+    def __len__(self) -> int:
+        """The number of batches.
+
+        Raises:
+            TypeError: If a loader does not tell its own.
+        """
+        lengths = [_length(leaf, path) for leaf, path in zip(self._flattened, self._paths, strict=True)]
+        return min(lengths) if self._mode == "min_size" else max(lengths)
+
+    def __iter__(self) -> Iterator[Any]:
+        """Begin an iteration, or go on with the one whose state was loaded, when the first batch is asked for.
+
+        Raises:
+            RuntimeError: While iterating, if a loader that is to begin anew gives nothing.
+        """
+        goes_on, self._goes_on = self._goes_on, False
+        if self._mode == "min_size":
+            return self._until_the_shortest(goes_on)
+        if self._mode == "max_size":
+            return self._until_the_longest(goes_on)
+        return self._in_cycles(goes_on)
+
+    def end_iteration(self) -> None:
+        """Let an iteration that was left count as over, here and in the loaders that can be told so."""
+        if self._progress.phase == "under_way":
+            self._progress.phase = "over"
+        self._goes_on = False
+        for leaf in self._flattened:
+            end = getattr(leaf, "end_iteration", None)
+            if callable(end):
+                end()
+
+    def state_dict(self) -> dict[str, Any]:
+        """Where the iteration is, and every loader's state.
+
+        Raises:
+            TypeError: If a loader has no `state_dict` and `load_state_dict`.
+            ValueError: If a loader is in the collection twice, so that its state is no single one.
+            RuntimeError: If an error interrupted the iteration between two loaders of a batch.
+        """
+        self._check_stateful("state_dict")
+        progress = self._progress
+        if progress.phase == "broken":
+            rule, action = "between two batches when its state is taken", "Use a state that was taken before."
+            raise RuntimeError(must_be("iteration", rule, "interrupted by an error", f"{_WHERE}.state_dict", action))
+        return {
+            "mode": self._mode,
+            "phase": progress.phase,
+            "loaders": {
+                path: {"ended": ended, "exhausted": exhausted, "state": leaf.state_dict()}
+                for path, leaf, ended, exhausted in zip(
+                    self._paths, self._flattened, progress.ended, progress.exhausted, strict=True
+                )
+            },
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Let the next iteration go on where the state was taken; begin anew if that was after the last had ended.
+
+        Raises:
+            TypeError: If a loader has no `state_dict` and `load_state_dict`.
+            ValueError: If the state is of another mode or other places of loaders, or a loader is there twice.
+        """
+        self._check_stateful("load_state_dict")
+        where = f"{_WHERE}.load_state_dict"
+        action = "Combine the loaders as they were when the state was taken."
+        if state["mode"] != self._mode:
+            raise ValueError(must_be("state", f"one of mode {self._mode!r}", state["mode"], where, action))
+        if set(state["loaders"]) != set(self._paths):
+            rule = f"one of {', '.join(self._paths)}"
+            raise ValueError(must_be("state", rule, list(state["loaders"]), where, action))
+        places = [state["loaders"][path] for path in self._paths]
+        for leaf, place in zip(self._flattened, places, strict=True):
+            leaf.load_state_dict(place["state"])
+        ended, exhausted = ([bool(place[name]) for place in places] for name in ("ended", "exhausted"))
+        self._progress = _Progress(state["phase"], ended, exhausted)
+        self._is_loaded, self._goes_on = True, state["phase"] == "under_way"
+
+    def _new_progress(self, phase: str) -> _Progress:
+        return _Progress(phase, [False] * len(self._flattened), [False] * len(self._flattened))
+
+    def _begin(self, goes_on: bool) -> tuple[list[Iterator[Any]], _Progress]:
+        """Begin an iteration, or go on with a loaded one. Returns the leaves' iterators and where they are."""
+        progress, is_loaded, self._is_loaded = self._progress, self._is_loaded, False
+        if not (is_loaded and goes_on):
+            if is_loaded and progress.phase != "new":
+                # A leaf that was left inside goes on there with its next iteration: that one is left again.
+                for leaf, ended in zip(self._flattened, progress.ended, strict=True):
+                    if not ended:
+                        iter(leaf)
+            self._progress = progress = self._new_progress("under_way")
+        leaves = zip(self._flattened, progress.ended, strict=True)
+        return [iter(()) if ended else iter(leaf) for leaf, ended in leaves], progress
+
+    def _until_the_shortest(self, goes_on: bool) -> Iterator[Any]:
+        iterators, progress = self._begin(goes_on)
+        assemble = self._assemble
+        with progress:
+            while True:
+                values = []
+                for leaf_idx, iterator in enumerate(iterators):
+                    value = next(iterator, _END)
+                    if value is _END:
+                        progress.ended[leaf_idx] = True
+                        return
+                    values.append(value)
+                yield assemble(values)
+
+    def _until_the_longest(self, goes_on: bool) -> Iterator[Any]:
+        iterators, progress = self._begin(goes_on)
+        assemble, ended = self._assemble, progress.ended
+        running = list(enumerate(iterators))
+        with progress:
+            while True:
+                values: list[Any] = [None] * len(iterators)
+                has_ended = False
+                for leaf_idx, iterator in running:
+                    value = next(iterator, _END)
+                    if value is _END:
+                        ended[leaf_idx] = has_ended = True
+                    else:
+                        values[leaf_idx] = value
+                if has_ended:
+                    running = [(leaf_idx, iterator) for leaf_idx, iterator in running if not ended[leaf_idx]]
+                    if not running:
+                        return
+                yield assemble(values)
+
+    def _in_cycles(self, goes_on: bool) -> Iterator[Any]:
+        iterators, progress = self._begin(goes_on)
+        assemble, ended, exhausted = self._assemble, progress.ended, progress.exhausted
+        awaited = [leaf_idx for leaf_idx, was in enumerate(exhausted) if not was]
+        cycling = [leaf_idx for leaf_idx, was in enumerate(exhausted) if was]
+        with progress:
+            while True:
+                values: list[Any] = [None] * len(iterators)
+                has_ended = False
+                for leaf_idx in awaited:
+                    value = values[leaf_idx] = next(iterators[leaf_idx], _END)
+                    if value is _END:
+                        ended[leaf_idx] = exhausted[leaf_idx] = has_ended = True
+                if has_ended:
+                    awaited = [leaf_idx for leaf_idx, was in enumerate(exhausted) if not was]
+                    cycling = [leaf_idx for leaf_idx, was in enumerate(exhausted) if was]
+                    if not awaited:
+                        return
+                for leaf_idx in cycling:
+                    value = _END if ended[leaf_idx] else next(iterators[leaf_idx], _END)
+                    values[leaf_idx] = self._anew(leaf_idx, iterators) if value is _END else value
+                    ended[leaf_idx] = False
+                yield assemble(values)
+
+    def _anew(self, leaf_idx: int, iterators: list[Iterator[Any]]) -> Any:
+        """Begin a loader anew. Returns its first batch."""
+        leaf = self._flattened[leaf_idx]
+        iterators[leaf_idx] = iter(leaf)
+        value = next(iterators[leaf_idx], _END)
+        if value is _END:
+            rule = "a loader that gives at least one batch each time it is begun anew"
+            action = "Pass a loader that is not empty and can be iterated over again, or another mode."
+            raise RuntimeError(must_be(self._paths[leaf_idx], rule, leaf, _WHERE, action))
+        return value
+
+    def _check_stateful(self, method: str) -> None:
+        where = f"{_WHERE}.{method}"
+        for path, leaf in zip(self._paths, self._flattened, strict=True):
+            if not all(callable(getattr(leaf, name, None)) for name in ("state_dict", "load_state_dict")):
+                rule = "a loader with `state_dict` and `load_state_dict`"
+                action = "Pass one that has a state, such as torchdata's StatefulDataLoader."
+                raise TypeError(must_be(path, rule, leaf, where, action))
+        if len({id(leaf) for leaf in self._flattened}) < len(self._flattened):
+            rule = "different objects in every place, to have a state each"
+            raise ValueError(must_be("loaders", rule, self._loaders, where, "Make a loader for each place."))
+
+
+def _compile(node: Any, path: str, leaves: dict[str, Any]) -> Callable[[list[Any]], Any]:
+    """Collect the leaves below a node by their paths. Returns what makes its like of a list with a value per leaf."""
+    if isinstance(node, Mapping):
+        items = [(key, _compile(child, f"{path}[{key!r}]", leaves)) for key, child in node.items()]
+        return lambda values: {key: part(values) for key, part in items}
+    if isinstance(node, (list, tuple)):
+        parts = [_compile(child, f"{path}[{idx}]", leaves) for idx, child in enumerate(node)]
+        if isinstance(node, list):
+            return lambda values: [part(values) for part in parts]
+        kind = type(node)
+        if hasattr(kind, "_fields"):
+            return lambda values: kind(*[part(values) for part in parts])
+        return lambda values: tuple([part(values) for part in parts])
+    if isinstance(node, (str, bytes, Tensor)) or not isinstance(node, Iterable):
+        rule = "a loader (an iterable of batches)" + (", and no tensor" if isinstance(node, Tensor) else "")
+        action = "Pass a DataLoader, say; a list, tuple or dictionary is a collection of loaders, not of batches."
+        raise TypeError(must_be(path, rule, node.shape if isinstance(node, Tensor) else node, _WHERE, action))
+    leaves[path] = node
+    return itemgetter(len(leaves) - 1)
+
+
+def _length(leaf: Any, path: str) -> int:
+    try:
+        return len(leaf)
+    except (TypeError, NotImplementedError) as error:
+        action = "Count the batches while iterating."
+        raise TypeError(must_be(path, "a loader that tells its length", leaf, f"len({_WHERE})", action)) from error

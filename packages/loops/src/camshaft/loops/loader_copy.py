@@ -1,0 +1,59 @@
+"""What kind of loader one is, and copies of data loaders with something changed."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any, TypeVar
+
+from torch.utils.data import DataLoader, IterableDataset
+
+_Loader = TypeVar("_Loader", bound="DataLoader[Any]")
+
+# What a loader is made of beside its dataset and the order in which it reads it.
+_SETTINGS = (
+    "num_workers",
+    "collate_fn",
+    "pin_memory",
+    "timeout",
+    "worker_init_fn",
+    "multiprocessing_context",
+    "generator",
+    "persistent_workers",
+    "in_order",
+)
+
+
+def is_plain(loader: object) -> bool:
+    """Whether a loader iterates as torch's `DataLoader` does, be it one of its subclasses, so that a copy can stand in."""
+    return isinstance(loader, DataLoader) and all(
+        getattr(type(loader), name) is getattr(DataLoader, name) for name in ("__iter__", "_get_iterator")
+    )
+
+
+def is_stream(loader: object) -> bool:
+    """Whether a loader reads an `IterableDataset`, whose length is an estimate at best."""
+    return isinstance(loader, DataLoader) and isinstance(loader.dataset, IterableDataset)
+
+
+def has_state(thing: object) -> bool:
+    """Whether something has `state_dict` and `load_state_dict`."""
+    return all(callable(getattr(thing, name, None)) for name in ("state_dict", "load_state_dict"))
+
+
+def copy_loader(loader: DataLoader[Any], kind: type[_Loader], **changes: Any) -> _Loader:
+    """A data loader of the given kind with the settings of another one.
+
+    Args:
+        loader: The loader to copy.
+        kind: `DataLoader` or a class that takes the same arguments.
+        changes: Arguments of the new one; they say in which order it reads its dataset, which is not copied.
+    """
+    settings = {name: getattr(loader, name) for name in _SETTINGS if hasattr(loader, name)}
+    if loader.num_workers > 0:
+        settings["prefetch_factor"] = loader.prefetch_factor
+    if loader.pin_memory_device:
+        settings["pin_memory_device"] = loader.pin_memory_device
+    with warnings.catch_warnings():
+        # what a user can do nothing about: the number of workers was theirs, the deprecated call is the library's
+        warnings.simplefilter("ignore")
+        return kind(**{"dataset": loader.dataset, **settings, **changes})

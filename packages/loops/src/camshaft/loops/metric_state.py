@@ -1,0 +1,231 @@
+"""The state of a module's metrics: those of torchmetrics, and whatever has the same methods."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from camshaft.hooks_core.messages import must_be
+
+_COUNTS = ("_update_count", "update_count", "_num_vals_seen")
+"""Attributes that count updates; the last is that of torchmetrics' `Running`. There is no public way to set them."""
+
+_BESIDE_STATES = ("min_val", "max_val")
+"""Attributes in which torchmetrics' `MinMaxMetric` keeps tensors that are not among its states."""
+
+_PLAIN = (bool, int, float, complex, str, bytes, type(None))
+
+_Copies = dict[int, tuple[Tensor, Tensor]]
+"""Tensors and their copies, by the identity of the former; holding them keeps identities from being used again."""
+
+
+def metric_states(module: nn.Module) -> dict[str, Any]:
+    """The states of all metrics among a module and its submodules that have been updated since they were reset.
+
+    A metric is a submodule with `update`, `compute`, `reset` and `metric_state`, whose names are attributes that can be
+    set, as in torchmetrics. Which metrics of a `MetricCollection` share their states, and how many there are in a
+    `MetricTracker`, is kept too. Metrics in a plain list or dictionary are no submodules and are not found.
+
+    Args:
+        module: The module.
+
+    Returns:
+        By qualified name, tensors and plain values only. Tensors are detached copies on their devices; one that
+        metrics share is copied once.
+
+    Raises:
+        TypeError: If a state holds anything but tensors and plain values.
+    """
+    copies: _Copies = {}
+    states: dict[str, Any] = {}
+    for name, metric in _metrics(module):
+        if _is_updated(metric):
+            states[name] = _state_of(name, metric, copies)
+    for name, collection in _grouped_collections(module):
+        if collection._groups_checked:
+            groups = [list(members) for members in collection.compute_groups.values()]
+            states[name] = {"compute_groups": groups, "is_copied": collection._state_is_copy}
+    for name, tracker in _trackers(module):
+        if tracker.n_steps:
+            states[name] = {"num_steps": tracker.n_steps}
+    return states
+
+
+def restore_metric_states(module: nn.Module, states: dict[str, Any]) -> None:
+    """Put all metrics of a module into the states that `metric_states` gave; those it did not give are reset.
+
+    The states themselves are copied again, so that they can be restored any number of times. Tensors go to the devices
+    of the metrics. Batches that were updated with since, such as those of a sanity check, leave nothing behind.
+
+    Args:
+        module: The module.
+        states: What `metric_states` gave, of this module or one of the same structure.
+
+    Raises:
+        ValueError: If the module has no metric of a name, or one with other states.
+    """
+    for name, tracker in _trackers(module):
+        _restore_tracker(tracker, states.get(name, {"num_steps": 0})["num_steps"])
+    metrics, collections = dict(_metrics(module)), dict(_grouped_collections(module))
+    known = metrics.keys() | collections.keys() | dict(_trackers(module)).keys()
+    unknown = sorted(states.keys() - known)
+    if unknown:
+        rule = f"states of the module's metrics ({', '.join(sorted(known)) or 'none'})"
+        action = "Build the module as it was when they were saved."
+        raise ValueError(must_be("states", rule, unknown, type(module).__name__, action))
+    for name, metric in metrics.items():  # all before any is restored: a metric may reset others, which it wraps
+        if name in states or _is_updated(metric):
+            _reset(metric)
+    copies: _Copies = {}
+    for name, metric in metrics.items():
+        if name in states:
+            _restore(name, metric, states[name], copies)
+    for name, collection in collections.items():
+        _restore_groups(collection, states.get(name))
+
+
+def _metrics(module: nn.Module) -> Iterator[tuple[str, Any]]:
+    for name, submodule in module.named_modules():
+        if (
+            not isinstance(submodule, (nn.ModuleDict, nn.ModuleList))  # collections: their members hold the states
+            and all(callable(getattr(submodule, method, None)) for method in ("update", "compute", "reset"))
+            and hasattr(submodule, "metric_state")
+        ):
+            yield name, submodule
+
+
+def _grouped_collections(module: nn.Module) -> Iterator[tuple[str, Any]]:
+    """Those of torchmetrics' collections that find out at their first update which metrics can share their states."""
+    for name, submodule in module.named_modules():
+        if isinstance(submodule, nn.ModuleDict) and getattr(submodule, "_enable_compute_groups", None) is True:
+            yield name, submodule
+
+
+def _trackers(module: nn.Module) -> Iterator[tuple[str, Any]]:
+    for name, submodule in module.named_modules():
+        if isinstance(submodule, nn.ModuleList) and hasattr(submodule, "increment") and hasattr(submodule, "n_steps"):
+            yield name, submodule
+
+
+def _is_updated(metric: Any) -> bool:
+    """Whether a metric holds anything that it does not hold when it is new."""
+    attributes = vars(metric)
+    counts = [attributes[count] for count in _COUNTS if count in attributes]
+    if any(counts) or attributes.get("_forward_cache") is not None:
+        return True
+    if any(isinstance(attributes.get(name), Tensor) for name in _BESIDE_STATES):
+        return True  # `reset` leaves them
+    defaults = getattr(metric, "_defaults", None)
+    if defaults is None:
+        return not counts  # nobody can tell
+    return not all(_is_default(getattr(metric, name), default) for name, default in defaults.items())
+
+
+def _is_default(state: Any, default: Any) -> bool:
+    if isinstance(state, Tensor) and isinstance(default, Tensor):
+        return state.device == default.device and torch.equal(state, default)
+    return type(state) is type(default) and not len(state)
+
+
+def _state_of(name: str, metric: Any, copies: _Copies) -> dict[str, Any]:
+    attributes = vars(metric)
+    of_batch = attributes.get("_forward_cache")
+    can_be_logged = of_batch.numel() == 1 if isinstance(of_batch, Tensor) else isinstance(of_batch, (int, float))
+    return {
+        "states": {state: _copied(value, f"{name}.{state}", copies) for state, value in metric.metric_state.items()},
+        "counts": {count: attributes[count] for count in _COUNTS if count in attributes},
+        "of_batch": _copied(of_batch, name, copies) if can_be_logged else None,  # of other uses nothing is known
+        "beside_states": {
+            attribute: _copied(attributes[attribute], f"{name}.{attribute}", copies)
+            for attribute in _BESIDE_STATES
+            if isinstance(attributes.get(attribute), Tensor)
+        },
+    }
+
+
+def _reset(metric: Any) -> None:
+    """Make a metric as good as new, also in what its `reset` leaves on purpose, such as an FID's real images."""
+    metric.reset()
+    for name, default in getattr(metric, "_defaults", {}).items():
+        if not _is_default(getattr(metric, name), default):
+            setattr(metric, name, default.detach().clone() if isinstance(default, Tensor) else [])
+    for count in _COUNTS:
+        if vars(metric).get(count):
+            setattr(metric, count, 0)
+    if vars(metric).get("_forward_cache") is not None:
+        metric._forward_cache = None
+
+
+def _restore(name: str, metric: Any, saved: dict[str, Any], copies: _Copies) -> None:
+    current = metric.metric_state
+    if current.keys() != saved["states"].keys():
+        rule = f"those of {name!r} ({', '.join(sorted(current))})"
+        action = "Build the module as it was when they were saved."
+        raise ValueError(must_be("states", rule, sorted(saved["states"]), type(metric).__name__, action))
+    device = getattr(metric, "device", None)
+    for state, value in saved["states"].items():
+        if isinstance(current[state], Tensor):
+            target = current[state].device
+        else:
+            target = "cpu" if getattr(metric, "compute_on_cpu", False) else device
+        setattr(metric, state, _placed(value, target, copies))
+    for attribute, value in saved["beside_states"].items():
+        setattr(metric, attribute, _placed(value, device, copies))
+    for count, number in saved["counts"].items():
+        setattr(metric, count, number)
+    if saved["of_batch"] is not None:
+        metric._forward_cache = _placed(saved["of_batch"], device, copies)
+
+
+def _restore_groups(collection: Any, saved: dict[str, Any] | None) -> None:
+    if saved is not None:
+        collection._groups = dict(enumerate(list(members) for members in saved["compute_groups"]))
+        collection._groups_checked, collection._state_is_copy = True, saved["is_copied"]
+    elif collection._groups_checked:
+        collection._groups = {idx: [name] for idx, name in enumerate(collection.keys(keep_base=True))}
+        collection._groups_checked = collection._state_is_copy = False
+        for metric in collection.values(copy_state=False):  # which share their states, even after a reset
+            for state, value in metric.metric_state.items():
+                setattr(metric, state, value.clone() if isinstance(value, Tensor) else list(value))
+
+
+def _restore_tracker(tracker: Any, num_steps: int) -> None:
+    while tracker.n_steps < num_steps:
+        tracker.increment()
+    for step in range(tracker.n_steps, num_steps, -1):
+        delattr(tracker, str(step))  # `del tracker[step]` would rename the metric that it copies
+    tracker._increment_called = num_steps > 0
+
+
+def _copied(value: Any, where: str, copies: _Copies) -> Any:
+    """A copy of tensors and plain values in lists, tuples and dictionaries."""
+    if isinstance(value, Tensor):
+        if id(value) not in copies:
+            copies[id(value)] = value, value.detach().clone()
+        return copies[id(value)][1]
+    if isinstance(value, (list, tuple)):
+        items = [_copied(item, where, copies) for item in value]
+        return items if isinstance(value, list) else tuple(items)
+    if isinstance(value, dict):
+        return {key: _copied(item, where, copies) for key, item in value.items()}
+    if type(value) in _PLAIN:
+        return value
+    action = "Keep it as a tensor."
+    raise TypeError(must_be(where, "made of tensors and plain values", value, "metric_states", action))
+
+
+def _placed(value: Any, device: Any, copies: _Copies) -> Any:
+    """A copy of a saved value whose tensors are on a device; None leaves them where they are."""
+    if isinstance(value, Tensor):
+        if id(value) not in copies:
+            copies[id(value)] = value, value.to(device=value.device if device is None else device, copy=True)
+        return copies[id(value)][1]
+    if isinstance(value, (list, tuple)):
+        items = [_placed(item, device, copies) for item in value]
+        return items if isinstance(value, list) else tuple(items)
+    if isinstance(value, dict):
+        return {key: _placed(item, device, copies) for key, item in value.items()}
+    return value

@@ -1,0 +1,266 @@
+"""The update of one optimizer: forward, zeroing, backward, clipping and step, each with its hooks."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import Tensor
+from torch.optim import Optimizer
+
+from camshaft.hooks_core.dispatch import nobody
+from camshaft.hooks_core.messages import must_be
+from camshaft.hooks_core.spec import ZeroGrad
+from camshaft.loops.accumulation import AccumulationWindow
+from camshaft.loops.optimizers import needs_closure
+from camshaft.loops.progress import FitProgress
+from camshaft.loops.run import Run
+from camshaft.loops.step_outputs import loss_of
+
+
+class OptimizerUpdate:
+    """Makes the updates of one optimizer, one for each accumulation window.
+
+    A window's gradients are those of its own steps alone: they are zeroed at the place that `zero_grad` names. Each
+    loss is divided by the window's length, so that an update follows the mean; a window that the epoch's end cuts
+    short is averaged over its real length.
+
+    Args:
+        run: The run.
+        optimizer: The optimizer.
+        optimizer_idx: Its index among all.
+        window: The accumulation window, which all optimizers share.
+        progress: Knows the epoch.
+        gradient_clip_val: The largest norm or absolute value of the gradients; None clips nothing.
+        gradient_clip_algorithm: "norm" or "value".
+        zero_grad: Where gradients are zeroed: before a window's first backward, before its first `training_step`, or
+            after its update.
+        carries_hiddens: Whether `training_step` gets `hiddens`.
+
+    Attributes:
+        optimizer: The optimizer.
+        holds_gradients: Whether gradients wait for the update that ends their window.
+        hiddens: The hidden state that the next step gets.
+        has_updated: Whether the latest step updated the weights.
+
+    Raises:
+        ValueError: If the optimizer evaluates the loss several times per update and gradients are accumulated.
+    """
+
+    def __init__(
+        self,
+        run: Run,
+        optimizer: Optimizer,
+        optimizer_idx: int,
+        window: AccumulationWindow,
+        progress: FitProgress,
+        *,
+        gradient_clip_val: float | None,
+        gradient_clip_algorithm: str,
+        zero_grad: ZeroGrad,
+        carries_hiddens: bool,
+    ) -> None:
+        hooks = run.hooks
+        self._evaluates_loss = needs_closure(optimizer)
+        if self._evaluates_loss and window.length != 1:
+            rule = f"1 with {type(optimizer).__name__}, which evaluates the loss several times per update"
+            action = "Use another optimizer, or 1."
+            raise ValueError(must_be("accumulate_grad_batches", rule, window.length, "fit", action))
+        self.optimizer = optimizer
+        self._with_closure = self._evaluates_loss or hooks.optimizer_step is not None
+        self.holds_gradients = False
+        self.hiddens: Any = None
+        self.has_updated = False
+        self._module = run.module
+        self._hooks = hooks
+        self._strategy = run.strategy
+        self._backward = hooks.backward or run.strategy.backward
+        self._optimizer_idx = optimizer_idx
+        self._carries_hiddens = carries_hiddens
+        self._window = window
+        self._progress = progress
+        self._clip_val = gradient_clip_val
+        self._clip_algorithm = gradient_clip_algorithm
+        self._has_work_before_step = (
+            window.length != 1
+            or gradient_clip_val is not None
+            or hooks.configure_gradient_clipping is not None
+            or hooks.on_before_optimizer_step is not nobody
+        )
+        self._zeroes_first = zero_grad == "before_training_step"
+        self._zeroes_last = zero_grad == "after_optimizer_step"
+        self._zeroed = self._zeroes_last
+        self._has_stepped = False
+        if self._zeroes_last:
+            optimizer.zero_grad()  # what was there before must not leak into the first update
+        self._step_hook = optimizer.register_step_post_hook(self._note_step) if self._with_closure else None
+
+    def run(self, batch: Any, batch_idx: int, ends_window: bool) -> Any:
+        """Add a step's gradients to those of its window, and update the weights if it ends the window. Collective.
+
+        Hooks: training_step, on_before_zero_grad, optimizer_zero_grad, on_before_backward, backward,
+        on_after_backward, on_before_optimizer_step, configure_gradient_clipping; around all of these, at a window's
+        end, optimizer_step if it is overridden.
+
+        Args:
+            batch: The batch or split, on its device.
+            batch_idx: Index of the batch in the epoch.
+            ends_window: Whether the window's gradients are complete with it.
+
+        Returns:
+            What `training_step` returned.
+
+        Raises:
+            TypeError: If `training_step` returned neither a loss nor None.
+            RuntimeError: If an override of `optimizer_step` never called its closure, or called it twice although
+                gradients are accumulated.
+        """
+        if ends_window and self._with_closure:
+            return self._run_with_closure(batch, batch_idx)
+        hooks = self._hooks
+        self.has_updated = False
+        if self._zeroes_first and not self._zeroed:
+            self._zero_gradients(batch_idx)
+        if self._carries_hiddens:
+            outputs = hooks.training_step(batch, batch_idx, self._optimizer_idx, self.hiddens)  # type: ignore[misc]
+        else:
+            outputs = hooks.training_step(batch, batch_idx, self._optimizer_idx)  # type: ignore[misc]
+        loss = outputs if isinstance(outputs, Tensor) else loss_of(outputs, self._module)
+        if loss is not None:
+            if not self._zeroed:
+                self._zero_gradients(batch_idx)
+            if self._window.divisor != 1:
+                loss = loss / self._window.divisor
+            if hooks.on_before_backward is not nobody:
+                hooks.on_before_backward(loss)
+            self._backward(loss)
+            self.holds_gradients = True
+            if hooks.on_after_backward is not nobody:
+                hooks.on_after_backward()
+        if ends_window:
+            if self.holds_gradients:
+                if self._has_work_before_step:
+                    self._before_step()
+                self._strategy.optimizer_step(self.optimizer)
+                self.has_updated = True
+                if self._zeroes_last:
+                    self._zero_gradients(batch_idx)
+            self._zeroed, self.holds_gradients = self._zeroes_last, False
+        return outputs
+
+    def drop(self) -> None:
+        """Forget the gradients of a window that no update will end."""
+        if self._zeroes_last and self.holds_gradients:
+            self.optimizer.zero_grad()
+        self._zeroed, self.holds_gradients = self._zeroes_last, False
+
+    def state_dict(self) -> dict[str, Any]:
+        """What the open window has done, as plain values."""
+        return {"zeroed": self._zeroed and not self._window.is_complete, "holds_gradients": self.holds_gradients}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on inside the window that was open; its gradients are restored by whoever restores the weights."""
+        self.holds_gradients = bool(state["holds_gradients"])
+        self._zeroed = self._zeroes_last or bool(state["zeroed"])
+
+    def close(self) -> None:
+        """Leave the optimizer as it was."""
+        if self._step_hook is not None:
+            self._step_hook.remove()
+
+    def _run_with_closure(self, batch: Any, batch_idx: int) -> Any:
+        """The window's last step and its update as their owner wants them.
+
+        The owner is an override of `optimizer_step`, or an optimizer that evaluates the loss itself. What they call is
+        a closure with the step's forward, zeroing and backward, and what comes before an update.
+        """
+        outputs: Any = None
+        num_evaluations = 0
+
+        def closure() -> Tensor | None:
+            nonlocal outputs, num_evaluations
+            outputs = None  # lets go of an earlier evaluation's graph
+            num_evaluations += 1
+            if num_evaluations > 1:
+                self._evaluate_again()
+            outputs = self.run(batch, batch_idx, ends_window=False)
+            self._before_step_of_closure(batch_idx, num_evaluations)
+            return loss_of(outputs, self._module)
+
+        self._has_stepped = False
+        try:
+            if self._hooks.optimizer_step is not None:
+                self._hooks.optimizer_step(self._progress.current_epoch, batch_idx, self.optimizer, closure)
+            else:
+                self._strategy.optimizer_step(self.optimizer, closure)
+        except _NoLossError:
+            pass  # there is nothing to update
+        if not num_evaluations:
+            raise RuntimeError(
+                "`optimizer_closure` must be called in `optimizer_step`, but got no call of it in "
+                f"{type(self._module).__qualname__}.optimizer_step. Pass it on: "
+                "`optimizer.step(closure=optimizer_closure)`."
+            )
+        self.has_updated = self._has_stepped and self.holds_gradients
+        if self._zeroes_last and self.holds_gradients:
+            self._zero_gradients(batch_idx)
+        self._zeroed, self.holds_gradients = self._zeroes_last, False
+        return outputs
+
+    def _zero_gradients(self, batch_idx: int) -> None:
+        if self._hooks.on_before_zero_grad is not nobody:
+            self._hooks.on_before_zero_grad(self.optimizer)
+        if self._hooks.optimizer_zero_grad is not None:
+            self._hooks.optimizer_zero_grad(self._progress.current_epoch, batch_idx, self.optimizer)
+        else:
+            self.optimizer.zero_grad()
+        self._zeroed = True
+
+    def _before_step(self) -> None:
+        window = self._window
+        if window.length != 1 and window.position != window.divisor:
+            self._average_over(window.position)
+        self._hooks.on_before_optimizer_step(self.optimizer)
+        if self._hooks.configure_gradient_clipping is not None:
+            self._hooks.configure_gradient_clipping(self.optimizer, self._clip_val, self._clip_algorithm)
+        elif self._clip_val is not None:
+            self._strategy.clip_gradients(self.optimizer, self._clip_val, self._clip_algorithm)
+
+    def _average_over(self, length: int) -> None:
+        """Correct gradients that were divided by another length before the epoch's end was known."""
+        factor = self._window.divisor / length
+        for group in self.optimizer.param_groups:
+            for parameter in group["params"]:
+                if parameter.grad is not None:
+                    parameter.grad.mul_(factor)
+
+    def _evaluate_again(self) -> None:
+        """Forget an evaluation of the closure that was not the last."""
+        if self._window.length != 1:
+            rule = "called once per update, since the gradients of a window are added up"
+            action = "Call it once, or pass accumulate_grad_batches=1."
+            where = f"{type(self._module).__qualname__}.optimizer_step"
+            raise RuntimeError(must_be("optimizer_closure", rule, "another call", where, action))
+        self._zeroed, self.holds_gradients = self._zeroes_last, False
+        if self._zeroes_last:
+            self.optimizer.zero_grad()
+
+    def _before_step_of_closure(self, batch_idx: int, num_evaluations: int) -> None:
+        """What comes before the step, if the closure gave gradients."""
+        if self.holds_gradients:
+            self._before_step()
+        elif not self._evaluates_loss:
+            if not self._zeroed:
+                self._zero_gradients(batch_idx)  # so that the step that follows has nothing to apply
+        elif num_evaluations == 1:
+            raise _NoLossError
+        else:
+            rule = f"a loss whenever {type(self.optimizer).__name__} evaluates it again for an update"
+            where = f"{type(self._module).__qualname__}.training_step"
+            raise RuntimeError(must_be("return value", rule, None, where, "Decide by the batch alone what to skip."))
+
+    def _note_step(self, *_: Any) -> None:
+        self._has_stepped = True
+
+
+class _NoLossError(Exception):
+    """Leaves an optimizer that evaluates the loss itself, when the step gave none."""

@@ -1,0 +1,107 @@
+"""Automatic optimization with each optimizer in its turn, and with batches split along time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from torch import nn
+
+from camshaft.loops.accumulation import AccumulationWindow
+from camshaft.loops.automatic import AutomaticOptimization
+from camshaft.loops.optimizer_update import OptimizerUpdate
+from camshaft.loops.progress import FitProgress
+from camshaft.loops.step_outputs import carry_hiddens, without_graph
+from camshaft.loops.toggling import OptimizerToggle
+
+
+class PerOptimizerOptimization(AutomaticOptimization):
+    """Every optimizer that is due runs `training_step` and updates by itself, one after the other, split by split.
+
+    While one of several is at work, only its parameters require gradients. A split is what a whole batch is elsewhere:
+    accumulation windows, updates and `global_step` count splits. Each optimizer carries its own hidden state from split
+    to split, None at a batch's start: its pass over a sequence does not depend on what other optimizers returned.
+
+    Args:
+        updates: The updates, one for each optimizer, in their order.
+        window: The accumulation window that they share.
+        progress: Counts the updates.
+        module: The module, for errors.
+        frequencies: For how many windows running each optimizer is due, in turn and from each epoch's start; empty if
+            all are due in every window.
+        split: Splits a batch along time; None leaves batches whole.
+        step_limit: The number of updates after which the rest of a batch's splits is left out.
+    """
+
+    def __init__(
+        self,
+        updates: Sequence[OptimizerUpdate],
+        window: AccumulationWindow,
+        progress: FitProgress,
+        *,
+        module: nn.Module,
+        frequencies: Sequence[int],
+        split: Callable[[Any], Sequence[Any]] | None,
+        step_limit: float,
+    ) -> None:
+        super().__init__(updates, window, progress)
+        self._module = module
+        self._split = split
+        self._step_limit = step_limit
+        in_turn = zip(self._updates, frequencies, strict=True) if frequencies else ()
+        self._turns = [[update] for update, frequency in in_turn for _ in range(frequency)] or [self._updates]
+        several = len(self._updates) > 1
+        self._toggle = OptimizerToggle([update.optimizer for update in self._updates]) if several else None
+
+    def run_batch(self, batch: Any, batch_idx: int, is_last: bool) -> Any:
+        """Compute a batch's gradients, and update the weights wherever an accumulation window ends. Collective.
+
+        Hooks: tbptt_split_batch; for each split and optimizer those of `OptimizerUpdate`.
+
+        Args:
+            batch: The batch, on its device.
+            batch_idx: Its index in the epoch.
+            is_last: Whether it is known to be the epoch's last.
+
+        Returns:
+            What `training_step` returned for the last split, hidden state detached. With several optimizers a list with
+            an item for each that had a loss, in their order: a dictionary with the loss, detached.
+        """
+        window, progress, split_batch, toggle = self._window, self._progress, self._split, self._toggle
+        splits = (batch,) if split_batch is None else split_batch(batch)
+        for update in self._updates:
+            update.hiddens = None
+        num_remaining = self._num_remaining(len(splits), batch_idx, is_last)
+        outputs: list[Any] = []
+        for split in splits:
+            outputs.clear()  # lets go of the graphs before the next ones are built
+            window.enter(num_remaining)
+            num_remaining -= 1
+            is_update = False
+            for update in self._turns[(window.num_begun - 1) % len(self._turns)]:
+                if toggle is not None:
+                    toggle.toggle(update.optimizer)
+                try:
+                    returned = update.run(split, batch_idx, window.is_complete)
+                finally:
+                    if toggle is not None:
+                        toggle.untoggle()
+                is_update |= update.has_updated
+                if split_batch is not None:
+                    returned, update.hiddens = carry_hiddens(returned, update.hiddens, self._module)
+                if toggle is None:
+                    outputs.append(returned)
+                elif returned is not None:
+                    outputs.append(without_graph(returned))
+                returned = None
+            if is_update:
+                progress.global_step += 1
+                if progress.global_step >= self._step_limit:
+                    break
+        return outputs if toggle is not None else outputs[0]
+
+    def _num_remaining(self, num_splits: int, batch_idx: int, is_last: bool) -> int | float:
+        """How many steps the epoch has from a batch's first on, as far as it is known."""
+        if is_last:
+            return num_splits
+        return float("inf") if self._split is not None else self.num_batches - batch_idx

@@ -1,0 +1,178 @@
+"""Loaders whose position can be saved and taken up again."""
+
+from __future__ import annotations
+
+import sys
+import warnings
+from collections.abc import Iterable, Iterator
+from typing import Any, Literal
+
+from camshaft.hooks_core.messages import must_be
+from camshaft.loops.loader_copy import has_state, is_plain, is_stream
+from camshaft.loops.random_state import generators_of, isolated_randomness, random_state, restore_random_state
+
+StatelessLoaders = Literal["refuse", "fast_forward"]
+"""What a resume inside an epoch does with a loader that cannot tell where it was."""
+
+STATELESS_LOADERS: tuple[StatelessLoaders, ...] = ("refuse", "fast_forward")
+
+_ACTION = (
+    "Give it (or its dataset) `state_dict` and `load_state_dict`, resume from the end of an epoch, or pass "
+    'stateless_loaders="fast_forward" to read and drop the batches that were used.'
+)
+
+
+class ResumableLoader:
+    """A loader that remembers where it is, whatever kind of loader it wraps.
+
+    A plain `DataLoader` is read through torchdata's `StatefulDataLoader`; a loader with `state_dict` and
+    `load_state_dict` (torchdata's nodes are among them) keeps its own state. Anything else is stateless.
+
+    Args:
+        loader: The loader.
+        stateless: What to do with a stateless loader at a resume inside an epoch: "refuse" raises, "fast_forward" reads
+            and drops what was read before, from the same random numbers, and warns; that is exact only if the loader
+            draws no random numbers between its batches.
+    """
+
+    def __init__(self, loader: Iterable[Any], stateless: StatelessLoaders = "refuse") -> None:
+        self.loader = loader
+        self._stateless = stateless
+        nodes = sys.modules.get("torchdata.nodes")
+        self._source: Any = nodes.Loader(loader) if nodes is not None and isinstance(loader, nodes.BaseNode) else loader
+        self._is_node_loader = nodes is not None and isinstance(self._source, nodes.Loader)
+        self._is_converted = is_plain(loader)
+        if self._is_converted:
+            from camshaft.loops.stateful_data_loader import to_stateful
+
+            self._source = to_stateful(loader)  # type: ignore[arg-type]
+        self._has_state = has_state(self._source)
+        self._is_stateless = not self._has_state
+        if is_stream(loader):
+            self._is_stateless = not has_state(loader.dataset)  # type: ignore[attr-defined]
+        self._resumed: Iterator[Any] | None = None
+        self._start: dict[str, Any] | None = None
+        self._num_read = 0
+        self._was_begun = False
+        self._is_under_way = False
+        self._is_exhausted = False
+
+    def __len__(self) -> int:
+        return len(self.loader)  # type: ignore[arg-type]
+
+    def __iter__(self) -> Iterator[Any]:
+        resumed = self._resumed
+        self.end_iteration()
+        return self._iterate(resumed)
+
+    def end_iteration(self) -> None:
+        """Let an iteration that was left count as over: the next one begins anew."""
+        self._resumed = None
+        self._is_under_way = False
+
+    def _iterate(self, iterator: Iterator[Any] | None) -> Iterator[Any]:
+        if iterator is None:
+            if self._is_stateless:
+                self._start = random_state(generators_of(self.loader))
+            self._num_read = 0
+            iterator = iter(self._source)
+        self._was_begun = self._is_under_way = True
+        self._is_exhausted = False
+        try:
+            if self._has_state:
+                yield from iterator
+            else:
+                for batch in iterator:
+                    self._num_read += 1
+                    yield batch
+            self._is_exhausted = True
+        finally:
+            self._is_under_way = False
+
+    def state_dict(self) -> dict[str, Any]:
+        """Where the loader is, as tensors and plain values, if its own state is."""
+        state: dict[str, Any] = {"is_under_way": self._is_under_way, "is_exhausted": self._is_exhausted}
+        if self._is_under_way:
+            state["num_read"] = self._num_read
+            if self._is_stateless:
+                state["start"] = self._start
+                if self._stateless == "refuse":
+                    warnings.warn(_stateless_message(self.loader, "checkpoint"), stacklevel=2)
+        if self._has_state and self._was_begun and (self._is_under_way or self._carries_state):
+            state["loader"] = self._source.state_dict()
+        return state
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Let the next iteration go on from a state; no random numbers are drawn then.
+
+        Raises:
+            ValueError: If the state is from inside an epoch, the loader is stateless, and that is to be refused.
+        """
+        generators = generators_of(self.loader)
+        with isolated_randomness(generators):
+            self._was_begun = "loader" in state
+            self._is_under_way, self._is_exhausted = state["is_under_way"], state["is_exhausted"]
+            if self._is_under_way:
+                self._resume(state)
+            elif "loader" in state:
+                self._source.load_state_dict(state["loader"])
+                self._begin_anew()
+
+    @property
+    def _carries_state(self) -> bool:
+        """Whether anything but random numbers matters from one epoch to the next."""
+        if not self._is_converted:
+            return True
+        from camshaft.loops.stateful_data_loader import carries_state
+
+        return carries_state(self.loader)  # type: ignore[arg-type]
+
+    def _resume(self, state: dict[str, Any]) -> None:
+        self._num_read = state["num_read"]
+        if self._is_stateless:
+            if self._stateless == "refuse":
+                raise ValueError(_stateless_message(self.loader, "fit"))
+            warnings.warn(
+                f"The train loader ({type(self.loader).__name__}) has no state: the batches that were used before the "
+                "checkpoint are read again and dropped. If it draws random numbers between batches, the run differs "
+                "from one that was not stopped.",
+                stacklevel=2,
+            )
+            self._start = state["start"]
+            restore_random_state(state["start"], generators_of(self.loader))
+        if self._has_state:
+            self._source.load_state_dict(state["loader"])
+            self._resumed = _going_on(self._source) if self._is_node_loader else iter(self._source)
+        else:
+            self._resumed = iter(self._source)
+            for _ in range(self._num_read):
+                next(self._resumed, None)
+
+    def _begin_anew(self) -> None:
+        """Let the next iteration be a new one, though the state that was loaded is that of the last.
+
+        torchdata's loader restores what outlives an epoch (the state of its sampler, dataset or workers) when it makes
+        an iterator, which asking for its state does.
+        """
+        torchdata = sys.modules.get("torchdata.stateful_dataloader")
+        if torchdata is not None and isinstance(self._source, torchdata.StatefulDataLoader):
+            self._source.state_dict()
+        if not self._is_exhausted:
+            iter(self._source)
+
+
+def _going_on(loader: Any) -> Iterator[Any]:
+    """Go on with a loader of torchdata's nodes.
+
+    It reads a batch when it is asked for its iterator, which must draw the numbers of its turn, so that is done with
+    the first batch; and where nothing is left of the epoch it must not begin the next one.
+    """
+    restarts, loader.restart_on_stop_iteration = loader.restart_on_stop_iteration, False
+    iterator = iter(loader)
+    loader.restart_on_stop_iteration = restarts
+    yield from iterator
+
+
+def _stateless_message(loader: object, where: str) -> str:
+    rule = "one with a state to resume inside an epoch"
+    return must_be("train loader", rule, loader, where, _ACTION)

@@ -1,0 +1,76 @@
+"""What `training_step` returns: the loss, and what is left of it once the graph is let go."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import Tensor, nn
+
+from camshaft.hooks_core.messages import must_be
+from camshaft.hooks_core.transfer import rebuild_dict
+
+
+def loss_of(outputs: Any, module: nn.Module) -> Tensor | None:
+    """The loss in what `training_step` returned, or None if it returned None.
+
+    Raises:
+        TypeError: If it is no tensor, no dictionary with a tensor as 'loss', and not None.
+    """
+    if outputs is None or isinstance(outputs, Tensor):
+        return outputs
+    loss = outputs.get("loss") if isinstance(outputs, dict) else None
+    if isinstance(loss, Tensor):
+        return loss
+    got = f"a dictionary with {sorted(map(str, outputs))}" if isinstance(outputs, dict) else repr(outputs)
+    raise TypeError(
+        f"`training_step` must return a tensor, a dictionary with a tensor as 'loss', or None, but got {got} "
+        f"({type(outputs).__name__}) in {type(module).__qualname__}. Return the loss."
+    )
+
+
+def without_graph(outputs: Any) -> Any:
+    """What `on_train_batch_end` gets of a step: a dictionary with the loss, which no longer holds the graph."""
+    if isinstance(outputs, Tensor):
+        return {"loss": outputs.detach()}
+    if isinstance(outputs, dict) and isinstance(outputs.get("loss"), Tensor):
+        return {**outputs, "loss": outputs["loss"].detach()}
+    return outputs
+
+
+def carry_hiddens(outputs: Any, hiddens: Any, module: nn.Module) -> tuple[Any, Any]:
+    """Detach the hidden state that the next split begins with.
+
+    Args:
+        outputs: What `training_step` returned for a split.
+        hiddens: The hidden state that it was given; a step that returned None leaves it as it was.
+        module: The module, for errors.
+
+    Returns:
+        The outputs with the detached hidden state in them, and that hidden state.
+
+    Raises:
+        TypeError: If there is no hidden state in the outputs.
+    """
+    if outputs is None:
+        return None, hiddens
+    if not isinstance(outputs, dict) or "hiddens" not in outputs:
+        rule = "a dictionary with 'hiddens', the state that the next split begins with, or None"
+        where = f"{type(module).__qualname__}.training_step"
+        got = sorted(map(str, outputs)) if isinstance(outputs, dict) else outputs
+        action = 'Return {"loss": loss, "hiddens": hiddens}.'
+        raise TypeError(must_be("return value", f"{rule}, if batches are split along time", got, where, action))
+    hiddens = outputs["hiddens"]
+    hiddens = hiddens.detach() if isinstance(hiddens, Tensor) else detached(hiddens)
+    return {**outputs, "hiddens": hiddens}, hiddens
+
+
+def detached(value: Any) -> Any:
+    """The same value without its graph: whatever can be detached in lists, tuples and dictionaries of any nesting."""
+    if isinstance(value, Tensor) or hasattr(value, "detach"):
+        return value.detach()
+    if isinstance(value, dict):
+        return rebuild_dict(value, {key: detached(item) for key, item in value.items()})
+    if isinstance(value, (list, tuple)):
+        items = [detached(item) for item in value]
+        return type(value)(*items) if hasattr(value, "_fields") else type(value)(items)
+    return value

@@ -1,0 +1,43 @@
+"""Letting one optimizer's parameters alone require gradients."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from torch import Tensor
+from torch.optim import Optimizer
+
+
+class OptimizerToggle:
+    """Freezes the parameters of the other optimizers while one is at work, so that no graph is built to them.
+
+    Parameters that the working optimizer has as well keep requiring gradients, and so do those of no optimizer. What
+    was frozen by its owner stays frozen.
+
+    Args:
+        optimizers: All optimizers.
+    """
+
+    def __init__(self, optimizers: Sequence[Optimizer]) -> None:
+        self._optimizers = list(optimizers)
+        self._frozen: list[Tensor] = []
+
+    def toggle(self, optimizer: Optimizer) -> None:
+        """Freeze what belongs to other optimizers only. If another one was at work, its turn is over."""
+        self.untoggle()
+        own = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
+        frozen = self._frozen
+        for other in self._optimizers:
+            if other is optimizer:
+                continue
+            for group in other.param_groups:
+                for parameter in group["params"]:
+                    if parameter.requires_grad and id(parameter) not in own:
+                        parameter.requires_grad = False
+                        frozen.append(parameter)
+
+    def untoggle(self) -> None:
+        """Let require gradients again whatever `toggle` froze."""
+        for parameter in self._frozen:
+            parameter.requires_grad = True
+        self._frozen.clear()

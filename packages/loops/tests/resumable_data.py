@@ -1,0 +1,216 @@
+"""Training data of every kind that can go on inside an epoch; what it gives depends on random numbers drawn on the way."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import torch
+from bare_parts import NUM_FEATURES
+from torch import Tensor
+from torch.utils.data import DataLoader, Dataset, IterableDataset, RandomSampler, Sampler, WeightedRandomSampler
+
+from camshaft.loops import CombinedLoader
+
+Sample = tuple[Tensor, Tensor]
+
+
+def sample(index: int) -> Sample:
+    """The sample of an index, with noise from every generator."""
+    x = torch.linspace(-1, 1, NUM_FEATURES) * (index + 1) / 10
+    x = x + torch.randn(NUM_FEATURES) / 10 + random.random() / 10 + float(np.random.rand()) / 10
+    return x, x.sum().reshape(1)
+
+
+class Noisy(Dataset[Sample]):
+    def __init__(self, length: int) -> None:
+        self.length = length
+
+    def __len__(self) -> int:
+        return self.length
+
+    def __getitem__(self, index: int) -> Sample:
+        return sample(index)
+
+
+class Counting(Noisy):
+    """A dataset with a memory: how often it was asked, over all epochs."""
+
+    num_asked = 0
+
+    def __getitem__(self, index: int) -> Sample:
+        self.num_asked += 1
+        x, y = sample(index)
+        return x + self.num_asked / 100, y
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"num_asked": self.num_asked}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.num_asked = state["num_asked"]
+
+
+class NoisyStream(IterableDataset[Sample]):
+    """A stream that knows where it is, and shuffles by its own epoch number."""
+
+    def __init__(self, length: int) -> None:
+        self.length = length
+        self.epoch = 0
+        self.position = 0
+
+    def __iter__(self) -> Iterator[Sample]:
+        order = torch.randperm(self.length, generator=torch.Generator().manual_seed(self.epoch)).tolist()
+        while self.position < self.length:
+            self.position += 1
+            yield sample(order[self.position - 1])
+        self.epoch, self.position = self.epoch + 1, 0
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"epoch": self.epoch, "position": self.position}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.epoch, self.position = state["epoch"], state["position"]
+
+
+class PlainStream(IterableDataset[Sample]):
+    """A stream without state and without random numbers."""
+
+    def __init__(self, length: int) -> None:
+        self.length = length
+
+    def __iter__(self) -> Iterator[Sample]:
+        for index in range(self.length):
+            x = torch.linspace(-1, 1, NUM_FEATURES) * (index + 1) / 10
+            yield x, x.sum().reshape(1)
+
+
+class Walk(Sampler[int]):
+    """A sampler with a state of its own, which goes on from epoch to epoch."""
+
+    def __init__(self, length: int) -> None:
+        self.length = length
+        self.at = 0
+        self.num_given = 0
+
+    def __len__(self) -> int:
+        return self.length
+
+    def __iter__(self) -> Iterator[int]:
+        while self.num_given < self.length:
+            self.at = (self.at * 5 + 3) % self.length
+            self.num_given += 1
+            yield self.at
+        self.num_given = 0
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"at": self.at, "num_given": self.num_given}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.at, self.num_given = state["at"], state["num_given"]
+
+
+class Own:
+    """A loader of the user's own with a state; it has a length or not."""
+
+    def __init__(self, num_batches: int) -> None:
+        self.num_batches = num_batches
+        self.position = 0
+
+    def __iter__(self) -> Iterator[Sample]:
+        while self.position < self.num_batches:
+            self.position += 1
+            x, y = sample(self.position)
+            yield x[None], y[None]
+        self.position = 0
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"position": self.position}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.position = state["position"]
+
+
+class OwnSized(Own):
+    def __len__(self) -> int:
+        return self.num_batches
+
+
+class Stateless:
+    """A loader without state, whose batches depend on nothing."""
+
+    def __init__(self, num_batches: int) -> None:
+        self.num_batches = num_batches
+
+    def __iter__(self) -> Iterator[Sample]:
+        for number in range(self.num_batches):
+            x = torch.full((1, NUM_FEATURES), number / 10)
+            yield x, x.sum(1, keepdim=True)
+
+
+def make_data(kind: str, length: int, seed: int) -> Any:
+    """A loader of a kind over some samples; `seed` is that of generators which the loader owns."""
+    generator = torch.Generator().manual_seed(seed)
+    match kind:
+        case "shuffled":
+            return DataLoader(Noisy(length), batch_size=2, shuffle=True)
+        case "own generator":
+            return DataLoader(Noisy(length), batch_size=2, shuffle=True, generator=generator, drop_last=True)
+        case "weighted":
+            weights = torch.arange(1, length + 1).tolist()
+            return DataLoader(Noisy(length), batch_size=2, sampler=WeightedRandomSampler(weights, length))
+        case "replacement":
+            sampler = RandomSampler(Noisy(length), replacement=True, num_samples=length, generator=generator)
+            return DataLoader(Noisy(length), batch_size=2, sampler=sampler)
+        case "single samples":
+            return DataLoader(Noisy(length), batch_size=None, shuffle=True)
+        case "stateful sampler":
+            return DataLoader(Noisy(length), batch_size=2, sampler=Walk(length))
+        case "stateful dataset":
+            return DataLoader(Counting(length), batch_size=2, shuffle=True)
+        case "stream":
+            return DataLoader(NoisyStream(length), batch_size=2)
+        case "torchdata loader":
+            from torchdata.stateful_dataloader import StatefulDataLoader
+
+            return StatefulDataLoader(Noisy(length), batch_size=2, shuffle=True)
+        case "torchdata nodes":
+            from torchdata.nodes import Batcher, IterableWrapper, Loader, Mapper
+
+            def collated(samples: list[Sample]) -> Sample:
+                xs, ys = zip(*samples, strict=True)
+                return torch.stack(xs), torch.stack(ys)
+
+            node = Batcher(Mapper(IterableWrapper(range(length)), sample), batch_size=2, drop_last=False)
+            return Loader(Mapper(node, collated))
+        case "own":
+            return Own(length)
+        case "own sized":
+            return OwnSized(length)
+        case "plain stream":
+            return DataLoader(PlainStream(length), batch_size=2)
+        case "stateless":
+            return Stateless(length)
+        case "combined":
+            short = DataLoader(Noisy(max(2, length - 3)), batch_size=2, shuffle=True, generator=generator)
+            return CombinedLoader([DataLoader(Noisy(length), batch_size=2, shuffle=True), [short]])
+        case "combined max":
+            loaders = {"a": Own(length), "b": DataLoader(NoisyStream(length), batch_size=2)}
+            return CombinedLoader(loaders, "max_size")
+        case "workers":
+            return DataLoader(Noisy(length), batch_size=2, shuffle=True, num_workers=2)
+        case "stream workers":
+            return DataLoader(NoisyStream(length), batch_size=2, num_workers=1)
+        case "persistent workers":
+            return DataLoader(Counting(length), batch_size=1, shuffle=True, num_workers=2, persistent_workers=True)
+    raise LookupError(kind)
+
+
+KINDS = (
+    *("shuffled", "own generator", "weighted", "replacement", "single samples", "stateful sampler"),
+    *("stateful dataset", "stream", "torchdata loader", "torchdata nodes", "own", "own sized", "combined"),
+    "combined max",
+)
+FAST_FORWARDED = ("plain stream", "stateless")
+WITH_WORKERS = ("workers", "stream workers", "persistent workers")

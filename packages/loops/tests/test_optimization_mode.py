@@ -1,0 +1,177 @@
+"""Which mode a module gets, what is refused before anything runs, and what going on inside an epoch needs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import attrs
+import pytest
+import torch
+from bare_parts import (
+    BareStrategy,
+    BareTrainer,
+    Net,
+    Sized,
+    adam,
+    hooked,
+    make_batches,
+    same_bits,
+    seeded,
+    sgd,
+    weights,
+)
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from sequence_parts import Plan, Recurrent, fit, make_sequences, plans
+
+from camshaft.loops import FitLimits, Run
+from camshaft.loops.optimization_mode import choose_mode
+from camshaft.loops.optimizers import read_configuration
+from camshaft.loops.progress import FitProgress
+
+pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
+
+
+def two(module: Net) -> Any:
+    return [sgd(module), adam(module)]
+
+
+def test_several_optimizers_need_to_be_told_apart() -> None:
+    message = "`number of optimizers` must be 1 under automatic optimization, unless `training_step` names"
+    with pytest.raises(ValueError, match=message) as caught:
+        BareTrainer(Net(two), max_epochs=1).fit(Sized(make_batches(1)))
+    for way_out in ("Take `optimizer_idx` in `training_step`", "set `automatic_optimization = False`"):
+        assert way_out in str(caught.value)
+
+
+class ByHand(Net):
+    automatic_optimization = False
+
+    def training_step(self, batch: Any, batch_idx: int, optimizer_idx: Any = "default") -> None:
+        self.given = optimizer_idx
+
+
+def test_a_step_that_optimizes_by_hand_runs_once_for_all_optimizers() -> None:
+    message = "`training_step` must be one without `optimizer_idx` under manual optimization"
+    with pytest.raises(ValueError, match=message):
+        BareTrainer(ByHand(two), max_epochs=1).fit(Sized(make_batches(1)))
+    net = ByHand()
+    BareTrainer(net, max_epochs=1).fit(Sized(make_batches(1)))
+    assert net.given == "default"
+
+
+def test_frequencies_are_refused_where_the_module_steps_by_itself() -> None:
+    net = Net(lambda module: [{"optimizer": optimizer, "frequency": 2} for optimizer in two(module)])
+    object.__setattr__(net, "automatic_optimization", False)
+    message = r"`frequency` must be None under manual optimization, but got \[2, 2\]"
+    with pytest.raises(ValueError, match=message):
+        BareTrainer(net, max_epochs=1).fit(Sized(make_batches(1)))
+
+
+def test_a_fit_that_counts_no_update_needs_a_number_of_epochs() -> None:
+    message = "`max_epochs` must be set if there is no optimizer, since no update will ever be counted"
+    with pytest.raises(ValueError, match=message):
+        BareTrainer(Net(lambda module: None), max_steps=3).fit(Sized(make_batches(1)))
+
+
+def mode_of(module: Any, **arguments: Any) -> Any:
+    run = Run(verb="fit", module=module, strategy=BareStrategy(), trainer=None)
+    run.resolve_hooks(("training_step",))
+    keywords = {
+        "accumulate_grad_batches": 1, "gradient_clip_val": None, "gradient_clip_algorithm": "norm", **arguments,
+    }  # fmt: skip
+    optimization = read_configuration(module.configure_optimizers())
+    return choose_mode(run, optimization, FitProgress(), FitLimits(max_epochs=1), **keywords)
+
+
+def test_gradients_belong_in_a_checkpoint_where_they_wait_and_wherever_the_module_sees_to_them() -> None:
+    module, seen = seeded(Recurrent, Plan(num_optimizers=2)), []
+    mode = mode_of(module, accumulate_grad_batches=2)
+    mode.num_batches = 3
+    mode.start_epoch()
+    for batch_idx, batch in enumerate(make_sequences(Plan())):
+        mode.run_batch(batch, batch_idx, batch_idx == 2)
+        seen.append((mode.holds_gradients, mode.keeps_gradients))
+    assert seen == [(True, True), (False, False), (False, False)]
+    mode.run_batch(batch, 0, False)
+    mode.start_epoch()
+    assert not mode.holds_gradients
+    by_hand = mode_of(ByHand())
+    assert (by_hand.holds_gradients, by_hand.keeps_gradients) == (False, True)
+
+
+@pytest.mark.parametrize("automatic", [True, False])
+def test_the_state_of_another_kind_of_optimization_is_refused(automatic: bool) -> None:
+    automatically, by_hand = mode_of(Net()), mode_of(ByHand())
+    one, other = (automatically, by_hand) if automatic else (by_hand, automatically)
+    message = f"`optimization` must be that of {'automatic' if automatic else 'manual'} optimization"
+    with pytest.raises(ValueError, match=message):
+        one.load_state_dict(other.state_dict())
+    one.load_state_dict(one.state_dict())
+    two_of_them = mode_of(seeded(Recurrent, Plan(num_optimizers=2)))
+    with pytest.raises(ValueError, match="`optimization` must be that of"):
+        one.load_state_dict(two_of_them.state_dict())
+
+
+def test_a_mode_holds_plain_values_only() -> None:
+    mode = mode_of(seeded(Recurrent, Plan(num_optimizers=2)), accumulate_grad_batches=2)
+    state = mode.state_dict()
+    plain = {"window": dict, "updates": list}
+    assert {key: type(value) for key, value in state.items()} == plain
+    values = [*state["window"].values(), *(value for update in state["updates"] for value in update.values())]
+    assert all(type(value) in (int, bool) for value in values)
+
+
+@settings(max_examples=100, deadline=None)
+@given(plans(max_steps=-1, kind="sized"), st.data())
+def test_going_on_after_any_batch_gives_the_same_weights(plan: Plan, data: st.DataObject) -> None:
+    """Optimizers, weights and waiting gradients go over as they are, everything else as the mode's state."""
+    plan = attrs.evolve(plan, num_epochs=1)
+    stop_after = data.draw(st.integers(1, len(plan.lengths)))
+    value, algorithm = plan.clip or (None, "norm")
+    arguments = {
+        "accumulate_grad_batches": plan.accumulate,
+        "gradient_clip_val": value,
+        "gradient_clip_algorithm": algorithm,
+        "truncated_bptt_steps": plan.split_size,
+    }
+    module, whole = seeded(Recurrent, plan), seeded(Recurrent, plan)
+    fit(whole, attrs.evolve(plan, overrides=frozenset()))
+    optimization = module.configure_optimizers()
+    object.__setattr__(module, "configure_optimizers", lambda: optimization)
+    batches = list(enumerate(make_sequences(plan)))
+    modes = [mode_of(module, **arguments, zero_grad=plan.zero_grad)]
+    modes[0].num_batches = len(batches)
+    modes[0].start_epoch()
+    for batch_idx, batch in batches[:stop_after]:
+        modes[0].run_batch(batch, batch_idx, batch_idx == len(batches) - 1)
+    gradients = [parameter.grad for parameter in module.parameters()] if modes[0].keeps_gradients else None
+    modes[0].close()
+    modes.append(mode_of(module, **arguments, zero_grad=plan.zero_grad))
+    module.zero_grad()
+    if gradients is not None:
+        for parameter, gradient in zip(module.parameters(), gradients, strict=True):
+            parameter.grad = gradient
+    modes[1].num_batches = len(batches)
+    modes[1].load_state_dict(modes[0].state_dict())
+    for batch_idx, batch in batches[stop_after:]:
+        modes[1].run_batch(batch, batch_idx, batch_idx == len(batches) - 1)
+    assert same_bits(weights(module), weights(whole))
+
+
+@settings(max_examples=40, deadline=None)
+@given(plans(max_steps=-1, kind="sized"), st.data())
+def test_a_fit_resumed_from_a_checkpoint_after_any_batch_gives_the_same_weights(
+    plan: Plan, data: st.DataObject
+) -> None:
+    save_at = data.draw(st.integers(0, plan.num_epochs * len(plan.lengths) - 1))
+
+    def save(trainer: Any, *_: Any) -> None:
+        if trainer.progress.earlier_batches.started + trainer.progress.batches.started == save_at + 1:
+            trainer.save_checkpoint("saved")
+
+    module, resumed = seeded(Recurrent, plan), seeded(Recurrent, plan, seed=5)
+    saving = fit(module, plan, callbacks=[hooked(on_train_batch_end=save)])
+    torch.manual_seed(9)
+    fit(resumed, plan, stateless_loaders="fast_forward", checkpoint=saving.load("saved"))
+    assert same_bits(weights(resumed), weights(module))

@@ -1,0 +1,217 @@
+"""Going on from any save point inside an epoch gives the same bits, hooks and random numbers as not stopping."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import attrs
+import numpy as np
+import pytest
+import torch
+from bare_parts import BareTrainer, Net, adam, same_bits, seeded, sgd, weights
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from resumable_data import FAST_FORWARDED, KINDS, WITH_WORKERS, Noisy, Stateless, make_data
+from test_resume import SCHEDULERS, same_values, without_time
+from torch.utils.data import DataLoader
+
+from camshaft.hooks_core import Callback
+from camshaft.hooks_core.check import check
+from camshaft.hooks_core.trace import Trace
+
+pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
+
+
+@attrs.frozen(kw_only=True)
+class Training:
+    """What a process is started with."""
+
+    kind: str = "shuffled"
+    num_samples: int = 7
+    num_epochs: int = 2
+    accumulate: int = 1
+    optimizer: str = "adam"
+    scheduler: str | None = "step"
+    limit: int | float = 1.0
+    val_check_interval: int | float = 1.0
+    across_epochs: bool = False
+    overridden: bool = False
+    none_at: int | None = None
+    zero_grad: str = "before_backward"
+    max_steps: int = -1
+
+
+def trainings(kinds: Any) -> st.SearchStrategy[Training]:
+    return st.builds(
+        Training,
+        kind=st.sampled_from(kinds),
+        num_samples=st.integers(2, 9),
+        num_epochs=st.integers(1, 3),
+        accumulate=st.integers(1, 3),
+        optimizer=st.sampled_from(["sgd", "adam"]),
+        scheduler=st.none() | st.sampled_from(sorted(SCHEDULERS)),
+        limit=st.sampled_from([1.0, 1.0, 1, 2, 3]),
+        val_check_interval=st.sampled_from([1.0, 1]) | st.integers(1, 4).map(lambda number: -number),
+        overridden=st.booleans(),
+        none_at=st.none() | st.integers(0, 3),
+    )
+
+
+class Remembering(Callback):
+    """Draws numbers, remembers them, and saves after every batch it is told to."""
+
+    def __init__(self, saves: bool) -> None:
+        self.saves = saves
+        self.drawn: list[float] = []
+
+    def on_train_batch_start(self, trainer: Any, module: Any, batch: Any, batch_idx: int) -> None:
+        self.drawn.append(random.random() + float(torch.rand(())) + float(np.random.rand()))
+
+    def on_train_batch_end(self, trainer: Any, module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
+        if self.saves:
+            trainer.save_checkpoint(f"batch {trainer.progress.total_batches + 1}")  # the counter follows this hook
+
+    def on_validation_batch_end(
+        self, trainer: Any, module: Any, outputs: Any, batch: Any, batch_idx: int, dataloader_idx: int
+    ) -> None:
+        self.drawn.append(float(torch.rand(())))
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"drawn": list(self.drawn)}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        self.drawn = list(state_dict["drawn"])
+
+
+class Summing(Net):
+    """Trains on whatever structure the batches of a combined loader have."""
+
+    none_at: int | None = None
+
+    def training_step(self, batch: Any, batch_idx: int) -> Any:
+        if batch_idx == self.none_at:
+            return None
+        return sum(self.loss(part) for part in parts(batch))
+
+
+def parts(batch: Any) -> list[Any]:
+    """The batches in a batch."""
+    if isinstance(batch, dict):
+        batch = list(batch.values())
+    if batch is None or isinstance(batch[0], torch.Tensor):
+        return [] if batch is None else [batch]
+    return [part for item in batch for part in parts(item)]
+
+
+class Process:
+    """Everything that a new process makes anew; it is seeded by its number."""
+
+    def __init__(self, training: Training, seed: int, saves: bool = True) -> None:
+        torch.manual_seed(seed)
+        random.seed(seed)
+        np.random.seed(seed)
+
+        def configure(module: Any) -> Any:
+            optimizer = (sgd if training.optimizer == "sgd" else adam)(module)
+            if training.scheduler is None:
+                return optimizer
+            scheduler = SCHEDULERS[training.scheduler](optimizer)
+            return {"optimizer": optimizer, "lr_scheduler": {"scheduler": scheduler, "interval": "step"}}
+
+        self.module, self.callback, self.trace = Summing(configure, dropout=0.4), Remembering(saves), Trace()
+        self.module.none_at = training.none_at
+        if training.overridden:
+            self.module.optimizer_step = lambda epoch, batch_idx, optimizer, closure: optimizer.step(closure)
+        self.trace.record(self.callback, "callback")
+        self.trace.record(self.module, "module")
+        self.loader = make_data(training.kind, training.num_samples, seed)
+        self.val_loader = DataLoader(Noisy(3), batch_size=2, shuffle=True)
+        interval = training.val_check_interval
+        across_epochs = isinstance(interval, int) and interval < 0
+        self.trainer = BareTrainer(
+            self.module,
+            callbacks=[self.callback],
+            max_epochs=training.num_epochs,
+            max_steps=training.max_steps,
+            accumulate_grad_batches=training.accumulate,
+            limit_train_batches=training.limit,
+            val_check_interval=abs(interval),
+            check_val_every_n_epoch=None if across_epochs else 1,
+            stateless_loaders="fast_forward" if training.kind in FAST_FORWARDED else "refuse",
+            zero_grad=training.zero_grad,
+            num_sanity_val_steps=1,
+        )
+        self.zero_grad = training.zero_grad
+
+    def fit(self, checkpoint: dict[str, Any] | None = None) -> Process:
+        self.trainer.fit(self.loader, self.val_loader, checkpoint)
+        check(self.trace, "fit", zero_grad=self.zero_grad)
+        return self
+
+    def calls_of_batches(self) -> list[str]:
+        """The calls from the first training batch on."""
+        lines = [f"{event} {event.arguments}".rstrip() for event in self.trace]
+        starts = [idx for idx, line in enumerate(lines) if line.startswith("enter on_train_batch_start")]
+        return lines[starts[0] :] if starts else []
+
+
+def assert_same_end(one: Process, other: Process) -> None:
+    assert same_bits(weights(one.module), weights(other.module))
+    assert one.callback.drawn == other.callback.drawn
+    assert one.trainer.progress.earlier_batches == other.trainer.progress.earlier_batches
+    assert one.trainer.progress.epochs == other.trainer.progress.epochs
+    assert one.trainer.global_step == other.trainer.global_step
+
+
+def check_every_resume(training: Training, whole: Process, points: list[int]) -> None:
+    """Go on from one checkpoint after the other, each made by the run that went on from the one before."""
+    checkpoint, earlier = None, whole
+    for seed, point in enumerate(points, 1):
+        checkpoint = earlier.trainer.load(f"batch {point}")
+        earlier = Process(training, seed=100 * seed).fit(checkpoint)
+        assert_same_end(earlier, whole)
+        calls, expected = earlier.calls_of_batches(), whole.calls_of_batches()
+        assert len(calls) < len(expected) and calls == expected[len(expected) - len(calls) :]
+        for path in earlier.trainer.files:
+            assert same_values(without_time(earlier.trainer.load(path)), without_time(whole.trainer.load(path))), path
+
+
+def run_whole(training: Training) -> Process | None:
+    """The run that is never stopped; None if the drawn limits contradict each other."""
+    try:
+        silent = Process(training, seed=0, saves=False).fit()
+    except (ValueError, RuntimeError) as error:  # the second: a stream that is cut short goes on, and is empty then
+        words = ("val_check_interval", "must give batches in every epoch", "it ended early")
+        assert any(word in str(error) for word in words)
+        return None
+    whole = Process(training, seed=0).fit()
+    assert_same_end(whole, silent)  # saving changes nothing
+    return whole
+
+
+@settings(max_examples=120, deadline=None)
+@given(trainings(KINDS), st.data())
+def test_going_on_from_any_batch_is_exact(training: Training, data: st.DataObject) -> None:
+    whole = run_whole(training)
+    if whole is None or not whole.trainer.files:
+        return
+    number = whole.trainer.progress.total_batches
+    points = data.draw(st.lists(st.integers(1, number), min_size=1, max_size=3, unique=True).map(sorted), "stops")
+    check_every_resume(training, whole, points)
+
+
+@settings(max_examples=20, deadline=None)
+@given(trainings(FAST_FORWARDED), st.data())
+def test_a_loader_without_state_is_fast_forwarded_if_that_is_wished(training: Training, data: st.DataObject) -> None:
+    whole = run_whole(training)
+    if whole is not None:
+        check_every_resume(training, whole, [data.draw(st.integers(1, whole.trainer.progress.total_batches), "stop")])
+
+
+@pytest.mark.parametrize("kind", WITH_WORKERS)
+@pytest.mark.parametrize("point", [1, 5, 9, 12])
+def test_going_on_with_worker_processes_is_exact(kind: str, point: int) -> None:
+    training = Training(kind=kind, num_samples=9 if kind == "persistent workers" else 16, num_epochs=2)
+    whole = Process(training, seed=0).fit()
+    check_every_resume(training, whole, [point])

@@ -1,0 +1,58 @@
+"""What is left of a step once its graph is let go."""
+
+from __future__ import annotations
+
+from collections import OrderedDict, namedtuple
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from camshaft.loops.step_outputs import carry_hiddens, detached, loss_of, without_graph
+
+State = namedtuple("State", "hidden cell")
+
+
+def graph() -> torch.Tensor:
+    return torch.ones(2, requires_grad=True) * 2
+
+
+def test_whatever_can_be_detached_is_in_any_nesting_and_the_rest_stays() -> None:
+    class Own:
+        def detach(self) -> str:
+            return "detached"
+
+    state = OrderedDict(a=[graph(), (State(graph(), graph()), "text")], b=Own(), c=None)
+    result = detached(state)
+    assert type(result) is OrderedDict
+    assert result["b"] == "detached" and result["c"] is None
+    (one, (pair, text)) = result["a"]
+    assert type(pair) is State and text == "text"
+    assert not any(tensor.requires_grad for tensor in (one, pair.hidden, pair.cell))
+    assert state["a"][0].requires_grad
+
+
+def test_the_hidden_state_is_carried_detached_and_the_outputs_hold_it_so() -> None:
+    outputs = {"loss": graph(), "hiddens": (graph(), graph())}
+    given, hiddens = carry_hiddens(outputs, "earlier", nn.Identity())
+    assert given["hiddens"] is hiddens and not any(tensor.requires_grad for tensor in hiddens)
+    assert given["loss"] is outputs["loss"]
+    assert carry_hiddens(None, "earlier", nn.Identity()) == (None, "earlier")
+    assert carry_hiddens({"hiddens": None}, "earlier", nn.Identity()) == ({"hiddens": None}, None)
+
+
+@pytest.mark.parametrize("outputs", [torch.ones(()), {"loss": torch.ones(())}, "text"])
+def test_outputs_without_a_hidden_state_are_an_error(outputs: Any) -> None:
+    message = r"`return value` must be a dictionary with 'hiddens', .* in Identity\.training_step\. Return {\"loss\""
+    with pytest.raises(TypeError, match=message):
+        carry_hiddens(outputs, None, nn.Identity())
+
+
+def test_the_loss_is_found_and_let_go() -> None:
+    loss = graph()
+    assert loss_of(loss, nn.Identity()) is loss and loss_of({"loss": loss}, nn.Identity()) is loss
+    assert loss_of(None, nn.Identity()) is None
+    assert not without_graph(loss)["loss"].requires_grad
+    assert without_graph({"loss": loss, "extra": 1})["extra"] == 1
+    assert without_graph(None) is None

@@ -1,0 +1,68 @@
+"""Writing rows of values to loggers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Protocol
+
+from camshaft.hooks_core.protocols import Logger
+from camshaft.trainer.metric_values import Value, to_floats
+from camshaft.trainer.stage_log import StepRow
+
+
+class Progress(Protocol):
+    """Where training is, read when something is sent to loggers.
+
+    Attributes:
+        current_epoch: Index of the training epoch.
+        global_step: Number of optimizer updates so far.
+    """
+
+    @property
+    def current_epoch(self) -> int: ...
+
+    @property
+    def global_step(self) -> int: ...
+
+
+class LoggerRows:
+    """Writes rows to loggers, each with the step that it belongs to.
+
+    Args:
+        loggers: Where rows are written; empty on every process but the one that writes.
+        progress: Where training is.
+    """
+
+    def __init__(self, loggers: Sequence[Logger], progress: Progress) -> None:
+        self.loggers = loggers
+        self._progress = progress
+
+    def write(self, values: Mapping[str, Value], *, in_training: bool) -> None:
+        """Write values of training or of an epoch, in one transfer: with the epoch, for the latest update's index.
+
+        A value that the module logs as "step" takes the place of that index.
+        """
+        if not values:
+            return
+        metrics = dict(zip(values, to_floats(list(values.values())), strict=True))
+        if "step" in metrics:
+            step = int(metrics.pop("step"))
+        else:
+            metrics.setdefault("epoch", self._progress.current_epoch)
+            # within training, an update's index; outside of it, the number of updates so far
+            step = max(self._progress.global_step - in_training, 0)
+        for logger in self.loggers:
+            logger.log_metrics(metrics, step)
+
+    def write_steps(self, rows: Sequence[StepRow]) -> None:
+        """Write what evaluation batches logged for themselves, in one transfer; the step counts these batches."""
+        numbers = iter(to_floats([value for row in rows for value in row.values.values()]))
+        for row in rows:
+            metrics = {name: next(numbers) for name in row.values}
+            for logger in self.loggers:
+                logger.log_metrics(metrics, row.step)
+
+    def save(self) -> None:
+        """Let loggers write what they hold back."""
+        for logger in self.loggers:
+            logger.save()
