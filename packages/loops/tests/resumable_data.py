@@ -1,4 +1,4 @@
-"""Training data of every kind that can go on inside an epoch; what it gives depends on random numbers drawn on the way."""
+"""Training data of every kind that can go on inside an epoch, made of random numbers that are drawn on the way."""
 
 from __future__ import annotations
 

@@ -148,10 +148,14 @@ def test_samplers_are_told_the_epoch() -> None:
 
 
 def test_what_is_no_loader_is_refused() -> None:
-    for stage, given in (("train", (3, None)), ("validate", (Sized([]), 3)), ("validate", (Sized([]), [Sized([]), 3]))):
+    for stage, loaders in (
+        ("train", (3, None)),
+        ("validate", (Sized([]), 3)),
+        ("validate", (Sized([]), [Sized([]), 3])),
+    ):
         message = rf"`{stage} loaders` must be a loader .* or a list, tuple or dictionary of loaders, but got 3 \(int\)"
         with pytest.raises(TypeError, match=message):
-            BareTrainer(Net(), max_epochs=1).fit(*given)
+            BareTrainer(Net(), max_epochs=1).fit(*loaders)
     with pytest.raises(TypeError, match="but got 3"):
         BareTrainer(Net(), max_epochs=1).fit([Sized([]), 3])
 

@@ -8,7 +8,7 @@ import pytest
 from bare_parts import BareTrainer, Net, Sized, adam, hooked, make_batches, same_bits, seeded, weights
 
 from camshaft.hooks_core import HookFaultError
-from camshaft.loops import FitLoop
+from camshaft.loops import CombinedLoader, FitLoop
 
 
 @pytest.mark.parametrize(
@@ -24,7 +24,7 @@ from camshaft.loops import FitLoop
             ValueError,
             "must be at least 0 or None, but got nan",
         ),
-        ({"gradient_clip_algorithm": "l1"}, ValueError, "`gradient_clip_algorithm` must be 'norm', 'value' or None"),
+        ({"gradient_clip_algorithm": "l1"}, ValueError, "`gradient_clip_algorithm` must be 'norm' or 'value'"),
     ],
 )
 def test_impossible_arguments_are_refused(arguments: dict[str, Any], error: type[Exception], message: str) -> None:
@@ -60,13 +60,44 @@ def test_a_missing_training_loader_is_an_error() -> None:
         BareTrainer(Net(), max_epochs=1).fit()
 
 
-def test_several_training_loaders_are_refused() -> None:
-    with pytest.raises(NotImplementedError, match=r"`train loader` must be a single one, but got 2 \(int\) in fit"):
-        BareTrainer(Net(), max_epochs=1).fit([Sized([]), Sized([])])
+class Nested(Net):
+    """Remembers the targets of the batches of several loaders."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen: list[Any] = []
+
+    def training_step(self, batch: Any, batch_idx: int) -> Any:
+        self.seen.append([None if part is None else part[1][0].item() for part in batch.values()])
+        return sum(self.loss(part) for part in batch.values() if part is not None)
 
 
-def test_a_list_with_one_training_loader_is_that_loader() -> None:
-    assert BareTrainer(Net(), max_epochs=1).fit([Sized(make_batches(2))], Sized([])).global_step == 2
+@pytest.mark.parametrize(
+    ("mode", "expected"),
+    [
+        (None, [["a0", "b0"], ["a1", "b1"], ["a0", "b2"]]),
+        ("max_size", [["a0", "b0"], ["a1", "b1"], [None, "b2"]]),
+        ("min_size", [["a0", "b0"], ["a1", "b1"]]),
+    ],
+)
+def test_several_training_loaders_are_combined(mode: Any, expected: list[list[Any]]) -> None:
+    module, a, b = seeded(Nested), make_batches(2, seed=1), make_batches(3, seed=2)
+    names = {
+        batch[1][0].item(): f"{name}{idx}" for name, part in (("a", a), ("b", b)) for idx, batch in enumerate(part)
+    }
+    loaders = {"a": Sized(a), "b": Sized(b)}
+    trainer = BareTrainer(module, max_epochs=2).fit(loaders if mode is None else CombinedLoader(loaders, mode))
+    assert [[names.get(part) for part in step] for step in module.seen] == expected * 2
+    assert trainer.global_step == trainer.progress.total_batches == 2 * len(expected)
+
+
+def test_a_list_with_one_training_loader_gives_lists() -> None:
+    class Listed(Net):
+        def training_step(self, batch: Any, batch_idx: int) -> Any:
+            (only,) = batch
+            return self.loss(only)
+
+    assert BareTrainer(Listed(), max_epochs=1).fit([Sized(make_batches(2))], Sized([])).global_step == 2
 
 
 @pytest.mark.parametrize("missing", ["training_step", "configure_optimizers"])

@@ -6,7 +6,7 @@ from typing import Any
 
 import attrs
 import pytest
-from bare_parts import BareStrategy, hooked, make_batches, make_loader
+from bare_parts import BareStrategy, hooked, make_batches
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from overriding_parts import Data, override

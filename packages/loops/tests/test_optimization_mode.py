@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import traceback
 from typing import Any
 
 import attrs
@@ -122,6 +124,19 @@ def test_a_mode_holds_plain_values_only() -> None:
     assert all(type(value) in (int, bool) for value in values)
 
 
+def test_going_on_with_another_place_of_zeroing_still_zeroes_each_window_once() -> None:
+    [batch] = make_batches(1)
+    for place, other in itertools.permutations(("before_training_step", "before_backward", "after_optimizer_step"), 2):
+        net, calls = seeded(), []
+        object.__setattr__(net, "on_before_zero_grad", calls.append)
+        earlier, later = mode_of(net, zero_grad=place), mode_of(net, zero_grad=other)
+        earlier.start_epoch()
+        earlier.run_batch(batch, 0, False)
+        later.load_state_dict(earlier.state_dict())
+        later.run_batch(batch, 1, False)
+        assert len(calls) == 2
+
+
 @settings(max_examples=100, deadline=None)
 @given(plans(max_steps=-1, kind="sized"), st.data())
 def test_going_on_after_any_batch_gives_the_same_weights(plan: Plan, data: st.DataObject) -> None:
@@ -175,3 +190,21 @@ def test_a_fit_resumed_from_a_checkpoint_after_any_batch_gives_the_same_weights(
     torch.manual_seed(9)
     fit(resumed, plan, stateless_loaders="fast_forward", checkpoint=saving.load("saved"))
     assert same_bits(weights(resumed), weights(module))
+
+
+@pytest.mark.parametrize(
+    "plan",
+    [Plan(), Plan(accumulate=2), Plan(split_size=2), Plan(num_optimizers=2), Plan(num_optimizers=2, split_size=2)],
+    ids=["plain", "accumulation", "splits", "several optimizers", "several optimizers and splits"],
+)
+def test_six_frames_of_the_loops_lead_to_the_step(plan: Plan) -> None:
+    depths: set[int] = set()
+
+    class Deep(Recurrent):
+        def training_step(self, batch: Any, batch_idx: int, optimizer_idx: int, hiddens: Any = None) -> Any:
+            files = [frame.filename for frame in traceback.extract_stack()]
+            depths.add(sum("camshaft" in file.split("/src/")[-1] for file in files))
+            return super().training_step(batch, batch_idx, optimizer_idx, hiddens)
+
+    fit(seeded(Deep, plan), plan)
+    assert depths == {6}

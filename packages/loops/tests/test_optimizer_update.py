@@ -79,6 +79,11 @@ def test_a_window_without_a_loss_is_no_update(zero_grad: str, calls: str) -> Non
     assert calls_of(zero_grad, num_batches=1, skipped=(0,)) == calls.split()
 
 
+def test_where_an_override_had_nothing_to_apply_nothing_is_zeroed_after_it() -> None:
+    calls = calls_of("after_optimizer_step", num_batches=2, skipped=(0,), overrides=("optimizer_step",))
+    assert calls == ["step", "step", "backward", "update", "zero"]
+
+
 @pytest.mark.parametrize("zero_grad", PLACES)
 def test_an_override_still_steps_without_a_loss_but_has_nothing_to_apply(zero_grad: str) -> None:
     net, other = seeded(Called, [], skipped=(1,)), seeded(Called, [])
@@ -148,6 +153,22 @@ def test_an_optimizer_that_evaluates_the_loss_itself_gets_fresh_gradients_each_t
         BareTrainer(net, max_epochs=2, zero_grad=place).fit(Sized(make_batches(3)))
         results.append(weights(net))
     assert same_bits(*results)
+
+
+def test_no_graph_of_an_earlier_evaluation_is_alive_when_the_next_begins() -> None:
+    graphs = Graphs()
+
+    class Watching(Net):
+        def training_step(self, batch: Any, batch_idx: int) -> Any:
+            assert graphs.num_alive == 0
+            return {"loss": graphs.watched(self.loss(batch))}
+
+    net = seeded(Watching, lbfgs)
+    object.__setattr__(
+        net, "optimizer_step", lambda epoch, batch_idx, optimizer, closure: [float(closure()), closure()]
+    )
+    BareTrainer(net, max_epochs=1).fit(Sized(make_batches(2)))
+    assert graphs.num_watched == 4
 
 
 @pytest.mark.parametrize("overrides", [(), ("optimizer_step",)])

@@ -9,10 +9,10 @@ import attrs
 import numpy as np
 import pytest
 import torch
-from bare_parts import BareTrainer, Net, adam, same_bits, seeded, sgd, weights
+from bare_parts import BareTrainer, Net, Sized, adam, hooked, make_batches, same_bits, seeded, sgd, weights
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from resumable_data import FAST_FORWARDED, KINDS, WITH_WORKERS, Noisy, Stateless, make_data
+from resumable_data import FAST_FORWARDED, KINDS, WITH_WORKERS, Noisy, make_data
 from test_resume import SCHEDULERS, same_values, without_time
 from torch.utils.data import DataLoader
 
@@ -174,7 +174,10 @@ def check_every_resume(training: Training, whole: Process, points: list[int]) ->
         calls, expected = earlier.calls_of_batches(), whole.calls_of_batches()
         assert len(calls) < len(expected) and calls == expected[len(expected) - len(calls) :]
         for path in earlier.trainer.files:
-            assert same_values(without_time(earlier.trainer.load(path)), without_time(whole.trainer.load(path))), path
+            one, other = (without_time(process.trainer.load(path)) for process in (earlier, whole))
+            if training.kind in ("torchdata nodes", *FAST_FORWARDED):  # they count anew what was read before
+                del one["fit"]["batches"], other["fit"]["batches"]
+            assert same_values(one, other), path
 
 
 def run_whole(training: Training) -> Process | None:
@@ -190,7 +193,7 @@ def run_whole(training: Training) -> Process | None:
     return whole
 
 
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(trainings(KINDS), st.data())
 def test_going_on_from_any_batch_is_exact(training: Training, data: st.DataObject) -> None:
     whole = run_whole(training)
@@ -201,7 +204,7 @@ def test_going_on_from_any_batch_is_exact(training: Training, data: st.DataObjec
     check_every_resume(training, whole, points)
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=10, deadline=None)
 @given(trainings(FAST_FORWARDED), st.data())
 def test_a_loader_without_state_is_fast_forwarded_if_that_is_wished(training: Training, data: st.DataObject) -> None:
     whole = run_whole(training)
@@ -210,8 +213,65 @@ def test_a_loader_without_state_is_fast_forwarded_if_that_is_wished(training: Tr
 
 
 @pytest.mark.parametrize("kind", WITH_WORKERS)
-@pytest.mark.parametrize("point", [1, 5, 9, 12])
+@pytest.mark.parametrize("point", [3, 12])
 def test_going_on_with_worker_processes_is_exact(kind: str, point: int) -> None:
     training = Training(kind=kind, num_samples=9 if kind == "persistent workers" else 16, num_epochs=2)
     whole = Process(training, seed=0).fit()
     check_every_resume(training, whole, [point])
+
+
+def test_a_loader_without_state_is_refused_inside_an_epoch_and_taken_between_epochs() -> None:
+    def trainer(callback: Any = None) -> BareTrainer:
+        return BareTrainer(seeded(), callbacks=[] if callback is None else [callback], max_epochs=2)
+
+    first = trainer(Remembering(saves=True))
+    with pytest.warns(UserWarning, match="`train loader` must be one with a state to resume inside an epoch"):
+        first.fit(Sized(make_batches(3)))
+    message = r'`train loader` must be one with a state .* \(Sized\) in fit\. .* pass stateless_loaders="fast_forward"'
+    with pytest.raises(ValueError, match=message):
+        trainer().fit(Sized(make_batches(3)), checkpoint=first.load("batch 2"))
+    between = trainer().fit(Sized(make_batches(3)), checkpoint=first.load("batch 3"))
+    assert same_bits(weights(between.module), weights(first.module))
+
+
+def test_another_number_of_batches_is_refused_inside_an_epoch() -> None:
+    def trainer() -> BareTrainer:
+        return BareTrainer(seeded(), callbacks=[Remembering(True)], max_epochs=1, stateless_loaders="fast_forward")
+
+    first = trainer().fit(Sized(make_batches(3)))
+    message = "`train loader` must be of 3 batches an epoch, as in the checkpoint, .* but got 4"
+    with pytest.raises(ValueError, match=message):
+        trainer().fit(Sized(make_batches(4)), checkpoint=first.load("batch 2"))
+
+
+def test_a_checkpoint_that_an_error_made_inside_a_batch_leaves_that_batch_out_and_says_so() -> None:
+    def fail(trainer: Any, *_: Any) -> None:
+        raise ValueError("boom")
+
+    save = hooked(
+        on_train_batch_end=lambda trainer, *_: fail(trainer) if trainer.progress.total_batches == 1 else None,
+        on_exception=lambda trainer, *_: trainer.save_checkpoint("file"),
+    )
+    keywords: dict[str, Any] = {"max_epochs": 1, "stateless_loaders": "fast_forward"}
+    first = BareTrainer(seeded(), callbacks=[save], **keywords)
+    with pytest.raises(ValueError, match="boom"):
+        first.fit(Sized(make_batches(4)))
+    second = BareTrainer(seeded(), **keywords)
+    with pytest.warns(UserWarning, match="taken inside of batch 1 of epoch 0, as after an error: that batch is left"):
+        second.fit(Sized(make_batches(4)), checkpoint=first.load("file"))
+    assert second.progress.earlier_batches.ready == 4
+    assert second.progress.earlier_batches.completed == 3
+
+
+@pytest.mark.parametrize("path", ["at the end of the epoch", "afterwards"])
+def test_an_epoch_that_max_steps_ended_goes_on_where_it_was(path: str) -> None:
+    whole = Process(Training(num_samples=9), seed=0).fit()
+
+    first = Process(Training(num_samples=9, max_steps=3), seed=0)
+    first.callback.on_train_epoch_end = lambda trainer, module: trainer.save_checkpoint("at the end of the epoch")
+    first.trainer.fit(first.loader, first.val_loader)
+    first.trainer.save_checkpoint("afterwards")
+    second = Process(Training(num_samples=9), seed=7)
+    second.trainer.fit(second.loader, second.val_loader, first.trainer.load(path))
+    assert first.trainer.progress.total_batches == 3
+    assert_same_end(second, whole)

@@ -287,6 +287,19 @@ def test_manual_optimization_runs_split_by_split_and_counts_those_with_a_step() 
     assert BareTrainer(ByHand(), max_steps=1).fit(sequences(6, 2)).global_step == 1
 
 
+def test_manual_optimization_lets_go_of_the_graph_of_a_split_too() -> None:
+    graphs = Graphs()
+
+    class WatchingByHand(ByHand):
+        def training_step(self, batch: Any, batch_idx: int, hiddens: Any) -> Any:
+            assert graphs.num_alive == 0
+            outputs = super().training_step(batch, batch_idx, hiddens)
+            return {**outputs, "loss": graphs.watched(outputs["loss"])}
+
+    BareTrainer(WatchingByHand(), max_epochs=1).fit(sequences(8, 8))
+    assert graphs.num_watched == 8
+
+
 def test_without_an_optimizer_batches_are_split_too() -> None:
     module = Sum(configure_optimizers=lambda: None)
     BareTrainer(module, max_epochs=1).fit(sequences(5))

@@ -54,6 +54,7 @@ class TestContents:
             "callbacks",
             "data",
             "epoch",
+            "fit",
             "global_step",
             "hyper_parameters",
             "loops",
@@ -75,8 +76,8 @@ class TestContents:
         checkpoint = torch.load(tmp_path / "weights.ckpt", weights_only=True)
 
         assert {"state_dict", "hyper_parameters", "epoch", "global_step"} <= set(checkpoint)
-        assert not {"callbacks", "optimizer_states", "lr_schedulers", "rng"} & set(checkpoint)
-        rule = r"`checkpoint` must be a whole one to resume from \(missing: optimizer_states, lr_schedulers, rng\)"
+        assert not {"callbacks", "optimizer_states", "lr_schedulers", "rng", "fit"} & set(checkpoint)
+        rule = r"`checkpoint` must be a whole one to resume from \(missing: optimizer_states, lr_schedulers, rng, fit\)"
         with pytest.raises(ValueError, match=rule):
             quiet_trainer(tmp_path).fit(Regression(), loader(), ckpt_path=tmp_path / "weights.ckpt")
 

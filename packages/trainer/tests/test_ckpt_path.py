@@ -209,15 +209,45 @@ class TestExplicitPath:
             quiet_trainer(tmp_path).validate(Regression(), loader(), ckpt_path=tmp_path / "alone.ckpt")
         assert not hasattr(caught.value, "__notes__")
 
-    def test_one_of_the_middle_of_an_epoch_is_refused_by_fit_alone(self, tmp_path: Path) -> None:
+    def test_one_of_the_middle_of_an_epoch_goes_on_exactly_there(self, tmp_path: Path) -> None:
+        batches: list[int] = []
+
+        class Noting(Regression):
+            def on_train_batch_start(self, batch: Any, batch_idx: int) -> None:
+                batches.append(batch_idx)
+
+        checkpoint = ModelCheckpoint(tmp_path, every_n_train_steps=2, save_top_k=-1)
+        trainer = quiet_trainer(tmp_path, callbacks=checkpoint, enable_checkpointing=True, max_epochs=2)
+        module = Noting(dropout=0.3)
+        trainer.fit(module, loader(shuffle=True))
+        path, trained = tmp_path / "epoch=1-step=6.ckpt", weights(module)
+        batches.clear()
+        torch.manual_seed(99)  # whatever was drawn before must not matter
+
+        resumed_trainer, resumed = quiet_trainer(tmp_path, max_epochs=2), Noting(dropout=0.3)
+        resumed_trainer.fit(resumed, loader(shuffle=True), ckpt_path=path)
+
+        assert batches == [2, 3]
+        assert (resumed_trainer.current_epoch, resumed_trainer.global_step) == (2, 8)
+        assert_same(weights(resumed), trained)
+
+    def test_one_of_the_middle_of_an_epoch_is_refused_for_loaders_without_a_state(self, tmp_path: Path) -> None:
+        class Stateless:
+            def __iter__(self) -> Any:
+                return iter(loader())
+
+            def __len__(self) -> int:
+                return 4
+
         checkpoint = ModelCheckpoint(tmp_path, every_n_train_steps=2, save_top_k=-1)
         trainer = quiet_trainer(tmp_path, callbacks=checkpoint, enable_checkpointing=True)
-        trainer.fit(Regression(), loader())
-        path = tmp_path / "epoch=0-step=2.ckpt"
+        rule = "`train loader` must be one with a state to resume inside an epoch"
+        with pytest.warns(UserWarning, match=rule):
+            trainer.fit(Regression(), Stateless())
 
-        rule = r"`ckpt_path` must be a checkpoint from the end of an epoch, but got one after 2 batches of epoch 0"
-        with pytest.raises(NotImplementedError, match=rule):
-            quiet_trainer(tmp_path).fit(Regression(), loader(), ckpt_path=path)
+        path = tmp_path / "epoch=0-step=2.ckpt"
+        with pytest.raises(ValueError, match=rule):
+            quiet_trainer(tmp_path).fit(Regression(), Stateless(), ckpt_path=path)
         quiet_trainer(tmp_path).test(Regression(), loader(), ckpt_path=path)
 
     def test_one_of_another_architecture_is_refused(self, tmp_path: Path) -> None:

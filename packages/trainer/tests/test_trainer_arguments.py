@@ -92,7 +92,11 @@ REFUSED: list[tuple[dict[str, Any], type[Exception], str]] = [
     ({"accumulate_grad_batches": 0}, ValueError, r"`accumulate_grad_batches` must be at least 1"),
     ({"accumulate_grad_batches": {4: 2}}, TypeError, r"`accumulate_grad_batches` must be an int, but got \{4: 2\}"),
     ({"gradient_clip_val": -0.5}, ValueError, r"`gradient_clip_val` must be at least 0 or None, but got -0.5"),
-    ({"gradient_clip_algorithm": "l1"}, ValueError, r"`gradient_clip_algorithm` must be 'norm', 'value' or None"),
+    (
+        {"gradient_clip_algorithm": "l1"},
+        ValueError,
+        r"`gradient_clip_algorithm` must be 'norm' or 'value', but got 'l1'",
+    ),
 ]
 
 
@@ -168,9 +172,12 @@ class TestEveryVerb:
         with pytest.raises(ValueError, match=r"loaders?` must be given, or provided by the data module or the module"):
             getattr(quiet_trainer(tmp_path), verb)(Regression())
 
-    def test_refuses_a_tensor_as_loaders(self, verb: str, tmp_path: Path) -> None:
-        with pytest.raises(TypeError, match=r"loaders` must be a loader .*but got \{'a': 1\} \(dict\)"):
-            getattr(quiet_trainer(tmp_path), verb)(Regression(), {"a": 1})
+    @pytest.mark.parametrize("wrong", [torch.ones(4, 3), "loader", b"loader", 1], ids=repr)
+    @pytest.mark.parametrize("collect", [lambda wrong: wrong, lambda wrong: {"a": [wrong]}], ids=["alone", "nested"])
+    def test_refuses_what_is_no_loader(self, collect: Any, wrong: Any, verb: str, tmp_path: Path) -> None:
+        rule = r"loaders.*` must be a loader \(an iterable of batches\).*, but got .*\((Tensor|Size|str|bytes|int)\)"
+        with pytest.raises(TypeError, match=rule):
+            getattr(quiet_trainer(tmp_path), verb)(Regression(), collect(wrong))
 
     def test_refuses_a_checkpoint_that_does_not_exist(self, verb: str, tmp_path: Path) -> None:
         with pytest.raises(FileNotFoundError, match=r"`path` must be an existing checkpoint, but got .*nowhere.ckpt"):
@@ -206,12 +213,13 @@ def test_saving_needs_a_module(tmp_path: Path) -> None:
         quiet_trainer(tmp_path).save_checkpoint(tmp_path / "a.ckpt")
 
 
-def test_several_optimizers_need_manual_optimization(tmp_path: Path) -> None:
+def test_several_optimizers_need_manual_optimization_or_a_step_that_names_one(tmp_path: Path) -> None:
     class Two(Regression):
         def configure_optimizers(self) -> Any:
             return [torch.optim.SGD(self.parameters(), 0.1), torch.optim.SGD(self.parameters(), 0.1)]
 
-    with pytest.raises(ValueError, match=r"`number of optimizers` must be 1 under automatic optimization, but got 2"):
+    rule = r"`number of optimizers` must be 1 under automatic optimization, unless .* names `optimizer_idx`, but got 2"
+    with pytest.raises(ValueError, match=rule):
         quiet_trainer(tmp_path).fit(Two(), loader())
 
 

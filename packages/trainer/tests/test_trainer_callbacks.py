@@ -90,7 +90,7 @@ class TestCallbacksOfTheModule:
         for _ in range(2):
             trainer.fit(WithCallbacks(), loader())
             assert trainer.callbacks == [other, mine]
-            trainer.fit_loop.progress.current_epoch = 0
+            trainer.fit_loop.progress.epochs.reset()
         assert trainer.early_stopping_callback is mine
 
     def test_one_alone_needs_no_list(self, tmp_path: Path) -> None:

@@ -166,7 +166,7 @@ def test_a_save_that_an_error_cut_off_is_not_made_up_for_later(tmp_path: Path) -
 
 @pytest.mark.parametrize("where", ["on_exception", "afterwards"])
 @pytest.mark.parametrize("batch_idx", [0, 2])
-def test_a_checkpoint_of_an_interrupted_epoch_is_not_taken_for_a_whole_one(
+def test_a_checkpoint_taken_inside_a_batch_goes_on_after_it_with_a_warning(
     batch_idx: int, where: str, tmp_path: Path
 ) -> None:
     class Rescue(Callback):
@@ -185,9 +185,17 @@ def test_a_checkpoint_of_an_interrupted_epoch_is_not_taken_for_a_whole_one(
 
     path = tmp_path / f"{where}.ckpt"
     assert read_checkpoint(path)["global_step"] == 4 + batch_idx + 1
-    rule = r"`ckpt_path` must be a checkpoint from the end of an epoch, but got one after \d batches of epoch 1"
-    with pytest.raises(NotImplementedError, match=rule):
-        quiet_trainer(tmp_path, max_epochs=2).fit(Regression(), loader(), ckpt_path=path)
+    batches: list[tuple[int, int]] = []
+
+    class Noting(Regression):
+        def on_train_batch_start(self, batch: Any, batch_idx: int) -> None:
+            batches.append((self.current_epoch, batch_idx))
+
+    resumed = quiet_trainer(tmp_path, max_epochs=2)
+    with pytest.warns(UserWarning, match=f"The checkpoint was taken inside of batch {batch_idx} of epoch 1, as after"):
+        resumed.fit(Noting(), loader(), ckpt_path=path)
+    assert batches == [(1, idx) for idx in range(batch_idx + 1, 4)]
+    assert (resumed.current_epoch, resumed.global_step) == (2, 8)
     quiet_trainer(tmp_path).validate(Regression(), loader(), ckpt_path=path)
 
 

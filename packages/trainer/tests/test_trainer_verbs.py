@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.utils.data import DataLoader
 from trainer_parts import (
     NO_VALIDATION,
     ListLogger,
@@ -74,7 +75,8 @@ def test_predict_takes_the_module_itself_without_a_predict_step(tmp_path: Path) 
         def forward(self, inputs: Tensor) -> Tensor:
             return 2 * inputs
 
-    assert_same(quiet_trainer(tmp_path).predict(Doubling(), [[torch.ones(2)]]), [torch.full((2,), 2.0)])
+    batches = DataLoader(torch.ones(1, 2), batch_size=None)
+    assert_same(quiet_trainer(tmp_path).predict(Doubling(), batches), [torch.full((2,), 2.0)])
 
 
 def test_a_data_module_serves_every_verb(tmp_path: Path) -> None:
@@ -165,7 +167,9 @@ def test_a_plain_module_with_the_steps_will_do(tmp_path: Path) -> None:
     trainer.fit(module, loader())
     assert not torch.equal(module.weight, before["weight"])
     trainer.save_checkpoint(tmp_path / "plain.ckpt")
-    trainer.predict(module, [torch.ones(2, 3)], ckpt_path=tmp_path / "plain.ckpt")
+    inputs = torch.ones(2, 3)
+    (predicted,) = trainer.predict(module, DataLoader(inputs, batch_size=2), ckpt_path=tmp_path / "plain.ckpt")
+    assert_same(predicted, module(inputs).detach())
 
 
 @pytest.mark.parametrize("verb", ["fit", "validate", "test", "predict"])

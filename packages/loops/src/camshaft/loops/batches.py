@@ -6,6 +6,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import islice
 from typing import Any
 
+from torch import Tensor
+
 from camshaft.hooks_core.messages import must_be
 from camshaft.loops.combined_loader import CombinedLoader
 from camshaft.loops.loader_copy import is_stream
@@ -73,9 +75,11 @@ def _flat(given: Any) -> Iterator[Any]:
 
 
 def _checked(loader: Any, stage: str, run: Run) -> Any:
-    if not isinstance(loader, Iterable):
+    if isinstance(loader, (Tensor, str, bytes)) or not isinstance(loader, Iterable):
         rule = "a loader (an iterable of batches), or a list, tuple or dictionary of loaders"
-        raise TypeError(must_be(f"{stage} loaders", rule, loader, run.verb, "Pass one of these."))
+        rule += ", and no tensor" if isinstance(loader, Tensor) else ""
+        value = loader.shape if isinstance(loader, Tensor) else loader
+        raise TypeError(must_be(f"{stage} loaders", rule, value, run.verb, "Pass one of these."))
     return loader
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import attrs
-import torch
 
 from camshaft.hooks_core.messages import must_be
 from camshaft.hooks_core.spec import ZeroGrad
@@ -138,9 +137,7 @@ class FitLoop:
         try:
             data = self._set_up(run)
             if self.num_batches and not self._is_done():
-                mode = choose_mode(
-                    run, self.optimization, self.progress, self.limits, **attrs.asdict(self.settings)
-                )
+                mode = choose_mode(run, self.optimization, self.progress, self.limits, **attrs.asdict(self.settings))
                 epoch = self._start(run, data, mode)
                 is_first = True
                 while not self._is_done():

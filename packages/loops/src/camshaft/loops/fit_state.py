@@ -51,7 +51,9 @@ class FitState:
 
     def let_go(self, run: Run) -> None:
         """Keep the state that the fit ended with, but not its loaders with their worker processes."""
-        self._kept = self.state_dict(run)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of loaders without state: nobody has asked for a checkpoint yet
+            self._kept = self.state_dict(run)
         self._data = self._mode = None
 
     def load_state_dict(self, run: Run, checkpoint: dict[str, Any], progress: FitProgress) -> None:

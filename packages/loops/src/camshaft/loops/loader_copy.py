@@ -24,7 +24,7 @@ _SETTINGS = (
 
 
 def is_plain(loader: object) -> bool:
-    """Whether a loader iterates as torch's `DataLoader` does, be it one of its subclasses, so that a copy can stand in."""
+    """Whether a loader iterates as torch's `DataLoader` does, be it a subclass, so that a copy can stand in."""
     return isinstance(loader, DataLoader) and all(
         getattr(type(loader), name) is getattr(DataLoader, name) for name in ("__iter__", "_get_iterator")
     )

@@ -47,6 +47,10 @@ def _one_of(*allowed: str) -> Any:
     return check
 
 
+def _norm_if_none(algorithm: str | None) -> str:
+    return "norm" if algorithm is None else algorithm
+
+
 @attrs.frozen(kw_only=True)
 class OptimizationSettings:
     """How batches become updates.
@@ -67,9 +71,7 @@ class OptimizationSettings:
     accumulate_grad_batches: int = attrs.field(default=1, validator=_count())
     gradient_clip_val: float | None = attrs.field(default=None, validator=_clip_val)
     gradient_clip_algorithm: str = attrs.field(
-        default=None,
-        converter=lambda value: "norm" if value is None else value,
-        validator=_one_of("norm", "value"),
+        default="norm", converter=_norm_if_none, validator=_one_of("norm", "value")
     )
     zero_grad: ZeroGrad = attrs.field(default="before_backward", validator=_one_of(*ZERO_GRADS))
     truncated_bptt_steps: int | None = attrs.field(default=None, validator=_count(optional=True))

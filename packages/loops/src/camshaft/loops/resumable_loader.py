@@ -51,6 +51,7 @@ class ResumableLoader:
         if is_stream(loader):
             self._is_stateless = not has_state(loader.dataset)  # type: ignore[attr-defined]
         self._resumed: Iterator[Any] | None = None
+        self._unread: dict[str, Any] | None = None  # the loader's state that was loaded, until it is read
         self._start: dict[str, Any] | None = None
         self._num_read = 0
         self._was_begun = False
@@ -61,12 +62,14 @@ class ResumableLoader:
         return len(self.loader)  # type: ignore[arg-type]
 
     def __iter__(self) -> Iterator[Any]:
-        resumed = self._resumed
+        resumed, self._resumed = self._resumed, None
         self.end_iteration()
         return self._iterate(resumed)
 
     def end_iteration(self) -> None:
         """Let an iteration that was left count as over: the next one begins anew."""
+        if self._resumed is not None and self._is_node_loader:
+            self._source.load_state_dict(None)  # it has not been asked to go on yet, and need not any more
         self._resumed = None
         self._is_under_way = False
 
@@ -78,6 +81,7 @@ class ResumableLoader:
             iterator = iter(self._source)
         self._was_begun = self._is_under_way = True
         self._is_exhausted = False
+        self._unread = None
         try:
             if self._has_state:
                 yield from iterator
@@ -99,7 +103,8 @@ class ResumableLoader:
                 if self._stateless == "refuse":
                     warnings.warn(_stateless_message(self.loader, "checkpoint"), stacklevel=2)
         if self._has_state and self._was_begun and (self._is_under_way or self._carries_state):
-            state["loader"] = self._source.state_dict()
+            # one that was not read since may not be asked, as a loader of torchdata's nodes reads a batch then
+            state["loader"] = self._source.state_dict() if self._unread is None else self._unread
         return state
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -110,7 +115,7 @@ class ResumableLoader:
         """
         generators = generators_of(self.loader)
         with isolated_randomness(generators):
-            self._was_begun = "loader" in state
+            self._was_begun, self._unread = "loader" in state, state.get("loader")
             self._is_under_way, self._is_exhausted = state["is_under_way"], state["is_exhausted"]
             if self._is_under_way:
                 self._resume(state)

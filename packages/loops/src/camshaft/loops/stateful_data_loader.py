@@ -73,7 +73,7 @@ class _WorkerDataset(Dataset[Any]):
         return len(self._dataset)
 
     def __getattr__(self, name: str) -> Any:
-        if name.startswith("__") and name != "__getitems__" or name == "_dataset":  # not there yet while unpickled
+        if (name.startswith("__") and name != "__getitems__") or name == "_dataset":  # not there yet while unpickled
             raise AttributeError(name)
         return getattr(self._dataset, name)
 

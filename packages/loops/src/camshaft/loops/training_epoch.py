@@ -113,7 +113,7 @@ class TrainingEpoch:
         if run.batch_idx is None:
             raise RuntimeError(
                 f"`train loader` must give batches in every epoch, but got none in epoch {progress.current_epoch} "
-                f"({type(self._data.loader).__name__}) in fit. Pass a loader that begins anew each time, not a generator."
+                f"({type(self._data.loader).__name__}) in fit. Pass a loader that begins anew each time, no generator."
             )
         return True
 

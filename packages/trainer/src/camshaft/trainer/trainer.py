@@ -162,19 +162,20 @@ class Trainer(VerbRunner):
 
         Args:
             model: The module.
-            train_dataloaders: A loader of training batches, or a data module; None asks the data module, then the
-                module.
+            train_dataloaders: A loader of training batches, or a data module. A list, tuple or dictionary of loaders
+                becomes a `CombinedLoader` in mode "max_size_cycle". None asks the data module, then the module.
             val_dataloaders: A loader of validation batches, or a list of them; None asks likewise.
             datamodule: A data module.
-            ckpt_path: A checkpoint to resume from; "best" and "last" find one that this trainer's callback saved.
+            ckpt_path: A checkpoint to resume from; "best" and "last" find one that this trainer's callback saved. One
+                from inside an epoch goes on there; if it was taken inside a batch, as after an error, that batch is
+                left out, with a warning.
 
         Raises:
             HookFaultError: If a hook is faulty or a required one is missing; nothing was run then.
             TypeError, ValueError: If an argument is of the wrong type, or contradicts the module, the data or the
-                checkpoint.
+                checkpoint; or if that is from inside an epoch and a training loader cannot tell where it was.
             RuntimeError: If a verb of this trainer is running already.
             FileNotFoundError, CheckpointError: If the checkpoint is not there or cannot be read.
-            NotImplementedError: If it is from the middle of an epoch, or there are several training loaders.
         """
         loaders = {"train": train_dataloaders, "validate": val_dataloaders}
         with self._running("fit", model, loaders, datamodule, ckpt_path) as run:
