@@ -63,12 +63,12 @@ class ResumableLoader:
 
     def __iter__(self) -> Iterator[Any]:
         resumed, self._resumed = self._resumed, None
-        self.end_iteration()
+        self._is_under_way = False
         return self._iterate(resumed)
 
     def end_iteration(self) -> None:
         """Let an iteration that was left count as over: the next one begins anew."""
-        if self._resumed is not None and self._is_node_loader:
+        if self._unread is not None and self._is_node_loader:
             self._source.load_state_dict(None)  # it has not been asked to go on yet, and need not any more
         self._resumed = None
         self._is_under_way = False
