@@ -60,5 +60,6 @@ class _ReplayedIndices(Iterator[Any]):
         with isolated_randomness(self._owner.generators):
             restore_random_state(state["start"], self._owner.generators)
             indices = iter(self._owner.sampler)
-            given = list(islice(indices, self._num_given + 1))  # one more, as a generator draws when it is first asked
+            # at least one, as a generator draws when it is first asked; but no further: it may draw again at its end
+            given = list(islice(indices, max(self._num_given, 1)))
             self._indices = chain(given[self._num_given :], indices)
