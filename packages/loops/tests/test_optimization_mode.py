@@ -124,6 +124,27 @@ def test_a_mode_holds_plain_values_only() -> None:
     assert all(type(value) in (int, bool) for value in values)
 
 
+@pytest.mark.parametrize("lengths", [(2, 1), (1, 2), (2, 3)])
+def test_going_on_at_a_windows_end_with_another_length_averages_over_that(lengths: tuple[int, int]) -> None:
+    net, by_hand, batches = seeded(), seeded(), make_batches(sum(lengths))
+    its_optimizer = sgd(net)
+    object.__setattr__(net, "configure_optimizers", lambda: its_optimizer)
+    earlier, later = (mode_of(net, accumulate_grad_batches=length) for length in lengths)
+    earlier.start_epoch()
+    for batch_idx, batch in enumerate(batches[: lengths[0]]):
+        earlier.run_batch(batch, batch_idx, False)
+    later.load_state_dict(earlier.state_dict())
+    for batch_idx, batch in enumerate(batches[lengths[0] :], lengths[0]):
+        later.run_batch(batch, batch_idx, False)
+    optimizer = sgd(by_hand)
+    for window in (batches[: lengths[0]], batches[lengths[0] :]):
+        optimizer.zero_grad()
+        for batch in window:
+            (by_hand.loss(batch) / len(window)).backward()
+        optimizer.step()
+    assert same_bits(weights(net), weights(by_hand))
+
+
 def test_going_on_with_another_place_of_zeroing_still_zeroes_each_window_once() -> None:
     [batch] = make_batches(1)
     for place, other in itertools.permutations(("before_training_step", "before_backward", "after_optimizer_step"), 2):

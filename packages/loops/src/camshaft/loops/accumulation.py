@@ -63,3 +63,5 @@ class AccumulationWindow:
             raise ValueError(must_be("accumulate_grad_batches", rule, self.length, "fit", action))
         for name in _COUNTS:
             setattr(self, name, state[name])
+        if self.is_complete:
+            self.divisor = self.length  # the next window has the length of today

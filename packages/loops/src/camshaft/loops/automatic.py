@@ -27,6 +27,7 @@ class AutomaticOptimization:
         self.num_batches: int | float = float("inf")
         self._updates = list(updates)
         self._window = window
+        self._accumulates = window.length != 1
         self._progress = progress
 
     @property
@@ -76,7 +77,6 @@ class SingleOptimizerOptimization(AutomaticOptimization):
     def __init__(self, update: OptimizerUpdate, window: AccumulationWindow, progress: FitProgress) -> None:
         super().__init__([update], window, progress)
         self._update = update
-        self._accumulates = window.length != 1
 
     def run_batch(self, batch: Any, batch_idx: int, is_last: bool) -> Any:
         """Compute a batch's gradients, and update the weights if it ends an accumulation window. Collective.

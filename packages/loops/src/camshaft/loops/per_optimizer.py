@@ -68,6 +68,7 @@ class PerOptimizerOptimization(AutomaticOptimization):
             an item for each that had a loss, in their order: a dictionary with the loss, detached.
         """
         window, progress, split_batch, toggle = self._window, self._progress, self._split, self._toggle
+        turns = self._turns
         splits = (batch,) if split_batch is None else split_batch(batch)
         for update in self._updates:
             update.hiddens = None
@@ -75,10 +76,13 @@ class PerOptimizerOptimization(AutomaticOptimization):
         outputs: list[Any] = []
         for split in splits:
             outputs.clear()  # lets go of the graphs before the next ones are built
-            window.enter(num_remaining)
-            num_remaining -= 1
+            if self._accumulates:
+                window.enter(num_remaining)
+                num_remaining -= 1
+            else:
+                window.num_begun += 1  # a window of one step is always complete
             is_update = False
-            for update in self._turns[(window.num_begun - 1) % len(self._turns)]:
+            for update in turns[(window.num_begun - 1) % len(turns)]:
                 if toggle is not None:
                     toggle.toggle(update.optimizer)
                 try:
