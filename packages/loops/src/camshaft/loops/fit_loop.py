@@ -160,8 +160,6 @@ class FitLoop:
         progress.should_stop = False
         if checkpoint is not None:
             check_resumable(checkpoint)
-            progress.load_state_dict(checkpoint["loops"]["fit"])
-            self.validation.progress.load_state_dict(checkpoint["loops"]["validate"])
         elif progress.is_inside_epoch:
             progress.end_epoch()
         run.epoch = progress.current_epoch
@@ -172,6 +170,9 @@ class FitLoop:
         self.optimization.optimizers = run.strategy.setup_optimizers(self.optimization.optimizers)
         run.hooks.on_fit_start()
         if checkpoint is not None:
+            progress.load_state_dict(checkpoint["loops"]["fit"])
+            self.validation.progress.load_state_dict(checkpoint["loops"]["validate"])
+            run.epoch = progress.current_epoch
             restore_training(run, checkpoint, self.optimization)
         seconds = self.limits.max_seconds
         progress.should_stop |= seconds is not None and progress.elapsed_seconds >= seconds
