@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import attrs
 
@@ -164,3 +164,35 @@ def sanity_check_of_resumed_run(theirs: Recording, own: Recording, configuration
         is_resumed = any(call.hook == "on_load_checkpoint" for call in verb)
         calls += [call for call in verb if not (is_resumed and call.seen.get("sanity"))]
     theirs.calls = calls
+
+
+def metrics_of_resumed_run(theirs: Recording, own: Recording, configuration: Configuration) -> None:
+    """Forget, in a resumed run, what ours has from before: values that theirs lacks, and the count of evaluated batches."""
+    verbs = in_verbs(own.calls)
+    for number, (their_verb, our_verb) in enumerate(zip(in_verbs(theirs.calls), verbs, strict=True)):
+        if not any(call.hook == "on_load_checkpoint" for call in our_verb):
+            continue
+        restored = next((call.metrics for call in our_verb if call.metrics is not None), {})
+        for idx, (there, here) in enumerate(zip(their_verb, our_verb, strict=False)):
+            if there.metrics is not None and here.metrics is not None:
+                our_verb[idx] = attrs.evolve(here, metrics=_without_restored(here.metrics, restored, there.metrics))
+        if number < len(own.callback_metrics):
+            shown = theirs.callback_metrics[number]
+            own.callback_metrics[number] = _without_restored(own.callback_metrics[number], restored, shown)
+            own.rows[number] = _counted_anew(own.rows[number])
+    own.calls = [call for verb in verbs for call in verb]
+
+
+def _without_restored(
+    ours: Mapping[str, float], restored: Mapping[str, float], theirs: Mapping[str, float]
+) -> dict[str, float]:
+    """What theirs has as well, and what has changed since it was restored."""
+    return {
+        name: value for name, value in ours.items() if name in theirs or name not in restored or restored[name] != value
+    }
+
+
+def _counted_anew(rows: Sequence[dict[str, float]]) -> list[dict[str, float]]:
+    """The rows of evaluated batches counted from 0."""
+    first = next((row["step"] for row in rows if "val_each_step" in row), 0.0)
+    return [{**row, "step": row["step"] - first} if "val_each_step" in row else row for row in rows]

@@ -289,4 +289,12 @@ DIFFERENCES: tuple[Difference, ...] = (
         witness=Configuration(checkpoints={"save_top_k": -1}, resumes_to=3, trainer={"max_epochs": 1}),
         adapt=adaptation.restores_random_state,
     ),
+    Difference(
+        name="metrics of a resumed run",
+        lightning="forgets the values of before, until they are logged again",
+        camshaft="shows them, as if the run had not been stopped",
+        reason="resuming is exact",
+        witness=Configuration(checkpoints={"save_top_k": -1}, resumes_to=3, trainer={"max_epochs": 1}),
+        align=alignment.metrics_of_resumed_run,
+    ),
 )

@@ -168,7 +168,7 @@ def _trainer(draw: st.DrawFn, *, is_manual: bool, is_stream: bool) -> dict[str, 
     if draw(_rarely()):
         numbers["max_steps"] = draw(st.integers(1, 6))
     if draw(_rarely()):
-        numbers["min_epochs"] = 2
+        numbers["min_epochs"] = min(2, numbers["max_epochs"])
     if not is_stream:
         numbers["limit_train_batches"] = draw(st.sampled_from([1.0, 1.0, 0.5, 0.75, 2]))
     if not is_manual:

@@ -61,8 +61,9 @@ def short_windows_of_streams(theirs: Recording, own: Recording, configuration: C
         return
     calls = []
     for batch_idx, call in in_batches(own.calls):
-        if call.hook in ("on_before_backward", "backward") and batch_idx is not None:
-            factor = configuration.window / configuration.real_window(batch_idx)
+        real = configuration.window if batch_idx is None else configuration.real_window(batch_idx)
+        if call.hook in ("on_before_backward", "backward") and real != 1:  # a single last batch is known as the last
+            factor = configuration.window / real
             call = _with_loss(call, "loss", lambda loss, factor=factor: single(loss * factor))
         calls.append(call)
     own.calls = calls

@@ -245,7 +245,7 @@ def test_a_tracker_has_its_steps_again(make: Callable[[], Any]) -> None:
             tracker.increment()
             tracker.update(*batch)
 
-    whole, stopped, resumed = (MetricTracker(make(), maximize=None) for _ in range(3))
+    whole, stopped, resumed = (MetricTracker(make(), maximize=True) for _ in range(3))
     track(whole, batches[:2])
     track(stopped, batches[:2])
     for num_others in (0, 3):
