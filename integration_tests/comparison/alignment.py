@@ -89,12 +89,15 @@ def model_modes(theirs: Recording, own: Recording, configuration: Configuration)
 
 
 def sanity_check_metrics(theirs: Recording, own: Recording, configuration: Configuration) -> None:
-    """Forget what Lightning shows."""
+    """Forget what ours shows of each loader."""
 
-    def forget(call: Call) -> Call:
-        return attrs.evolve(call, metrics={}) if call.seen["sanity"] else call
+    def of_no_loader(call: Call) -> Call:
+        if call.metrics is None or not call.seen["sanity"]:
+            return call
+        shown = {name: value for name, value in call.metrics.items() if "/dataloader_idx_" not in name}
+        return attrs.evolve(call, metrics=shown)
 
-    change(theirs, ("on_validation_end",), lambda call: forget(call) if call.metrics is not None else call)
+    change(own, ("on_validation_end",), of_no_loader)
 
 
 def single_precision(theirs: Recording, own: Recording, configuration: Configuration) -> None:
@@ -167,7 +170,7 @@ def sanity_check_of_resumed_run(theirs: Recording, own: Recording, configuration
 
 
 def metrics_of_resumed_run(theirs: Recording, own: Recording, configuration: Configuration) -> None:
-    """Forget, in a resumed run, what ours has from before: values that theirs lacks, and the count of evaluated batches."""
+    """Forget what our resumed run has from before: values that theirs lacks, and the count of evaluated batches."""
     verbs = in_verbs(own.calls)
     for number, (their_verb, our_verb) in enumerate(zip(in_verbs(theirs.calls), verbs, strict=True)):
         if not any(call.hook == "on_load_checkpoint" for call in our_verb):

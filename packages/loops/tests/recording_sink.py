@@ -31,8 +31,8 @@ class RecordingSink:
     def callback_metrics(self) -> Mapping[str, Tensor]:
         return self.values
 
-    def start_epoch(self, stage: str, num_dataloaders: int = 1) -> None:
-        self.calls.append(f"start_epoch {stage} {num_dataloaders}")
+    def start_epoch(self, stage: str, num_dataloaders: int = 1, *, is_trial: bool = False) -> None:
+        self.calls.append(f"start_epoch {stage} {num_dataloaders}{' trial' if is_trial else ''}")
         self._moment = "epoch"
 
     def enter(self, stage: str, moment: Any) -> None:

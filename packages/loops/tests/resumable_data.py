@@ -198,6 +198,9 @@ def make_data(kind: str, length: int, seed: int) -> Any:
         case "combined max":
             loaders = {"a": Own(length), "b": DataLoader(NoisyStream(length), batch_size=2)}
             return CombinedLoader(loaders, "max_size")
+        case "combined sequence":
+            short = DataLoader(Noisy(max(2, length - 3)), batch_size=2, shuffle=True, generator=generator)
+            return CombinedLoader([short, {"own": Own(2), "long": make_data("shuffled", length, seed)}], "sequential")
         case "workers":
             return DataLoader(Noisy(length), batch_size=2, shuffle=True, num_workers=2)
         case "stream workers":
@@ -210,7 +213,7 @@ def make_data(kind: str, length: int, seed: int) -> Any:
 KINDS = (
     *("shuffled", "own generator", "weighted", "replacement", "single samples", "stateful sampler"),
     *("stateful dataset", "stream", "torchdata loader", "torchdata nodes", "own", "own sized", "combined"),
-    "combined max",
+    *("combined max", "combined sequence"),
 )
 FAST_FORWARDED = ("plain stream", "stateless")
 WITH_WORKERS = ("workers", "stream workers", "persistent workers")

@@ -182,10 +182,9 @@ def train_by_hand(module: Recurrent) -> int:
                     is_update = True
                 for parameter in others:
                     parameter.requires_grad = True
-            if not is_update:
-                continue
-            num_updates += 1
-            if num_updates == plan.max_steps:
+            num_updates += is_update
+            ends_batch = step + 1 == len(pieces) or pieces[step + 1][0] != batch_idx
+            if ends_batch and num_updates >= plan.max_steps > 0:
                 return num_updates
     return num_updates
 

@@ -22,7 +22,8 @@ from torchdata.stateful_dataloader.sampler import RandomSampler
 from camshaft.loops import combined_loader
 from camshaft.loops.combined_loader import CombinedLoader
 
-MODES = ("min_size", "max_size", "max_size_cycle")
+AT_ONCE = ("min_size", "max_size", "max_size_cycle")
+MODES = (*AT_ONCE, "sequential")
 
 
 class Pair(NamedTuple):
@@ -117,7 +118,9 @@ def nested(leaf: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
 
 
 def model(mode: str, lengths: list[int]) -> list[list[Any]]:
-    """What each recorder gives in each batch of the first iteration."""
+    """What each recorder gives in each batch of the first iteration; one value a batch if they come in sequence."""
+    if mode == "sequential":
+        return [[f"pass 0, {k}"] for length in lengths for k in range(length)]
     num_batches = min(lengths) if mode == "min_size" else max(lengths)
     if mode == "max_size_cycle":
         return [[f"pass {k // length}, {k % length}" for length in lengths] for k in range(num_batches)]
@@ -130,14 +133,14 @@ def test_the_batches_are_those_of_the_model(structure: Any, mode: Any, is_sized:
     expected = model(mode, leaves_of(structure))
     given_batches = list(combined)
     assert [leaves_of(batch) for batch in given_batches] == expected
-    for batch, row in zip(given_batches, expected, strict=True):
+    for batch, row in zip(given_batches, expected if mode in AT_ONCE else [], strict=mode in AT_ONCE):
         values = iter(row)
         assert repr(batch) == repr(replaced(structure, lambda _, values=values: next(values)))  # with its types
     if is_sized:
         assert len(combined) == len(expected)
 
 
-@given(structure=nested(st.integers(0, 4)), mode=st.sampled_from(["min_size", "max_size"]))
+@given(structure=nested(st.integers(0, 4)), mode=st.sampled_from(["min_size", "max_size", "sequential"]))
 def test_loaders_may_be_empty_where_none_begins_anew(structure: Any, mode: Any) -> None:
     combined = CombinedLoader(replaced(structure, Recorder), mode)
     assert [leaves_of(batch) for batch in combined] == model(mode, leaves_of(structure))
@@ -152,6 +155,20 @@ def test_a_cycle_begins_and_reads_nothing_in_vain(lengths: list[int], num_epochs
         assert len(list(combined)) == max(lengths)
     assert [loader.num_begun for loader in loaders] == [num_epochs * math.ceil(max(lengths) / n) for n in lengths]
     assert [loader.num_read for loader in loaders] == [num_epochs * max(lengths)] * len(lengths)
+
+
+@given(lengths=st.lists(st.integers(0, 4), min_size=1, max_size=4), data=st.data())
+def test_a_sequence_begins_each_loader_in_its_turn(lengths: list[int], data: Any) -> None:
+    loaders = [Shuffled(length) for length in lengths]
+    batches = iter(CombinedLoader(loaders, "sequential"))
+    num_read = data.draw(st.integers(0, sum(lengths)))
+    for _ in range(num_read):
+        next(batches)
+    read = [loader.num_read for loader in loaders]
+    assert sum(read) == num_read
+    last = max((idx for idx, number in enumerate(read) if number), default=-1)
+    assert read[: max(last, 0)] == lengths[: max(last, 0)], "the earlier ones were read to their end"
+    assert [loader.num_begun for loader in loaders] == [int(idx <= last) for idx in range(len(lengths))]
 
 
 @given(structure=nested(st.integers(1, 4)), mode=st.sampled_from(MODES))
@@ -211,9 +228,9 @@ def test_the_length_follows_loaders_that_change_theirs() -> None:
 
 
 def test_an_unknown_mode_is_refused() -> None:
-    message = "`mode` must be one of 'min_size', 'max_size', 'max_size_cycle', but got 'sequential' "
+    message = "`mode` must be one of 'min_size', 'max_size', 'max_size_cycle', 'sequential', but got 'longest' "
     with pytest.raises(ValueError, match=message):
-        CombinedLoader([range(3)], "sequential")  # type: ignore[arg-type]
+        CombinedLoader([range(3)], "longest")  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("nothing", [[], {}, (), {"a": [], "b": {}}])
@@ -495,7 +512,7 @@ def test_there_is_no_state_within_a_batch(mode: Any) -> None:
     message = "`iteration` must be between two batches when its state is taken, but got 'interrupted by an error'"
     with pytest.raises(RuntimeError, match=message):
         combined.state_dict()
-    assert len(list(combined)) == 3  # the next iteration is another
+    assert len(list(combined)) == len(combined)  # the next iteration is another
     assert combined.state_dict()["phase"] == "over"
 
 

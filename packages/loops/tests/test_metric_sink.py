@@ -11,11 +11,11 @@ from recording_sink import RecordingSink
 from camshaft.loops import PredictLoop, TestLoop, ValidationLoop
 
 EXPECTED_FIT = """
-start_epoch validate 1
+start_epoch validate 1 trial
 moment batch
 moment epoch
-discard
 moment None
+discard
 start_epoch train 1
 on_train_start
 on_train_epoch_start
@@ -130,3 +130,36 @@ def test_an_epoch_that_is_skipped_still_ends() -> None:
     callback = hooked(on_train_batch_start=lambda *_: -1)
     BareTrainer(Net(), callbacks=[callback], metrics=sink, max_epochs=2).fit(Sized(make_batches(2)), Sized([]))
     assert sink.calls == ["start_epoch train 1", "moment batch", "moment epoch", "end_epoch"] * 2 + ["moment None"]
+
+
+@pytest.mark.parametrize("is_automatic", [True, False])
+def test_each_split_of_a_batch_ends_with_its_own_update(is_automatic: bool) -> None:
+    sink = RecordingSink()
+
+    class InSplits(Net):
+        automatic_optimization = is_automatic
+
+        def training_step(self, batch: Any, batch_idx: int, hiddens: Any) -> Any:
+            sink.calls.append(f"training_step {batch_idx}")
+            if is_automatic or batch_idx == 0:
+                loss = self.loss(batch)
+                if is_automatic:
+                    return {"loss": loss, "hiddens": None}
+                loss.backward()
+                self.optimizer.step()
+            return {"hiddens": None}
+
+        def tbptt_split_batch(self, batch: Any, split_size: int) -> list[Any]:
+            return [batch] * split_size
+
+        def configure_optimizers(self) -> Any:
+            self.optimizer = super().configure_optimizers()
+            return self.optimizer
+
+    trainer = BareTrainer(InSplits(), metrics=sink, max_epochs=1, truncated_bptt_steps=2)
+    trainer.fit(Sized(make_batches(2)))
+    told = [call for call in sink.calls if call.startswith(("training_step", "end_train_batch"))]
+    assert told == [
+        *["training_step 0", "end_train_batch True"] * 2,
+        *["training_step 1", f"end_train_batch {is_automatic}"] * 2,
+    ]

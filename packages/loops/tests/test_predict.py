@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from bare_parts import BareTrainer, Net, Sized, Unsized, hooked, make_batches, seeded
+from bare_parts import BareStrategy, BareTrainer, Net, Sized, Unsized, hooked, make_batches, seeded
 from torch import nn
 
 from camshaft.loops import PredictLoop
@@ -98,6 +98,42 @@ def test_a_module_without_predict_step_is_called_with_the_batch() -> None:
 
     batches = make_batches(2)
     assert predict(OnlyForward(), Sized(batches)) == [batch[0].sum() for batch in batches]
+
+
+class OneBatch(nn.Module):
+    """Computes, and has no step."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(3, 1)
+
+    def forward(self, batch: Any) -> Any:
+        return self.layer(batch[0])
+
+
+@pytest.mark.parametrize("module", [seeded(), OneBatch()])
+def test_every_prediction_runs_in_the_context_of_the_strategy(module: nn.Module) -> None:
+    calls: list[tuple[tuple[Any, ...], dict[str, Any]]] = []
+
+    class Half(BareStrategy):
+        num_wrapped = 0
+
+        def wrap_step(self, step: Any) -> Any:
+            self.num_wrapped += step.__name__ in ("predict_step", "call_module")
+
+            def wrapped(*arguments: Any, **keywords: Any) -> Any:
+                calls.append((arguments[1:], keywords))
+                with torch.autocast("cpu", dtype=torch.bfloat16):
+                    return step(*arguments, **keywords)
+
+            return wrapped
+
+    trainer = BareTrainer(module, strategy=Half())
+    loaders = [Sized(make_batches(2)), Sized(make_batches(1))]
+    predictions = trainer.verb("predict", PredictLoop(), loaders)
+    assert {prediction.dtype for of_loader in predictions for prediction in of_loader} == {torch.bfloat16}
+    assert calls == [((0, 0), {}), ((1, 0), {}), ((0, 1), {})]
+    assert trainer.strategy.num_wrapped == 1
 
 
 def test_a_module_with_neither_is_an_error() -> None:

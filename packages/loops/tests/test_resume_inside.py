@@ -34,6 +34,7 @@ class Training:
     optimizer: str = "adam"
     scheduler: str | None = "step"
     limit: int | float = 1.0
+    overfit: int | float = 0.0
     val_check_interval: int | float = 1.0
     across_epochs: bool = False
     overridden: bool = False
@@ -136,6 +137,7 @@ class Process:
             max_steps=training.max_steps,
             accumulate_grad_batches=training.accumulate,
             limit_train_batches=training.limit,
+            overfit_batches=training.overfit,
             val_check_interval=abs(interval),
             check_val_every_n_epoch=None if across_epochs else 1,
             stateless_loaders="fast_forward" if training.kind in FAST_FORWARDED else "refuse",
@@ -202,6 +204,21 @@ def test_going_on_from_any_batch_is_exact(training: Training, data: st.DataObjec
     number = whole.trainer.progress.total_batches
     points = data.draw(st.lists(st.integers(1, number), min_size=1, max_size=3, unique=True).map(sorted), "stops")
     check_every_resume(training, whole, points)
+
+
+@settings(max_examples=10, deadline=None)
+@given(
+    trainings([kind for kind in KINDS if kind != "torchdata loader"]).filter(lambda training: training.limit == 1.0),
+    st.sampled_from([1.0, 1, 2, 3]),
+    st.data(),
+)
+def test_going_on_with_some_batches_of_every_epoch_is_exact(
+    training: Training, overfit: int | float, data: st.DataObject
+) -> None:
+    training = attrs.evolve(training, overfit=overfit)
+    whole = run_whole(training)
+    if whole is not None:
+        check_every_resume(training, whole, [data.draw(st.integers(1, whole.trainer.progress.total_batches), "stop")])
 
 
 @settings(max_examples=10, deadline=None)

@@ -107,5 +107,5 @@ def test_what_it_logs_is_discarded() -> None:
     trainer = BareTrainer(Net(), metrics=sink, max_epochs=1, num_sanity_val_steps=1, limit_val_batches=1)
     trainer.fit(Sized(make_batches(1)), Sized(make_batches(2)))
     sanity = sink.calls[: sink.calls.index("start_epoch train 1")]
-    assert sanity == ["start_epoch validate 1", "moment batch", "moment epoch", "discard", "moment None"]
+    assert sanity == ["start_epoch validate 1 trial", "moment batch", "moment epoch", "moment None", "discard"]
     assert sink.calls.count("discard") == 1

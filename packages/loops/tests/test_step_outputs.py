@@ -56,3 +56,13 @@ def test_the_loss_is_found_and_let_go() -> None:
     assert not without_graph(loss)["loss"].requires_grad
     assert without_graph({"loss": loss, "extra": 1})["extra"] == 1
     assert without_graph(None) is None
+
+
+def test_only_the_loss_is_let_go_and_what_was_returned_stays_as_it_was() -> None:
+    outputs = {"loss": graph(), "logits": graph(), "states": [graph()]}
+    given = without_graph(outputs)
+    assert not given["loss"].requires_grad and outputs["loss"].requires_grad
+    assert given["logits"] is outputs["logits"] and given["states"] is outputs["states"]
+    of_optimizers = [without_graph(graph()), without_graph(outputs)]
+    assert without_graph(of_optimizers) is of_optimizers
+    assert without_graph({"no loss": 1}) == {"no loss": 1}

@@ -170,10 +170,10 @@ def test_windows_count_splits_and_cross_batches() -> None:
     assert counts == [0, 1, 2, 3]
 
 
-def test_max_steps_is_kept_within_a_batch() -> None:
+def test_the_batch_in_which_max_steps_is_reached_is_finished() -> None:
     module = Sum()
-    assert BareTrainer(module, max_steps=3).fit(sequences(4, 8)).global_step == 3
-    assert len(module.seen) == 3
+    assert BareTrainer(module, max_steps=3).fit(sequences(4, 8, 2)).global_step == 6
+    assert len(module.seen) == 6
 
 
 class Watching(Recurrent):
@@ -284,7 +284,7 @@ def test_manual_optimization_runs_split_by_split_and_counts_those_with_a_step() 
     assert seen == [(0, 2, None), (0, 2, 2.0), (0, 2, 4.0), (1, 2, None)]
     assert trainer.global_step == 3
     assert not any(output["hiddens"]["count"].requires_grad for output in outputs)
-    assert BareTrainer(ByHand(), max_steps=1).fit(sequences(6, 2)).global_step == 1
+    assert BareTrainer(ByHand(), max_steps=1).fit(sequences(6, 2)).global_step == 2
 
 
 def test_manual_optimization_lets_go_of_the_graph_of_a_split_too() -> None:

@@ -73,6 +73,7 @@ def test_one_cycle_comes_out_even(tmp_path: Path) -> None:
         ({"max_epochs": 3}, float("inf")),
         ({"max_epochs": -1, "max_steps": 5}, 5),
         ({"max_epochs": 3, "limit_train_batches": 4}, 12),
+        ({"max_epochs": 3, "max_time": "00:01:00:00"}, float("inf")),
         ({"max_epochs": 2, "accumulate_grad_batches": 3, "limit_train_batches": 4}, 4),
     ],
     ids=str,
@@ -111,13 +112,16 @@ def test_limits_can_be_read_back(tmp_path: Path) -> None:
         "gradient_clip_val": 0.5,
         "gradient_clip_algorithm": "value",
         "log_every_n_steps": 7,
+        "reload_dataloaders_every_n_epochs": 2,
     }
     trainer = quiet_trainer(tmp_path, **arguments)
     assert {name: getattr(trainer, name) for name in arguments} == arguments
     assert quiet_trainer(tmp_path, max_epochs=None).max_epochs == 1000
     assert quiet_trainer(tmp_path, max_epochs=-1).max_epochs is None
     assert quiet_trainer(tmp_path, max_epochs=None, max_steps=3).max_epochs is None
+    assert quiet_trainer(tmp_path, overfit_batches=0.5).overfit_batches == 0.5
     assert quiet_trainer(tmp_path).fast_dev_run is False
+    assert quiet_trainer(tmp_path, fast_dev_run=3).fast_dev_run == 3
 
 
 def test_hooks_can_be_read_from_the_first_verb_on(tmp_path: Path) -> None:

@@ -97,6 +97,19 @@ REFUSED: list[tuple[dict[str, Any], type[Exception], str]] = [
         ValueError,
         r"`gradient_clip_algorithm` must be 'norm' or 'value', but got 'l1'",
     ),
+    ({"zero_grad": "never"}, ValueError, r"`zero_grad` must be .*'before_backward'.*, but got 'never'"),
+    ({"truncated_bptt_steps": 0}, ValueError, r"`truncated_bptt_steps` must be at least 1"),
+    ({"stateless_loaders": "ignore"}, ValueError, r"`stateless_loaders` must be 'refuse' or 'fast_forward'"),
+    ({"max_time": "an hour"}, ValueError, r"`max_time` must be .*DD:HH:MM:SS.*, but got 'an hour'"),
+    ({"overfit_batches": 1.5}, ValueError, r"`overfit_batches` must be at least 0, and at most 1.0 as a float"),
+    (
+        {"overfit_batches": 2, "limit_train_batches": 3},
+        ValueError,
+        r"`limit_train_batches` must be left out with overfit_batches, which sets it, but got 3",
+    ),
+    ({"reload_dataloaders_every_n_epochs": -1}, ValueError, r"`reload_dataloaders_every_n_epochs` must be at least 0"),
+    ({"min_epochs": 3, "max_epochs": 2}, ValueError, r"`min_epochs` must be at most max_epochs \(2\), but got 3"),
+    ({"min_steps": 3, "max_steps": 2}, ValueError, r"`min_steps` must be at most max_steps \(2\), but got 3"),
 ]
 
 
@@ -110,7 +123,7 @@ def test_the_constructor_refuses(arguments: dict[str, Any], error: type[Exceptio
         Trainer(**arguments)
 
 
-@pytest.mark.parametrize("name", ["fast_dev_run", "profiler", "num_nodes", "deterministic", "detect_anomaly"])
+@pytest.mark.parametrize("name", ["profiler", "num_nodes", "deterministic", "detect_anomaly"])
 def test_what_lightning_has_and_camshaft_has_not_yet_is_no_argument(name: str) -> None:
     with pytest.raises(TypeError, match=f"unexpected keyword argument '{name}'"):
         Trainer(**{name: True})
@@ -125,6 +138,7 @@ def test_what_lightning_has_and_camshaft_has_not_yet_is_no_argument(name: str) -
         {"enable_progress_bar": True},
         {"num_sanity_val_steps": 2},
         {"log_every_n_steps": 10},
+        {"fast_dev_run": 2},
     ],
     ids=lambda argument: next(iter(argument)),
 )

@@ -10,7 +10,8 @@ import pytest
 import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
-from trainer_parts import NO_VALIDATION, ListLogger, Regression, assert_same, loader, quiet_trainer
+from torch.utils.data import DataLoader
+from trainer_parts import NO_VALIDATION, ListLogger, Regression, assert_same, dataset, loader, quiet_trainer
 
 from camshaft.callbacks import ModelCheckpoint
 from camshaft.hooks_core import Callback
@@ -131,23 +132,46 @@ def test_epoch_means_count_samples_not_batches(tmp_path: Path) -> None:
 
 
 class TestSanityCheck:
-    def test_it_leaves_no_logged_values(self, tmp_path: Path) -> None:
-        seen: list[dict[str, Any]] = []
+    def test_its_values_are_shown_within_it_and_then_forgotten(self, tmp_path: Path) -> None:
+        within: list[set[str]] = []
+        after: list[dict[str, Any]] = []
 
         class Looking(Regression):
+            def validation_step(self, batch: Any, batch_idx: int) -> None:
+                super().validation_step(batch, batch_idx)
+                self.log("each", float(batch_idx), on_step=True)
+
+            def on_validation_end(self) -> None:
+                if self.trainer.sanity_checking:
+                    within.append(set(self.trainer.callback_metrics))
+
             def on_sanity_check_end(self) -> None:
-                trainer = self.trainer
-                seen.extend([dict(trainer.callback_metrics), dict(trainer.logged_metrics)])
-                seen.append(dict(trainer.progress_bar_metrics))
+                within.append(set(self.trainer.callback_metrics))
 
             def on_train_start(self) -> None:
-                seen.append(dict(self.trainer.callback_metrics))
+                trainer = self.trainer
+                after.extend([dict(trainer.callback_metrics), dict(trainer.logged_metrics)])
+                after.append(dict(trainer.progress_bar_metrics))
 
         logger = ListLogger()
-        quiet_trainer(tmp_path, logger=logger, log_every_n_steps=1).fit(Looking(), loader(), loader())
-        assert seen == [{}, {}, {}, {}]
-        assert "val_loss" not in logger.rows[0][1]
+        trainer = quiet_trainer(tmp_path, logger=logger, log_every_n_steps=1, num_sanity_val_steps=-1)
+        num_batches = 200  # more rows than are ever held back
+        trainer.fit(Looking(), loader(), DataLoader(dataset(), sampler=[0] * num_batches))
+        assert within == [{"val_loss", "each", "each_epoch"}] * 2
+        assert after == [{}, {}, {}]
+        assert len([row for _, row in logger.rows if "each_step" in row]) == num_batches
         assert len([row for _, row in logger.rows if "val_loss" in row]) == 1
+
+    def test_logging_where_it_makes_no_sense_is_found_in_it(self, tmp_path: Path) -> None:
+        class Late(Regression):
+            def on_validation_end(self) -> None:
+                self.log("too late", 1.0)
+
+            def on_train_start(self) -> None:
+                raise AssertionError("the sanity check has passed")
+
+        with pytest.raises(RuntimeError, match="`log` must be called"):
+            quiet_trainer(tmp_path, num_sanity_val_steps=1).fit(Late(), loader(), loader())
 
     def test_it_draws_nothing_from_the_generators_of_training(self, tmp_path: Path) -> None:
         class Drawing(Regression):

@@ -108,6 +108,7 @@ class ModelCheckpoint(Callback):
         self._last_name = NameTemplate(self.CHECKPOINT_NAME_LAST, auto_insert_metric_name, where)
         self._kept = KeptCheckpoints(TopK(save_top_k, self.mode))
         self._step_saved_at = 0  # before the first update there is nothing worth saving
+        self._num_intervals = 0  # of `every_n_train_steps` that have passed
         self._is_deferred = False
         self._is_fitting = False
         self._has_validated = False
@@ -173,12 +174,21 @@ class ModelCheckpoint(Callback):
         if self._pending:
             self._restore(self._pending.give_up())
 
+    def on_train_start(self, trainer: TrainerProtocol, module: Any) -> None:
+        """Count steps from where training begins or goes on."""
+        if self.every_n_train_steps:
+            self._num_intervals = trainer.global_step // self.every_n_train_steps
+
     def on_train_batch_end(
         self, trainer: TrainerProtocol, module: Any, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
-        """Save if this step is due."""
-        if not self.every_n_train_steps or trainer.global_step % self.every_n_train_steps:
+        """Save if a step of this batch was due; a batch that is split makes several."""
+        if not self.every_n_train_steps:
             return
+        num_intervals = trainer.global_step // self.every_n_train_steps
+        if num_intervals == self._num_intervals:
+            return
+        self._num_intervals = num_intervals
         if not self._may_save(trainer):
             return
         if self._awaits_validation(trainer):

@@ -30,16 +30,46 @@ class Strategy(Protocol):
     world_size: int
 
     def setup_module(self, module: nn.Module) -> nn.Module:
-        """Move a module to its device and wrap it as needed. Collective. Returns what computes."""
+        """Move a module to its device, in place, and prepare what is to surround its steps. Collective.
+
+        Called once per run, after the module is configured and its weights are loaded, before its optimizers are built.
+
+        Returns:
+            What computes, for whoever sets a module up by hand. The loops do not use it: they go on with the module
+            that they passed, and reach whatever is around it through the steps that `wrap_step` returned.
+        """
 
     def setup_optimizers(self, optimizers: Sequence[Optimizer]) -> list[Optimizer]:
-        """Prepare optimizers that were built on the module after `setup_module`. Collective."""
+        """Prepare optimizers that were built on the module after `setup_module`. Collective. Called once per fit.
+
+        Returns:
+            As many optimizers in the same order. The loops use these from then on, and need of each what torch's
+            `Optimizer` has: `param_groups`, `zero_grad`, `state_dict` and `load_state_dict`, the step hooks
+            (`register_step_pre_hook` and `register_step_post_hook`), by which they learn of updates, and `step` with
+            the signature of the original, which tells whether it evaluates the loss by a closure itself. Where prepared
+            ones lack any of it, return the originals and step the prepared ones in `optimizer_step`.
+        """
 
     def batch_to_device(self, batch: Any) -> Any:
-        """Move a batch to `device`. Returns the batch on the device, in the same structure."""
+        """Move a batch to `device`. Returns the batch on the device, in the same structure.
+
+        Not called where `device` is a CPU and nobody implements a transfer hook, nor where somebody implements
+        `transfer_batch_to_device`.
+        """
 
     def wrap_step(self, step: Callable[..., Any]) -> Callable[..., Any]:
-        """Let a step of the module run in this strategy's context, such as a wrapped forward. Called once per run."""
+        """Let a step run in this strategy's context, such as autocast or a wrapped forward.
+
+        Called once for each step of the module (`training_step`, `validation_step`, `test_step`, `predict_step`) when a
+        run resolves its hooks. That is before `setup_module`: what that makes is to be looked up when a step is called.
+        Prediction with a module that has no `predict_step` wraps a call of the module likewise, when it begins.
+
+        Args:
+            step: The step; it is called with positional and keyword arguments, as its signature asks for them.
+
+        Returns:
+            What is called in its place, with the same arguments, and returns what it returns.
+        """
 
     def backward(self, loss: Tensor) -> None:
         """Differentiate a scalar loss. Collective if gradients are reduced."""
@@ -116,20 +146,23 @@ class MetricSink(Protocol):
     @property
     def callback_metrics(self) -> Mapping[str, Tensor]: ...
 
-    def start_epoch(self, stage: str, num_dataloaders: int = 1) -> None:
-        """Forget the stage's earlier values and collect for its new epoch; the moment becomes "epoch"."""
+    def start_epoch(self, stage: str, num_dataloaders: int = 1, *, is_trial: bool = False) -> None:
+        """Forget the stage's earlier values and collect for its new epoch; the moment becomes "epoch".
+
+        Nothing of a trial, such as the sanity check, may reach loggers: `discard` ends it in place of `end_epoch`.
+        """
 
     def enter(self, stage: str, moment: Moment | None) -> None:
         """Go on collecting for a stage, after another one ran within it."""
 
     def end_train_batch(self, is_update: bool) -> None:
-        """Publish what the batch logged; `is_update` says whether it ended an accumulation window."""
+        """Publish what the batch, or a split of it, logged; `is_update` says whether it ended with an update."""
 
     def end_epoch(self) -> list[dict[str, float]]:
         """Reduce and publish the values of the stage's epoch. Collective. Returns them per loader, as numbers."""
 
     def discard(self) -> None:
-        """Forget the values of the stage's epoch unpublished, as the sanity check must leave no trace."""
+        """Forget the values of the stage's epoch unpublished: a trial leaves no trace."""
 
     def state_dict(self) -> dict[str, Any]:
         """What was published, and the values of the training epoch that runs: tensors and plain values only.

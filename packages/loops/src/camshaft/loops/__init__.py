@@ -9,6 +9,7 @@ from camshaft.loops.fit_loop import FitLoop
 from camshaft.loops.lifecycle import run_verb
 from camshaft.loops.optimizers import LRSchedulerConfig
 from camshaft.loops.progress import FitProgress
+from camshaft.loops.resumable_loader import StatelessLoaders
 from camshaft.loops.resume import collect
 from camshaft.loops.run import Run, SaveRequest
 
@@ -24,6 +25,7 @@ __all__ = [
     "Run",
     "SaveRequest",
     "StageHooks",
+    "StatelessLoaders",
     "TestLoop",
     "ValidationLoop",
     "collect",

@@ -23,26 +23,33 @@ _MISSING = object()
 def training_loader(run: Run) -> Any:
     """The training loader that was passed, else the one that the data module or the module provides.
 
-    A list, tuple or dictionary of loaders (nested as one likes) becomes a `CombinedLoader` in mode "max_size_cycle".
-
     Hooks: train_dataloader.
 
     Returns:
-        The loader, or None if there is none.
+        The loader or the collection of loaders, or None if there is none.
 
     Raises:
-        TypeError: If something else than a loader or a collection of loaders was given.
+        TypeError: If something else was given.
     """
     given = run.loaders.get("train")
     if given is None and run.hooks.train_dataloader is not None:
         given = run.hooks.train_dataloader()
     if isinstance(given, (list, tuple, Mapping)):
-        return CombinedLoader(given, "max_size_cycle") if given else None
+        return given or None
     return None if given is None else _checked(given, "train", run)
 
 
+def as_one_loader(given: Any) -> Any:
+    """A loader as it is; a list, tuple or dictionary of loaders, nested at will, combined by "max_size_cycle".
+
+    Raises:
+        TypeError, ValueError: As `CombinedLoader`, if something in the collection is no loader, or nothing is in it.
+    """
+    return CombinedLoader(given) if isinstance(given, (list, tuple, Mapping)) else given
+
+
 def evaluation_loaders(run: Run, stage: str) -> list[Iterable[Any]]:
-    """The loaders of validation, test or prediction, in order; those in a collection one by one.
+    """The loaders of validation, test or prediction, in order; those in a collection or a sequence one by one.
 
     Hooks: val_dataloader, test_dataloader, predict_dataloader.
 
@@ -64,7 +71,9 @@ def evaluation_loaders(run: Run, stage: str) -> list[Iterable[Any]]:
 
 
 def _flat(given: Any) -> Iterator[Any]:
-    """Every loader of nested lists, tuples and dictionaries."""
+    """Every loader of nested lists, tuples and dictionaries, and of a `CombinedLoader` that is sequential."""
+    if isinstance(given, CombinedLoader) and given.mode == "sequential":
+        given = given.flattened
     if isinstance(given, Mapping):
         given = list(given.values())
     if isinstance(given, (list, tuple)):
@@ -105,7 +114,7 @@ def count_batches(loader: Iterable[Any], limit: int | float, argument: str) -> i
     if length == UNKNOWN and limit != 0.0:
         action = "Pass an int."
         raise ValueError(must_be(argument, "1.0 or an int for a loader of unknown length", limit, "fit", action))
-    num_batches = int(length * limit) if limit else 0
+    num_batches = int(length * limit + 1e-9) if limit else 0  # 0.29 * 100 is a little less than 29
     if limit > 0 and num_batches == 0 and length > 0:
         rule = f"0 or a share of at least one of the loader's {length} batches"
         raise ValueError(must_be(argument, rule, limit, "fit", f"Pass at least {1 / length}."))

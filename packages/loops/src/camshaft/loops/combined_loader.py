@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from operator import itemgetter
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Literal, Self, get_args
 
 import attrs
-from torch import Tensor
 
 from camshaft.hooks_core.messages import must_be
+from camshaft.loops.loader_collection import LoaderCollection
 
-CombinationMode = Literal["min_size", "max_size", "max_size_cycle"]
+CombinationMode = Literal["min_size", "max_size", "max_size_cycle", "sequential"]
 
 _WHERE = "CombinedLoader"
 _END = object()
@@ -42,10 +41,14 @@ class _Progress:
 class CombinedLoader:
     """Iterates over a collection of loaders at once: each batch is that collection with a batch in each loader's place.
 
-    As in Lightning 2.x, except that it gives the batch alone, without indices, and that `max_size_cycle` first reads
-    the loaders that it still waits for: when they end, nothing of the others was begun or read in vain.
+    In mode "sequential" it iterates over one loader after the other instead.
 
-    A shorter loader that begins anew is iterated over again, so it shuffles again if it shuffles.
+    As in Lightning 2.x, except that it gives the batch alone, without indices, and that `max_size_cycle` first reads
+    the loaders that it still waits for: when they end, nothing of the others was begun or read in vain. A shorter
+    loader that begins anew is iterated over again, so it shuffles again if it shuffles.
+
+    Validation, test and prediction run the loaders of a sequential one like those of a list, with their indices; any
+    other one is a single loader to them.
 
     Its state holds the states of its loaders, whose `load_state_dict` must make the next `iter()` go on where the state
     was taken, without drawing random numbers, or begin anew if the last iteration had ended. It keeps that contract
@@ -56,7 +59,8 @@ class CombinedLoader:
         loaders: A loader, or dictionaries, lists and tuples of loaders, nested at will. Batches have dictionaries,
             lists and (named) tuples in the same places. A list of batches is therefore no loader here.
         mode: "min_size" ends with the shortest loader. "max_size" ends with the longest; those that have ended give
-            None. "max_size_cycle" ends once every loader has ended; those that end earlier begin anew.
+            None. "max_size_cycle" ends once every loader has ended; those that end earlier begin anew. "sequential"
+            gives the loaders' own batches, one loader after the other.
 
     Raises:
         ValueError: If there is no such mode, or no loader in the collection.
@@ -72,13 +76,9 @@ class CombinedLoader:
         if mode not in get_args(CombinationMode):
             rule = f"one of {', '.join(map(repr, get_args(CombinationMode)))}"
             raise ValueError(must_be("mode", rule, mode, _WHERE, "Pass one of these."))
-        leaves: dict[str, Any] = {}
-        self._loaders = loaders
+        self._collection = LoaderCollection(loaders, _WHERE)
+        self._flattened, self._paths = self._collection.leaves, self._collection.paths
         self._mode: CombinationMode = mode
-        self._assemble = _compile(loaders, "loaders", leaves)
-        self._paths, self._flattened = list(leaves), list(leaves.values())
-        if not leaves:
-            raise ValueError(must_be("loaders", "at least one loader", loaders, _WHERE, "Pass a loader."))
         self._progress = self._new_progress("new")
         self._is_loaded = False  # whether the leaves have states that no iteration took up yet
         self._goes_on = False  # whether the next iteration is to go on with a loaded one
@@ -86,7 +86,7 @@ class CombinedLoader:
     @property
     def loaders(self) -> Any:
         """The collection of loaders, as it was passed."""
-        return self._loaders
+        return self._collection.loaders
 
     @property
     def mode(self) -> CombinationMode:
@@ -104,7 +104,7 @@ class CombinedLoader:
         Args:
             function: Given a loader, returns the one to take its place; called once per place.
         """
-        return type(self)(self._assemble([function(leaf) for leaf in self._flattened]), self._mode)
+        return type(self)(self._collection.assemble([function(leaf) for leaf in self._flattened]), self._mode)
 
     def __len__(self) -> int:
         """The number of batches.
@@ -112,7 +112,9 @@ class CombinedLoader:
         Raises:
             TypeError: If a loader does not tell its own.
         """
-        lengths = [_length(leaf, path) for leaf, path in zip(self._flattened, self._paths, strict=True)]
+        lengths = self._collection.lengths()
+        if self._mode == "sequential":
+            return sum(lengths)
         return min(lengths) if self._mode == "min_size" else max(lengths)
 
     def __iter__(self) -> Iterator[Any]:
@@ -126,6 +128,8 @@ class CombinedLoader:
             return self._until_the_shortest(goes_on)
         if self._mode == "max_size":
             return self._until_the_longest(goes_on)
+        if self._mode == "sequential":
+            return self._one_after_the_other(goes_on)
         return self._in_cycles(goes_on)
 
     def end_iteration(self) -> None:
@@ -146,7 +150,7 @@ class CombinedLoader:
             ValueError: If a loader is in the collection twice, so that its state is no single one.
             RuntimeError: If an error interrupted the iteration between two loaders of a batch.
         """
-        self._check_stateful("state_dict")
+        self._collection.check_stateful("state_dict")
         progress = self._progress
         if progress.phase == "broken":
             rule, action = "between two batches when its state is taken", "Use a state that was taken before."
@@ -169,7 +173,7 @@ class CombinedLoader:
             TypeError: If a loader has no `state_dict` and `load_state_dict`.
             ValueError: If the state is of another mode or other places of loaders, or a loader is there twice.
         """
-        self._check_stateful("load_state_dict")
+        self._collection.check_stateful("load_state_dict")
         where = f"{_WHERE}.load_state_dict"
         action = "Combine the loaders as they were when the state was taken."
         if state["mode"] != self._mode:
@@ -187,22 +191,27 @@ class CombinedLoader:
     def _new_progress(self, phase: str) -> _Progress:
         return _Progress(phase, [False] * len(self._flattened), [False] * len(self._flattened))
 
-    def _begin(self, goes_on: bool) -> tuple[list[Iterator[Any]], _Progress]:
-        """Begin an iteration, or go on with a loaded one. Returns the leaves' iterators and where they are."""
+    def _begin(self, goes_on: bool) -> _Progress:
+        """Begin an iteration, or go on with a loaded one. Returns where it is."""
         progress, is_loaded, self._is_loaded = self._progress, self._is_loaded, False
         if not (is_loaded and goes_on):
             if is_loaded and progress.phase != "new":
                 # A leaf that was left inside goes on there with its next iteration: that one is left again.
-                for leaf, ended in zip(self._flattened, progress.ended, strict=True):
-                    if not ended:
-                        iter(leaf)
+                running = [leaf for leaf, ended in zip(self._flattened, progress.ended, strict=True) if not ended]
+                for leaf in running[:1] if self._mode == "sequential" else running:
+                    iter(leaf)
             self._progress = progress = self._new_progress("under_way")
+        return progress
+
+    def _begin_all(self, goes_on: bool) -> tuple[list[Iterator[Any]], _Progress]:
+        """The same with every loader. Returns the loaders' iterators as well."""
+        progress = self._begin(goes_on)
         leaves = zip(self._flattened, progress.ended, strict=True)
         return [iter(()) if ended else iter(leaf) for leaf, ended in leaves], progress
 
     def _until_the_shortest(self, goes_on: bool) -> Iterator[Any]:
-        iterators, progress = self._begin(goes_on)
-        assemble = self._assemble
+        iterators, progress = self._begin_all(goes_on)
+        assemble = self._collection.assemble
         with progress:
             while True:
                 values = []
@@ -215,8 +224,8 @@ class CombinedLoader:
                 yield assemble(values)
 
     def _until_the_longest(self, goes_on: bool) -> Iterator[Any]:
-        iterators, progress = self._begin(goes_on)
-        assemble, ended = self._assemble, progress.ended
+        iterators, progress = self._begin_all(goes_on)
+        assemble, ended = self._collection.assemble, progress.ended
         running = list(enumerate(iterators))
         with progress:
             while True:
@@ -235,8 +244,8 @@ class CombinedLoader:
                 yield assemble(values)
 
     def _in_cycles(self, goes_on: bool) -> Iterator[Any]:
-        iterators, progress = self._begin(goes_on)
-        assemble, ended, exhausted = self._assemble, progress.ended, progress.exhausted
+        iterators, progress = self._begin_all(goes_on)
+        assemble, ended, exhausted = self._collection.assemble, progress.ended, progress.exhausted
         awaited = [leaf_idx for leaf_idx, was in enumerate(exhausted) if not was]
         cycling = [leaf_idx for leaf_idx, was in enumerate(exhausted) if was]
         with progress:
@@ -258,6 +267,14 @@ class CombinedLoader:
                     ended[leaf_idx] = False
                 yield assemble(values)
 
+    def _one_after_the_other(self, goes_on: bool) -> Iterator[Any]:
+        progress = self._begin(goes_on)
+        with progress:
+            for leaf_idx, leaf in enumerate(self._flattened):
+                if not progress.ended[leaf_idx]:
+                    yield from leaf
+                    progress.ended[leaf_idx] = True
+
     def _anew(self, leaf_idx: int, iterators: list[Iterator[Any]]) -> Any:
         """Begin a loader anew. Returns its first batch."""
         leaf = self._flattened[leaf_idx]
@@ -268,43 +285,3 @@ class CombinedLoader:
             action = "Pass a loader that is not empty and can be iterated over again, or another mode."
             raise RuntimeError(must_be(self._paths[leaf_idx], rule, leaf, _WHERE, action))
         return value
-
-    def _check_stateful(self, method: str) -> None:
-        where = f"{_WHERE}.{method}"
-        for path, leaf in zip(self._paths, self._flattened, strict=True):
-            if not all(callable(getattr(leaf, name, None)) for name in ("state_dict", "load_state_dict")):
-                rule = "a loader with `state_dict` and `load_state_dict`"
-                action = "Pass one that has a state, such as torchdata's StatefulDataLoader."
-                raise TypeError(must_be(path, rule, leaf, where, action))
-        if len({id(leaf) for leaf in self._flattened}) < len(self._flattened):
-            rule = "different objects in every place, to have a state each"
-            raise ValueError(must_be("loaders", rule, self._loaders, where, "Make a loader for each place."))
-
-
-def _compile(node: Any, path: str, leaves: dict[str, Any]) -> Callable[[list[Any]], Any]:
-    """Collect the leaves below a node by their paths. Returns what makes its like of a list with a value per leaf."""
-    if isinstance(node, Mapping):
-        items = [(key, _compile(child, f"{path}[{key!r}]", leaves)) for key, child in node.items()]
-        return lambda values: {key: part(values) for key, part in items}
-    if isinstance(node, (list, tuple)):
-        parts = [_compile(child, f"{path}[{idx}]", leaves) for idx, child in enumerate(node)]
-        if isinstance(node, list):
-            return lambda values: [part(values) for part in parts]
-        kind = type(node)
-        if hasattr(kind, "_fields"):
-            return lambda values: kind(*[part(values) for part in parts])
-        return lambda values: tuple([part(values) for part in parts])
-    if isinstance(node, (str, bytes, Tensor)) or not isinstance(node, Iterable):
-        rule = "a loader (an iterable of batches)" + (", and no tensor" if isinstance(node, Tensor) else "")
-        action = "Pass a DataLoader, say; a list, tuple or dictionary is a collection of loaders, not of batches."
-        raise TypeError(must_be(path, rule, node.shape if isinstance(node, Tensor) else node, _WHERE, action))
-    leaves[path] = node
-    return itemgetter(len(leaves) - 1)
-
-
-def _length(leaf: Any, path: str) -> int:
-    try:
-        return len(leaf)
-    except (TypeError, NotImplementedError) as error:
-        action = "Count the batches while iterating."
-        raise TypeError(must_be(path, "a loader that tells its length", leaf, f"len({_WHERE})", action)) from error

@@ -87,7 +87,7 @@ class EvaluationLoop:
             raise ValueError(must_be(f"{self.stage} loaders", rule, None, run.verb, "Pass a loader."))
         return self.run_epoch(run) if has_batches else self.result([])
 
-    def run_epoch(self, run: Run, num_batches: list[int | float] | None = None, *, discard: bool = False) -> Any:
+    def run_epoch(self, run: Run, num_batches: list[int | float] | None = None, *, is_trial: bool = False) -> Any:
         """Run every loader once. Collective.
 
         Hooks: on_<stage>_model_eval, _start, _epoch_start, the transfer hooks, _batch_start, the step, _batch_end,
@@ -96,7 +96,8 @@ class EvaluationLoop:
         Args:
             run: The run.
             num_batches: How many batches to take of each loader; None takes what the limit says.
-            discard: Whether to forget what is logged, as the sanity check does.
+            is_trial: Whether what is logged may reach nobody but hooks, as in the sanity check; the caller then ends
+                it with `run.metrics.discard()`.
 
         Returns:
             The loop's result.
@@ -112,7 +113,7 @@ class EvaluationLoop:
                 run.module.eval()
             # a tensor of inference mode that the module kept could not be trained with afterwards
             with torch.inference_mode() if self.inference_mode and run.verb != "fit" else torch.no_grad():
-                logged = self._run_loaders(run, hooks, num_batches or self.num_batches, discard)
+                logged = self._run_loaders(run, hooks, num_batches or self.num_batches, is_trial)
             if hooks.model_train is not None:
                 hooks.model_train()
             else:
@@ -124,13 +125,13 @@ class EvaluationLoop:
         return self.result(logged)
 
     def _run_loaders(
-        self, run: Run, hooks: StageHooks, num_batches: list[int | float], discard: bool
+        self, run: Run, hooks: StageHooks, num_batches: list[int | float], is_trial: bool
     ) -> list[dict[str, float]]:
         """Run every loader once. Returns what was logged, per loader."""
         metrics = run.metrics
         self.progress.reset()
         if metrics is not None:
-            metrics.start_epoch(self.stage, len(self.loaders))
+            metrics.start_epoch(self.stage, len(self.loaders), is_trial=is_trial)
         hooks.start()
         hooks.epoch_start()
         for dataloader_idx, loader in enumerate(self.loaders):
@@ -140,11 +141,9 @@ class EvaluationLoop:
             metrics.moment = "epoch"
         hooks.epoch_end()
         logged: list[dict[str, float]] = [{} for _ in self.loaders]
-        if metrics is not None and discard:
-            metrics.discard()
-        elif metrics is not None:
-            logged = metrics.end_epoch()
         if metrics is not None:
+            if not is_trial:
+                logged = metrics.end_epoch()
             metrics.moment = None
         hooks.end()
         return logged

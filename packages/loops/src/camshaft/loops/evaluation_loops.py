@@ -66,7 +66,7 @@ class TestLoop(EvaluationLoop):
 class PredictLoop(EvaluationLoop):
     """Prediction. Its result is the predictions on the CPU: a list for one loader, a list of lists for several.
 
-    A module without `predict_step` is called with the batch.
+    A module without `predict_step` is called with the batch, as a step: through the strategy's `wrap_step`.
 
     Args:
         limit_batches: As in `EvaluationLoop`.
@@ -97,7 +97,7 @@ class PredictLoop(EvaluationLoop):
             start=hooks.on_predict_start,
             epoch_start=hooks.on_predict_epoch_start,
             batch_start=hooks.on_predict_batch_start,
-            step=hooks.predict_step or call_module,
+            step=hooks.predict_step or run.strategy.wrap_step(call_module),
             batch_end=hooks.on_predict_batch_end,
             epoch_end=hooks.on_predict_epoch_end,
             end=hooks.on_predict_end,

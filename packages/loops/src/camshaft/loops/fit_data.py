@@ -2,113 +2,143 @@
 
 from __future__ import annotations
 
-import warnings
 from typing import Any
 
-import attrs
 import torch
-from torch.utils.data import RandomSampler, SequentialSampler
 
 from camshaft.hooks_core.messages import must_be
-from camshaft.loops.batches import count_batches, leaves_of, training_loader
-from camshaft.loops.combined_loader import CombinedLoader
+from camshaft.hooks_core.user_warnings import warn_user
+from camshaft.loops.batches import as_one_loader, count_batches, leaves_of, training_loader
 from camshaft.loops.evaluation_loops import ValidationLoop
 from camshaft.loops.fit_limits import FitLimits
-from camshaft.loops.loader_copy import copy_loader, is_plain
-from camshaft.loops.random_state import generators_of
+from camshaft.loops.loader_order import in_order
+from camshaft.loops.progress import FitProgress
+from camshaft.loops.random_state import generators_of, random_state, restore_random_state
 from camshaft.loops.resumable_loader import StatelessLoaders
 from camshaft.loops.run import Run
 from camshaft.loops.training_batches import TrainingBatches
 
 
-@attrs.define(eq=False)
 class FitData:
     """What a fit iterates over.
 
+    Args:
+        run: The run.
+        limits: How much of the loaders to take, and how often to ask for them.
+        validation: The loop that gets the validation loaders.
+        progress: Knows the epoch.
+        stateless: What to do with training loaders that cannot tell where they were; see `ResumableLoader`.
+
     Attributes:
-        loader: The training loader, as it was given; a `CombinedLoader` if several were.
+        loader: The training loader, as it was given; a `CombinedLoader` if several were; None before it was asked for.
         batches: The batches of the training epochs.
         num_batches: Batches of a training epoch; infinite if unknown.
         validates: Whether there is anything to validate.
         validation_interval: After how many batches validation is due; infinity stands for the end of the epoch.
         generators: The loaders' own generators, from which they draw their order.
+        origin: The progress and the random numbers with which the loaders were asked for.
     """
 
-    loader: Any
-    batches: TrainingBatches
-    num_batches: int | float
-    validates: bool
-    validation_interval: int | float
-    generators: list[torch.Generator]
+    def __init__(
+        self,
+        run: Run,
+        limits: FitLimits,
+        validation: ValidationLoop,
+        progress: FitProgress,
+        stateless: StatelessLoaders = "refuse",
+    ) -> None:
+        self.loader: Any = None
+        self.batches = TrainingBatches((), 0)
+        self.num_batches: int | float = 0
+        self.validates = False
+        self.validation_interval: int | float = float("inf")
+        self.generators: list[torch.Generator] = []
+        self.origin: dict[str, Any] = {}
+        self._run = run
+        self._limits = limits
+        self._validation = validation
+        self._progress = progress
+        self._stateless = stateless
+        self._given: Any = None
 
-    def take(self, other: FitData) -> None:
-        """Become what another one is, as when the loaders were asked for again."""
-        for field in attrs.fields(FitData):
-            setattr(self, field.name, getattr(other, field.name))
+    def load(self) -> None:
+        """Ask for the loaders. A training loader that is the same as before keeps its workers and its state.
 
+        Hooks: train_dataloader, val_dataloader.
 
-def load_fit_data(run: Run, limits: FitLimits, validation: ValidationLoop, stateless: StatelessLoaders) -> FitData:
-    """Get the loaders. Hooks: train_dataloader, val_dataloader.
+        Raises:
+            ValueError: If there is no training loader, or validation is asked for at an impossible interval.
+            TypeError: If something is no loader.
+        """
+        limits = self._limits
+        self.origin = {"progress": {**self._progress.state_dict(), "elapsed_seconds": 0.0}, "random": random_state()}
+        given = training_loader(self._run)
+        if given is None:
+            rule = "given, or provided by the data module or the module"
+            raise ValueError(must_be("train loader", rule, None, "fit", "Pass a loader."))
+        if given is not self._given:
+            loader = as_one_loader(given)
+            self.loader = in_order(loader, "train") if limits.overfit_batches else loader
+            self.batches = TrainingBatches(self.loader, 0, self._stateless)
+            self._given = given
+        self.num_batches = self.batches.num_batches = count_batches(self.loader, *limits.train_limit)
+        if self.num_batches == 0 and limits.train_limit[0] != 0:
+            warn_user("The training loader is empty: nothing will be trained.")
+        self.validates = self._load_validation()
+        has_validation = self.validates and self.num_batches > 0
+        self.validation_interval = (
+            limits.batches_between_validations(self.num_batches) if has_validation else float("inf")
+        )
+        leaves = [*leaves_of(self.loader), *self._validation.loaders]
+        self.generators = list(dict.fromkeys(generator for leaf in leaves for generator in generators_of(leaf)))
 
-    Args:
-        run: The run.
-        limits: How much of the loaders to take.
-        validation: The loop that gets the validation loaders.
-        stateless: What to do with training loaders that cannot tell where they were; see `ResumableLoader`.
+    def load_as(self, origin: dict[str, Any]) -> None:
+        """Ask for the loaders as the run did that is resumed: in the same epoch, with the same random numbers.
 
-    Raises:
-        ValueError: If there is no training loader, or validation is asked for at an impossible interval.
-    """
-    loader = training_loader(run)
-    if loader is None:
-        rule = "given, or provided by the data module or the module"
-        raise ValueError(must_be("train loader", rule, None, "fit", "Pass a loader."))
-    if limits.overfit_batches:
-        loader = _in_order(loader)
-    num_batches = count_batches(loader, *limits.train_limit)
-    if num_batches == 0 and limits.train_limit[0] != 0:
-        warnings.warn("The training loader is empty: nothing will be trained.", stacklevel=2)
-    validates = _load_validation(run, limits, validation)
-    leaves = [*leaves_of(loader), *validation.loaders]
-    return FitData(
-        loader,
-        TrainingBatches(loader, num_batches, stateless),
-        num_batches,
-        validates,
-        limits.batches_between_validations(num_batches) if validates and num_batches else float("inf"),
-        list(dict.fromkeys(generator for leaf in leaves for generator in generators_of(leaf))),
-    )
+        So a data module that splits its data at random, or by the epoch, gives what it gave then. Afterwards progress
+        is as before. Hooks: as `load`.
 
+        Args:
+            origin: That run's `origin`.
+        """
+        before = self._progress.state_dict()
+        self._progress.load_state_dict(origin["progress"])
+        self._run.epoch = self._progress.current_epoch
+        restore_random_state(origin["random"])
+        try:
+            self.load()
+        finally:
+            self._progress.load_state_dict(before)
+            self._run.epoch = self._progress.current_epoch
 
-def _load_validation(run: Run, limits: FitLimits, validation: ValidationLoop) -> bool:
-    """Get the validation loaders. Returns whether there is anything to validate."""
-    if validation.limit_batches == 0:  # nobody is asked for loaders that are not used
-        validation.loaders, validation.num_batches = [], []
-        return False
-    has_step = run.hooks.validation_step is not None
-    has_batches = validation.load(run) if has_step or run.loaders.get("validate") is not None else False
-    if has_step and not validation.loaders:
-        warnings.warn("There is a `validation_step` but no validation loader: validation is left out.", stacklevel=2)
-    if validation.loaders and not has_step:
-        warnings.warn("There is a validation loader but no `validation_step`: validation is left out.", stacklevel=2)
-    if limits.overfit_batches and has_batches:
-        validation.num_batches = [
-            min(number, count_batches(loader, *limits.train_limit))
-            for loader, number in zip(validation.loaders, validation.num_batches, strict=True)
-        ]
-    return has_step and has_batches
+    def reload_if_due(self) -> None:
+        """Ask for the loaders again before an epoch that is to have new ones. Hooks: as `load`."""
+        every, epoch = self._limits.reload_dataloaders_every_n_epochs, self._progress.current_epoch
+        # also if a resumed run has just asked: this one draws the random numbers of the run that was not stopped
+        if every > 0 and epoch > 0 and epoch % every == 0:
+            self.load()
 
+    def let_go(self) -> None:
+        """Forget the batches, with the loader's worker processes; what was counted stays."""
+        self.batches = TrainingBatches((), 0)
+        self._given = None
 
-def _in_order(loader: Any) -> Any:
-    """The loader without shuffling, so that every epoch has the same batches."""
-    if isinstance(loader, CombinedLoader):
-        return loader.with_loaders(_in_order)
-    if not isinstance(getattr(loader, "sampler", None), RandomSampler):
-        return loader
-    if not is_plain(loader) or loader.batch_size is None:
-        rule = "without shuffling to overfit some batches"
-        action = "Pass a loader with shuffle=False."
-        raise ValueError(must_be("train loader", rule, loader, "FitLoop(overfit_batches=...)", action))
-    warnings.warn("`overfit_batches` takes the same batches in every epoch: the shuffling is left out.", stacklevel=2)
-    sampler = SequentialSampler(loader.dataset)
-    return copy_loader(loader, type(loader), batch_size=loader.batch_size, drop_last=loader.drop_last, sampler=sampler)
+    def _load_validation(self) -> bool:
+        """Get the validation loaders. Returns whether there is anything to validate."""
+        run, validation, limits = self._run, self._validation, self._limits
+        if validation.limit_batches == 0:  # nobody is asked for loaders that are not used
+            validation.loaders, validation.num_batches = [], []
+            return False
+        has_step = run.hooks.validation_step is not None
+        has_batches = validation.load(run) if has_step or run.loaders.get("validate") is not None else False
+        if has_step and not validation.loaders:
+            warn_user("There is a `validation_step` but no validation loader: validation is left out.")
+        if validation.loaders and not has_step:
+            warn_user("There is a validation loader but no `validation_step`: validation is left out.")
+        if limits.overfit_batches and has_step and has_batches:
+            validation.loaders = [in_order(loader, "validate") for loader in validation.loaders]
+            validation.num_batches = [
+                min(number, count_batches(loader, *limits.train_limit))
+                for loader, number in zip(validation.loaders, validation.num_batches, strict=True)
+            ]
+        return has_step and has_batches

@@ -37,7 +37,8 @@ class FitLimits:
         max_epochs: Epochs to train in all; -1 for no limit. None means 1000, or no limit if `max_steps` or `max_time`
             sets one.
         min_epochs: Epochs that `should_stop` cannot cut short.
-        max_steps: Optimizer updates to train in all; -1 for no limit. What is left of a split batch then is left out.
+        max_steps: Optimizer updates to train in all; -1 for no limit. It is looked at after every batch: the batch in
+            which it is reached is finished, and if it is split, its other splits make updates beyond the limit.
         min_steps: Updates that `should_stop` cannot cut short.
         max_time: How long to train in all, resumed parts included: "DD:HH:MM:SS", a `timedelta`, a dictionary of its
             arguments; None for no limit. When it is over training stops after the batch, but not before `min_epochs`

@@ -10,7 +10,7 @@ from camshaft.hooks_core.messages import must_be
 from camshaft.hooks_core.spec import ZeroGrad
 from camshaft.loops.batches import set_epoch
 from camshaft.loops.evaluation_loops import ValidationLoop
-from camshaft.loops.fit_data import FitData, load_fit_data
+from camshaft.loops.fit_data import FitData
 from camshaft.loops.fit_limits import FitLimits
 from camshaft.loops.fit_state import FitState
 from camshaft.loops.optimization_mode import OptimizationMode, choose_mode
@@ -18,12 +18,13 @@ from camshaft.loops.optimization_settings import OptimizationSettings
 from camshaft.loops.optimizers import Optimization, read_configuration
 from camshaft.loops.progress import FitProgress
 from camshaft.loops.resumable_loader import STATELESS_LOADERS, StatelessLoaders
-from camshaft.loops.resume import check_resumable, restore_training
+from camshaft.loops.resume import check_resumable, restore_data_module, restore_training
 from camshaft.loops.run import Run
 from camshaft.loops.sanity_check import check_sanity
 from camshaft.loops.schedulers import SchedulerSteps
-from camshaft.loops.time_limit import Stopwatch
+from camshaft.loops.stopping import StoppingRules
 from camshaft.loops.training_epoch import TrainingEpoch
+from camshaft.loops.validation_schedule import ValidationSchedule
 
 
 class FitLoop:
@@ -66,7 +67,6 @@ class FitLoop:
         if stateless_loaders not in STATELESS_LOADERS:
             rule = " or ".join(map(repr, STATELESS_LOADERS))
             raise ValueError(must_be("stateless_loaders", rule, stateless_loaders, "FitLoop", "Pass one of them."))
-        self.limits = limits if limits is not None else FitLimits()
         self.validation = validation if validation is not None else ValidationLoop()
         self.settings = OptimizationSettings(
             accumulate_grad_batches=accumulate_grad_batches,
@@ -82,8 +82,17 @@ class FitLoop:
         self._state = FitState()
         self._data: FitData | None = None
         self._epoch: TrainingEpoch | None = None
-        self._stopwatch: Stopwatch | None = None
+        self._stopping = StoppingRules(limits if limits is not None else FitLimits(), self.progress)
         self._schedulers: SchedulerSteps
+
+    @property
+    def limits(self) -> FitLimits:
+        """How long to train and how often to validate; other ones count from the next fit on, or the next epoch."""
+        return self._stopping.limits
+
+    @limits.setter
+    def limits(self, limits: FitLimits) -> None:
+        self._stopping.limits = limits
 
     @property
     def loader(self) -> Any:
@@ -118,8 +127,7 @@ class FitLoop:
 
     def progress_state(self) -> dict[str, Any]:
         """The counters of training and of the last validation, as plain values; in every checkpoint."""
-        if self._stopwatch is not None:
-            self.progress.elapsed_seconds = self._stopwatch.elapsed_seconds
+        self._stopping.note_time()
         return {"fit": self.progress.state_dict(), "validate": self.validation.progress.state_dict()}
 
     def state_dict(self, run: Run) -> dict[str, Any]:
@@ -133,14 +141,14 @@ class FitLoop:
         validation, on_sanity_check_end, on_train_start, those of the epochs, on_train_end, on_fit_end.
         """
         mode: OptimizationMode | None = None
-        run.defers_saves = True
+        run.defers_saves, stopping = True, self._stopping
         try:
             data = self._set_up(run)
-            if self.num_batches and not self._is_done():
+            if self.num_batches and not stopping.is_done():
                 mode = choose_mode(run, self.optimization, self.progress, self.limits, **attrs.asdict(self.settings))
                 epoch = self._start(run, data, mode)
                 is_first = True
-                while not self._is_done():
+                while not stopping.is_done():
                     self._start_epoch(run, data, mode, is_first)
                     is_first = False
                     is_complete = epoch.run()
@@ -148,6 +156,7 @@ class FitLoop:
                 self._end(run)
             run.save_point()
             self._state.let_go(run)
+            data.let_go()
         finally:
             run.save_requests.clear()  # after an error: what they waited for does not come any more
             run.defers_saves = False
@@ -160,27 +169,32 @@ class FitLoop:
         progress.should_stop = False
         if checkpoint is not None:
             check_resumable(checkpoint)
+            restore_data_module(run, checkpoint)  # its loaders may depend on it
         elif progress.is_inside_epoch:
             progress.end_epoch()
         run.epoch = progress.current_epoch
-        self._data = data = load_fit_data(run, self.limits, self.validation, self.stateless_loaders)
+        self._data = data = FitData(run, self.limits, self.validation, progress, self.stateless_loaders)
+        if checkpoint is not None and "loaders" in checkpoint["fit"]:
+            data.load_as(checkpoint["fit"]["loaders"])
+        else:
+            data.load()
         self._state = FitState(data)
         assert run.hooks.configure_optimizers is not None
         self.optimization = read_configuration(run.hooks.configure_optimizers())
-        self.optimization.optimizers = run.strategy.setup_optimizers(self.optimization.optimizers)
+        self.optimization.take(run.strategy.setup_optimizers(self.optimization.optimizers))
         run.hooks.on_fit_start()
         if checkpoint is not None:
             progress.load_state_dict(checkpoint["loops"]["fit"])
             self.validation.progress.load_state_dict(checkpoint["loops"]["validate"])
             run.epoch = progress.current_epoch
             restore_training(run, checkpoint, self.optimization)
-        seconds = self.limits.max_seconds
-        progress.should_stop |= seconds is not None and progress.elapsed_seconds >= seconds
+        progress.should_stop |= self._stopping.time_is_over()
         return data
 
     def _start(self, run: Run, data: FitData, mode: OptimizationMode) -> TrainingEpoch:
         """Everything between set-up and the first epoch."""
-        self._stopwatch = Stopwatch(self.progress.elapsed_seconds)
+        stopping = self._stopping
+        stopping.start_clock()
         self._schedulers = SchedulerSteps(run, self.optimization.schedulers)
         self._epoch = TrainingEpoch(
             run,
@@ -188,11 +202,11 @@ class FitLoop:
             mode,
             self._schedulers,
             data=data,
-            validation_due=self._validation_due,
+            validation_due=ValidationSchedule(data, self.progress, stopping).is_due,
             validate=lambda: self._validate(run, mode),
             step_limit=self.limits.step_limit,
-            may_stop=self._may_stop,
-            time_is_over=self._time_is_over if self.limits.max_seconds is not None else None,
+            may_stop=stopping.may_stop,
+            time_is_over=stopping.time_is_over if self.limits.max_seconds is not None else None,
         )
         self._state = FitState(data, mode)
         if run.checkpoint is not None:
@@ -219,19 +233,17 @@ class FitLoop:
         run.stage = None
 
     def _close(self, mode: OptimizationMode | None) -> None:
-        if self._stopwatch is not None:
-            self.progress.elapsed_seconds = self._stopwatch.elapsed_seconds
-            self._stopwatch = None
+        self._stopping.stop_clock()
         if mode is not None:
             mode.close()
+        self.optimization.toggle.untoggle()
 
     def _start_epoch(self, run: Run, data: FitData, mode: OptimizationMode, is_first: bool) -> None:
         """Begin an epoch, or go on inside one."""
         progress, metrics = self.progress, run.metrics
         run.epoch, run.batch_idx = progress.current_epoch, None
         if not progress.is_inside_epoch:
-            if self._reload_is_due():
-                data.take(load_fit_data(run, self.limits, self.validation, self.stateless_loaders))
+            data.reload_if_due()
             mode.num_batches = data.num_batches
             mode.start_epoch()
             progress.epochs.ready += 1
@@ -272,39 +284,3 @@ class FitLoop:
         self.validation.run_epoch(run)
         if run.metrics is not None:
             run.metrics.enter("train", "batch")
-
-    def _validation_due(self, batch_idx: int, is_last: bool) -> bool:
-        assert self._data is not None
-        every, interval = self.limits.check_val_every_n_epoch, self._data.validation_interval
-        if every is not None and (self.progress.current_epoch + 1) % every:
-            return False
-        if self.progress.should_stop and self._may_stop():
-            return True
-        if interval == float("inf"):
-            return is_last
-        done = self.progress.total_batches if every is None else batch_idx + 1
-        return done % interval == 0
-
-    def _reload_is_due(self) -> bool:
-        every, epoch = self.limits.reload_dataloaders_every_n_epochs, self.progress.current_epoch
-        return every > 0 and epoch > 0 and epoch % every == 0
-
-    def _is_done(self) -> bool:
-        """Whether no further epoch is to begin."""
-        progress, limits = self.progress, self.limits
-        return (
-            progress.current_epoch >= limits.epoch_limit
-            or progress.global_step >= limits.step_limit
-            or (progress.should_stop and self._may_stop())
-        )
-
-    def _may_stop(self) -> bool:
-        """Whether `should_stop` is obeyed already."""
-        epochs, steps = self.limits.min_epochs, self.limits.min_steps
-        return (epochs is None or self.progress.current_epoch >= epochs) and (
-            steps is None or self.progress.global_step >= steps
-        )
-
-    def _time_is_over(self) -> bool:
-        assert self._stopwatch is not None and self.limits.max_seconds is not None
-        return self._stopwatch.elapsed_seconds >= self.limits.max_seconds

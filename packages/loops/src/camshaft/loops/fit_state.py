@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from typing import Any
 
+from camshaft.hooks_core.user_warnings import warn_user
 from camshaft.loops.batches import set_epoch
 from camshaft.loops.fit_data import FitData
 from camshaft.loops.metric_state import metric_states, restore_metric_states
@@ -33,13 +34,15 @@ class FitState:
         """The state now, or when the fit ended.
 
         Returns:
-            "fit" (the position in the data, the accumulation window with its gradients, metrics) and "rng".
+            "fit" (the position in the data and how its loaders came about, the accumulation window with its gradients,
+            metrics) and "rng".
         """
         if self._kept is not None:
             return self._kept
         data, mode = self._data, self._mode
         fit = dict(self._metrics if self._metrics is not None else _metrics_of(run))
         if data is not None and mode is not None:
+            fit["loaders"] = data.origin
             fit["batches"] = data.batches.state_dict()
             fit["optimization"] = mode.state_dict()
             fit["gradients"] = gradients_of(run.module) if mode.keeps_gradients else {}
@@ -67,10 +70,9 @@ class FitState:
             return
         batches = progress.batches
         if batches.ready != batches.completed:
-            warnings.warn(
+            warn_user(
                 f"The checkpoint was taken inside of batch {batches.ready - 1} of epoch {progress.current_epoch}, as "
-                "after an error: that batch is left out, so the run differs from one that was not stopped.",
-                stacklevel=2,
+                "after an error: that batch is left out, so the run differs from one that was not stopped."
             )
         set_epoch(data.loader, progress.current_epoch)
         data.batches.load_state_dict(fit["batches"], batches.ready)

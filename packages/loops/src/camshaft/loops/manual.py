@@ -21,7 +21,6 @@ class ManualOptimization:
         optimizers: The optimizers that the module steps; none if it is run for its effects alone.
         progress: Counts the updates.
         split: Splits a batch along time; None leaves batches whole.
-        step_limit: The number of updates after which the rest of a batch's splits is left out.
 
     Attributes:
         num_batches: Batches of the epoch that runs; makes no difference here.
@@ -39,14 +38,13 @@ class ManualOptimization:
         progress: FitProgress,
         *,
         split: Callable[[Any], Sequence[Any]] | None = None,
-        step_limit: float = float("inf"),
     ) -> None:
         self.num_batches: int | float = float("inf")
         self._hooks = run.hooks
         self._module = run.module
+        self._metrics = run.metrics
         self._progress = progress
         self._split = split
-        self._step_limit = step_limit
         self._stepped = False
         self._step_hooks = [optimizer.register_step_pre_hook(self._before_step) for optimizer in optimizers]
 
@@ -65,15 +63,15 @@ class ManualOptimization:
                 self._progress.global_step += 1
             return outputs
         hiddens = outputs = None
-        for split in self._split(batch):
+        for split_idx, split in enumerate(self._split(batch)):
             outputs = None  # lets go of the graph before the next one is built
+            if split_idx and self._metrics is not None:
+                self._metrics.end_train_batch(self._stepped)  # the last split is told of with its batch
             self._stepped = False
             outputs = self._hooks.training_step(split, batch_idx, hiddens=hiddens)  # type: ignore[misc]
             outputs, hiddens = carry_hiddens(outputs, hiddens, self._module)
             if self._stepped:
                 self._progress.global_step += 1
-                if self._progress.global_step >= self._step_limit:
-                    break
         return outputs
 
     def start_epoch(self) -> None:

@@ -87,17 +87,17 @@ def choose_mode(
     """
     split_size = split_size_of(run.module, truncated_bptt_steps)
     split = None if split_size is None else BatchSplitter(run, split_size)
-    step_limit, optimizers = limits.step_limit, optimization.optimizers
+    optimizers = optimization.optimizers
     if not optimizers:
         if limits.epoch_limit == float("inf"):
             rule = "set if there is no optimizer, since no update will ever be counted"
             where = type(run.module).__qualname__
             raise ValueError(must_be("max_epochs", rule, limits.max_epochs, where, "Pass a number of epochs."))
         warnings.warn("`configure_optimizers` returned no optimizer: nothing will be updated.", stacklevel=2)
-        return ManualOptimization(run, optimizers, progress, split=split, step_limit=step_limit)
+        return ManualOptimization(run, optimizers, progress, split=split)
     if not getattr(run.module, "automatic_optimization", True):
         _check_manual(run, optimization, accumulate_grad_batches, gradient_clip_val, zero_grad)
-        return ManualOptimization(run, optimizers, progress, split=split, step_limit=step_limit)
+        return ManualOptimization(run, optimizers, progress, split=split)
     _check_automatic(run, optimizers, accumulate_grad_batches)
     window = AccumulationWindow(accumulate_grad_batches)
     updates: list[OptimizerUpdate] = []
@@ -126,9 +126,10 @@ def choose_mode(
         window,
         progress,
         module=run.module,
+        toggle=optimization.toggle,
         frequencies=optimization.frequencies,
         split=split,
-        step_limit=step_limit,
+        metrics=run.metrics,
     )
 
 

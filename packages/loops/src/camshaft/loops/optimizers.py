@@ -11,6 +11,7 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import ReduceLROnPlateau
 
 from camshaft.hooks_core.messages import must_be
+from camshaft.loops.toggling import OptimizerToggle
 
 _WHERE = "configure_optimizers"
 _FORMS = (
@@ -62,11 +63,21 @@ class Optimization:
         schedulers: The schedulers.
         frequencies: For how many accumulation windows running each optimizer is due, in turn; empty if all are due in
             every window.
+        toggle: Lets the parameters of one optimizer alone require gradients.
     """
 
     optimizers: list[Optimizer]
     schedulers: list[LRSchedulerConfig]
     frequencies: list[int] = attrs.field(factory=list)
+    toggle: OptimizerToggle = attrs.field(init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self.toggle = OptimizerToggle(self.optimizers)
+
+    def take(self, optimizers: list[Optimizer]) -> None:
+        """Work with these in place of the optimizers, as when a strategy has set them up."""
+        self.optimizers = optimizers
+        self.toggle = OptimizerToggle(optimizers)
 
 
 def read_configuration(returned: Any) -> Optimization:

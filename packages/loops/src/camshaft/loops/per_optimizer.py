@@ -7,6 +7,7 @@ from typing import Any
 
 from torch import nn
 
+from camshaft.hooks_core.protocols import MetricSink
 from camshaft.loops.accumulation import AccumulationWindow
 from camshaft.loops.automatic import AutomaticOptimization
 from camshaft.loops.optimizer_update import OptimizerUpdate
@@ -27,10 +28,11 @@ class PerOptimizerOptimization(AutomaticOptimization):
         window: The accumulation window that they share.
         progress: Counts the updates.
         module: The module, for errors.
+        toggle: Lets the parameters of the optimizer at work alone require gradients.
         frequencies: For how many windows running each optimizer is due, in turn and from each epoch's start; empty if
             all are due in every window.
         split: Splits a batch along time; None leaves batches whole.
-        step_limit: The number of updates after which the rest of a batch's splits is left out.
+        metrics: Is told of each update within a batch; the loop that runs the batch tells it of the last.
     """
 
     def __init__(
@@ -40,18 +42,18 @@ class PerOptimizerOptimization(AutomaticOptimization):
         progress: FitProgress,
         *,
         module: nn.Module,
+        toggle: OptimizerToggle,
         frequencies: Sequence[int],
         split: Callable[[Any], Sequence[Any]] | None,
-        step_limit: float,
+        metrics: MetricSink | None,
     ) -> None:
         super().__init__(updates, window, progress)
+        self._metrics = metrics
         self._module = module
         self._split = split
-        self._step_limit = step_limit
         in_turn = zip(self._updates, frequencies, strict=True) if frequencies else ()
         self._turns = [[update] for update, frequency in in_turn for _ in range(frequency)] or [self._updates]
-        several = len(self._updates) > 1
-        self._toggle = OptimizerToggle([update.optimizer for update in self._updates]) if several else None
+        self._toggle = toggle if len(self._updates) > 1 else None
 
     def run_batch(self, batch: Any, batch_idx: int, is_last: bool) -> Any:
         """Compute a batch's gradients, and update the weights wherever an accumulation window ends. Collective.
@@ -68,14 +70,17 @@ class PerOptimizerOptimization(AutomaticOptimization):
             an item for each that had a loss, in their order: a dictionary with the loss, detached.
         """
         window, progress, split_batch, toggle = self._window, self._progress, self._split, self._toggle
-        turns = self._turns
+        turns, metrics = self._turns, self._metrics
         splits = (batch,) if split_batch is None else split_batch(batch)
         for update in self._updates:
             update.hiddens = None
         num_remaining = self._num_remaining(len(splits), batch_idx, is_last)
         outputs: list[Any] = []
-        for split in splits:
+        is_update = False
+        for split_idx, split in enumerate(splits):
             outputs.clear()  # lets go of the graphs before the next ones are built
+            if split_idx and metrics is not None:
+                metrics.end_train_batch(is_update)
             if self._accumulates:
                 window.enter(num_remaining)
                 num_remaining -= 1
@@ -100,8 +105,6 @@ class PerOptimizerOptimization(AutomaticOptimization):
                 returned = None
             if is_update:
                 progress.global_step += 1
-                if progress.global_step >= self._step_limit:
-                    break
         return outputs if toggle is not None else outputs[0]
 
     def _num_remaining(self, num_splits: int, batch_idx: int, is_last: bool) -> int | float:

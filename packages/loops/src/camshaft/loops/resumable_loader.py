@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import sys
-import warnings
 from collections.abc import Iterable, Iterator
 from typing import Any, Literal
 
 from camshaft.hooks_core.messages import must_be
+from camshaft.hooks_core.user_warnings import warn_user
 from camshaft.loops.loader_copy import has_state, is_plain, is_stream
 from camshaft.loops.random_state import generators_of, isolated_randomness, random_state, restore_random_state
 
@@ -101,7 +101,7 @@ class ResumableLoader:
             if self._is_stateless:
                 state["start"] = self._start
                 if self._stateless == "refuse":
-                    warnings.warn(_stateless_message(self.loader, "checkpoint"), stacklevel=2)
+                    warn_user(_stateless_message(self.loader, "checkpoint"))
         if self._has_state and self._was_begun and (self._is_under_way or self._carries_state):
             # one that was not read since may not be asked, as a loader of torchdata's nodes reads a batch then
             state["loader"] = self._source.state_dict() if self._unread is None else self._unread
@@ -137,11 +137,10 @@ class ResumableLoader:
         if self._is_stateless:
             if self._stateless == "refuse":
                 raise ValueError(_stateless_message(self.loader, "fit"))
-            warnings.warn(
+            warn_user(
                 f"The train loader ({type(self.loader).__name__}) has no state: the batches that were used before the "
                 "checkpoint are read again and dropped. If it draws random numbers between batches, the run differs "
-                "from one that was not stopped.",
-                stacklevel=2,
+                "from one that was not stopped."
             )
             self._start = state["start"]
             restore_random_state(state["start"], generators_of(self.loader))

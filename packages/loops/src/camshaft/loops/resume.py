@@ -83,8 +83,16 @@ def check_resumable(checkpoint: dict[str, Any]) -> None:
         )
 
 
+def restore_data_module(run: Run, checkpoint: dict[str, Any]) -> None:
+    """Take back the memory of the data module. Hooks: load_state_dict of the data module."""
+    load = implementation(run.data, "load_state_dict") if run.data is not None else None
+    if load is not None and "data" in checkpoint:
+        with noting(run.data, "load_state_dict", run.position):
+            load(checkpoint["data"])
+
+
 def restore_training(run: Run, checkpoint: dict[str, Any], optimization: Optimization) -> None:
-    """Take back optimizers, schedulers, and the memory of callbacks and data module. Hooks: load_state_dict.
+    """Take back optimizers, schedulers, and the memory of callbacks. Hooks: load_state_dict of callbacks.
 
     Raises:
         ValueError: If the checkpoint holds other optimizers or schedulers than the module has.
@@ -97,10 +105,6 @@ def restore_training(run: Run, checkpoint: dict[str, Any], optimization: Optimiz
         if load is not None and state is not None:
             with noting(callback, "load_state_dict", run.position):
                 load(state)
-    load_data = implementation(run.data, "load_state_dict") if run.data is not None else None
-    if load_data is not None and "data" in checkpoint:
-        with noting(run.data, "load_state_dict", run.position):
-            load_data(checkpoint["data"])
 
 
 def gradients_of(module: nn.Module) -> dict[str, torch.Tensor]:

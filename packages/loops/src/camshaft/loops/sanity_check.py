@@ -37,8 +37,10 @@ def check_sanity(
     metrics = metric_states(run.module)
     with isolated_randomness(generators), _isolated_receivers(run):
         run.hooks.on_sanity_check_start()
-        validation.run_epoch(run, num_batches, discard=True)
+        validation.run_epoch(run, num_batches, is_trial=True)
         run.hooks.on_sanity_check_end()
+    if run.metrics is not None:
+        run.metrics.discard()
     restore_metric_states(run.module, metrics)
     validation.progress.reset()
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Sequence
 from typing import Any, Literal
 
 from camshaft.hooks_core.messages import must_be
+from camshaft.hooks_core.user_warnings import warn_user
 from camshaft.loops.optimizers import LRSchedulerConfig
 from camshaft.loops.run import Run
 
@@ -86,5 +86,5 @@ class SchedulerSteps:
         )
         if config.strict:
             raise LookupError(message)
-        warnings.warn(message, stacklevel=2)
+        warn_user(message)
         return None

@@ -29,7 +29,17 @@ def loss_of(outputs: Any, module: nn.Module) -> Tensor | None:
 
 
 def without_graph(outputs: Any) -> Any:
-    """What `on_train_batch_end` gets of a step: a dictionary with the loss, which no longer holds the graph."""
+    """What `on_train_batch_end` gets of what `training_step` returned.
+
+    Args:
+        outputs: What the step returned: a loss, a dictionary with it or anything else.
+
+    Returns:
+        For a loss a dictionary with it, for a dictionary with a loss a copy of it; the loss no longer holds the graph.
+        Other tensors in the dictionary are as they were: a module that keeps none of their graphs detaches them. All
+        else as it is, such as None, or the list with an item per optimizer of `PerOptimizerOptimization.run_batch`,
+        whose items were made by this already.
+    """
     if isinstance(outputs, Tensor):
         return {"loss": outputs.detach()}
     if isinstance(outputs, dict) and isinstance(outputs.get("loss"), Tensor):

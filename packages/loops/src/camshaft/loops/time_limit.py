@@ -26,25 +26,29 @@ def to_seconds(max_time: Any, where: str) -> float | None:
     if max_time is None:
         return None
     action = 'Pass for instance "00:02:30:00" for two and a half hours.'
-    duration: timedelta | None = None
-    if isinstance(max_time, timedelta):
-        duration = max_time
-    elif isinstance(max_time, Mapping):
-        try:
-            duration = timedelta(**max_time)
-        except TypeError as error:
-            raise TypeError(must_be("max_time", _RULE, dict(max_time), where, action)) from error
-    elif isinstance(max_time, str):
-        numbers = re.fullmatch(r"(\d+):(\d\d):(\d\d):(\d\d)", max_time.strip())
-        if numbers is None:
-            raise ValueError(must_be("max_time", _RULE, max_time, where, action))
-        days, hours, minutes, seconds = map(int, numbers.groups())
-        duration = timedelta(days=days, hours=hours, minutes=minutes, seconds=seconds)
-    if duration is None:
-        raise TypeError(must_be("max_time", _RULE, max_time, where, action))
+    try:
+        duration = _to_duration(max_time)
+    except (TypeError, ValueError, OverflowError) as error:
+        kind = TypeError if isinstance(error, TypeError) else ValueError
+        raise kind(must_be("max_time", _RULE, max_time, where, action)) from error
     if duration <= timedelta(0):
         raise ValueError(must_be("max_time", "longer than no time", max_time, where, action))
     return duration.total_seconds()
+
+
+def _to_duration(max_time: Any) -> timedelta:
+    """The duration; raises `TypeError`, `ValueError` or `OverflowError` if it is none."""
+    if isinstance(max_time, timedelta):
+        return max_time
+    if isinstance(max_time, Mapping):
+        return timedelta(**max_time)
+    if not isinstance(max_time, str):
+        raise TypeError("neither a text nor a duration")
+    numbers = re.fullmatch(r"(\d+):(\d\d):(\d\d):(\d\d)", max_time.strip())
+    if numbers is None:
+        raise ValueError("not of the form DD:HH:MM:SS")
+    days, hours, minutes, seconds = map(int, numbers.groups())
+    return timedelta(days=days, hours=hours, minutes=minutes, seconds=seconds)
 
 
 class Stopwatch:

@@ -16,15 +16,20 @@ class OptimizerToggle:
 
     Args:
         optimizers: All optimizers.
+
+    Attributes:
+        active: The optimizer that is at work; None if all parameters require gradients as their owner wants.
     """
 
     def __init__(self, optimizers: Sequence[Optimizer]) -> None:
+        self.active: Optimizer | None = None
         self._optimizers = list(optimizers)
         self._frozen: list[Tensor] = []
 
     def toggle(self, optimizer: Optimizer) -> None:
         """Freeze what belongs to other optimizers only. If another one was at work, its turn is over."""
         self.untoggle()
+        self.active = optimizer
         own = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
         frozen = self._frozen
         for other in self._optimizers:
@@ -38,6 +43,7 @@ class OptimizerToggle:
 
     def untoggle(self) -> None:
         """Let require gradients again whatever `toggle` froze."""
+        self.active = None
         for parameter in self._frozen:
             parameter.requires_grad = True
         self._frozen.clear()

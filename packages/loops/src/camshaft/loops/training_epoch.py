@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
-
-from torch import Tensor
 
 from camshaft.hooks_core.dispatch import nobody
 from camshaft.hooks_core.spec import SKIP_EPOCH
@@ -15,6 +12,7 @@ from camshaft.loops.optimization_mode import OptimizationMode
 from camshaft.loops.progress import FitProgress
 from camshaft.loops.run import Run
 from camshaft.loops.schedulers import SchedulerSteps
+from camshaft.loops.step_outputs import without_graph
 
 
 class TrainingEpoch:
@@ -95,7 +93,7 @@ class TrainingEpoch:
             if is_update and schedulers.after_update:
                 schedulers.step_updates(step_before, progress.global_step, monitored=False)
             if hooks.on_train_batch_end is not nobody:
-                hooks.on_train_batch_end(_detached(outputs), batch, batch_idx)
+                hooks.on_train_batch_end(without_graph(outputs), batch, batch_idx)
             outputs = None  # lets go of the graph before the next one is built
             counts.completed += 1
             if metrics is not None:
@@ -116,12 +114,3 @@ class TrainingEpoch:
                 f"({type(self._data.loader).__name__}) in fit. Pass a loader that begins anew each time, no generator."
             )
         return True
-
-
-def _detached(outputs: Any) -> Any:
-    """What `on_train_batch_end` gets: a dictionary with the loss, which no longer holds the graph."""
-    if isinstance(outputs, Tensor):
-        return {"loss": outputs.detach()}
-    if isinstance(outputs, dict) and isinstance(outputs.get("loss"), Tensor):
-        return {**outputs, "loss": outputs["loss"].detach()}
-    return outputs

@@ -15,6 +15,7 @@ class LoopView:
     validate_loop: ValidationLoop
     test_loop: TestLoop
     predict_loop: PredictLoop
+    fast_dev_run: bool | int
     _run: Run | None
 
     # progress and limits
@@ -105,9 +106,14 @@ class LoopView:
         return self.fit_loop.limits.check_val_every_n_epoch
 
     @property
-    def fast_dev_run(self) -> bool:
-        """Whether the run is only a trial; always false, as trials are not supported yet."""
-        return False
+    def overfit_batches(self) -> int | float:
+        """How much of an epoch is taken again and again; 0 if it is not about overfitting."""
+        return self.fit_loop.limits.overfit_batches
+
+    @property
+    def reload_dataloaders_every_n_epochs(self) -> int:
+        """Before every how many epochs the loaders are asked for again; 0 asks once."""
+        return self.fit_loop.limits.reload_dataloaders_every_n_epochs
 
     # data
 
@@ -167,6 +173,9 @@ class LoopView:
     def estimated_stepping_batches(self) -> int | float:
         """Number of updates that the whole fit will make, for schedulers; infinite if nothing limits it.
 
+        Where it is not known how many updates an epoch makes, of a stream or of batches that are split, it is
+        `max_steps`.
+
         Raises:
             RuntimeError: Before `configure_optimizers`, when the training loader is not known yet.
         """
@@ -176,7 +185,7 @@ class LoopView:
             action = "Move what needs it there."
             raise RuntimeError(must_be("estimated_stepping_batches", rule, None, "Trainer", action))
         limits, num_batches = loop.limits, loop.num_batches
-        if num_batches == float("inf"):
+        if num_batches == float("inf") or self._splits_batches:
             return limits.step_limit if limits.epoch_limit else 0
         per_epoch = -(-num_batches // loop.settings.accumulate_grad_batches)
         in_epochs = limits.epoch_limit * per_epoch if per_epoch else 0
@@ -191,6 +200,11 @@ class LoopView:
     def lr_scheduler_configs(self) -> list[Any]:
         """The schedulers of the current or last fit, each with its settings."""
         return self.fit_loop.optimization.schedulers
+
+    @property
+    def _splits_batches(self) -> bool:
+        module = None if self._run is None else self._run.module
+        return bool(self.fit_loop.settings.truncated_bptt_steps or getattr(module, "truncated_bptt_steps", None))
 
     @property
     def _validation_loop(self) -> ValidationLoop:

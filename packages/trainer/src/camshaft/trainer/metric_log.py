@@ -142,15 +142,18 @@ class MetricLog:
 
     # what loops tell
 
-    def start_epoch(self, stage: str, num_dataloaders: int = 1) -> None:
-        """Forget the stage's earlier values and collect for its new epoch; the moment becomes "epoch"."""
+    def start_epoch(self, stage: str, num_dataloaders: int = 1, *, is_trial: bool = False) -> None:
+        """Forget the stage's earlier values and collect for its new epoch; the moment becomes "epoch".
+
+        Nothing of a trial is sent to loggers.
+        """
         unfinished = self._stages.get(stage)
         if unfinished is not None:
             unfinished.reset()
         self._stages[stage] = StageLog(
             stage,
             num_dataloaders,
-            sends_steps=stage != "train" and bool(self._rows.loggers),
+            sends_steps=stage != "train" and bool(self._rows.loggers) and not is_trial,
             num_steps=self._num_eval_steps.get(stage),
         )
         if stage == "train":
@@ -173,7 +176,7 @@ class MetricLog:
         self.dataloader_idx = 0
 
     def end_train_batch(self, is_update: bool) -> None:
-        """Send what training steps logged, if that is due; `is_update` says whether the batch ended with an update."""
+        """Send what training steps logged, if that is due; `is_update` says whether the batch or split has updated."""
         if is_update and self._progress.global_step >= self._next_send:
             self._send_train_step()
 
@@ -201,7 +204,7 @@ class MetricLog:
         ]
 
     def discard(self) -> None:
-        """Forget the values of the stage's epoch unpublished, as the sanity check must leave no trace."""
+        """Forget the values of the stage's epoch unpublished: a trial leaves no trace."""
         self._current.reset()
         self._stages.pop(self._current.stage, None)
         self._leave()
@@ -241,7 +244,7 @@ class MetricLog:
         }
 
     def _live(self, stage: StageLog) -> list[LiveValue]:
-        return stage.live(with_epoch=stage is self._current and self.moment == "epoch")
+        return stage.live(with_epoch=stage is self._current and self.moment != "batch")
 
     # sending to loggers
 

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import torch
 from torch import Tensor, nn
+from torch.optim import Optimizer
 
 from camshaft.hooks_core import CheckpointHooks, DataHooks, ModelHooks
 from camshaft.hooks_core.messages import must_be
@@ -31,6 +34,9 @@ class TrainingModule(LogsMetrics, Attached, HyperparametersMixin, ModelHooks, Da
 
     Attributes:
         automatic_optimization: Whether the trainer differentiates and steps; if false, `training_step` does.
+        truncated_bptt_steps: Time steps of the splits of a batch, for truncated backpropagation through time: each
+            split is a step of its own, whose `training_step(batch, batch_idx, hiddens)` returns the hidden state for
+            the next one as "hiddens", beside the loss. None or 0 leaves batches whole.
 
     Example:
         >>> class Doubling(TrainingModule):
@@ -45,6 +51,7 @@ class TrainingModule(LogsMetrics, Attached, HyperparametersMixin, ModelHooks, Da
     __hook_base__: ClassVar[bool] = True
 
     automatic_optimization: bool = True
+    truncated_bptt_steps: int | None = None
 
     # what users define; not implemented here, so that set-up knows what a module lacks
 
@@ -120,6 +127,54 @@ class TrainingModule(LogsMetrics, Attached, HyperparametersMixin, ModelHooks, Da
         else:
             trainer.strategy.backward(loss)
         hooks.on_after_backward()
+
+    def toggle_optimizer(self, optimizer: Optimizer) -> None:
+        """Let the parameters of one optimizer alone require gradients, among those of the fit's optimizers.
+
+        So the graph of its loss is not built where no gradient is wanted, as with the generator and the discriminator
+        of a GAN. Parameters that it shares with others, and those of no optimizer, stay as they are. Per-optimizer
+        automatic optimization does it by itself; manual optimization ends it with `untoggle_optimizer`, at the latest
+        the fit does.
+
+        Args:
+            optimizer: One of the fit's optimizers; if another one was at work, its turn is over.
+
+        Raises:
+            ValueError: If it is none of them.
+            RuntimeError: Without a trainer.
+        """
+        optimization = self.trainer.fit_loop.optimization
+        if not any(optimizer is known for known in optimization.optimizers):
+            where = f"{type(self).__qualname__}.toggle_optimizer"
+            action = "Pass one of `self.optimizers()`."
+            raise ValueError(must_be("optimizer", "one of the fit's optimizers", optimizer, where, action))
+        optimization.toggle.toggle(optimizer)
+
+    def untoggle_optimizer(self, optimizer: Optimizer | None = None) -> None:
+        """Let all parameters require gradients again that did before `toggle_optimizer`.
+
+        Args:
+            optimizer: The one that is at work; None means whichever it is.
+
+        Raises:
+            ValueError: If another one is at work.
+            RuntimeError: Without a trainer.
+        """
+        toggle = self.trainer.fit_loop.optimization.toggle
+        if optimizer is not None and toggle.active is not None and toggle.active is not optimizer:
+            where = f"{type(self).__qualname__}.untoggle_optimizer"
+            action = "Pass the same one as to `toggle_optimizer`."
+            raise ValueError(must_be("optimizer", "the one that was toggled", optimizer, where, action))
+        toggle.untoggle()
+
+    @contextmanager
+    def toggled_optimizer(self, optimizer: Optimizer) -> Iterator[None]:
+        """Toggle an optimizer for the length of a `with` statement; see `toggle_optimizer`."""
+        self.toggle_optimizer(optimizer)
+        try:
+            yield
+        finally:
+            self.untoggle_optimizer(optimizer)
 
     def backward(self, loss: Any) -> None:
         """Differentiate the loss: by the trainer's strategy, or by `loss.backward()` without a trainer."""

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from datetime import timedelta
 from typing import Any
 
 from camshaft.hooks_core.messages import must_be
+from camshaft.hooks_core.spec import ZeroGrad
 from camshaft.loops import (
     EvaluationLoop,
     FitLimits,
     FitLoop,
     PredictLoop,
     SaveRequest,
+    StatelessLoaders,
     TestLoop,
     ValidationLoop,
     run_verb,
@@ -22,6 +25,7 @@ from camshaft.trainer.loggers import choose_loggers, log_hyperparameters
 from camshaft.trainer.metric_log import MetricLog
 from camshaft.trainer.results import print_results
 from camshaft.trainer.running import VerbRunner, warn_if_done
+from camshaft.trainer.trial import SilentLogger, check_fast_dev_run, limits_of_trial
 
 
 class Trainer(VerbRunner):
@@ -40,19 +44,33 @@ class Trainer(VerbRunner):
         min_epochs: Epochs that `should_stop` cannot cut short.
         max_steps: Optimizer updates to train in all; -1 for no limit.
         min_steps: Updates that `should_stop` cannot cut short.
+        max_time: How long to train in all, resumed parts included: "DD:HH:MM:SS", a `timedelta`, or a dictionary of its
+            arguments. When it is over training stops after the batch.
+        fast_dev_run: Try everything out: True takes one batch of every loader, an int so many, in one epoch without a
+            sanity check. Loggers write nothing, callbacks neither stop nor save. Takes the place of all limits.
         limit_train_batches: How much of an epoch to take: an int is a number of batches, a float a share.
         limit_val_batches: Likewise of each validation loader; 0 trains without validation.
         limit_test_batches: Likewise of each test loader.
         limit_predict_batches: Likewise of each prediction loader.
+        overfit_batches: If not 0, how much of a training epoch to take instead of `limit_train_batches`: the same
+            batches in every epoch, without shuffling; validation takes at most as much.
         val_check_interval: How often to validate: a float is a share of an epoch, an int a number of batches.
         check_val_every_n_epoch: In which epochs to validate; None counts `val_check_interval` across epochs.
         num_sanity_val_steps: Validation batches to try before training (None means 2); -1 tries all.
+        reload_dataloaders_every_n_epochs: Ask module or data module for the loaders again before every so many epochs;
+            0 asks once.
         log_every_n_steps: Updates between two entries of step values in the loggers (None means 50).
         enable_checkpointing: Whether a `ModelCheckpoint` is added if none was passed; None means true.
         enable_progress_bar: Whether a `RichProgressBar` is added if none was passed; None means true.
         accumulate_grad_batches: Batches whose gradients make one update.
         gradient_clip_val: The largest norm or absolute value of the gradients; None clips nothing.
         gradient_clip_algorithm: "norm" (None means the same) or "value".
+        zero_grad: Where gradients are zeroed: "before_backward" after `training_step`, "before_training_step", or
+            "after_optimizer_step".
+        truncated_bptt_steps: Time steps of the splits of a batch, for truncated backpropagation through time; None
+            takes the module's attribute of that name, if it has one, and else leaves batches whole.
+        stateless_loaders: What a resume inside an epoch does with a training loader that cannot tell where it was:
+            "refuse" it, or "fast_forward": read the batches that were used and drop them.
         inference_mode: Whether evaluation runs under `torch.inference_mode`, else under `torch.no_grad`, as always
             inside fit.
         default_root_dir: Where files go by default, "~" being the home directory; None means the working directory.
@@ -79,19 +97,26 @@ class Trainer(VerbRunner):
         min_epochs: int | None = None,
         max_steps: int = -1,
         min_steps: int | None = None,
+        max_time: str | timedelta | Mapping[str, float] | None = None,
+        fast_dev_run: bool | int = False,
         limit_train_batches: int | float | None = None,
         limit_val_batches: int | float | None = None,
         limit_test_batches: int | float | None = None,
         limit_predict_batches: int | float | None = None,
+        overfit_batches: int | float = 0.0,
         val_check_interval: int | float | None = None,
         check_val_every_n_epoch: int | None = 1,
         num_sanity_val_steps: int | None = None,
+        reload_dataloaders_every_n_epochs: int = 0,
         log_every_n_steps: int | None = None,
         enable_checkpointing: bool | None = None,
         enable_progress_bar: bool | None = None,
         accumulate_grad_batches: int = 1,
         gradient_clip_val: float | None = None,
         gradient_clip_algorithm: str | None = None,
+        zero_grad: ZeroGrad = "before_backward",
+        truncated_bptt_steps: int | None = None,
+        stateless_loaders: StatelessLoaders = "refuse",
         inference_mode: bool = True,
         default_root_dir: str | os.PathLike[str] | None = None,
         barebones: bool = False,
@@ -105,6 +130,7 @@ class Trainer(VerbRunner):
                 enable_progress_bar=enable_progress_bar,
                 num_sanity_val_steps=num_sanity_val_steps,
                 log_every_n_steps=log_every_n_steps,
+                fast_dev_run=fast_dev_run,
             )
             logger = enable_checkpointing = enable_progress_bar = False
             num_sanity_val_steps = log_every_n_steps = 0
@@ -112,30 +138,42 @@ class Trainer(VerbRunner):
         self.strict_hooks = strict_hooks
         self._default_root_dir = os.path.abspath(os.path.expanduser(default_root_dir or os.curdir))
         self.strategy = choose_strategy(strategy, accelerator, devices, precision)
+        self.fast_dev_run = check_fast_dev_run(fast_dev_run)
         self._loggers = choose_loggers(logger, self._default_root_dir)
+        if self.fast_dev_run:
+            self._loggers = [SilentLogger() for _ in self._loggers]
         self.callbacks = choose_callbacks(
             callbacks, enable_progress_bar=enable_progress_bar, enable_checkpointing=enable_checkpointing
         )
 
         def evaluation(limit: int | float | None) -> dict[str, Any]:
-            return {"limit_batches": 1.0 if limit is None else limit, "inference_mode": inference_mode}
+            limit = int(self.fast_dev_run) or (1.0 if limit is None else limit)
+            return {"limit_batches": limit, "inference_mode": inference_mode}
 
         limits = FitLimits(
             max_epochs=max_epochs,
             min_epochs=min_epochs,
             max_steps=max_steps,
             min_steps=min_steps,
+            max_time=max_time,
             limit_train_batches=1.0 if limit_train_batches is None else limit_train_batches,
+            overfit_batches=overfit_batches,
             val_check_interval=1.0 if val_check_interval is None else val_check_interval,
             check_val_every_n_epoch=check_val_every_n_epoch,
             num_sanity_val_steps=2 if num_sanity_val_steps is None else num_sanity_val_steps,
+            reload_dataloaders_every_n_epochs=reload_dataloaders_every_n_epochs,
         )
+        if self.fast_dev_run:
+            limits = limits_of_trial(limits, int(self.fast_dev_run))
         self.fit_loop = FitLoop(
             limits,
             ValidationLoop(**evaluation(limit_val_batches)),
             accumulate_grad_batches=accumulate_grad_batches,
             gradient_clip_val=gradient_clip_val,
             gradient_clip_algorithm=gradient_clip_algorithm,
+            zero_grad=zero_grad,
+            truncated_bptt_steps=truncated_bptt_steps,
+            stateless_loaders=stateless_loaders,
         )
         self.validate_loop = ValidationLoop(**evaluation(limit_val_batches))
         self.test_loop = TestLoop(**evaluation(limit_test_batches))

@@ -1,0 +1,39 @@
+"""After which batches of training validation runs."""
+
+from __future__ import annotations
+
+from camshaft.loops.fit_data import FitData
+from camshaft.loops.progress import FitProgress
+from camshaft.loops.stopping import StoppingRules
+
+
+class ValidationSchedule:
+    """Tells after which batches validation is due: at its interval, and before training stops within an epoch.
+
+    Args:
+        data: Knows the interval.
+        progress: How far training is.
+        stopping: Knows when `should_stop` is obeyed, and in which epochs to validate.
+    """
+
+    def __init__(self, data: FitData, progress: FitProgress, stopping: StoppingRules) -> None:
+        self._data = data
+        self._progress = progress
+        self._stopping = stopping
+
+    def is_due(self, batch_idx: int, is_last: bool) -> bool:
+        """Whether to validate after a batch.
+
+        Args:
+            batch_idx: The batch's index in the epoch.
+            is_last: Whether it is known to be the epoch's last.
+        """
+        every, interval = self._stopping.limits.check_val_every_n_epoch, self._data.validation_interval
+        if every is not None and (self._progress.current_epoch + 1) % every:
+            return False
+        if self._progress.should_stop and self._stopping.may_stop():
+            return True
+        if interval == float("inf"):
+            return is_last
+        done = self._progress.total_batches if every is None else batch_idx + 1
+        return done % interval == 0

@@ -1,0 +1,233 @@
+"""How a trainer's module optimizes: splits along time, one optimizer at work, where gradients are zeroed."""
+
+from __future__ import annotations
+
+import copy
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.utils.data import DataLoader, TensorDataset
+from trainer_parts import NO_VALIDATION, ListLogger, Regression, assert_same, loader, own_frames, quiet_trainer, weights
+
+from camshaft.callbacks import ModelCheckpoint
+from camshaft.trainer import TrainingModule
+
+pytestmark = pytest.mark.filterwarnings(NO_VALIDATION)
+
+MOST_FRAMES = 7
+
+
+class Sequences(TrainingModule):
+    """Foretells the next number of a sequence."""
+
+    def __init__(self, steps: int | None = None) -> None:
+        super().__init__()
+        if steps is not None:
+            self.truncated_bptt_steps = steps
+        self.recurrent = nn.GRU(1, 4, batch_first=True)
+        self.head = nn.Linear(4, 1)
+        self.frames: list[str] = []
+        self.estimate: float = 0
+
+    def training_step(self, batch: list[Tensor], batch_idx: int, hiddens: Tensor | None) -> dict[str, Any]:
+        self.frames = own_frames()
+        inputs, targets = batch
+        outputs, hiddens = self.recurrent(inputs, hiddens)
+        loss = nn.functional.mse_loss(self.head(outputs), targets)
+        self.log("loss", loss, on_step=True, on_epoch=True)
+        return {"loss": loss, "hiddens": hiddens}
+
+    def configure_optimizers(self) -> Any:
+        self.estimate = self.trainer.estimated_stepping_batches
+        return torch.optim.SGD(self.parameters(), lr=0.1)
+
+
+def sequences(length: int = 7, num_batches: int = 3) -> DataLoader[Any]:
+    series = torch.randn(2 * num_batches, length + 1, 1, generator=torch.Generator().manual_seed(3))
+    return DataLoader(TensorDataset(series[:, :-1], series[:, 1:]), batch_size=2)
+
+
+def test_sequences_are_trained_on_split_by_split_as_by_hand(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    module = Sequences()
+    by_hand = copy.deepcopy(module)
+    logger = ListLogger()
+    trainer = quiet_trainer(tmp_path, truncated_bptt_steps=3, max_epochs=2, logger=logger, log_every_n_steps=1)
+    trainer.fit(module, sequences())
+
+    optimizer = torch.optim.SGD(by_hand.parameters(), lr=0.1)
+    losses = []
+    for _ in range(2):
+        for inputs, targets in sequences():
+            hiddens = None
+            for x, y in zip(inputs.split(3, dim=1), targets.split(3, dim=1), strict=True):
+                outputs, hiddens = by_hand.recurrent(x, hiddens)
+                loss = nn.functional.mse_loss(by_hand.head(outputs), y)
+                optimizer.zero_grad()
+                loss.backward()
+                optimizer.step()
+                hiddens = hiddens.detach()
+                losses.append(loss.item())
+    assert_same(weights(module), weights(by_hand))
+    assert trainer.global_step == 2 * 3 * 3
+    rows = [(step, row["loss_step"]) for step, row in logger.rows if "loss_step" in row]
+    assert rows == [(idx, pytest.approx(losses[idx])) for idx in range(18)]
+    assert len(module.frames) <= MOST_FRAMES, module.frames
+
+
+def test_the_modules_attribute_splits_as_the_argument_does(tmp_path: Path) -> None:
+    trained = []
+    for module, arguments in ((Sequences(), {"truncated_bptt_steps": 2}), (Sequences(steps=2), {})):
+        torch.manual_seed(0)
+        for part in module.modules():
+            if hasattr(part, "reset_parameters"):
+                part.reset_parameters()
+        quiet_trainer(tmp_path, **arguments).fit(module, sequences())
+        trained.append(weights(module))
+    assert_same(trained[0], trained[1])
+    assert Sequences.truncated_bptt_steps is None
+
+
+@pytest.mark.parametrize(("max_steps", "expected"), [(-1, float("inf")), (5, 5)])
+def test_how_many_updates_splits_will_make_is_not_known(max_steps: int, expected: float, tmp_path: Path) -> None:
+    module = Sequences(steps=2)
+    quiet_trainer(tmp_path, max_steps=max_steps).fit(module, sequences())
+    assert module.estimate == expected
+
+
+def test_checkpoints_every_few_steps_fall_on_the_ends_of_batches(tmp_path: Path) -> None:
+    checkpoints = ModelCheckpoint(every_n_train_steps=4, save_top_k=-1, filename="{step}", dirpath=tmp_path)
+    trainer = quiet_trainer(
+        tmp_path, callbacks=checkpoints, enable_checkpointing=None, max_epochs=1, truncated_bptt_steps=3
+    )
+    trainer.fit(Sequences(), sequences(num_batches=7))  # three updates each: after 3, 6, 9, 12, 15, 18, 21
+    steps = sorted(int(path.stem.split("=")[1]) for path in tmp_path.glob("*.ckpt"))
+    assert steps == [6, 9, 12, 18, 21]
+
+
+class Twins(TrainingModule):
+    """Two layers, an optimizer each."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(3, 1), nn.Linear(3, 1)
+
+    def configure_optimizers(self) -> Any:
+        return [torch.optim.SGD(layer.parameters(), lr=0.1) for layer in (self.first, self.second)]
+
+    def loss(self, batch: list[Tensor]) -> Tensor:
+        inputs, targets = batch
+        return nn.functional.mse_loss(self.first(inputs) + self.second(inputs), targets)
+
+
+def test_each_optimizer_gets_a_step_of_its_own(tmp_path: Path) -> None:
+    class PerOptimizer(Twins):
+        frames: list[str]
+
+        def training_step(self, batch: Any, batch_idx: int, optimizer_idx: int) -> Tensor:
+            self.frames = own_frames()
+            requiring = [layer.weight.requires_grad for layer in (self.first, self.second)]
+            assert requiring == [optimizer_idx == 0, optimizer_idx == 1]
+            return self.loss(batch)
+
+    module = PerOptimizer()
+    trainer = quiet_trainer(tmp_path)
+    trainer.fit(module, loader(3))
+    assert trainer.global_step == 3
+    assert len(module.frames) <= MOST_FRAMES, module.frames
+    assert all(parameter.requires_grad for parameter in module.parameters())
+
+
+def test_one_optimizer_at_work_freezes_the_others_by_hand(tmp_path: Path) -> None:
+    class ByHand(Twins):
+        automatic_optimization = False
+
+        def training_step(self, batch: Any, batch_idx: int) -> None:
+            first, second = self.optimizers()
+            self.toggle_optimizer(first)
+            assert self.requiring() == [True, False]
+            with pytest.raises(ValueError, match=r"`optimizer` must be the one that was toggled, but got SGD"):
+                self.untoggle_optimizer(second)
+            self.step(first, batch)
+            self.untoggle_optimizer(first)
+            assert self.requiring() == [True, True]
+            with self.toggled_optimizer(second):
+                assert self.requiring() == [False, True]
+                self.step(second, batch)
+            assert self.requiring() == [True, True]
+            self.untoggle_optimizer()
+            if batch_idx == 2:
+                self.toggle_optimizer(first)
+                self.toggle_optimizer(second)
+                assert self.requiring() == [False, True]
+
+        def requiring(self) -> list[bool]:
+            return [layer.weight.requires_grad for layer in (self.first, self.second)]
+
+        def step(self, optimizer: Any, batch: Any) -> None:
+            optimizer.zero_grad()
+            self.manual_backward(self.loss(batch))
+            optimizer.step()
+
+    module = ByHand()
+    before = weights(module)
+    quiet_trainer(tmp_path).fit(module, loader(3))
+    assert module.requiring() == [True, True]  # the fit ended what the last batch left toggled
+    assert not any(torch.equal(before[name], value) for name, value in weights(module).items())
+
+
+def test_toggling_is_undone_after_an_error_too(tmp_path: Path) -> None:
+    class Failing(Twins):
+        automatic_optimization = False
+
+        def training_step(self, batch: Any, batch_idx: int) -> None:
+            self.toggle_optimizer(self.optimizers()[1])
+            raise KeyError("lost")
+
+    module = Failing()
+    with pytest.raises(KeyError, match="lost"):
+        quiet_trainer(tmp_path).fit(module, loader())
+    assert all(parameter.requires_grad for parameter in module.parameters())
+
+
+def test_an_optimizer_of_nobody_cannot_be_toggled(tmp_path: Path) -> None:
+    module = Regression()
+    with pytest.raises(RuntimeError, match=r"`trainer` must be attached"):
+        module.toggle_optimizer(torch.optim.SGD(module.parameters(), lr=0.1))
+    quiet_trainer(tmp_path).fit(module, loader())
+    with pytest.raises(ValueError, match=r"`optimizer` must be one of the fit's optimizers, but got SGD"):
+        module.toggle_optimizer(torch.optim.SGD(module.parameters(), lr=0.1))
+
+
+@pytest.mark.parametrize(
+    ("zero_grad", "order"),
+    [
+        ("before_training_step", ["on_before_zero_grad", "training_step", "backward", "optimizer_step"]),
+        ("before_backward", ["training_step", "on_before_zero_grad", "backward", "optimizer_step"]),
+        ("after_optimizer_step", ["training_step", "backward", "optimizer_step", "on_before_zero_grad"]),
+    ],
+)
+def test_gradients_are_zeroed_where_it_was_chosen(zero_grad: Any, order: list[str], tmp_path: Path) -> None:
+    called: list[str] = []
+
+    class Recording(Regression):
+        def on_before_zero_grad(self, optimizer: Any) -> None:
+            called.append("on_before_zero_grad")
+
+        def training_step(self, batch: Any, batch_idx: int) -> Tensor:
+            called.append("training_step")
+            return super().training_step(batch, batch_idx)
+
+        def on_after_backward(self) -> None:
+            called.append("backward")
+
+        def configure_optimizers(self) -> Any:
+            optimizer = super().configure_optimizers()
+            optimizer.register_step_post_hook(lambda *_: called.append("optimizer_step"))
+            return optimizer
+
+    quiet_trainer(tmp_path, zero_grad=zero_grad).fit(Recording(), loader(2))
+    assert called == 2 * order
