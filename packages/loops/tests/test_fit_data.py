@@ -314,6 +314,8 @@ def test_a_resumed_run_asks_first_in_the_epoch_in_which_it_was_asked_last() -> N
         rest = Process(plan, seed=1).fit(whole.trainer.load(f"batch {stop}"))
         return [epoch for name, epoch in rest.data.asked if name == "train"]
 
+    origin = whole.trainer.load("batch 9")["fit"]["loaders"]["progress"]
+    assert (origin["current_epoch"], origin["elapsed_seconds"]) == (2, 0.0), "the time plays no part"
     assert asked(1) == [0, 2], "inside epoch 0"
     assert asked(4) == [0, 2], "after epoch 1, before the loaders of epoch 2"
     assert asked(5) == [2], "inside epoch 2"

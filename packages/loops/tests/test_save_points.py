@@ -200,8 +200,9 @@ def test_what_an_error_left_unwritten_is_not_written_later() -> None:
 def test_a_run_that_cannot_write_says_so() -> None:
     trainer = BareTrainer(Net())
     run = Run(verb="fit", module=Net(), strategy=trainer.strategy, trainer=trainer)
+    run.request_save(SaveRequest("file"))
     with pytest.raises(RuntimeError, match="`write_checkpoint` must be set to save 'file', but got None"):
-        run.request_save(SaveRequest("file"))
+        run.save_point()
 
 
 class Remembering(Callback):

@@ -55,7 +55,7 @@ def test_a_training_killed_inside_its_epochs_ends_as_one_that_was_not(kind: Kind
     expected = outcome_of(tmp_path / "undisturbed")
 
     seed = random.SystemRandom().randrange(2**32)
-    places = train_through_kills(tmp_path / "killed", kind, random.Random(seed), NUM_KILLS, NUM_EPOCHS - 1)
+    places = train_through_kills(tmp_path / "killed", kind, random.Random(seed), NUM_KILLS, NUM_EPOCHS)
 
     told = f"with seed {seed}, killed after going on from (epoch, batch) {places}"
     assert len(places) > 2 and any(batch_idx for _, batch_idx in places), told

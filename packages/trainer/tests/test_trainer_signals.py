@@ -41,7 +41,7 @@ def test_what_a_signal_saves_leads_to_the_end_of_a_training_without_signals(kind
         batches = training.wait(
             moments.randint(1, MOST_BATCHES_TO_SIGNAL), moments.uniform(0.0, MOST_SECONDS_TO_SIGNAL)
         )
-        if batches and batches[-1][0] < NUM_EPOCHS - 1:
+        if batches and batches[-1][0] < NUM_EPOCHS - 1:  # so that rows are left to write
             training.ask_for_checkpoint()
     assert training.end() == 0
     assert_same(outcome_of(tmp_path / "signals"), expected, f"while it was saved, with seed {seed}")

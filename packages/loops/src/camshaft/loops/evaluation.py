@@ -49,6 +49,7 @@ class EvaluationLoop:
     stage: str
     limit_argument: str
     required: tuple[str, ...] = ()
+    defers_saves = False
 
     def __init__(self, *, limit_batches: int | float = 1.0, inference_mode: bool = True) -> None:
         check_limit(self.limit_argument, limit_batches)

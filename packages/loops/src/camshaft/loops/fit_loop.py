@@ -51,6 +51,7 @@ class FitLoop:
     """
 
     required: tuple[str, ...] = ("training_step", "configure_optimizers")
+    defers_saves = True
 
     def __init__(
         self,
@@ -141,7 +142,7 @@ class FitLoop:
         validation, on_sanity_check_end, on_train_start, those of the epochs, on_train_end, on_fit_end.
         """
         mode: OptimizationMode | None = None
-        run.defers_saves, stopping = True, self._stopping
+        stopping = self._stopping
         try:
             data = self._set_up(run)
             if self.num_batches and not stopping.is_done():
@@ -154,13 +155,14 @@ class FitLoop:
                     is_complete = epoch.run()
                     self._end_epoch(run, data, is_complete)
                 self._end(run)
+            elif run.checkpoint is not None:
+                self._state.stay(run, run.checkpoint)
             run.save_point()
             self._state.let_go(run)
             data.let_go()
         finally:
-            run.save_requests.clear()  # after an error: what they waited for does not come any more
-            run.defers_saves = False
             self._close(mode)
+        run.save_at_once()
         run.hooks.on_fit_end()
 
     def _set_up(self, run: Run) -> FitData:

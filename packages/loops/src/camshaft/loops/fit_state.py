@@ -81,6 +81,15 @@ class FitState:
             mode.load_state_dict(fit["optimization"])
         restore_gradients(run.module, fit["gradients"])
 
+    def stay(self, run: Run, checkpoint: dict[str, Any]) -> None:
+        """Be what a checkpoint is after which there is nothing left to train."""
+        if run.metrics is not None:
+            run.metrics.start_epoch("train")
+        self.restore_moment(run, checkpoint, is_inside_epoch=False)
+        if run.metrics is not None:
+            run.metrics.moment = None
+        self._kept = {"fit": checkpoint["fit"], "rng": checkpoint["rng"]}
+
     def restore_moment(self, run: Run, checkpoint: dict[str, Any], *, is_inside_epoch: bool) -> None:
         """Take metrics and random numbers back, right before training goes on."""
         fit = checkpoint["fit"]

@@ -19,9 +19,11 @@ class Loop(Protocol):
 
     Attributes:
         required: Names of the module's steps without which the loop makes no sense.
+        defers_saves: Whether it has save points of its own, for which checkpoints wait that are asked for before.
     """
 
     required: tuple[str, ...]
+    defers_saves: bool
 
     def run(self, run: Run) -> Any:
         """Run to the end. Returns the verb's result."""
@@ -54,6 +56,8 @@ def run_verb(run: Run, loop: Loop) -> Any:
         if run.checkpoint is not None:
             restore_module(run, run.checkpoint)
         run.strategy.setup_module(run.module)
+        if not loop.defers_saves:
+            run.save_at_once()
         return loop.run(run)
 
 
@@ -94,6 +98,7 @@ class Guard:
             raise
 
     def _report(self, error: BaseException) -> None:
+        self._run.forget_saves()
         torch.set_grad_enabled(self._grad_enabled)
         self._modes.restore()
         _attempt(error, "on_exception", partial(self._run.hooks.on_exception, error))

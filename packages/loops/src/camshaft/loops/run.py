@@ -64,7 +64,7 @@ class Run:
     epoch: int = attrs.field(default=0, init=False)
     batch_idx: int | None = attrs.field(default=None, init=False)
     save_requests: list[SaveRequest] = attrs.field(factory=list, init=False)
-    defers_saves: bool = attrs.field(default=False, init=False)
+    defers_saves: bool = attrs.field(default=True, init=False)  # what is being set up cannot be saved yet
 
     def resolve_hooks(self, required: tuple[str, ...]) -> None:
         """Let the module add its callbacks, then resolve every hook.
@@ -96,7 +96,7 @@ class Run:
         return f"{self.verb}, {stage}epoch {self.epoch}{batch}, rank {self.strategy.global_rank}"
 
     def request_save(self, request: SaveRequest) -> None:
-        """Ask for a checkpoint: while fit trains it waits for the next save point, otherwise it is written at once."""
+        """Ask for a checkpoint: while a verb is set up or trains it waits for a save point, else it comes at once."""
         self.save_requests.append(request)
         if not self.defers_saves:
             self.save_point()
@@ -113,6 +113,16 @@ class Run:
             self.write_checkpoint(request)
             if request.on_saved is not None:
                 request.on_saved()
+
+    def save_at_once(self) -> None:
+        """From here on, write checkpoints when they are asked for; first those that wait. Collective."""
+        self.defers_saves = False
+        self.save_point()
+
+    def forget_saves(self) -> None:
+        """Drop the checkpoints that wait, since after an error no save point comes any more."""
+        self.save_requests.clear()
+        self.defers_saves = False
 
     def _add_callbacks_of_module(self) -> None:
         """A callback of the module takes the place of one of the same type."""

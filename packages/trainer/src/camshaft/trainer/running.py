@@ -62,6 +62,7 @@ class VerbRunner(TrainerView):
         finally:
             self._is_running = False
             run.stage = None
+            run.forget_saves()  # of a verb that failed before it could begin
             finalize_loggers(self.loggers, raised)
 
     def _new_run(
@@ -93,6 +94,8 @@ class VerbRunner(TrainerView):
 
     def _write_checkpoint(self, request: SaveRequest) -> None:
         assert self._run is not None
+        for logger in self.loggers:
+            logger.save()  # a run that goes on from here does not write its rows again
         was_fitted = self._run.module is self._fitted
         checkpoint = checkpoint_of(self._run, self.fit_loop, was_fitted=was_fitted, weights_only=request.weights_only)
         self.strategy.save_checkpoint(checkpoint, request.path)
