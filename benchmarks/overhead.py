@@ -1,4 +1,4 @@
-"""Measure what camshaft, Lightning, Ignite and torchtnt add to a training loop written by hand.
+"""Measure what camshaft, Lightning, Fabric, Ignite and torchtnt add to a training loop written by hand.
 
     python benchmarks/overhead.py --quick
 
@@ -9,29 +9,34 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import sys
 import warnings
 from pathlib import Path
 
 from framework_overhead.frameworks import BY_HAND, FRAMEWORK_NAMES, Framework, load_framework
 from framework_overhead.measurement import RunLength
+from framework_overhead.recurrent import NUM_SPLITS
 from framework_overhead.report import Conditions, Results, as_json, render
 from framework_overhead.scenarios import SCENARIOS
-from framework_overhead.workload import LOG_EVERY_N_STEPS, use_one_thread
+from framework_overhead.workload import ACCUMULATED_BATCHES, LOG_EVERY_N_STEPS, use_one_thread
 
+STEPS_UNIT = math.lcm(LOG_EVERY_N_STEPS, ACCUMULATED_BATCHES, NUM_SPLITS)
 SCENARIO_KEYS = tuple(scenario.key for scenario in SCENARIOS)
 
 
 def parse_arguments(arguments: list[str]) -> argparse.Namespace:
     """Return the checked options of the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--frameworks", nargs="+", choices=FRAMEWORK_NAMES, default=list(FRAMEWORK_NAMES), help="rows")
-    parser.add_argument("--scenarios", nargs="+", choices=SCENARIO_KEYS, default=list(SCENARIO_KEYS), help="columns")
+    parser.add_argument(
+        "--frameworks", nargs="+", choices=FRAMEWORK_NAMES, default=list(FRAMEWORK_NAMES), help="columns"
+    )
+    parser.add_argument("--scenarios", nargs="+", choices=SCENARIO_KEYS, default=list(SCENARIO_KEYS), help="rows")
     parser.add_argument("--rounds", type=int, help="paired rounds, 5 or more (default: 15; with --quick: 5)")
     parser.add_argument(
         "--steps",
         type=int,
-        help=f"timed steps of one run, a multiple of {LOG_EVERY_N_STEPS} (default: 1000; with --quick: 200)",
+        help=f"timed steps of one run, a multiple of {STEPS_UNIT} (default: 1000; with --quick: 200)",
     )
     parser.add_argument("--quick", action="store_true", help="few and short rounds: a look, not a measurement")
     parser.add_argument("--markdown", action="store_true", help="print markdown instead of aligned text")
@@ -43,10 +48,10 @@ def parse_arguments(arguments: list[str]) -> argparse.Namespace:
         options.steps = 200 if options.quick else 1000
     if options.rounds < 5:
         parser.error(f"--rounds must be 5 or more, but got {options.rounds}.")
-    if options.steps < LOG_EVERY_N_STEPS or options.steps % LOG_EVERY_N_STEPS != 0:
+    if options.steps < STEPS_UNIT or options.steps % STEPS_UNIT != 0:
         parser.error(
-            f"--steps must be a positive multiple of {LOG_EVERY_N_STEPS}, the logging interval, "
-            f"but got {options.steps}."
+            f"--steps must be a positive multiple of {STEPS_UNIT}, which holds whole logging intervals, accumulation "
+            f"windows and split batches, but got {options.steps}."
         )
     return options
 

@@ -13,14 +13,16 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from .frameworks import NO_CALLBACKS, CallbackLoad, Evidence
+from .recurrent import build_recurrent_model, loss_of_split, splits_of
+from .timed_loaders import Loader
 from .workload import (
+    ACCUMULATED_BATCHES,
     BAR_REFRESHES_PER_SECOND,
     LOG_EVERY_N_STEPS,
     MAX_GRAD_NORM,
     NUM_BUSY_CALLBACKS,
     NUM_CLASSES,
     Batch,
-    TimedBatches,
     build_batches,
     build_model,
     build_optimizer,
@@ -48,7 +50,7 @@ class ByHand:
     def version(self) -> str:
         return str(torch.__version__)
 
-    def train(self, batches: TimedBatches, load: CallbackLoad = NO_CALLBACKS) -> Evidence:
+    def train(self, batches: Loader, load: CallbackLoad = NO_CALLBACKS) -> Evidence:
         model = build_model().train()
         optimizer = build_optimizer(model)
         if load.num_hooked == 0:
@@ -73,7 +75,7 @@ class ByHand:
                 end(loss, batch, batch_idx)
         return {"weights": flat_weights(model)}
 
-    def train_with_everything(self, batches: TimedBatches, folder: Path) -> Evidence:
+    def train_with_everything(self, batches: Loader, folder: Path) -> Evidence:
         from rich.progress import Progress
         from torchmetrics.classification import MulticlassAccuracy
 
@@ -122,14 +124,40 @@ class ByHand:
             "logged_losses": torch.tensor(logged_losses),
         }
 
-    def evaluate(self, batches: TimedBatches) -> Evidence:
+    def accumulate(self, batches: Loader) -> Evidence:
+        model = build_model().train()
+        optimizer = build_optimizer(model)
+        for batch_idx, (inputs, classes) in enumerate(batches):
+            loss = cross_entropy(model(inputs), classes) / ACCUMULATED_BATCHES
+            if batch_idx % ACCUMULATED_BATCHES == 0:
+                optimizer.zero_grad()
+            loss.backward()
+            if (batch_idx + 1) % ACCUMULATED_BATCHES == 0:
+                optimizer.step()
+        return {"weights": flat_weights(model)}
+
+    def tbptt(self, batches: Loader) -> Evidence:
+        model = build_recurrent_model().train()
+        optimizer = build_optimizer(model)
+        for batch in batches:
+            hiddens: Tensor | None = None
+            for inputs, classes in splits_of(batch):
+                logits, hiddens = model(inputs, hiddens)
+                loss = loss_of_split(logits, classes)
+                optimizer.zero_grad()
+                loss.backward()
+                optimizer.step()
+                hiddens = hiddens.detach()
+        return {"weights": flat_weights(model)}
+
+    def evaluate(self, batches: Loader) -> Evidence:
         model = build_model().eval()
         with torch.inference_mode():
             for inputs, classes in batches:
                 loss = cross_entropy(model(inputs), classes)
         return {"last_loss": loss}
 
-    def predict(self, batches: TimedBatches) -> Evidence:
+    def predict(self, batches: Loader) -> Evidence:
         model = build_model().eval()
         with torch.inference_mode():
             for inputs, _classes in batches:

@@ -10,7 +10,7 @@ from typing import NoReturn, Protocol
 
 from torch import Tensor
 
-from .workload import TimedBatches
+from .timed_loaders import Loader
 
 Evidence = dict[str, Tensor]
 """What a run leaves behind (weights, metrics, logged rows). It must equal that of the hand-written loop."""
@@ -46,20 +46,26 @@ class Framework(Protocol):
     def version(self) -> str:
         """Look up the version. Not done at import, where it would count as the framework's start-up."""
 
-    def train(self, batches: TimedBatches, load: CallbackLoad = NO_CALLBACKS) -> Evidence:
+    def train(self, batches: Loader, load: CallbackLoad = NO_CALLBACKS) -> Evidence:
         """Train in the leanest configuration; return "weights"."""
 
-    def train_with_everything(self, batches: TimedBatches, folder: Path) -> Evidence:
+    def train_with_everything(self, batches: Loader, folder: Path) -> Evidence:
         """Train with logging, metric, bar, scheduler, clipping and callbacks.
 
         Returns:
             "weights", "accuracy" of the epoch, and "logged_losses", read back from the CSV file in `folder`.
         """
 
-    def evaluate(self, batches: TimedBatches) -> Evidence:
+    def accumulate(self, batches: Loader) -> Evidence:
+        """Train in the leanest configuration, with one update for 4 batches; return "weights"."""
+
+    def tbptt(self, batches: Loader) -> Evidence:
+        """Train the recurrent model in the leanest configuration, one update for each split; return "weights"."""
+
+    def evaluate(self, batches: Loader) -> Evidence:
         """Compute the loss of each batch; return "last_loss"."""
 
-    def predict(self, batches: TimedBatches) -> Evidence:
+    def predict(self, batches: Loader) -> Evidence:
         """Compute the logits of each batch, without keeping them; return "last_logits"."""
 
     def enter_first_step(self, report: Callable[[], NoReturn]) -> None:
@@ -67,10 +73,12 @@ class Framework(Protocol):
 
 
 BY_HAND = "by hand"
+OURS = "camshaft"
 _MODULES = {
     BY_HAND: "by_hand",
-    "camshaft": "with_camshaft",
+    OURS: "with_camshaft",
     "lightning": "with_lightning",
+    "fabric": "with_fabric",
     "ignite": "with_ignite",
     "torchtnt": "with_torchtnt",
 }

@@ -13,13 +13,14 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from .frameworks import NO_CALLBACKS, CallbackLoad, Evidence
+from .timed_loaders import Clock, Loader, TimedBatches
 from .workload import (
+    ACCUMULATED_BATCHES,
     LOG_EVERY_N_STEPS,
     MAX_GRAD_NORM,
     NUM_BUSY_CALLBACKS,
     NUM_CLASSES,
     Batch,
-    TimedBatches,
     build_batches,
     build_model,
     build_optimizer,
@@ -38,6 +39,7 @@ class LightningShape:
         trainer: the `Trainer` class.
         module: the base class of user modules.
         callback: the base class of user callbacks.
+        build_recurrent_module: returns a user module that trains the recurrent model, split by split.
         build_csv_logger: takes the folder to write to.
         build_progress_bar: returns a rich progress bar.
         trainer_arguments: arguments that every `Trainer` of this framework gets, beside the common ones.
@@ -49,6 +51,7 @@ class LightningShape:
     trainer: Callable[..., Any]
     module: Any
     callback: Any
+    build_recurrent_module: Callable[[], Any]
     build_csv_logger: Callable[[Path], Any]
     build_progress_bar: Callable[[], Any]
     trainer_arguments: dict[str, Any]
@@ -58,12 +61,12 @@ class LightningShape:
     def version(self) -> str:
         return self.read_version()
 
-    def train(self, batches: TimedBatches, load: CallbackLoad = NO_CALLBACKS) -> Evidence:
+    def train(self, batches: Loader, load: CallbackLoad = NO_CALLBACKS) -> Evidence:
         module = _lean_module(self.module)
         _lean_trainer(self, _callbacks(self.callback, load)).fit(module, batches)
         return {"weights": flat_weights(module)}
 
-    def train_with_everything(self, batches: TimedBatches, folder: Path) -> Evidence:
+    def train_with_everything(self, batches: Loader, folder: Path) -> Evidence:
         trainer = self.trainer(
             max_epochs=1,
             logger=self.build_csv_logger(folder),
@@ -83,15 +86,25 @@ class LightningShape:
         return {
             "weights": flat_weights(module),
             "accuracy": torch.as_tensor(trainer.callback_metrics["train_accuracy_epoch"]),
-            "logged_losses": _read_column(folder, "train_loss"),
+            "logged_losses": read_column(folder, "train_loss"),
         }
 
-    def evaluate(self, batches: TimedBatches) -> Evidence:
+    def accumulate(self, batches: Loader) -> Evidence:
+        module = _lean_module(self.module)
+        _lean_trainer(self, [], accumulate_grad_batches=ACCUMULATED_BATCHES).fit(module, batches)
+        return {"weights": flat_weights(module)}
+
+    def tbptt(self, batches: Loader) -> Evidence:
+        module = self.build_recurrent_module()
+        _lean_trainer(self, []).fit(module, batches)
+        return {"weights": flat_weights(module)}
+
+    def evaluate(self, batches: Loader) -> Evidence:
         module = _lean_module(self.module)
         _lean_trainer(self, []).validate(module, batches, verbose=False)
         return {"last_loss": module.last_output}
 
-    def predict(self, batches: TimedBatches) -> Evidence:
+    def predict(self, batches: Loader) -> Evidence:
         module = _lean_module(self.module)
         _lean_trainer(self, []).predict(module, batches, return_predictions=False)
         return {"last_logits": module.last_output}
@@ -108,11 +121,13 @@ class LightningShape:
             def configure_optimizers(self) -> torch.optim.Optimizer:
                 return build_optimizer(self)
 
-        _lean_trainer(self, []).fit(FirstStepModule(), TimedBatches(build_batches(), num_warmup=0, num_timed=8))
+        _lean_trainer(self, []).fit(FirstStepModule(), TimedBatches(build_batches(), Clock(num_warmup=0, num_timed=8)))
 
 
-def _lean_trainer(framework: LightningShape, callbacks: list[Any]) -> Any:
-    return framework.trainer(barebones=True, max_epochs=1, callbacks=callbacks, **framework.trainer_arguments)
+def _lean_trainer(framework: LightningShape, callbacks: list[Any], **arguments: Any) -> Any:
+    return framework.trainer(
+        barebones=True, max_epochs=1, callbacks=callbacks, **framework.trainer_arguments, **arguments
+    )
 
 
 def _lean_module(base: Any) -> Any:
@@ -189,7 +204,8 @@ def _callbacks(base: Any, load: CallbackLoad) -> list[Any]:
     return [IdleCallback() for _ in range(load.num_idle)] + [HookedCallback() for _ in range(load.num_hooked)]
 
 
-def _read_column(folder: Path, column: str) -> Tensor:
+def read_column(folder: Path, column: str) -> Tensor:
+    """Return the values of a column of the one CSV file below `folder`."""
     (path,) = folder.glob("**/*.csv")
     with path.open(newline="") as file:
         return torch.tensor([float(row[column]) for row in csv.DictReader(file) if row.get(column)])

@@ -13,9 +13,9 @@ from pathlib import Path
 import torch
 
 from .frameworks import Evidence, Framework
-from .workload import TimedBatches, build_batches
+from .timed_loaders import Clock, Loader, Source
 
-Run = Callable[[Framework, TimedBatches, Path], Evidence]
+Run = Callable[[Framework, Loader, Path], Evidence]
 
 
 class DifferentWorkError(RuntimeError):
@@ -70,12 +70,12 @@ def quartiles(values: list[float]) -> tuple[float, float, float]:
     return lower, middle, upper
 
 
-def time_run(framework: Framework, run: Run, length: RunLength) -> tuple[float, Evidence]:
+def time_run(framework: Framework, run: Run, length: RunLength, source: Source) -> tuple[float, Evidence]:
     """Run once over fresh batches and return microseconds per step and what the run left behind."""
-    batches = TimedBatches(build_batches(), length.num_warmup, length.num_timed)
+    clock = Clock(length.num_warmup // source.steps_per_batch, length.num_timed // source.steps_per_batch)
     with tempfile.TemporaryDirectory() as folder, _without_collector():
-        evidence = run(framework, batches, Path(folder))
-    return batches.microseconds_per_step, evidence
+        evidence = run(framework, source.build(clock), Path(folder))
+    return clock.microseconds_per_batch / source.steps_per_batch, evidence
 
 
 def require_same_work(name: str, evidence: Evidence, reference: Evidence) -> None:

@@ -1,4 +1,4 @@
-"""The table: header, summary by framework, and details with quartiles."""
+"""The table: header, summary by scenario, and details with quartiles."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from .frameworks import BY_HAND, Framework
+from .frameworks import BY_HAND, OURS, Framework
 from .measurement import Comparison, RunLength, quartiles
 from .scenarios import Scenario
 
@@ -24,7 +24,7 @@ class Conditions:
     """What the figures hold for.
 
     Args:
-        frameworks: those measured, in the order of the rows.
+        frameworks: those measured, in the order of the columns.
         skipped: reason for each framework that could not be.
         num_rounds: rounds asked for.
         length: steps of one timed run.
@@ -90,6 +90,7 @@ def as_json(conditions: Conditions, scenarios: Sequence[Scenario], results: Resu
             scenario.key: {
                 "title": scenario.title,
                 "unit": scenario.unit,
+                "aim": scenario.aim,
                 "comparisons": [
                     {
                         "framework": comparison.framework,
@@ -107,18 +108,19 @@ def as_json(conditions: Conditions, scenarios: Sequence[Scenario], results: Resu
 
 
 def _summary(conditions: Conditions, scenarios: Sequence[Scenario], results: Results) -> list[list[str]]:
-    rows = [["", *(f"{scenario.title} ({scenario.unit})" for scenario in scenarios)]]
-    reference = [BY_HAND]
+    names = [framework.name for framework in conditions.frameworks]
+    rows = [["", BY_HAND, f"aim of {OURS}", *names]]
     for scenario in scenarios:
-        values = [value for comparison in results[scenario.key] for value in comparison.by_hand]
-        reference.append(_number(quartiles(values)[1]) if values else "-")
-    rows.append(reference)
-    for framework in conditions.frameworks:
-        row = [framework.name]
-        for scenario in scenarios:
-            found = [c for c in results[scenario.key] if c.framework == framework.name]
-            row.append(_cell(found[0]) if found else "n/a")
-        rows.append(row)
+        comparisons = {comparison.framework: comparison for comparison in results[scenario.key]}
+        by_hand = [value for comparison in comparisons.values() for value in comparison.by_hand]
+        rows.append(
+            [
+                f"{scenario.title} ({scenario.unit})",
+                _number(quartiles(by_hand)[1]) if by_hand else "-",
+                "-" if scenario.aim is None else f"at most {scenario.aim:g}",
+                *(_cell(comparisons[name]) if name in comparisons else "n/a" for name in names),
+            ]
+        )
     return rows
 
 

@@ -9,18 +9,20 @@ from typing import Any, NoReturn
 
 import ignite
 import torch
-from ignite.engine import Engine, Events
+from ignite.engine import Engine, Events, create_supervised_trainer
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from .frameworks import NO_CALLBACKS, CallbackLoad, Evidence
+from .recurrent import SPLIT_SIZE, TIME_DIM, build_recurrent_model, loss_of_split
+from .timed_loaders import Loader
 from .workload import (
+    ACCUMULATED_BATCHES,
     LOG_EVERY_N_STEPS,
     MAX_GRAD_NORM,
     NUM_BUSY_CALLBACKS,
     NUM_CLASSES,
     Batch,
-    TimedBatches,
     build_batches,
     build_model,
     build_optimizer,
@@ -38,7 +40,7 @@ class Ignite:
     def version(self) -> str:
         return ignite.__version__
 
-    def train(self, batches: TimedBatches, load: CallbackLoad = NO_CALLBACKS) -> Evidence:
+    def train(self, batches: Loader, load: CallbackLoad = NO_CALLBACKS) -> Evidence:
         model = build_model().train()
         optimizer = build_optimizer(model)
 
@@ -55,7 +57,7 @@ class Ignite:
         engine.run(batches, max_epochs=1)
         return {"weights": flat_weights(model)}
 
-    def train_with_everything(self, batches: TimedBatches, folder: Path) -> Evidence:
+    def train_with_everything(self, batches: Loader, folder: Path) -> Evidence:
         from ignite.handlers.tqdm_logger import ProgressBar
         from torchmetrics.classification import MulticlassAccuracy
 
@@ -105,7 +107,24 @@ class Ignite:
             "logged_losses": torch.tensor(logged_losses),
         }
 
-    def evaluate(self, batches: TimedBatches) -> Evidence:
+    def accumulate(self, batches: Loader) -> Evidence:
+        model = build_model()
+        trainer = create_supervised_trainer(
+            model, build_optimizer(model), cross_entropy, gradient_accumulation_steps=ACCUMULATED_BATCHES
+        )
+        trainer.run(batches, max_epochs=1)
+        return {"weights": flat_weights(model)}
+
+    def tbptt(self, batches: Loader) -> Evidence:
+        from ignite.contrib.engines import create_supervised_tbptt_trainer
+
+        model = build_recurrent_model()
+        loss: Any = loss_of_split
+        trainer = create_supervised_tbptt_trainer(model, build_optimizer(model), loss, SPLIT_SIZE, dim=TIME_DIM)
+        trainer.run(batches, max_epochs=1)
+        return {"weights": flat_weights(model)}
+
+    def evaluate(self, batches: Loader) -> Evidence:
         model = build_model().eval()
 
         def process(engine: Engine, batch: Batch) -> Tensor:
@@ -114,7 +133,7 @@ class Ignite:
 
         return {"last_loss": _run_inference(process, batches)}
 
-    def predict(self, batches: TimedBatches) -> Evidence:
+    def predict(self, batches: Loader) -> Evidence:
         model: nn.Module = build_model().eval()
 
         def process(engine: Engine, batch: Batch) -> Tensor:
@@ -134,7 +153,7 @@ class Ignite:
         Engine(process).run(build_batches(), max_epochs=1)
 
 
-def _run_inference(process: Callable[[Engine, Batch], Tensor], batches: TimedBatches) -> Tensor:
+def _run_inference(process: Callable[[Engine, Batch], Tensor], batches: Loader) -> Tensor:
     engine = Engine(process)
     with torch.inference_mode():
         engine.run(batches, max_epochs=1)

@@ -9,9 +9,35 @@ from typing import Any
 
 import lightning
 import lightning.pytorch as pl
+import torch
+from torch import Tensor
 
 from .lightning_shape import LightningShape
-from .workload import BAR_REFRESHES_PER_SECOND
+from .recurrent import build_recurrent_model, loss_of_split, splits_of
+from .workload import BAR_REFRESHES_PER_SECOND, Batch, build_optimizer
+
+
+class RecurrentModule(pl.LightningModule):
+    """Splits and optimization by hand, as Lightning 2's documentation has it since it gave up splitting batches."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.automatic_optimization = False
+        self.model = build_recurrent_model()
+
+    def training_step(self, batch: Batch, batch_idx: int) -> None:
+        optimizer: Any = self.optimizers()
+        hiddens: Tensor | None = None
+        for inputs, classes in splits_of(batch):
+            logits, hiddens = self.model(inputs, hiddens)
+            loss = loss_of_split(logits, classes)
+            optimizer.zero_grad()
+            self.manual_backward(loss)
+            optimizer.step()
+            hiddens = hiddens.detach()
+
+    def configure_optimizers(self) -> torch.optim.Optimizer:
+        return build_optimizer(self)
 
 
 def build() -> LightningShape:
@@ -25,6 +51,7 @@ def build() -> LightningShape:
         trainer=pl.Trainer,
         module=pl.LightningModule,
         callback=pl.Callback,
+        build_recurrent_module=RecurrentModule,
         build_csv_logger=_csv_logger,
         build_progress_bar=_progress_bar,
         trainer_arguments={"accelerator": "cpu", "devices": 1},

@@ -19,13 +19,15 @@ from torchtnt.framework.train import train
 from torchtnt.framework.unit import EvalUnit, PredictUnit, TrainUnit
 
 from .frameworks import NO_CALLBACKS, CallbackLoad, Evidence
+from .recurrent import build_recurrent_model, loss_of_split, splits_of
+from .timed_loaders import Loader
 from .workload import (
+    ACCUMULATED_BATCHES,
     LOG_EVERY_N_STEPS,
     MAX_GRAD_NORM,
     NUM_BUSY_CALLBACKS,
     NUM_CLASSES,
     Batch,
-    TimedBatches,
     build_batches,
     build_model,
     build_optimizer,
@@ -48,6 +50,44 @@ class LeanTrainUnit(TrainUnit[Batch]):
         self.optimizer.zero_grad()
         loss.backward()
         self.optimizer.step()
+
+
+class AccumulatingUnit(AutoUnit[Batch]):
+    """`AutoUnit` divides the loss, zeroes and steps at the ends of the windows."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            module=build_model(),
+            device=torch.device("cpu"),
+            gradient_accumulation_steps=ACCUMULATED_BATCHES,
+        )
+
+    def configure_optimizers_and_lr_scheduler(self, module: nn.Module) -> tuple[Any, Any]:
+        return build_optimizer(module), None
+
+    def compute_loss(self, state: State, data: Batch) -> tuple[Tensor, Tensor]:
+        inputs, classes = data
+        logits = self.module(inputs)
+        return cross_entropy(logits, classes), logits
+
+
+class RecurrentUnit(TrainUnit[Batch]):
+    """Splits and optimization written out by the user: torchtnt has nothing of its own for them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.model = build_recurrent_model()
+        self.optimizer = build_optimizer(self.model)
+
+    def train_step(self, state: State, data: Batch) -> None:
+        hiddens: Tensor | None = None
+        for inputs, classes in splits_of(data):
+            logits, hiddens = self.model(inputs, hiddens)
+            loss = loss_of_split(logits, classes)
+            self.optimizer.zero_grad()
+            loss.backward()
+            self.optimizer.step()
+            hiddens = hiddens.detach()
 
 
 class LeanEvalUnit(EvalUnit[Batch], PredictUnit[Batch]):
@@ -125,12 +165,12 @@ class TorchTNT:
 
         return importlib.metadata.version("torchtnt")
 
-    def train(self, batches: TimedBatches, load: CallbackLoad = NO_CALLBACKS) -> Evidence:
+    def train(self, batches: Loader, load: CallbackLoad = NO_CALLBACKS) -> Evidence:
         unit = LeanTrainUnit()
         train(unit, batches, max_epochs=1, callbacks=_callbacks(load))
         return {"weights": flat_weights(unit.model)}
 
-    def train_with_everything(self, batches: TimedBatches, folder: Path) -> Evidence:
+    def train_with_everything(self, batches: Loader, folder: Path) -> Evidence:
         from torchmetrics.classification import MulticlassAccuracy
         from torchtnt.framework.callbacks import TQDMProgressBar
         from torchtnt.utils.loggers import CSVLogger
@@ -151,12 +191,22 @@ class TorchTNT:
             "logged_losses": torch.tensor([float(row.split(",")[column]) for row in rows[1:]]),
         }
 
-    def evaluate(self, batches: TimedBatches) -> Evidence:
+    def accumulate(self, batches: Loader) -> Evidence:
+        unit = AccumulatingUnit()
+        train(unit, batches, max_epochs=1)
+        return {"weights": flat_weights(unit.module)}
+
+    def tbptt(self, batches: Loader) -> Evidence:
+        unit = RecurrentUnit()
+        train(unit, batches, max_epochs=1)
+        return {"weights": flat_weights(unit.model)}
+
+    def evaluate(self, batches: Loader) -> Evidence:
         unit = LeanEvalUnit()
         evaluate(unit, batches)
         return {"last_loss": unit.outputs[0]}
 
-    def predict(self, batches: TimedBatches) -> Evidence:
+    def predict(self, batches: Loader) -> Evidence:
         unit = LeanEvalUnit()
         predict(unit, batches)
         return {"last_logits": unit.outputs[0]}

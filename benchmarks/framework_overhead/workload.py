@@ -1,10 +1,6 @@
-"""The work that the hand-written loop and every framework do: model, batches, constants, and the clock."""
+"""The work that the hand-written loop and every framework do: model, batches and constants."""
 
 from __future__ import annotations
-
-import itertools
-import time
-from collections.abc import Iterator
 
 import torch
 from torch import Tensor, nn
@@ -20,6 +16,7 @@ LOG_EVERY_N_STEPS = 50
 BAR_REFRESHES_PER_SECOND = 10
 NUM_BUSY_CALLBACKS = 5
 SCHEDULER_STEP_SIZE = 100
+ACCUMULATED_BATCHES = 4
 SEED = 20
 
 
@@ -59,47 +56,3 @@ def build_batches(num_batches: int = 8) -> list[Batch]:
 def flat_weights(model: nn.Module) -> Tensor:
     """Return a copy of all parameters as one vector: proof of the training that was done."""
     return torch.cat([parameter.detach().flatten() for parameter in model.parameters()]).clone()
-
-
-class TimedBatches:
-    """A cheap loader that also holds the clock.
-
-    It hands out prebuilt batches again and again, so that loading costs nearly nothing and the same for all.
-    It notes the time when the first batch after the warm-up is asked for and, `num_timed` batches later, when
-    the next one is. Between the two lie exactly `num_timed` whole steps of whoever iterates: start-up, the
-    first (slower) steps and everything at the end of the epoch fall outside.
-
-    Args:
-        batches: prebuilt batches, handed out in turn.
-        num_warmup: batches before the clock starts.
-        num_timed: batches between the two marks.
-        num_tail: batches after the second mark, so that the end of the epoch is not timed.
-    """
-
-    def __init__(self, batches: list[Batch], num_warmup: int, num_timed: int, num_tail: int = 2) -> None:
-        self.num_warmup = num_warmup
-        self.num_timed = num_timed
-        self.num_tail = num_tail
-        self._batches = batches
-        self._started: float | None = None
-        self._stopped: float | None = None
-
-    def __len__(self) -> int:
-        return self.num_warmup + self.num_timed + self.num_tail
-
-    def __iter__(self) -> Iterator[Batch]:
-        source = itertools.cycle(self._batches)
-        yield from itertools.islice(source, self.num_warmup)
-        if self._started is not None:
-            raise RuntimeError("These batches were already timed. Build one TimedBatches for each run.")
-        self._started = time.perf_counter()
-        yield from itertools.islice(source, self.num_timed)
-        self._stopped = time.perf_counter()
-        yield from itertools.islice(source, self.num_tail)
-
-    @property
-    def microseconds_per_step(self) -> float:
-        """Mean time of one timed step. Raises RuntimeError if the batches were not used up."""
-        if self._started is None or self._stopped is None:
-            raise RuntimeError("The loop ended before it had asked for all the timed batches.")
-        return (self._stopped - self._started) / self.num_timed * 1e6

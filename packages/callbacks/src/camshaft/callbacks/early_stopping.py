@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import warnings
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
@@ -19,6 +18,7 @@ from camshaft.callbacks.monitoring import (
     worst_score,
 )
 from camshaft.hooks_core import Callback
+from camshaft.hooks_core.user_warnings import warn_user
 
 if TYPE_CHECKING:
     from camshaft.hooks_core.protocols import TrainerProtocol
@@ -145,7 +145,7 @@ class EarlyStopping(Callback):
             if self.strict:
                 raise
             if not self._has_warned:
-                warnings.warn(f"{error} EarlyStopping makes no check until then.", stacklevel=2)
+                warn_user(f"{error} EarlyStopping makes no check until then.")
                 self._has_warned = True
             return
         # One rank's value for all: their memories stay equal even where the metric differs between ranks.

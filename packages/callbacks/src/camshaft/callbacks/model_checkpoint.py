@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import warnings
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -19,6 +18,7 @@ from camshaft.callbacks.monitoring import checked_mode, is_due_at_train_epoch_en
 from camshaft.callbacks.save_requests import PendingSaves
 from camshaft.callbacks.top_k import TopK
 from camshaft.hooks_core import Callback
+from camshaft.hooks_core.user_warnings import warn_user
 
 if TYPE_CHECKING:
     from camshaft.hooks_core.protocols import TrainerProtocol
@@ -228,7 +228,7 @@ class ModelCheckpoint(Callback):
         self._restore(state_dict)
         missing = self._kept.forget_missing()
         if missing:
-            warnings.warn(f"ModelCheckpoint forgets checkpoints that no longer exist: {missing}.", stacklevel=2)
+            warn_user(f"ModelCheckpoint forgets checkpoints that no longer exist: {missing}.")
         self._dirpath_of_memory = state_dict["dirpath"]
         self._warn_if_moved()
         if self._pending is not None:
@@ -308,10 +308,9 @@ class ModelCheckpoint(Callback):
             return
         self._dirpath_of_memory = None
         if former != self.dirpath:
-            warnings.warn(
+            warn_user(
                 f"ModelCheckpoint now saves in {self.dirpath!r}; checkpoints of the resumed run in {former!r} still"
-                " count for the ranking, and are never removed.",
-                stacklevel=3,
+                " count for the ranking, and are never removed."
             )
 
     def _tell(self, trainer: TrainerProtocol, plan: SavePlan) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Iterator, Sequence
 
 import attrs
@@ -11,6 +10,7 @@ from camshaft.hooks_core.binding import BindingError, bind
 from camshaft.hooks_core.catalogue import Catalogue
 from camshaft.hooks_core.implementation import class_of, implementation, receiver_name
 from camshaft.hooks_core.spec import HookSpec, Receiver
+from camshaft.hooks_core.user_warnings import warn_user
 
 CALLBACK_PREFIX = ("trainer", "module")
 """What a callback gets before an event's own parameters."""
@@ -56,7 +56,7 @@ def report(faults: Sequence[Fault], strict: bool) -> None:
     if faults and strict:
         raise HookFaultError(faults)
     for fault in faults:
-        warnings.warn(str(fault), HookFaultWarning, stacklevel=3)
+        warn_user(str(fault), HookFaultWarning)
 
 
 def arguments_of(spec: HookSpec, kind: Receiver, era: str | None = None) -> tuple[str, ...]:

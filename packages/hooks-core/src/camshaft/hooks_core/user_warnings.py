@@ -23,7 +23,7 @@ def warn_user(message: str, category: type[Warning] = UserWarning) -> None:
 
 
 def _is_own(frame: FrameType) -> bool:
-    """Whether a frame runs camshaft's code, which includes the functions that dispatch generates."""
+    """Whether a frame runs camshaft's code, or what lies between: functions that dispatch generates, `contextlib`."""
     if frame.f_code.co_filename.startswith("<camshaft "):
         return True
-    return str(frame.f_globals.get("__name__")).partition(".")[0] == "camshaft"
+    return str(frame.f_globals.get("__name__")).partition(".")[0] in ("camshaft", "contextlib")

@@ -45,7 +45,8 @@ class FitLimits:
             and `min_steps`.
         limit_train_batches: How much of an epoch to take: an int is a number of batches, a float a share.
         overfit_batches: If not 0, how much of an epoch to take instead: the same batches in every epoch, without
-            shuffling; validation takes at most as much of its loaders.
+            shuffling; validation takes at most as much of its loaders. Streams, and loaders that are no `DataLoader`,
+            are taken as they come.
         val_check_interval: How often to validate: a float is a share of an epoch, an int a number of batches.
         check_val_every_n_epoch: In which epochs to validate; None counts `val_check_interval` (an int then) across
             epochs.
@@ -126,7 +127,7 @@ class FitLimits:
         if num_batches == float("inf"):
             rule = "1.0 or an int for a loader of unknown length"
             raise ValueError(must_be("val_check_interval", rule, interval, _WHERE, "Pass an int."))
-        return max(1, int(num_batches * interval))
+        return max(1, int(num_batches * interval + 1e-9))  # 0.29 * 100 is a little less than 29
 
     def _check_minimum(self, what: str, minimum: int | None, maximum: float) -> None:
         if minimum is not None and minimum > maximum:

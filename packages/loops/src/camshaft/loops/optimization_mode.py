@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from typing import Any, Protocol
 
 from torch.optim import Optimizer
@@ -11,6 +10,7 @@ from camshaft.hooks_core.binding import names_parameter
 from camshaft.hooks_core.implementation import implementation
 from camshaft.hooks_core.messages import must_be
 from camshaft.hooks_core.spec import ZeroGrad
+from camshaft.hooks_core.user_warnings import warn_user
 from camshaft.loops.accumulation import AccumulationWindow
 from camshaft.loops.automatic import SingleOptimizerOptimization
 from camshaft.loops.fit_limits import FitLimits
@@ -93,7 +93,7 @@ def choose_mode(
             rule = "set if there is no optimizer, since no update will ever be counted"
             where = type(run.module).__qualname__
             raise ValueError(must_be("max_epochs", rule, limits.max_epochs, where, "Pass a number of epochs."))
-        warnings.warn("`configure_optimizers` returned no optimizer: nothing will be updated.", stacklevel=2)
+        warn_user("`configure_optimizers` returned no optimizer: nothing will be updated.")
         return ManualOptimization(run, optimizers, progress, split=split)
     if not getattr(run.module, "automatic_optimization", True):
         _check_manual(run, optimization, accumulate_grad_batches, gradient_clip_val, zero_grad)

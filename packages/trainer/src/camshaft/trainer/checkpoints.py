@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import warnings
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version
@@ -14,15 +13,13 @@ from typing import Any
 from camshaft.callbacks import ModelCheckpoint
 from camshaft.hooks_core.messages import must_be
 from camshaft.hooks_core.spec import Verb
+from camshaft.hooks_core.user_warnings import warn_user
 from camshaft.loops import FitLoop, Run, collect
 from camshaft.strategies import CheckpointError
 from camshaft.trainer.hyperparameters import HYPER_PARAMETERS_KEY
 from camshaft.trainer.loggers import hyperparameters_of
 
 EXTENSION = ModelCheckpoint.FILE_EXTENSION
-
-# Where a warning's `stacklevel` finds the user's call of a verb, seen from `_read_last`.
-_TO_THE_USER = 7
 
 
 def checkpoint_of(run: Run, loop: FitLoop, *, was_fitted: bool, weights_only: bool) -> dict[str, Any]:
@@ -88,10 +85,9 @@ def best_of_last_fit(trainer: Any, verb: Verb) -> str | None:
     if callback is None or not callback.best_model_path:
         return None
     path = str(callback.best_model_path)
-    warnings.warn(
+    warn_user(
         f"`{verb}` was called without a module, so it takes the weights of the best checkpoint of the fit before, "
-        f"{path!r}. Pass the module to keep its weights, or a `ckpt_path`.",
-        stacklevel=_TO_THE_USER - 1,
+        f"{path!r}. Pass the module to keep its weights, or a `ckpt_path`."
     )
     return path
 
@@ -109,14 +105,14 @@ def _read_last(trainer: Any, verb: Verb) -> dict[str, Any] | None:
         try:
             checkpoint = _read(trainer, str(path))
         except CheckpointError as error:
-            warnings.warn(f"{error} Trying the one before.", stacklevel=_TO_THE_USER)
+            warn_user(f"{error} Trying the one before.")
             continue
         if verb != "fit" or "optimizer_states" in checkpoint:
             return checkpoint  # one of weights only may be newer, but training cannot go on from it
     if verb != "fit":
         action = f"Fit with a ModelCheckpoint first, or give {verb} a path."
         raise ValueError(must_be("ckpt_path", "a path, as there is no readable checkpoint yet", "last", verb, action))
-    warnings.warn("There is no checkpoint to go on from yet: fit starts without.", stacklevel=_TO_THE_USER)
+    warn_user("There is no checkpoint to go on from yet: fit starts without.")
     return None
 
 

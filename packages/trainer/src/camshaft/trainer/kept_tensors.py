@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Iterable
 from typing import Any
 
 from torch import Tensor
 
+from camshaft.hooks_core.user_warnings import warn_user
 from camshaft.trainer.metric_values import Value, check_number, check_tensor
 
 NUM_WATCHED = 16
@@ -54,11 +54,10 @@ class KeptTensors:
         if not self.borrows or not any(tensor._version for tensor in tensors):
             return
         self._copy_always()
-        warnings.warn(
+        warn_user(
             f"`value` must stay as it is after it was logged, but got a change in place (Tensor) in "
             f"log({self._name!r}): its values of up to the last 128 steps may be wrong. Log `value.clone()`.",
             RuntimeWarning,
-            stacklevel=2,
         )
 
     def state_dict(self) -> dict[str, Any]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, cast
@@ -12,6 +11,7 @@ from torch import nn
 
 from camshaft.hooks_core.messages import must_be
 from camshaft.hooks_core.spec import Verb
+from camshaft.hooks_core.user_warnings import warn_user
 from camshaft.loops import FitLoop, Run, SaveRequest
 from camshaft.trainer.checkpoints import best_of_last_fit, checkpoint_of, read_requested
 from camshaft.trainer.data_module import DataModule, attach_data_module
@@ -119,9 +119,8 @@ def warn_if_done(loop: FitLoop, checkpoint: dict[str, Any] | None) -> None:
     ):
         if done >= limit > 0:
             source = "this trainer" if checkpoint is None else "the checkpoint"
-            warnings.warn(
+            warn_user(
                 f"fit has nothing to do: {source} has reached {argument}={limit} already. Raise the limit, or make a "
-                "new trainer to start anew.",
-                stacklevel=3,
+                "new trainer to start anew."
             )
             return

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -10,6 +9,7 @@ import attrs
 from torch import Tensor
 
 from camshaft.hooks_core.messages import must_be
+from camshaft.hooks_core.user_warnings import warn_user
 from camshaft.trainer.metric_entry import Entry, LogOptions, MetricEntry, load_entry
 from camshaft.trainer.metric_values import Value, as_tensor, is_metric
 
@@ -138,12 +138,11 @@ class StageLog:
         """Warn of values of a resumed epoch that cannot be reduced, before they are left out."""
         for entry in self.entries.values():
             if not entry.is_reducible:
-                warnings.warn(
+                warn_user(
                     f"`{entry.name}` must be logged again between a resume and the end of its epoch if it is a metric "
                     "or has a `reduce_fx` of one's own, but got no call (log). Its value of the epoch is left out; a "
                     "metric is not reset. Log it in every batch, or at the end of the epoch only.",
                     RuntimeWarning,
-                    stacklevel=3,
                 )
 
     def state_dict(self) -> dict[str, Any]:
