@@ -9,7 +9,7 @@ import pytest
 import torch
 from bare_parts import BareTrainer, Net, Sized, Unsized, hooked, make_batches, same_bits, seeded, weights
 from recording_sink import RecordingSink
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, Dataset, IterableDataset
 
 try:
     import numpy
@@ -109,3 +109,57 @@ def test_what_it_logs_is_discarded() -> None:
     sanity = sink.calls[: sink.calls.index("start_epoch train 1")]
     assert sanity == ["start_epoch validate 1 trial", "moment batch", "moment epoch", "moment None", "discard"]
     assert sink.calls.count("discard") == 1
+
+
+class Advancing(IterableDataset[float]):
+    """A stream that goes on where it was, and tells where that is."""
+
+    def __init__(self) -> None:
+        self.position = 0
+
+    def __iter__(self) -> Any:
+        for _ in range(3):
+            self.position += 1
+            yield float(self.position)
+
+    def state_dict(self) -> dict[str, int]:
+        return {"position": self.position}
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        self.position = state["position"]
+
+
+class Augmenting(Dataset[float]):
+    """Draws its samples at random."""
+
+    def __len__(self) -> int:
+        return 3
+
+    def __getitem__(self, index: int) -> float:
+        return index + float(torch.rand(()))
+
+
+class Reading(Net):
+    def __init__(self) -> None:
+        super().__init__()
+        self.read: list[float] = []
+
+    def validation_step(self, batch: Any, batch_idx: int) -> Any:
+        self.read.append(float(batch))
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: DataLoader(Advancing(), batch_size=None),
+        lambda: DataLoader(Augmenting(), num_workers=1, persistent_workers=True),
+    ],
+    ids=["a stream with a state", "workers that live on"],
+)
+def test_validation_reads_what_it_would_have_read(make: Any) -> None:
+    read = []
+    for num_steps in (0, 2):
+        net = seeded(Reading)
+        BareTrainer(net, max_epochs=2, num_sanity_val_steps=num_steps).fit(Sized(make_batches(1)), make())
+        read.append(net.read[num_steps:])
+    assert len(read[0]) == 6 and read[1] == read[0]

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-from camshaft.loops.step_outputs import carry_hiddens, detached, loss_of, without_graph
+from camshaft.loops.step_outputs import detached, loss_of, next_hiddens, with_hiddens, without_graph
 
 State = namedtuple("State", "hidden cell")
 
@@ -35,18 +35,20 @@ def test_whatever_can_be_detached_is_in_any_nesting_and_the_rest_stays() -> None
 
 def test_the_hidden_state_is_carried_detached_and_the_outputs_hold_it_so() -> None:
     outputs = {"loss": graph(), "hiddens": (graph(), graph())}
-    given, hiddens = carry_hiddens(outputs, "earlier", nn.Identity())
-    assert given["hiddens"] is hiddens and not any(tensor.requires_grad for tensor in hiddens)
-    assert given["loss"] is outputs["loss"]
-    assert carry_hiddens(None, "earlier", nn.Identity()) == (None, "earlier")
-    assert carry_hiddens({"hiddens": None}, "earlier", nn.Identity()) == ({"hiddens": None}, None)
+    hiddens = next_hiddens(outputs, "earlier", nn.Identity())
+    assert len(hiddens) == 2 and not any(tensor.requires_grad for tensor in hiddens)
+    given = with_hiddens(outputs, hiddens)
+    assert given["hiddens"] is hiddens and given["loss"] is outputs["loss"] is not given["hiddens"]
+    assert outputs["hiddens"] is not hiddens
+    assert next_hiddens(None, "earlier", nn.Identity()) == "earlier" and with_hiddens(None, "earlier") is None
+    assert next_hiddens({"hiddens": None}, "earlier", nn.Identity()) is None
 
 
 @pytest.mark.parametrize("outputs", [torch.ones(()), {"loss": torch.ones(())}, "text"])
 def test_outputs_without_a_hidden_state_are_an_error(outputs: Any) -> None:
     message = r"`return value` must be a dictionary with 'hiddens', .* in Identity\.training_step\. Return {\"loss\""
     with pytest.raises(TypeError, match=message):
-        carry_hiddens(outputs, None, nn.Identity())
+        next_hiddens(outputs, None, nn.Identity())
 
 
 def test_the_loss_is_found_and_let_go() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import cache
 from typing import Any
 
 from camshaft.hooks_core.messages import must_be
@@ -33,6 +34,9 @@ def split_along_time(batch: Any, split_size: int, where: str) -> list[Any]:
     """
     if split_size < 1:
         raise ValueError(must_be("split_size", "at least 1", split_size, where, "Pass a number of time steps."))
+    if type(batch) in (list, tuple) and _are_tensors_of_one_length(batch):  # the usual batch, in the shortest way
+        columns = [tensor.split(split_size, _TIME_DIM) for tensor in batch]
+        return list(map(type(batch), zip(*columns, strict=True)))
     lengths = dict(_lengths(batch, "batch", where, is_batch=True))
     distinct = set(lengths.values())
     if len(distinct) != 1 or 0 in distinct:
@@ -40,6 +44,23 @@ def split_along_time(batch: Any, split_size: int, where: str) -> list[Any]:
         raise ValueError(must_be("batch", rule, lengths or type(batch).__name__, where, _ACTION))
     length = distinct.pop()
     return list(_pieces(batch, split_size, -(-length // split_size), is_batch=True))
+
+
+def _are_tensors_of_one_length(parts: Sequence[Any]) -> bool:
+    """Whether there are parts, all of them are tensors, and all go equally far in time."""
+    tensor_class, lengths = _tensor_class(), set()
+    for part in parts:
+        if not isinstance(part, tensor_class) or part.dim() <= _TIME_DIM:
+            return False
+        lengths.add(part.shape[_TIME_DIM])
+    return len(lengths) == 1 and 0 not in lengths
+
+
+@cache
+def _tensor_class() -> type[Any]:
+    from torch import Tensor
+
+    return Tensor
 
 
 def _lengths(value: Any, path: str, where: str, *, is_batch: bool = False) -> Iterator[tuple[str, int]]:

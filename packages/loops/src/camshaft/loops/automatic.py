@@ -1,14 +1,18 @@
-"""Automatic optimization: the loop differentiates the loss and steps the optimizers."""
+"""Automatic optimization with one optimizer: the loop differentiates the loss and steps."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
+from torch import nn
+
 from camshaft.hooks_core.messages import must_be
+from camshaft.hooks_core.protocols import MetricSink
 from camshaft.loops.accumulation import AccumulationWindow
 from camshaft.loops.optimizer_update import OptimizerUpdate
 from camshaft.loops.progress import FitProgress
+from camshaft.loops.step_outputs import next_hiddens, with_hiddens
 
 
 class AutomaticOptimization:
@@ -98,3 +102,66 @@ class SingleOptimizerOptimization(AutomaticOptimization):
         if update.has_updated:
             self._progress.global_step += 1
         return outputs
+
+
+class TruncatedOptimization(AutomaticOptimization):
+    """One optimizer, on batches that are split along time.
+
+    A split is what a whole batch is elsewhere: accumulation windows, updates and `global_step` count splits. The hidden
+    state goes from split to split, without its graph; it is None at a batch's start.
+
+    Args:
+        update: The optimizer's update.
+        window: The accumulation window.
+        progress: Counts the updates.
+        split: Splits a batch along time.
+        module: The module, for errors.
+        metrics: Is told of each update within a batch; the loop that runs the batch tells it of the last.
+    """
+
+    def __init__(
+        self,
+        update: OptimizerUpdate,
+        window: AccumulationWindow,
+        progress: FitProgress,
+        *,
+        split: Callable[[Any], Sequence[Any]],
+        module: nn.Module,
+        metrics: MetricSink | None,
+    ) -> None:
+        super().__init__([update], window, progress)
+        self._update = update
+        self._split = split
+        self._module = module
+        self._metrics = metrics
+
+    def run_batch(self, batch: Any, batch_idx: int, is_last: bool) -> Any:
+        """Compute a batch's gradients split by split, and update the weights wherever a window ends. Collective.
+
+        Hooks: tbptt_split_batch; for each split those of `OptimizerUpdate`.
+
+        Args:
+            batch: The batch, on its device.
+            batch_idx: Its index in the epoch.
+            is_last: Whether it is known to be the epoch's last.
+
+        Returns:
+            What `training_step` returned for the last split, hidden state detached.
+        """
+        window, update, metrics = self._window, self._update, self._metrics
+        splits = self._split(batch)
+        num_remaining = len(splits) if is_last else float("inf")
+        outputs = hiddens = None
+        for split_idx, split in enumerate(splits):
+            outputs = None  # lets go of the graph before the next one is built
+            if split_idx and metrics is not None:
+                metrics.end_train_batch(update.has_updated)
+            if self._accumulates:
+                window.enter(num_remaining)
+                num_remaining -= 1
+            update.hiddens = hiddens
+            outputs = update.run(split, batch_idx, window.is_complete)
+            hiddens = next_hiddens(outputs, hiddens, self._module)
+            if update.has_updated:
+                self._progress.global_step += 1
+        return with_hiddens(outputs, hiddens)

@@ -10,7 +10,7 @@ from torch.optim import Optimizer
 from camshaft.hooks_core.messages import must_be
 from camshaft.loops.progress import FitProgress
 from camshaft.loops.run import Run
-from camshaft.loops.step_outputs import carry_hiddens
+from camshaft.loops.step_outputs import next_hiddens, with_hiddens
 
 
 class ManualOptimization:
@@ -69,10 +69,10 @@ class ManualOptimization:
                 self._metrics.end_train_batch(self._stepped)  # the last split is told of with its batch
             self._stepped = False
             outputs = self._hooks.training_step(split, batch_idx, hiddens=hiddens)  # type: ignore[misc]
-            outputs, hiddens = carry_hiddens(outputs, hiddens, self._module)
+            hiddens = next_hiddens(outputs, hiddens, self._module)
             if self._stepped:
                 self._progress.global_step += 1
-        return outputs
+        return with_hiddens(outputs, hiddens)
 
     def start_epoch(self) -> None:
         """Nothing is left from an earlier epoch."""

@@ -12,7 +12,7 @@ from camshaft.hooks_core.messages import must_be
 from camshaft.hooks_core.spec import ZeroGrad
 from camshaft.hooks_core.user_warnings import warn_user
 from camshaft.loops.accumulation import AccumulationWindow
-from camshaft.loops.automatic import SingleOptimizerOptimization
+from camshaft.loops.automatic import SingleOptimizerOptimization, TruncatedOptimization
 from camshaft.loops.fit_limits import FitLimits
 from camshaft.loops.manual import ManualOptimization
 from camshaft.loops.optimizer_update import OptimizerUpdate
@@ -121,6 +121,8 @@ def choose_mode(
         raise
     if len(updates) == 1 and split is None:
         return SingleOptimizerOptimization(updates[0], window, progress)
+    if len(updates) == 1 and split is not None:
+        return TruncatedOptimization(updates[0], window, progress, split=split, module=run.module, metrics=run.metrics)
     return PerOptimizerOptimization(
         updates,
         window,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from torch import Tensor
@@ -72,6 +73,13 @@ class OptimizerUpdate:
         self.has_updated = False
         self._module = run.module
         self._hooks = hooks
+        # what every step needs, bound once; None where nobody wants to be called
+        self._training_step: Any = hooks.training_step
+        self._on_before_zero_grad = _implemented(hooks.on_before_zero_grad)
+        self._on_before_backward = _implemented(hooks.on_before_backward)
+        self._on_after_backward = _implemented(hooks.on_after_backward)
+        self._zero_grad = None if self._on_before_zero_grad or hooks.optimizer_zero_grad else optimizer.zero_grad
+        self._step = run.strategy.optimizer_step
         self._strategy = run.strategy
         self._backward = hooks.backward or run.strategy.backward
         self._optimizer_idx = optimizer_idx
@@ -116,31 +124,34 @@ class OptimizerUpdate:
         """
         if ends_window and self._with_closure:
             return self._run_with_closure(batch, batch_idx)
-        hooks = self._hooks
         self.has_updated = False
         if self._zeroes_first and not self._zeroed:
             self._zero_gradients(batch_idx)
         if self._carries_hiddens:
-            outputs = hooks.training_step(batch, batch_idx, self._optimizer_idx, self.hiddens)  # type: ignore[misc]
+            outputs = self._training_step(batch, batch_idx, self._optimizer_idx, self.hiddens)
         else:
-            outputs = hooks.training_step(batch, batch_idx, self._optimizer_idx)  # type: ignore[misc]
+            outputs = self._training_step(batch, batch_idx, self._optimizer_idx)
         loss = outputs if isinstance(outputs, Tensor) else loss_of(outputs, self._module)
         if loss is not None:
             if not self._zeroed:
-                self._zero_gradients(batch_idx)
+                if self._zero_grad is not None:
+                    self._zero_grad()
+                    self._zeroed = True
+                else:
+                    self._zero_gradients(batch_idx)
             if self._window.divisor != 1:
                 loss = loss / self._window.divisor
-            if hooks.on_before_backward is not nobody:
-                hooks.on_before_backward(loss)
+            if self._on_before_backward is not None:
+                self._on_before_backward(loss)
             self._backward(loss)
             self.holds_gradients = True
-            if hooks.on_after_backward is not nobody:
-                hooks.on_after_backward()
+            if self._on_after_backward is not None:
+                self._on_after_backward()
         if ends_window:
             if self.holds_gradients:
                 if self._has_work_before_step:
                     self._before_step()
-                self._strategy.optimizer_step(self.optimizer)
+                self._step(self.optimizer)
                 self.has_updated = True
                 if self._zeroes_last:
                     self._zero_gradients(batch_idx)
@@ -207,8 +218,8 @@ class OptimizerUpdate:
         return outputs
 
     def _zero_gradients(self, batch_idx: int) -> None:
-        if self._hooks.on_before_zero_grad is not nobody:
-            self._hooks.on_before_zero_grad(self.optimizer)
+        if self._on_before_zero_grad is not None:
+            self._on_before_zero_grad(self.optimizer)
         if self._hooks.optimizer_zero_grad is not None:
             self._hooks.optimizer_zero_grad(self._progress.current_epoch, batch_idx, self.optimizer)
         else:
@@ -260,6 +271,11 @@ class OptimizerUpdate:
 
     def _note_step(self, *_: Any) -> None:
         self._has_stepped = True
+
+
+def _implemented(hook: Callable[..., Any]) -> Callable[..., Any] | None:
+    """A hook, or None if nobody implements it."""
+    return None if hook is nobody else hook
 
 
 class _NoLossError(Exception):

@@ -1,4 +1,4 @@
-"""Automatic optimization with each optimizer in its turn, and with batches split along time."""
+"""Automatic optimization with several optimizers, each in its turn."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from camshaft.loops.accumulation import AccumulationWindow
 from camshaft.loops.automatic import AutomaticOptimization
 from camshaft.loops.optimizer_update import OptimizerUpdate
 from camshaft.loops.progress import FitProgress
-from camshaft.loops.step_outputs import carry_hiddens, without_graph
+from camshaft.loops.step_outputs import next_hiddens, with_hiddens, without_graph
 from camshaft.loops.toggling import OptimizerToggle
 
 
 class PerOptimizerOptimization(AutomaticOptimization):
     """Every optimizer that is due runs `training_step` and updates by itself, one after the other, split by split.
 
-    While one of several is at work, only its parameters require gradients. A split is what a whole batch is elsewhere:
+    While one is at work, only its parameters require gradients. A split is what a whole batch is elsewhere:
     accumulation windows, updates and `global_step` count splits. Each optimizer carries its own hidden state from split
     to split, None at a batch's start: its pass over a sequence does not depend on what other optimizers returned.
 
@@ -53,7 +53,7 @@ class PerOptimizerOptimization(AutomaticOptimization):
         self._split = split
         in_turn = zip(self._updates, frequencies, strict=True) if frequencies else ()
         self._turns = [[update] for update, frequency in in_turn for _ in range(frequency)] or [self._updates]
-        self._toggle = toggle if len(self._updates) > 1 else None
+        self._toggle = toggle
 
     def run_batch(self, batch: Any, batch_idx: int, is_last: bool) -> Any:
         """Compute a batch's gradients, and update the weights wherever an accumulation window ends. Collective.
@@ -66,8 +66,8 @@ class PerOptimizerOptimization(AutomaticOptimization):
             is_last: Whether it is known to be the epoch's last.
 
         Returns:
-            What `training_step` returned for the last split, hidden state detached. With several optimizers a list with
-            an item for each that had a loss, in their order: a dictionary with the loss, detached.
+            An item for each optimizer that had a loss in the last split, in their order: a dictionary with the loss and
+            perhaps the hidden state, detached.
         """
         window, progress, split_batch, toggle = self._window, self._progress, self._split, self._toggle
         turns, metrics = self._turns, self._metrics
@@ -88,24 +88,21 @@ class PerOptimizerOptimization(AutomaticOptimization):
                 window.num_begun += 1  # a window of one step is always complete
             is_update = False
             for update in turns[(window.num_begun - 1) % len(turns)]:
-                if toggle is not None:
-                    toggle.toggle(update.optimizer)
+                toggle.toggle(update.optimizer)
                 try:
                     returned = update.run(split, batch_idx, window.is_complete)
                 finally:
-                    if toggle is not None:
-                        toggle.untoggle()
+                    toggle.untoggle()
                 is_update |= update.has_updated
                 if split_batch is not None:
-                    returned, update.hiddens = carry_hiddens(returned, update.hiddens, self._module)
-                if toggle is None:
-                    outputs.append(returned)
-                elif returned is not None:
+                    update.hiddens = next_hiddens(returned, update.hiddens, self._module)
+                    returned = with_hiddens(returned, update.hiddens)
+                if returned is not None:
                     outputs.append(without_graph(returned))
                 returned = None
             if is_update:
                 progress.global_step += 1
-        return outputs if toggle is not None else outputs[0]
+        return outputs
 
     def _num_remaining(self, num_splits: int, batch_idx: int, is_last: bool) -> int | float:
         """How many steps the epoch has from a batch's first on, as far as it is known."""

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 import torch
+from torch.utils.data import DataLoader
 
 from camshaft.hooks_core.implementation import implementation
 from camshaft.hooks_core.notes import noting
@@ -20,11 +21,12 @@ from camshaft.loops.run import Run
 def check_sanity(
     run: Run, validation: ValidationLoop, num_batches: list[int | float], generators: Sequence[torch.Generator]
 ) -> None:
-    """Validate some batches and forget everything: logged values, states of metrics, callbacks and data module, random
-    numbers, progress. Collective.
+    """Validate some batches and forget everything: logged values, states of metrics, callbacks and data module, the
+    place in the data, random numbers, progress. Collective.
 
-    Of a callback and of the data module that is what they keep in checkpoints; of metrics, the state of every metric
-    among the module's submodules.
+    Of a callback and of the data module that is what they keep in checkpoints, and likewise of a validation loader's
+    dataset and samplers; of metrics, the state of every metric among the module's submodules. Worker processes that
+    would live on are stopped, since nobody else can set back what they have drawn and read.
 
     Hooks: on_sanity_check_start, those of validation, on_sanity_check_end.
 
@@ -35,26 +37,37 @@ def check_sanity(
         generators: The loaders' own generators.
     """
     metrics = metric_states(run.module)
-    with isolated_randomness(generators), _isolated_receivers(run):
+    parts = [part for loader in validation.loaders for part in _parts_of(loader)]
+    receivers = [*run.callbacks, *([] if run.data is None else [run.data])]
+    with isolated_randomness(generators), _isolated([*receivers, *parts], run):
         run.hooks.on_sanity_check_start()
         validation.run_epoch(run, num_batches, is_trial=True)
         run.hooks.on_sanity_check_end()
     if run.metrics is not None:
         run.metrics.discard()
     restore_metric_states(run.module, metrics)
+    for loader in validation.loaders:
+        if isinstance(loader, DataLoader):
+            loader._iterator = None  # lets go of persistent workers
     validation.progress.reset()
 
 
 @contextmanager
-def _isolated_receivers(run: Run) -> Iterator[None]:
-    """Put the memory of callbacks and data module back, of those that have one."""
+def _isolated(owners: Iterable[object], run: Run) -> Iterator[None]:
+    """Put the memory of receivers and parts of loaders back, of those that have one."""
     remembered: list[tuple[object, Any]] = []
-    for receiver in [*run.callbacks, *([] if run.data is None else [run.data])]:
-        save, load = implementation(receiver, "state_dict"), implementation(receiver, "load_state_dict")
+    for owner in owners:
+        save, load = implementation(owner, "state_dict"), implementation(owner, "load_state_dict")
         if save is not None and load is not None:
-            with noting(receiver, "state_dict", run.position):
-                remembered.append((receiver, copy.deepcopy(save())))
+            with noting(owner, "state_dict", run.position):
+                remembered.append((owner, copy.deepcopy(save())))
     yield
-    for receiver, state in remembered:
-        with noting(receiver, "load_state_dict", run.position):
-            receiver.load_state_dict(state)  # type: ignore[attr-defined]
+    for owner, state in remembered:
+        with noting(owner, "load_state_dict", run.position):
+            owner.load_state_dict(state)  # type: ignore[attr-defined]
+
+
+def _parts_of(loader: Any) -> list[Any]:
+    """What a loader reads from and by, each once."""
+    parts = [getattr(loader, name, None) for name in ("dataset", "sampler", "batch_sampler")]
+    return list({id(part): part for part in parts if part is not None}.values())

@@ -47,22 +47,19 @@ def without_graph(outputs: Any) -> Any:
     return outputs
 
 
-def carry_hiddens(outputs: Any, hiddens: Any, module: nn.Module) -> tuple[Any, Any]:
-    """Detach the hidden state that the next split begins with.
+def next_hiddens(outputs: Any, hiddens: Any, module: nn.Module) -> Any:
+    """The hidden state that the next split begins with, without the graph.
 
     Args:
         outputs: What `training_step` returned for a split.
         hiddens: The hidden state that it was given; a step that returned None leaves it as it was.
         module: The module, for errors.
 
-    Returns:
-        The outputs with the detached hidden state in them, and that hidden state.
-
     Raises:
         TypeError: If there is no hidden state in the outputs.
     """
     if outputs is None:
-        return None, hiddens
+        return hiddens
     if not isinstance(outputs, dict) or "hiddens" not in outputs:
         rule = "a dictionary with 'hiddens', the state that the next split begins with, or None"
         where = f"{type(module).__qualname__}.training_step"
@@ -70,8 +67,12 @@ def carry_hiddens(outputs: Any, hiddens: Any, module: nn.Module) -> tuple[Any, A
         action = 'Return {"loss": loss, "hiddens": hiddens}.'
         raise TypeError(must_be("return value", f"{rule}, if batches are split along time", got, where, action))
     hiddens = outputs["hiddens"]
-    hiddens = hiddens.detach() if isinstance(hiddens, Tensor) else detached(hiddens)
-    return {**outputs, "hiddens": hiddens}, hiddens
+    return hiddens.detach() if isinstance(hiddens, Tensor) else detached(hiddens)
+
+
+def with_hiddens(outputs: Any, hiddens: Any) -> Any:
+    """What `training_step` returned for a split, with the detached hidden state in place of its own; None as it is."""
+    return None if outputs is None else {**outputs, "hiddens": hiddens}
 
 
 def detached(value: Any) -> Any:
