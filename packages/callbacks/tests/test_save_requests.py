@@ -65,3 +65,17 @@ def test_giving_up_returns_the_memory_of_what_is_durable(tmp_path: Path) -> None
     assert pending.give_up() == {"newest": "a"}
     pending.settle(late)
     assert (tmp_path / "a").exists()
+
+
+def test_saves_on_their_way_can_be_told_until_they_are_durable(tmp_path: Path) -> None:
+    pending = PendingSaves(tmp_path, {}, touches_files=True)
+    first, second = ask(pending, "a", last="last"), ask(pending, "b", displaced=("a",))
+    a, b, last = (str(tmp_path / name) for name in ("a", "b", "last"))
+    assert pending.state_dict() == [
+        {"path": a, "displaced": [], "last_path": last},
+        {"path": b, "displaced": [a], "last_path": None},
+    ]
+    pending.settle(second)
+    assert pending.state_dict() == []  # nobody needs the first one any more
+    pending.settle(first)
+    assert pending.state_dict() == []

@@ -1,4 +1,4 @@
-"""Checkpoints at the edges of a fit: while it is set up, while it ends, with nothing left to do."""
+"""Checkpoints at the edges of a fit: while it is set up, while it ends, between two saves, with nothing left to do."""
 
 from __future__ import annotations
 
@@ -14,7 +14,11 @@ from asked_saves import (
     new_trainer,
     saving_at_line,
 )
-from trainer_parts import assert_same
+from trainer_parts import Regression, assert_same, loader, quiet_trainer
+
+from camshaft.callbacks import ModelCheckpoint
+from camshaft.hooks_core import Callback
+from camshaft.trainer import Trainer, seed_everything
 
 
 @pytest.fixture(scope="module")
@@ -78,3 +82,40 @@ def test_a_fit_with_nothing_left_to_do_knows_what_its_checkpoint_knows(
     assert_same(dict(trainer.callback_metrics), dict(before.callback_metrics))
     trainer.save_checkpoint(tmp_path / "again.ckpt")
     assert_resumes_exactly(tmp_path / "again.ckpt", undisturbed)
+
+
+class BeforeValidation(Callback):
+    """Asks for a checkpoint of its own in each batch, before the validation that the batch triggers."""
+
+    def on_train_batch_end(self, trainer: Any, module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
+        trainer.save_checkpoint(Path(trainer.default_root_dir) / "own.ckpt")
+
+
+class PowerCut(BaseException):
+    """Ends a run at once."""
+
+
+def test_a_run_cut_off_between_two_checkpoints_of_a_batch_remembers_the_best_that_is_there(tmp_path: Path) -> None:
+    def trainer_and_callback(max_epochs: int) -> tuple[Trainer, ModelCheckpoint]:
+        best = ModelCheckpoint(tmp_path, monitor="val_loss", save_top_k=1)
+        callbacks = [best, BeforeValidation()]
+        return quiet_trainer(tmp_path, callbacks=callbacks, max_epochs=max_epochs, enable_checkpointing=True), best
+
+    trainer, _ = trainer_and_callback(3)
+    save = trainer.strategy.save_checkpoint
+
+    def cut_off(checkpoint: dict[str, Any], path: str) -> None:
+        if "epoch=2" in path:
+            raise PowerCut
+        save(checkpoint, path)
+
+    trainer.strategy.save_checkpoint = cut_off
+    seed_everything(0)
+    with pytest.raises(PowerCut):
+        trainer.fit(Regression(), loader(), loader(1))
+    assert [path.name for path in tmp_path.glob("epoch=*.ckpt")] == ["epoch=1-step=8.ckpt"]
+
+    trainer, best = trainer_and_callback(4)
+    trainer.fit(Regression(), loader(), loader(1), ckpt_path=tmp_path / "own.ckpt")
+    there = {str(path) for path in tmp_path.glob("epoch=*.ckpt")}
+    assert set(best.best_k_models) == there and best.best_model_path in there

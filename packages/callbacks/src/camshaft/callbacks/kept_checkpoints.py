@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from torch import Tensor
@@ -97,10 +97,10 @@ class KeptCheckpoints:
         self.last_path = state["last_model_path"]
         self.current_score = state["current_score"]
 
-    def forget_missing(self) -> list[str]:
-        """Forget what is no longer on the disk; return it."""
+    def forget_missing(self, besides: Sequence[str] = ()) -> list[str]:
+        """Forget what is not on the disk, besides some that are to come; return it."""
         known = dict.fromkeys([*self.top_k.scores, self.best_path, self.last_path])
-        missing = [path for path in known if path and not os.path.exists(path)]
+        missing = [path for path in known if path and path not in besides and not os.path.exists(path)]
         for path in missing:
             self.top_k.discard(path)
         if self.best_path in missing:

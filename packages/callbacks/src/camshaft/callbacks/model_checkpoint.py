@@ -11,27 +11,28 @@ from torch import Tensor
 
 from camshaft.callbacks.agreement import from_rank_zero
 from camshaft.callbacks.checkpoint_arguments import check_arguments
+from camshaft.callbacks.checkpoint_memory import CheckpointMemory
 from camshaft.callbacks.checkpoint_names import DEFAULT_TEMPLATE, NameTemplate, first_free_path
 from camshaft.callbacks.errors import InvalidArgumentError
-from camshaft.callbacks.kept_checkpoints import KeptCheckpoints, SavePlan
+from camshaft.callbacks.kept_checkpoints import SavePlan
 from camshaft.callbacks.monitoring import checked_mode, is_due_at_train_epoch_end, read_metric, validates
 from camshaft.callbacks.save_requests import PendingSaves
 from camshaft.callbacks.top_k import TopK
-from camshaft.hooks_core import Callback
 from camshaft.hooks_core.user_warnings import warn_user
 
 if TYPE_CHECKING:
     from camshaft.hooks_core.protocols import TrainerProtocol
 
 
-class ModelCheckpoint(Callback):
+class ModelCheckpoint(CheckpointMemory):
     """Decides when to save a checkpoint and which ones to keep; the trainer does the saving.
 
     A save is asked for at its due time and carried out at the trainer's next save point. A checkpoint that a new
     one displaces is removed, and "last" moves, only when the new one is durable. Its memory inside a checkpoint
-    counts that checkpoint already. Nothing happens in the sanity check, with `fast_dev_run`, outside fit, or a
-    second time at the same step. The folder comes from `dirpath`, else "checkpoints" in the trainer's `log_dir`, else
-    in its `default_root_dir`. Rank 0 decides for all ranks; hooks that save are collective.
+    counts that checkpoint already, and those that were still to be written at the same save point: a run that goes on
+    from there writes them first if it does not find them. Nothing happens in the sanity check, with `fast_dev_run`,
+    outside fit, or a second time at the same step. The folder comes from `dirpath`, else "checkpoints" in the
+    trainer's `log_dir`, else in its `default_root_dir`. Rank 0 decides for all ranks; hooks that save are collective.
 
     Args:
         dirpath: Folder of the checkpoints; None chooses as told above when fit begins.
@@ -106,13 +107,14 @@ class ModelCheckpoint(Callback):
         self._dirpath_argument = self.dirpath
         self._name = NameTemplate(filename or DEFAULT_TEMPLATE, auto_insert_metric_name, where)
         self._last_name = NameTemplate(self.CHECKPOINT_NAME_LAST, auto_insert_metric_name, where)
-        self._kept = KeptCheckpoints(TopK(save_top_k, self.mode))
+        super().__init__(TopK(save_top_k, self.mode))
         self._step_saved_at = 0  # before the first update there is nothing worth saving
         self._num_intervals = 0  # of `every_n_train_steps` that have passed
         self._is_deferred = False
         self._is_fitting = False
         self._has_validated = False
         self._pending: PendingSaves | None = None
+        self._unwritten: list[dict[str, Any]] = []
         self._dirpath_of_memory: str | None = None
 
     @property
@@ -120,37 +122,6 @@ class ModelCheckpoint(Callback):
         """Class name and the arguments that say which checkpoints are meant."""
         fields = ("monitor", "mode", "every_n_train_steps", "every_n_epochs", "filename", "save_weights_only")
         return f"{type(self).__qualname__}({', '.join(f'{name}={getattr(self, name)!r}' for name in fields)})"
-
-    @property
-    def best_model_path(self) -> str:
-        """Path of the best kept checkpoint, of the newest without a `monitor`; "" if there is none."""
-        return self._kept.best_path
-
-    @property
-    def best_model_score(self) -> Tensor | None:
-        """Score of the best kept checkpoint, a scalar on the CPU; None without a `monitor`."""
-        return self._kept.top_k.scores.get(self._kept.best_path)
-
-    @property
-    def best_k_models(self) -> dict[str, Tensor]:
-        """Paths of the kept checkpoints with their scores, oldest first; a copy. Empty without a `monitor`."""
-        return dict(self._kept.top_k.scores)
-
-    @property
-    def kth_best_model_path(self) -> str:
-        """Path of the worst kept checkpoint; "" while fewer than `save_top_k` are kept."""
-        top_k = self._kept.top_k
-        return top_k.worst_path if len(top_k.scores) >= self.save_top_k else ""
-
-    @property
-    def last_model_path(self) -> str:
-        """Path of "last"; "" if there is none."""
-        return self._kept.last_path
-
-    @property
-    def current_score(self) -> Tensor | None:
-        """The monitored value at the latest due time, a scalar on the CPU; None before it."""
-        return self._kept.current_score
 
     def setup(self, trainer: TrainerProtocol, module: Any, stage: str) -> None:
         """Find the folder. Collective in fit."""
@@ -175,7 +146,8 @@ class ModelCheckpoint(Callback):
             self._restore(self._pending.give_up())
 
     def on_train_start(self, trainer: TrainerProtocol, module: Any) -> None:
-        """Count steps from where training begins or goes on."""
+        """Write what the run before was killed before it wrote; count steps from where training begins or goes on."""
+        self._write_missing(trainer)
         if self.every_n_train_steps:
             self._num_intervals = trainer.global_step // self.every_n_train_steps
 
@@ -212,6 +184,10 @@ class ModelCheckpoint(Callback):
         if (is_due or has_waited) and self._may_save(trainer):
             self._save(trainer)
 
+    def on_fit_end(self, trainer: TrainerProtocol, module: Any) -> None:
+        """Write likewise what is missing if there was nothing left to train."""
+        self._write_missing(trainer)
+
     def state_dict(self) -> dict[str, Any]:
         """Kept checkpoints with their scores, "last", and where in the rhythm it is."""
         return {
@@ -221,12 +197,14 @@ class ModelCheckpoint(Callback):
             "dirpath": self.dirpath,
             "step_saved_at": self._step_saved_at,
             "is_deferred": self._is_deferred,
+            "pending": [] if self._pending is None else self._pending.state_dict(),
         }
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Go on where `state_dict` was taken, with those of its checkpoints that still exist; warns of the others."""
         self._restore(state_dict)
-        missing = self._kept.forget_missing()
+        self._unwritten = self._unwritten_of(state_dict)
+        missing = self._kept.forget_missing(besides=[save["path"] for save in self._unwritten])
         if missing:
             warn_user(f"ModelCheckpoint forgets checkpoints that no longer exist: {missing}.")
         self._dirpath_of_memory = state_dict["dirpath"]
@@ -267,9 +245,30 @@ class ModelCheckpoint(Callback):
         self._tell(trainer, plan)
         path = plan.path or plan.last_path
         if path is not None:
-            request = self._pending.add(path, self.state_dict(), superfluous, plan.last_path)
-            on_saved = partial(self._pending.settle, request)
-            trainer.save_checkpoint(path, self.save_weights_only, on_saved=on_saved)
+            self._request(trainer, path, superfluous, plan.last_path)
+
+    def _request(
+        self, trainer: TrainerProtocol, path: str, superfluous: tuple[str, ...], last_path: str | None
+    ) -> None:
+        assert self._pending is not None
+        request = self._pending.add(path, self.state_dict(), superfluous, last_path)
+        trainer.save_checkpoint(path, self.save_weights_only, on_saved=partial(self._pending.settle, request))
+
+    def _unwritten_of(self, state_dict: dict[str, Any]) -> list[dict[str, Any]]:
+        """The saves that were to come when a state was taken, and did not. Collective."""
+        pending = state_dict.get("pending", [])
+        return from_rank_zero(
+            [
+                save
+                for save in pending
+                if os.path.dirname(save["path"]) == self.dirpath and not os.path.exists(save["path"])
+            ]
+        )
+
+    def _write_missing(self, trainer: TrainerProtocol) -> None:
+        unwritten, self._unwritten = self._unwritten, []
+        for save in unwritten:
+            self._request(trainer, save["path"], tuple(save["displaced"]), save["last_path"])
 
     def _plan(self, trainer: TrainerProtocol, score: Tensor | None, metrics: dict[str, Any]) -> SavePlan:
         """Where to save and what for; rank 0's plan counts, since others may not see the files."""

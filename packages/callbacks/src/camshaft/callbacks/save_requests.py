@@ -67,6 +67,14 @@ class PendingSaves:
         """Whether a save to `path` is on its way."""
         return any(request.path == path for request in self._requests)
 
+    def state_dict(self) -> list[dict[str, Any]]:
+        """The saves on their way, in the order in which they were asked for, as plain values."""
+        return [
+            {"path": request.path, "displaced": list(request.displaced), "last_path": request.last_path}
+            for request in self._requests
+            if not request.is_abandoned
+        ]
+
     def add(self, path: str, memory: dict[str, Any], displaced: tuple[str, ...], last_path: str | None) -> SaveRequest:
         """Note a save that is about to be asked for."""
         request = SaveRequest(self._num_requested, path, memory, displaced, last_path)
