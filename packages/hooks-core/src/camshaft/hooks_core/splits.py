@@ -7,7 +7,7 @@ from functools import cache
 from typing import Any
 
 from camshaft.hooks_core.messages import must_be
-from camshaft.hooks_core.transfer import rebuild_dict
+from camshaft.hooks_core.transfer import rebuild_dict, rebuild_sequence
 
 _TIME_DIM = 1
 _ACTION = "Implement `tbptt_split_batch` in the module."
@@ -65,10 +65,9 @@ def _tensor_class() -> type[Any]:
 
 def _lengths(value: Any, path: str, where: str, *, is_batch: bool = False) -> Iterator[tuple[str, int]]:
     """The length in time of every part that has one, with its place in the batch."""
-    from torch import Tensor
     from torch.nn.utils.rnn import PackedSequence
 
-    if isinstance(value, Tensor):
+    if isinstance(value, _tensor_class()):
         if value.dim() > _TIME_DIM:
             yield path, value.shape[_TIME_DIM]
     elif isinstance(value, PackedSequence):
@@ -86,10 +85,8 @@ def _lengths(value: Any, path: str, where: str, *, is_batch: bool = False) -> It
 
 def _pieces(value: Any, split_size: int, num_splits: int, *, is_batch: bool = False) -> Sequence[Any]:
     """A value as each split has it."""
-    from torch import Tensor
-
-    if isinstance(value, Tensor) and value.dim() > _TIME_DIM:
-        pieces: Sequence[Tensor] = value.split(split_size, _TIME_DIM)  # type: ignore[no-untyped-call]
+    if isinstance(value, _tensor_class()) and value.dim() > _TIME_DIM:
+        pieces: Sequence[Any] = value.split(split_size, _TIME_DIM)
         return pieces
     if isinstance(value, dict) and value:
         columns = [_pieces(item, split_size, num_splits) for item in value.values()]
@@ -99,13 +96,8 @@ def _pieces(value: Any, split_size: int, num_splits: int, *, is_batch: bool = Fa
         return [[sequence[start : start + split_size] for sequence in value] for start in starts]
     if isinstance(value, (list, tuple)) and value:
         columns = [_pieces(item, split_size, num_splits) for item in value]
-        return [_rebuilt(value, items) for items in zip(*columns, strict=True)]
+        return [rebuild_sequence(value, items) for items in zip(*columns, strict=True)]
     return [value] * num_splits
-
-
-def _rebuilt(original: Any, items: Sequence[Any]) -> Any:
-    """A list or tuple of the original's class with other items."""
-    return type(original)(*items) if hasattr(original, "_fields") else type(original)(items)
 
 
 def _is_list_of_sequences(value: Any, is_batch: bool) -> bool:
@@ -122,8 +114,6 @@ def _is_list_of_sequences(value: Any, is_batch: bool) -> bool:
 
 
 def _holds_tensor_or_dict(value: Any) -> bool:
-    from torch import Tensor
-
     if isinstance(value, (list, tuple)):
         return any(_holds_tensor_or_dict(item) for item in value)
-    return isinstance(value, (Tensor, dict))
+    return isinstance(value, (_tensor_class(), dict))

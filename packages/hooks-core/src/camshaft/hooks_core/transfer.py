@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 
@@ -35,10 +36,8 @@ def _move(batch: Any, device: Any, asynchronous: bool) -> Any:
         return _move_itself(batch, device, asynchronous)
     if isinstance(batch, dict):
         return rebuild_dict(batch, {key: _move(item, device, asynchronous) for key, item in batch.items()})
-    if isinstance(batch, tuple) and hasattr(batch, "_fields"):
-        return kind(*[_move(item, device, asynchronous) for item in batch])
     if isinstance(batch, (list, tuple)):
-        return kind([_move(item, device, asynchronous) for item in batch])
+        return rebuild_sequence(batch, [_move(item, device, asynchronous) for item in batch])
     return batch
 
 
@@ -49,6 +48,12 @@ def _move_itself(batch: Any, device: Any, asynchronous: bool) -> Any:
         return batch.to(device, non_blocking=asynchronous)
     moved = batch.to(device)
     return batch if moved is None else moved  # some batch classes move themselves in place
+
+
+def rebuild_sequence(original: Sequence[Any], items: Sequence[Any]) -> Any:
+    """A list or (named) tuple of the original's class with other items."""
+    kind: Any = type(original)
+    return kind(*items) if hasattr(kind, "_fields") else kind(items)
 
 
 def rebuild_dict(original: dict[Any, Any], items: dict[Any, Any]) -> Any:

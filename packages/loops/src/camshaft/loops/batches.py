@@ -10,7 +10,7 @@ from torch import Tensor
 
 from camshaft.hooks_core.messages import must_be
 from camshaft.loops.combined_loader import CombinedLoader
-from camshaft.loops.loader_copy import is_stream
+from camshaft.loops.loader_copy import is_loader, is_stream
 from camshaft.loops.resumable_loader import ResumableLoader
 from camshaft.loops.run import Run
 
@@ -84,7 +84,7 @@ def _flat(given: Any) -> Iterator[Any]:
 
 
 def _checked(loader: Any, stage: str, run: Run) -> Any:
-    if isinstance(loader, (Tensor, str, bytes)) or not isinstance(loader, Iterable):
+    if not is_loader(loader):
         rule = "a loader (an iterable of batches), or a list, tuple or dictionary of loaders"
         rule += ", and no tensor" if isinstance(loader, Tensor) else ""
         value = loader.shape if isinstance(loader, Tensor) else loader

@@ -7,26 +7,11 @@ from typing import Any
 import attrs
 
 from camshaft.hooks_core.messages import must_be
+from camshaft.loops.argument_checks import WHERE, at_least
 from camshaft.loops.evaluation import check_limit
 from camshaft.loops.time_limit import to_seconds
 
 DEFAULT_MAX_EPOCHS = 1000
-_WHERE = "FitLoop"
-
-
-def _at_least(minimum: int, *, optional: bool = False) -> Any:
-    """A validator: an int that is not smaller."""
-
-    def check(instance: object, attribute: attrs.Attribute[Any], value: Any) -> None:
-        if optional and value is None:
-            return
-        if isinstance(value, bool) or not isinstance(value, int):
-            rule = f"an int{' or None' if optional else ''}"
-            raise TypeError(must_be(attribute.name, rule, value, _WHERE, "Pass an int."))
-        if value < minimum:
-            raise ValueError(must_be(attribute.name, f"at least {minimum}", value, _WHERE, "Pass a larger number."))
-
-    return check
 
 
 @attrs.frozen(kw_only=True)
@@ -58,36 +43,36 @@ class FitLimits:
         TypeError, ValueError: If a number is of the wrong type or out of range, or two contradict each other.
     """
 
-    max_epochs: int | None = attrs.field(default=None, validator=_at_least(-1, optional=True))
-    min_epochs: int | None = attrs.field(default=None, validator=_at_least(0, optional=True))
-    max_steps: int = attrs.field(default=-1, validator=_at_least(-1))
-    min_steps: int | None = attrs.field(default=None, validator=_at_least(0, optional=True))
+    max_epochs: int | None = attrs.field(default=None, validator=at_least(-1, optional=True))
+    min_epochs: int | None = attrs.field(default=None, validator=at_least(0, optional=True))
+    max_steps: int = attrs.field(default=-1, validator=at_least(-1))
+    min_steps: int | None = attrs.field(default=None, validator=at_least(0, optional=True))
     max_time: Any = None
     limit_train_batches: int | float = 1.0
     overfit_batches: int | float = 0.0
     val_check_interval: int | float = 1.0
-    check_val_every_n_epoch: int | None = attrs.field(default=1, validator=_at_least(1, optional=True))
-    num_sanity_val_steps: int = attrs.field(default=2, validator=_at_least(-1))
-    reload_dataloaders_every_n_epochs: int = attrs.field(default=0, validator=_at_least(0))
+    check_val_every_n_epoch: int | None = attrs.field(default=1, validator=at_least(1, optional=True))
+    num_sanity_val_steps: int = attrs.field(default=2, validator=at_least(-1))
+    reload_dataloaders_every_n_epochs: int = attrs.field(default=0, validator=at_least(0))
     max_seconds: float | None = attrs.field(init=False)
 
     def __attrs_post_init__(self) -> None:
-        object.__setattr__(self, "max_seconds", to_seconds(self.max_time, _WHERE))
+        object.__setattr__(self, "max_seconds", to_seconds(self.max_time, WHERE))
         check_limit("limit_train_batches", self.limit_train_batches)
         check_limit("overfit_batches", self.overfit_batches)
         if self.overfit_batches and self.limit_train_batches != 1.0:
             rule = "left out with overfit_batches, which sets it"
             action = "Leave one of the two out."
-            raise ValueError(must_be("limit_train_batches", rule, self.limit_train_batches, _WHERE, action))
+            raise ValueError(must_be("limit_train_batches", rule, self.limit_train_batches, WHERE, action))
         self._check_minimum("epochs", self.min_epochs, self.epoch_limit)
         self._check_minimum("steps", self.min_steps, self.step_limit)
         check_limit("val_check_interval", self.val_check_interval)
         if self.val_check_interval == 0:
             action = "To train without validation, pass limit_val_batches=0."
-            raise ValueError(must_be("val_check_interval", "above 0", self.val_check_interval, _WHERE, action))
+            raise ValueError(must_be("val_check_interval", "above 0", self.val_check_interval, WHERE, action))
         if self.check_val_every_n_epoch is None and isinstance(self.val_check_interval, float):
             rule = "an int if check_val_every_n_epoch is None, since it counts batches across epochs"
-            raise TypeError(must_be("val_check_interval", rule, self.val_check_interval, _WHERE, "Pass an int."))
+            raise TypeError(must_be("val_check_interval", rule, self.val_check_interval, WHERE, "Pass an int."))
 
     @property
     def train_limit(self) -> tuple[int | float, str]:
@@ -120,16 +105,16 @@ class FitLimits:
             if self.check_val_every_n_epoch is not None and interval > num_batches:
                 rule = f"at most the epoch's {num_batches} batches"
                 action = "Pass a smaller one, or check_val_every_n_epoch=None to count batches across epochs."
-                raise ValueError(must_be("val_check_interval", rule, interval, _WHERE, action))
+                raise ValueError(must_be("val_check_interval", rule, interval, WHERE, action))
             return interval
         if interval == 1.0:
             return float("inf")
         if num_batches == float("inf"):
             rule = "1.0 or an int for a loader of unknown length"
-            raise ValueError(must_be("val_check_interval", rule, interval, _WHERE, "Pass an int."))
+            raise ValueError(must_be("val_check_interval", rule, interval, WHERE, "Pass an int."))
         return max(1, int(num_batches * interval + 1e-9))  # 0.29 * 100 is a little less than 29
 
     def _check_minimum(self, what: str, minimum: int | None, maximum: float) -> None:
         if minimum is not None and minimum > maximum:
             rule = f"at most max_{what} ({maximum})"
-            raise ValueError(must_be(f"min_{what}", rule, minimum, _WHERE, "Pass a smaller one."))
+            raise ValueError(must_be(f"min_{what}", rule, minimum, WHERE, "Pass a smaller one."))

@@ -206,9 +206,7 @@ class FitLoop:
             data=data,
             validation_due=ValidationSchedule(data, self.progress, stopping).is_due,
             validate=lambda: self._validate(run, mode),
-            step_limit=self.limits.step_limit,
-            may_stop=stopping.may_stop,
-            time_is_over=stopping.time_is_over if self.limits.max_seconds is not None else None,
+            stopping=stopping,
         )
         self._state = FitState(data, mode)
         if run.checkpoint is not None:

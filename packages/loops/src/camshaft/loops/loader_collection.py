@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from operator import itemgetter
 from typing import Any
 
 from torch import Tensor
 
 from camshaft.hooks_core.messages import must_be
-from camshaft.loops.loader_copy import has_state
+from camshaft.loops.loader_copy import has_state, is_loader
 
 
 class LoaderCollection:
@@ -84,7 +84,7 @@ class LoaderCollection:
             if hasattr(kind, "_fields"):
                 return lambda values: kind(*[part(values) for part in parts])
             return lambda values: tuple([part(values) for part in parts])
-        if isinstance(node, (str, bytes, Tensor)) or not isinstance(node, Iterable):
+        if not is_loader(node):
             rule = "a loader (an iterable of batches)" + (", and no tensor" if isinstance(node, Tensor) else "")
             action = "Pass a DataLoader, say; a list, tuple or dictionary is a collection of loaders, not of batches."
             value = node.shape if isinstance(node, Tensor) else node

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Iterable
 from typing import Any, TypeVar
 
+from torch import Tensor
 from torch.utils.data import DataLoader, IterableDataset
 
 _Loader = TypeVar("_Loader", bound="DataLoader[Any]")
@@ -23,6 +25,11 @@ _SETTINGS = (
 )
 
 
+def is_loader(thing: object) -> bool:
+    """Whether something can be a loader: an iterable of batches, neither a text nor a batch itself."""
+    return isinstance(thing, Iterable) and not isinstance(thing, (str, bytes, Tensor))
+
+
 def is_plain(loader: object) -> bool:
     """Whether a loader iterates as torch's `DataLoader` does, be it a subclass, so that a copy can stand in."""
     return isinstance(loader, DataLoader) and all(
@@ -33,6 +40,13 @@ def is_plain(loader: object) -> bool:
 def is_stream(loader: object) -> bool:
     """Whether a loader reads an `IterableDataset`, whose length is an estimate at best."""
     return isinstance(loader, DataLoader) and isinstance(loader.dataset, IterableDataset)
+
+
+def samplers_of(loader: object) -> list[Any]:
+    """What a loader reads its dataset by, each once: its sampler, its batch sampler, and the sampler in that."""
+    batch_sampler = getattr(loader, "batch_sampler", None)
+    found = [getattr(loader, "sampler", None), batch_sampler, getattr(batch_sampler, "sampler", None)]
+    return list({id(sampler): sampler for sampler in found if sampler is not None}.values())
 
 
 def has_state(thing: object) -> bool:

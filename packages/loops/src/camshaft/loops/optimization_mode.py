@@ -119,9 +119,9 @@ def choose_mode(
         for update in updates:
             update.close()
         raise
-    if len(updates) == 1 and split is None:
-        return SingleOptimizerOptimization(updates[0], window, progress)
-    if len(updates) == 1 and split is not None:
+    if len(updates) == 1:
+        if split is None:
+            return SingleOptimizerOptimization(updates[0], window, progress)
         return TruncatedOptimization(updates[0], window, progress, split=split, module=run.module, metrics=run.metrics)
     return PerOptimizerOptimization(
         updates,

@@ -8,43 +8,15 @@ import attrs
 
 from camshaft.hooks_core.messages import must_be
 from camshaft.hooks_core.spec import ZERO_GRADS, ZeroGrad
-
-_WHERE = "FitLoop"
-
-
-def _count(optional: bool = False) -> Any:
-    """A validator: an int of at least 1."""
-
-    def check(instance: object, attribute: attrs.Attribute[Any], value: Any) -> None:
-        if optional and value is None:
-            return
-        kind = "an int or None" if optional else "an int"
-        if isinstance(value, bool) or not isinstance(value, int):
-            raise TypeError(must_be(attribute.name, kind, value, _WHERE, "Pass an int."))
-        if value < 1:
-            action = "Pass None to leave batches whole." if optional else "Pass 1 for no accumulation."
-            raise ValueError(must_be(attribute.name, "at least 1", value, _WHERE, action))
-
-    return check
+from camshaft.loops.argument_checks import WHERE, at_least, one_of
 
 
 def _clip_val(instance: object, attribute: attrs.Attribute[Any], value: Any) -> None:
     if value is not None and (isinstance(value, bool) or not isinstance(value, (int, float))):
-        raise TypeError(must_be("gradient_clip_val", "a number or None", value, _WHERE, "Pass a number."))
+        raise TypeError(must_be("gradient_clip_val", "a number or None", value, WHERE, "Pass a number."))
     if value is not None and not value >= 0:
         action = "Pass None to clip nothing."
-        raise ValueError(must_be("gradient_clip_val", "at least 0 or None", value, _WHERE, action))
-
-
-def _one_of(*allowed: str) -> Any:
-    """A validator: one of some texts."""
-
-    def check(instance: object, attribute: attrs.Attribute[Any], value: Any) -> None:
-        if value not in allowed:
-            rule = " or ".join(repr(text) for text in allowed)
-            raise ValueError(must_be(attribute.name, rule, value, _WHERE, "Pass one of them."))
-
-    return check
+        raise ValueError(must_be("gradient_clip_val", "at least 0 or None", value, WHERE, action))
 
 
 def _norm_if_none(algorithm: str | None) -> str:
@@ -68,10 +40,12 @@ class OptimizationSettings:
         TypeError, ValueError: If a value is of the wrong type or out of range.
     """
 
-    accumulate_grad_batches: int = attrs.field(default=1, validator=_count())
+    accumulate_grad_batches: int = attrs.field(default=1, validator=at_least(1, action="Pass 1 for no accumulation."))
     gradient_clip_val: float | None = attrs.field(default=None, validator=_clip_val)
     gradient_clip_algorithm: str = attrs.field(
-        default="norm", converter=_norm_if_none, validator=_one_of("norm", "value")
+        default="norm", converter=_norm_if_none, validator=one_of("norm", "value")
     )
-    zero_grad: ZeroGrad = attrs.field(default="before_backward", validator=_one_of(*ZERO_GRADS))
-    truncated_bptt_steps: int | None = attrs.field(default=None, validator=_count(optional=True))
+    zero_grad: ZeroGrad = attrs.field(default="before_backward", validator=one_of(*ZERO_GRADS))
+    truncated_bptt_steps: int | None = attrs.field(
+        default=None, validator=at_least(1, optional=True, action="Pass None to leave batches whole.")
+    )

@@ -202,7 +202,7 @@ class OptimizerUpdate:
             if self._hooks.optimizer_step is not None:
                 self._hooks.optimizer_step(self._progress.current_epoch, batch_idx, self.optimizer, closure)
             else:
-                self._strategy.optimizer_step(self.optimizer, closure)
+                self._step(self.optimizer, closure)
         except _NoLossError:
             pass  # there is nothing to update
         if not num_evaluations:

@@ -11,13 +11,12 @@ from typing import Any
 import torch
 
 from camshaft.hooks_core.messages import must_be
+from camshaft.loops.loader_copy import samplers_of
 
 
 def generators_of(loader: Iterable[Any]) -> list[torch.Generator]:
     """The random number generators of a loader's own, each once: those of the loader and of its samplers."""
-    batch_sampler = getattr(loader, "batch_sampler", None)
-    owners = (loader, getattr(loader, "sampler", None), batch_sampler, getattr(batch_sampler, "sampler", None))
-    found = [getattr(owner, "generator", None) for owner in owners]
+    found = [getattr(owner, "generator", None) for owner in (loader, *samplers_of(loader))]
     return list(dict.fromkeys(generator for generator in found if isinstance(generator, torch.Generator)))
 
 

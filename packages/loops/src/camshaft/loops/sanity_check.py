@@ -13,6 +13,7 @@ from torch.utils.data import DataLoader
 from camshaft.hooks_core.implementation import implementation
 from camshaft.hooks_core.notes import noting
 from camshaft.loops.evaluation_loops import ValidationLoop
+from camshaft.loops.loader_copy import samplers_of
 from camshaft.loops.metric_state import metric_states, restore_metric_states
 from camshaft.loops.random_state import isolated_randomness
 from camshaft.loops.run import Run
@@ -68,6 +69,5 @@ def _isolated(owners: Iterable[object], run: Run) -> Iterator[None]:
 
 
 def _parts_of(loader: Any) -> list[Any]:
-    """What a loader reads from and by, each once."""
-    parts = [getattr(loader, name, None) for name in ("dataset", "sampler", "batch_sampler")]
-    return list({id(part): part for part in parts if part is not None}.values())
+    """What a loader reads from and by."""
+    return [getattr(loader, "dataset", None), *samplers_of(loader)]

@@ -7,7 +7,7 @@ from typing import Any
 from torch.utils.data import BatchSampler, DataLoader, Dataset, IterableDataset
 from torchdata.stateful_dataloader import StatefulDataLoader
 
-from camshaft.loops.loader_copy import copy_loader, has_state, is_stream
+from camshaft.loops.loader_copy import copy_loader, has_state, is_stream, samplers_of
 from camshaft.loops.random_state import generators_of, random_state, restore_random_state
 from camshaft.loops.replayed_sampler import ReplayedSampler
 
@@ -35,7 +35,7 @@ def carries_state(loader: DataLoader[Any]) -> bool:
     """Whether a loader takes more than random numbers of the main process from one epoch to the next."""
     if loader.num_workers > 0 and loader.persistent_workers:
         return True
-    parts = [loader.sampler, loader.batch_sampler, getattr(loader.batch_sampler, "sampler", None)]
+    parts = samplers_of(loader)
     if loader.num_workers == 0:
         parts.append(loader.dataset)
     return any(has_state(part) for part in parts)

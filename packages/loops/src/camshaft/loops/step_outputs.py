@@ -7,7 +7,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from camshaft.hooks_core.messages import must_be
-from camshaft.hooks_core.transfer import rebuild_dict
+from camshaft.hooks_core.transfer import rebuild_dict, rebuild_sequence
 
 
 def loss_of(outputs: Any, module: nn.Module) -> Tensor | None:
@@ -82,6 +82,5 @@ def detached(value: Any) -> Any:
     if isinstance(value, dict):
         return rebuild_dict(value, {key: detached(item) for key, item in value.items()})
     if isinstance(value, (list, tuple)):
-        items = [detached(item) for item in value]
-        return type(value)(*items) if hasattr(value, "_fields") else type(value)(items)
+        return rebuild_sequence(value, [detached(item) for item in value])
     return value

@@ -13,6 +13,7 @@ from camshaft.loops.progress import FitProgress
 from camshaft.loops.run import Run
 from camshaft.loops.schedulers import SchedulerSteps
 from camshaft.loops.step_outputs import without_graph
+from camshaft.loops.stopping import StoppingRules
 
 
 class TrainingEpoch:
@@ -26,9 +27,7 @@ class TrainingEpoch:
         data: The training batches, and whether there is any validation.
         validation_due: Given a batch's index and whether it is the last: whether to validate after it.
         validate: Runs validation.
-        step_limit: The largest number of updates.
-        may_stop: Whether `progress.should_stop` is obeyed already.
-        time_is_over: Whether a limit of time is reached; None if there is none.
+        stopping: Tells when training ends.
     """
 
     def __init__(
@@ -41,9 +40,7 @@ class TrainingEpoch:
         data: FitData,
         validation_due: Callable[[int, bool], bool],
         validate: Callable[[], None],
-        step_limit: float,
-        may_stop: Callable[[], bool],
-        time_is_over: Callable[[], bool] | None,
+        stopping: StoppingRules,
     ) -> None:
         self._run = run
         self._progress = progress
@@ -52,9 +49,9 @@ class TrainingEpoch:
         self._data = data
         self._validation_due = validation_due
         self._validate = validate
-        self._step_limit = step_limit
-        self._may_stop = may_stop
-        self._time_is_over = time_is_over
+        self._step_limit = stopping.limits.step_limit
+        self._may_stop = stopping.may_stop
+        self._time_is_over = stopping.time_is_over if stopping.limits.max_seconds is not None else None
         self._move = batch_mover(run)
         self.is_last_batch = False
 
