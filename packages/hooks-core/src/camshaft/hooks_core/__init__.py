@@ -7,6 +7,7 @@ from camshaft.hooks_core.faults import Fault, HookFaultError, HookFaultWarning
 from camshaft.hooks_core.hooks import Hooks
 from camshaft.hooks_core.implementation import is_overridden, not_a_hook
 from camshaft.hooks_core.spec import ERAS, HookSpec, Receiver
+from camshaft.hooks_core.strategy_defaults import StrategyDefaults
 
 __all__ = [
     "CATALOGUE",
@@ -22,6 +23,7 @@ __all__ = [
     "Hooks",
     "ModelHooks",
     "Receiver",
+    "StrategyDefaults",
     "StrategyHooks",
     "is_overridden",
     "not_a_hook",

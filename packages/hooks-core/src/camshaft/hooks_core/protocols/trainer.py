@@ -1,0 +1,115 @@
+"""What callbacks know of whoever runs them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from camshaft.hooks_core.protocols.logging import Logger
+    from camshaft.hooks_core.protocols.strategy import Strategy
+
+
+@runtime_checkable
+class TrainerProtocol(Protocol):
+    """What a callback may rely on of the trainer that it is handed.
+
+    Attributes:
+        callbacks: All callbacks, in the order in which they run.
+        current_epoch: Index of the training epoch.
+        global_step: Number of optimizer updates so far, whatever the number of optimizers.
+        max_epochs: The limit, or None.
+        should_stop: Set it to true to stop at the next opportunity.
+        sanity_checking: Whether the sanity check is running.
+        fast_dev_run: Whether (or how many batches) the run is only a trial.
+        is_global_zero: Whether this process is the one that writes.
+        is_last_batch: Whether the training batch is known to be its epoch's last.
+        default_root_dir: Where files go by default.
+        log_dir: Directory of the first logger's run, or `default_root_dir`.
+        logger: The first logger, or None.
+        loggers: All loggers.
+        callback_metrics: Every logged value by name, as tensors.
+        logged_metrics: What was sent to the loggers.
+        progress_bar_metrics: What a progress bar shows, as numbers; reading it may wait for the device.
+        num_training_batches: Batches of a training epoch; infinite if unknown.
+        num_val_batches: Batches of each validation loader; likewise the three others.
+        val_check_interval: How often validation runs within an epoch.
+        check_val_every_n_epoch: In which epochs it runs.
+        strategy: Where the module computes; by its collectives the callbacks of all processes come to one decision.
+    """
+
+    callbacks: list[Any]
+    should_stop: bool
+
+    @property
+    def strategy(self) -> Strategy: ...
+
+    @property
+    def current_epoch(self) -> int: ...
+
+    @property
+    def global_step(self) -> int: ...
+
+    @property
+    def max_epochs(self) -> int | None: ...
+
+    @property
+    def sanity_checking(self) -> bool: ...
+
+    @property
+    def fast_dev_run(self) -> bool | int: ...
+
+    @property
+    def is_global_zero(self) -> bool: ...
+
+    @property
+    def is_last_batch(self) -> bool: ...
+
+    @property
+    def default_root_dir(self) -> str: ...
+
+    @property
+    def log_dir(self) -> str | None: ...
+
+    @property
+    def logger(self) -> Logger | None: ...
+
+    @property
+    def loggers(self) -> list[Any]: ...
+
+    @property
+    def callback_metrics(self) -> Mapping[str, Tensor]: ...
+
+    @property
+    def logged_metrics(self) -> Mapping[str, Any]: ...
+
+    @property
+    def progress_bar_metrics(self) -> Mapping[str, float | int | str]: ...
+
+    @property
+    def num_training_batches(self) -> int | float: ...
+
+    @property
+    def num_val_batches(self) -> list[int | float]: ...
+
+    @property
+    def num_sanity_val_batches(self) -> list[int | float]: ...
+
+    @property
+    def num_test_batches(self) -> list[int | float]: ...
+
+    @property
+    def num_predict_batches(self) -> list[int | float]: ...
+
+    @property
+    def val_check_interval(self) -> int | float: ...
+
+    @property
+    def check_val_every_n_epoch(self) -> int | None: ...
+
+    def save_checkpoint(
+        self, path: str, weights_only: bool = False, on_saved: Callable[[], None] | None = None
+    ) -> None:
+        """Save: at once outside of a run; inside, at the next save point, after which `on_saved` is called."""

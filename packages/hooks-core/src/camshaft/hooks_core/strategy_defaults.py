@@ -1,0 +1,99 @@
+"""What a strategy need not define itself."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import AbstractContextManager, nullcontext
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from camshaft.hooks_core.messages import must_be
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+    from torch.optim import Optimizer
+
+    from camshaft.hooks_core.protocols import ReduceOp
+
+T = TypeVar("T")
+
+
+class StrategyDefaults:
+    """Mix it into a strategy for all that is trivial with one process, whole tensors and no gradient scaler.
+
+    What is said of each is in `camshaft.hooks_core.protocols.Strategy`. A strategy of several processes defines the
+    collectives itself.
+    """
+
+    global_rank: int
+    world_size: int
+    has_skipped_step = False
+
+    @property
+    def data_rank(self) -> int:
+        """Index among those that share the data out: every process has data of its own."""
+        return self.global_rank
+
+    @property
+    def num_data_ranks(self) -> int:
+        """Among how many the data is shared out: all processes."""
+        return self.world_size
+
+    def connect(self) -> None:
+        """Whoever made the strategy has started its processes."""
+
+    def broadcast(self, value: T, src: int = 0) -> T:
+        """The value itself. Raises `NotImplementedError` with several processes."""
+        self._check_alone("broadcast")
+        return value
+
+    def all_gather(self, value: T) -> list[T]:
+        """A list with the value. Raises `NotImplementedError` with several processes."""
+        self._check_alone("all_gather")
+        return [value]
+
+    def reduce(self, tensor: Tensor, op: ReduceOp = "mean") -> Tensor:
+        """The tensor itself. Raises `NotImplementedError` with several processes."""
+        self._check_alone("reduce")
+        return tensor
+
+    def barrier(self) -> None:
+        """Nobody to wait for. Raises `NotImplementedError` with several processes."""
+        self._check_alone("barrier")
+
+    def model_context(self, module: nn.Module) -> AbstractContextManager[None]:
+        """No context: models are built as they are."""
+        return nullcontext()
+
+    def idle_step(self) -> None:
+        """Nothing to answer: evaluation computes by itself on each process."""
+
+    def set_gradient_sync(self, is_on: bool) -> None:
+        """Nothing to switch: gradients are those of this process, or the same on all after every step."""
+
+    def unscale_gradients(self, optimizer: Optimizer) -> None:
+        """Gradients have their true size."""
+
+    def load_module_state(self, module: nn.Module, state: Mapping[str, Any]) -> None:
+        """Load whole tensors into a module."""
+        module.load_state_dict(state)
+
+    def load_optimizer_state(self, optimizer: Optimizer, state: Mapping[str, Any]) -> None:
+        """Load whole tensors into an optimizer."""
+        optimizer.load_state_dict(dict(state))
+
+    def state_dict(self) -> dict[str, Any]:
+        """Nothing was learned."""
+        return {}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Nothing to go on with."""
+
+    def note_failure(self, error: BaseException) -> None:
+        """Nobody else to tell."""
+
+    def _check_alone(self, collective: str) -> None:
+        if self.world_size != 1:
+            rule = "defined by a strategy of several processes"
+            where = type(self).__qualname__
+            action = "Define broadcast, all_gather, reduce and barrier."
+            raise NotImplementedError(must_be(collective, rule, self.world_size, where, action))
