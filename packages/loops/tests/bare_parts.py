@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
-from camshaft.hooks_core import Callback
+from camshaft.hooks_core import Callback, StrategyDefaults
 from camshaft.hooks_core.protocols import Strategy
 from camshaft.loops import FitLimits, FitLoop, Run, SaveRequest, ValidationLoop, collect, run_verb
 
@@ -20,7 +20,7 @@ NUM_FEATURES = 3
 Batch = tuple[Tensor, Tensor]
 
 
-class BareStrategy:
+class BareStrategy(StrategyDefaults):
     """One CPU, and torch's own functions."""
 
     device = torch.device("cpu")

@@ -81,6 +81,10 @@ class StrategyDefaults:
         """Load whole tensors into an optimizer."""
         optimizer.load_state_dict(dict(state))
 
+    def place_like(self, value: Tensor, parameter: Tensor) -> Tensor:
+        """A copy on the parameter's device."""
+        return value.to(parameter.device, copy=True)
+
     def state_dict(self) -> dict[str, Any]:
         """Nothing was learned."""
         return {}

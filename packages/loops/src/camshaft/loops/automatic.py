@@ -8,7 +8,7 @@ from typing import Any
 from torch import nn
 
 from camshaft.hooks_core.messages import must_be
-from camshaft.hooks_core.protocols import MetricSink
+from camshaft.hooks_core.protocols import MetricSink, Strategy
 from camshaft.loops.accumulation import AccumulationWindow
 from camshaft.loops.optimizer_update import OptimizerUpdate
 from camshaft.loops.progress import FitProgress
@@ -22,17 +22,25 @@ class AutomaticOptimization:
         updates: The updates, one for each optimizer.
         window: The accumulation window that they share.
         progress: Counts the updates.
+        strategy: Is told which steps end a window of several.
 
     Attributes:
         num_batches: Batches of the epoch that runs; infinite if unknown.
     """
 
-    def __init__(self, updates: Sequence[OptimizerUpdate], window: AccumulationWindow, progress: FitProgress) -> None:
+    def __init__(
+        self,
+        updates: Sequence[OptimizerUpdate],
+        window: AccumulationWindow,
+        progress: FitProgress,
+        strategy: Strategy,
+    ) -> None:
         self.num_batches: int | float = float("inf")
         self._updates = list(updates)
         self._window = window
         self._accumulates = window.length != 1
         self._progress = progress
+        self._set_gradient_sync = strategy.set_gradient_sync
 
     @property
     def holds_gradients(self) -> bool:
@@ -50,10 +58,17 @@ class AutomaticOptimization:
         for update in self._updates:
             update.drop()
 
+    def enter_window(self, num_remaining: int | float) -> None:
+        """Take the next step of the epoch into the accumulation window; `num_remaining` are left from it on."""
+        self._window.enter(num_remaining)
+        self._set_gradient_sync(self._window.is_complete)
+
     def close(self) -> None:
         """Leave the optimizers as they were."""
         for update in self._updates:
             update.close()
+        if self._accumulates:
+            self._set_gradient_sync(True)
 
     def state_dict(self) -> dict[str, Any]:
         """The accumulation window, as plain values."""
@@ -78,8 +93,10 @@ class AutomaticOptimization:
 class SingleOptimizerOptimization(AutomaticOptimization):
     """One optimizer, on whole batches."""
 
-    def __init__(self, update: OptimizerUpdate, window: AccumulationWindow, progress: FitProgress) -> None:
-        super().__init__([update], window, progress)
+    def __init__(
+        self, update: OptimizerUpdate, window: AccumulationWindow, progress: FitProgress, strategy: Strategy
+    ) -> None:
+        super().__init__([update], window, progress, strategy)
         self._update = update
 
     def run_batch(self, batch: Any, batch_idx: int, is_last: bool) -> Any:
@@ -97,7 +114,7 @@ class SingleOptimizerOptimization(AutomaticOptimization):
         """
         window, update = self._window, self._update
         if self._accumulates:
-            window.enter(1 if is_last else self.num_batches - batch_idx)
+            self.enter_window(1 if is_last else self.num_batches - batch_idx)
         outputs = update.run(batch, batch_idx, window.is_complete)
         if update.has_updated:
             self._progress.global_step += 1
@@ -114,6 +131,7 @@ class TruncatedOptimization(AutomaticOptimization):
         update: The optimizer's update.
         window: The accumulation window.
         progress: Counts the updates.
+        strategy: Is told which steps end a window of several.
         split: Splits a batch along time.
         module: The module, for errors.
         metrics: Is told of each update within a batch; the loop that runs the batch tells it of the last.
@@ -124,12 +142,13 @@ class TruncatedOptimization(AutomaticOptimization):
         update: OptimizerUpdate,
         window: AccumulationWindow,
         progress: FitProgress,
+        strategy: Strategy,
         *,
         split: Callable[[Any], Sequence[Any]],
         module: nn.Module,
         metrics: MetricSink | None,
     ) -> None:
-        super().__init__([update], window, progress)
+        super().__init__([update], window, progress, strategy)
         self._update = update
         self._split = split
         self._module = module
@@ -157,7 +176,7 @@ class TruncatedOptimization(AutomaticOptimization):
             if split_idx and metrics is not None:
                 metrics.end_train_batch(update.has_updated)
             if self._accumulates:
-                window.enter(num_remaining)
+                self.enter_window(num_remaining)
                 num_remaining -= 1
             update.hiddens = hiddens
             outputs = update.run(split, batch_idx, window.is_complete)

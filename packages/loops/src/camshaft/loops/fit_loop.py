@@ -8,6 +8,7 @@ import attrs
 
 from camshaft.hooks_core.messages import must_be
 from camshaft.hooks_core.spec import ZeroGrad
+from camshaft.loops.agreement import check_agreement_interval
 from camshaft.loops.batches import set_epoch
 from camshaft.loops.evaluation_loops import ValidationLoop
 from camshaft.loops.fit_data import FitData
@@ -17,6 +18,7 @@ from camshaft.loops.optimization_mode import OptimizationMode, choose_mode
 from camshaft.loops.optimization_settings import OptimizationSettings
 from camshaft.loops.optimizers import Optimization, read_configuration
 from camshaft.loops.progress import FitProgress
+from camshaft.loops.rank_states import of_this_rank
 from camshaft.loops.resumable_loader import STATELESS_LOADERS, StatelessLoaders
 from camshaft.loops.resume import check_resumable, restore_data_module, restore_training
 from camshaft.loops.run import Run
@@ -45,6 +47,9 @@ class FitLoop:
             the module's attribute of that name, if it has one, and else leaves batches whole.
         stateless_loaders: What a resume inside an epoch does with a training loader that has no state: "refuse" it, or
             "fast_forward": read the batches that were used and drop them.
+        use_distributed_sampler: Whether several processes share the data of a `DataLoader` out among them.
+        agree_every_n_batches: Batches after which several processes ask each other whether to stop; None asks about
+            four times per second, see `Agreement`. Fewer let a `should_stop` within an epoch take effect earlier.
 
     Raises:
         TypeError, ValueError: If an argument is of the wrong type or out of range.
@@ -64,6 +69,8 @@ class FitLoop:
         zero_grad: ZeroGrad = "before_backward",
         truncated_bptt_steps: int | None = None,
         stateless_loaders: StatelessLoaders = "refuse",
+        use_distributed_sampler: bool = True,
+        agree_every_n_batches: int | None = None,
     ) -> None:
         if stateless_loaders not in STATELESS_LOADERS:
             rule = " or ".join(map(repr, STATELESS_LOADERS))
@@ -76,14 +83,17 @@ class FitLoop:
             zero_grad=zero_grad,
             truncated_bptt_steps=truncated_bptt_steps,
         )
+        check_agreement_interval(agree_every_n_batches)
         self.stateless_loaders = stateless_loaders
+        self.use_distributed_sampler = use_distributed_sampler
         self.progress = FitProgress()
         self.sanity_checking = False
         self.optimization = Optimization([], [])
         self._state = FitState()
         self._data: FitData | None = None
         self._epoch: TrainingEpoch | None = None
-        self._stopping = StoppingRules(limits if limits is not None else FitLimits(), self.progress)
+        limits = limits if limits is not None else FitLimits()
+        self._stopping = StoppingRules(limits, self.progress, agree_every_n_batches)
         self._schedulers: SchedulerSteps
 
     @property
@@ -113,6 +123,17 @@ class FitLoop:
     @should_stop.setter
     def should_stop(self, value: bool) -> None:
         self.progress.should_stop = value
+
+    def preempt(self, path: str) -> None:
+        """Ask for a checkpoint and an end of training as soon as no step is half done, whatever minimum there is.
+
+        Any one process may ask, at any time, as in a signal handler; all of them follow, at their next agreement. No
+        validation runs any more.
+
+        Args:
+            path: The checkpoint's file.
+        """
+        self._stopping.preempt(path)
 
     @property
     def is_last_batch(self) -> bool:
@@ -148,6 +169,7 @@ class FitLoop:
             if self.num_batches and not stopping.is_done():
                 mode = choose_mode(run, self.optimization, self.progress, self.limits, **attrs.asdict(self.settings))
                 epoch = self._start(run, data, mode)
+                stopping.agree()
                 is_first = True
                 while not stopping.is_done():
                     self._start_epoch(run, data, mode, is_first)
@@ -168,9 +190,10 @@ class FitLoop:
     def _set_up(self, run: Run) -> FitData:
         """Load, configure and restore."""
         checkpoint, progress = run.checkpoint, self.progress
-        progress.should_stop = False
+        self._stopping.begin(run)
         if checkpoint is not None:
             check_resumable(checkpoint)
+            checkpoint = run.checkpoint = of_this_rank(checkpoint, run.strategy)
             restore_data_module(run, checkpoint)  # its loaders may depend on it
         elif progress.is_inside_epoch:
             progress.end_epoch()
@@ -191,6 +214,7 @@ class FitLoop:
             run.epoch = progress.current_epoch
             restore_training(run, checkpoint, self.optimization)
         progress.should_stop |= self._stopping.time_is_over()
+        self._stopping.agree()
         return data
 
     def _start(self, run: Run, data: FitData, mode: OptimizationMode) -> TrainingEpoch:
@@ -233,7 +257,7 @@ class FitLoop:
         run.stage = None
 
     def _close(self, mode: OptimizationMode | None) -> None:
-        self._stopping.stop_clock()
+        self._stopping.end()
         if mode is not None:
             mode.close()
         self.optimization.toggle.untoggle()
@@ -273,6 +297,7 @@ class FitLoop:
             progress.epochs.completed += 1
             progress.end_epoch()
             data.batches.end_epoch()
+        self._stopping.agree()
         run.save_point()
 
     def _validate(self, run: Run, mode: OptimizationMode) -> None:

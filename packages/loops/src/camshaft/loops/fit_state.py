@@ -79,7 +79,7 @@ class FitState:
         if progress.is_inside_epoch:
             mode.num_batches = data.num_batches
             mode.load_state_dict(fit["optimization"])
-        restore_gradients(run.module, fit["gradients"])
+        restore_gradients(run, fit["gradients"])
 
     def stay(self, run: Run, checkpoint: dict[str, Any]) -> None:
         """Be what a checkpoint is after which there is nothing left to train."""

@@ -47,18 +47,24 @@ def run_verb(run: Run, loop: Loop) -> Any:
         Exception: Whatever was raised inside, with a note that says where.
     """
     run.resolve_hooks(loop.required)
-    hooks = run.hooks
+    hooks, strategy = run.hooks, run.strategy
+    strategy.connect()
     with Guard(run):
         hooks.prepare_data()
         hooks.setup(run.verb)
-        hooks.configure_sharded_model()
-        hooks.configure_model()
+        with strategy.model_context(run.module):
+            hooks.configure_sharded_model()
+            hooks.configure_model()
+        if run.checkpoint is not None:
+            hooks.on_load_checkpoint(run.checkpoint)
+        strategy.setup_module(run.module)
         if run.checkpoint is not None:
             restore_module(run, run.checkpoint)
-        run.strategy.setup_module(run.module)
         if not loop.defers_saves:
             run.save_at_once()
-        return loop.run(run)
+        result = loop.run(run)
+        run.finish_saving()
+        return result
 
 
 class Guard:
@@ -98,6 +104,7 @@ class Guard:
             raise
 
     def _report(self, error: BaseException) -> None:
+        self._run.strategy.note_failure(error)
         self._run.forget_saves()
         torch.set_grad_enabled(self._grad_enabled)
         self._modes.restore()

@@ -121,12 +121,15 @@ def choose_mode(
         raise
     if len(updates) == 1:
         if split is None:
-            return SingleOptimizerOptimization(updates[0], window, progress)
-        return TruncatedOptimization(updates[0], window, progress, split=split, module=run.module, metrics=run.metrics)
+            return SingleOptimizerOptimization(updates[0], window, progress, run.strategy)
+        return TruncatedOptimization(
+            updates[0], window, progress, run.strategy, split=split, module=run.module, metrics=run.metrics
+        )
     return PerOptimizerOptimization(
         updates,
         window,
         progress,
+        run.strategy,
         module=run.module,
         toggle=optimization.toggle,
         frequencies=optimization.frequencies,

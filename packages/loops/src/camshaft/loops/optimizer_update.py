@@ -152,7 +152,7 @@ class OptimizerUpdate:
                 if self._has_work_before_step:
                     self._before_step()
                 self._step(self.optimizer)
-                self.has_updated = True
+                self.has_updated = not self._strategy.has_skipped_step
                 if self._zeroes_last:
                     self._zero_gradients(batch_idx)
             self._zeroed, self.holds_gradients = self._zeroes_last, False
@@ -230,6 +230,7 @@ class OptimizerUpdate:
         window = self._window
         if window.length != 1 and window.position != window.divisor:
             self._average_over(window.position)
+        self._strategy.unscale_gradients(self.optimizer)
         self._hooks.on_before_optimizer_step(self.optimizer)
         if self._hooks.configure_gradient_clipping is not None:
             self._hooks.configure_gradient_clipping(self.optimizer, self._clip_val, self._clip_algorithm)

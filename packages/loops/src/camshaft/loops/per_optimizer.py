@@ -7,7 +7,7 @@ from typing import Any
 
 from torch import nn
 
-from camshaft.hooks_core.protocols import MetricSink
+from camshaft.hooks_core.protocols import MetricSink, Strategy
 from camshaft.loops.accumulation import AccumulationWindow
 from camshaft.loops.automatic import AutomaticOptimization
 from camshaft.loops.optimizer_update import OptimizerUpdate
@@ -27,6 +27,7 @@ class PerOptimizerOptimization(AutomaticOptimization):
         updates: The updates, one for each optimizer, in their order.
         window: The accumulation window that they share.
         progress: Counts the updates.
+        strategy: Is told which steps end a window of several.
         module: The module, for errors.
         toggle: Lets the parameters of the optimizer at work alone require gradients.
         frequencies: For how many windows running each optimizer is due, in turn and from each epoch's start; empty if
@@ -40,6 +41,7 @@ class PerOptimizerOptimization(AutomaticOptimization):
         updates: Sequence[OptimizerUpdate],
         window: AccumulationWindow,
         progress: FitProgress,
+        strategy: Strategy,
         *,
         module: nn.Module,
         toggle: OptimizerToggle,
@@ -47,7 +49,7 @@ class PerOptimizerOptimization(AutomaticOptimization):
         split: Callable[[Any], Sequence[Any]] | None,
         metrics: MetricSink | None,
     ) -> None:
-        super().__init__(updates, window, progress)
+        super().__init__(updates, window, progress, strategy)
         self._metrics = metrics
         self._module = module
         self._split = split
@@ -82,7 +84,7 @@ class PerOptimizerOptimization(AutomaticOptimization):
             if split_idx and metrics is not None:
                 metrics.end_train_batch(is_update)
             if self._accumulates:
-                window.enter(num_remaining)
+                self.enter_window(num_remaining)
                 num_remaining -= 1
             else:
                 window.num_begun += 1  # a window of one step is always complete

@@ -69,6 +69,23 @@ def restore_random_state(state: dict[str, Any], generators: Sequence[torch.Gener
         numpy.random.set_state((name, keys.numpy().astype("uint32"), *rest))
 
 
+def derived_random_state(state: dict[str, Any], rank: int) -> dict[str, Any]:
+    """A state that follows from another one and a process's rank, for a process that has none of its own.
+
+    Further generators keep theirs: those of loaders are the same in all processes.
+    """
+    own = {key: value for key, value in state.items() if key not in ("cuda", "generators")}
+    with isolated_randomness():
+        restore_random_state(own | {"generators": []})
+        seed = int(torch.randint(2**31, ())) + rank
+        torch.manual_seed(seed)
+        random.seed(seed)
+        numpy = sys.modules.get("numpy")
+        if numpy is not None:
+            numpy.random.seed(seed)
+        return random_state() | {"generators": state["generators"]}
+
+
 @contextmanager
 def isolated_randomness(generators: Sequence[torch.Generator] = ()) -> Iterator[None]:
     """Whatever is drawn inside leaves the generators as they were before."""

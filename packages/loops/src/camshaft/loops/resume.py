@@ -12,6 +12,7 @@ from camshaft.hooks_core.messages import must_be
 from camshaft.hooks_core.notes import noting
 from camshaft.loops.callback_state import state_key
 from camshaft.loops.optimizers import Optimization
+from camshaft.loops.rank_states import of_all_ranks
 from camshaft.loops.run import Run
 
 if TYPE_CHECKING:
@@ -39,10 +40,13 @@ def collect(run: Run, loop: FitLoop | None, *, weights_only: bool = False) -> di
     if not weights_only:
         checkpoint["callbacks"] = _states_of_callbacks(run)
         if loop is not None:
+            learned = run.strategy.state_dict()
+            if learned:
+                checkpoint["strategy"] = learned
             optimization = loop.optimization
             checkpoint["optimizer_states"] = [optimizer.state_dict() for optimizer in optimization.optimizers]
             checkpoint["lr_schedulers"] = [config.scheduler.state_dict() for config in optimization.schedulers]
-            checkpoint |= loop.state_dict(run)
+            checkpoint |= of_all_ranks(loop.state_dict(run), run.strategy)
         save_data = implementation(run.data, "state_dict") if run.data is not None else None
         if save_data is not None:
             with noting(run.data, "state_dict", run.position):
@@ -52,20 +56,19 @@ def collect(run: Run, loop: FitLoop | None, *, weights_only: bool = False) -> di
 
 
 def restore_module(run: Run, checkpoint: dict[str, Any]) -> None:
-    """Take back the weights. Hooks: on_load_checkpoint.
+    """Take back the weights. Collective.
 
     Raises:
         ValueError: If there are no weights in the checkpoint.
         RuntimeError: If they do not fit the module (from torch).
     """
-    run.hooks.on_load_checkpoint(checkpoint)
     if "state_dict" not in checkpoint:
         raise ValueError(
             must_be(
                 "checkpoint", "one with the key 'state_dict'", sorted(checkpoint), "restore_module", "Pass another."
             )
         )
-    run.module.load_state_dict(checkpoint["state_dict"])
+    run.strategy.load_module_state(run.module, checkpoint["state_dict"])
 
 
 def check_resumable(checkpoint: dict[str, Any]) -> None:
@@ -92,13 +95,25 @@ def restore_data_module(run: Run, checkpoint: dict[str, Any]) -> None:
 
 
 def restore_training(run: Run, checkpoint: dict[str, Any], optimization: Optimization) -> None:
-    """Take back optimizers, schedulers, and the memory of callbacks. Hooks: load_state_dict of callbacks.
+    """Take back optimizers, schedulers, and the memory of strategy and callbacks. Collective.
+
+    Hooks: load_state_dict of callbacks.
 
     Raises:
         ValueError: If the checkpoint holds other optimizers or schedulers than the module has.
     """
-    _restore_each(optimization.optimizers, checkpoint["optimizer_states"], "optimizers")
-    _restore_each([config.scheduler for config in optimization.schedulers], checkpoint["lr_schedulers"], "schedulers")
+    states = checkpoint["optimizer_states"], checkpoint["lr_schedulers"]
+    schedulers = [config.scheduler for config in optimization.schedulers]
+    for what, owners, theirs in (
+        ("optimizers", optimization.optimizers, states[0]),
+        ("schedulers", schedulers, states[1]),
+    ):
+        _check_number(what, owners, theirs)
+    for optimizer, state in zip(optimization.optimizers, states[0], strict=True):
+        run.strategy.load_optimizer_state(optimizer, state)
+    for scheduler, state in zip(schedulers, states[1], strict=True):
+        scheduler.load_state_dict(state)
+    run.strategy.load_state_dict(checkpoint.get("strategy", {}))
     for callback in run.callbacks:
         load = implementation(callback, "load_state_dict")
         state = checkpoint.get("callbacks", {}).get(state_key(callback))
@@ -116,11 +131,11 @@ def gradients_of(module: nn.Module) -> dict[str, torch.Tensor]:
     }
 
 
-def restore_gradients(module: nn.Module, gradients: dict[str, torch.Tensor]) -> None:
-    """Give every parameter the gradient that it had, or none."""
-    for name, parameter in module.named_parameters():
+def restore_gradients(run: Run, gradients: dict[str, torch.Tensor]) -> None:
+    """Give every parameter of the module the gradient that it had, or none. Collective."""
+    for name, parameter in run.module.named_parameters():
         gradient = gradients.get(name)
-        parameter.grad = None if gradient is None else gradient.to(parameter.device, copy=True)
+        parameter.grad = None if gradient is None else run.strategy.place_like(gradient, parameter)
 
 
 def _states_of_callbacks(run: Run) -> dict[str, Any]:
@@ -134,7 +149,7 @@ def _states_of_callbacks(run: Run) -> dict[str, Any]:
     return states
 
 
-def _restore_each(owners: list[Any], states: list[Any], what: str) -> None:
+def _check_number(what: str, owners: list[Any], states: list[Any]) -> None:
     if len(owners) != len(states):
         raise ValueError(
             must_be(
@@ -145,5 +160,3 @@ def _restore_each(owners: list[Any], states: list[Any], what: str) -> None:
                 "Configure the same as when it was saved, or fit without `ckpt_path`.",
             )
         )
-    for owner, state in zip(owners, states, strict=True):
-        owner.load_state_dict(state)

@@ -15,7 +15,7 @@ from camshaft.loops.callback_state import check_state_keys
 if TYPE_CHECKING:
     from torch import nn
 
-    from camshaft.hooks_core.protocols import MetricSink, Strategy
+    from camshaft.hooks_core.protocols import MetricSink, PendingSave, Strategy
     from camshaft.hooks_core.spec import Verb
 
 
@@ -43,7 +43,7 @@ class Run:
             the hooks.
         metrics: Collects what the module logs; None if nobody does.
         checkpoint: A checkpoint to start from.
-        write_checkpoint: Carries out one request to save.
+        write_checkpoint: Carries out one request to save; what it returns, if anything, waits until that is done.
         strict_hooks: Whether faults in receivers' hooks are errors.
     """
 
@@ -56,7 +56,7 @@ class Run:
     loaders: Mapping[str, Any] = attrs.field(factory=dict)
     metrics: MetricSink | None = None
     checkpoint: dict[str, Any] | None = None
-    write_checkpoint: Callable[[SaveRequest], None] | None = None
+    write_checkpoint: Callable[[SaveRequest], PendingSave | None] | None = None
     strict_hooks: bool = True
 
     hooks: Hooks = attrs.field(init=False)
@@ -65,6 +65,7 @@ class Run:
     batch_idx: int | None = attrs.field(default=None, init=False)
     save_requests: list[SaveRequest] = attrs.field(factory=list, init=False)
     defers_saves: bool = attrs.field(default=True, init=False)  # what is being set up cannot be saved yet
+    _saving: tuple[PendingSave, SaveRequest] | None = attrs.field(default=None, init=False)
 
     def resolve_hooks(self, required: tuple[str, ...]) -> None:
         """Let the module add its callbacks, then resolve every hook.
@@ -102,17 +103,35 @@ class Run:
             self.save_point()
 
     def save_point(self) -> None:
-        """Write the checkpoints that were asked for; the fit loop calls it where no step is half done. Collective."""
+        """Write the checkpoints that were asked for; the fit loop calls it where no step is half done. Collective.
+
+        One that is written while training goes on is finished when the next one comes, or at the end of the verb.
+
+        Raises:
+            Exception: Whatever the writing of an earlier one raised.
+        """
         while self.save_requests:
+            self.finish_saving()
             request = self.save_requests.pop(0)
             if self.write_checkpoint is None:
                 raise RuntimeError(
                     f"`write_checkpoint` must be set to save {request.path!r}, but got None (NoneType) in Run. "
                     "Pass a function that writes checkpoints."
                 )
-            self.write_checkpoint(request)
-            if request.on_saved is not None:
+            pending = self.write_checkpoint(request)
+            if pending is not None:
+                self._saving = (pending, request)
+            elif request.on_saved is not None:
                 request.on_saved()
+
+    def finish_saving(self) -> None:
+        """Wait until the checkpoint is durable that is still being written, if there is one. Collective."""
+        if self._saving is None:
+            return
+        (pending, request), self._saving = self._saving, None
+        pending.wait()
+        if request.on_saved is not None:
+            request.on_saved()
 
     def save_at_once(self) -> None:
         """From here on, write checkpoints when they are asked for; first those that wait. Collective."""
@@ -123,6 +142,7 @@ class Run:
         """Drop the checkpoints that wait, since after an error no save point comes any more."""
         self.save_requests.clear()
         self.defers_saves = False
+        self._saving = None  # it is written to its end, but nobody is told: other processes may not be there any more
 
     def _add_callbacks_of_module(self) -> None:
         """A callback of the module takes the place of one of the same type."""

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from camshaft.hooks_core.user_warnings import warn_user
+from camshaft.loops.agreement import Agreement
 from camshaft.loops.fit_limits import FitLimits
 from camshaft.loops.progress import FitProgress
+from camshaft.loops.run import Run, SaveRequest
 from camshaft.loops.time_limit import Stopwatch
 
 
@@ -12,25 +15,39 @@ class StoppingRules:
 
     Args:
         limits: How long to train.
-        progress: How far training is.
+        progress: How far training is, and whether this process wants it to stop.
+        agree_every_n_batches: Batches after which several processes ask each other; None chooses, see `Agreement`.
 
     Attributes:
         limits: The same; another one counts from then on.
+        agreement: By what several processes decide together; None with one process, and while nothing is trained.
+        is_preempted: Whether training is to end as soon as it can, whatever minimum there is.
     """
 
-    def __init__(self, limits: FitLimits, progress: FitProgress) -> None:
+    def __init__(self, limits: FitLimits, progress: FitProgress, agree_every_n_batches: int | None = None) -> None:
         self.limits = limits
+        self.agreement: Agreement | None = None
+        self.is_preempted = False
         self._progress = progress
+        self._every_n_batches = agree_every_n_batches
         self._stopwatch: Stopwatch | None = None
+        self._run: Run | None = None
+
+    def begin(self, run: Run) -> None:
+        """Forget what earlier runs were asked, and decide together with the other processes of this one."""
+        self._run = run
+        self._progress.should_stop = self.is_preempted = False
+        if run.strategy.world_size > 1:
+            self.agreement = Agreement(run.strategy, self._progress, self._every_n_batches)
+
+    def end(self) -> None:
+        """Count no more time, and decide nothing any more."""
+        self.note_time()
+        self._stopwatch = self.agreement = self._run = None
 
     def start_clock(self) -> None:
         """Count the time from here on as training, after that of earlier parts."""
         self._stopwatch = Stopwatch(self._progress.elapsed_seconds)
-
-    def stop_clock(self) -> None:
-        """Count no more time."""
-        self.note_time()
-        self._stopwatch = None
 
     def note_time(self) -> None:
         """Write the time so far into the progress."""
@@ -42,11 +59,36 @@ class StoppingRules:
         self.note_time()
         return self.limits.max_seconds is not None and self._progress.elapsed_seconds >= self.limits.max_seconds
 
+    def preempt(self, path: str) -> None:
+        """Save to a path and stop, in all processes, as soon as no step is half done; any one process may ask."""
+        if self._run is None:
+            warn_user(f"Nothing is being trained, so there is nothing to save to {path!r} and to stop.")
+            return
+        self._progress.should_stop = True
+        if self.agreement is not None:
+            self.agreement.preempt_path = path
+        else:
+            self._take_leave(self._run, path)
+
+    def agree(self) -> None:
+        """Come to one decision with the other processes, if there are any. Collective."""
+        if self.agreement is None or self._run is None:
+            return
+        path = self.agreement.hold()
+        if path is not None:
+            self._take_leave(self._run, path)
+
+    @property
+    def wishes(self) -> FitProgress | Agreement:
+        """Whose `should_stop` counts: what this process wants, or what all agreed upon."""
+        return self._progress if self.agreement is None else self.agreement
+
     def may_stop(self) -> bool:
         """Whether `should_stop` is obeyed already."""
         epochs, steps = self.limits.min_epochs, self.limits.min_steps
-        return (epochs is None or self._progress.current_epoch >= epochs) and (
-            steps is None or self._progress.global_step >= steps
+        return self.is_preempted or (
+            (epochs is None or self._progress.current_epoch >= epochs)
+            and (steps is None or self._progress.global_step >= steps)
         )
 
     def is_done(self) -> bool:
@@ -55,5 +97,9 @@ class StoppingRules:
         return (
             progress.current_epoch >= limits.epoch_limit
             or progress.global_step >= limits.step_limit
-            or (progress.should_stop and self.may_stop())
+            or (self.wishes.should_stop and self.may_stop())
         )
+
+    def _take_leave(self, run: Run, path: str) -> None:
+        self.is_preempted = True
+        run.request_save(SaveRequest(path))

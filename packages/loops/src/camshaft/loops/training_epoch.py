@@ -51,6 +51,9 @@ class TrainingEpoch:
         self._validate = validate
         self._step_limit = stopping.limits.step_limit
         self._may_stop = stopping.may_stop
+        self._wishes = stopping.wishes
+        self._agreement = stopping.agreement
+        self._agree = stopping.agree
         self._time_is_over = stopping.time_is_over if stopping.limits.max_seconds is not None else None
         self._move = batch_mover(run)
         self.is_last_batch = False
@@ -70,7 +73,7 @@ class TrainingEpoch:
         """
         run, progress, metrics, validates = self._run, self._progress, self._run.metrics, self._data.validates
         hooks, schedulers, move, step_limit = run.hooks, self._schedulers, self._move, self._step_limit
-        counts, time_is_over = progress.batches, self._time_is_over
+        counts, time_is_over, wishes, agreement = progress.batches, self._time_is_over, self._wishes, self._agreement
         self.is_last_batch = False
         for batch_idx, batch, is_last in self._data.batches:
             run.batch_idx = batch_idx
@@ -97,11 +100,15 @@ class TrainingEpoch:
                 metrics.end_train_batch(is_update)
             if time_is_over is not None and time_is_over():
                 progress.should_stop = True
+            if agreement is not None and agreement.is_due():
+                self._agree()
             if validates and self._validation_due(batch_idx, is_last):
                 self._validate()
+                if agreement is not None:
+                    self._agree()
             if is_update and schedulers.after_update_monitored:
                 schedulers.step_updates(step_before, progress.global_step, monitored=True)
-            if progress.global_step >= step_limit or (progress.should_stop and self._may_stop()):
+            if progress.global_step >= step_limit or (wishes.should_stop and self._may_stop()):
                 return is_last
             if run.save_requests and not is_last:
                 run.save_point()

@@ -31,8 +31,8 @@ class ValidationSchedule:
         every, interval = self._stopping.limits.check_val_every_n_epoch, self._data.validation_interval
         if every is not None and (self._progress.current_epoch + 1) % every:
             return False
-        if self._progress.should_stop and self._stopping.may_stop():
-            return True
+        if self._stopping.wishes.should_stop and self._stopping.may_stop():
+            return not self._stopping.is_preempted
         if interval == float("inf"):
             return is_last
         done = self._progress.total_batches if every is None else batch_idx + 1

@@ -153,6 +153,9 @@ class Strategy(Collectives, Protocol):
     def load_optimizer_state(self, optimizer: Optimizer, state: Mapping[str, Any]) -> None:
         """Give an optimizer that was set up the state of one in a checkpoint, likewise. Collective."""
 
+    def place_like(self, value: Tensor, parameter: Tensor) -> Tensor:
+        """A new tensor with a value as `load_checkpoint` returned it, placed as a parameter of its shape is. Collective."""
+
     def state_dict(self) -> dict[str, Any]:
         """What this strategy itself has learned, such as the scale of losses: plain values, the same on all ranks."""
 
