@@ -1,0 +1,159 @@
+"""Several processes stop, and save, at the same batch, whichever of them wants it."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import pytest
+import torch
+from bare_parts import BareStrategy, BareTrainer, Net, hooked, make_loader, same_bits, weights
+from hypothesis import given
+from hypothesis import strategies as st
+from ranks_in_threads import Exchange, ThreadedStrategy, on_ranks
+
+from camshaft.loops import FitLoop
+from camshaft.loops.agreement import Agreement
+from camshaft.loops.progress import FitProgress
+
+
+def batches(number: int) -> Any:
+    x = torch.arange(float(3 * number)).reshape(number, 1, 3)
+    return make_loader("sized", [(row, row.sum(1, keepdim=True)) for row in x])
+
+
+def stopper(rank: int, at: tuple[int, int], act: Any) -> Any:
+    """A callback that acts on one rank, after one batch."""
+
+    def on_train_batch_end(trainer: Any, module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
+        if trainer.strategy.global_rank == at[0] == rank and batch_idx == at[1]:
+            act(trainer)
+
+    return hooked(on_train_batch_end=on_train_batch_end)
+
+
+def fit(strategy: ThreadedStrategy, at: tuple[int, int], act: Any, **arguments: Any) -> BareTrainer:
+    callback = stopper(strategy.global_rank, at, act)
+    arguments = {"max_epochs": 2, "agree_every_n_batches": 1} | arguments
+    return BareTrainer(Net(), callbacks=[callback], strategy=strategy, **arguments).fit(batches(12))
+
+
+def stop(trainer: BareTrainer) -> None:
+    trainer.fit_loop.should_stop = True
+
+
+@pytest.mark.parametrize("rank", [0, 1, 2])
+def test_all_ranks_stop_after_the_batch_in_which_one_wants_to(rank: int) -> None:
+    trainers = on_ranks(3, lambda strategy: fit(strategy, (rank, 4), stop))
+    assert [trainer.global_step for trainer in trainers] == [5, 5, 5]
+    assert all(trainer.fit_loop.should_stop for trainer in trainers)
+
+
+@given(every=st.integers(1, 30), rank=st.integers(0, 1), batch_idx=st.integers(0, 11))
+def test_they_stop_at_the_next_round_or_at_the_end_of_the_epoch(every: int, rank: int, batch_idx: int) -> None:
+    trainers = on_ranks(2, lambda strategy: fit(strategy, (rank, batch_idx), stop, agree_every_n_batches=every))
+    rounds = [num for num in range(every, 12, every) if num > batch_idx] or [12]
+    assert [trainer.global_step for trainer in trainers] == [min(rounds[0], 12)] * 2
+
+
+def test_an_interval_of_its_own_choice_is_the_same_for_all_and_grows_while_batches_are_short() -> None:
+    def run(strategy: ThreadedStrategy) -> list[int]:
+        agreement = Agreement(strategy, FitProgress())
+        intervals, num_batches = [], 0
+        while len(intervals) < 5:
+            num_batches += 1
+            if agreement.is_due():
+                agreement.hold()
+                intervals.append(num_batches)
+                num_batches = 0
+        return intervals
+
+    first, second = on_ranks(2, run)
+    assert first == second
+    assert first[0] == 1 and first[-1] > 4
+
+
+def test_one_process_holds_no_rounds() -> None:
+    class Alone(BareStrategy):
+        def reduce(self, tensor: Any, op: Any = "mean") -> Any:
+            raise AssertionError("nobody to ask")
+
+    trainer = BareTrainer(Net(), strategy=Alone(), max_epochs=2).fit(batches(4))
+    assert trainer.global_step == 8
+
+
+def test_time_that_is_over_on_one_rank_ends_training_on_all() -> None:
+    def run(strategy: ThreadedStrategy) -> int:
+        late = strategy.global_rank == 1
+        arguments = {"max_time": {"seconds": 1e-6 if late else 1e6}, "agree_every_n_batches": 3, "max_epochs": 9}
+        return BareTrainer(Net(), strategy=strategy, **arguments).fit(batches(12)).global_step
+
+    assert on_ranks(2, run) == [3, 3]
+
+
+@pytest.mark.parametrize("size", [1, 2])
+@pytest.mark.parametrize("batch_idx", [3, 11])
+def test_a_preempted_run_saves_and_stops_on_all_ranks_whatever_the_minimum(size: int, batch_idx: int) -> None:
+    def run(strategy: ThreadedStrategy) -> BareTrainer:
+        def preempt(trainer: Any) -> None:
+            trainer.fit_loop.preempt("left.ckpt")
+
+        return fit(strategy, (size - 1, batch_idx), preempt, min_epochs=2)
+
+    for trainer in on_ranks(size, run):
+        assert trainer.global_step == batch_idx + 1
+        assert trainer.load("left.ckpt")["global_step"] == batch_idx + 1
+
+
+def test_a_preempted_run_does_not_validate_before_it_leaves() -> None:
+    class Validating(Net):
+        num_validated = 0
+
+        def validation_step(self, batch: Any, batch_idx: int) -> None:
+            self.num_validated += 1
+
+    module = Validating()
+    callback = stopper(0, (0, 2), lambda trainer: trainer.fit_loop.preempt("left.ckpt"))
+    BareTrainer(module, callbacks=[callback], max_epochs=1).fit(batches(6), batches(2))
+    assert module.num_validated == 0
+
+
+def test_the_run_that_goes_on_from_a_preempted_one_ends_with_the_same_weights() -> None:
+    arguments = {"max_epochs": 2, "stateless_loaders": "fast_forward", "agree_every_n_batches": 2}
+    modules = [Net(), Net()]
+
+    def run(strategy: ThreadedStrategy) -> bool:
+        rank = strategy.global_rank
+        straight, stopped, resumed = (copy.deepcopy(modules[rank]) for _ in range(3))
+        BareTrainer(straight, strategy=strategy, **arguments).fit(batches(12))
+        callback = stopper(rank, (1, 6), lambda trainer: trainer.fit_loop.preempt("left.ckpt"))
+        left = BareTrainer(stopped, callbacks=[callback], strategy=strategy, **arguments).fit(batches(12))
+        assert left.global_step == 8
+        BareTrainer(resumed, strategy=strategy, **arguments).fit(batches(12), checkpoint=left.load("left.ckpt"))
+        return same_bits(weights(straight), weights(resumed)) and not same_bits(weights(straight), weights(stopped))
+
+    assert on_ranks(2, run) == [True, True]
+
+
+def test_nothing_can_be_preempted_while_nothing_is_trained() -> None:
+    trainer = BareTrainer(Net(), max_epochs=1).fit(batches(2))
+    with pytest.warns(UserWarning, match=r"Nothing is being trained, so there is nothing to save to 'x\.ckpt'"):
+        trainer.fit_loop.preempt("x.ckpt")
+
+
+@pytest.mark.parametrize(("value", "error"), [(0, ValueError), (True, TypeError), (1.5, TypeError)])
+def test_an_interval_is_a_positive_number_of_batches(value: Any, error: type[Exception]) -> None:
+    with pytest.raises(error, match="`agree_every_n_batches` must be"):
+        FitLoop(agree_every_n_batches=value)
+
+
+def test_windows_synchronise_gradients_at_their_end_only() -> None:
+    strategy = ThreadedStrategy(Exchange(1), 0)
+    BareTrainer(Net(), strategy=strategy, max_epochs=1, accumulate_grad_batches=3).fit(batches(7))
+    assert strategy.synced == [False, False, True, False, False, True, True, True]  # the last one leaves it on
+
+
+def test_without_accumulation_nobody_is_told_of_windows() -> None:
+    strategy = ThreadedStrategy(Exchange(1), 0)
+    BareTrainer(Net(), strategy=strategy, max_epochs=1).fit(batches(3))
+    assert strategy.synced == []
