@@ -80,7 +80,7 @@ def test_a_model_is_built_in_its_context_then_set_up_then_loaded() -> None:
     log: list[str] = []
     first = BareTrainer(Building([]), max_epochs=1, callbacks=[hooked(on_train_epoch_end=save)])
     first.fit(Sized(make_batches(2)))
-    hooks = hooked(prepare_data=None, setup=lambda *_: log.append("setup"), on_fit_start=lambda *_: log.append("fit"))
+    hooks = hooked(setup=lambda *_: log.append("setup"), on_fit_start=lambda *_: log.append("fit"))
     trainer = BareTrainer(Building(log), callbacks=[hooks], strategy=Recording(log), max_epochs=2)
     trainer.fit(Sized(make_batches(2)), checkpoint=first.load("x"))
     loaded = ["on_load_checkpoint", "setup_module", "load_module_state"]

@@ -8,7 +8,6 @@ import attrs
 
 from camshaft.hooks_core.messages import must_be
 from camshaft.hooks_core.spec import ZeroGrad
-from camshaft.loops.agreement import check_agreement_interval
 from camshaft.loops.batches import set_epoch
 from camshaft.loops.evaluation_loops import ValidationLoop
 from camshaft.loops.fit_data import FitData
@@ -83,7 +82,6 @@ class FitLoop:
             zero_grad=zero_grad,
             truncated_bptt_steps=truncated_bptt_steps,
         )
-        check_agreement_interval(agree_every_n_batches)
         self.stateless_loaders = stateless_loaders
         self.use_distributed_sampler = use_distributed_sampler
         self.progress = FitProgress()

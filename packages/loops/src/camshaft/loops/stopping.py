@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from camshaft.hooks_core.user_warnings import warn_user
-from camshaft.loops.agreement import Agreement
+from camshaft.loops.agreement import Agreement, check_agreement_interval
 from camshaft.loops.fit_limits import FitLimits
 from camshaft.loops.progress import FitProgress
 from camshaft.loops.run import Run, SaveRequest
@@ -25,6 +25,7 @@ class StoppingRules:
     """
 
     def __init__(self, limits: FitLimits, progress: FitProgress, agree_every_n_batches: int | None = None) -> None:
+        check_agreement_interval(agree_every_n_batches)
         self.limits = limits
         self.agreement: Agreement | None = None
         self.is_preempted = False

@@ -1,0 +1,29 @@
+"""Every strategy trains what one device trains, in every precision, and resumes to the bit."""
+
+from __future__ import annotations
+
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+from launching import run_ranks
+from matrix.cases import TOLERANCES, Case, cases
+
+SCRIPT = Path(__file__).parent / "matrix" / "ranks.py"
+
+
+@cache
+def results(size: int) -> list[dict[str, Any]]:
+    """By rank: what came of each case."""
+    return [dict(reports) for reports in run_ranks(SCRIPT, size, timeout=600).succeeded().reports]
+
+
+@pytest.mark.parametrize("case", [case for size in (2, 4) for case in cases(size)], ids=lambda case: f"{case.size}-{case.name}")
+def test_the_weights_are_those_of_one_device_and_a_resumed_run_ends_with_the_same_bits(case: Case) -> None:
+    for result in (by_case[case.name] for by_case in results(case.size)):
+        assert result["names"]
+        assert result["moved"] > 5 * TOLERANCES[case.precision]  # or nothing was learned
+        assert result["error"] <= TOLERANCES[case.precision]
+        assert result["same on all ranks"]
+        assert result["resumed to the bit"]
