@@ -10,16 +10,19 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import torch
 from accelerate import Accelerator
-from accelerate.utils import load, send_to_device
+from accelerate.utils import broadcast_object_list, gather_object, load, send_to_device
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from camshaft.hooks_core import StrategyDefaults
 from camshaft.hooks_core.messages import must_be
+from camshaft.hooks_core.protocols import ReduceOp
 from train_digits import train
 
 KINDS = ("NO", "MULTI_CPU", "MULTI_GPU")  # one device, or data parallelism
@@ -36,7 +39,7 @@ class Steps(nn.Module):
         return step(*arguments, **named)
 
 
-class AccelerateStrategy:
+class AccelerateStrategy(StrategyDefaults):
     """One device or data parallelism, in 32-bit or "bf16" precision, as the accelerator was told."""
 
     def __init__(self, accelerator: Accelerator) -> None:
@@ -51,10 +54,28 @@ class AccelerateStrategy:
         self.local_rank = accelerator.local_process_index
         self.world_size = accelerator.num_processes
         self._steps: Any = None
+        self._steps_alone: Any = None
         self._prepared: dict[Optimizer, Any] = {}
+        self._unsynchronised = ExitStack()
+
+    def broadcast(self, value: Any, src: int = 0) -> Any:
+        return broadcast_object_list([value], src)[0]
+
+    def all_gather(self, value: Any) -> list[Any]:
+        return gather_object([value])
+
+    def reduce(self, tensor: Tensor, op: ReduceOp = "mean") -> Tensor:
+        values = torch.stack(self.all_gather(tensor.detach().cpu())).to(tensor.device)
+        if op == "mean" and not values.is_floating_point():
+            values = values.double()
+        return {"mean": torch.mean, "sum": torch.sum, "max": torch.amax, "min": torch.amin}[op](values, dim=0)
+
+    def barrier(self) -> None:
+        self.accelerator.wait_for_everyone()
 
     def setup_module(self, module: nn.Module) -> nn.Module:
-        self._steps = self.accelerator.prepare_model(Steps(module))
+        self._steps_alone = Steps(module)
+        self._steps = self.accelerator.prepare_model(self._steps_alone)  # gives both its precision
         return self._steps
 
     def setup_optimizers(self, optimizers: Sequence[Optimizer]) -> list[Optimizer]:
@@ -66,8 +87,17 @@ class AccelerateStrategy:
         return send_to_device(batch, self.device, non_blocking=self.accelerator.non_blocking)
 
     def wrap_step(self, step: Callable[..., Any]) -> Callable[..., Any]:
-        # `self._steps` is looked up by each call, since steps are wrapped before the module is set up
-        return lambda *arguments, **named: self._steps(step, *arguments, **named)
+        # `self._steps` is looked up by each call, since steps are wrapped before the module is set up. DDP would wait
+        # for others in a step of evaluation, too, and they may have no batch left.
+        def run(*arguments: Any, **named: Any) -> Any:
+            return (self._steps if torch.is_grad_enabled() else self._steps_alone)(step, *arguments, **named)
+
+        return run
+
+    def set_gradient_sync(self, is_on: bool) -> None:
+        self._unsynchronised.close()
+        if not is_on:
+            self._unsynchronised.enter_context(self.accelerator.no_sync(self._steps))
 
     def backward(self, loss: Tensor) -> None:
         self.accelerator.backward(loss)
@@ -80,20 +110,27 @@ class AccelerateStrategy:
         clip([parameter for group in optimizer.param_groups for parameter in group["params"]], clip_val)
 
     def save_checkpoint(self, checkpoint: Mapping[str, Any], path: str) -> None:
+        failure = None
         if self.accelerator.is_main_process:
-            Path(path).parent.mkdir(parents=True, exist_ok=True)
-            with open(f"{path}.partial", "wb") as file:
-                self.accelerator.save(dict(checkpoint), file)
-                file.flush()
-                os.fsync(file.fileno())  # on disk before it takes the place of an earlier one
-            os.replace(f"{path}.partial", path)
-        self.accelerator.wait_for_everyone()
+            try:
+                Path(path).parent.mkdir(parents=True, exist_ok=True)
+                with open(f"{path}.partial", "wb") as file:
+                    self.accelerator.save(dict(checkpoint), file)
+                    file.flush()
+                    os.fsync(file.fileno())  # on disk before it takes the place of an earlier one
+                os.replace(f"{path}.partial", path)
+            except Exception as error:
+                failure = repr(error)
+        failure = self.broadcast(failure)
+        if failure is not None:
+            raise RuntimeError(f"{path} could not be saved: {failure}")
 
     def load_checkpoint(self, path: str) -> dict[str, Any]:
         return load(path, map_location="cpu", weights_only=True)
 
     def teardown(self) -> None:
-        self._steps, self._prepared = None, {}
+        self._unsynchronised.close()
+        self._steps, self._steps_alone, self._prepared = None, None, {}
         self.accelerator.free_memory()
 
 

@@ -10,14 +10,19 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from functools import partial
 from typing import Any
 
+import torch
 from lightning.fabric import Fabric
 from lightning.fabric.strategies import DDPStrategy, SingleDeviceStrategy
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from camshaft.hooks_core import StrategyDefaults
 from camshaft.hooks_core.messages import must_be
+from camshaft.hooks_core.protocols import ReduceOp
 from train_digits import train
 
 PRECISIONS = ("32-true", "bf16-mixed")
@@ -37,7 +42,7 @@ class Steps(nn.Module):
         return step(*arguments, **named)
 
 
-class FabricStrategy:
+class FabricStrategy(StrategyDefaults):
     """One device or DDP, in 32-bit or mixed bf16 precision, as Fabric was told; launch it before a run."""
 
     def __init__(self, fabric: Fabric) -> None:
@@ -53,6 +58,22 @@ class FabricStrategy:
         self.world_size = fabric.world_size
         self._steps: Any = None
         self._wrapped: dict[Optimizer, Any] = {}
+        self._unsynchronised = ExitStack()
+
+    def broadcast(self, value: Any, src: int = 0) -> Any:
+        return self.fabric.broadcast(value, src)
+
+    def all_gather(self, value: Any) -> list[Any]:
+        return [self.fabric.broadcast(value, src) for src in range(self.world_size)]
+
+    def reduce(self, tensor: Tensor, op: ReduceOp = "mean") -> Tensor:
+        values = torch.stack(self.all_gather(tensor.detach().cpu())).to(tensor.device)
+        if op == "mean" and not values.is_floating_point():
+            values = values.double()
+        return {"mean": torch.mean, "sum": torch.sum, "max": torch.amax, "min": torch.amin}[op](values, dim=0)
+
+    def barrier(self) -> None:
+        self.fabric.barrier()
 
     def setup_module(self, module: nn.Module) -> nn.Module:
         self._steps = self.fabric.setup_module(Steps(module))
@@ -67,8 +88,18 @@ class FabricStrategy:
         return self.fabric.to_device(batch)
 
     def wrap_step(self, step: Callable[..., Any]) -> Callable[..., Any]:
-        # `self._steps` is looked up by each call, since steps are wrapped before the module is set up
-        return lambda *arguments, **named: self._steps(step, *arguments, **named)
+        return partial(self._run, step)
+
+    def _run(self, step: Callable[..., Any], *arguments: Any, **named: Any) -> Any:
+        if torch.is_grad_enabled():
+            return self._steps(step, *arguments, **named)
+        with self.fabric.autocast():  # DDP would wait for others, which may have no batch left to evaluate
+            return step(*arguments, **named)
+
+    def set_gradient_sync(self, is_on: bool) -> None:
+        self._unsynchronised.close()
+        if not is_on:
+            self._unsynchronised.enter_context(self.fabric.no_backward_sync(self._steps))
 
     def backward(self, loss: Tensor) -> None:
         self.fabric.backward(loss)
@@ -84,17 +115,24 @@ class FabricStrategy:
 
     def save_checkpoint(self, checkpoint: Mapping[str, Any], path: str) -> None:
         # Fabric.save would rebuild the module's state without the versions of its layers.
-        self.fabric.strategy.save_checkpoint(f"{path}.partial", dict(checkpoint))
-        if self.fabric.is_global_zero:
-            with open(f"{path}.partial", "rb+") as file:
-                os.fsync(file.fileno())  # on disk before it takes the place of an earlier one
-            os.replace(f"{path}.partial", path)
-        self.fabric.barrier()
+        failure = None
+        try:
+            self.fabric.strategy.save_checkpoint(f"{path}.partial", dict(checkpoint))
+            if self.fabric.is_global_zero:
+                with open(f"{path}.partial", "rb+") as file:
+                    os.fsync(file.fileno())  # on disk before it takes the place of an earlier one
+                os.replace(f"{path}.partial", path)
+        except Exception as error:
+            failure = repr(error)
+        failure = self.broadcast(failure)
+        if failure is not None:
+            raise RuntimeError(f"{path} could not be saved: {failure}")
 
     def load_checkpoint(self, path: str) -> dict[str, Any]:
         return self.fabric.load(path, weights_only=True)
 
     def teardown(self) -> None:
+        self._unsynchronised.close()
         self._steps, self._wrapped = None, {}
 
 

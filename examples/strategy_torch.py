@@ -17,11 +17,12 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from camshaft.hooks_core import StrategyDefaults
 from camshaft.hooks_core.transfer import move_to_device
 from train_digits import train
 
 
-class TorchStrategy:
+class TorchStrategy(StrategyDefaults):
     """One process on one device; with `bf16`, steps run under autocast while weights and gradients stay as they are."""
 
     global_rank = 0

@@ -19,7 +19,9 @@ def results(size: int) -> list[dict[str, Any]]:
     return [dict(reports) for reports in run_ranks(SCRIPT, size, timeout=600).succeeded().reports]
 
 
-@pytest.mark.parametrize("case", [case for size in (2, 4) for case in cases(size)], ids=lambda case: f"{case.size}-{case.name}")
+@pytest.mark.parametrize(
+    "case", [case for size in (2, 4) for case in cases(size)], ids=lambda case: f"{case.size}-{case.name}"
+)
 def test_the_weights_are_those_of_one_device_and_a_resumed_run_ends_with_the_same_bits(case: Case) -> None:
     for result in (by_case[case.name] for by_case in results(case.size)):
         assert result["names"]

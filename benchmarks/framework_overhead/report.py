@@ -40,7 +40,7 @@ class Conditions:
         return {
             "python": platform.python_version(),
             "torch": torch.__version__,
-            "cpu": _cpu_name(),
+            "cpu": cpu_name(),
             "num_cores": os.cpu_count(),
             "num_threads": torch.get_num_threads(),
             "frameworks": {framework.name: framework.version() for framework in self.frameworks},
@@ -63,9 +63,17 @@ class Conditions:
         ]
 
 
+def machine_lines() -> list[str]:
+    """Return what ran, and on what."""
+    return [
+        f"python {platform.python_version()}, torch {torch.__version__}",
+        f"{cpu_name()}, {os.cpu_count()} cores",
+    ]
+
+
 def render(conditions: Conditions, scenarios: Sequence[Scenario], results: Results, markdown: bool) -> str:
     """Return the whole report as plain text or as markdown."""
-    table = _markdown_table if markdown else _text_table
+    table = markdown_table if markdown else text_table
     header = conditions.lines()
     return "\n".join(
         [
@@ -124,24 +132,29 @@ def _summary(conditions: Conditions, scenarios: Sequence[Scenario], results: Res
     return rows
 
 
-def _details(scenarios: Sequence[Scenario], results: Results) -> list[list[str]]:
+def timing_rows(comparisons: Sequence[tuple[str, Comparison]]) -> list[list[str]]:
+    """Return a table's rows: one for each comparison, which comes with the name of what was compared."""
     rows = [["scenario", "framework", "by hand", "with framework", "added", "quartiles", "ratio", "rounds"]]
-    for scenario in scenarios:
-        for comparison in results[scenario.key]:
-            lower, middle, upper = quartiles(comparison.added())
-            rows.append(
-                [
-                    f"{scenario.title} ({scenario.unit})",
-                    comparison.framework,
-                    _number(quartiles(comparison.by_hand)[1]),
-                    _number(quartiles(comparison.with_framework)[1]),
-                    _signed(middle),
-                    f"[{_signed(lower)} .. {_signed(upper)}]",
-                    _ratio(comparison),
-                    str(len(comparison.by_hand)),
-                ]
-            )
+    for title, comparison in comparisons:
+        lower, middle, upper = quartiles(comparison.added())
+        rows.append(
+            [
+                title,
+                comparison.framework,
+                _number(quartiles(comparison.by_hand)[1]),
+                _number(quartiles(comparison.with_framework)[1]),
+                _signed(middle),
+                f"[{_signed(lower)} .. {_signed(upper)}]",
+                _ratio(comparison),
+                str(len(comparison.by_hand)),
+            ]
+        )
     return rows
+
+
+def _details(scenarios: Sequence[Scenario], results: Results) -> list[list[str]]:
+    titles = {scenario.key: f"{scenario.title} ({scenario.unit})" for scenario in scenarios}
+    return timing_rows([(titles[key], comparison) for key in titles for comparison in results[key]])
 
 
 def _cell(comparison: Comparison) -> str:
@@ -163,7 +176,8 @@ def _signed(value: float) -> str:
     return f"{value:+.3f}" if abs(value) < 10 else f"{value:+.1f}"
 
 
-def _text_table(rows: list[list[str]]) -> list[str]:
+def text_table(rows: list[list[str]]) -> list[str]:
+    """Return the lines of an aligned table; the first row is its head."""
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
     lines = [_aligned(row, widths) for row in rows]
     lines.insert(1, "  ".join("-" * width for width in widths))
@@ -175,13 +189,15 @@ def _aligned(row: list[str], widths: list[int]) -> str:
     return "  ".join([first[0].ljust(first[1]), *(cell.rjust(width) for cell, width in others)]).rstrip()
 
 
-def _markdown_table(rows: list[list[str]]) -> list[str]:
+def markdown_table(rows: list[list[str]]) -> list[str]:
+    """Return the lines of a table in markdown; the first row is its head."""
     lines = ["| " + " | ".join(row) + " |" for row in rows]
     lines.insert(1, "| " + " | ".join(["---", *["---:"] * (len(rows[0]) - 1)]) + " |")
     return lines
 
 
-def _cpu_name() -> str:
+def cpu_name() -> str:
+    """Return what the machine calls its processor."""
     cpu_info = Path("/proc/cpuinfo")
     if cpu_info.exists():
         for line in cpu_info.read_text().splitlines():

@@ -6,7 +6,14 @@ from dataclasses import dataclass
 from itertools import product
 from typing import Any
 
-TOLERANCES = {"32-true": 2e-6, "64-true": 1e-13, "bf16-mixed": 1e-2, "16-mixed": 2e-3, "bf16-true": 3e-2, "16-true": 1e-2}
+TOLERANCES = {
+    "32-true": 2e-6,
+    "64-true": 1e-13,
+    "bf16-mixed": 1e-2,
+    "16-mixed": 2e-3,
+    "bf16-true": 3e-2,
+    "16-true": 1e-2,
+}
 """By how much a weight may differ from that on one device; weights are about 0.3, and learn about 0.1."""
 
 CLIPPING: dict[str, dict[str, Any]] = {
@@ -38,7 +45,9 @@ class Case:
 
 def cases(size: int) -> list[Case]:
     """Everything with everything in the usual precision; in the others, what precision has to do with."""
-    strategies = {2: ["ddp", "sharded", "sharded-offloaded"], 4: ["ddp", "sharded", "replicated", "tensor-parallel"]}[size]
+    strategies = {2: ["ddp", "sharded", "sharded-offloaded"], 4: ["ddp", "sharded", "replicated", "tensor-parallel"]}[
+        size
+    ]
     found = [
         Case(strategy, "32-true", accumulate, clipping, size)
         for strategy, accumulate, clipping in product(strategies, (1, 4), CLIPPING)

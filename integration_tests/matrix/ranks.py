@@ -16,18 +16,17 @@ from typing import Any
 import torch
 from launching import report
 from torch import Tensor, nn
-from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 from torch.utils.data import DataLoader, TensorDataset
 
 from camshaft.hooks_core import Callback
-from camshaft.strategies import DDPStrategy, ShardedStrategy, SingleDeviceStrategy
+from camshaft.strategies import DDPStrategy, SingleDeviceStrategy
 from camshaft.trainer import Trainer, TrainingModule
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from matrix.cases import Case, cases  # noqa: E402  (found by the line before)
+from matrix.cases import Case, cases
 
 NUM_SAMPLES, NUM_FEATURES, GLOBAL_BATCH_SIZE, NUM_EPOCHS = 48, 8, 8, 2
 SAVED_AT = 4  # batches of the second epoch; 4 is inside a window of 4, which the epoch of 6 begins anew
@@ -58,7 +57,7 @@ class Net(TrainingModule):
             return
         self.blocks = nn.Sequential(Block(NUM_FEATURES), Block(NUM_FEATURES))
         self.head = nn.Linear(NUM_FEATURES, 1)
-        mesh = self.device_mesh
+        mesh = getattr(self, "device_mesh", None)
         if mesh is not None and "tensor_parallel" in mesh.mesh_dim_names and mesh["tensor_parallel"].size() > 1:
             for block in self.blocks:
                 plan = {"up": ColwiseParallel(), "down": RowwiseParallel()}
@@ -99,11 +98,8 @@ def make_strategy(case: Case) -> Any:
 
 def train(case: Case, strategy: Any, folder: str, *, saves: bool = False, resumes: bool = False) -> dict[str, Tensor]:
     """Train. Returns the weights, whole."""
-    torch.manual_seed(1)
-    data = torch.randn(NUM_SAMPLES, NUM_FEATURES)
     batch_size = GLOBAL_BATCH_SIZE // strategy.num_data_ranks
-    dataset = TensorDataset(data, torch.sin(data.sum(1)))
-    loader = DataLoader(dataset, batch_size=batch_size, shuffle=True)
+    loader = DataLoader(make_dataset(), batch_size=batch_size, shuffle=True)
     path = os.path.join(folder, f"{case.name}.ckpt")
     trainer = Trainer(
         strategy=strategy,
@@ -119,6 +115,13 @@ def train(case: Case, strategy: Any, folder: str, *, saves: bool = False, resume
     trainer.fit(module, loader, ckpt_path=path if resumes else None)
     found = {name: whole(parameter) for name, parameter in module.named_parameters()}
     return found | {"logged loss": trainer.callback_metrics["loss"].detach().clone()}
+
+
+def make_dataset() -> TensorDataset:
+    """The data; afterwards, random numbers stand where they always do."""
+    torch.manual_seed(1)
+    data = torch.randn(NUM_SAMPLES, NUM_FEATURES)
+    return TensorDataset(data, torch.sin(data.sum(1)))
 
 
 def whole(parameter: Tensor) -> Tensor:
@@ -144,8 +147,7 @@ def run(case: Case, folder: str) -> dict[str, Any]:
 
 
 def initial() -> dict[str, Tensor]:
-    torch.manual_seed(1)
-    torch.randn(NUM_SAMPLES, NUM_FEATURES)
+    make_dataset()
     module = Net()
     module.configure_sharded_model()
     return {name: parameter.detach().clone() for name, parameter in module.named_parameters()}

@@ -10,8 +10,15 @@ from typing import Any
 import torch
 from attrs import define, field
 
-from camshaft.hooks_core import Callback
+from camshaft.hooks_core import Callback, StrategyDefaults
 from camshaft.hooks_core.protocols import Logger
+
+
+class OneProcess(StrategyDefaults):
+    """A strategy as far as callbacks ask for it."""
+
+    global_rank = local_rank = 0
+    world_size = 1
 
 
 @define(eq=False)
@@ -41,6 +48,7 @@ class RecordingTrainer:
     num_predict_batches: list[int | float] = field(factory=lambda: [4])
     val_check_interval: int | float = 1.0
     check_val_every_n_epoch: int | None = 1
+    strategy: Any = field(factory=OneProcess)
     requested: list[tuple[str, bool, Callable[[], None] | None]] = field(factory=list)
     saved: list[tuple[str, bool]] = field(factory=list)
 

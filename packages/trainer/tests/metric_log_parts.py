@@ -42,14 +42,14 @@ class RecordingLogger:
 class Rig:
     """A metric log with a logger and a position, driven as the loops drive it."""
 
-    def __init__(self, log_every_n_steps: int = 50, world_size: int = 1) -> None:
+    def __init__(self, log_every_n_steps: int = 50, strategy: Any = None) -> None:
         self.logger = RecordingLogger()
         self.progress = Position()
         self.metrics = MetricLog(
             loggers=[self.logger],
             log_every_n_steps=log_every_n_steps,
             progress=self.progress,
-            world_size=world_size,
+            strategy=strategy,
         )
         self.log = self.metrics.log
 

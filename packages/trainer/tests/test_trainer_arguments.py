@@ -12,7 +12,6 @@ from trainer_parts import NO_VALIDATION, ListLogger, Regression, RegressionData,
 
 from camshaft.callbacks import CSVLogger, EarlyStopping, ModelCheckpoint, RichProgressBar
 from camshaft.hooks_core import Callback, HookFaultError
-from camshaft.strategies import SingleDeviceStrategy
 from camshaft.trainer import Trainer, TrainingModule
 
 pytestmark = pytest.mark.filterwarnings(NO_VALIDATION)
@@ -24,32 +23,6 @@ class Stateful(Callback):
 
 
 REFUSED: list[tuple[dict[str, Any], type[Exception], str]] = [
-    ({"accelerator": "tpu"}, ValueError, r"`accelerator` must be one of auto, cpu, .*, but got 'tpu'"),
-    ({"strategy": "ddp"}, ValueError, r"`strategy` must be 'auto', 'single_device' or .* got 'ddp'.*not supported yet"),
-    (
-        {"strategy": SingleDeviceStrategy},
-        TypeError,
-        r"`strategy` must be a strategy object.*SingleDeviceStrategy\(\.\.",
-    ),
-    ({"strategy": nn.Identity()}, TypeError, r"`strategy` must be a strategy.*missing: device, .*load_checkpoint"),
-    (
-        {"strategy": SingleDeviceStrategy("cpu"), "accelerator": "cuda"},
-        ValueError,
-        r"`accelerator` must be 'auto' or that of the strategy object \(cpu\), but got 'cuda'",
-    ),
-    (
-        {"strategy": SingleDeviceStrategy("cpu"), "devices": 2},
-        ValueError,
-        r"`devices` must be 'auto', 1 or that of the strategy object \(\[0\]\), but got 2",
-    ),
-    ({"devices": 2}, ValueError, r"`devices` must be 'auto', 1 or a list .*, but got 2 \(int\).*not supported yet"),
-    ({"devices": ["0"]}, ValueError, r"`devices` must be .*, but got \['0'\]"),
-    ({"accelerator": "cpu", "devices": [3]}, ValueError, r"`device_idx` must be from 0 to 0, but got 3"),
-    (
-        {"precision": "bf16-mixed"},
-        ValueError,
-        r"`precision` must be '32-true', but got 'bf16-mixed'.*not supported yet",
-    ),
     ({"logger": "csv"}, TypeError, r"`logger` must be a logger, a list of them, True or False \(missing: log_metrics"),
     ({"logger": CSVLogger}, TypeError, r"`logger` must be a logger object.*Pass an instance: `CSVLogger\(\.\.\.\)`"),
     ({"logger": [ListLogger(), None]}, TypeError, r"`logger` must be .*but got None \(NoneType\)"),
@@ -99,6 +72,7 @@ REFUSED: list[tuple[dict[str, Any], type[Exception], str]] = [
     ),
     ({"zero_grad": "never"}, ValueError, r"`zero_grad` must be .*'before_backward'.*, but got 'never'"),
     ({"truncated_bptt_steps": 0}, ValueError, r"`truncated_bptt_steps` must be at least 1"),
+    ({"agree_every_n_batches": 0}, ValueError, r"`agree_every_n_batches` must be at least 1, but got 0"),
     ({"stateless_loaders": "ignore"}, ValueError, r"`stateless_loaders` must be 'refuse' or 'fast_forward'"),
     ({"max_time": "an hour"}, ValueError, r"`max_time` must be .*DD:HH:MM:SS.*, but got 'an hour'"),
     ({"overfit_batches": 1.5}, ValueError, r"`overfit_batches` must be at least 0, and at most 1.0 as a float"),
@@ -123,7 +97,7 @@ def test_the_constructor_refuses(arguments: dict[str, Any], error: type[Exceptio
         Trainer(**arguments)
 
 
-@pytest.mark.parametrize("name", ["profiler", "num_nodes", "deterministic", "detect_anomaly"])
+@pytest.mark.parametrize("name", ["profiler", "deterministic", "detect_anomaly"])
 def test_what_lightning_has_and_camshaft_has_not_yet_is_no_argument(name: str) -> None:
     with pytest.raises(TypeError, match=f"unexpected keyword argument '{name}'"):
         Trainer(**{name: True})

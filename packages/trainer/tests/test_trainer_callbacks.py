@@ -11,7 +11,7 @@ from torch import Tensor
 from trainer_parts import NO_VALIDATION, ListLogger, Regression, files_below, loader, quiet_trainer
 
 from camshaft.callbacks import EarlyStopping, ModelCheckpoint
-from camshaft.hooks_core import Callback, HookFaultError, HookFaultWarning, not_a_hook
+from camshaft.hooks_core import Callback, HookFaultError, HookFaultWarning, StrategyDefaults, not_a_hook
 from camshaft.strategies import SingleDeviceStrategy
 
 pytestmark = pytest.mark.filterwarnings(NO_VALIDATION)
@@ -209,9 +209,9 @@ class TestOtherPeoplesParts:
         ]
         torch.testing.assert_close(module.layer.weight, reference.layer.weight)
 
-    def test_a_strategy_needs_no_class_of_camshaft(self, tmp_path: Path) -> None:
-        class Own:
-            """Everything that the protocol asks for, by hand."""
+    def test_a_strategy_of_ones_own_needs_the_defaults_and_a_handful_of_methods(self, tmp_path: Path) -> None:
+        class Own(StrategyDefaults):
+            """What has no default, by hand."""
 
             device = torch.device("cpu")
             global_rank = local_rank = 0
@@ -226,6 +226,9 @@ class TestOtherPeoplesParts:
 
             def batch_to_device(self, batch: Any) -> Any:
                 return batch
+
+            def wrap_step(self, step: Any) -> Any:
+                return step
 
             def backward(self, loss: Tensor) -> None:
                 loss.backward()

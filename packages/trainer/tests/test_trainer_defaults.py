@@ -1,4 +1,4 @@
-"""Choosing strategy, callbacks, loggers and seeds."""
+"""Choosing callbacks, loggers and seeds."""
 
 from __future__ import annotations
 
@@ -10,22 +10,8 @@ import torch
 
 from camshaft.callbacks import ModelCheckpoint, RichProgressBar
 from camshaft.hooks_core import Callback
-from camshaft.strategies import SingleDeviceStrategy
 from camshaft.trainer import Trainer, seed_everything
-from camshaft.trainer.defaults import choose_callbacks, choose_strategy
-
-
-@pytest.mark.parametrize("devices", ["auto", 1, "1", [0], (0,)], ids=repr)
-@pytest.mark.parametrize("precision", [32, "32", "32-true"], ids=repr)
-def test_one_device_is_the_default_strategy(devices: object, precision: object) -> None:
-    strategy = choose_strategy("auto", "cpu", devices, precision)
-    assert type(strategy) is SingleDeviceStrategy and strategy.device == torch.device("cpu")
-
-
-def test_a_strategy_object_is_taken_as_it_is() -> None:
-    strategy = SingleDeviceStrategy("cpu")
-    for accelerator, devices in (("auto", "auto"), ("cpu", 1), ("cpu", [0])):
-        assert choose_strategy(strategy, accelerator, devices, 32) is strategy
+from camshaft.trainer.defaults import choose_callbacks
 
 
 def test_callbacks_keep_their_order_and_defaults_come_last() -> None:

@@ -22,6 +22,8 @@ def point_last_at(checkpoint: Path, last: Path) -> None:
     try:
         if checkpoint.is_dir():
             shutil.copytree(checkpoint, fresh, copy_function=_link_or_copy)
+            for folder, _, _ in os.walk(fresh):
+                _flush_folder(Path(folder))
         else:
             _link_or_copy(checkpoint, fresh)
         if last.is_dir() or (fresh.is_dir() and last.exists()):

@@ -105,12 +105,12 @@ class EarlyStopping(Callback):
         self._is_fitting = stage == "fit"
 
     def on_train_epoch_end(self, trainer: TrainerProtocol, module: Any) -> None:
-        """Check here if this is the due time."""
+        """Check here if this is the due time. Collective."""
         if self._is_due_at_train_epoch_end(trainer):
             self._check(trainer)
 
     def on_validation_end(self, trainer: TrainerProtocol, module: Any) -> None:
-        """Check here if this is the due time."""
+        """Check here if this is the due time. Collective."""
         if self._is_fitting and not trainer.sanity_checking and not self._is_due_at_train_epoch_end(trainer):
             self._check(trainer)
 
@@ -133,23 +133,22 @@ class EarlyStopping(Callback):
     def _is_due_at_train_epoch_end(self, trainer: TrainerProtocol) -> bool:
         if self.check_on_train_epoch_end is not None:
             return self.check_on_train_epoch_end
-        return is_due_at_train_epoch_end(trainer)
+        return from_rank_zero(trainer.strategy, lambda: is_due_at_train_epoch_end(trainer))
 
     def _check(self, trainer: TrainerProtocol) -> None:
         """Collective, once per due time."""
         if trainer.fast_dev_run:
             return
         try:
-            value = read_metric(trainer, self.monitor, type(self).__name__)
+            # One rank's value for all: their memories stay equal even where the metric differs between ranks.
+            value = from_rank_zero(trainer.strategy, lambda: read_metric(trainer, self.monitor, type(self).__name__))
         except MissingMetricError as error:
             if self.strict:
                 raise
-            if not self._has_warned:
+            if not self._has_warned and trainer.is_global_zero:
                 warn_user(f"{error} EarlyStopping makes no check until then.")
-                self._has_warned = True
+            self._has_warned = True
             return
-        # One rank's value for all: their memories stay equal even where the metric differs between ranks.
-        value = from_rank_zero(value)
         reason = self._judge(value)
         if reason is not None:
             self.stopping_reason = reason

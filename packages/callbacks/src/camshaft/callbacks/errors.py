@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Any
 
 from camshaft.hooks_core.messages import must_be
 
@@ -21,6 +22,11 @@ class InvalidArgumentError(ValueError):
         self.field = field
         self.value = value
         self.where = where
+        self._arguments = field, rule, value, where, action
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """As it was made, so that it can be sent to other processes."""
+        return type(self), self._arguments
 
 
 class MissingMetricError(RuntimeError):
@@ -43,3 +49,7 @@ class MissingMetricError(RuntimeError):
             f"`{field}` must be the name of a logged metric, but got {metric!r} (str) in {where}; metrics logged"
             f" so far: {names}. Log it with `self.log({metric!r}, value)`, or name one of these."
         )
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """As it was made, so that it can be sent to other processes."""
+        return type(self), (self.field, self.metric, self.available, self.where)

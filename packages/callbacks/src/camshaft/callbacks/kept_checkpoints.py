@@ -97,17 +97,19 @@ class KeptCheckpoints:
         self.last_path = state["last_model_path"]
         self.current_score = state["current_score"]
 
-    def forget_missing(self, besides: Sequence[str] = ()) -> list[str]:
-        """Forget what is not on the disk, besides some that are to come; return it."""
+    def missing(self, besides: Sequence[str] = ()) -> list[str]:
+        """What it remembers and is not on the disk, besides some that are to come."""
         known = dict.fromkeys([*self.top_k.scores, self.best_path, self.last_path])
-        missing = [path for path in known if path and path not in besides and not os.path.exists(path)]
+        return [path for path in known if path and path not in besides and not os.path.exists(path)]
+
+    def forget(self, missing: Sequence[str]) -> None:
+        """Remember paths no longer."""
         for path in missing:
             self.top_k.discard(path)
         if self.best_path in missing:
             self.best_path = self.top_k.best_path
         if self.last_path in missing:
             self.last_path = ""
-        return missing
 
     def _displaced_by(self, score: Tensor | None) -> tuple[str, ...] | None:
         if score is not None:

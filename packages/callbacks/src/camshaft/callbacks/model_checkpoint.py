@@ -7,8 +7,6 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from torch import Tensor
-
 from camshaft.callbacks.agreement import from_rank_zero
 from camshaft.callbacks.checkpoint_arguments import check_arguments
 from camshaft.callbacks.checkpoint_memory import CheckpointMemory
@@ -21,7 +19,7 @@ from camshaft.callbacks.top_k import TopK
 from camshaft.hooks_core.user_warnings import warn_user
 
 if TYPE_CHECKING:
-    from camshaft.hooks_core.protocols import TrainerProtocol
+    from camshaft.hooks_core.protocols import Strategy, TrainerProtocol
 
 
 class ModelCheckpoint(CheckpointMemory):
@@ -116,6 +114,7 @@ class ModelCheckpoint(CheckpointMemory):
         self._pending: PendingSaves | None = None
         self._unwritten: list[dict[str, Any]] = []
         self._dirpath_of_memory: str | None = None
+        self._strategy: Strategy | None = None
 
     @property
     def state_key(self) -> str:
@@ -128,14 +127,18 @@ class ModelCheckpoint(CheckpointMemory):
         self._is_fitting = stage == "fit"
         if not self._is_fitting:
             return
+        self._strategy = trainer.strategy
         for other in self._siblings(trainer):
             if other.state_key == self.state_key:
                 action = "Tell them apart by `filename`, `monitor`, `mode` or rhythm."
                 rule = "different for each ModelCheckpoint of a trainer"
                 raise InvalidArgumentError("state_key", rule, self.state_key, "Trainer(callbacks=...)", action)
-        root = trainer.log_dir or trainer.default_root_dir
-        folder = self._dirpath_argument or _absolute(os.path.join(root, "checkpoints"))
-        self.dirpath = from_rank_zero(folder)
+
+        def folder() -> str:
+            root = trainer.log_dir or trainer.default_root_dir
+            return self._dirpath_argument or _absolute(os.path.join(root, "checkpoints"))
+
+        self.dirpath = from_rank_zero(trainer.strategy, folder)
         self._has_validated = False
         self._pending = PendingSaves(Path(self.dirpath), self.state_dict(), trainer.is_global_zero)
         self._warn_if_moved()
@@ -144,6 +147,7 @@ class ModelCheckpoint(CheckpointMemory):
         """Forget saves that never became durable, such as one cut off by an exception."""
         if self._pending:
             self._restore(self._pending.give_up())
+        self._strategy = None
 
     def on_train_start(self, trainer: TrainerProtocol, module: Any) -> None:
         """Write what the run before was killed before it wrote; count steps from where training begins or goes on."""
@@ -154,7 +158,7 @@ class ModelCheckpoint(CheckpointMemory):
     def on_train_batch_end(
         self, trainer: TrainerProtocol, module: Any, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
-        """Save if a step of this batch was due; a batch that is split makes several."""
+        """Save if a step of this batch was due; a batch that is split makes several. Collective then."""
         if not self.every_n_train_steps:
             return
         num_intervals = trainer.global_step // self.every_n_train_steps
@@ -163,13 +167,13 @@ class ModelCheckpoint(CheckpointMemory):
         self._num_intervals = num_intervals
         if not self._may_save(trainer):
             return
-        if self._awaits_validation(trainer):
+        if from_rank_zero(trainer.strategy, lambda: self._awaits_validation(trainer)):
             self._is_deferred = True
         else:
             self._save(trainer)
 
     def on_validation_end(self, trainer: TrainerProtocol, module: Any) -> None:
-        """Save if a step waited for this, or if epochs are due here."""
+        """Save if a step waited for this, or if epochs are due here. Collective."""
         if not self._is_fitting or trainer.sanity_checking:
             return
         self._has_validated = True
@@ -178,9 +182,11 @@ class ModelCheckpoint(CheckpointMemory):
             self._save(trainer)
 
     def on_train_epoch_end(self, trainer: TrainerProtocol, module: Any) -> None:
-        """Save if epochs are due here, or if a step waited for a validation that did not come."""
+        """Save if epochs are due here, or if a step waited for a validation that did not come. Collective."""
         is_due = self._is_epoch_due(trainer) and self._is_due_at_train_epoch_end(trainer)
-        has_waited = self._is_deferred and self.monitor in trainer.callback_metrics
+        has_waited = self._is_deferred and from_rank_zero(
+            trainer.strategy, lambda: self.monitor in trainer.callback_metrics
+        )
         if (is_due or has_waited) and self._may_save(trainer):
             self._save(trainer)
 
@@ -201,12 +207,14 @@ class ModelCheckpoint(CheckpointMemory):
         }
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Go on where `state_dict` was taken, with those of its checkpoints that still exist; warns of the others."""
+        """Go on where `state_dict` was taken, with those of its checkpoints that still exist; warns of the others.
+
+        Collective in fit: rank 0 looks for the files.
+        """
         self._restore(state_dict)
-        self._unwritten = self._unwritten_of(state_dict)
-        missing = self._kept.forget_missing(besides=[save["path"] for save in self._unwritten])
-        if missing:
-            warn_user(f"ModelCheckpoint forgets checkpoints that no longer exist: {missing}.")
+        look = partial(self._look_for_files, state_dict)
+        self._unwritten, missing = look() if self._strategy is None else from_rank_zero(self._strategy, look)
+        self._kept.forget(missing)
         self._dirpath_of_memory = state_dict["dirpath"]
         self._warn_if_moved()
         if self._pending is not None:
@@ -221,7 +229,7 @@ class ModelCheckpoint(CheckpointMemory):
     def _is_due_at_train_epoch_end(self, trainer: TrainerProtocol) -> bool:
         if self.save_on_train_epoch_end is not None:
             return self.save_on_train_epoch_end
-        return is_due_at_train_epoch_end(trainer)
+        return from_rank_zero(trainer.strategy, lambda: is_due_at_train_epoch_end(trainer))
 
     def _awaits_validation(self, trainer: TrainerProtocol) -> bool:
         """Whether a validation to come brings `monitor` for the first time, or anew before the epoch ends."""
@@ -235,10 +243,7 @@ class ModelCheckpoint(CheckpointMemory):
     def _save(self, trainer: TrainerProtocol) -> None:
         """Decide, remember, ask for the save. Collective."""
         assert self._pending is not None
-        is_ranked = self.monitor is not None and self.save_top_k != 0
-        score = read_metric(trainer, self.monitor, type(self).__name__) if self.monitor and is_ranked else None
-        metrics = {**trainer.callback_metrics, "epoch": trainer.current_epoch, "step": trainer.global_step}
-        plan = from_rank_zero(self._plan(trainer, score, metrics))
+        plan = from_rank_zero(trainer.strategy, lambda: self._plan(trainer))
         superfluous = self._kept.follow(plan)
         self._step_saved_at = trainer.global_step
         self._is_deferred = False
@@ -254,24 +259,28 @@ class ModelCheckpoint(CheckpointMemory):
         request = self._pending.add(path, self.state_dict(), superfluous, last_path)
         trainer.save_checkpoint(path, self.save_weights_only, on_saved=partial(self._pending.settle, request))
 
-    def _unwritten_of(self, state_dict: dict[str, Any]) -> list[dict[str, Any]]:
-        """The saves that were to come when a state was taken, and did not. Collective."""
-        pending = state_dict.get("pending", [])
-        return from_rank_zero(
-            [
-                save
-                for save in pending
-                if os.path.dirname(save["path"]) == self.dirpath and not os.path.exists(save["path"])
-            ]
-        )
+    def _look_for_files(self, state_dict: dict[str, Any]) -> tuple[list[dict[str, Any]], list[str]]:
+        """The saves that were to come when a state was taken, and did not; and the checkpoints that are gone."""
+        unwritten = [
+            save
+            for save in state_dict.get("pending", [])
+            if os.path.dirname(save["path"]) == self.dirpath and not os.path.exists(save["path"])
+        ]
+        missing = self._kept.missing(besides=[save["path"] for save in unwritten])
+        if missing:
+            warn_user(f"ModelCheckpoint forgets checkpoints that no longer exist: {missing}.")
+        return unwritten, missing
 
     def _write_missing(self, trainer: TrainerProtocol) -> None:
         unwritten, self._unwritten = self._unwritten, []
         for save in unwritten:
             self._request(trainer, save["path"], tuple(save["displaced"]), save["last_path"])
 
-    def _plan(self, trainer: TrainerProtocol, score: Tensor | None, metrics: dict[str, Any]) -> SavePlan:
-        """Where to save and what for; rank 0's plan counts, since others may not see the files."""
+    def _plan(self, trainer: TrainerProtocol) -> SavePlan:
+        """Where to save and what for; rank 0's plan counts, since others may not see the files or have the metric."""
+        is_ranked = self.monitor is not None and self.save_top_k != 0
+        score = read_metric(trainer, self.monitor, type(self).__name__) if self.monitor and is_ranked else None
+        metrics = {**trainer.callback_metrics, "epoch": trainer.current_epoch, "step": trainer.global_step}
         siblings = self._siblings(trainer)
 
         def free_path(name: NameTemplate, reusable: tuple[str, ...], taken: str | None = None) -> str:
@@ -306,7 +315,7 @@ class ModelCheckpoint(CheckpointMemory):
         if self.dirpath is None or former is None:
             return
         self._dirpath_of_memory = None
-        if former != self.dirpath:
+        if former != self.dirpath and (self._strategy is None or self._strategy.global_rank == 0):
             warn_user(
                 f"ModelCheckpoint now saves in {self.dirpath!r}; checkpoints of the resumed run in {former!r} still"
                 " count for the ranking, and are never removed."

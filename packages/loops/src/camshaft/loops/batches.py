@@ -10,7 +10,7 @@ from torch import Tensor
 
 from camshaft.hooks_core.messages import must_be
 from camshaft.loops.combined_loader import CombinedLoader
-from camshaft.loops.loader_copy import is_loader, is_stream
+from camshaft.loops.loader_copy import is_loader, is_stream, samplers_of
 from camshaft.loops.resumable_loader import ResumableLoader
 from camshaft.loops.run import Run
 
@@ -106,7 +106,7 @@ def count_batches(loader: Iterable[Any], limit: int | float, argument: str) -> i
     Raises:
         ValueError: If a share is asked of a loader of unknown length, or amounts to less than one batch.
     """
-    length = _length(loader)
+    length = length_of(loader)
     if isinstance(limit, int):
         return min(length, limit)
     if limit == 1.0:
@@ -160,8 +160,8 @@ def numbered(
         RuntimeError: If a loader of known length ends before its time, as it does when the dataset
             raises `StopIteration`.
     """
-    length = _length(loader)
-    if length == UNKNOWN or any(is_stream(leaf) for leaf in leaves_of(loader)):
+    length = length_of(loader)
+    if is_open_ended(loader):
         yield from _read_ahead(loader, num_batches, first, ahead or ReadAhead())
         return
     batch_idx = first - 1
@@ -193,27 +193,40 @@ def _read_ahead(
 
 def leaves_of(loader: Any) -> list[Any]:
     """The loaders that a user gave: those of a combination, else the loader itself."""
-    leaves = loader.flattened if isinstance(loader, CombinedLoader) else [loader]
-    return [leaf.loader if isinstance(leaf, ResumableLoader) else leaf for leaf in leaves]
+    return [leaf.loader if isinstance(leaf, ResumableLoader) else leaf for leaf in _places_of(loader)]
+
+
+def _places_of(loader: Any) -> list[Any]:
+    if not isinstance(loader, CombinedLoader):
+        return [loader]
+    return [leaf for part in loader.flattened for leaf in _places_of(part)]
 
 
 def _name_of(loader: Any) -> str:
     return type(loader.loader if isinstance(loader, ResumableLoader) else loader).__name__
 
 
-def _length(loader: Iterable[Any]) -> int | float:
+def length_of(loader: Iterable[Any]) -> int | float:
+    """The number of batches that a loader promises, or infinity if it does not tell."""
     try:
         return len(loader)  # type: ignore[arg-type]
     except (TypeError, NotImplementedError):
         return UNKNOWN
 
 
+def is_open_ended(loader: Iterable[Any]) -> bool:
+    """Whether only reading a loader to its end tells how many batches it has: its length is unknown, or an estimate."""
+    return length_of(loader) == UNKNOWN or any(
+        leaf.is_open_ended if isinstance(leaf, ResumableLoader) else is_stream(leaf) for leaf in _places_of(loader)
+    )
+
+
 def set_epoch(loader: Any, epoch: int) -> None:
-    """Tell samplers that shuffle by epoch which one begins."""
+    """Tell samplers that shuffle by epoch which one begins, also those within other samplers."""
     for leaf in leaves_of(loader):
-        for sampler in (getattr(leaf, "sampler", None), getattr(leaf, "batch_sampler", None)):
+        for sampler in samplers_of(leaf):
             if callable(getattr(sampler, "set_epoch", None)):
-                sampler.set_epoch(epoch)  # type: ignore[union-attr]
+                sampler.set_epoch(epoch)
 
 
 def batch_mover(run: Run) -> Callable[[Any, int], Any] | None:

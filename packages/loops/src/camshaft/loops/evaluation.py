@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import attrs
 import torch
 
 from camshaft.hooks_core.messages import must_be
-from camshaft.loops.batches import batch_mover, count_batches, evaluation_loaders, numbered
+from camshaft.loops.batches import batch_mover, evaluation_loaders, numbered, set_epoch
 from camshaft.loops.counters import Counters
+from camshaft.loops.loader_order import in_order
 from camshaft.loops.modes import ModuleModes
+from camshaft.loops.rounds import agree_on_rounds, in_rounds
 from camshaft.loops.run import Run
+from camshaft.loops.shared_loader import count_share, prepare_orders, share_out
 
 
 @attrs.frozen
@@ -33,12 +36,17 @@ class StageHooks:
 class EvaluationLoop:
     """Runs every batch of one or several loaders, one loader after the other, without gradients.
 
+    With several processes each runs its share of the batches, so that every sample counts once; hooks of batches are
+    called for a process's own batches, those of the epoch in all of them.
+
     Args:
-        limit_batches: How much of each loader to take: an int is a number of batches, a float a share.
+        limit_batches: How much of each loader to take: an int is a number of batches of each process, a float a share
+            of all batches.
         inference_mode: Whether to run under `torch.inference_mode`, else under `torch.no_grad`, as always inside fit.
+        use_distributed_sampler: Whether several processes share the data out; see `share_out`.
 
     Attributes:
-        loaders: The loaders of the current or last run.
+        loaders: The loaders of the current or last run; with several processes, this process's shares of them.
         num_batches: How many batches of each it takes.
         progress: The batches of the current or last run, those of all loaders together.
 
@@ -51,10 +59,13 @@ class EvaluationLoop:
     required: tuple[str, ...] = ()
     defers_saves = False
 
-    def __init__(self, *, limit_batches: int | float = 1.0, inference_mode: bool = True) -> None:
+    def __init__(
+        self, *, limit_batches: int | float = 1.0, inference_mode: bool = True, use_distributed_sampler: bool = True
+    ) -> None:
         check_limit(self.limit_argument, limit_batches)
         self.limit_batches = limit_batches
         self.inference_mode = inference_mode
+        self.use_distributed_sampler = use_distributed_sampler
         self.loaders: list[Iterable[Any]] = []
         self.num_batches: list[int | float] = []
         self.progress = Counters()
@@ -70,11 +81,31 @@ class EvaluationLoop:
         """What the loop returns, given the logged values per loader."""
         return metrics
 
-    def load(self, run: Run) -> bool:
-        """Get the loaders. Returns whether there are any batches to run."""
-        self.loaders = evaluation_loaders(run, self.stage)
-        self.num_batches = [count_batches(loader, self.limit_batches, self.limit_argument) for loader in self.loaders]
-        return any(self.num_batches)
+    def load(self, run: Run, overfit: tuple[int | float, str] | None = None) -> bool:
+        """Get the loaders. Collective with several processes.
+
+        Args:
+            run: The run.
+            overfit: A further limit, and the argument that it was given by: so much is taken at most, in the order of
+                the dataset.
+
+        Returns:
+            Whether any process has batches to run.
+        """
+        strategy, limits = run.strategy, [(self.limit_batches, self.limit_argument)]
+        given = evaluation_loaders(run, self.stage)
+        if overfit is not None:
+            given = [in_order(loader, self.stage) for loader in given]
+            limits.append(overfit)
+        self.loaders = given
+        if self.use_distributed_sampler:
+            self.loaders = [share_out(loader, strategy, stage=self.stage) for loader in given]
+        self.num_batches = [
+            min(count_share(loader, shared, *limit, strategy) for limit in limits)
+            for loader, shared in zip(given, self.loaders, strict=True)
+        ]
+        has_batches = any(self.num_batches)
+        return has_batches if strategy.num_data_ranks == 1 else any(strategy.all_gather(has_batches))
 
     def run(self, run: Run) -> Any:
         """Run the stage as a verb of its own. Collective.
@@ -130,13 +161,21 @@ class EvaluationLoop:
     ) -> list[dict[str, float]]:
         """Run every loader once. Returns what was logged, per loader."""
         metrics = run.metrics
+        rounds: list[int | float] | None = None
+        if run.strategy.num_data_ranks > 1:
+            rounds = agree_on_rounds(self.loaders, num_batches, run.strategy, self.stage)
         self.progress.reset()
         if metrics is not None:
             metrics.start_epoch(self.stage, len(self.loaders), is_trial=is_trial)
         hooks.start()
         hooks.epoch_start()
         for dataloader_idx, loader in enumerate(self.loaders):
-            self._run_loader(run, hooks, loader, num_batches[dataloader_idx], dataloader_idx)
+            set_epoch(loader, run.epoch)
+            batches = numbered(loader, num_batches[dataloader_idx])
+            if rounds is not None:
+                prepare_orders(loader, run.strategy)
+                batches = in_rounds(batches, rounds[dataloader_idx], run.strategy)
+            self._run_batches(run, hooks, batches, dataloader_idx)
         run.batch_idx = None
         if metrics is not None:
             metrics.moment = "epoch"
@@ -149,14 +188,14 @@ class EvaluationLoop:
         hooks.end()
         return logged
 
-    def _run_loader(
-        self, run: Run, hooks: StageHooks, loader: Iterable[Any], limit: int | float, dataloader_idx: int
+    def _run_batches(
+        self, run: Run, hooks: StageHooks, batches: Iterator[tuple[int, Any, bool]], dataloader_idx: int
     ) -> None:
         metrics, move, progress = run.metrics, batch_mover(run), self.progress
         if metrics is not None:
             metrics.moment = "batch"
             metrics.dataloader_idx = dataloader_idx
-        for batch_idx, batch, _ in numbered(loader, limit):
+        for batch_idx, batch, _ in batches:
             run.batch_idx = batch_idx
             progress.ready += 1
             if move is not None:

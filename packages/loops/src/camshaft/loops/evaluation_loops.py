@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from itertools import zip_longest
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from camshaft.hooks_core.messages import must_be
+from camshaft.hooks_core.protocols import Strategy
 from camshaft.hooks_core.transfer import move_to_device
 from camshaft.loops.evaluation import EvaluationLoop, StageHooks
 from camshaft.loops.run import Run
+
+_MISSING = object()
 
 
 class ValidationLoop(EvaluationLoop):
@@ -68,18 +72,41 @@ class PredictLoop(EvaluationLoop):
 
     A module without `predict_step` is called with the batch, as a step: through the strategy's `wrap_step`.
 
+    With several processes each returns the predictions of its own batches, or those of all if they are gathered.
+
     Args:
         limit_batches: As in `EvaluationLoop`.
         inference_mode: As in `EvaluationLoop`.
+        use_distributed_sampler: As in `EvaluationLoop`.
+        gather: Whether every process returns the predictions of all processes, in the order in which one process makes
+            them: that of the dataset, if the loader does not shuffle. They all have to fit into the memory of each.
+            Of loaders that were not shared out, that is the first batches of all processes, then the second ones.
+
+    Attributes:
+        gather: The same; it counts when the predictions are returned.
+        return_predictions: Whether there is a result at all; false keeps no predictions.
     """
 
     stage = "predict"
     limit_argument = "limit_predict_batches"
 
-    def __init__(self, *, limit_batches: int | float = 1.0, inference_mode: bool = True) -> None:
-        super().__init__(limit_batches=limit_batches, inference_mode=inference_mode)
+    def __init__(
+        self,
+        *,
+        limit_batches: int | float = 1.0,
+        inference_mode: bool = True,
+        use_distributed_sampler: bool = True,
+        gather: bool = False,
+    ) -> None:
+        super().__init__(
+            limit_batches=limit_batches,
+            inference_mode=inference_mode,
+            use_distributed_sampler=use_distributed_sampler,
+        )
+        self.gather = gather
         self.return_predictions = True
         self._predictions: list[list[Any]] = []
+        self._strategy: Strategy | None = None
 
     def stage_hooks(self, run: Run) -> StageHooks:
         """The prediction hooks."""
@@ -106,7 +133,7 @@ class PredictLoop(EvaluationLoop):
 
     def run(self, run: Run) -> Any:
         """Predict. Collective. Returns the predictions, or None if `return_predictions` is false."""
-        self._predictions = []
+        self._predictions, self._strategy = [], run.strategy
         return super().run(run)
 
     def collect(self, outputs: Any, dataloader_idx: int) -> None:
@@ -123,7 +150,18 @@ class PredictLoop(EvaluationLoop):
         if not self.return_predictions:
             return None
         predictions += [[] for _ in self.loaders[len(predictions) :]]
+        strategy, self._strategy = self._strategy, None
+        if self.gather and strategy is not None and strategy.num_data_ranks > 1:
+            predictions = _of_all_ranks(predictions, strategy)
         return predictions[0] if len(predictions) == 1 else predictions
+
+
+def _of_all_ranks(predictions: list[list[Any]], strategy: Strategy) -> list[list[Any]]:
+    """The predictions of all processes: one batch of each in turn, as the batches were shared out. Collective."""
+    by_rank = dict(strategy.all_gather((strategy.data_rank, predictions)))
+    of_ranks = [by_rank[rank] for rank in sorted(by_rank)]
+    in_turn = [zip_longest(*of_loader, fillvalue=_MISSING) for of_loader in zip(*of_ranks, strict=True)]
+    return [[one for turn in turns for one in turn if one is not _MISSING] for turns in in_turn]
 
 
 def _is_plain_cpu(outputs: Any) -> bool:

@@ -8,7 +8,7 @@ import torch
 
 from camshaft.hooks_core.messages import must_be
 from camshaft.hooks_core.user_warnings import warn_user
-from camshaft.loops.batches import as_one_loader, count_batches, leaves_of, training_loader
+from camshaft.loops.batches import as_one_loader, leaves_of, training_loader
 from camshaft.loops.evaluation_loops import ValidationLoop
 from camshaft.loops.fit_limits import FitLimits
 from camshaft.loops.loader_order import in_order
@@ -16,6 +16,7 @@ from camshaft.loops.progress import FitProgress
 from camshaft.loops.random_state import generators_of, random_state, restore_random_state
 from camshaft.loops.resumable_loader import StatelessLoaders
 from camshaft.loops.run import Run
+from camshaft.loops.shared_loader import share_out
 from camshaft.loops.training_batches import TrainingBatches
 
 
@@ -28,11 +29,13 @@ class FitData:
         validation: The loop that gets the validation loaders.
         progress: Knows the epoch.
         stateless: What to do with training loaders that cannot tell where they were; see `ResumableLoader`.
+        use_distributed_sampler: Whether several processes share the training data out; see `share_out`.
 
     Attributes:
-        loader: The training loader, as it was given; a `CombinedLoader` if several were; None before it was asked for.
+        loader: The training loader, as it was given, or this process's share of it; a `CombinedLoader` if several were;
+            None before it was asked for.
         batches: The batches of the training epochs.
-        num_batches: Batches of a training epoch; infinite if unknown.
+        num_batches: Batches of a training epoch, the same in all processes; infinite if unknown.
         validates: Whether there is anything to validate.
         validation_interval: After how many batches validation is due; infinity stands for the end of the epoch.
         generators: The loaders' own generators, from which they draw their order.
@@ -46,6 +49,7 @@ class FitData:
         validation: ValidationLoop,
         progress: FitProgress,
         stateless: StatelessLoaders = "refuse",
+        use_distributed_sampler: bool = True,
     ) -> None:
         self.loader: Any = None
         self.batches = TrainingBatches((), 0)
@@ -59,18 +63,20 @@ class FitData:
         self._validation = validation
         self._progress = progress
         self._stateless = stateless
+        self._shares = use_distributed_sampler
         self._given: Any = None
 
     def load(self) -> None:
         """Ask for the loaders. A training loader that is the same as before keeps its workers and its state.
 
-        Hooks: train_dataloader, val_dataloader.
+        Collective with several processes. Hooks: train_dataloader, val_dataloader.
 
         Raises:
-            ValueError: If there is no training loader, or validation is asked for at an impossible interval.
-            TypeError: If something is no loader.
+            ValueError: If there is no training loader, validation is asked for at an impossible interval, or several
+                processes cannot share a loader out.
+            TypeError: If something is no loader, or a sampler that is to be shared out does not tell its length.
         """
-        limits = self._limits
+        limits, strategy = self._limits, self._run.strategy
         self.origin = {"progress": {**self._progress.state_dict(), "elapsed_seconds": 0.0}, "random": random_state()}
         given = training_loader(self._run)
         if given is None:
@@ -78,10 +84,12 @@ class FitData:
             raise ValueError(must_be("train loader", rule, None, "fit", "Pass a loader."))
         if given is not self._given:
             loader = as_one_loader(given)
-            self.loader = in_order(loader, "train") if limits.overfit_batches else loader
-            self.batches = TrainingBatches(self.loader, 0, self._stateless)
+            loader = in_order(loader, "train") if limits.overfit_batches else loader
+            self.loader = share_out(loader, strategy, stage="train") if self._shares else loader
+            self.batches = TrainingBatches(self.loader, 0, self._stateless, strategy)
             self._given = given
-        self.num_batches = self.batches.num_batches = count_batches(self.loader, *limits.train_limit)
+        self.batches.count(*limits.train_limit)
+        self.num_batches = self.batches.num_batches
         if self.num_batches == 0 and limits.train_limit[0] != 0:
             warn_user("The training loader is empty: nothing will be trained.")
         self.validates = self._load_validation()
@@ -89,7 +97,7 @@ class FitData:
         self.validation_interval = (
             limits.batches_between_validations(self.num_batches) if has_validation else float("inf")
         )
-        leaves = [*leaves_of(self.loader), *self._validation.loaders]
+        leaves = [leaf for loader in (self.loader, *self._validation.loaders) for leaf in leaves_of(loader)]
         self.generators = list(dict.fromkeys(generator for leaf in leaves for generator in generators_of(leaf)))
 
     def load_as(self, origin: dict[str, Any]) -> None:
@@ -130,15 +138,10 @@ class FitData:
             validation.loaders, validation.num_batches = [], []
             return False
         has_step = run.hooks.validation_step is not None
-        has_batches = validation.load(run) if has_step or run.loaders.get("validate") is not None else False
+        overfit = limits.train_limit if limits.overfit_batches and has_step else None
+        has_batches = validation.load(run, overfit) if has_step or run.loaders.get("validate") is not None else False
         if has_step and not validation.loaders:
             warn_user("There is a `validation_step` but no validation loader: validation is left out.")
         if validation.loaders and not has_step:
             warn_user("There is a validation loader but no `validation_step`: validation is left out.")
-        if limits.overfit_batches and has_step and has_batches:
-            validation.loaders = [in_order(loader, "validate") for loader in validation.loaders]
-            validation.num_batches = [
-                min(number, count_batches(loader, *limits.train_limit))
-                for loader, number in zip(validation.loaders, validation.num_batches, strict=True)
-            ]
         return has_step and has_batches

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from typing import Any, TypeVar
 
 from torch import Tensor
-from torch.utils.data import DataLoader, IterableDataset
+from torch.utils.data import BatchSampler, DataLoader, IterableDataset
 
 _Loader = TypeVar("_Loader", bound="DataLoader[Any]")
 
@@ -43,10 +43,28 @@ def is_stream(loader: object) -> bool:
 
 
 def samplers_of(loader: object) -> list[Any]:
-    """What a loader reads its dataset by, each once: its sampler, its batch sampler, and the sampler in that."""
-    batch_sampler = getattr(loader, "batch_sampler", None)
-    found = [getattr(loader, "sampler", None), batch_sampler, getattr(batch_sampler, "sampler", None)]
-    return list({id(sampler): sampler for sampler in found if sampler is not None}.values())
+    """What a loader reads its dataset by, each once: its sampler, its batch sampler, and the samplers in these."""
+    found: dict[int, Any] = {}
+
+    def follow(owner: object) -> None:
+        for name in ("sampler", "batch_sampler"):
+            sampler = getattr(owner, name, None)
+            if sampler is not None and id(sampler) not in found:
+                found[id(sampler)] = sampler
+                follow(sampler)
+
+    follow(loader)
+    return list(found.values())
+
+
+def order_of(loader: DataLoader[Any]) -> dict[str, Any] | None:
+    """By which sampler a loader reads, and how it makes batches of that; None if a batch sampler decides both."""
+    batches = loader.batch_sampler
+    if batches is None or loader.batch_size is not None:
+        return {"sampler": loader.sampler, "batch_size": loader.batch_size, "drop_last": loader.drop_last}
+    if type(batches) is BatchSampler:
+        return {"sampler": batches.sampler, "batch_size": batches.batch_size, "drop_last": batches.drop_last}
+    return None
 
 
 def has_state(thing: object) -> bool:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 from torch.utils.data import (
-    BatchSampler,
     DataLoader,
     DistributedSampler,
     Sampler,
@@ -16,7 +15,7 @@ from torch.utils.data import (
 from camshaft.hooks_core.messages import must_be
 from camshaft.hooks_core.user_warnings import warn_user
 from camshaft.loops.combined_loader import CombinedLoader
-from camshaft.loops.loader_copy import copy_loader, is_plain, is_stream
+from camshaft.loops.loader_copy import copy_loader, is_plain, is_stream, order_of
 
 
 def in_order(loader: Any, stage: str) -> Any:
@@ -38,7 +37,7 @@ def in_order(loader: Any, stage: str) -> Any:
         return loader.with_loaders(lambda leaf: in_order(leaf, stage))
     if not isinstance(loader, DataLoader) or is_stream(loader):
         return loader
-    order = _order_of(loader)
+    order = order_of(loader)
     ordered = None if order is None else _ordered(order["sampler"], loader.dataset)
     if order is not None and ordered is order["sampler"]:
         return loader
@@ -53,16 +52,6 @@ def in_order(loader: Any, stage: str) -> Any:
     warn_user(f"`overfit_batches` takes the same batches in every epoch: the {stage} loader's {name} is left out.")
     # not the loader's own class, whose arguments nobody knows
     return copy_loader(loader, DataLoader, **order | {"sampler": ordered})
-
-
-def _order_of(loader: DataLoader[Any]) -> dict[str, Any] | None:
-    """By which sampler a loader reads, and how it makes batches of that; None if a batch sampler decides both."""
-    batches = loader.batch_sampler
-    if batches is None or loader.batch_size is not None:
-        return {"sampler": loader.sampler, "batch_size": loader.batch_size, "drop_last": loader.drop_last}
-    if type(batches) is BatchSampler:
-        return {"sampler": batches.sampler, "batch_size": batches.batch_size, "drop_last": batches.drop_last}
-    return None
 
 
 def _ordered(sampler: Any, dataset: Any) -> Any:

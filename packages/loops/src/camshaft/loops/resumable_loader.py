@@ -66,6 +66,11 @@ class ResumableLoader:
         self._is_under_way = False
         return self._iterate(resumed)
 
+    @property
+    def is_open_ended(self) -> bool:
+        """Whether it may give another number of batches than it promises."""
+        return is_stream(self.loader)
+
     def end_iteration(self) -> None:
         """Let an iteration that was left count as over: the next one begins anew."""
         if self._unread is not None and self._is_node_loader:

@@ -46,15 +46,15 @@ def _order_of(loader: DataLoader[Any]) -> dict[str, Any]:
     if is_stream(loader):
         return {"batch_size": loader.batch_size, "drop_last": loader.drop_last}
     sampler, batch_sampler = loader.sampler, loader.batch_sampler
-    generators = generators_of(loader)
+    generators, parts = generators_of(loader), [part for part in samplers_of(loader) if has_state(part)]
     if batch_sampler is None:
-        sampler = sampler if has_state(sampler) else ReplayedSampler(sampler, generators)
+        sampler = sampler if has_state(sampler) else ReplayedSampler(sampler, generators, parts)
         return {"batch_size": None, "sampler": sampler}
     if has_state(batch_sampler):
         return {"batch_sampler": batch_sampler}
     if has_state(sampler) and type(batch_sampler) is BatchSampler:
         return {"batch_size": loader.batch_size, "drop_last": loader.drop_last, "sampler": sampler}
-    return {"batch_sampler": ReplayedSampler(batch_sampler, generators)}
+    return {"batch_sampler": ReplayedSampler(batch_sampler, generators, parts)}
 
 
 class _WorkerDataset(Dataset[Any]):

@@ -6,8 +6,10 @@ from collections.abc import Iterator
 from typing import Any
 
 from camshaft.hooks_core.messages import must_be
-from camshaft.loops.batches import ReadAhead, numbered
+from camshaft.hooks_core.protocols import Strategy
+from camshaft.loops.batches import ReadAhead, count_batches, numbered
 from camshaft.loops.combined_loader import CombinedLoader
+from camshaft.loops.even_loader import EvenLoader, agree_on_lengths
 from camshaft.loops.resumable_loader import ResumableLoader, StatelessLoaders
 
 Numbered = tuple[int, Any, bool]
@@ -20,10 +22,19 @@ class TrainingBatches:
         loader: A loader, or a combination of several.
         num_batches: How many batches an epoch takes; infinite takes all there are.
         stateless: What to do with loaders that cannot tell where they were; see `ResumableLoader`.
+        strategy: Connects the processes, in all of which epochs end at the same batch; None stands for one process.
     """
 
-    def __init__(self, loader: Any, num_batches: int | float, stateless: StatelessLoaders = "refuse") -> None:
-        self._loader = _resumable(loader, stateless)
+    def __init__(
+        self,
+        loader: Any,
+        num_batches: int | float,
+        stateless: StatelessLoaders = "refuse",
+        strategy: Strategy | None = None,
+    ) -> None:
+        self._strategy = None if strategy is None or strategy.num_data_ranks == 1 else strategy
+        self._even: list[EvenLoader] = []
+        self._loader = self._resumable(loader, stateless)
         self.num_batches = num_batches
         self._ahead = ReadAhead()
         self._first = 0
@@ -34,6 +45,20 @@ class TrainingBatches:
         first, self._first = self._first, 0
         self._epoch = numbered(self._loader, self.num_batches, first, self._ahead)
         return self._epoch
+
+    def count(self, limit: int | float, argument: str) -> None:
+        """Take so much of the loader in each epoch, the same in all processes. Collective with several.
+
+        Args:
+            limit: An int is a number of batches of each process, a float a share of its batches.
+            argument: Name of the argument that the limit was given by, for errors.
+
+        Raises:
+            ValueError: As `count_batches`, or if the processes have loaders that do not fit together.
+        """
+        if self._strategy is not None:
+            agree_on_lengths(self._even, self._strategy)
+        self.num_batches = count_batches(self._loader, limit, argument)
 
     def end_epoch(self) -> None:
         """The epoch is over, be it that batches of it are left; the next iteration begins anew."""
@@ -68,8 +93,10 @@ class TrainingBatches:
         self._ahead.load_state_dict(state["read_ahead"])
         self._first = num_done
 
-
-def _resumable(loader: Any, stateless: StatelessLoaders) -> Any:
-    if isinstance(loader, CombinedLoader):
-        return loader.with_loaders(lambda leaf: _resumable(leaf, stateless))
-    return ResumableLoader(loader, stateless)
+    def _resumable(self, loader: Any, stateless: StatelessLoaders) -> Any:
+        if isinstance(loader, CombinedLoader):
+            return loader.with_loaders(lambda leaf: self._resumable(leaf, stateless))
+        if self._strategy is None:
+            return ResumableLoader(loader, stateless)
+        self._even.append(EvenLoader(loader, self._strategy, stateless))
+        return self._even[-1]

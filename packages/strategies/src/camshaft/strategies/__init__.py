@@ -1,7 +1,25 @@
 """Where and how a model computes: devices, precision, and checkpoints on disk."""
 
 from camshaft.strategies.checkpoint_file import CheckpointError, read_checkpoint, write_checkpoint
+from camshaft.strategies.data_parallel import DDPStrategy
 from camshaft.strategies.device import choose_device
+from camshaft.strategies.failure_report import CollectiveError
+from camshaft.strategies.parallel import ParallelStrategy
+from camshaft.strategies.process_environment import job_id, restart_count
+from camshaft.strategies.rank_zero import rank_zero_first, rank_zero_only
 from camshaft.strategies.single_device import SingleDeviceStrategy
 
-__all__ = ["CheckpointError", "SingleDeviceStrategy", "choose_device", "read_checkpoint", "write_checkpoint"]
+__all__ = [
+    "CheckpointError",
+    "CollectiveError",
+    "DDPStrategy",
+    "ParallelStrategy",
+    "SingleDeviceStrategy",
+    "choose_device",
+    "job_id",
+    "rank_zero_first",
+    "rank_zero_only",
+    "read_checkpoint",
+    "restart_count",
+    "write_checkpoint",
+]

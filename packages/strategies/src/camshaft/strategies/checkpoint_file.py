@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import os
 import pickle
-import tempfile
 import zipfile
 from collections.abc import Mapping
 from pathlib import Path
@@ -13,6 +12,7 @@ from typing import Any
 
 import torch
 
+from camshaft.strategies.durable_files import find_existing, new_file
 from camshaft.strategies.plain_values import to_plain
 
 _UNREADABLE = (RuntimeError, EOFError, ValueError, KeyError, OSError, zipfile.BadZipFile, pickle.UnpicklingError)
@@ -22,12 +22,15 @@ class CheckpointError(RuntimeError):
     """A checkpoint that cannot be read.
 
     Attributes:
-        path: The file.
+        path: The file or directory.
     """
 
     def __init__(self, message: str, path: str) -> None:
         self.path = path
         super().__init__(message)
+
+    def __reduce__(self) -> tuple[type[CheckpointError], tuple[str, str]]:
+        return type(self), (str(self), self.path)
 
 
 def write_checkpoint(checkpoint: Mapping[str, Any], path: str | os.PathLike[str]) -> None:
@@ -44,54 +47,73 @@ def write_checkpoint(checkpoint: Mapping[str, Any], path: str | os.PathLike[str]
         TypeError: If anything else is in it (see `to_plain`); nothing is written then.
         OSError: If the disk refuses; the target is untouched then, and no partial file stays.
     """
-    target = Path(path)
-    plain = to_plain(dict(checkpoint))
-    target.parent.mkdir(parents=True, exist_ok=True)
-    handle, partial = tempfile.mkstemp(prefix=f".{target.name}.", suffix=".partial", dir=target.parent)
-    try:
-        with os.fdopen(handle, "wb") as file:
-            torch.save(plain, file)
-            file.flush()
-            os.fsync(file.fileno())
-        os.chmod(partial, 0o666 & ~_umask())
-        os.replace(partial, target)
-    except BaseException:
-        Path(partial).unlink(missing_ok=True)
-        raise
-    _sync_directory(target.parent)
+    write_plain(to_plain(dict(checkpoint)), path)
 
 
-def read_checkpoint(path: str | os.PathLike[str], map_location: torch.device | str | None = "cpu") -> dict[str, Any]:
-    """Read a checkpoint; only tensors and plain values are accepted, and no name found in the file is imported.
+def write_plain(checkpoint: Any, path: str | os.PathLike[str]) -> None:
+    """Write what `to_plain` returned, as `write_checkpoint` does."""
+    with new_file(Path(path)) as partial, open(partial, "wb") as file:
+        torch.save(checkpoint, file)
+
+
+def read_checkpoint(
+    path: str | os.PathLike[str], map_location: torch.device | str | None = "cpu", *, mmap: bool = False
+) -> dict[str, Any]:
+    """Read a checkpoint; only tensors and plain values are accepted, and no name found in it is imported.
 
     Args:
-        path: The file.
-        map_location: Where tensors go; None puts them where they were saved from.
+        path: The file, or the directory of a sharded checkpoint, whose tensors are put together.
+        map_location: Where tensors go; None puts those of a file where they were saved from.
+        mmap: Whether the tensors of a file are views of it, which the operating system reads as they are used and
+            shares among the processes of a machine. The file must stay until they are no longer needed.
 
     Returns:
         The checkpoint.
 
     Raises:
-        FileNotFoundError: If there is no such file.
-        CheckpointError: If the file is truncated, damaged, or holds anything else.
+        FileNotFoundError: If there is neither.
+        CheckpointError: If it is truncated, damaged, lacks a part, or holds anything else.
     """
-    file = os.fspath(path)
-    if not os.path.isfile(file):
+    found = locate(path)
+    if found.is_dir():
+        from camshaft.strategies.sharded_reading import read_whole  # reads its plain part with this module
+
+        return read_whole(found, map_location)
+    return read_file(found, map_location, mmap=mmap)
+
+
+def locate(path: str | os.PathLike[str]) -> Path:
+    """Where a checkpoint is.
+
+    Raises:
+        FileNotFoundError: If there is none.
+    """
+    found = find_existing(path)
+    if found is None:
         raise FileNotFoundError(
-            f"`path` must be an existing checkpoint, but got {file!r} ({type(path).__name__}) in read_checkpoint. "
-            "Check the path."
+            f"`path` must be an existing checkpoint, but got {os.fspath(path)!r} ({type(path).__name__}) in "
+            "read_checkpoint. Check the path."
         )
+    return found
+
+
+def read_file(path: Path, map_location: torch.device | str | None = "cpu", *, mmap: bool = False) -> dict[str, Any]:
+    """Read a checkpoint that is one file; see `read_checkpoint`."""
+    file = str(path)
     try:
-        _check_archive(file)
-        checkpoint = torch.load(file, map_location=map_location, weights_only=True)
+        with path.open("rb") as stream:
+            is_archive = zipfile.is_zipfile(stream)
+            if is_archive:
+                check_archive(stream)
+        # Not an archive: an older format, or no checkpoint at all. torch decides.
+        checkpoint = torch.load(file, map_location=map_location, weights_only=True, mmap=mmap and is_archive)
     except _UNREADABLE as error:
-        if (
-            isinstance(error, OSError) and error.errno != errno.EINVAL
-        ):  # EINVAL: an offset beyond a truncated file's end
+        # EINVAL: an offset beyond a truncated file's end
+        if isinstance(error, OSError) and error.errno != errno.EINVAL:
             raise
         raise CheckpointError(
             f"`path` must be a whole checkpoint of tensors and plain values, but got {file!r} (str), which cannot be "
-            f"read ({_first_line(error)}), in read_checkpoint. Use an earlier checkpoint.",
+            f"read ({first_line(error)}), in read_checkpoint. Use an earlier checkpoint.",
             file,
         ) from error
     if not isinstance(checkpoint, dict):
@@ -103,32 +125,23 @@ def read_checkpoint(path: str | os.PathLike[str], map_location: torch.device | s
     return checkpoint
 
 
-def _check_archive(file: str) -> None:
-    """Raise `zipfile.BadZipFile` if an archive is truncated or a checksum in it is wrong."""
-    if not zipfile.is_zipfile(file):
-        return  # an older format, or no checkpoint at all: torch.load decides
-    with zipfile.ZipFile(file) as archive:
-        damaged = archive.testzip()
+def check_archive(stream: Any) -> None:
+    """Raise `zipfile.BadZipFile` if an archive is truncated or a checksum in it is wrong; torch itself looks at none.
+
+    Args:
+        stream: A binary file that can be sought.
+    """
+    try:
+        with zipfile.ZipFile(stream) as archive:
+            damaged = archive.testzip()
+    except (OSError, zipfile.BadZipFile):
+        raise
+    except Exception as error:  # zlib's and others, where a damaged entry tells of a format that was never written
+        raise zipfile.BadZipFile(first_line(error)) from error
     if damaged is not None:
         raise zipfile.BadZipFile(f"wrong checksum of {damaged}")
 
 
-def _first_line(error: BaseException) -> str:
+def first_line(error: BaseException) -> str:
+    """What an error says in a line, or its type where it says nothing."""
     return (str(error).splitlines() or [type(error).__name__])[0]
-
-
-def _sync_directory(directory: Path) -> None:
-    """Make a rename durable, where directories can be opened."""
-    if os.name == "nt":
-        return
-    descriptor = os.open(directory, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
-def _umask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask

@@ -2,14 +2,29 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
 from torch.nn.utils import clip_grad_norm_, clip_grad_value_
 from torch.optim import Optimizer
 
+from camshaft.hooks_core.messages import must_be
+
+if TYPE_CHECKING:
+    from torch.distributed.tensor import DTensor
+
 ALGORITHMS = ("norm", "value")
+_PLAIN = (Tensor, nn.Parameter)
 
 
 def clip_gradients(optimizer: Optimizer, clip_val: float, algorithm: str = "norm") -> None:
     """Clip the gradients of all parameters of an optimizer, in place.
+
+    Of sharded parameters (`torch.distributed.tensor.DTensor`), on whichever meshes they are, the whole gradients count.
+    Collective among the processes that share them, unless clipped by value.
 
     Args:
         optimizer: The optimizer.
@@ -19,13 +34,77 @@ def clip_gradients(optimizer: Optimizer, clip_val: float, algorithm: str = "norm
     Raises:
         ValueError: If the algorithm is neither.
     """
+    if algorithm not in ALGORITHMS:
+        action = "Pass one of the two."
+        raise ValueError(must_be("algorithm", "'norm' or 'value'", algorithm, "clip_gradients", action))
     parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
-    if algorithm == "norm":
+    if any(type(parameter) not in _PLAIN and hasattr(parameter, "device_mesh") for parameter in parameters):
+        _clip_sharded([parameter for parameter in parameters if parameter.grad is not None], clip_val, algorithm)
+    elif algorithm == "norm":
         clip_grad_norm_(parameters, clip_val)
-    elif algorithm == "value":
-        clip_grad_value_(parameters, clip_val)
     else:
-        raise ValueError(
-            f"`algorithm` must be 'norm' or 'value', but got {algorithm!r} ({type(algorithm).__name__}) in "
-            "clip_gradients. Pass one of the two."
-        )
+        clip_grad_value_(parameters, clip_val)
+
+
+@torch.no_grad()
+def _clip_sharded(parameters: Sequence[Tensor], clip_val: float, algorithm: str) -> None:
+    """Clip gradients of which this process holds parts: each part by itself, once the norm of all is known."""
+    parts: dict[_Spread, list[Tensor]] = {}
+    for parameter in parameters:
+        spread, part = _local_part(parameter)
+        parts.setdefault(spread, []).append(part)
+    if algorithm == "value":
+        for tensors in parts.values():
+            torch._foreach_clamp_min_(tensors, -clip_val)
+            torch._foreach_clamp_max_(tensors, clip_val)
+        return
+    squares = [_sum_of_squares(spread, tensors) for spread, tensors in parts.items()]
+    if not squares:
+        return
+    total_norm = torch.stack([square.to(squares[0].device) for square in squares]).sum().sqrt()
+    factor = (clip_val / (total_norm + 1e-6)).clamp(max=1.0)  # as torch.nn.utils.clip_grad_norm_ has it
+    for tensors in parts.values():
+        torch._foreach_mul_(tensors, factor.to(tensors[0].device))
+
+
+_Spread = tuple[torch.device, torch.dtype, str, tuple[dist.ProcessGroup, ...]]
+"""Where and in which format parts of gradients are, and between which processes the others are: one group for each
+dimension of a mesh along which they are cut, with the kind of device that these groups communicate on."""
+
+
+def _local_part(parameter: Any) -> tuple[_Spread, Tensor]:
+    """The part of a parameter's gradient that this process holds, and how the whole is spread."""
+    gradient = parameter.grad
+    if not hasattr(gradient, "device_mesh"):
+        return (gradient.device, gradient.dtype, gradient.device.type, ()), gradient
+    if any(placement.is_partial() for placement in gradient.placements):
+        gradient = parameter.grad = _summed(gradient)
+    mesh, part = gradient.device_mesh, gradient.to_local()
+    groups = tuple(
+        mesh.get_group(dim)
+        for dim, placement in enumerate(gradient.placements)
+        if not placement.is_replicate() and mesh.size(dim) > 1
+    )
+    return (part.device, part.dtype, mesh.device_type, groups), part
+
+
+def _summed(gradient: DTensor) -> DTensor:
+    """A gradient whose parts are not added up yet, added up."""
+    from torch.distributed.tensor import Replicate
+
+    placements = [Replicate() if item.is_partial() else item for item in gradient.placements]
+    return gradient.redistribute(placements=placements)
+
+
+def _sum_of_squares(spread: _Spread, parts: list[Tensor]) -> Tensor:
+    """The squared norm of whole gradients, from their parts."""
+    _, dtype, device_type, groups = spread
+    # a norm of half precision would overflow, or lose what small gradients add
+    norms = torch._foreach_norm(parts, 2, dtype=torch.float32 if dtype.itemsize < 4 else None)
+    square = torch.stack(norms).square().sum()
+    if groups:
+        # offloaded gradients are on the CPU, their processes talk through their GPUs
+        square = square.to(device_type)
+        for group in groups:
+            dist.all_reduce(square, group=group)
+    return square

@@ -1,55 +1,62 @@
-"""The number formats that a model computes in."""
+"""The number formats that a model computes in, by their names."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
-
 import torch
-from torch import Tensor, nn
-from torch.optim import Optimizer
 
 from camshaft.hooks_core.messages import must_be
+from camshaft.strategies.autocast import AutocastPrecision
+from camshaft.strategies.gradient_scaling import ScaledPrecision
+from camshaft.strategies.true_precision import Precision, TruePrecision
+
+__all__ = ["PRECISIONS", "AutocastPrecision", "Precision", "ScaledPrecision", "TruePrecision", "choose_precision"]
+
+PRECISIONS = ("32-true", "16-mixed", "bf16-mixed", "bf16-true", "16-true", "64-true")
+_ALIASES = {"32": "32-true", "16": "16-mixed", "bf16": "bf16-mixed", "64": "64-true"}
 
 
-class Precision:
-    """32-bit floating point, as modules are made."""
+def choose_precision(name: str | int | Precision, device_type: str) -> Precision:
+    """The precision that a name stands for.
 
-    name = "32-true"
-    param_dtype: torch.dtype = torch.float32
-    autocast_dtype: torch.dtype | None = None
-    has_skipped_step = False
+    - "32-true" (32): as modules are made.
+    - "bf16-mixed" ("bf16"): parameters as they are made, steps under autocast to bfloat16.
+    - "16-mixed" (16): the same with float16, and a gradient scaler; an update whose gradients overflow is skipped.
+    - "bf16-true", "16-true", "64-true" (64): parameters, inputs and computation in bfloat16, float16 or float64.
 
-    def convert_module(self, module: nn.Module) -> None:
-        """Bring a module's floating-point parameters and buffers into `param_dtype`, in place."""
+    Args:
+        name: One of these, or a `Precision`, which is taken as it is.
+        device_type: Kind of the device that computes, such as "cuda".
 
-    def wrap_step(self, step: Callable[..., Any]) -> Callable[..., Any]:
-        """A step that computes in this precision."""
-        return step
+    Returns:
+        The precision.
 
-    def backward(self, loss: Tensor) -> None:
-        """Differentiate a scalar loss."""
-        loss.backward()  # type: ignore[no-untyped-call]
-
-    def setup_optimizer(self, optimizer: Optimizer) -> None:
-        """Make an optimizer step in this precision."""
-
-    def unscale(self, optimizer: Optimizer) -> None:
-        """Give an optimizer's gradients their true size."""
-
-    def state_dict(self) -> dict[str, Any]:
-        """What was learned, as plain values."""
-        return {}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on with it."""
-
-    def release(self) -> None:
-        """Leave the optimizers as they were."""
+    Raises:
+        ValueError: If the name is unknown, or the kind of device has no such precision.
+    """
+    if isinstance(name, Precision):
+        return name
+    is_name = isinstance(name, (str, int)) and not isinstance(name, bool)
+    full_name = _ALIASES.get(str(name), str(name)) if is_name else ""
+    if full_name not in PRECISIONS:
+        rule = f"one of {', '.join(PRECISIONS)} or a Precision"
+        raise ValueError(must_be("precision", rule, name, "choose_precision", "Pass one of these."))
+    if full_name == "64-true" and device_type == "mps":
+        rule = "any but '64-true' on 'mps', which has no float64"
+        raise ValueError(must_be("precision", rule, name, "choose_precision", "Pass '32-true'."))
+    return _make(full_name, device_type)
 
 
-def choose_precision(name: Any, device_type: str) -> Precision:
-    """The precision that a name stands for."""
-    if name not in ("32-true", 32, "32"):
-        raise ValueError(must_be("precision", "'32-true'", name, "choose_precision", "Pass it."))
-    return Precision()
+def _make(full_name: str, device_type: str) -> Precision:
+    match full_name:
+        case "16-mixed":
+            return ScaledPrecision(device_type)
+        case "bf16-mixed":
+            return AutocastPrecision(device_type)
+        case "bf16-true":
+            return TruePrecision(torch.bfloat16)
+        case "16-true":
+            return TruePrecision(torch.float16)
+        case "64-true":
+            return TruePrecision(torch.float64)
+        case _:
+            return Precision()

@@ -7,6 +7,7 @@ from typing import ClassVar
 import torch
 
 from camshaft.strategies.device import choose_device
+from camshaft.strategies.precision import Precision
 from camshaft.strategies.torch_strategy import TorchStrategy
 
 
@@ -29,7 +30,7 @@ class SingleDeviceStrategy(TorchStrategy):
         self,
         device: torch.device | str = "auto",
         *,
-        precision: str | int = "32-true",
+        precision: str | int | Precision = "32-true",
         save_asynchronously: bool = False,
     ) -> None:
         if isinstance(device, str) and device in ("auto", "gpu"):

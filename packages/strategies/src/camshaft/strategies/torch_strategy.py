@@ -12,9 +12,10 @@ from torch.optim import Optimizer
 from camshaft.hooks_core import StrategyDefaults, StrategyHooks
 from camshaft.hooks_core.protocols import PendingSave
 from camshaft.hooks_core.transfer import move_to_device
-from camshaft.strategies.checkpoint_file import read_checkpoint, write_checkpoint
+from camshaft.strategies.checkpoint_writer import CheckpointWriter
 from camshaft.strategies.clipping import clip_gradients
-from camshaft.strategies.precision import choose_precision
+from camshaft.strategies.precision import Precision, choose_precision
+from camshaft.strategies.steps import Computing
 
 
 class TorchStrategy(StrategyDefaults, StrategyHooks):
@@ -24,6 +25,12 @@ class TorchStrategy(StrategyDefaults, StrategyHooks):
         device: Where this process computes.
         precision: The number format; see `choose_precision`.
         save_asynchronously: Whether checkpoints are written while training goes on.
+
+    Attributes:
+        precision: The `Precision` that the name stands for.
+
+    Raises:
+        ValueError: If the precision's name is unknown, or the kind of device has no such precision.
     """
 
     __hook_base__: ClassVar[bool] = True
@@ -33,16 +40,28 @@ class TorchStrategy(StrategyDefaults, StrategyHooks):
     world_size: int = 1
 
     def __init__(
-        self, device: torch.device, *, precision: str | int = "32-true", save_asynchronously: bool = False
+        self, device: torch.device, *, precision: str | int | Precision = "32-true", save_asynchronously: bool = False
     ) -> None:
         self.device = device
         self.precision = choose_precision(precision, device.type)
         self.save_asynchronously = save_asynchronously
+        self._checkpoints = CheckpointWriter(self, save_asynchronously)
+
+    @property
+    def has_skipped_step(self) -> bool:  # type: ignore[override]  # it is read only
+        """Whether the latest step of an optimizer left the weights as they were, after an overflow."""
+        return self.precision.has_skipped_step
 
     def setup_module(self, module: nn.Module) -> nn.Module:
-        """Move a module to the device, in place, in this strategy's precision."""
+        """Move a module to the device, in place, in this strategy's precision.
+
+        Returns:
+            The module; or, where something is to surround its forward, another whose forward calls it so.
+        """
         self.precision.convert_module(module)
-        return module.to(self.device)
+        module.to(self.device)
+        step = self.wrap_step(module)
+        return module if step is module else Computing(module, step)
 
     def setup_optimizers(self, optimizers: Sequence[Optimizer]) -> list[Optimizer]:
         """Make optimizers step in this strategy's precision. Returns them."""
@@ -58,9 +77,9 @@ class TorchStrategy(StrategyDefaults, StrategyHooks):
         """The step in this strategy's precision."""
         return self.precision.wrap_step(step)
 
-    def backward(self, loss: Tensor) -> None:
-        """Differentiate a scalar loss."""
-        self.precision.backward(loss)
+    def backward(self, loss: Tensor, differentiate: Callable[[Tensor], Any] | None = None) -> None:
+        """Differentiate a scalar loss, by `loss.backward()` or by `differentiate(loss)` if that is given."""
+        self.precision.backward(loss, differentiate)
 
     def unscale_gradients(self, optimizer: Optimizer) -> None:
         """Give an optimizer's gradients their true size."""
@@ -83,13 +102,12 @@ class TorchStrategy(StrategyDefaults, StrategyHooks):
         self.precision.load_state_dict(state)
 
     def save_checkpoint(self, checkpoint: Mapping[str, Any], path: str) -> PendingSave | None:
-        """Write a checkpoint durably; see `write_checkpoint`."""
-        write_checkpoint(checkpoint, path)
-        return None
+        """Write a checkpoint; see `CheckpointWriter.save`. Collective."""
+        return self._checkpoints.save(checkpoint, path)
 
     def load_checkpoint(self, path: str) -> dict[str, Any]:
-        """Read a checkpoint with its tensors on the CPU; see `read_checkpoint`."""
-        return read_checkpoint(path)
+        """Read a checkpoint with whole tensors on the CPU; see `CheckpointWriter.load`. Collective."""
+        return self._checkpoints.load(path, sharded=False)
 
     def teardown(self) -> None:
         """Leave the optimizers as they were; the module stays where it is, ready for the next verb."""

@@ -5,55 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import torch
-
 from camshaft.callbacks import EarlyStopping, ModelCheckpoint, RichProgressBar
 from camshaft.hooks_core import CATALOGUE, Callback
 from camshaft.hooks_core.faults import candidates
 from camshaft.hooks_core.messages import must_be
 from camshaft.loops.callback_state import check_state_keys
-from camshaft.strategies import SingleDeviceStrategy, choose_device
 
 _WHERE = "Trainer"
-_STRATEGY_ATTRIBUTES = ("device", "global_rank", "local_rank", "world_size")
-_STRATEGY_METHODS = (
-    "setup_module",
-    "setup_optimizers",
-    "batch_to_device",
-    "backward",
-    "optimizer_step",
-    "clip_gradients",
-    "save_checkpoint",
-    "load_checkpoint",
-    "teardown",
-)
-
-
-def choose_strategy(strategy: Any, accelerator: Any, devices: Any, precision: Any) -> Any:
-    """The strategy: an instance as it is, else one device of the accelerator.
-
-    Raises:
-        TypeError: If a strategy object lacks something that a strategy must have.
-        ValueError: If more than one device, another precision than 32 bits, or a strategy by name is asked for, none
-            of which is there yet; or if a strategy object has another device than the one asked for.
-    """
-    if precision not in (32, "32", "32-true"):
-        action = "Other precisions are not supported yet."
-        raise ValueError(must_be("precision", "'32-true'", precision, _WHERE, action))
-    if not isinstance(strategy, str):
-        _check_strategy(strategy)
-        _check_device(strategy.device, accelerator, devices)
-        return strategy
-    if strategy not in ("auto", "single_device"):
-        rule = "'auto', 'single_device' or a strategy object"
-        raise ValueError(must_be("strategy", rule, strategy, _WHERE, "Other strategies are not supported yet."))
-    device_idx = 0
-    if isinstance(devices, (list, tuple)) and len(devices) == 1 and type(devices[0]) is int:
-        device_idx = devices[0]
-    elif devices not in ("auto", 1, "1"):
-        rule = "'auto', 1 or a list with one index"
-        raise ValueError(must_be("devices", rule, devices, _WHERE, "Several devices are not supported yet."))
-    return SingleDeviceStrategy(choose_device(accelerator, device_idx))
 
 
 def choose_callbacks(
@@ -134,27 +92,3 @@ def _check_callback(callback: Any) -> None:
     if not any(name in CATALOGUE or name.startswith("on_") for name in candidates(callback)):
         rule = "a callback (an object with at least one hook) or a list of callbacks"
         raise TypeError(must_be("callbacks", rule, callback, _WHERE, "Pass one of these."))
-
-
-def _check_device(device: torch.device, accelerator: Any, devices: Any) -> None:
-    """Raise `ValueError` unless a strategy object's device is the one that was asked for beside it."""
-    action = "Choose the device when you make the strategy."
-    kinds = {"auto": (device.type,), "gpu": ("cuda", "mps")}.get(str(accelerator), (accelerator,))
-    if device.type not in kinds:
-        rule = f"'auto' or that of the strategy object ({device.type})"
-        raise ValueError(must_be("accelerator", rule, accelerator, _WHERE, action))
-    if devices not in ("auto", 1, "1", [device.index or 0]):
-        rule = f"'auto', 1 or that of the strategy object ([{device.index or 0}])"
-        raise ValueError(must_be("devices", rule, devices, _WHERE, action))
-
-
-def _check_strategy(strategy: Any) -> None:
-    if isinstance(strategy, type):
-        action = f"Pass an instance: `{strategy.__name__}(...)`."
-        raise TypeError(must_be("strategy", "a strategy object", strategy, _WHERE, action))
-    missing = [name for name in _STRATEGY_ATTRIBUTES if not hasattr(strategy, name)]
-    missing += [name for name in _STRATEGY_METHODS if not callable(getattr(strategy, name, None))]
-    if missing:
-        rule = f"a strategy, or the name of one (missing: {', '.join(missing)})"
-        action = "See `camshaft.hooks_core.protocols.Strategy`."
-        raise TypeError(must_be("strategy", rule, strategy, _WHERE, action))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Protocol
 
-from camshaft.hooks_core.protocols import Logger
+from camshaft.hooks_core.protocols import Logger, Strategy
 from camshaft.trainer.metric_values import Value, to_floats
 from camshaft.trainer.stage_log import StepRow
 
@@ -29,20 +29,27 @@ class LoggerRows:
     """Writes rows to loggers, each with the step that it belongs to.
 
     Args:
-        loggers: Where rows are written; empty on every process but the one that writes.
+        loggers: Where rows are written.
         progress: Where training is.
+        strategy: Knows whether this process is the one that writes; None if there is only this one.
     """
 
-    def __init__(self, loggers: Sequence[Logger], progress: Progress) -> None:
+    def __init__(self, loggers: Sequence[Logger], progress: Progress, strategy: Strategy | None = None) -> None:
         self.loggers = loggers
         self._progress = progress
+        self._strategy = strategy
+
+    @property
+    def writes(self) -> bool:
+        """Whether this process writes; others do not even look at the values, which might wait for a device."""
+        return self._strategy is None or self._strategy.global_rank == 0
 
     def write(self, values: Mapping[str, Value], *, in_training: bool) -> None:
         """Write values of training or of an epoch, in one transfer: with the epoch, for the latest update's index.
 
         A value that the module logs as "step" takes the place of that index.
         """
-        if not values:
+        if not values or not self.writes:
             return
         metrics = dict(zip(values, to_floats(list(values.values())), strict=True))
         if "step" in metrics:
@@ -56,6 +63,8 @@ class LoggerRows:
 
     def write_steps(self, rows: Sequence[StepRow]) -> None:
         """Write what evaluation batches logged for themselves, in one transfer; the step counts these batches."""
+        if not self.writes:
+            return
         numbers = iter(to_floats([value for row in rows for value in row.values.values()]))
         for row in rows:
             metrics = {name: next(numbers) for name in row.values}

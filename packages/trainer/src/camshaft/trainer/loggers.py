@@ -9,10 +9,14 @@ import torch
 from torch import Tensor
 
 from camshaft.callbacks import CSVLogger
+from camshaft.callbacks.agreement import from_rank_zero
 from camshaft.hooks_core.messages import must_be
 from camshaft.hooks_core.notes import describe
+from camshaft.hooks_core.protocols import Strategy
+from camshaft.trainer.silent_logger import SilentLogger
 
 _METHODS = ("log_metrics", "log_hyperparams", "save", "finalize")
+_FACTS = ("name", "version", "save_dir", "log_dir")
 
 
 def choose_loggers(logger: Any, default_root_dir: str) -> list[Any]:
@@ -29,6 +33,34 @@ def choose_loggers(logger: Any, default_root_dir: str) -> list[Any]:
     for each in loggers:
         _check_logger(each)
     return loggers
+
+
+def share_log_dir(strategy: Strategy, loggers: Sequence[Any], default_root_dir: str) -> str | None:
+    """Where the first process's first logger writes; what stands in for its loggers elsewhere learns where they do.
+
+    Collective.
+
+    Args:
+        strategy: Connects the processes.
+        loggers: Those of this process.
+        default_root_dir: Where files go without a logger that has a directory.
+
+    Returns:
+        The directory, the same on all processes; None if there is only one, which can look for itself.
+    """
+    if strategy.world_size == 1:
+        return None
+
+    def look() -> tuple[str, list[dict[str, Any]]]:
+        facts = [{name: getattr(logger, name, None) for name in _FACTS} for logger in loggers]
+        directory = facts[0]["log_dir"] if facts else None
+        return directory or default_root_dir, facts
+
+    log_dir, facts_of_loggers = from_rank_zero(strategy, look)
+    for logger, facts in zip(loggers, facts_of_loggers, strict=True):
+        if isinstance(logger, SilentLogger) and strategy.global_rank != 0:
+            vars(logger).update(facts)
+    return log_dir
 
 
 def log_hyperparameters(loggers: Sequence[Any], module: object, data: object | None) -> None:

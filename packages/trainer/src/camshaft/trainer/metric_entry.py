@@ -2,78 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import attrs
 from torch import Tensor
 
 from camshaft.hooks_core.messages import must_be
-from camshaft.hooks_core.protocols import Moment
+from camshaft.hooks_core.protocols import Moment, Strategy
 from camshaft.trainer.kept_tensors import KeptTensors
+from camshaft.trainer.log_options import LogOptions
 from camshaft.trainer.metric_values import Value, is_metric
-from camshaft.trainer.reduce_functions import UNKNOWN_FUNCTION, is_own, load_function, save_function
+from camshaft.trainer.reduce_functions import UNKNOWN_FUNCTION, is_own, load_function
 from camshaft.trainer.reductions import Reduction, reduction_for
 from camshaft.trainer.saved_tensors import load_value, save_value
-
-ReduceFx = str | Callable[[Tensor], Any]
-
-_WHERE_TO_LOG = "called in a hook or step of training, validation or test, from its epoch's start to its epoch's end"
-
-
-@attrs.frozen
-class LogOptions:
-    """What a call of `log` asked for, with its defaults filled in."""
-
-    prog_bar: bool
-    logger: bool
-    on_step: bool
-    on_epoch: bool
-    reduce_fx: ReduceFx
-    sync_dist: bool
-    add_dataloader_idx: bool
-
-    def state_dict(self) -> dict[str, Any]:
-        """As plain values; None stands for a function of one's own."""
-        flags = {name: bool(value) for name, value in attrs.asdict(self).items() if name != "reduce_fx"}
-        return flags | {"reduce_fx": save_function(self.reduce_fx)}
-
-
-def resolve_options(
-    name: str,
-    stage: str,
-    moment: Moment | None,
-    *,
-    prog_bar: bool,
-    logger: bool,
-    on_step: bool | None,
-    on_epoch: bool | None,
-    reduce_fx: ReduceFx,
-    sync_dist: bool,
-    add_dataloader_idx: bool,
-) -> LogOptions:
-    """Fill in the defaults of `log`: to the step in a training batch, to the epoch everywhere else.
-
-    Raises:
-        RuntimeError: If `moment` is None, where nothing can be logged.
-        TypeError: If the name is not a string.
-        ValueError: If it asks for neither step nor epoch, or for a step where there is none.
-    """
-    where = f"log({name!r})"
-    if moment is None:
-        raise RuntimeError(must_be("log", _WHERE_TO_LOG, name, "TrainingModule", "Move the call to such a hook."))
-    if not isinstance(name, str):
-        raise TypeError(must_be("name", "a string", name, "log", "Pass the name of the value first."))
-    if moment == "epoch" and on_step:
-        action = "Leave `on_step` out, or log in a hook of a batch."
-        raise ValueError(must_be("on_step", "False outside of a batch", on_step, where, action))
-    of_step = moment == "batch" and stage == "train"
-    on_step = of_step if on_step is None else bool(on_step)
-    on_epoch = not of_step if on_epoch is None else bool(on_epoch)
-    if not (on_step or on_epoch):
-        action = "Set one of them to True."
-        raise ValueError(must_be("on_step or on_epoch", "True", (on_step, on_epoch), where, action))
-    return LogOptions(prog_bar, logger, on_step, on_epoch, reduce_fx, sync_dist, add_dataloader_idx)
+from camshaft.trainer.torchmetrics_sync import compute_alone, compute_together, num_updates
 
 
 class Entry:
@@ -212,13 +154,20 @@ class MetricEntry(Entry):
     Args:
         metric: The metric; None in a resumed epoch until it is logged again.
 
+    Attributes:
+        metric: The same.
+        is_shared: Whether other processes log it, too, so that values that are read before the epoch's end are of this
+            process's batches.
+
     Raises:
         ValueError: If the options ask for a reduction, since the metric itself is one.
     """
 
     def __init__(self, name: str, options: LogOptions, dataloader_idx: int | None, metric: Any) -> None:
         super().__init__(name, options, dataloader_idx)
-        self._metric = metric
+        self.metric = metric
+        self.is_shared = False
+        self._together: tuple[Value | None, tuple[int, ...]] | None = None
         if options.reduce_fx != "mean":
             rule = "left out for a metric, which reduces its values itself"
             raise ValueError(must_be("reduce_fx", rule, options.reduce_fx, f"log({name!r})", "Leave it out."))
@@ -233,14 +182,14 @@ class MetricEntry(Entry):
         Raises:
             ValueError: If it is another metric than at first, or has no value for the batch.
         """
-        if value is not self._metric:
-            if self._metric is not None or not is_metric(value):
+        if value is not self.metric:
+            if self.metric is not None or not is_metric(value):
                 rule = "the same metric in every call of an epoch"
                 raise ValueError(must_be("value", rule, value, f"log({self.name!r})", "Log it under another name."))
-            self._metric = value
+            self.metric = value
         if not self.options.on_step:
             return None
-        of_batch = getattr(self._metric, "_forward_cache", None)
+        of_batch = getattr(self.metric, "_forward_cache", None)
         if of_batch is None:
             action = "Call `metric(...)` instead of `metric.update(...)`, or log with on_step=False, on_epoch=True."
             rule = "a metric that was called with the batch"
@@ -248,10 +197,27 @@ class MetricEntry(Entry):
         return super().keep(of_batch)
 
     def epoch_value(self) -> Value | None:
-        """What the metric computes of all its batches."""
-        if not self.options.on_epoch or self._metric is None:
+        """What the metric computes of all batches of this process."""
+        if not self.options.on_epoch or self.metric is None:
             return None
-        value = self._metric.compute()
+        return self._checked(compute_alone(self.metric) if self.is_shared else self.metric.compute())
+
+    def compute_together(self, strategy: Strategy) -> None:
+        """Let the metric compute of the batches of all processes. Collective."""
+        value = self._checked(compute_together(self.metric, strategy))
+        self._together = value, num_updates(self.metric)
+
+    @property
+    def value_together(self) -> Value | None:
+        """What `compute_together` found last."""
+        return None if self._together is None else self._together[0]
+
+    @property
+    def is_current(self) -> bool:
+        """Whether this process's part in `value_together` is what the metric holds now."""
+        return self._together is not None and self._together[1] == num_updates(self.metric)
+
+    def _checked(self, value: Any) -> Value:
         if isinstance(value, Tensor) and value.numel() == 1:
             return value.detach().reshape(())
         if isinstance(value, (int, float)):
@@ -263,12 +229,12 @@ class MetricEntry(Entry):
     @property
     def is_reducible(self) -> bool:
         """See `Entry`."""
-        return self._metric is not None
+        return self.metric is not None
 
     def reset(self) -> None:
         """Reset the metric for the next epoch."""
-        if self._metric is not None:
-            self._metric.reset()
+        if self.metric is not None:
+            self.metric.reset()
 
 
 def load_entry(state: dict[str, Any]) -> Entry:

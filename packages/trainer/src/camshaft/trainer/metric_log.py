@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import Any
 
-from torch import Tensor
+from torch import Tensor, nn
 
 from camshaft.hooks_core.messages import must_be
-from camshaft.hooks_core.protocols import Logger, Moment
+from camshaft.hooks_core.protocols import Logger, Moment, Strategy
+from camshaft.trainer.log_options import ReduceFx, resolve_options
 from camshaft.trainer.logger_rows import LoggerRows, Progress
-from camshaft.trainer.metric_entry import Entry, ReduceFx, resolve_options
+from camshaft.trainer.metric_entry import Entry
+from camshaft.trainer.metric_exchange import MetricExchange
 from camshaft.trainer.metric_values import SeenBatch, check_batch_size, to_floats
 from camshaft.trainer.published import Published
 from camshaft.trainer.stage_log import LiveValue, StageLog, for_callbacks, for_loggers
+from camshaft.trainer.step_sending import StepSending
 
 _NUM_STEP_ROWS = 64  # batches of an evaluation that are sent to loggers in one transfer
 
@@ -24,13 +26,17 @@ class MetricLog:
 
     A logged tensor stays on its device. Nothing here waits for a device, except what sends values to loggers and what
     reads `progress_bar_metrics`; both take one transfer. Memory does not grow with the number of steps, unless a
-    function of one's own reduces an epoch.
+    function of one's own reduces an epoch, or values of evaluation batches are reduced over processes.
+
+    With several processes, values of epochs are reduced over all of them when the epoch ends, unless `sync_dist` is
+    false; what is read before is this process's own. No other call waits for another process, except the sending of
+    training steps that are logged with `sync_dist` true.
 
     Args:
-        loggers: Where values are written; empty on every process but the one that writes.
+        loggers: Where values are written; on processes that do not write, as many as there, which are left alone.
         log_every_n_steps: Values of training steps are sent after every so many updates; 0 never sends them.
         progress: Where training is.
-        world_size: Number of processes.
+        strategy: By which processes tell each other what they logged; None for a single process.
 
     Attributes:
         moment: See `MetricSink`, like the two others.
@@ -42,7 +48,7 @@ class MetricLog:
     """
 
     def __init__(
-        self, *, loggers: Sequence[Logger], log_every_n_steps: int, progress: Progress, world_size: int = 1
+        self, *, loggers: Sequence[Logger], log_every_n_steps: int, progress: Progress, strategy: Strategy | None = None
     ) -> None:
         if log_every_n_steps < 0:
             action = "Pass 0 to send only the values of epochs."
@@ -50,16 +56,16 @@ class MetricLog:
         self.moment: Moment | None = None
         self.batch: Any = None
         self.dataloader_idx = 0
-        self._rows = LoggerRows(loggers, progress)
-        self._log_every_n_steps = log_every_n_steps
+        self._rows = LoggerRows(loggers, progress, strategy)
         self._progress = progress
-        self._world_size = world_size
-        self._next_send: float = math.inf  # in updates
+        self._steps = StepSending(self._rows, log_every_n_steps, progress)
+        self._strategy = strategy
+        self._exchange: MetricExchange | None = None
         self._stages: dict[str, StageLog] = {}  # those whose epoch has begun and not ended
         self._num_eval_steps: dict[str, dict[int, int]] = {}
         self._published = Published()
         self._entries: dict[str, Entry]  # of the current stage, by name alone: those of the loader that logged last
-        self._leave()
+        self.clear()
 
     def log(
         self,
@@ -71,7 +77,7 @@ class MetricLog:
         on_epoch: bool | None = None,
         reduce_fx: ReduceFx = "mean",
         batch_size: float | None = None,
-        sync_dist: bool = False,
+        sync_dist: bool | None = None,
         add_dataloader_idx: bool = True,
     ) -> None:
         """Log a value; see `TrainingModule.log`. Does not wait for the value's device."""
@@ -113,10 +119,6 @@ class MetricLog:
             sync_dist=sync_dist,
             add_dataloader_idx=add_dataloader_idx,
         )
-        if sync_dist and self._world_size > 1:
-            rule = f"False with several processes ({self._world_size})"
-            action = "Averaging over processes is not there yet: log a torchmetrics metric, which does it itself."
-            raise NotImplementedError(must_be("sync_dist", rule, sync_dist, f"log({name!r})", action))
         entry = stage.entry(name, value, options, dataloader_idx if moment == "batch" else None)
         entry.prepare(asked, options, moment)
         self._entries[name] = entry
@@ -131,13 +133,20 @@ class MetricLog:
                 self._rows.write_steps(self._current.take_step_rows())
         return seen
 
-    def clear(self) -> None:
-        """Forget everything, also what was published and epochs that were cut off; a trainer's next verb starts so."""
+    def clear(self, module: nn.Module | None = None) -> None:
+        """Forget everything, also what was published and epochs that were cut off; a trainer's next verb starts so.
+
+        Args:
+            module: The module that will log; a process that has no batch for a metric of it finds it there.
+        """
         for stage in self._stages.values():
             stage.reset()
         self._stages.clear()
         self._num_eval_steps.clear()
         self._published.clear()
+        strategy = self._strategy
+        if strategy is not None and strategy.world_size > 1:
+            self._exchange = MetricExchange(strategy, module)
         self._leave()
 
     # what loops tell
@@ -154,10 +163,11 @@ class MetricLog:
             stage,
             num_dataloaders,
             sends_steps=stage != "train" and bool(self._rows.loggers) and not is_trial,
+            is_shared=self._exchange is not None,
             num_steps=self._num_eval_steps.get(stage),
         )
         if stage == "train":
-            self._schedule_send()
+            self._steps.schedule()
         self.enter(stage, "epoch")
 
     def enter(self, stage: str, moment: Moment | None) -> None:
@@ -177,15 +187,31 @@ class MetricLog:
 
     def end_train_batch(self, is_update: bool) -> None:
         """Send what training steps logged, if that is due; `is_update` says whether the batch or split has updated."""
-        if is_update and self._progress.global_step >= self._next_send:
-            self._send_train_step()
+        if is_update and self._progress.global_step >= self._steps.next_send:
+            self._steps.send(self._stages["train"], self._exchange)
+
+    def reduce_epoch(self) -> None:
+        """Reduce the values of the stage's epoch over all processes already, for whoever reads them. Collective.
+
+        Raises:
+            MetricMismatchError: On every process, if they asked for different things under one name.
+        """
+        if self._exchange is not None and self._current.stage:
+            self._current.reduced = self._exchange.reduce_epoch(self._current)
 
     def end_epoch(self) -> list[dict[str, float]]:
-        """Reduce and publish the values of the stage's epoch. Collective. Returns them per loader, as numbers."""
+        """Reduce and publish the values of the stage's epoch. Collective. Returns them per loader, as numbers.
+
+        Raises:
+            MetricMismatchError: As `reduce_epoch`.
+        """
         stage = self._current
         self._rows.write_steps(stage.take_step_rows())
-        stage.warn_of_lost_values()
-        values = stage.live(with_epoch=True)
+        if self._rows.writes:
+            stage.warn_of_lost_values()
+        self.reduce_epoch()
+        self._rows.write_steps(stage.held_rows)
+        values = stage.live(with_epoch=True) if stage.reduced is None else stage.reduced
         numbers = to_floats([live.value for live in values])
         self._published.add(stage, values, numbers)
         of_epoch = [
@@ -244,26 +270,9 @@ class MetricLog:
         }
 
     def _live(self, stage: StageLog) -> list[LiveValue]:
-        return stage.live(with_epoch=stage is self._current and self.moment != "batch")
-
-    # sending to loggers
-
-    def _schedule_send(self) -> None:
-        """Find the number of updates after which values of steps are sent next."""
-        every = self._log_every_n_steps
-        self._next_send = (
-            (self._progress.global_step // every + 1) * every if every and self._rows.loggers else math.inf
-        )
-
-    def _send_train_step(self) -> None:
-        self._schedule_send()
-        entries = [entry for entry in self._stages["train"].entries.values() if entry.options.on_step]
-        taken = {
-            entry.step_name: value
-            for entry in entries
-            if (value := entry.take_step_value()) is not None and entry.options.logger
-        }
-        self._rows.write(taken, in_training=True)
+        if stage is not self._current or self.moment == "batch":
+            return stage.live(with_epoch=False)
+        return stage.live(with_epoch=True) if stage.reduced is None else stage.reduced
 
     # checkpoints
 
@@ -278,8 +287,7 @@ class MetricLog:
             "published": self._published.state_dict(),
             "num_eval_steps": {stage: dict(num_steps) for stage, num_steps in self._num_eval_steps.items()},
             "train": None if train is None else train.state_dict(),
-            "log_every_n_steps": self._log_every_n_steps,
-            "next_send": None if self._next_send == math.inf else self._next_send,
+            **self._steps.state_dict(),
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -301,6 +309,5 @@ class MetricLog:
         self._num_eval_steps = {stage: dict(num_steps) for stage, num_steps in state["num_eval_steps"].items()}
         if train is not None:
             train.load_state_dict(saved or {"entries": [], "num_steps": self._num_eval_steps.get("train", {})})
-        is_same_schedule = state["log_every_n_steps"] == self._log_every_n_steps and self._next_send != math.inf
-        if saved is not None and is_same_schedule and state["next_send"] is not None:
-            self._next_send = state["next_send"]
+        if saved is not None:
+            self._steps.load_state_dict(state)

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from camshaft.trainer.attachment import Attached
-from camshaft.trainer.metric_entry import ReduceFx
+from camshaft.trainer.log_options import ReduceFx
 from camshaft.trainer.metric_values import Value, is_metric_collection
 from camshaft.trainer.standalone_log import StandaloneLog
 
@@ -24,7 +24,7 @@ class LogsMetrics(Attached):
         on_epoch: bool | None = None,
         reduce_fx: ReduceFx = "mean",
         batch_size: float | None = None,
-        sync_dist: bool = False,
+        sync_dist: bool | None = None,
         add_dataloader_idx: bool = True,
     ) -> None:
         """Log a value: to the step, to the epoch, or both (as `<name>_step` and `<name>_epoch`).
@@ -42,14 +42,19 @@ class LogsMetrics(Attached):
             reduce_fx: How: "mean", "sum", "max", "min", or a function of all values as a one-dimensional tensor,
                 which are all kept for it. Leave it out for a metric.
             batch_size: Weight in the epoch's mean; None takes dimension 0 of the first tensor in the batch.
-            sync_dist: Whether to reduce over processes too; one process has nothing to do for it.
+            sync_dist: What several processes do. None reduces the epoch's value over all of them (a mean weighted by
+                the sizes of all batches; a function of one's own gets the values of all), and leaves values of steps
+                to each process: loggers get those of the first. True reduces values of steps as well, when they are
+                sent to loggers (a mean then weighs all processes alike); log it at the same updates on all. False
+                leaves the epoch's value to each process, too: callbacks that monitor it decide by the first one's.
+                Until the epoch ends, whoever reads a value gets this process's own.
             add_dataloader_idx: Whether "/dataloader_idx_<n>" is added to the name where there are several loaders.
 
         Raises:
             TypeError, ValueError: If the value cannot be logged, or the arguments contradict each other, the hook, or
                 an earlier call for the name.
             RuntimeError: Where nothing can be logged, as in prediction.
-            NotImplementedError: If `sync_dist` is true with several processes.
+            MetricMismatchError: When the epoch ends, on every process, if processes logged one name in different ways.
         """
         (self._metric_log or self._log_alone()).log(
             name,
@@ -73,7 +78,7 @@ class LogsMetrics(Attached):
         on_epoch: bool | None = None,
         reduce_fx: ReduceFx = "mean",
         batch_size: float | None = None,
-        sync_dist: bool = False,
+        sync_dist: bool | None = None,
         add_dataloader_idx: bool = True,
     ) -> None:
         """Log each value of a dictionary or `torchmetrics.MetricCollection`; see `log`."""

@@ -57,6 +57,14 @@ def is_own(reduce_fx: object) -> bool:
     return callable(reduce_fx) and reduction_name(reduce_fx) is None
 
 
+def label_of(reduce_fx: object) -> str | None:
+    """What a function of one's own is called; None for anything else, and where it is not known."""
+    if not is_own(reduce_fx) or reduce_fx is UNKNOWN_FUNCTION:
+        return None
+    name = getattr(reduce_fx, "__qualname__", None) or type(reduce_fx).__qualname__
+    return f"{getattr(reduce_fx, '__module__', '')}.{name}"
+
+
 def save_function(reduce_fx: object) -> str | None:
     """What a checkpoint holds of it: a text; None for a function of one's own."""
     if isinstance(reduce_fx, str):

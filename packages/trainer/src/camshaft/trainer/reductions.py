@@ -10,12 +10,11 @@ import torch
 from torch import Tensor
 
 from camshaft.hooks_core.messages import must_be
-from camshaft.trainer.metric_values import Value, as_tensor, widest_float
-from camshaft.trainer.reduce_functions import UNKNOWN_FUNCTION, reduction_name
+from camshaft.trainer.metric_values import Value, widest_float
+from camshaft.trainer.own_reduction import BLOCK_SIZE, OwnReduction
+from camshaft.trainer.parts import Part, result_dtype
+from camshaft.trainer.reduce_functions import reduction_name
 from camshaft.trainer.saved_tensors import load_tensor, load_tensors, save_number, save_tensor, save_tensors
-
-BLOCK_SIZE = 128
-"""Tensors are kept one by one up to this number, then folded into one by a single operation on their device."""
 
 
 class Reduction(Protocol):
@@ -32,6 +31,9 @@ class Reduction(Protocol):
 
     def result(self) -> Value | None:
         """The reduced value, on the device of the values; None if there were none. More may be added afterwards."""
+
+    def part(self) -> Part | None:
+        """What this process contributes to a reduction over several; None if there was no value."""
 
     def state_dict(self) -> dict[str, Any]:
         """Everything that was taken, as copies of tensors and plain values; nothing is folded for it."""
@@ -61,7 +63,7 @@ def reduction_for(
     if reduction in ("max", "min"):
         return _Extreme(inspect, largest=reduction == "max")
     if callable(reduce_fx):
-        return _Custom(inspect, reduce_fx, name)
+        return OwnReduction(inspect, reduce_fx, name)
     error = ValueError if isinstance(reduce_fx, str) else TypeError
     rule = "'mean', 'sum', 'max', 'min' or a function of a tensor"
     raise error(must_be("reduce_fx", rule, reduce_fx, f"log({name!r})", "Pass one of these."))
@@ -92,7 +94,7 @@ class _InBlocks:
         for device in devices:
             here = [position for position, tensor in enumerate(tensors) if tensor.device == device]
             block = torch.stack(tensors if len(devices) == 1 else [tensors[position] for position in here])
-            if block.dtype == torch.float64 or not (block.is_floating_point() or block.dtype == torch.bool):
+            if result_dtype(block.dtype) == torch.float64:
                 self._dtype = torch.float64
             folded = self.fold_block(block.to(widest_float(device)), [weights[position] for position in here])
             running = self._running.get(device)
@@ -164,13 +166,20 @@ class _Total(_InBlocks):
         return first + second
 
     def result(self) -> Value | None:
+        part = self.part()
+        if part is None:
+            return None
+        if isinstance(part.value, Tensor):
+            return self.as_result(part.value / part.weight if self.is_weighted else part.value)
+        if not self.is_weighted:
+            return part.value
+        return part.value / part.weight if part.weight else math.nan
+
+    def part(self) -> Part | None:
         of_tensors, of_numbers = self.on_devices(), self._of_numbers
         if of_tensors is None:
-            if of_numbers is None or not self.is_weighted:
-                return of_numbers
-            return of_numbers / self._weight if self._weight else math.nan
-        total = of_tensors if of_numbers is None else of_tensors + of_numbers
-        return self.as_result(total / self._weight if self.is_weighted else total)
+            return None if of_numbers is None else Part(of_numbers, self._weight)
+        return Part(of_tensors if of_numbers is None else of_tensors + of_numbers, self._weight, self._dtype)
 
     def state_dict(self) -> dict[str, Any]:
         numbers = None if self._of_numbers is None else save_number(self._of_numbers)
@@ -209,12 +218,16 @@ class _Extreme(_InBlocks):
         return torch.maximum(first, second) if self._largest else torch.minimum(first, second)
 
     def result(self) -> Value | None:
+        part = self.part()
+        return None if part is None else self.as_result(part.value) if isinstance(part.value, Tensor) else part.value
+
+    def part(self) -> Part | None:
         of_tensors, of_numbers = self.on_devices(), self._of_numbers
         if of_tensors is None:
-            return of_numbers
+            return None if of_numbers is None else Part(of_numbers)
         if of_numbers is not None:
             of_tensors = self.combine(of_tensors, torch.full_like(of_tensors, of_numbers))
-        return self.as_result(of_tensors)
+        return Part(of_tensors, 1.0, self._dtype)
 
     def state_dict(self) -> dict[str, Any]:
         return super().state_dict() | {"of_numbers": self._of_numbers}
@@ -222,55 +235,6 @@ class _Extreme(_InBlocks):
     def load_state_dict(self, state: dict[str, Any]) -> None:
         super().load_state_dict(state)
         self._of_numbers = state["of_numbers"]
-
-
-class _Custom:
-    """Any function of all values: the one reduction that keeps them all, in blocks on their device."""
-
-    is_weighted = False
-
-    def __init__(
-        self, inspect: Callable[[Sequence[Tensor]], None], reduce_fx: Callable[[Tensor], Any], name: str
-    ) -> None:
-        self._inspect = inspect
-        self._reduce_fx = reduce_fx
-        self._name = name
-        self._tensors: list[Tensor] = []
-        self._blocks: list[Tensor] = []
-
-    def add(self, value: Value, weight: float) -> None:
-        self._tensors.append(as_tensor(value))
-        if len(self._tensors) == BLOCK_SIZE:
-            self.fold()
-
-    def fold(self) -> None:
-        """Put the tensors that are kept one by one into a block."""
-        if self._tensors:
-            self._inspect(self._tensors)
-            device = self._tensors[-1].device
-            self._blocks.append(torch.stack([tensor.to(device) for tensor in self._tensors]))
-            self._tensors = []
-
-    def result(self) -> Value | None:
-        self.fold()
-        if not self._blocks or self._reduce_fx is UNKNOWN_FUNCTION:
-            return None
-        device = self._blocks[-1].device
-        reduced = self._reduce_fx(torch.cat([block.to(device) for block in self._blocks]))
-        if isinstance(reduced, Tensor) and reduced.numel() == 1:
-            return reduced.detach().reshape(())
-        if isinstance(reduced, (int, float)):
-            return float(reduced)
-        rule = "a function that returns one number"
-        action = "Return a tensor with one element."
-        raise ValueError(must_be("reduce_fx", rule, reduced, f"log({self._name!r})", action))
-
-    def state_dict(self) -> dict[str, Any]:
-        return {"tensors": save_tensors(self._tensors), "blocks": [save_tensor(block) for block in self._blocks]}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        self._tensors = load_tensors(state["tensors"])
-        self._blocks = [load_tensor(block) for block in state["blocks"]]
 
 
 def _sent(weights: Sequence[float], block: Tensor) -> Tensor:

@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, cast
 
 from torch import nn
 
 from camshaft.hooks_core.messages import must_be
+from camshaft.hooks_core.protocols import PendingSave
 from camshaft.hooks_core.spec import Verb
 from camshaft.hooks_core.user_warnings import warn_user
 from camshaft.loops import FitLoop, Run, SaveRequest
-from camshaft.trainer.checkpoints import best_of_last_fit, checkpoint_of, read_requested
+from camshaft.trainer.checkpoint_search import best_of_last_fit, read_requested
+from camshaft.trainer.checkpoints import checkpoint_of
 from camshaft.trainer.data_module import DataModule, attach_data_module
 from camshaft.trainer.inputs import choose_data, choose_module
-from camshaft.trainer.loggers import finalize_loggers
+from camshaft.trainer.loggers import finalize_loggers, share_log_dir
 from camshaft.trainer.module import attach_module
+from camshaft.trainer.results import print_results
 from camshaft.trainer.view import TrainerView
 
 if TYPE_CHECKING:
@@ -30,6 +33,7 @@ class VerbRunner(TrainerView):
     strict_hooks: bool
     _is_running: bool
     _fitted: nn.Module | None
+    _num_fits: int
 
     @contextmanager
     def _running(
@@ -45,14 +49,17 @@ class VerbRunner(TrainerView):
             rule = "called when no verb of the trainer is running"
             action = "Use another trainer inside of hooks."
             raise RuntimeError(must_be(verb, rule, self._run and self._run.verb, "Trainer", action))
+        self.strategy.connect()
+        self._log_dir = share_log_dir(self.strategy, self._loggers, self._default_root_dir)
         run = self._new_run(verb, model, loaders, datamodule, ckpt_path)
         self._run, self._is_running = run, True
+        self._num_fits += verb == "fit"
         trainer = cast("Trainer", self)
         attach_module(run.module, trainer, self._metric_log)
         if isinstance(run.data, DataModule):
             attach_data_module(run.data, trainer)
         if self._metric_log is not None:
-            self._metric_log.clear()
+            self._metric_log.clear(run.module)
         raised: BaseException | None = None
         try:
             yield run
@@ -87,18 +94,54 @@ class VerbRunner(TrainerView):
             data=data,
             loaders=loaders,
             metrics=None if verb == "predict" else self._metric_log,  # logging is an error there
-            checkpoint=read_requested(self, ckpt_path, verb),
+            checkpoint=read_requested(self, ckpt_path, verb, self._num_fits),
             write_checkpoint=self._write_checkpoint,
             strict_hooks=self.strict_hooks,
         )
 
-    def _write_checkpoint(self, request: SaveRequest) -> None:
+    def _shown(self, results: list[dict[str, float]], verb: Verb, verbose: bool) -> list[dict[str, float]]:
+        """What an evaluation logged, a dictionary per loader, after it is printed on the first process."""
+        if verbose and self.is_global_zero:
+            print_results(results, verb)
+        return results
+
+    def save_checkpoint(
+        self, path: str | os.PathLike[str], weights_only: bool = False, on_saved: Callable[[], None] | None = None
+    ) -> None:
+        """Save a checkpoint. Collective.
+
+        While batches run this is a request: it is carried out at the next save point, after every hook of the batch and
+        the validation that it triggered, or of the epoch's end. Otherwise it is carried out at once.
+
+        Args:
+            path: The file; a directory if the state is sharded.
+            weights_only: Whether to leave out what only matters for resuming.
+            on_saved: Called when it is durable.
+
+        Raises:
+            RuntimeError: If this trainer has no module yet.
+        """
+        if self._run is None:
+            rule = "attached by fit, validate, test or predict"
+            raise RuntimeError(must_be("model", rule, None, "Trainer.save_checkpoint", "Run one of them first."))
+        self._run.request_save(SaveRequest(os.fspath(path), weights_only, on_saved))
+        if not self._is_running:
+            self._run.finish_saving()  # no verb does it
+
+    def _write_checkpoint(self, request: SaveRequest) -> PendingSave | None:
         assert self._run is not None
         for logger in self.loggers:
             logger.save()  # a run that goes on from here does not write its rows again
         was_fitted = self._run.module is self._fitted
-        checkpoint = checkpoint_of(self._run, self.fit_loop, was_fitted=was_fitted, weights_only=request.weights_only)
-        self.strategy.save_checkpoint(checkpoint, request.path)
+        checkpoint = checkpoint_of(
+            self._run,
+            self.fit_loop,
+            was_fitted=was_fitted,
+            weights_only=request.weights_only,
+            fit_idx=self._num_fits - 1,
+        )
+        pending: PendingSave | None = self.strategy.save_checkpoint(checkpoint, request.path)
+        return pending
 
 
 def warn_if_done(loop: FitLoop, checkpoint: dict[str, Any] | None) -> None:

@@ -10,8 +10,9 @@ from torch import Tensor
 
 from camshaft.hooks_core.messages import must_be
 from camshaft.hooks_core.user_warnings import warn_user
-from camshaft.trainer.metric_entry import Entry, LogOptions, MetricEntry, load_entry
-from camshaft.trainer.metric_values import Value, as_tensor, is_metric
+from camshaft.trainer.log_options import LogOptions
+from camshaft.trainer.metric_entry import Entry, MetricEntry, load_entry
+from camshaft.trainer.metric_values import Value, as_tensor, is_metric, to_floats
 
 
 @attrs.frozen(eq=False)
@@ -54,24 +55,36 @@ class StageLog:
         stage: "train", "validate" or "test"; "" where nothing is logged.
         num_dataloaders: Number of loaders; with several, each has entries of its own.
         sends_steps: Whether evaluation batches are sent to loggers.
+        is_shared: Whether other processes log to the same epoch.
         num_steps: How many batches of each loader logged in earlier epochs.
 
     Attributes:
         entries: Entries by name and loader.
         latest: Entries by name alone: those of the loader that logged last.
         step_rows: Values of evaluation batches that are still to be sent.
+        held_rows: Those that wait for the epoch's end, as numbers, since they are reduced over processes.
+        reduced: The epoch's values of all processes, once they were reduced; None before.
     """
 
     def __init__(
-        self, stage: str, num_dataloaders: int, *, sends_steps: bool, num_steps: dict[int, int] | None = None
+        self,
+        stage: str,
+        num_dataloaders: int,
+        *,
+        sends_steps: bool,
+        is_shared: bool = False,
+        num_steps: dict[int, int] | None = None,
     ) -> None:
         self.stage = stage
         self.num_dataloaders = num_dataloaders
         self.entries: dict[tuple[str, int | None], Entry] = {}
         self.latest: dict[str, Entry] = {}
         self.step_rows: list[StepRow] = []
+        self.held_rows: list[StepRow] = []
+        self.reduced: list[LiveValue] | None = None
         self.num_steps = dict(num_steps or {})
         self._sends_steps = sends_steps
+        self._is_shared = is_shared
         self._row: StepRow | None = None
 
     def entry(self, name: str, value: Any, options: LogOptions, dataloader_idx: int | None) -> Entry:
@@ -99,9 +112,15 @@ class StageLog:
             entry = MetricEntry(name, options, dataloader_idx, value)
         else:
             entry = Entry(name, options, dataloader_idx)
-        entry.sends_steps = self._sends_steps and options.on_step and options.logger
-        self.entries[name, dataloader_idx] = entry
+        self.add(entry)
         return entry
+
+    def add(self, entry: Entry) -> None:
+        """Take an entry in that nobody has logged for before."""
+        entry.sends_steps = self._sends_steps and entry.options.on_step and entry.options.logger
+        if isinstance(entry, MetricEntry):
+            entry.is_shared = self._is_shared
+        self.entries[entry.name, entry.dataloader_idx] = entry
 
     def begin_step(self, dataloader_idx: int) -> None:
         """Note that a new batch logs something."""
@@ -116,9 +135,15 @@ class StageLog:
         self._row.values[entry.step_name] = value
 
     def take_step_rows(self) -> list[StepRow]:
-        """The values to send; they are not given again."""
+        """The values to send; they are not given again. Those that are reduced over processes are held back."""
         rows, self.step_rows, self._row = self.step_rows, [], None
-        return rows
+        if not self._is_shared:
+            return rows
+        shared = {entry.step_name for entry in self.entries.values() if entry.options.sync_dist is True}
+        held = [row for row in rows if not shared.isdisjoint(row.values)]
+        numbers = iter(to_floats([value for row in held for value in row.values.values()]))
+        self.held_rows += [StepRow(row.step, {name: next(numbers) for name in row.values}) for row in held]
+        return [row for row in rows if shared.isdisjoint(row.values)]
 
     def live(self, *, with_epoch: bool) -> list[LiveValue]:
         """Current values: of the latest steps, and then, if asked for, of the epoch so far."""
@@ -154,7 +179,9 @@ class StageLog:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on from a training epoch's state; what was logged before is forgotten."""
-        self.entries = {(entry.name, entry.dataloader_idx): entry for entry in map(load_entry, state["entries"])}
+        self.entries = {}
+        for entry in map(load_entry, state["entries"]):
+            self.add(entry)
         self.latest.clear()  # so that the next call for each name compares its options with those of the state
         self.num_steps = dict(state["num_steps"])
 

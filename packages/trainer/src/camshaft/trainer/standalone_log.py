@@ -6,7 +6,8 @@ from typing import Any
 
 from torch import Tensor
 
-from camshaft.trainer.metric_entry import Entry, ReduceFx, resolve_options
+from camshaft.trainer.log_options import ReduceFx, resolve_options
+from camshaft.trainer.metric_entry import Entry
 from camshaft.trainer.metric_values import Value, check_batch_size, check_number, is_metric
 
 
@@ -34,7 +35,7 @@ class StandaloneLog:
         on_epoch: bool | None = None,
         reduce_fx: ReduceFx = "mean",
         batch_size: float | None = None,
-        sync_dist: bool = False,
+        sync_dist: bool | None = None,
         add_dataloader_idx: bool = True,
     ) -> None:
         """Keep a value. Does not wait for its device."""

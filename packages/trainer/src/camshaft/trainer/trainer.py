@@ -3,29 +3,21 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from datetime import timedelta
 from typing import Any
 
-from camshaft.hooks_core.messages import must_be
 from camshaft.hooks_core.spec import ZeroGrad
-from camshaft.loops import (
-    EvaluationLoop,
-    FitLimits,
-    FitLoop,
-    PredictLoop,
-    SaveRequest,
-    StatelessLoaders,
-    TestLoop,
-    ValidationLoop,
-    run_verb,
-)
-from camshaft.trainer.defaults import check_barebones, choose_callbacks, choose_log_interval, choose_strategy
+from camshaft.loops import EvaluationLoop, StatelessLoaders, run_verb
+from camshaft.trainer.defaults import check_barebones, choose_callbacks, choose_log_interval
+from camshaft.trainer.epoch_end_reduction import EpochEndReduction
 from camshaft.trainer.loggers import choose_loggers, log_hyperparameters
+from camshaft.trainer.loop_choice import choose_loops
 from camshaft.trainer.metric_log import MetricLog
-from camshaft.trainer.results import print_results
 from camshaft.trainer.running import VerbRunner, warn_if_done
-from camshaft.trainer.trial import SilentLogger, check_fast_dev_run, limits_of_trial
+from camshaft.trainer.silent_logger import SilentLogger
+from camshaft.trainer.strategy_choice import choose_strategy
+from camshaft.trainer.trial import check_fast_dev_run
 
 
 class Trainer(VerbRunner):
@@ -35,9 +27,19 @@ class Trainer(VerbRunner):
 
     Args:
         accelerator: "cpu", "cuda", "mps", "gpu" (CUDA or MPS) or "auto", the best there is.
-        strategy: A strategy object, or "auto" for one device.
-        devices: "auto" or 1 for the first device, a list with one index for that one.
-        precision: "32-true".
+        strategy: A strategy object; or "single_device", "ddp", "ddp_find_unused_parameters_true", "sharded" or "fsdp"
+            (the same), with its defaults; or "auto": one device, or DDP where there are more or where several
+            processes were started.
+        devices: How many processes a machine, each with a device; or a list of the devices' indexes; -1 for all.
+            "auto" is as many as were started; if nobody started several, all GPUs or one CPU. More than were started
+            are started by the first verb, which runs the script once for each and then leaves it.
+        num_nodes: How many machines; each needs torchrun, or SLURM, to start processes.
+        precision: "32-true", "16-mixed", "bf16-mixed", "bf16-true", "16-true" or "64-true"; None means 32-true, or
+            that of the strategy object.
+        use_distributed_sampler: Whether several processes share the samples of every `DataLoader` out; if false each
+            takes its loaders as they are.
+        agree_every_n_batches: After how many batches several processes ask each other whether to stop; None asks a few
+            times per second.
         logger: A logger, a list of them, None or True for a CSV logger, False for none.
         callbacks: A callback or a list of them, in the order in which they run.
         max_epochs: Epochs to train in all; -1 for no limit. None means 1000, or no limit if `max_steps` sets one.
@@ -90,7 +92,10 @@ class Trainer(VerbRunner):
         accelerator: str = "auto",
         strategy: Any = "auto",
         devices: Any = "auto",
-        precision: Any = "32-true",
+        num_nodes: int = 1,
+        precision: Any = None,
+        use_distributed_sampler: bool = True,
+        agree_every_n_batches: int | None = None,
         logger: Any = None,
         callbacks: Any = None,
         max_epochs: int | None = None,
@@ -137,37 +142,39 @@ class Trainer(VerbRunner):
         self.barebones = barebones
         self.strict_hooks = strict_hooks
         self._default_root_dir = os.path.abspath(os.path.expanduser(default_root_dir or os.curdir))
-        self.strategy = choose_strategy(strategy, accelerator, devices, precision)
+        self.strategy = choose_strategy(
+            strategy, accelerator=accelerator, devices=devices, num_nodes=num_nodes, precision=precision
+        )
         self.fast_dev_run = check_fast_dev_run(fast_dev_run)
         self._loggers = choose_loggers(logger, self._default_root_dir)
-        if self.fast_dev_run:
+        if self.fast_dev_run or not self.is_global_zero:
             self._loggers = [SilentLogger() for _ in self._loggers]
         self.callbacks = choose_callbacks(
             callbacks, enable_progress_bar=enable_progress_bar, enable_checkpointing=enable_checkpointing
         )
-
-        def evaluation(limit: int | float | None) -> dict[str, Any]:
-            limit = int(self.fast_dev_run) or (1.0 if limit is None else limit)
-            return {"limit_batches": limit, "inference_mode": inference_mode}
-
-        limits = FitLimits(
-            max_epochs=max_epochs,
-            min_epochs=min_epochs,
-            max_steps=max_steps,
-            min_steps=min_steps,
-            max_time=max_time,
-            limit_train_batches=1.0 if limit_train_batches is None else limit_train_batches,
-            overfit_batches=overfit_batches,
-            val_check_interval=1.0 if val_check_interval is None else val_check_interval,
-            check_val_every_n_epoch=check_val_every_n_epoch,
-            num_sanity_val_steps=2 if num_sanity_val_steps is None else num_sanity_val_steps,
-            reload_dataloaders_every_n_epochs=reload_dataloaders_every_n_epochs,
-        )
-        if self.fast_dev_run:
-            limits = limits_of_trial(limits, int(self.fast_dev_run))
-        self.fit_loop = FitLoop(
-            limits,
-            ValidationLoop(**evaluation(limit_val_batches)),
+        loops = choose_loops(
+            num_trial_batches=int(self.fast_dev_run),
+            limits={
+                "max_epochs": max_epochs,
+                "min_epochs": min_epochs,
+                "max_steps": max_steps,
+                "min_steps": min_steps,
+                "max_time": max_time,
+                "limit_train_batches": limit_train_batches,
+                "overfit_batches": overfit_batches,
+                "val_check_interval": val_check_interval,
+                "check_val_every_n_epoch": check_val_every_n_epoch,
+                "num_sanity_val_steps": num_sanity_val_steps,
+                "reload_dataloaders_every_n_epochs": reload_dataloaders_every_n_epochs,
+            },
+            evaluation_limits={
+                "validate": limit_val_batches,
+                "test": limit_test_batches,
+                "predict": limit_predict_batches,
+            },
+            inference_mode=inference_mode,
+            use_distributed_sampler=use_distributed_sampler,
+            agree_every_n_batches=agree_every_n_batches,
             accumulate_grad_batches=accumulate_grad_batches,
             gradient_clip_val=gradient_clip_val,
             gradient_clip_algorithm=gradient_clip_algorithm,
@@ -175,18 +182,23 @@ class Trainer(VerbRunner):
             truncated_bptt_steps=truncated_bptt_steps,
             stateless_loaders=stateless_loaders,
         )
-        self.validate_loop = ValidationLoop(**evaluation(limit_val_batches))
-        self.test_loop = TestLoop(**evaluation(limit_test_batches))
-        self.predict_loop = PredictLoop(**evaluation(limit_predict_batches))
+        self.fit_loop, self.validate_loop = loops.fit, loops.validate
+        self.test_loop, self.predict_loop = loops.test, loops.predict
         self.log_every_n_steps = choose_log_interval(log_every_n_steps)
         self._metric_log = None
         if not barebones:
             self._metric_log = MetricLog(
-                loggers=self._loggers, log_every_n_steps=self.log_every_n_steps, progress=self.fit_loop.progress
+                loggers=self._loggers,
+                log_every_n_steps=self.log_every_n_steps,
+                progress=self.fit_loop.progress,
+                strategy=self.strategy,
             )
+            if self.world_size > 1:
+                self.callbacks.insert(0, EpochEndReduction(self._metric_log))
         self._run = None
         self._is_running = False
         self._fitted = None
+        self._num_fits = 0
 
     def fit(
         self,
@@ -218,7 +230,8 @@ class Trainer(VerbRunner):
         loaders = {"train": train_dataloaders, "validate": val_dataloaders}
         with self._running("fit", model, loaders, datamodule, ckpt_path) as run:
             self._fitted = run.module
-            warn_if_done(self.fit_loop, run.checkpoint)
+            if self.is_global_zero:
+                warn_if_done(self.fit_loop, run.checkpoint)
             log_hyperparameters(self.loggers, run.module, run.data)
             run_verb(run, self.fit_loop)
 
@@ -246,9 +259,7 @@ class Trainer(VerbRunner):
         with self._running("validate", model, {"validate": dataloaders}, datamodule, ckpt_path) as run:
             loop: EvaluationLoop = self.validate_loop
             results: list[dict[str, float]] = run_verb(run, loop)
-        if verbose and self.is_global_zero:
-            print_results(results, "validate")
-        return results
+        return self._shown(results, "validate", verbose)
 
     def test(
         self,
@@ -262,9 +273,7 @@ class Trainer(VerbRunner):
         with self._running("test", model, {"test": dataloaders}, datamodule, ckpt_path) as run:
             loop: EvaluationLoop = self.test_loop
             results: list[dict[str, float]] = run_verb(run, loop)
-        if verbose and self.is_global_zero:
-            print_results(results, "test")
-        return results
+        return self._shown(results, "test", verbose)
 
     def predict(
         self,
@@ -273,6 +282,7 @@ class Trainer(VerbRunner):
         datamodule: Any = None,
         return_predictions: bool = True,
         ckpt_path: str | os.PathLike[str] | None = None,
+        gather: bool = False,
     ) -> Any:
         """Predict every batch. Collective.
 
@@ -282,32 +292,13 @@ class Trainer(VerbRunner):
             datamodule: A data module.
             return_predictions: Whether to keep and return the predictions; if false, memory does not grow.
             ckpt_path: A checkpoint whose weights to use: a path, "best" or "last".
+            gather: Whether each of several processes returns the predictions of all, in the order of the dataset, and
+                not those of its own batches.
 
         Returns:
             The predictions on the CPU: a list with an item per batch, or a list of such lists for several loaders; None
             if they are not wanted.
         """
-        self.predict_loop.return_predictions = return_predictions
+        self.predict_loop.return_predictions, self.predict_loop.gather = return_predictions, gather
         with self._running("predict", model, {"predict": dataloaders}, datamodule, ckpt_path) as run:
             return run_verb(run, self.predict_loop)
-
-    def save_checkpoint(
-        self, path: str | os.PathLike[str], weights_only: bool = False, on_saved: Callable[[], None] | None = None
-    ) -> None:
-        """Save a checkpoint. Collective.
-
-        While batches run this is a request: it is carried out at the next save point, after every hook of the batch and
-        the validation that it triggered, or of the epoch's end. Otherwise it is carried out at once.
-
-        Args:
-            path: The file.
-            weights_only: Whether to leave out what only matters for resuming.
-            on_saved: Called when the file is durable.
-
-        Raises:
-            RuntimeError: If this trainer has no module yet.
-        """
-        if self._run is None:
-            rule = "attached by fit, validate, test or predict"
-            raise RuntimeError(must_be("model", rule, None, "Trainer.save_checkpoint", "Run one of them first."))
-        self._run.request_save(SaveRequest(os.fspath(path), weights_only, on_saved))

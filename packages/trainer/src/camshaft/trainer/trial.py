@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any, Self
-
 import attrs
 
 from camshaft.hooks_core.messages import must_be
@@ -45,37 +42,3 @@ def limits_of_trial(limits: FitLimits, num_batches: int) -> FitLimits:
         check_val_every_n_epoch=1,
         num_sanity_val_steps=0,
     )
-
-
-class SilentLogger:
-    """Stands in for a logger in a trial: takes every call, and writes nothing.
-
-    Whatever a module asks of the logger that it expects (`self.logger.experiment.add_image(...)`) is there, too.
-
-    Attributes:
-        log_dir, save_dir: None: there are no files.
-        name, version: Empty.
-    """
-
-    log_dir: None = None
-    save_dir: None = None
-    name: str = ""
-    version: str = ""
-
-    def __getattr__(self, name: str) -> Self:
-        """Everything else: something that can be called and asked as well."""
-        if name.startswith("__"):  # of Python, as `copy` and `pickle` look for it
-            raise AttributeError(name)
-        return self
-
-    def __call__(self, *args: Any, **kwargs: Any) -> Self:
-        """Does nothing."""
-        return self
-
-    def __getitem__(self, key: Any) -> Self:
-        """Something as silent."""
-        return self
-
-    def __iter__(self) -> Iterator[Self]:
-        """Nothing to go through."""
-        return iter(())

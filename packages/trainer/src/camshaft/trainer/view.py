@@ -12,6 +12,7 @@ from camshaft.hooks_core import Hooks
 from camshaft.hooks_core.messages import must_be
 from camshaft.trainer.loop_view import LoopView
 from camshaft.trainer.metric_log import MetricLog
+from camshaft.trainer.strategy_choice import num_devices_of, num_nodes_of
 
 
 class TrainerView(LoopView):
@@ -23,6 +24,7 @@ class TrainerView(LoopView):
     _loggers: list[Any]
     _default_root_dir: str
     _metric_log: MetricLog | None
+    _log_dir: str | None = None  # the first process's, where there are several
 
     # what is running
 
@@ -95,6 +97,16 @@ class TrainerView(LoopView):
         return int(self.strategy.local_rank)
 
     @property
+    def num_devices(self) -> int:
+        """Number of processes a machine, each with a device."""
+        return num_devices_of(self.strategy)
+
+    @property
+    def num_nodes(self) -> int:
+        """Number of machines."""
+        return num_nodes_of(self.strategy)
+
+    @property
     def is_global_zero(self) -> bool:
         """Whether this process is the one that writes."""
         return self.global_rank == 0
@@ -133,7 +145,12 @@ class TrainerView(LoopView):
 
     @property
     def log_dir(self) -> str:
-        """Directory of the first logger's run; the default directory if no logger writes to disk."""
+        """Directory of the first logger's run; the default directory if no logger writes to disk.
+
+        Of several processes the first one's, once a verb has begun.
+        """
+        if self._log_dir is not None:
+            return self._log_dir
         return getattr(self.logger, "log_dir", None) or self._default_root_dir
 
     @property

@@ -1,0 +1,125 @@
+"""Measure what camshaft, Lightning, Fabric and Accelerate add to a hand-written step of DDP and FSDP2.
+
+    python benchmarks/distributed_overhead.py --quick
+
+It starts two ranks on this machine (gloo, one thread each). `benchmarks/README.md` says how to read the table.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import warnings
+from pathlib import Path
+
+import torch
+
+from distributed_training.contenders import CONTENDERS, Train
+from framework_overhead.measurement import Comparison, require_same_work
+from framework_overhead.report import machine_lines, text_table, timing_rows
+from framework_overhead.timed_loaders import Clock, TimedBatches
+from framework_overhead.workload import LOG_EVERY_N_STEPS, build_batches, use_one_thread
+
+BY_HAND = "by hand"
+NUM_RANKS = 2
+AIM_MICROSECONDS = 10
+
+
+def parse_arguments(arguments: list[str]) -> argparse.Namespace:
+    """Return the checked options of the command line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--kinds", nargs="+", choices=list(CONTENDERS), default=list(CONTENDERS), help="rows")
+    parser.add_argument("--rounds", type=int, help="paired rounds, 5 or more (default: 15; with --quick: 5)")
+    parser.add_argument("--steps", type=int, help="timed steps of one run (default: 1000; with --quick: 200)")
+    parser.add_argument("--quick", action="store_true", help="few and short rounds: a look, not a measurement")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="also write every single value to FILE")
+    options = parser.parse_args(arguments)
+    options.rounds = options.rounds or (5 if options.quick else 15)
+    options.steps = options.steps or (200 if options.quick else 1000)
+    if options.rounds < 5:
+        parser.error(f"--rounds must be 5 or more, but got {options.rounds}.")
+    if options.steps < 1:
+        parser.error(f"--steps must be at least 1, but got {options.steps}.")
+    return options
+
+
+def time_run(train: Train, num_steps: int) -> tuple[float, torch.Tensor]:
+    """Train once. Returns this rank's microseconds per step, and the weights."""
+    clock = Clock(LOG_EVERY_N_STEPS, num_steps)
+    batches = build_batches()
+    rank = torch.distributed.get_rank()
+    torch.distributed.barrier()
+    weights = train(TimedBatches(batches[rank:] + batches[:rank], clock))
+    return clock.microseconds_per_batch, weights
+
+
+def measure(kind: str, num_rounds: int, num_steps: int) -> dict[str, list[float]]:
+    """Time every contender in every round. Returns microseconds per step by name; a first round is thrown away."""
+    times: dict[str, list[float]] = {}
+    contenders = list(CONTENDERS[kind].items())
+    for round_idx in range(-1, num_rounds):
+        reference: torch.Tensor | None = None
+        for name, train in contenders if round_idx % 2 else [contenders[0], *contenders[:0:-1]]:
+            microseconds, weights = time_run(train, num_steps)
+            reference = weights if reference is None else reference
+            require_same_work(name, {"weights": weights}, {"weights": reference})
+            if round_idx >= 0:
+                times.setdefault(name, []).append(microseconds)
+    return times
+
+
+def run_rank(options: argparse.Namespace, path: Path) -> None:
+    """Measure on this rank; the first one writes the values."""
+    warnings.filterwarnings("ignore")
+    use_one_thread()
+    torch.distributed.init_process_group("gloo")
+    values = {kind: measure(kind, options.rounds, options.steps) for kind in options.kinds}
+    if torch.distributed.get_rank() == 0:
+        path.write_text(json.dumps(values))
+    torch.distributed.destroy_process_group()
+
+
+def render(values: dict[str, dict[str, list[float]]], options: argparse.Namespace) -> str:
+    """Return the table."""
+    comparisons = [
+        (kind, Comparison(name, False, times[BY_HAND], times[name]))
+        for kind, times in values.items()
+        for name in times
+        if name != BY_HAND
+    ]
+    header = [
+        *machine_lines(),
+        f"{NUM_RANKS} ranks on gloo, one thread each; {options.steps} timed steps a run after {LOG_EVERY_N_STEPS}; "
+        f"medians of {options.rounds} paired rounds; microseconds per step; camshaft is to add at most "
+        f"{AIM_MICROSECONDS}",
+    ]
+    return "\n".join([*header, "", *text_table(timing_rows(comparisons))])
+
+
+def main(arguments: list[str]) -> int:
+    """Start the ranks, or be one of them."""
+    options = parse_arguments(arguments)
+    given = os.environ.get("DISTRIBUTED_OVERHEAD_FILE")
+    if given:
+        run_rank(options, Path(given))
+        return 0
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "values.json")
+        launch = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={NUM_RANKS}"]
+        environment = os.environ | {"DISTRIBUTED_OVERHEAD_FILE": str(path), "OMP_NUM_THREADS": "1"}
+        command = [sys.executable, *launch, __file__, *arguments]
+        if subprocess.run(command, env=environment).returncode:
+            return 1
+        values = json.loads(path.read_text())
+    print(render(values, options))
+    if options.json is not None:
+        options.json.write_text(json.dumps(values, indent=2) + "\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

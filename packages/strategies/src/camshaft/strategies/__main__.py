@@ -1,0 +1,61 @@
+"""The command line: `python -m camshaft.strategies consolidate SRC DST`."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+
+from camshaft.strategies.checkpoint_file import CheckpointError
+from camshaft.strategies.consolidate import consolidate_checkpoint
+
+_EXIT_ERROR = 2
+
+_CONSOLIDATE = """\
+Turn a checkpoint into one file.
+
+SRC is the directory that a sharded strategy saved, or a checkpoint file. DST becomes a checkpoint file
+with everything in it, which any strategy reads. The suffix .safetensors chooses that format:
+
+  consolidate run/last.ckpt model.ckpt          everything, in one file
+  consolidate run/last.ckpt model.safetensors   the weights (state_dict) only
+  consolidate model.safetensors model.ckpt      a checkpoint with these weights and nothing else
+
+It runs in one process and needs memory for the whole checkpoint. DST is written beside its place and
+renamed, so that it is whole or absent; a file that is there is replaced."""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run a command.
+
+    Args:
+        arguments: The words of the command line; the process's own by default.
+
+    Returns:
+        The exit code: 0; 2 if the command cannot be carried out.
+    """
+    parsed = _parser().parse_args(arguments)
+    try:
+        consolidate_checkpoint(parsed.source, parsed.target)
+    except (CheckpointError, OSError, ValueError, TypeError, ModuleNotFoundError) as error:
+        print(f"error: {' '.join(str(error).split())}", file=sys.stderr)
+        return _EXIT_ERROR
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m camshaft.strategies", description="Checkpoints on disk.")
+    commands = parser.add_subparsers(required=True, metavar="command")
+    consolidating = commands.add_parser(
+        "consolidate",
+        help="turn a checkpoint into one file, also to and from safetensors",
+        description=_CONSOLIDATE,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    consolidating.add_argument("source", metavar="SRC", help="a checkpoint: directory, file, or .safetensors")
+    consolidating.add_argument("target", metavar="DST", help="the file to write")
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())

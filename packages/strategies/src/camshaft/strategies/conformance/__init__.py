@@ -1,0 +1,20 @@
+"""The conformance kit for strategies: proves that a strategy keeps the promises of the strategy protocol.
+
+All processes of the strategy call it, with a folder that all of them see:
+
+    from camshaft.strategies import conformance
+
+    print(conformance.run(MyStrategy, "checks"))
+
+or, check by check, in a test:
+
+    @pytest.mark.parametrize("name", conformance.CHECKS)
+    def test_my_strategy_conforms(name, tmp_path):
+        conformance.CHECKS[name](MyStrategy, tmp_path)
+"""
+
+from camshaft.strategies.conformance.check import Check
+from camshaft.strategies.conformance.checks import CHECKS, run
+from camshaft.strategies.conformance.report import ConformanceError, Outcome, Report
+
+__all__ = ["CHECKS", "Check", "ConformanceError", "Outcome", "Report", "run"]

@@ -1,0 +1,112 @@
+"""What a check is given: a strategy to try, and ways to say what departs from its protocol."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from camshaft.hooks_core.protocols import Strategy
+from camshaft.strategies.conformance.ranks import Ranks
+
+
+class Departed(Exception):
+    """Some rank has found something; the check ends on all of them."""
+
+
+class Trial:
+    """One check of one strategy on one process.
+
+    Args:
+        make_strategy: Makes a new strategy.
+        directory: A folder of the check's own, which all processes see.
+        rtol: How far results may be off, relative to the largest value of the expected tensor.
+        ranks: The processes.
+
+    Attributes:
+        make_strategy, directory, ranks: As above.
+        findings: What was found so far on this rank.
+    """
+
+    def __init__(self, make_strategy: Callable[[], Strategy], directory: Path, rtol: float, ranks: Ranks) -> None:
+        self.make_strategy = make_strategy
+        self.directory = directory
+        self.ranks = ranks
+        self.findings: list[str] = []
+        self._rtol = rtol
+
+    def expect(self, holds: bool, promise: str, seen: object) -> bool:
+        """Note what was seen unless a promise holds. Returns whether it does."""
+        if not holds:
+            self.findings.append(f"{promise}, but {seen}.")
+        return holds
+
+    def settle(self) -> None:
+        """End the check on all ranks if one of them has found something. Collective."""
+        if any(self.ranks.exchange(bool(self.findings))):
+            raise Departed
+
+    def expect_equal(self, actual: object, expected: object, what: str) -> bool:
+        """Nested plain values and tensors are the same, to type and bit."""
+        return self.expect(same(actual, expected), f"{what} must be {shown(expected)}", f"got {shown(actual)}")
+
+    def expect_close(self, actual: Mapping[str, Tensor], expected: Mapping[str, Tensor], what: str) -> bool:
+        """Named tensors have the same names and shapes, and their values differ by no more than the tolerance."""
+        if not self.expect(
+            list(actual) == list(expected), f"{what} must be of {list(expected)}", f"got {list(actual)}"
+        ):
+            return False
+        return all([self._expect_close(actual[name], expected[name], f"{what} `{name}`") for name in expected])
+
+    def expect_same_everywhere(self, value: Any, what: str) -> bool:
+        """A value is the same on all ranks, to the bit. Collective."""
+        first = self.ranks.exchange(value)[0]
+        holds, seen = same(value, first), f"rank 0 has {shown(first)} and this rank {shown(value)}"
+        if isinstance(value, dict) and isinstance(first, dict):
+            differing = [name for name in value if name not in first or not same(value[name], first[name])]
+            seen = f"differs from that of rank 0 in {', '.join(map(repr, differing))}"
+        return self.expect(holds, f"{what} must be the same on all ranks", seen)
+
+    def _expect_close(self, actual: Tensor, expected: Tensor, what: str) -> bool:
+        rule = f"{what} must be of shape {tuple(expected.shape)}"
+        if not self.expect(actual.shape == expected.shape, rule, f"is of {tuple(actual.shape)}"):
+            return False
+        if not expected.numel():
+            return True
+        wanted, got = expected.double(), actual.double()
+        largest = wanted.abs().max().item()
+        error = (got - wanted).abs().max().item()
+        rule = f"{what} must be within {self._rtol:g} of one device's on the whole batches, relative to the largest"
+        return self.expect(
+            error <= self._rtol * max(largest, 1e-3), rule, f"is {error:.3g} off values up to {largest:.3g}"
+        )
+
+
+def same(actual: object, expected: object) -> bool:
+    """Whether nested values are the same in type and value, tensors to the bit."""
+    if isinstance(expected, Tensor):
+        return (
+            isinstance(actual, Tensor)
+            and actual.dtype == expected.dtype
+            and actual.shape == expected.shape
+            and bool(((actual == expected) | ((actual != actual) & (expected != expected))).all())  # or both NaN
+        )
+    if isinstance(expected, dict):
+        return (
+            isinstance(actual, dict)
+            and actual.keys() == expected.keys()
+            and all(same(actual[key], value) for key, value in expected.items())
+        )
+    if type(actual) is not type(expected):
+        return False
+    if isinstance(expected, (list, tuple)) and isinstance(actual, (list, tuple)):
+        return len(actual) == len(expected) and all(map(same, actual, expected))
+    return bool(actual == expected)
+
+
+def shown(value: object) -> str:
+    """A value in a line that is not too long."""
+    text = " ".join(repr(value).split())
+    return text if len(text) <= 160 else f"{text[:157]}..."

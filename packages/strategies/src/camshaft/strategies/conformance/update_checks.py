@@ -1,0 +1,160 @@
+"""How optimizers are stepped."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.optim import Optimizer
+
+from camshaft.strategies.conformance.life import Life, Reference, one
+from camshaft.strategies.conformance.subject import Subject, adam, midpoint, momentum, sgd
+from camshaft.strategies.conformance.trial import Trial, same
+
+
+def prepared_optimizers_serve_as_the_originals(trial: Trial) -> None:
+    """What `setup_optimizers` returns has the groups, state, step hooks and zeroing of the originals, in order."""
+    with Life(trial, Subject(), _two) as life:
+        num_prepared = len(life.optimizers)
+        if not trial.expect(
+            num_prepared == 2, "`setup_optimizers` must return as many as it got", f"got {num_prepared}"
+        ):
+            return
+        for optimizer, layer in zip(life.optimizers, (life.module.first, life.module.last), strict=True):
+            held = [id(parameter) for group in optimizer.param_groups for parameter in group["params"]]
+            own = [id(parameter) for parameter in layer.parameters()]
+            trial.expect(held == own, "`param_groups` must hold the parameters of the original", "they hold others")
+            needs = _needs_closure(optimizer)
+            trial.expect(not needs, "`step` must need a closure only where that of the original does", "it always does")
+            for name in ("register_step_pre_hook", "register_step_post_hook"):
+                has_it = callable(getattr(optimizer, name, None))
+                trial.expect(has_it, f"what `setup_optimizers` returns must have `{name}`", "it has not")
+        life.update(0)
+        for optimizer in life.optimizers:
+            num_states = len(optimizer.state_dict()["state"])
+            trial.expect(
+                num_states == 2, "`state_dict` must hold the state of each parameter", f"it holds {num_states}"
+            )
+            optimizer.load_state_dict(optimizer.state_dict())
+        life.backward_on(1)
+        for optimizer in life.optimizers:
+            optimizer.zero_grad()
+        left = [name for name, value in life.gradients().items() if bool(value.any())]
+        trial.expect(not left, "`zero_grad` must leave no gradients", f"there are some of {left}")
+
+
+def closures_are_evaluated(trial: Trial) -> None:
+    """`optimizer_step` evaluates a closure: once for most optimizers, more often for those that want it themselves."""
+    with Life(trial, Subject(), one(sgd)) as life:
+        reference = Reference(life.strategy.num_data_ranks, one(sgd))
+        scales = life.warm_up()
+        for update_idx in range(2):  # unscaled by the closure, and not
+            num_calls = _step_with_closure(life, update_idx, unscales=update_idx == 0)
+            reference.update(update_idx)
+            trial.expect(num_calls == 1, "SGD must evaluate its closure once", f"it did {num_calls} times")
+        trial.expect_close(life.weights(), reference.weights(), "after two updates by closures,")
+    reference = Reference(reference.num_data_ranks, one(midpoint))
+    try:
+        with Life(trial, Subject(), one(midpoint)) as life:
+            needs = _needs_closure(life.optimizer)
+            trial.expect(needs, "`step` must need a closure where that of the original does", "it needs none")
+            num_calls = _step_with_closure(life, 0, unscales=True)
+            weights = life.weights()
+    except (NotImplementedError, RuntimeError, TypeError, ValueError):
+        if scales:
+            return  # with scaled losses it cannot be done; saying so is enough
+        raise
+
+    def closure() -> Tensor:
+        reference.backward_on(0)
+        return torch.zeros(())
+
+    reference.optimizers[0].step(closure)  # type: ignore[arg-type]  # torch says that a loss is a float
+    trial.expect(
+        num_calls == 2, "an optimizer must evaluate its closure as often as it wants", f"it did {num_calls} times"
+    )
+    trial.expect_close(weights, reference.weights(), "after an update with two evaluations,")
+
+
+def step_hooks_run_for_each_update(trial: Trial) -> None:
+    """The step hooks of an optimizer run once for each `optimizer_step`, and at no other time."""
+    with Life(trial, Subject(), one(sgd)) as life:
+        life.warm_up()
+        counts = _count_steps(life.optimizer)
+        life.backward_on(0)
+        life.strategy.unscale_gradients(life.optimizer)
+        life.strategy.clip_gradients(life.optimizer, 1.0, "norm")
+        trial.expect_equal(dict(counts), {"pre": 0, "post": 0}, "calls of step hooks before the step")
+        life.strategy.optimizer_step(life.optimizer)
+        trial.expect_equal(dict(counts), {"pre": 1, "post": 1}, "calls of step hooks after one step")
+        _step_with_closure(life, 1, unscales=True)
+        trial.expect_equal(dict(counts), {"pre": 2, "post": 2}, "calls of step hooks after another by a closure")
+
+
+def skipped_updates_are_told(trial: Trial) -> None:
+    """`has_skipped_step` is true exactly if an update was skipped: then weights stay and no step hook runs."""
+    with Life(trial, Subject(), one(sgd)) as life:
+        life.warm_up()
+        before, counts = life.weights(), _count_steps(life.optimizer)
+        overflows = life.data_rank == 0  # on one rank; all must agree
+        life.backward_on(0, factor=float("inf") if overflows else 1.0)
+        life.strategy.unscale_gradients(life.optimizer)
+        life.strategy.optimizer_step(life.optimizer)
+        skipped, after = life.strategy.has_skipped_step, life.weights()
+        trial.expect_same_everywhere(skipped, "`has_skipped_step` after gradients that are not finite on one rank")
+        expected = {"pre": 0, "post": 0} if skipped else {"pre": 1, "post": 1}
+        told = f"calls of step hooks where `has_skipped_step` is {skipped}"
+        trial.expect_equal(counts["post"], expected["post"], told)
+        if not skipped:
+            finite = [name for name, value in before.items() if name.startswith("first") and same(after[name], value)]
+            trial.expect(
+                not finite, "weights must follow an update that was not skipped", f"{finite} stayed as they were"
+            )
+            return
+        trial.expect(same(after, before), "weights must stay as they were in a skipped update", "they changed")
+        life.update(1)
+        changed = not same(life.weights(), before)
+        trial.expect(changed, "the update after a skipped one must change the weights", "they stayed as they were")
+        trial.expect_equal(counts["post"], 1, "calls of step hooks after a skipped update and one that was not")
+
+
+def _step_with_closure(life: Life[Subject], batch_idx: int, *, unscales: bool) -> int:
+    """Make an update by a closure. Returns how often it was evaluated."""
+    num_calls = 0
+
+    def closure() -> Tensor:
+        nonlocal num_calls
+        num_calls += 1
+        life.backward_on(batch_idx)
+        if unscales:
+            life.strategy.unscale_gradients(life.optimizer)
+        return torch.zeros((), device=life.strategy.device)
+
+    life.strategy.optimizer_step(life.optimizer, closure)
+    return num_calls
+
+
+def _count_steps(optimizer: Any) -> dict[str, int]:
+    counts = {"pre": 0, "post": 0}
+
+    def count(name: str) -> Callable[..., None]:
+        def hook(*_: Any) -> None:
+            counts[name] += 1
+
+        return hook
+
+    optimizer.register_step_pre_hook(count("pre"))
+    optimizer.register_step_post_hook(count("post"))
+    return counts
+
+
+def _needs_closure(optimizer: Any) -> bool:
+    closure = inspect.signature(optimizer.step).parameters.get("closure")
+    return closure is not None and closure.default is inspect.Parameter.empty
+
+
+def _two(module: Any) -> list[Optimizer]:
+    return [adam(module.first.parameters()), momentum(module.last.parameters())]

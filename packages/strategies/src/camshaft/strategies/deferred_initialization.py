@@ -1,0 +1,254 @@
+"""Building a model without memory, and giving it afterwards, part by part, the values that it would have had."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack
+from types import TracebackType
+from typing import Any, Self
+
+import attrs
+import torch
+from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
+from torch.overrides import TorchFunctionMode
+from torch.utils import _pytree as pytree
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from camshaft.hooks_core.messages import must_be
+from camshaft.strategies.deferred_operations import Replay, TensorRef, make_plan
+from camshaft.strategies.full_values import FullValues
+from camshaft.strategies.operation_recorder import CPU, META, WHERE, DeferredInitializationError, OperationRecorder
+from camshaft.strategies.shards import distribute
+
+_FACTORIES = frozenset(
+    (
+        *(torch.arange, torch.empty, torch.empty_permuted, torch.empty_strided, torch.eye, torch.full),
+        *(torch.linspace, torch.logspace, torch.ones, torch.rand, torch.randint, torch.randn, torch.randperm),
+        *(torch.range, torch.tril_indices, torch.triu_indices, torch.zeros, torch.scalar_tensor),
+        *(torch.bartlett_window, torch.blackman_window, torch.hamming_window, torch.hann_window),
+        *(torch.kaiser_window, torch.fft.fftfreq, torch.fft.rfftfreq),
+    )
+)
+_OF_MODULES = frozenset(vars(nn.Module()))
+_IS_META = vars(torch._C.TensorBase)["is_meta"].__get__
+_READERS = (Tensor.tolist, Tensor.numpy)
+
+
+class DeferredInitialization:
+    """While it is entered, new tensors have no memory, and what is done with them is recorded.
+
+    Afterwards `materialize` does all of it, one operation after the other on the CPU, beginning with torch's random
+    state as it was on entering. So the parameters get bit for bit the values that the same code would have given them,
+    whatever it is: layers' own `reset_parameters`, `apply`, functions of `nn.init`, or tensor operations. What
+    parameters hold is cut as soon as their last value is known, and values are dropped that are overwritten later,
+    so hardly more memory is needed than for the parts that this process holds and for one whole parameter. When that is
+    done, torch's random state is what it would have been.
+
+    Values that the code asks for (`item`, `tolist`, `if tensor.any():`, rejection sampling) are found out ahead, at
+    the cost of drawing the random numbers so far twice. Tensors with an explicit real device, `torch.tensor(...)` and
+    `torch.from_numpy(...)` are real at once. These limits remain:
+
+    - Operations in place that torch cannot carry out on the meta device raise `DeferredInitializationError`.
+    - A tensor that only an object other than the module and its parts holds stays without memory, as does one that is
+      in none of their attributes, lists, tuples and dictionaries.
+    - Memory that is changed past torch, through an array of `torch.Tensor.numpy()`, is not seen.
+    - `tensor.device` is the meta device, and a device of tensors that follow from it counts as the CPU.
+    - Random values for tensors on a GPU are drawn from the CPU's generator unless they are real at once.
+    """
+
+    def __init__(self) -> None:
+        self._recorder: OperationRecorder | None = None
+        self._full_values: FullValues | None = None
+        self._entered = ExitStack()
+
+    def __enter__(self) -> Self:
+        self._recorder = OperationRecorder()
+        self._full_values = FullValues(self._recorder)
+        dispatching = _Dispatching(self._recorder, self._full_values)
+        self._entered.callback(self._full_values.watch())
+        self._entered.enter_context(_Functions(self._recorder, dispatching))
+        self._entered.enter_context(dispatching)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._entered.close()
+        assert self._recorder is not None
+        if error is None:
+            for track in self._recorder.tracks:
+                self._recorder.notice_state(track.generator)
+            return
+        self._recorder.rewind()
+        if isinstance(error, (RuntimeError, TypeError)) and ("meta" in str(error) or "set_data" in str(error)):
+            error.add_note(
+                f"In {WHERE}, new tensors have no values yet (they are on the meta device). What needs values, or "
+                "assigns to `.data` of a parameter from `__init__`, belongs into `__init__`."
+            )
+
+    def materialize(
+        self, module: nn.Module, device: torch.device = CPU, sharded_device: torch.device | None = None
+    ) -> None:
+        """Give all tensors of a module their values, and what was drawn meanwhile its place in the random state.
+
+        Args:
+            module: The module. Real tensors take the place of its parameters, buffers and other attributes.
+            device: Where parameters and buffers go. Tensors that are mere attributes are made on the CPU.
+            sharded_device: Where the parts of sharded parameters go; the default is `device`.
+
+        Raises:
+            DeferredInitializationError: If a tensor was given no values.
+        """
+        assert self._recorder is not None and self._full_values is not None
+        recorder = self._recorder
+        targets: dict[int, list[_Target]] = {}
+        for target in self._targets(module, device, sharded_device or device):
+            targets.setdefault(target.ref.storage_idx, []).append(target)
+        plan = make_plan(recorder.entries, {*targets, *recorder.pending}, draws_all=True)
+        recorder.rewind()
+        without_values = plan.missing & targets.keys()
+        if without_values:
+            name = targets[min(without_values)][0].name
+            action = "Initialise it in the hook, or build it elsewhere than on the meta device."
+            raise DeferredInitializationError(must_be(name, "given values", "none", WHERE, action))
+        replay = Replay(recorder.real_storages, recorder.num_bytes)
+        replay.states |= recorder.first_states()
+        real: dict[int, Tensor] = {}
+
+        def complete(storage_idx: int) -> None:
+            for target in targets.get(storage_idx, []):
+                real[id(target.tensor)] = target.part_of(replay.tensor(target.ref))
+
+        replay.run(recorder.entries, plan, on_complete=complete)
+        _replace(module, real)
+        self._recorder = self._full_values = None
+
+    def has_deferred(self, module: nn.Module) -> bool:
+        """Whether any of a module's tensors waits for its values."""
+        return any(tensor.device == META for _, tensor, _ in _tensors(module))
+
+    def _targets(self, module: nn.Module, device: torch.device, sharded_device: torch.device) -> Iterator[_Target]:
+        assert self._recorder is not None and self._full_values is not None
+        seen: set[int] = set()
+        for name, tensor, is_attribute in _tensors(module):
+            if id(tensor) in seen or tensor.device != META:
+                continue
+            seen.add(id(tensor))
+            if isinstance(tensor, DTensor):
+                yield _Target(name, tensor, self._recorder.ref(self._full_values.of(tensor)), sharded_device)
+            else:
+                yield _Target(name, tensor, self._recorder.ref(tensor), CPU if is_attribute else device)
+
+
+@attrs.frozen(eq=False)
+class _Target:
+    """A tensor that is to get values.
+
+    Args:
+        name: Its name.
+        tensor: The tensor, without memory.
+        ref: The whole one of which it is a part, or all.
+        device: Where its memory is to be.
+    """
+
+    name: str
+    tensor: Tensor
+    ref: TensorRef
+    device: torch.device
+
+    def part_of(self, full: Tensor) -> Tensor:
+        """A real tensor to take this one's place, with its part of the whole one's values."""
+        if isinstance(self.tensor, DTensor):
+            real: Tensor = distribute(full, self.tensor, self.device)
+        else:
+            real = full.detach().clone().to(self.device)
+        if isinstance(self.tensor, nn.Parameter):
+            real = nn.Parameter(real, self.tensor.requires_grad)
+        else:
+            real.requires_grad_(self.tensor.requires_grad)
+        vars(real).update(vars(self.tensor))
+        return real
+
+
+class _Dispatching(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Hands every operation to what records it."""
+
+    def __init__(self, recorder: OperationRecorder, full_values: FullValues) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._recorder = recorder
+        self._full_values = full_values
+        self.is_paused = False
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        if self.is_paused:
+            return func(*args, **kwargs)
+        if any(isinstance(leaf, DTensor) for leaf in pytree.tree_leaves((args, kwargs))):
+            return self._full_values.dispatch(func, args, kwargs)
+        return self._recorder.dispatch(func, args, kwargs)
+
+
+class _Functions(TorchFunctionMode):
+    """Makes new tensors without memory, and hides it from code that would leave such ones uninitialised."""
+
+    def __init__(self, recorder: OperationRecorder, dispatching: _Dispatching) -> None:
+        super().__init__()
+        self._recorder = recorder
+        self._dispatching = dispatching
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        if func in _FACTORIES and kwargs.get("device") is None and kwargs.get("out") is None:
+            kwargs = {**kwargs, "device": META}
+        elif func == _IS_META:
+            # torch's own functions that initialise (`nn.init.orthogonal_`) do nothing where it is true
+            caller = str(sys._getframe(1).f_globals.get("__name__"))
+            if caller == "torch.nn.init" or caller.partition(".")[0] not in ("torch", "camshaft"):
+                return False
+        elif func in _READERS and self._recorder.is_deferred(args[0]):
+            return func(self._values_of(args[0]), *args[1:], **kwargs)
+        return func(*args, **kwargs)
+
+    def _values_of(self, tensor: Tensor) -> Tensor:
+        self._dispatching.is_paused = True
+        try:
+            return self._recorder.values_of([tensor.detach()])[0]
+        finally:
+            self._dispatching.is_paused = False
+
+
+def _tensors(module: nn.Module) -> Iterator[tuple[str, Tensor, bool]]:
+    """Every tensor of a module and its parts, with its name and whether it is a mere attribute."""
+    for prefix, part in module.named_modules():
+        dot = f"{prefix}." if prefix else ""
+        for name, parameter in part.named_parameters(dot[:-1], recurse=False, remove_duplicate=False):
+            yield name, parameter, False
+        for name, buffer in part.named_buffers(dot[:-1], recurse=False, remove_duplicate=False):
+            yield name, buffer, False
+        for name, leaf in _attributes(part):
+            yield f"{dot}{name}", leaf, True
+
+
+def _attributes(part: nn.Module) -> Iterator[tuple[str, Tensor]]:
+    for name, value in vars(part).items():
+        if name not in _OF_MODULES and isinstance(value, (Tensor, list, tuple, dict)):
+            for leaf in pytree.tree_leaves(value):
+                if isinstance(leaf, Tensor):
+                    yield name, leaf
+
+
+def _replace(module: nn.Module, real: dict[int, Tensor]) -> None:
+    """Put real tensors in the place of those without memory."""
+    for part in module.modules():
+        own = [*part._parameters.items(), *part._buffers.items()]
+        for name, tensor in own:
+            if id(tensor) in real:
+                setattr(part, name, real[id(tensor)])
+        for name in {name for name, leaf in _attributes(part) if id(leaf) in real}:
+            vars(part)[name] = pytree.tree_map(lambda leaf: real.get(id(leaf), leaf), vars(part)[name])

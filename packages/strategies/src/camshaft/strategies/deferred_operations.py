@@ -1,0 +1,234 @@
+"""Tensor operations that were recorded instead of carried out, and carrying them out later in little memory."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from math import prod
+from typing import Any
+
+import attrs
+import torch
+from torch import Generator, Tensor, UntypedStorage
+from torch.utils import _pytree as pytree
+
+
+@attrs.frozen
+class TensorRef:
+    """How a tensor looks at a storage, whose memory there may not be yet.
+
+    Args:
+        storage_idx: Index of the storage.
+        dtype: Number format.
+        size: Shape.
+        stride: Distance of neighbours in memory for each dimension, in elements.
+        offset: Of the first element, in elements.
+    """
+
+    storage_idx: int
+    dtype: torch.dtype
+    size: tuple[int, ...]
+    stride: tuple[int, ...]
+    offset: int
+
+    @property
+    def numel(self) -> int:
+        """Number of elements."""
+        return prod(self.size)
+
+    def covers(self, num_bytes: int) -> bool:
+        """Whether every byte of a storage of this size belongs to an element."""
+        if self.offset != 0 or self.numel * self.dtype.itemsize != num_bytes:
+            return False
+        expected = 1
+        for stride, size in sorted(zip(self.stride, self.size, strict=True)):
+            if size != 1 and stride != expected:
+                return False
+            expected *= size
+        return True
+
+
+@attrs.frozen(eq=False)
+class Operation:
+    """One operation.
+
+    Args:
+        function: What is called.
+        leaves: Its arguments, flat, with a `TensorRef` for each tensor that is not constant.
+        structure: How they are nested.
+        results: For each tensor that it returns, the reference to what is made by it; None for an argument.
+        reads: Storages whose values it needs.
+        changes: Storages that it writes to or makes.
+        overwrites: Those of them whose earlier values do not matter.
+        generator: What it draws random numbers from, if it does.
+    """
+
+    function: Callable[..., Any]
+    leaves: list[Any]
+    structure: pytree.TreeSpec
+    results: list[TensorRef | None]
+    reads: frozenset[int]
+    changes: frozenset[int]
+    overwrites: frozenset[int]
+    generator: Generator | None
+
+    @property
+    def touches(self) -> frozenset[int]:
+        """All storages that take part."""
+        return self.reads | self.changes
+
+
+@attrs.frozen(eq=False)
+class GeneratorChange:
+    """The state of a random number generator was set.
+
+    Args:
+        generator: The generator.
+        state: Its new state; None where it is one that it had before.
+        position: Position of the operation after which it had that state; -1 for the beginning.
+    """
+
+    generator: Generator
+    state: Tensor | None
+    position: int
+
+    @property
+    def key(self) -> tuple[int, int]:
+        """What the earlier state is kept under."""
+        return id(self.generator), self.position
+
+
+Entry = Operation | GeneratorChange
+
+
+@attrs.frozen(eq=False)
+class Plan:
+    """Which entries are carried out, and until when their tensors are needed.
+
+    Args:
+        is_needed: For each entry, whether it is.
+        frees: By position, the storages whose values are of no use after it.
+        completes: By position, the wanted storages that have their last value after it and are not read later.
+        missing: Storages whose values are needed from before the first entry.
+    """
+
+    is_needed: list[bool]
+    frees: dict[int, frozenset[int]]
+    completes: dict[int, frozenset[int]]
+    missing: frozenset[int]
+
+
+def make_plan(entries: Sequence[Entry], wanted: Iterable[int], *, draws_all: bool) -> Plan:
+    """Find out what is to be done for the values that some storages have in the end.
+
+    Args:
+        entries: In the order in which they were recorded.
+        wanted: The storages.
+        draws_all: Whether all random numbers are drawn, also those that nobody needs.
+    """
+    wanted = frozenset(wanted)
+    live, complete = set(wanted), set[int]()
+    is_needed = [False] * len(entries)
+    frees: dict[int, frozenset[int]] = {}
+    completes: dict[int, frozenset[int]] = {}
+    for position in reversed(range(len(entries))):
+        entry = entries[position]
+        if isinstance(entry, GeneratorChange):
+            is_needed[position] = draws_all
+            continue
+        if not (entry.changes & live or (draws_all and entry.generator is not None)):
+            continue
+        is_needed[position] = True
+        touches = entry.touches
+        completes[position] = (touches & wanted) - complete
+        complete |= completes[position]
+        frees[position] = touches - live
+        live -= entry.overwrites
+        live |= entry.reads
+    return Plan(is_needed, frees, completes, frozenset(live))
+
+
+class Replay:
+    """Carries entries out on real tensors.
+
+    Args:
+        real_storages: Storages that are real already. They are changed in place.
+        num_bytes: Size of each storage.
+        keeps_real: Whether real storages stay as they are, and copies of them are changed.
+    """
+
+    def __init__(
+        self, real_storages: Mapping[int, UntypedStorage], num_bytes: Sequence[int], *, keeps_real: bool = False
+    ) -> None:
+        self._real = real_storages
+        self._num_bytes = num_bytes
+        self._keeps_real = keeps_real
+        self.storages: dict[int, UntypedStorage] = {}
+        self.states: dict[tuple[int, int], Tensor] = {}
+
+    @torch.no_grad()
+    def run(
+        self,
+        entries: Sequence[Entry],
+        plan: Plan,
+        *,
+        first: int = 0,
+        keeps: frozenset[int] = frozenset(),
+        on_complete: Callable[[int], None] | None = None,
+    ) -> None:
+        """Carry out what a plan says.
+
+        Args:
+            entries: What the plan was made for.
+            plan: The plan.
+            first: Position of the first entry among all that were recorded.
+            keeps: Storages that are not dropped, although nothing needs them any more.
+            on_complete: Is called with each wanted storage as soon as it is done with; the storage is dropped then.
+
+        Raises:
+            KeyError: If a generator is to be set to a state that was not met on the way.
+        """
+        returns_to = {entry.key for entry in entries if isinstance(entry, GeneratorChange) and entry.state is None}
+        for idx, entry in enumerate(entries):
+            if not plan.is_needed[idx]:
+                continue
+            if isinstance(entry, GeneratorChange):
+                entry.generator.set_state(self.states[entry.key] if entry.state is None else entry.state)
+                continue
+            self._carry_out(entry)
+            if entry.generator is not None and (id(entry.generator), first + idx) in returns_to:
+                self.states[id(entry.generator), first + idx] = entry.generator.get_state()
+            done = plan.frees[idx] - keeps
+            if on_complete is not None:
+                for storage_idx in plan.completes[idx]:
+                    on_complete(storage_idx)
+                done |= plan.completes[idx]
+            for storage_idx in done:
+                self.storages.pop(storage_idx, None)
+
+    def tensor(self, ref: TensorRef) -> Tensor:
+        """The real tensor of a reference; its memory is made if there is none."""
+        storage = self.storages.get(ref.storage_idx)
+        if storage is None:
+            storage = self._real.get(ref.storage_idx)
+            if storage is None:
+                storage = UntypedStorage(self._num_bytes[ref.storage_idx])
+            elif self._keeps_real:
+                storage = storage.clone()
+            self.storages[ref.storage_idx] = storage
+        return torch.empty(0, dtype=ref.dtype, device=storage.device).set_(storage, ref.offset, ref.size, ref.stride)
+
+    def _carry_out(self, operation: Operation) -> None:
+        leaves = [self.tensor(leaf) if isinstance(leaf, TensorRef) else leaf for leaf in operation.leaves]
+        args, kwargs = pytree.tree_unflatten(leaves, operation.structure)
+        results = pytree.tree_leaves(operation.function(*args, **kwargs))
+        made = [result for result in results if isinstance(result, Tensor)]
+        for ref, result in zip(operation.results, made, strict=True):
+            if ref is not None and ref.storage_idx not in self.storages:
+                if (tuple(result.size()), result.stride(), result.storage_offset()) == (
+                    ref.size,
+                    ref.stride,
+                    ref.offset,
+                ):
+                    self.storages[ref.storage_idx] = result.untyped_storage()
+                else:  # laid out otherwise than foreseen; later operations rely on what was foreseen
+                    self.tensor(ref).copy_(result)

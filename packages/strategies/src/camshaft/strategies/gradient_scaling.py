@@ -1,0 +1,183 @@
+"""Mixed precision in float16: losses are scaled so that small gradients survive, and overflowing updates skipped."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.optim import Optimizer
+
+from camshaft.hooks_core.messages import must_be
+from camshaft.strategies.autocast import AutocastPrecision
+from camshaft.strategies.scaled_optimizer import Overflow, ScaledOptimizer, evaluates_loss
+
+_WHERE = "ScaledPrecision"
+_STATE = "gradient_scaler"
+
+
+class ScaledPrecision(AutocastPrecision):
+    """Autocast to float16 with torch's `GradScaler`.
+
+    `backward` multiplies the loss by a scale; an optimizer's step divides its gradients by it first, unless `unscale`
+    did, and is skipped if any of them is infinite or NaN. Whoever calls the step: it is the optimizer's own `step` that
+    is replaced, until `release`. Of a step that is skipped, the optimizer's step hooks learn nothing.
+
+    The scale changes only before the first backward after a step, so the gradients of an accumulation window, and
+    those of several optimizers that step one after the other, share one. Gradients that wait for a later step while
+    the scale changes are brought to the new one.
+
+    Args:
+        device_type: Kind of the device that computes, such as "cuda".
+        init_scale: The scale at first.
+        growth_factor: What it is multiplied by after `growth_interval` updates on end without an overflow.
+        backoff_factor: What it is multiplied by after an overflow.
+        growth_interval: Number of updates.
+
+    Raises:
+        ValueError: If torch has no autocast for the kind of device, or a factor or interval makes no sense.
+    """
+
+    name = "16-mixed"
+
+    def __init__(
+        self,
+        device_type: str,
+        *,
+        init_scale: float = 2.0**16,
+        growth_factor: float = 2.0,
+        backoff_factor: float = 0.5,
+        growth_interval: int = 2000,
+    ) -> None:
+        super().__init__(device_type, torch.float16)
+        for field, value, rule, holds in (
+            ("init_scale", init_scale, "positive", init_scale > 0),
+            ("growth_factor", growth_factor, "above 1", growth_factor > 1),
+            ("backoff_factor", backoff_factor, "between 0 and 1", 0 < backoff_factor < 1),
+            ("growth_interval", growth_interval, "at least 1", growth_interval >= 1),
+        ):
+            if not holds:
+                raise ValueError(must_be(field, rule, value, _WHERE, "Pass such a value, or leave it out."))
+        self._scaler = torch.amp.GradScaler(
+            device_type,
+            init_scale=init_scale,
+            growth_factor=growth_factor,
+            backoff_factor=backoff_factor,
+            growth_interval=growth_interval,
+        )
+        self._optimizers: dict[int, ScaledOptimizer] = {}
+        self._overflow_elsewhere = Overflow()
+        self._has_scaled = False
+        self._has_unscaled = False  # since the scale last changed; the next backward lets it follow
+        self._has_stepped = False
+        self._holds_other_scales = False  # some gradients were made with another scale, or with none
+
+    @property
+    def scale(self) -> float:
+        """What the latest loss was multiplied by; waits for the device."""
+        return self._scaler.get_scale()
+
+    def backward(self, loss: Tensor, differentiate: Callable[[Tensor], Any] | None = None) -> None:
+        """Differentiate a scalar loss times the scale, outside of autocast."""
+        if self._has_unscaled:
+            self._update_scale()
+        if self._holds_other_scales:
+            for scaled in self._optimizers.values():
+                scaled.bring_to_scale(self._scaler)
+            self._holds_other_scales = False
+        self._has_scaled = True
+        super().backward(self._scaler.scale(loss), differentiate)
+
+    def setup_optimizer(self, optimizer: Optimizer) -> None:
+        """Let an optimizer's step unscale its gradients first, and skip itself if they overflowed.
+
+        Raises:
+            TypeError: If the optimizer evaluates the loss itself, as LBFGS does.
+            ValueError: If it has parameters in float16, whose gradients cannot be unscaled.
+        """
+        kind = type(optimizer).__name__
+        if evaluates_loss(optimizer):
+            rule = "one that does not evaluate the loss several times per update, under precision='16-mixed'"
+            raise TypeError(must_be("optimizer", rule, kind, _WHERE, "Use another optimizer, or 'bf16-mixed'."))
+        if any(parameter.dtype == torch.float16 for group in optimizer.param_groups for parameter in group["params"]):
+            rule = "of other parameters than float16 ones under precision='16-mixed'"
+            raise ValueError(must_be("optimizer", rule, kind, _WHERE, "Keep the module in float32, or pass '16-true'."))
+        known = self._optimizers.pop(id(optimizer), None)
+        if known is not None:
+            known.release()
+        self._optimizers[id(optimizer)] = ScaledOptimizer(optimizer, self._step, is_sharded=self.agree is not None)
+
+    def unscale(self, optimizer: Optimizer) -> None:
+        """Divide an optimizer's gradients by the scale, unless that was done since the latest backward.
+
+        Raises:
+            ValueError: If `setup_optimizer` does not know the optimizer.
+            RuntimeError: If no loss was differentiated by `backward`.
+        """
+        scaled = self._optimizers.get(id(optimizer))
+        if scaled is None:
+            rule = "one that was set up"
+            action = "Pass one that `setup_optimizers` returned."
+            raise ValueError(must_be("optimizer", rule, type(optimizer).__name__, f"{_WHERE}.unscale", action))
+        if scaled.has_gradients():
+            self._unscale(scaled)
+
+    def state_dict(self) -> dict[str, Any]:
+        """The scale and how long it has been without an overflow, as plain values; waits for the device."""
+        if self._has_stepped:
+            self._update_scale()
+        return {_STATE: self._scaler.state_dict()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on with a scale; the state of another precision changes nothing."""
+        if state.get(_STATE):
+            self._scaler.load_state_dict(state[_STATE])
+
+    def release(self) -> None:
+        """Leave the optimizers as they were; the scale stays."""
+        for scaled in self._optimizers.values():
+            scaled.release()
+        self._optimizers.clear()
+        self._holds_other_scales = False
+
+    def _step(self, scaled: ScaledOptimizer, step: Callable[[], Any]) -> Any:
+        """Update the weights, if no gradient overflowed."""
+        has_gradients = scaled.has_gradients()
+        if not has_gradients and self.agree is None:
+            self.has_skipped_step = False
+            return step()  # nothing to unscale
+        is_finite = True
+        if has_gradients:
+            self._unscale(scaled)
+            scaled.is_finite = False
+            self._scaler.step(scaled)  # type: ignore[arg-type]  # asks it for `param_groups` and `step` alone
+            is_finite = scaled.is_finite
+            scaled.has_stepped = self._has_stepped = True
+        if self.agree is not None and self.agree(not is_finite) and is_finite:
+            is_finite = False
+            if not self._overflow_elsewhere.is_noted:
+                self._overflow_elsewhere.is_noted = self._has_unscaled = self._has_stepped = True
+                self._scaler.unscale_(self._overflow_elsewhere)  # type: ignore[arg-type]
+        self.has_skipped_step = not is_finite
+        return step() if is_finite else None
+
+    def _unscale(self, scaled: ScaledOptimizer) -> None:
+        if scaled.has_stepped:
+            self._update_scale()  # a step without a backward since the one before
+        if scaled.is_unscaled:
+            return
+        if not self._has_scaled:
+            rule = "called by way of the strategy's `backward` under precision='16-mixed'"
+            action = "Call strategy.backward(loss), or manual_backward(loss), in place of loss.backward()."
+            raise RuntimeError(must_be("loss.backward", rule, "gradients without a scale", _WHERE, action))
+        scaled.bring_to_scale(self._scaler)
+        self._scaler.unscale_(scaled)  # type: ignore[arg-type]
+        scaled.is_unscaled = self._has_unscaled = True
+
+    def _update_scale(self) -> None:
+        """Let the scale follow from the updates since it last did."""
+        for scaled in self._optimizers.values():
+            self._holds_other_scales |= scaled.note_scale(self._scaler)
+        self._scaler.update()
+        self._overflow_elsewhere.is_noted = self._has_unscaled = self._has_stepped = False

@@ -1,0 +1,403 @@
+"""Recording what is done with tensors that have no memory yet."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from functools import cache
+from typing import Any
+
+import attrs
+import torch
+from torch import Generator, Tensor, UntypedStorage
+from torch._ops import OpOverload
+from torch.utils import _pytree as pytree
+
+from camshaft.hooks_core.messages import must_be
+from camshaft.strategies.deferred_operations import Entry, GeneratorChange, Operation, Replay, TensorRef, make_plan
+
+WHERE = "the hooks that build the model"
+META = torch.device("meta")
+CPU = torch.device("cpu")
+
+_WRITES_ONLY = frozenset(
+    f"aten::{name}_"
+    for name in (
+        *("bernoulli", "cauchy", "copy", "exponential", "fill", "geometric", "log_normal", "normal", "random"),
+        *("uniform", "zero"),
+    )
+)
+_COLLECTIVES = ("c10d", "_c10d_functional", "_c10d_functional_autograd")
+
+
+class DeferredInitializationError(RuntimeError):
+    """A model cannot be built without memory first."""
+
+
+@attrs.frozen
+class _Traits:
+    """What an operation's schema says.
+
+    Args:
+        is_view: Whether it only looks at its arguments' memory in another way.
+        written: Positions and names of the arguments that it writes to.
+        writes_only: Whether it does so without regard to what they were.
+        needs_values: Whether its result depends on values in a way that tensors without memory cannot follow.
+        is_random: Whether it draws random numbers.
+        takes_dtype: Whether it has an argument "dtype".
+    """
+
+    is_view: bool
+    written: tuple[tuple[int, str], ...]
+    writes_only: bool
+    needs_values: bool
+    is_random: bool
+    takes_dtype: bool
+
+
+@cache
+def traits_of(function: OpOverload) -> _Traits:
+    """What an operation's schema says."""
+    schema = function._schema
+    written = [
+        (idx, argument.name)
+        for idx, argument in enumerate(schema.arguments)
+        if argument.alias_info is not None and argument.alias_info.is_write
+    ]
+    tags = function.tags
+    is_set = schema.name in ("aten::set_", "aten::set_data")
+    return _Traits(
+        is_view=is_set or bool(not written and schema.returns and all(item.alias_info for item in schema.returns)),
+        written=() if is_set else tuple(written),
+        writes_only=schema.name in _WRITES_ONLY or torch.Tag.out in tags,
+        needs_values=torch.Tag.data_dependent_output in tags or torch.Tag.dynamic_output_shape in tags,
+        is_random=torch.Tag.nondeterministic_seeded in tags,
+        takes_dtype=any(argument.name == "dtype" for argument in schema.arguments),
+    )
+
+
+@attrs.define(eq=False)
+class _GeneratorTrack:
+    """What is known of a random number generator.
+
+    Its state is moved on a little with each operation that is recorded, so that every later state tells after which
+    operation it was read.
+    """
+
+    generator: Generator
+    first_state: Tensor
+    last_state: bytes
+    positions: dict[bytes, int]
+
+
+class OperationRecorder:
+    """The operations that were recorded, in their order, and the storages that they work on.
+
+    Attributes:
+        entries: The operations, and changes of random number generators in between.
+        num_bytes: Size of each storage.
+        real_storages: Those that have memory: the recorded operations read or change them.
+        pending: Those of them that recorded operations change.
+        made_by: The operation that made a storage.
+        writers: The operations that wrote to a storage after it was made.
+    """
+
+    def __init__(self) -> None:
+        self.entries: list[Entry] = []
+        self.num_bytes: list[int] = []
+        self.real_storages: dict[int, UntypedStorage] = {}
+        self._kept: list[UntypedStorage] = []
+        self._indexes: dict[int, int] = {}
+        self.pending: set[int] = set()
+        self.made_by: dict[int, Operation] = {}
+        self.writers: dict[int, list[Operation]] = {}
+        self._generators: dict[int, _GeneratorTrack] = {}
+        self._advanced = _Advanced(self)
+        self.track(torch.default_generator)
+
+    # recording
+
+    def dispatch(self, function: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Carry an operation out if it has real tensors only; otherwise record it.
+
+        Returns:
+            What it returns; for what is recorded, tensors without memory.
+        """
+        traits = traits_of(function)
+        leaves, structure = pytree.tree_flatten((args, kwargs))
+        tensors = [leaf for leaf in leaves if isinstance(leaf, Tensor)]
+        if traits.is_view:
+            return function(*args, **kwargs)
+        if not any(map(self.is_deferred, tensors)):
+            if not self._is_to_be_deferred(traits, args, kwargs, tensors):
+                return function(*args, **kwargs)
+        elif function.namespace in _COLLECTIVES:
+            rule, action = "called with tensors that have their values", "Call it after the hooks."
+            message = must_be(str(function), rule, "tensors without values", WHERE, action)
+            raise DeferredInitializationError(message)
+        elif traits.needs_values:
+            return self._with_values(function, tensors, leaves, structure)
+        try:
+            return self._record(function, traits, leaves, structure)
+        except NotImplementedError as error:  # torch cannot foresee what it returns
+            if traits.written or traits.is_random:
+                action = "Do this in `__init__`, with real tensors, or after the hooks."
+                rule = "an operation that torch can carry out on the meta device"
+                raise DeferredInitializationError(must_be("operation", rule, function, WHERE, action)) from error
+            return self._with_values(function, tensors, leaves, structure)
+
+    def is_deferred(self, tensor: Tensor) -> bool:
+        """Whether a tensor has no values, or other ones than it is going to have."""
+        return tensor.is_meta or (bool(self.pending) and self._indexes.get(_key(tensor), -1) in self.pending)
+
+    def ref(self, tensor: Tensor) -> TensorRef:
+        """A reference to a tensor, by which its storage becomes known here."""
+        if tensor.layout is not torch.strided or tensor.is_conj() or tensor.is_neg():
+            rule, action = "dense, neither conjugated nor negated", "Build it in `__init__`."
+            raise DeferredInitializationError(must_be("tensor", rule, tensor.layout, WHERE, action))
+        key = _key(tensor)
+        idx = self._indexes.get(key)
+        if idx is None:
+            idx = self._indexes[key] = len(self._kept)
+            storage = tensor.untyped_storage()
+            self._kept.append(storage)  # its address is not used again as long as it is kept
+            self.num_bytes.append(storage.nbytes())
+            if not tensor.is_meta:
+                self.real_storages[idx] = storage
+        return TensorRef(idx, tensor.dtype, tuple(tensor.size()), tensor.stride(), int(tensor.storage_offset()))
+
+    def tensor(self, ref: TensorRef) -> Tensor:
+        """The tensor that a reference stands for: without memory, unless its storage is real."""
+        storage = self._kept[ref.storage_idx]
+        return torch.empty(0, dtype=ref.dtype, device=storage.device).set_(storage, ref.offset, ref.size, ref.stride)
+
+    def sources(self, storage_idx: int) -> list[TensorRef]:
+        """The tensors from which a storage was made."""
+        made_by = self.made_by.get(storage_idx)
+        return [leaf for leaf in made_by.leaves if isinstance(leaf, TensorRef)] if made_by else []
+
+    def _is_to_be_deferred(
+        self, traits: _Traits, args: tuple[Any, ...], kwargs: dict[str, Any], tensors: list[Tensor]
+    ) -> bool:
+        device = kwargs.get("device")
+        if device is not None and torch.device(device).type == "meta":
+            return True
+        if traits.is_random and (device is None or torch.device(device).type == "cpu"):
+            return all(tensor.device.type == "cpu" for tensor in tensors)
+        known = self._indexes
+        return any(_key(tensor) in known for tensor in _written(traits, args, kwargs)) if traits.written else False
+
+    def _record(self, function: OpOverload, traits: _Traits, leaves: list[Any], structure: pytree.TreeSpec) -> Any:
+        originals: dict[int, Tensor] = {}
+        refs, stand_ins = list[Any](), list[Any]()
+        generator = torch.default_generator
+        for leaf in leaves:
+            if isinstance(leaf, Tensor):
+                refs.append(self.ref(leaf))
+                stand_ins.append(leaf if leaf.is_meta else _without_memory(leaf))
+                originals[id(stand_ins[-1])] = leaf
+            elif isinstance(leaf, Generator):
+                generator = leaf
+                refs.append(leaf)
+                stand_ins.append(None)
+            else:
+                refs.append(CPU if leaf == META and isinstance(leaf, torch.device) else leaf)
+                stand_ins.append(leaf)
+        result = self._foresee(function, stand_ins, structure)
+        known = {leaf.storage_idx for leaf in refs if isinstance(leaf, TensorRef)}
+        results: list[TensorRef | None] = []
+        for item in pytree.tree_leaves(result):
+            if isinstance(item, Tensor):
+                results.append(None if id(item) in originals else self.ref(item))
+        made = {item.storage_idx for item in results if item is not None} - known
+        if made or traits.written:
+            args, kwargs = pytree.tree_unflatten(refs, structure)
+            if traits.takes_dtype and kwargs.get("dtype") is None and made:
+                kwargs["dtype"] = next(item.dtype for item in results if item is not None)
+            self._add(function, traits, args, kwargs, results, made, generator if traits.is_random else None)
+        return pytree.tree_map(lambda item: originals.get(id(item), item), result)
+
+    def _foresee(self, function: OpOverload, leaves: list[Any], structure: pytree.TreeSpec) -> Any:
+        """What an operation returns, without memory."""
+        args, kwargs = pytree.tree_unflatten(leaves, structure)
+        if kwargs.get("device") is not None:
+            kwargs["device"] = META
+        kwargs.pop("pin_memory", None)
+        return function(*args, **kwargs)
+
+    def _with_values(
+        self, function: OpOverload, tensors: list[Tensor], leaves: list[Any], structure: pytree.TreeSpec
+    ) -> Any:
+        """What an operation returns for the values that its arguments have at this point: real tensors, or numbers."""
+        values = self.values_of(tensors)
+        real = [values.pop(0) if isinstance(leaf, Tensor) else leaf for leaf in leaves]
+        args, kwargs = pytree.tree_unflatten(real, structure)
+        return function(*args, **kwargs)
+
+    def _add(
+        self,
+        function: OpOverload,
+        traits: _Traits,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        results: list[TensorRef | None],
+        made: set[int],
+        generator: Generator | None,
+    ) -> None:
+        leaves, structure = pytree.tree_flatten((args, kwargs))
+        written = [ref for ref in _written(traits, args, kwargs)]
+        written_idxs = {ref.storage_idx for ref in written}
+        others = [leaf for leaf in leaves if isinstance(leaf, TensorRef) and not any(leaf is ref for ref in written)]
+        whole = {ref.storage_idx for ref in written if ref.covers(self.num_bytes[ref.storage_idx])}
+        overwritten = (whole if traits.writes_only else set()) - {ref.storage_idx for ref in others}
+        reads = ({ref.storage_idx for ref in others} | written_idxs) - overwritten
+        changes, overwrites = frozenset(written_idxs | made), frozenset(overwritten | made)
+        operation = Operation(function, leaves, structure, results, frozenset(reads), changes, overwrites, generator)
+        if generator is not None:
+            self.notice_state(generator)
+        self.entries.append(operation)
+        for idx in made:
+            self.made_by[idx] = operation
+        for idx in written_idxs:
+            self.writers.setdefault(idx, []).append(operation)
+        self.pending |= written_idxs & self.real_storages.keys()
+        if generator is not None:
+            self._move_on(generator)
+
+    # random numbers
+
+    def track(self, generator: Generator) -> _GeneratorTrack:
+        """What is known of a generator; its present state is the first, if it is new here."""
+        found = self._generators.get(id(generator))
+        if found is None:
+            state = generator.get_state()
+            key = _to_bytes(state)
+            found = self._generators[id(generator)] = _GeneratorTrack(generator, state, key, {key: -1})
+        return found
+
+    def notice_state(self, generator: Generator) -> None:
+        """Record that a generator was seeded, or set back to an earlier state, if it was."""
+        track = self.track(generator)
+        state = generator.get_state()
+        key = _to_bytes(state)
+        if key != track.last_state:
+            position = track.positions.get(key)
+            is_new = position is None
+            self.entries.append(GeneratorChange(generator, state if is_new else None, -1 if is_new else position))
+            track.last_state = key
+
+    def _move_on(self, generator: Generator) -> None:
+        track = self._generators[id(generator)]
+        torch.rand((), generator=generator, device=CPU)
+        track.last_state = _to_bytes(generator.get_state())
+        track.positions[track.last_state] = len(self.entries) - 1
+
+    @property
+    def tracks(self) -> list[_GeneratorTrack]:
+        """What is known of each generator."""
+        return list(self._generators.values())
+
+    def rewind(self) -> None:
+        """Set all generators to their first states."""
+        for track in self._generators.values():
+            track.generator.set_state(track.first_state)
+
+    def first_states(self) -> dict[tuple[int, int], Tensor]:
+        """What a `Replay` knows of states before it begins."""
+        return {(key, -1): track.first_state for key, track in self._generators.items()}
+
+    # values that are asked for early
+
+    def values_of(self, tensors: Iterable[Tensor]) -> list[Tensor]:
+        """The values that tensors have at this point, found out by carrying out ahead what they depend on."""
+        refs = [self.ref(tensor) for tensor in tensors]
+        return self._advanced.values(refs)
+
+
+class _Advanced:
+    """Carries recorded operations out ahead, when somebody needs to know values.
+
+    Random numbers are drawn in their order, so everything that draws is carried out up to this point; what was found
+    out is kept until next time for what depends on it, such as the next round of a rejection sampling.
+    """
+
+    def __init__(self, recorder: OperationRecorder) -> None:
+        self._recorder = recorder
+        self._replay = self._new_replay()
+        self._position = 0
+        self._states: dict[int, Tensor] = {}
+
+    def values(self, refs: list[TensorRef]) -> list[Tensor]:
+        """The values of references after everything that was recorded."""
+        entries, wanted = self._recorder.entries, {ref.storage_idx for ref in refs}
+        plan = make_plan(entries, wanted, draws_all=False)
+        if not any(entry.generator is not None for entry in _operations(entries, plan.is_needed)):
+            replay = self._new_replay()
+            replay.run(entries, plan, keeps=frozenset(wanted))
+            return [replay.tensor(ref).clone() for ref in refs]
+        tracks = self._recorder.tracks
+        present = [track.generator.get_state() for track in tracks]
+        for track in tracks:
+            self._recorder.notice_state(track.generator)
+        try:
+            self._draw(wanted, self._position) or self._draw(wanted, 0)
+            return [self._replay.tensor(ref).clone() for ref in refs]
+        finally:
+            for track, state in zip(tracks, present, strict=True):
+                track.generator.set_state(state)
+
+    def _draw(self, wanted: set[int], first: int) -> bool:
+        """Carry everything out that is needed from a position on. Returns whether what it takes was known there."""
+        recorder = self._recorder
+        entries = recorder.entries[first:]
+        plan = make_plan(entries, wanted, draws_all=True)
+        if first == 0:
+            self._replay = self._new_replay()
+            self._replay.states |= recorder.first_states()
+            recorder.rewind()
+        else:
+            returns = {entry.key for entry in entries if isinstance(entry, GeneratorChange) and entry.state is None}
+            constant = recorder.real_storages.keys() - recorder.pending
+            is_known = plan.missing <= self._replay.storages.keys() | constant
+            if not is_known or any(key[1] < first and key not in self._replay.states for key in returns):
+                return False
+            for track in recorder.tracks:
+                track.generator.set_state(self._states.get(id(track.generator), track.first_state))
+        needed = make_plan(entries, wanted, draws_all=False).is_needed
+        useful = frozenset(wanted).union(*(entry.touches for entry in _operations(entries, needed)))
+        self._replay.run(entries, plan, first=first, keeps=useful)
+        self._position = len(recorder.entries)
+        self._states = {id(track.generator): track.generator.get_state() for track in recorder.tracks}
+        left_out = [not is_needed for is_needed in plan.is_needed]
+        stale = frozenset[int]().union(*(entry.changes for entry in _operations(entries, left_out)))
+        for idx in self._replay.storages.keys() - (useful - stale):
+            del self._replay.storages[idx]
+        return True
+
+    def _new_replay(self) -> Replay:
+        return Replay(self._recorder.real_storages, self._recorder.num_bytes, keeps_real=True)
+
+
+def _operations(entries: list[Entry], flags: list[bool]) -> list[Operation]:
+    """The operations among entries that have a flag."""
+    return [entry for entry, flag in zip(entries, flags, strict=True) if flag and isinstance(entry, Operation)]
+
+
+def _written(traits: _Traits, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
+    """The arguments that an operation writes to: tensors, or references to them."""
+    found: list[Any] = []
+    for idx, name in traits.written:
+        value = args[idx] if idx < len(args) else kwargs.get(name)
+        found.extend(item for item in pytree.tree_leaves(value) if isinstance(item, (Tensor, TensorRef)))
+    return found
+
+
+def _without_memory(tensor: Tensor) -> Tensor:
+    return torch.empty_strided(tensor.size(), tensor.stride(), dtype=tensor.dtype, device=META)
+
+
+def _key(tensor: Tensor) -> int:
+    return int(tensor.untyped_storage()._cdata)
+
+
+def _to_bytes(state: Tensor) -> bytes:
+    return state.numpy().tobytes()

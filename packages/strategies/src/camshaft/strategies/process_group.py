@@ -1,0 +1,218 @@
+"""Joining the process group of a job, and leaving it when the interpreter ends."""
+
+from __future__ import annotations
+
+import atexit
+import sys
+from datetime import timedelta
+from types import TracebackType
+
+import torch
+import torch.distributed as dist
+from attrs import define
+from torch.distributed import HashStore, PrefixStore, Store, rendezvous  # type: ignore[attr-defined]
+
+from camshaft.hooks_core.messages import must_be
+from camshaft.strategies.failure_watch import FailureWatch
+from camshaft.strategies.process_environment import ProcessEnvironment, restart_count
+
+
+@define(eq=False)
+class JoinedGroup:
+    """The default process group with what this package keeps beside it.
+
+    Attributes:
+        default: The group itself.
+        cpu_group: The same processes, with a backend for the CPU: `default` if that has one.
+        is_own: Whether this package initialised it, and so is to destroy it.
+        watch: What sees other processes fail; None in a group of one process.
+    """
+
+    default: dist.ProcessGroup
+    cpu_group: dist.ProcessGroup
+    is_own: bool
+    watch: FailureWatch | None
+
+    def group_for(self, device: torch.device) -> dist.ProcessGroup:
+        """The group whose backend takes tensors of a device."""
+        return self.default if device.type in _device_types(self.default) else self.cpu_group
+
+    def release(self) -> None:
+        """Let go of the groups, whoever holds this: their threads end with them, and must before the interpreter."""
+        del self.default, self.cpu_group
+
+
+_joined: JoinedGroup | None = None
+_store: Store | None = None
+# How many groups this process has joined; all processes join the same ones, and each group's keys are its own.
+_generation = 0
+
+
+def default_backend(device: torch.device) -> str:
+    """The backend for a device: gloo for the CPU; NCCL for CUDA, beside gloo for objects and tensors of the CPU."""
+    return "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
+
+
+def check_backend(backend: str, device: torch.device, where: str) -> str:
+    """A backend that was asked for.
+
+    Args:
+        backend: One for all devices ("gloo"), or one for each kind ("cpu:gloo,cuda:nccl").
+        device: The device whose tensors it must take.
+        where: Who asks, for messages.
+
+    Raises:
+        ValueError: If torch does not know it, or it is not for the device.
+    """
+    parts = [part.rpartition(":") for part in backend.lower().split(",")] if isinstance(backend, str) else []
+    kinds, names = {kind for kind, _, _ in parts}, {name for _, _, name in parts}
+    takes_device = kinds == {""} or device.type in kinds
+    is_known = bool(parts) and names <= dist.Backend.backend_type_map.keys() - {"undefined"}
+    if not is_known or not takes_device or (device.type == "cpu" and names == {"nccl"}):
+        rule = f"None, or a backend of torch.distributed that takes tensors of {device.type}"
+        raise ValueError(must_be("backend", rule, backend, where, "Leave it out to have the fitting one."))
+    return backend
+
+
+def join_process_group(
+    environment: ProcessEnvironment, device: torch.device, backend: str, timeout: timedelta
+) -> JoinedGroup:
+    """Initialise the default process group, unless somebody did, and watch it. Collective; later calls return the same.
+
+    It stays until the interpreter ends, so that runs follow each other at no cost. If all processes failed in a run,
+    and their script goes on, they join a new one.
+
+    Args:
+        environment: Which process this is.
+        device: Where it computes.
+        backend: The group's backend, as `torch.distributed.init_process_group` takes it.
+        timeout: How long a collective, and joining, waits for the other processes.
+
+    Raises:
+        CollectiveError: If a process failed before, and not all did.
+        RuntimeError: If somebody initialised a group in which this process is another one than before; or from torch,
+            if the other processes do not come within the timeout.
+    """
+    global _joined, _generation
+    if _joined is not None and _is_current(_joined):
+        if _joined.watch is None or _joined.watch.failure is None:
+            return _joined
+        _abandon(_joined)
+    is_own = not dist.is_initialized()
+    if not is_own:
+        _check_same_rank(environment)
+    _generation += 1
+    store = _open_store(environment, timeout) if is_own else _store_of_default_group()
+    # All processes come by here equally often, and a restarted job may have the store of before.
+    store = PrefixStore(f"camshaft/{restart_count()}/{environment.world_size}/{_generation}", store)
+    watch = None
+    if environment.world_size > 1:
+        watch = FailureWatch(PrefixStore("failures", store), environment.global_rank, environment.world_size, timeout)
+        watch.start()
+    try:
+        default, cpu_group = _initialise(environment, device, backend, timeout, store if is_own else None)
+    except BaseException as error:
+        if watch is not None:
+            watch.note(error)
+        raise
+    if _joined is None:
+        atexit.register(_leave)
+        _note_what_nobody_catches()
+    _joined = JoinedGroup(default, cpu_group, is_own, watch)
+    return _joined
+
+
+def _is_current(joined: JoinedGroup) -> bool:
+    return dist.is_initialized() and joined.default is dist.group.WORLD
+
+
+def _abandon(joined: JoinedGroup) -> None:
+    """Let go of a group in which a process failed, if all did. Collective."""
+    assert joined.watch is not None
+    if not joined.is_own:
+        joined.watch.check("connect")
+    joined.watch.wait_until_all_failed()
+    dist.destroy_process_group()
+    joined.release()
+
+
+def _check_same_rank(environment: ProcessEnvironment) -> None:
+    found = (dist.get_rank(), dist.get_world_size())
+    if found != (environment.global_rank, environment.world_size):
+        rule = f"rank {environment.global_rank} of {environment.world_size}, as it was when the strategy was made"
+        action = "Initialise torch.distributed before the strategy is made."
+        raise RuntimeError(must_be("process group", rule, found, "connect", action))
+
+
+def _open_store(environment: ProcessEnvironment, timeout: timedelta) -> Store:
+    """The store at which the processes meet; the same for all groups of this process."""
+    global _store
+    if _store is None:
+        rank, world_size = environment.global_rank, environment.world_size
+        if world_size == 1:
+            _store = HashStore()  # needs no port
+        else:
+            _store, _, _ = next(rendezvous(environment.rendezvous, rank, world_size, timeout=timeout))
+        _store.set_timeout(timeout)
+    return _store
+
+
+def _initialise(
+    environment: ProcessEnvironment, device: torch.device, backend: str, timeout: timedelta, store: Store | None
+) -> tuple[dist.ProcessGroup, dist.ProcessGroup]:
+    """The default group, initialised at the store unless that is None, and the group for the CPU. Collective."""
+    if store is not None:
+        dist.init_process_group(
+            backend,
+            store=store,
+            rank=environment.global_rank,
+            world_size=environment.world_size,
+            timeout=timeout,
+            device_id=device if device.type == "cuda" and "nccl" in backend else None,
+        )
+    default = dist.group.WORLD
+    assert default is not None
+    has_cpu = "cpu" in _device_types(default)
+    return default, default if has_cpu else dist.new_group(backend="gloo", timeout=timeout)
+
+
+def _store_of_default_group() -> Store:
+    from torch.distributed.distributed_c10d import _get_default_store
+
+    # There is no public name for the store of a group that somebody else initialised.
+    store: Store = _get_default_store()
+    return store
+
+
+def _device_types(group: dist.ProcessGroup) -> set[str]:
+    """For which devices a group has a backend, by a configuration such as `cpu:gloo,cuda:nccl`."""
+    return {part.partition(":")[0] for part in dist.get_backend_config(group).split(",")}
+
+
+def _leave() -> None:
+    """At the interpreter's end."""
+    global _joined, _store
+    joined, _joined = _joined, None
+    if joined is None:
+        return
+    has_failed = False
+    if joined.watch is not None:
+        joined.watch.leave()
+        has_failed = joined.watch.failure is not None
+    # After a failure the group may wait for processes that do not answer; it ends with this one.
+    if joined.is_own and not has_failed and _is_current(joined):
+        dist.destroy_process_group()
+        joined.release()
+    _store = None
+
+
+def _note_what_nobody_catches() -> None:
+    """Let errors outside of a run, such as between two of them, end the other processes too."""
+    previous = sys.excepthook
+
+    def hook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+        if _joined is not None and _joined.watch is not None:
+            _joined.watch.note(error)
+        previous(kind, error, trace)
+
+    sys.excepthook = hook

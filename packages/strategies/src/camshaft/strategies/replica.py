@@ -1,0 +1,168 @@
+"""One process's replica of a module, whose gradients torch's DistributedDataParallel averages over all processes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
+
+from camshaft.hooks_core.messages import must_be
+from camshaft.strategies.steps import Steps
+from camshaft.strategies.unused_parameters import UnusedParameterCheck
+
+
+class Replica:
+    """Runs steps inside of a DistributedDataParallel's forward, so that the backwards after them average gradients.
+
+    A backward inside of a step (manual optimization) comes before that forward has ended, which is when the averaging
+    of the next backward is prepared. Such a backward is prepared by a forward of its own, which does nothing else.
+
+    Args:
+        module: The module.
+        wrap: Makes the DistributedDataParallel of what it is given.
+        is_manual: Whether steps call backward inside; if they do nevertheless, that is noticed.
+
+    Attributes:
+        ddp: The wrapped steps of the module.
+        trainable: The parameters whose gradients are averaged.
+        syncs: Whether the backwards of the steps that follow average gradients.
+        holds_local_gradients: Whether gradients may wait that were not averaged.
+        is_inside: Whether a step is running.
+    """
+
+    def __init__(
+        self, module: nn.Module, wrap: Callable[[nn.Module], DistributedDataParallel], *, is_manual: bool
+    ) -> None:
+        self.trainable = trainable_parameters(module)
+        self.ddp = wrap(_steps_of(module))
+        self.syncs = True
+        self.holds_local_gradients = False
+        self.is_inside = False
+        self.is_manual = is_manual
+        if is_manual:
+            self.ddp.require_backward_grad_sync = False
+        # DistributedDataParallel fails where the backward by which it learns a static graph does not average.
+        self._has_learned_graph = not self.ddp.static_graph
+        self._needs_all = not (self.ddp.find_unused_parameters or self.ddp.static_graph)
+        self._unused = UnusedParameterCheck(module) if self._needs_all else None
+
+    def set_sync(self, is_on: bool) -> None:
+        """Say whether the backwards of the steps that follow average gradients, those that wait included."""
+        self.syncs = is_on
+        if not is_on:
+            self.holds_local_gradients = True
+        if not self.is_manual:
+            self.ddp.require_backward_grad_sync = is_on or not self._has_learned_graph
+
+    def run(self, step: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+        """Run a step, under manual optimization or while gradients wait to be averaged. Collective."""
+        if self.is_manual:
+            self.ddp.require_forward_param_sync = self.syncs
+        self.is_inside = True
+        try:
+            outputs = self.ddp(step, *args, **kwargs)
+        finally:
+            self.is_inside = False
+        if self.syncs and not self.is_manual and _has_loss(outputs):
+            self.holds_local_gradients = False  # the backward that follows averages all of them
+        return outputs
+
+    def backward(self, loss: Tensor, differentiate: Callable[[Tensor], Any]) -> None:
+        """Differentiate a loss, inside of a step or after it. Collective if gradients are averaged."""
+        if self.is_inside:
+            loss = self._prepare_inside(loss)
+        if self._unused is not None and self.syncs:
+            self._unused.begin()
+            differentiate(loss)
+            self.check_unused()
+            return
+        differentiate(loss)
+        if not self._has_learned_graph:
+            self._has_learned_graph = True
+            self.set_sync(self.syncs)
+
+    def check_unused(self) -> None:
+        """Notice, once, that the latest backward left parameters without gradients.
+
+        Raises:
+            RuntimeError: If it did.
+        """
+        if self._unused is not None and self._unused.has_seen_any:
+            check, self._unused = self._unused, None
+            check.end()
+
+    def average(self) -> None:
+        """Average gradients that wait, where no backward does it any more: by one that adds zeros. Collective."""
+        parameters = [parameter for parameter in self.trainable if parameter.requires_grad]
+        if not self._needs_all:
+            parameters = [parameter for parameter in parameters if parameter.grad is not None] or parameters[:1]
+        with torch.enable_grad():
+            loss = self._prepare(_ZeroGradients.apply, *parameters)
+        loss.backward()  # type: ignore[no-untyped-call]
+        self.holds_local_gradients = False
+
+    def close(self) -> None:
+        """Leave the parameters as they were. Not collective."""
+        if self._unused is not None:
+            self._unused.close()
+
+    def _prepare_inside(self, loss: Tensor) -> Tensor:
+        if not self.is_manual:
+            if self.ddp.static_graph:
+                rule = "False where a step calls backward although its module does not say so"
+                action = "Set automatic_optimization = False on the module, or pass static_graph=False."
+                raise RuntimeError(must_be("static_graph", rule, True, "DDPStrategy", action))
+            self.is_manual = True
+            self.ddp.require_backward_grad_sync = False
+        self.holds_local_gradients = not self.syncs
+        return self._prepare(_same, loss) if self.syncs or not self._has_learned_graph else loss
+
+    def _prepare(self, step: Callable[..., Tensor], *args: Any) -> Tensor:
+        """A step's loss, whose backward averages gradients; buffers stay, which graphs may refer to."""
+        ddp = self.ddp
+        outer = ddp.require_backward_grad_sync
+        ddp.require_forward_param_sync = False
+        ddp.require_backward_grad_sync = True
+        try:
+            loss: Tensor = ddp(step, *args)
+        finally:
+            ddp.require_backward_grad_sync = outer
+        return loss
+
+
+def trainable_parameters(module: nn.Module) -> list[nn.Parameter]:
+    """The parameters that require gradients."""
+    return [parameter for parameter in module.parameters() if parameter.requires_grad]
+
+
+def _steps_of(module: nn.Module) -> Steps:
+    steps = Steps(module)
+    # What a module asks DistributedDataParallel to leave alone is named from that module on.
+    ignored = getattr(module, "_ddp_params_and_buffers_to_ignore", None)
+    if ignored is not None:
+        steps._ddp_params_and_buffers_to_ignore = [f"module.{name}" for name in ignored]  # type: ignore[assignment]
+    return steps
+
+
+def _same(loss: Tensor) -> Tensor:
+    return loss
+
+
+def _has_loss(outputs: Any) -> bool:
+    return isinstance(outputs.get("loss") if isinstance(outputs, Mapping) else outputs, Tensor)
+
+
+class _ZeroGradients(torch.autograd.Function):
+    """A loss whose gradients are zeros of the form that each parameter's gradient has, dense or sparse."""
+
+    @staticmethod
+    def forward(ctx: Any, *parameters: Tensor) -> Tensor:
+        ctx.parameters = parameters
+        return parameters[0].new_zeros(())
+
+    @staticmethod
+    def backward(ctx: Any, *_: Any) -> Any:
+        return tuple([torch.zeros_like(value if value.grad is None else value.grad) for value in ctx.parameters])

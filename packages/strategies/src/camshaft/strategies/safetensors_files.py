@@ -1,0 +1,116 @@
+"""Weights in the safetensors format, for other tools and from them."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from torch import Tensor
+
+from camshaft.hooks_core.messages import must_be
+from camshaft.strategies.checkpoint_file import CheckpointError, first_line, read_checkpoint, write_checkpoint
+from camshaft.strategies.durable_files import new_file
+
+SUFFIX = ".safetensors"
+
+
+def export_safetensors(checkpoint_path: str | os.PathLike[str], path: str | os.PathLike[str]) -> None:
+    """Write the weights of a checkpoint, its `state_dict`, as a safetensors file, durably.
+
+    The format has no tensors that share memory. Tied weights are written once under each of their names, so that any
+    reader finds all names; a model that ties them does so again when it loads them.
+
+    Args:
+        checkpoint_path: A checkpoint in either form.
+        path: The target; directories are created as needed.
+
+    Raises:
+        FileNotFoundError, CheckpointError: If the checkpoint cannot be read.
+        ValueError: If it has no `state_dict`, or one with anything but tensors that safetensors can write.
+        ModuleNotFoundError: If safetensors is not installed.
+        OSError: If the disk refuses.
+    """
+    safetensors = _safetensors()
+    weights = _weights_of(read_checkpoint(checkpoint_path), os.fspath(checkpoint_path))
+    with new_file(Path(path)) as partial:
+        try:
+            safetensors.save_file(_without_sharing(weights), partial, metadata={"format": "pt"})
+        except Exception as error:  # safetensors has a class of its own, for the disk's errors too
+            rule = f"weights that can be written as safetensors ({first_line(error)})"
+            action = "Convert them to a dtype and layout that it has, if that is why."
+            file = os.fspath(checkpoint_path)
+            raise ValueError(must_be("checkpoint_path", rule, file, "export_safetensors", action)) from error
+
+
+def read_safetensors(path: str | os.PathLike[str]) -> dict[str, Tensor]:
+    """The tensors of a safetensors file by name, on the CPU.
+
+    Raises:
+        FileNotFoundError: If there is no such file.
+        CheckpointError: If it is none or damaged.
+        ModuleNotFoundError: If safetensors is not installed.
+    """
+    safetensors = _safetensors()
+    file = os.fspath(path)
+    if not os.path.isfile(file):
+        rule, action = "an existing safetensors file", "Check the path."
+        raise FileNotFoundError(must_be("path", rule, file, "read_safetensors", action))
+    try:
+        tensors: dict[str, Tensor] = safetensors.load_file(file)
+    except Exception as error:  # safetensors has a class of its own that is not public
+        rule = f"a whole safetensors file ({first_line(error)})"
+        raise CheckpointError(must_be("path", rule, file, "read_safetensors", "Write it again."), file) from error
+    return tensors
+
+
+def import_safetensors(path: str | os.PathLike[str], checkpoint_path: str | os.PathLike[str]) -> None:
+    """Write a checkpoint file with the weights of a safetensors file as its `state_dict`, durably.
+
+    Args:
+        path: The safetensors file.
+        checkpoint_path: The target; directories are created as needed.
+
+    Raises:
+        FileNotFoundError, CheckpointError, ModuleNotFoundError: As `read_safetensors`.
+        OSError: If the disk refuses.
+    """
+    write_checkpoint({"state_dict": read_safetensors(path)}, checkpoint_path)
+
+
+def _weights_of(checkpoint: dict[str, Any], file: str) -> dict[str, Tensor]:
+    weights = checkpoint.get("state_dict")
+    if not isinstance(weights, dict):
+        rule, action = f"a checkpoint with a 'state_dict', not one with {sorted(checkpoint)}", "Pass a model's."
+        raise ValueError(must_be("checkpoint_path", rule, file, "export_safetensors", action))
+    others = [name for name, value in weights.items() if not isinstance(value, Tensor)]
+    if others:
+        rule = f"a checkpoint with tensors alone in its 'state_dict'; these are none: {', '.join(map(str, others))}"
+        action = "Leave out what `get_extra_state` adds."
+        raise ValueError(must_be("checkpoint_path", rule, file, "export_safetensors", action))
+    return weights
+
+
+def _without_sharing(weights: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Contiguous tensors of which no two share memory."""
+    seen = set()
+    separate = {}
+    for name, tensor in weights.items():
+        memory = tensor.untyped_storage().data_ptr()
+        is_shared = memory in seen and tensor.numel() > 0
+        separate[name] = tensor.clone() if is_shared else tensor
+        separate[name] = separate[name].contiguous()
+        seen.add(memory)
+    return separate
+
+
+def _safetensors() -> ModuleType:
+    try:
+        import safetensors.torch
+    except ModuleNotFoundError as error:
+        raise ModuleNotFoundError(
+            "`safetensors` must be installed to read and write its files. "
+            "Run `pip install 'camshaft-strategies[safetensors]'`."
+        ) from error
+    return safetensors.torch

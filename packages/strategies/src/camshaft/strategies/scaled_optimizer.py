@@ -1,0 +1,175 @@
+"""What a gradient scaler sees of an optimizer, and the replacement of the optimizer's step."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from functools import partial, wraps
+from types import MethodType
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.amp import GradScaler
+from torch.optim import Optimizer
+
+
+def evaluates_loss(optimizer: Optimizer) -> bool:
+    """Whether an optimizer's step needs a closure, which it calls as often as it likes."""
+    closure = inspect.signature(optimizer.step).parameters.get("closure")
+    return closure is not None and closure.default is inspect.Parameter.empty
+
+
+class ScaledOptimizer:
+    """An optimizer whose step goes through a scaler.
+
+    Args:
+        optimizer: The optimizer; its `step` is replaced until `release`.
+        through: Is called with this and the original step, when the closure (if any) has been evaluated.
+        is_sharded: Whether processes hold parts of parameters, and `through` agrees with them on overflows.
+
+    Attributes:
+        is_unscaled: Whether its gradients have their true size.
+        has_stepped: Whether it has stepped (or was skipped) since the scale last changed.
+        is_finite: Whether the scaler asked for the latest step.
+    """
+
+    def __init__(
+        self,
+        optimizer: Optimizer,
+        through: Callable[[ScaledOptimizer, Callable[[], Any]], Any],
+        *,
+        is_sharded: bool = False,
+    ) -> None:
+        self.is_unscaled = False
+        self.has_stepped = False
+        self.is_finite = False
+        self._gradient_scale: float | None = None  # if other than the scaler's
+        self._optimizer = optimizer
+        self._through: Callable[[ScaledOptimizer, Callable[[], Any]], Any] | None = through
+        self._is_sharded = is_sharded
+        self._original = optimizer.step
+        self._was_replaced = "step" in vars(optimizer)  # as a learning-rate scheduler does
+        self._replacement = self._replace_step()
+
+    @property
+    def param_groups(self) -> list[dict[str, Any]]:
+        """The optimizer's own, or stand-ins for the local parts of sharded parameters.
+
+        Unscaling local parts communicates nothing, however many meshes the parameters are on; whether an overflow
+        happened anywhere is agreed on once, at the step.
+        """
+        if not self._is_sharded:
+            return self._optimizer.param_groups
+        return [{"params": [_local_part(parameter) for parameter in self._parameters()]}]
+
+    def step(self) -> None:
+        """Called by the scaler if all gradients are finite."""
+        self.is_finite = True
+
+    def has_gradients(self) -> bool:
+        """Whether there is anything to unscale."""
+        return any(
+            parameter.grad is not None for group in self._optimizer.param_groups for parameter in group["params"]
+        )
+
+    def note_scale(self, scaler: GradScaler) -> bool:
+        """Remember which scale its gradients have, since the scaler's changes. Returns whether there are any."""
+        is_true_size = self.is_unscaled or self.has_stepped
+        self.is_unscaled = self.has_stepped = False
+        if not self.has_gradients():
+            self._gradient_scale = None
+            return False
+        if is_true_size:
+            self._gradient_scale = 1.0
+        elif self._gradient_scale is None:
+            self._gradient_scale = scaler.get_scale()
+        return True
+
+    def bring_to_scale(self, scaler: GradScaler) -> None:
+        """Multiply gradients that have another scale than the scaler's, so that they have the same."""
+        if self._gradient_scale is None:
+            return
+        gradients = [parameter.grad for parameter in self._parameters()]
+        factor = scaler.get_scale() / self._gradient_scale if gradients else 1.0
+        self._gradient_scale = None
+        if factor != 1.0:
+            with torch.no_grad():
+                for gradient in gradients:
+                    gradient.mul_(factor)
+
+    def release(self) -> None:
+        """Give the optimizer its step back; where somebody replaced it since, let that step as the original does."""
+        self._through = None
+        if vars(self._optimizer).get("step") is not self._replacement:
+            return
+        if self._was_replaced:
+            self._optimizer.step = self._original  # type: ignore[method-assign]
+        else:
+            del self._optimizer.step
+
+    def _parameters(self) -> list[Any]:
+        """Those that have gradients."""
+        groups = self._optimizer.param_groups
+        return [parameter for group in groups for parameter in group["params"] if parameter.grad is not None]
+
+    def _replace_step(self) -> Callable[..., Any]:
+        original = self._original
+
+        # Learning-rate schedulers wrap the function of a bound method, and mark what they wrapped by an attribute.
+        @wraps(getattr(original, "__func__", original))
+        def step(optimizer: Optimizer, *args: Any, **kwargs: Any) -> Any:
+            if self._through is None:
+                return original(*args, **kwargs)
+            if args:
+                closure, *rest = args
+            else:
+                closure, rest = kwargs.pop("closure", None), []
+            if closure is None:
+                return self._through(self, partial(original, *args, **kwargs))
+            with torch.enable_grad():
+                loss = closure()
+            self._through(self, partial(original, None, *rest, **kwargs))
+            return loss
+
+        step.__signature__ = _with_self(original)  # type: ignore[attr-defined]
+        replacement = MethodType(step, self._optimizer)
+        self._optimizer.step = replacement  # type: ignore[method-assign]
+        return replacement
+
+
+class Overflow:
+    """In place of an optimizer: lets a scaler learn of an overflow that another process found.
+
+    Attributes:
+        is_noted: Whether the scaler has learned of it, and its scale has not changed since.
+    """
+
+    def __init__(self) -> None:
+        self.is_noted = False
+
+    @property
+    def param_groups(self) -> list[dict[str, Any]]:
+        """One parameter with an infinite gradient."""
+        parameter = torch.zeros(1)
+        parameter.grad = torch.full((1,), float("inf"))
+        return [{"params": [parameter]}]
+
+
+def _local_part(parameter: Any) -> Tensor:
+    """A tensor that shares a sharded parameter's local part, and likewise its gradient's."""
+    if not hasattr(parameter, "to_local"):
+        return parameter  # type: ignore[no-any-return]
+    with torch.no_grad():
+        local: Tensor = parameter.to_local().detach()
+        local.grad = parameter.grad.to_local()
+    return local
+
+
+def _with_self(bound: Callable[..., Any]) -> inspect.Signature:
+    """A callable's signature with a first parameter, which a bound method drops again."""
+    signature = inspect.signature(bound)
+    parameters = list(signature.parameters.values())
+    if not parameters or parameters[0].name != "self":
+        parameters.insert(0, inspect.Parameter("self", inspect.Parameter.POSITIONAL_OR_KEYWORD))
+    return signature.replace(parameters=parameters)

@@ -1,0 +1,328 @@
+"""Sharded training: every process holds a part of each parameter, and gathers whole ones as it needs them."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from datetime import timedelta
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.distributed import Store  # type: ignore[attr-defined]
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy
+from torch.distributed.tensor import DTensor
+from torch.optim import Optimizer
+
+from camshaft.hooks_core.messages import must_be
+from camshaft.strategies.deferred_initialization import DeferredInitialization
+from camshaft.strategies.device_meshes import data_parallel_mesh, make_mesh, mesh_shape
+from camshaft.strategies.parallel import ParallelStrategy
+from camshaft.strategies.precision import Precision
+from camshaft.strategies.same_weights import broadcast_tensors, check_same_structure
+from camshaft.strategies.sharded_state import module_state_for, optimizer_state_for
+from camshaft.strategies.sharded_steps import ShardedSteps
+from camshaft.strategies.sharding import Sharding
+from camshaft.strategies.sharding_policy import Policy
+from camshaft.strategies.shared_randomness import shared_randomness
+from camshaft.strategies.stale_parameters import check_parameters
+from camshaft.strategies.steps import Computing
+from camshaft.strategies.unchanged_model import ModelParts
+
+_WHERE = "ShardedStrategy"
+_STEPS = "_camshaft_steps"
+
+
+class ShardedStrategy(ParallelStrategy):
+    """Shard parameters, gradients and optimizers' state over processes, by torch's `fully_shard` (FSDP2).
+
+    The processes form a mesh, `device_mesh`, with the dimensions "data_parallel_replicas", "data_parallel_shards" and
+    "tensor_parallel". `self.device_mesh` is it in the hooks `configure_sharded_model` and `configure_model` of the
+    module. What is built there takes no memory until it is sharded, and then has the weights that the same seed gives
+    on one device; see `DeferredInitialization`, also for what it cannot do. What exists before has the first process's
+    values. The hooks may shard modules themselves (`fully_shard` on `self.device_mesh["data_parallel_shards"]`,
+    `parallelize_module` on `self.device_mesh["tensor_parallel"]`); the policy shards the rest, and the module itself
+    holds what belongs to no block. They run in every stage, and must leave a module alone that they have configured.
+
+    A block is gathered when its forward is called. The module's own parameters are whole during each of its steps;
+    parameters of a block must not be used by others than it. Steps of evaluation run without gradients, and those of
+    one stage enter the blocks in one order. With the same global batch, training equals that on one device up to the
+    order in which numbers are added up; batch normalisation sees the batch of its process.
+
+    Args:
+        accelerator: As `ParallelStrategy` has it; likewise `devices`, `num_nodes`, `precision`, `backend`, `timeout`,
+            `max_restarts` and `save_asynchronously`.
+        policy: Which modules are blocks: a class or several, a function of a module, or the number of parameters that
+            one has at least. The default are the module's children and the members of all lists (`nn.ModuleList`). A
+            module that shares parameters with one outside is left to what is around it.
+        data_parallel_replicas: How many copies of the model there are, each sharded over its share of the processes
+            (hybrid sharding).
+        tensor_parallel: How many neighbouring processes compute each layer together, and so get the same batches. The
+            hooks split the layers.
+        reshard_after_forward: Whether a block's parameters are freed between forward and backward; a number keeps them
+            sharded over so many processes meanwhile. The module's own stay.
+        mixed_precision: In which formats blocks are gathered, compute and reduce gradients. The default follows from
+            `precision`: what autocast computes in, with gradients reduced in float32.
+        cpu_offload: Whether parameters, gradients and optimizers' state stay in the CPU's memory. Without a GPU they
+            are there anyway.
+        activation_checkpointing: Which modules compute their forward again during backward, to save memory: as
+            `policy`; by default none.
+        compile: Whether the forward of each block is compiled; a dictionary has arguments for `torch.compile`.
+
+    Attributes:
+        device_mesh: The mesh, after `connect`.
+
+    Raises:
+        TypeError: If an argument is of another kind.
+        ValueError: If numbers do not fit the number of processes, a policy makes no sense, or as `ParallelStrategy`.
+        RuntimeError: As `ParallelStrategy` raises it.
+    """
+
+    device_mesh: DeviceMesh
+
+    def __init__(
+        self,
+        *,
+        accelerator: str = "auto",
+        devices: int | str | Sequence[int] = "auto",
+        num_nodes: int = 1,
+        precision: str | int | Precision = "32-true",
+        backend: str | None = None,
+        timeout: timedelta | float = timedelta(minutes=10),
+        max_restarts: int = 0,
+        save_asynchronously: bool = False,
+        policy: Policy | None = None,
+        data_parallel_replicas: int = 1,
+        tensor_parallel: int = 1,
+        reshard_after_forward: bool | int = True,
+        mixed_precision: MixedPrecisionPolicy | None = None,
+        cpu_offload: bool = False,
+        activation_checkpointing: Policy | None = None,
+        compile: bool | Mapping[str, Any] = False,
+    ) -> None:
+        super().__init__(
+            accelerator=accelerator,
+            devices=devices,
+            num_nodes=num_nodes,
+            precision=precision,  # type: ignore[arg-type]
+            backend=backend,
+            timeout=timeout,
+            max_restarts=max_restarts,
+            save_asynchronously=save_asynchronously,
+        )
+        self._shape = mesh_shape(self.world_size, data_parallel_replicas, tensor_parallel, _WHERE)
+        self._sharding = Sharding(
+            where=_WHERE,
+            num_shards=self._shape[1],
+            tensor_parallel=tensor_parallel,
+            policy=policy,
+            reshard_after_forward=reshard_after_forward,
+            mixed_precision=mixed_precision,
+            cpu_offload=cpu_offload,
+            activation_checkpointing=activation_checkpointing,
+            compile=compile,
+        )
+        self._local_device = torch.device("cpu") if cpu_offload else self.device
+        if self.world_size > 1:
+            self.precision.agree = self._any_overflow
+        self._steps: ShardedSteps | None = None
+        self._replaced: list[tuple[weakref.ref[Tensor], str]] = []
+        self._same: dict[int, tuple[Tensor, int]] = {}
+        self._handles: list[Any] = []
+
+    @property
+    def data_rank(self) -> int:
+        """Index among those that share the data out; the processes that compute a layer together have the same."""
+        return self.global_rank // self._shape[2]
+
+    @property
+    def num_data_ranks(self) -> int:
+        """Among how many the data is shared out."""
+        return self.world_size // self._shape[2]
+
+    def connect(self) -> None:
+        """Join the other processes, and form the mesh; see `ParallelStrategy.connect`. Collective."""
+        before = self._group
+        super().connect()
+        if self._group is not before:
+            self.device_mesh = make_mesh(self.device.type, self._shape)
+
+    @contextmanager
+    def model_context(self, module: nn.Module) -> Iterator[None]:
+        """Surrounds the hooks that build a module, and makes it a sharded one. Collective.
+
+        Raises:
+            RuntimeError: If the module was set up before, and the hooks change it.
+        """
+        self._enter("model_context")
+        vars(module)["device_mesh"] = self.device_mesh
+        if _STEPS in vars(module):
+            vars(module)[_STEPS].reshard()
+            parts = ModelParts(module)
+            yield
+            parts.check_unchanged(module)
+            return
+        with shared_randomness(self.broadcast):
+            self._broadcast_first(module)
+            deferred = DeferredInitialization()
+            with deferred:
+                yield
+                if deferred.has_deferred(module):
+                    self._shard(module)
+            deferred.materialize(module, self.device, self._local_device)
+
+    def setup_module(self, module: nn.Module) -> nn.Module:
+        """Shard a module, in place, unless it is sharded, with the first process's weights. Collective.
+
+        Returns:
+            Another module, whose forward is the module's as part of a training or evaluation step.
+
+        Raises:
+            RuntimeError: If another module is set up already.
+            ValueError: If the processes' modules differ; or as `Sharding.apply`.
+        """
+        self._enter("setup_module")
+        if self._steps is not None and self._steps.module is not module:
+            rule = f"the one that is set up ({type(self._steps.module).__qualname__}) until `teardown`"
+            action = "Make both submodules of one nn.Module, and set that up."
+            raise RuntimeError(must_be("module", rule, type(module).__qualname__, f"{_WHERE}.setup_module", action))
+        vars(module)["device_mesh"] = self.device_mesh
+        if _STEPS not in vars(module):
+            self._broadcast_first(module)
+            self._shard(module)
+        self._same.clear()
+        for part in module.modules():
+            for name, buffer in part._buffers.items():
+                if buffer is not None and buffer.device != self.device:
+                    part._buffers[name] = buffer.to(self.device)
+        if self._steps is None:
+            self._steps = vars(module)[_STEPS]
+            self._steps.begin(self.global_rank == 0, _store() if self.world_size > 1 else None)
+        return Computing(module, self.wrap_step(module))
+
+    def setup_optimizers(self, optimizers: Sequence[Optimizer]) -> list[Optimizer]:
+        """Make optimizers step in this strategy's precision. Collective. Returns them.
+
+        Raises:
+            ValueError: If one has parameters that are not the module's, such as those from before it was sharded.
+        """
+        if self._steps is not None:
+            self._steps.reshard()
+            check_parameters(optimizers, self._steps.module, self._replaced)
+            refresh = self._steps.refresh
+            for optimizer in optimizers:
+                self._handles.append(optimizer.register_step_post_hook(lambda *_: refresh()))
+        return super().setup_optimizers(optimizers)
+
+    def wrap_step(self, step: Callable[..., Any]) -> Callable[..., Any]:
+        """The step, during which the module's own parameters are whole. Collective."""
+        inner = super().wrap_step(step)
+
+        def run(*args: Any, **kwargs: Any) -> Any:
+            steps = self._steps
+            if steps is None:
+                return inner(*args, **kwargs)
+            call = partial(inner, *args, **kwargs)
+            return steps.train(call) if torch.is_grad_enabled() else steps.evaluate(call)
+
+        return run
+
+    def idle_step(self) -> None:
+        """Gather parameters for another process's step of evaluation, without a batch. Collective."""
+        if self._steps is not None:
+            self._steps.answer()
+
+    def backward(self, loss: Tensor, differentiate: Callable[[Tensor], Any] | None = None) -> None:
+        """Differentiate a scalar loss, after its step or inside of it, and reduce gradients. Collective."""
+        if self._steps is None:
+            super().backward(loss, differentiate)
+        else:
+            self._steps.differentiate(loss, partial(super().backward, differentiate=differentiate))
+
+    def load_module_state(self, module: nn.Module, state: Mapping[str, Any]) -> None:
+        """Load whole or sharded tensors into a module that was set up. Collective.
+
+        Raises:
+            RuntimeError: If they do not fit, as `torch.nn.Module.load_state_dict` has it.
+        """
+        self._enter("load_module_state")
+        if self._steps is not None:
+            self._steps.reshard()
+        module.load_state_dict(module_state_for(module, state))
+
+    def load_optimizer_state(self, optimizer: Optimizer, state: Mapping[str, Any]) -> None:
+        """Load whole or sharded tensors into an optimizer that was set up. Collective.
+
+        Raises:
+            ValueError: If it has other groups, as `torch.optim.Optimizer.load_state_dict` has it.
+        """
+        self._enter("load_optimizer_state")
+        optimizer.load_state_dict(optimizer_state_for(optimizer, state))
+
+    def load_checkpoint(self, path: str) -> dict[str, Any]:
+        """Read a checkpoint, sharded tensors in parts on the CPU; see `CheckpointWriter.load`. Collective."""
+        return self._checkpoints.load(path, sharded=True)
+
+    def on_validation_start(self) -> None:
+        """Let all processes validate with the buffers of the first. Collective."""
+        self._begin_stage("validate")
+
+    def on_test_start(self) -> None:
+        """Let all processes test with the buffers of the first. Collective."""
+        self._begin_stage("test")
+
+    def on_predict_start(self) -> None:
+        """Let all processes predict with the buffers of the first. Collective."""
+        self._begin_stage("predict")
+
+    def teardown(self) -> None:
+        """Leave the optimizers as they were; the module stays sharded. Not collective."""
+        for handle in self._handles:
+            handle.remove()
+        self._handles.clear()
+        if self._steps is not None:
+            self._steps.reshard()
+            self._steps = None
+        super().teardown()
+
+    def _begin_stage(self, stage: str) -> None:
+        if self._steps is not None:
+            self._steps.stage = stage
+            if self.world_size > 1:
+                self._enter("evaluation")
+                broadcast_tensors(self._steps.module.buffers())
+
+    def _shard(self, module: nn.Module) -> None:
+        self.precision.convert_module(module)
+        self._replaced = [(weakref.ref(parameter), name) for name, parameter in module.named_parameters()]
+        self._sharding.apply(module, data_parallel_mesh(self.device_mesh), self.precision.autocast_dtype)
+        assert isinstance(module, FSDPModule)
+        vars(module)[_STEPS] = ShardedSteps(module)
+
+    def _broadcast_first(self, module: nn.Module) -> None:
+        """Give whole tensors the values that they have on the first process, unless they were given them before."""
+        if self.world_size == 1:
+            return
+        check_same_structure(module, self.all_gather)
+        new: list[Tensor] = []
+        for tensor in (*module.parameters(), *module.buffers()):
+            if not isinstance(tensor, DTensor) and tensor.device.type != "meta":
+                known, version = self._same.get(id(tensor), (None, -1))
+                if known is not tensor or version != tensor._version:
+                    new.append(tensor)
+        broadcast_tensors(new)
+        self._same |= {id(tensor): (tensor, tensor._version) for tensor in new}
+
+    def _any_overflow(self, has_overflowed: bool) -> bool:
+        flag = torch.tensor(float(has_overflowed), device=self.device)
+        return bool(self.reduce(flag, "max"))
+
+
+def _store() -> Store:
+    from torch.distributed.distributed_c10d import _get_default_store
+
+    store: Store = _get_default_store()  # it has no public name
+    return store

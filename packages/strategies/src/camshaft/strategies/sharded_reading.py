@@ -1,0 +1,275 @@
+"""Reading the directory of a sharded checkpoint, by any number of processes."""
+
+from __future__ import annotations
+
+import io
+import math
+import os
+import warnings
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import IO, Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.distributed.checkpoint.default_planner import DefaultLoadPlanner
+from torch.distributed.checkpoint.filesystem import FileSystemReader
+from torch.distributed.checkpoint.metadata import (
+    ChunkStorageMetadata,
+    Metadata,
+    MetadataIndex,
+    TensorProperties,
+    TensorStorageMetadata,
+)
+from torch.distributed.checkpoint.planner import LoadPlan, LoadPlanner, ReadItem
+from torch.distributed.checkpoint.state_dict_loader import load
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.tensor import Replicate, Shard
+from torch.distributed.tensor import empty as empty_dtensor
+from torch.futures import Future
+
+from camshaft.strategies.checkpoint_file import CheckpointError, check_archive, first_line, read_file
+from camshaft.strategies.durable_files import PLAIN_FILE
+from camshaft.strategies.sharded_checkpoint import FORMAT, PLACEHOLDER, VERSION, cause_raised
+
+
+@dataclass(frozen=True)
+class _Place:
+    """Where a chunk is; torch's reader looks at these attributes."""
+
+    relative_path: str
+    offset: int
+    length: int
+    transform_descriptors: None = None
+
+
+@dataclass
+class ShardedContent:
+    """The plain part of a directory.
+
+    Attributes:
+        directory: Where it is.
+        plain: Nested plain values with placeholders.
+        metadata: What `torch.distributed.checkpoint` needs to know of the sharded tensors.
+    """
+
+    directory: Path
+    plain: Any
+    metadata: Metadata
+
+
+def read_whole(directory: Path, map_location: torch.device | str | None = "cpu") -> dict[str, Any]:
+    """Read the directory of a sharded checkpoint with its tensors put together. Needs no other process.
+
+    Args:
+        directory: The directory.
+        map_location: Where tensors go; None is the CPU.
+
+    Raises:
+        CheckpointError: If a part is missing or damaged, or this is no such directory.
+    """
+    content = read_plain_part(directory, map_location)
+    tensors: dict[str, Tensor] = {
+        name: torch.empty(entry.size, dtype=entry.properties.dtype) for name, entry in _entries(content)
+    }
+    with warnings.catch_warnings():
+        # torch says that it reads without other processes, which is what was asked for
+        warnings.filterwarnings("ignore", message="torch.distributed is disabled, unavailable or uninitialized")
+        _load(content, tensors, None)
+    return _filled(content, {name: tensor.to(map_location or "cpu") for name, tensor in tensors.items()})
+
+
+def read_chunks(content: ShardedContent, group: dist.ProcessGroup) -> dict[str, Any]:
+    """Read the sharded tensors of a directory, of each about as much on every process. Collective.
+
+    Args:
+        content: The plain part.
+        group: All processes, with a backend for the CPU.
+
+    Returns:
+        The checkpoint, with sharded tensors on the CPU: chunks of the first dimension, over all processes; a tensor
+        without dimensions is on each.
+
+    Raises:
+        CheckpointError: If a part is missing or damaged, on every process.
+    """
+    mesh = DeviceMesh.from_group(group, "cpu")
+    tensors: dict[str, Tensor] = {
+        name: empty_dtensor(
+            entry.size,
+            dtype=entry.properties.dtype,
+            device_mesh=mesh,
+            placements=[Shard(0) if entry.size else Replicate()],
+        )
+        for name, entry in _entries(content)
+    }
+    _load(content, tensors, group)
+    return _filled(content, tensors)
+
+
+def read_plain_part(directory: Path, map_location: torch.device | str | None = "cpu") -> ShardedContent:
+    """Read what a directory holds beside its sharded tensors. Needs no other process.
+
+    Raises:
+        CheckpointError: If there is no such part or it is damaged.
+    """
+    if not (directory / PLAIN_FILE).is_file():
+        raise _unreadable(directory, f"has no {PLAIN_FILE}")
+    content = read_file(directory / PLAIN_FILE, map_location)
+    if content.get("format") != FORMAT:
+        raise _unreadable(directory, f"has a {PLAIN_FILE} of something else")
+    if content.get("version") != VERSION:
+        raise _unreadable(directory, f"has format version {content.get('version')!r}; this package reads {VERSION}")
+    try:
+        metadata = _metadata_of(content["tensors"])
+        plain = content["checkpoint"]
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise _unreadable(directory, f"has a damaged index in {PLAIN_FILE} ({first_line(error)})") from error
+    if not isinstance(plain, dict):
+        raise _unreadable(directory, f"has a {type(plain).__name__} in {PLAIN_FILE}")
+    return ShardedContent(directory, plain, metadata)
+
+
+def _metadata_of(index: dict[str, dict[str, Any]]) -> Metadata:
+    """The index as torch has it; `ValueError` if it cannot be a checkpoint's."""
+    entries: dict[str, Any] = {}
+    places: dict[MetadataIndex, _Place] = {}
+    for name, entry in index.items():
+        size = torch.Size(entry["size"])
+        chunks = []
+        for chunk in entry["chunks"]:
+            offsets, sizes = torch.Size(chunk["offsets"]), torch.Size(chunk["sizes"])
+            place = _Place(str(chunk["file"]), int(chunk["start"]), int(chunk["num_bytes"]))
+            if os.path.basename(place.relative_path) != place.relative_path or min(place.offset, place.length) < 0:
+                raise ValueError(f"{name} is said to be in {place.relative_path!r}")
+            inside = all(
+                min(first, length) >= 0 and first + length <= whole
+                for first, length, whole in zip(offsets, sizes, size, strict=True)
+            )
+            if not inside:
+                raise ValueError(f"{name} has a chunk outside of it")
+            chunks.append(ChunkStorageMetadata(offsets, sizes))
+            places[MetadataIndex(name, offsets)] = place
+        if sum(math.prod(chunk.sizes) for chunk in chunks) != math.prod(size):
+            raise ValueError(f"{name} lacks a chunk")
+        if not isinstance(entry["dtype"], torch.dtype):
+            raise ValueError(f"{name} has no dtype")
+        entries[name] = TensorStorageMetadata(TensorProperties(dtype=entry["dtype"]), size, chunks)
+    return Metadata(entries, storage_data=places)
+
+
+def _entries(content: ShardedContent) -> list[tuple[str, TensorStorageMetadata]]:
+    entries = content.metadata.state_dict_metadata.items()
+    return [(name, entry) for name, entry in entries if isinstance(entry, TensorStorageMetadata)]
+
+
+def _load(content: ShardedContent, tensors: dict[str, Tensor], group: dist.ProcessGroup | None) -> None:
+    """Read the chunks that tensors consist of into them."""
+    with cause_raised():
+        load(
+            tensors,
+            storage_reader=_CheckingReader(content),
+            planner=DefaultLoadPlanner(flatten_state_dict=False, flatten_sharded_tensors=False),
+            process_group=group,
+            no_dist=group is None,
+        )
+
+
+def _filled(content: ShardedContent, tensors: dict[str, Tensor]) -> dict[str, Any]:
+    """The checkpoint with tensors in the places that were kept for them."""
+
+    def fill(value: Any) -> Any:
+        kind = type(value)
+        if kind is list or kind is tuple:
+            return kind([fill(item) for item in value])
+        if not isinstance(value, dict):
+            return value
+        if len(value) == 1 and PLACEHOLDER in value:
+            if value[PLACEHOLDER] not in tensors:
+                raise _unreadable(content.directory, f"lacks the tensor {value[PLACEHOLDER]!r}")
+            return tensors[value[PLACEHOLDER]]
+        for key in value:
+            value[key] = fill(value[key])
+        return value  # the same dictionary, which may be a module's state with its version as an attribute
+
+    filled: dict[str, Any] = fill(content.plain)
+    return filled
+
+
+class _CheckingReader(FileSystemReader):
+    """Reads chunks whose checksums are right, by an index that did not come from a pickle."""
+
+    def __init__(self, content: ShardedContent) -> None:
+        super().__init__(content.directory)
+        self._directory = content.directory
+        self._metadata = content.metadata
+
+    def read_metadata(self, *args: Any, **kwargs: Any) -> Metadata:
+        return self._metadata
+
+    def read_data(self, plan: LoadPlan, planner: LoadPlanner) -> Future[None]:
+        by_file: dict[str, list[ReadItem]] = {}
+        for item in plan.items:
+            by_file.setdefault(self.storage_data[item.storage_index].relative_path, []).append(item)
+        for file, items in by_file.items():
+            try:
+                self._check(file, items)
+                super().read_data(replace(plan, items=items), planner)
+            except FileNotFoundError as error:
+                raise _unreadable(self._directory, f"has no {file}") from error
+            except OSError:
+                raise
+            except Exception as error:  # torch and zipfile have many ways to find that a chunk is no such tensor
+                raise _unreadable(self._directory, f"has a damaged {file} ({first_line(error)})") from error
+        done: Future[None] = Future()
+        done.set_result(None)
+        return done
+
+    def _check(self, file: str, items: list[ReadItem]) -> None:
+        """Look at the checksums of the chunks to be read."""
+        with (self._directory / file).open("rb") as stream:
+            for place in {self.storage_data[item.storage_index] for item in items}:
+                check_archive(_Region(stream, place.offset, place.length))
+
+
+class _Region(io.RawIOBase):
+    """A part of a file as a file."""
+
+    def __init__(self, stream: IO[bytes], start: int, num_bytes: int) -> None:
+        super().__init__()
+        self._stream = stream
+        self._start = start
+        self._num_bytes = num_bytes
+        self._position = 0
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def tell(self) -> int:
+        return self._position
+
+    def seek(self, offset: int, whence: int = os.SEEK_SET, /) -> int:
+        base = {os.SEEK_SET: 0, os.SEEK_CUR: self._position, os.SEEK_END: self._num_bytes}[whence]
+        if base + offset < 0:
+            raise ValueError(f"negative seek position {base + offset}")
+        self._position = base + offset
+        return self._position
+
+    def readinto(self, buffer: Any, /) -> int:
+        view = memoryview(buffer)[: max(0, self._num_bytes - self._position)]
+        self._stream.seek(self._start + self._position)
+        num_read = self._stream.readinto(view)  # type: ignore[attr-defined]
+        self._position += num_read
+        return int(num_read)
+
+
+def _unreadable(directory: Path, what: str) -> CheckpointError:
+    return CheckpointError(
+        f"`path` must be the directory of a whole checkpoint, but got {str(directory)!r} (str), which {what}, in "
+        "read_checkpoint. Use an earlier checkpoint.",
+        str(directory),
+    )

@@ -1,0 +1,211 @@
+"""Running steps on a sharded module: gathering parameters around them, and answering other processes' steps."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
+from itertools import count
+from types import MethodType
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor, nn
+from torch.distributed import PrefixStore, Store  # type: ignore[attr-defined]
+from torch.distributed.fsdp import FSDPModule, fully_shard, register_fsdp_forward_method
+from torch.distributed.tensor import DTensor
+
+T = TypeVar("T")
+
+_RUN = "_camshaft_run"
+_END = "end"
+_runs_begun = count()
+
+
+class ShardedSteps:
+    """The steps of a module that `fully_shard` was applied to.
+
+    A step runs as if it were the module's forward, so parameters that belong to no inner block are whole during it.
+    After a step of evaluation all are sharded again. In which order it enters the sharded modules is kept, so that a
+    process without a batch can enter them likewise. A process that never had one follows the first process, which
+    always has one if any has, and publishes what it enters in the first step of a stage as it goes.
+
+    Args:
+        module: The module; a sharded module itself, whose parameters may be without values as yet.
+
+    Attributes:
+        module: The module.
+        stage: What is being evaluated, if anybody says so: steps of one stage enter the same modules in one order.
+        is_training: Whether a training step is running.
+    """
+
+    def __init__(self, module: FSDPModule) -> None:
+        assert isinstance(module, nn.Module)
+        self.module = module
+        self.stage = "evaluation"
+        self.is_training = False
+        self._run: Callable[[Callable[[], Any]], Any] = _runs(module)
+        self._sharded: list[Any] = [part for part in module.modules() if isinstance(part, FSDPModule)]
+        self._blocks = [part for part in self._sharded if part is not module]
+        self._in_groups = _in_groups(self._blocks)
+        self._enter = [_runs(block) for block in self._blocks]
+        self._store: Store | None = None
+        self._publishes = self._is_publishing = False
+        self._orders: dict[str, list[int]] = {}
+        self._entered: list[int] | None = None
+        self._published: set[str] = set()
+        self._is_initialised = self._has_failed = False
+        for block_idx, block in enumerate(self._blocks):
+            block.register_forward_pre_hook(partial(self._note, block_idx), prepend=True)
+            _notice_methods(block, partial(self._note, block_idx, block, ()))
+
+    def begin(self, is_first: bool, store: Store | None) -> None:
+        """Make ready for a run. Collective.
+
+        Every parameter is gathered once the first time, so that no memory for it is ever made in inference mode.
+
+        Args:
+            is_first: Whether this is the first of all processes.
+            store: Where the processes publish; None if there is but one.
+        """
+        # all processes begin runs of the same modules in the same order
+        self._store = None if store is None else PrefixStore(f"camshaft/steps/{next(_runs_begun)}", store)
+        self._publishes = is_first and store is not None
+        self._orders.clear()
+        self._published.clear()
+        self.stage = "evaluation"
+        if self._has_failed:
+            self.module.reset_iter_state()
+            self._has_failed = False
+        if not self._is_initialised:
+            with torch.inference_mode(False), torch.no_grad():
+                self._run(_nothing)
+                for block in self._sharded:
+                    block.unshard()
+                    block.reshard()
+            self._is_initialised = True
+
+    def reshard(self) -> None:
+        """Free what is gathered, if anything is. Not collective."""
+        for part in self._sharded:
+            part.reshard()
+
+    def train(self, step: Callable[[], T]) -> T:
+        """Run a training step. Collective.
+
+        Its backward may follow it, or be part of it, by way of `differentiate`.
+        """
+        self.is_training = True
+        try:
+            return self._run(step)  # type: ignore[no-any-return]
+        except BaseException:
+            self._has_failed = True
+            raise
+        finally:
+            self.is_training = False
+
+    def evaluate(self, step: Callable[[], T]) -> T:
+        """Run a step of evaluation. Collective with other processes' steps, or their answers."""
+        self._entered = []
+        self._is_publishing = self._publishes and self.stage not in self._published
+        try:
+            result = self._run(step)
+            if self._is_publishing:
+                self._publish(_END)
+            self._orders[self.stage] = self._entered
+        except BaseException:
+            self._has_failed = True
+            raise
+        finally:
+            self._entered, self._is_publishing = None, False
+            self._published.add(self.stage)
+        self.reshard()
+        return result  # type: ignore[no-any-return]
+
+    def answer(self) -> None:
+        """Take part in what other processes gather in a step of evaluation. Collective with these."""
+        known = self._orders.get(self.stage)
+        with torch.no_grad():
+            self._run(partial(self._enter_all, self._follow() if known is None else known))
+        self.reshard()
+
+    def differentiate(self, loss: Tensor, backward: Callable[[Tensor], None]) -> None:
+        """Differentiate a loss, after a step or inside of one; gradients are reduced when it returns. Collective."""
+        if not self.is_training:
+            backward(loss)
+            return
+        # As if it were what the step returns, so that the module's own parameters are taken care of.
+        backward(self._run(lambda: loss))
+        self.module.unshard()
+
+    def refresh(self) -> None:
+        """Let the rest of a training step see parameters that it has just updated. Collective."""
+        if self.is_training:
+            self.module.reshard()
+            self.module.unshard()
+
+    def _note(self, block_idx: int, block: nn.Module, args: tuple[Any, ...]) -> None:
+        if self._entered is None:
+            return
+        if block_idx in self._in_groups and not isinstance(next(block.parameters()), DTensor):
+            return  # another module of its group was entered, and gathered for both
+        if self._is_publishing:
+            self._publish(str(block_idx))
+        self._entered.append(block_idx)
+
+    def _publish(self, value: str) -> None:
+        assert self._store is not None and self._entered is not None
+        self._store.set(f"{self.stage}/{len(self._entered)}", value)
+
+    def _follow(self) -> Iterator[int]:
+        """What the first process enters, as soon as it does."""
+        assert self._store is not None
+        order: list[int] = []
+        while (value := self._store.get(f"{self.stage}/{len(order)}").decode()) != _END:
+            order.append(int(value))
+            yield order[-1]
+        self._orders[self.stage] = order
+
+    def _enter_all(self, order: Iterable[int]) -> None:
+        for block_idx in order:
+            if block_idx in self._in_groups:
+                self._blocks[block_idx].unshard()
+                self._blocks[block_idx].reshard()
+            else:
+                self._enter[block_idx](_nothing)
+
+
+def _runs(module: Any) -> Callable[[Callable[[], Any]], Any]:
+    """A function that calls another one as if it were a sharded module's forward."""
+    if _RUN not in vars(module):
+        vars(module)[_RUN] = _call
+        register_fsdp_forward_method(module, _RUN)
+    return vars(module)[_RUN]  # type: ignore[no-any-return]
+
+
+def _call(step: Callable[[], T]) -> T:
+    return step()
+
+
+def _nothing() -> None:
+    """What is to be run where only the gathering matters."""
+
+
+def _in_groups(blocks: list[Any]) -> set[int]:
+    """Which modules were sharded together with others, in one call of `fully_shard`."""
+    states = [id(fully_shard.state(block)) for block in blocks]  # type: ignore[attr-defined]
+    return {block_idx for block_idx, state in enumerate(states) if states.count(state) > 1}
+
+
+def _notice_methods(block: nn.Module, note: Callable[[], None]) -> None:
+    """Let methods that were registered as forward methods note that the module is entered, as its forward does."""
+    for name, value in list(vars(block).items()):
+        if name != _RUN and isinstance(value, MethodType) and hasattr(value, "__wrapped__"):
+            vars(block)[name] = _noting(value, note)
+
+
+def _noting(method: Callable[..., Any], note: Callable[[], None]) -> Callable[..., Any]:
+    def run(*args: Any, **kwargs: Any) -> Any:
+        note()
+        return method(*args, **kwargs)
+
+    return run

@@ -1,0 +1,41 @@
+"""Seeing whether hooks change a model that they have configured already."""
+
+from __future__ import annotations
+
+from torch import nn
+
+from camshaft.hooks_core.messages import must_be
+
+
+class ModelParts:
+    """The parts of a model at a moment: its modules, parameters and buffers by name.
+
+    Args:
+        module: The model.
+    """
+
+    def __init__(self, module: nn.Module) -> None:
+        self._parts = _parts(module)
+
+    def check_unchanged(self, module: nn.Module) -> None:
+        """Raise `RuntimeError` if the model has other parts by now, naming the first."""
+        parts = _parts(module)
+        for name in [*self._parts, *parts]:
+            before, now = self._parts.get(name), parts.get(name)
+            if before is now:
+                continue
+            change = "is new" if before is None else "is gone" if now is None else "was replaced"
+            rule = "left as they are where they were configured before: these hooks run in every stage"
+            where = f"configure_sharded_model or configure_model of {type(module).__qualname__}"
+            action = "Do nothing there if it is done already, as in `if self.layer is None: self.layer = ...`."
+            raise RuntimeError(must_be("parts of the model", rule, f"{name} {change}", where, action))
+
+
+def _parts(module: nn.Module) -> dict[str, object]:
+    parts: dict[str, object] = {}
+    for prefix, part in module.named_modules(remove_duplicate=False):
+        parts[f"module {prefix!r}"] = part
+        dot = f"{prefix}." if prefix else ""
+        parts |= {f"parameter {dot + name!r}": value for name, value in part._parameters.items() if value is not None}
+        parts |= {f"buffer {dot + name!r}": value for name, value in part._buffers.items() if value is not None}
+    return parts

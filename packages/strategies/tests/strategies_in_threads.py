@@ -1,0 +1,154 @@
+"""Small strategies to try the conformance kit on: one that scales losses, and one of several ranks that are threads."""
+
+from __future__ import annotations
+
+import pickle
+import threading
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from camshaft.strategies import SingleDeviceStrategy, conformance, read_checkpoint, write_checkpoint
+
+_SECONDS = 10.0
+
+
+class OnCPU(SingleDeviceStrategy):
+    """One process on the CPU."""
+
+    has_skipped_step = False  # an attribute, which subclasses set
+
+    def __init__(self) -> None:
+        super().__init__("cpu")
+
+
+class Scaling(OnCPU):
+    """Scales losses by a constant, and skips updates whose gradients are not finite."""
+
+    scale = 8.0
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.num_skipped = 0
+        self._unscaled: set[Optimizer] = set()
+
+    def backward(self, loss: Tensor) -> None:
+        super().backward(loss * self.scale)
+        self._unscaled.clear()
+
+    def unscale_gradients(self, optimizer: Optimizer) -> None:
+        if optimizer not in self._unscaled:
+            self._unscaled.add(optimizer)
+            for gradient in gradients(optimizer):
+                gradient.div_(self.scale)
+
+    def optimizer_step(self, optimizer: Optimizer, closure: Callable[[], Any] | None = None) -> Any:
+        if closure is not None:
+            closure()
+        self.unscale_gradients(optimizer)
+        self.has_skipped_step = not all(bool(gradient.isfinite().all()) for gradient in gradients(optimizer))
+        self.num_skipped += self.has_skipped_step
+        return None if self.has_skipped_step else optimizer.step()
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"num_skipped": self.num_skipped}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.num_skipped = state.get("num_skipped", self.num_skipped)
+
+
+def gradients(optimizer: Optimizer) -> list[Tensor]:
+    parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+    return [parameter.grad for parameter in parameters if parameter.grad is not None]
+
+
+class Exchange:
+    """Where ranks leave what the others take."""
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+        self._slots: list[bytes] = [b""] * size
+        self._barrier = threading.Barrier(size)
+
+    def gather(self, rank: int, value: Any) -> list[Any]:
+        self._slots[rank] = pickle.dumps(value)
+        self._barrier.wait(_SECONDS)
+        values = [pickle.loads(slot) for slot in self._slots]
+        self._barrier.wait(_SECONDS)
+        return values
+
+
+class InThreads(OnCPU):
+    """Data parallelism over ranks that are threads of one process."""
+
+    def __init__(self, exchange: Exchange, rank: int) -> None:
+        super().__init__()
+        self.exchange = exchange
+        self.global_rank = self.local_rank = rank
+        self.world_size = exchange.size
+        self.synchronises = True
+        self.module: nn.Module = nn.Identity()
+
+    def setup_module(self, module: nn.Module) -> nn.Module:
+        self.module = super().setup_module(module)
+        module.load_state_dict(self.broadcast(module.state_dict()))
+        return module
+
+    def set_gradient_sync(self, is_on: bool) -> None:
+        self.synchronises = is_on
+
+    def backward(self, loss: Tensor) -> None:
+        super().backward(loss)
+        if self.synchronises:
+            for parameter in self.module.parameters():
+                if parameter.grad is not None:
+                    parameter.grad = self.reduce(parameter.grad)
+
+    def broadcast(self, value: Any, src: int = 0) -> Any:
+        return self.exchange.gather(self.global_rank, value)[src]
+
+    def all_gather(self, value: Any) -> list[Any]:
+        return self.exchange.gather(self.global_rank, value)
+
+    def reduce(self, tensor: Tensor, op: str = "mean") -> Tensor:
+        values = torch.stack(self.all_gather(tensor))
+        if op == "mean" and not values.is_floating_point():
+            values = values.double()
+        return {"mean": torch.mean, "sum": torch.sum, "max": torch.amax, "min": torch.amin}[op](values, dim=0)
+
+    def barrier(self) -> None:
+        self.exchange.gather(self.global_rank, None)
+
+    def save_checkpoint(self, checkpoint: Mapping[str, Any], path: str) -> None:
+        failure = None
+        if self.global_rank == 0:
+            try:
+                write_checkpoint(checkpoint, path)
+            except TypeError as error:
+                failure = str(error)
+        failure = self.broadcast(failure)
+        if failure is not None:
+            raise TypeError(failure)
+
+    def load_checkpoint(self, path: str) -> dict[str, Any]:
+        return read_checkpoint(path)
+
+
+def try_on_ranks(kind: Callable[[Exchange, int], InThreads], name: str, directory: Path, **options: Any) -> list[Any]:
+    """Run a check on two ranks. Returns what each raised, or None."""
+    exchange = Exchange(2)
+
+    def try_on(rank: int) -> Exception | None:
+        try:
+            conformance.CHECKS[name](lambda: kind(exchange, rank), directory, **options)
+        except Exception as error:
+            return error
+        return None
+
+    with ThreadPoolExecutor(2) as pool:
+        return list(pool.map(try_on, range(2)))

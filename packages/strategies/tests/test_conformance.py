@@ -1,0 +1,187 @@
+from __future__ import annotations
+
+import re
+import threading
+from pathlib import Path
+from typing import Any
+
+import conformance_mutants as mutants
+import pytest
+from launching import run_ranks
+from strategies_in_threads import InThreads, OnCPU, Scaling, try_on_ranks
+
+from camshaft.strategies import SingleDeviceStrategy, conformance
+from camshaft.strategies.conformance import CHECKS, ConformanceError
+
+# For each check strategies with one thing wrong, and what is said of them.
+MUTANTS: dict[str, list[tuple[type[Any], str]]] = {
+    "members_are_those_of_the_protocol": [
+        (mutants.StepsWithoutClosure, r"`optimizer_step` must take \(optimizer.*too many positional arguments"),
+        (mutants.SaysNothingOfSkips, r"`has_skipped_step` must be a bool, but got None \(NoneType\)"),
+    ],
+    "processes_are_numbered": [
+        (mutants.SharesWithNobody, r"the `data_rank`s of all processes must be \{0\}, but got \{1\}"),
+        (mutants.ConnectsOnce, r"it raised RuntimeError: connected already \(conformance_mutants.py:\d+, in connect\)"),
+    ],
+    "broadcast_gives_all_the_value_of_one": [
+        (mutants.BroadcastsTheFirst, r"what rank 1 broadcasts must be \{'rank': 1")
+    ],
+    "all_gather_gives_all_values_in_order": [
+        (mutants.GathersItsOwnFirst, r"rank 1: what is gathered must be \[\{'rank': 0.*, but got \[\{'rank': 1")
+    ],
+    "reduce_combines_element_by_element": [
+        (mutants.ReducesInPlace, r"`reduce` of torch.float32 on cpu by 'mean' must leave its argument as it is"),
+        (mutants.ReducesIn32Bits, r"the largest of 64-bit integers must be tensor\(9007199254740993\)"),
+        (mutants.AveragesWhatIsSummed, r"`reduce` of torch.int32 on cpu by 'sum' must be"),
+    ],
+    "barriers_wait_for_all": [(mutants.NeverWaits, "`barrier` must wait for rank 0, but it returned before rank 0")],
+    "modules_stay_themselves_and_move_to_the_device": [
+        (mutants.Renames, "the parameters and buffers of a module that was set up must be"),
+        (mutants.StaysWhereItWas, "`first.weight` must be on meta, but it is on cpu"),
+    ],
+    "weights_begin_the_same_on_all_ranks": [
+        (
+            mutants.EachItsOwnWeights,
+            "rank 1: weights after `setup_module` must be the same on all ranks, but differs from",
+        )
+    ],
+    "models_built_in_the_context_compute": [
+        (mutants.LeavesWeightsEmpty, "weights made in `model_context` must be initialised")
+    ],
+    "batches_move_to_the_device": [(mutants.ListsTuples, "a moved batch must hold")],
+    "values_are_placed_like_parameters": [(mutants.PlacesTheValueItself, "what `place_like` returns must be a copy")],
+    "steps_pass_arguments_and_results_through": [
+        (
+            mutants.DropsNames,
+            r"keyword arguments of `training_step` must be \['dataloader_idx', 'extra'\], but got \[\]",
+        ),
+        (mutants.ReturnsTheLoss, "the result of `predict_step` must be its dictionary, but got"),
+    ],
+    "steps_see_the_modes_of_their_caller": [
+        (mutants.AlwaysDifferentiates, r"the modes in which `test_step` runs must be .*'grad': False"),
+        (mutants.AlwaysTrains, r"the modes in which `test_step` runs must be \{'training': False"),
+    ],
+    "evaluation_may_end_on_one_rank_before_another": [
+        (mutants.EvaluatesTogether, "(BrokenBarrierError|did not return within)"),
+        (mutants.IdlesWithGradients, r"after evaluation and an update, `first.weight` must be within 0.0001 of one"),
+    ],
+    "training_equals_one_device": [
+        (mutants.AveragesNothing, "weights after four updates must be the same on all ranks, but differs from"),
+        (mutants.SumsGradients, "after four updates, `last.bias` must be within 0.0001 of one device's"),
+    ],
+    "accumulation_equals_one_device": [
+        (mutants.ForgetsEarlierGradients, "after windows of 3, 2 and 1 steps, `first.weight` must be within 0.0001"),
+        (mutants.NeverSynchronisesAgain, "weights after windows of 3, 2 and 1 steps must be the same on all ranks"),
+    ],
+    "clipping_by_norm_equals_one_device": [
+        (mutants.ClipsNothing, "after two updates clipped by norm, `first.weight` must be within"),
+        (mutants.ClipsEachTensor, "after two updates clipped by norm, `first.weight` must be within"),
+        (mutants.ClipsTheWholeModule, "after two updates clipped by norm, `last.weight` must be within"),
+        (mutants.ClipsWhatIsScaled, "after two updates clipped by norm, `first.weight` must be within"),
+    ],
+    "clipping_by_value_equals_one_device": [
+        (mutants.ClipsNothing, "after two updates clipped by value, `first.weight` must be within"),
+        (mutants.ClipsByNormAlone, "after two updates clipped by value, `first.weight` must be within"),
+    ],
+    "unscaled_gradients_have_their_true_size": [
+        (mutants.UnscalesTwice, "gradients after 2 x `unscale_gradients`: `first.weight` must be within"),
+        (mutants.NeverUnscalesByItself, "after an update with 0 x `unscale_gradients`, `first.weight` must be within"),
+    ],
+    "prepared_optimizers_serve_as_the_originals": [
+        (mutants.ReversesOptimizers, "`param_groups` must hold the parameters of the original, but they hold others"),
+        (mutants.LosesOptimizers, "`setup_optimizers` must return as many as it got, but got 1"),
+        (
+            mutants.WrapsOptimizers,
+            "what `setup_optimizers` returns must have `register_step_post_hook`, but it has not",
+        ),
+    ],
+    "closures_are_evaluated": [
+        (mutants.IgnoresClosures, "SGD must evaluate its closure once, but it did 0 times"),
+        (mutants.EvaluatesClosuresItself, "an optimizer must evaluate its closure as often as it wants, but it did 1"),
+        (mutants.WrapsOptimizers, "`step` must need a closure where that of the original does, but it needs none"),
+    ],
+    "step_hooks_run_for_each_update": [
+        (mutants.StepsTwice, r"calls of step hooks after one step must be \{'pre': 1, 'post': 1\}, but got \{'pre': 2"),
+        (mutants.StepsAnother, r"calls of step hooks after one step must be .*, but got \{'pre': 0, 'post': 0\}"),
+    ],
+    "skipped_updates_are_told": [
+        (mutants.SkipsInSilence, "calls of step hooks where `has_skipped_step` is False must be 1, but got 0"),
+        (mutants.SaysThatItSkips, "weights must stay as they were in a skipped update, but they changed"),
+        (mutants.AlwaysSkips, "`has_skipped_step` must be false after an update, but it is true after 40 attempts"),
+        (mutants.SkipsAlone, "`has_skipped_step` after gradients that are not finite on one rank must be the same"),
+    ],
+    "checkpoints_come_back_as_they_were": [
+        (mutants.LoadsLists, "plain values of a checkpoint must be"),
+        (mutants.SavesOnEachRank, "rank 1: the rank whose plain values are in a checkpoint must be 0, but got 1"),
+    ],
+    "checkpoints_are_replaced_as_a_whole": [
+        (
+            mutants.WritesInPlace,
+            "a save must replace an earlier checkpoint as a whole, but it wrote into the earlier files",
+        ),
+        (mutants.DeletesFirst, "it raised FileNotFoundError: `path` must be an existing checkpoint"),
+        (mutants.FailsInSilence, "a save of what cannot be saved must raise on every rank, but it did not on this one"),
+        (mutants.FailsOnOneRank, "rank 1: a save of what cannot be saved must raise on every rank"),
+    ],
+    "checkpoints_are_of_the_moment_of_their_save": [
+        (mutants.SavesWhenWaitedFor, "a checkpoint must be of the moment of its save, but later zeros are in it")
+    ],
+    "training_goes_on_from_a_checkpoint": [
+        (
+            mutants.ForgetsOptimizers,
+            "training from a checkpoint must end with the weights of training that was not stopped",
+        ),
+        (mutants.ForgetsWeights, "`load_module_state` must give the weights that were saved, but it did not"),
+    ],
+    "what_a_strategy_learned_comes_back": [
+        (
+            mutants.ForgetsWhatItLearned,
+            r"after it was loaded, must be \{'num_skipped': 1\}, but got \{'num_skipped': 0\}",
+        ),
+        (mutants.TakesAnyState, "after another kind's was loaded, must be"),
+        (mutants.LearnsTensors, "`state_dict` of a strategy must hold plain values"),
+    ],
+    "teardown_waits_for_nobody": [
+        (mutants.TearsDownTogether, "(BrokenBarrierError|did not return within)"),
+        (mutants.TearsDownWhatIsThere, "it raised AttributeError: .* has no attribute 'module'"),
+    ],
+    "modules_outlive_a_run": [
+        (mutants.LivesOnce, "it raised RuntimeError: set up already"),
+        (mutants.TakesTheModuleAlong, "it raised NotImplementedError: Cannot copy out of meta tensor"),
+    ],
+    "strategies_follow_each_other": [
+        (mutants.LeavesAMark, "weights that a second strategy trains alike must be"),
+        (mutants.SharesItsModule, "weights of one strategy while another trains must be"),
+    ],
+}
+
+
+@pytest.mark.parametrize(("kind", "name"), [(kind, name) for name in CHECKS for kind in (OnCPU, Scaling)])
+def test_a_strategy_of_one_process_passes(kind: type[OnCPU], name: str, tmp_path: Path) -> None:
+    CHECKS[name](kind, tmp_path)
+
+
+@pytest.mark.parametrize("name", CHECKS)
+def test_a_strategy_of_two_ranks_passes(name: str, tmp_path: Path) -> None:
+    assert try_on_ranks(InThreads, name, tmp_path) == [None, None]
+
+
+@pytest.mark.parametrize(
+    ("name", "mutant", "message"), [(name, *mutant) for name, found in MUTANTS.items() for mutant in found]
+)
+def test_every_check_finds_what_is_wrong(name: str, mutant: type[Any], message: str, tmp_path: Path) -> None:
+    if not issubclass(mutant, InThreads):
+        with pytest.raises(ConformanceError, match=f"^{name}: the strategy departs from its protocol") as caught:
+            CHECKS[name](mutant, tmp_path)
+        assert re.search(message, str(caught.value))
+        return
+    errors = try_on_ranks(mutant, name, tmp_path, timeout_seconds=4)
+    assert [type(error) for error in errors] == [ConformanceError] * 2
+    assert re.search(message, str(errors[0])) and re.search(message, str(errors[1]))
+
+
+def test_every_check_has_something_to_find() -> None:
+    assert set(MUTANTS) == set(CHECKS)
+    used = {mutant for found in MUTANTS.values() for mutant, _ in found}
+    defined = {value for value in vars(mutants).values() if isinstance(value, type) and issubclass(value, OnCPU)}
+    assert defined - used == {OnCPU, Scaling, InThreads}

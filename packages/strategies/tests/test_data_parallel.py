@@ -1,0 +1,151 @@
+"""DDPStrategy. Run as a script by several processes, this file makes the checks that it is given by name, all in one
+start, and reports what became of each.
+"""
+
+from __future__ import annotations
+
+import sys
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import ddp_communication_checks
+import ddp_manual_checks
+import ddp_setup_checks
+import ddp_training_checks
+import pytest
+import torch
+import torch.distributed as dist
+from ddp_reference import Net, assert_equal, global_batches, state, strategy_of, train
+from launching import report, run_ranks
+from torch import nn
+from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
+
+from camshaft.strategies import DDPStrategy, SingleDeviceStrategy
+from camshaft.strategies.synchronized_batch_norm import SynchronizedBatchNorm
+
+
+def checks_of(*modules: Any) -> dict[str, Callable[[], None]]:
+    return {name: value for module in modules for name, value in vars(module).items() if name.startswith("check_")}
+
+
+CHECKS = checks_of(ddp_training_checks, ddp_communication_checks, ddp_manual_checks, ddp_setup_checks)
+OF_FOUR = checks_of(ddp_training_checks)
+OF_GPUS = {"check_batch_norm_is_over_all_ranks": ddp_setup_checks.batch_norm_is_over_all_ranks}
+
+
+def make_checks(names: list[str]) -> None:
+    strategy_of("cuda" if names[0] in OF_GPUS else "cpu")
+    for name in names:
+        try:
+            (CHECKS | OF_GPUS)[name]()
+        except BaseException:
+            report((name, traceback.format_exc()))
+            raise
+        report((name, None))
+        dist.barrier()
+
+
+Found = dict[str, list[str]]
+
+
+def run_checks(names: list[str], num_ranks: int) -> Found:
+    """What went wrong in each check."""
+    outcome = run_ranks(Path(__file__), num_ranks, args=names, timeout=900)
+    made = {name: 0 for name in names}
+    errors: Found = {name: [] for name in names}
+    for values in outcome.reports:
+        for name, error in values:
+            made[name] += 1
+            errors[name] += [] if error is None else [error]
+    for name, count in made.items():
+        if count < num_ranks and not errors[name]:
+            errors[name].append(f"{num_ranks - count} rank(s) did not come to it:\n{outcome.output}")
+    return errors
+
+
+@pytest.fixture(scope="module")
+def two_ranks() -> Found:
+    return run_checks(list(CHECKS), 2)
+
+
+@pytest.fixture(scope="module")
+def four_ranks() -> Found:
+    return run_checks(list(OF_FOUR), 4)
+
+
+@pytest.mark.parametrize("name", CHECKS)
+def test_two_ranks(name: str, two_ranks: Found) -> None:
+    assert not two_ranks[name], "\n".join(two_ranks[name])
+
+
+@pytest.mark.parametrize("name", OF_FOUR)
+def test_four_ranks(name: str, four_ranks: Found) -> None:
+    assert not four_ranks[name], "\n".join(four_ranks[name])
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two CUDA devices, and torch finds fewer here")
+@pytest.mark.parametrize("name", OF_GPUS)
+def test_two_gpus(name: str) -> None:
+    errors = run_checks([name], 2)[name]
+    assert not errors, "\n".join(errors)
+
+
+def test_one_process_trains_as_one_device() -> None:
+    ours, one_device = Net(has_batch_norm=True), Net(has_batch_norm=True)
+    strategy = DDPStrategy(accelerator="cpu")
+    strategy.connect()
+    train(strategy, ours, global_batches(), accumulate=2, clip=(0.1, "norm"))
+    train(SingleDeviceStrategy("cpu"), one_device, global_batches(), accumulate=2, clip=(0.1, "norm"))
+    assert_equal(state(one_device), state(ours))
+
+
+@pytest.mark.parametrize("hook", [3, lambda: None, lambda bucket: None, lambda one, two, three: None])
+def test_a_communication_hook_of_the_wrong_kind_is_refused(hook: Any) -> None:
+    with pytest.raises(TypeError, match=r"`comm_hook` must be a function of \(state, bucket\), but got"):
+        DDPStrategy(accelerator="cpu", comm_hook=hook)
+
+
+def test_a_state_without_a_communication_hook_is_refused() -> None:
+    with pytest.raises(ValueError, match="`comm_state` must be None if there is no `comm_hook`, but got 3"):
+        DDPStrategy(accelerator="cpu", comm_state=3)
+    DDPStrategy(accelerator="cpu", comm_hook=allreduce_hook)
+
+
+@pytest.mark.parametrize("bucket_cap_mb", [0, -1, True, "25", None, float("nan")])
+def test_a_bucket_size_that_makes_no_sense_is_refused(bucket_cap_mb: Any) -> None:
+    with pytest.raises(ValueError, match="`bucket_cap_mb` must be a positive number of mebibytes, but got"):
+        DDPStrategy(accelerator="cpu", bucket_cap_mb=bucket_cap_mb)
+
+
+def test_synchronized_batch_norm_on_a_cpu_is_refused() -> None:
+    with pytest.raises(ValueError, match="`sync_batchnorm` must be False on CPUs, for which torch"):
+        DDPStrategy(accelerator="cpu", sync_batchnorm=True)
+
+
+def test_batch_norm_layers_are_replaced_and_come_back_with_what_was_learned() -> None:
+    shared = nn.BatchNorm1d(4)
+    module = nn.Sequential(nn.Linear(4, 4), shared, nn.Sequential(shared, nn.BatchNorm2d(2, affine=False)))
+    originals, parameters, names = list(module.modules()), list(module.parameters()), list(module.state_dict())
+    synchronized = SynchronizedBatchNorm(module)
+    assert [type(layer) for layer in (module[1], module[2][0], module[2][1])] == [nn.SyncBatchNorm] * 3
+    assert module[1] is module[2][0]
+    assert all(one is other for one, other in zip(parameters, module.parameters(), strict=True))
+    assert list(module.state_dict()) == names
+    module.eval()
+    module[1].running_mean = torch.full((4,), 3.0)
+    synchronized.revert()
+    assert all(one is other for one, other in zip(originals, module.modules(), strict=True))
+    assert shared.running_mean.tolist() == [3.0] * 4
+    assert not shared.training
+
+
+def test_a_module_that_is_a_batch_norm_layer_itself_is_refused() -> None:
+    with pytest.raises(ValueError, match="`module` must be a module with layers, where sync_batchnorm=True"):
+        SynchronizedBatchNorm(nn.BatchNorm1d(4))
+
+
+if __name__ == "__main__":
+    make_checks(sys.argv[1:])

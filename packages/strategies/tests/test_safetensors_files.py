@@ -1,0 +1,82 @@
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import safetensors
+import torch
+from safetensors.torch import load_file, save_file
+from torch import nn
+
+from camshaft.strategies.checkpoint_file import CheckpointError, read_checkpoint, write_checkpoint
+from camshaft.strategies.safetensors_files import export_safetensors, import_safetensors, read_safetensors
+
+
+def test_the_weights_of_a_checkpoint_are_read_by_other_tools_and_back(tmp_path: Path) -> None:
+    model = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4)).to(torch.bfloat16)
+    write_checkpoint({"state_dict": model.state_dict(), "epoch": 3}, tmp_path / "model.ckpt")
+    export_safetensors(tmp_path / "model.ckpt", tmp_path / "deep" / "model.safetensors")
+    loaded = load_file(tmp_path / "deep" / "model.safetensors")
+    assert loaded.keys() == model.state_dict().keys()
+    assert all(torch.equal(loaded[name], value) for name, value in model.state_dict().items())
+    with safetensors.safe_open(tmp_path / "deep" / "model.safetensors", "pt") as file:
+        assert file.metadata() == {"format": "pt"}
+    assert os.listdir(tmp_path / "deep") == ["model.safetensors"]
+    import_safetensors(tmp_path / "deep" / "model.safetensors", tmp_path / "back.ckpt")
+    back = read_checkpoint(tmp_path / "back.ckpt")
+    assert list(back) == ["state_dict"]
+    other = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4)).to(torch.bfloat16)
+    other.load_state_dict(back["state_dict"])
+    assert torch.equal(other[0].weight, model[0].weight)
+
+
+def test_tied_and_overlapping_weights_are_written_under_each_name(tmp_path: Path) -> None:
+    weights = torch.arange(12.0).reshape(3, 4)
+    state = {"embedding": weights, "head": weights, "row": weights[1], "turned": weights.t(), "none": weights[:0]}
+    write_checkpoint({"state_dict": state}, tmp_path / "a.ckpt")
+    export_safetensors(tmp_path / "a.ckpt", tmp_path / "a.safetensors")
+    loaded = read_safetensors(tmp_path / "a.safetensors")
+    assert {name: value.tolist() for name, value in loaded.items()} == {
+        name: value.tolist() for name, value in state.items()
+    }
+
+
+@pytest.mark.parametrize(
+    ("checkpoint", "message"),
+    [
+        ({"epoch": 1}, r"must be a checkpoint with a 'state_dict', not one with \['epoch'\]"),
+        ({"state_dict": {"a": torch.ones(1), "b._extra_state": 3}}, "these are none: b._extra_state"),
+        ({"state_dict": {"a": torch.ones(1, dtype=torch.complex128)}}, "weights that can be written as safetensors"),
+        ({"state_dict": {"a": torch.eye(2).to_sparse()}}, "weights that can be written as safetensors"),
+    ],
+)
+def test_what_is_no_weights_is_refused(tmp_path: Path, checkpoint: dict[str, object], message: str) -> None:
+    write_checkpoint(checkpoint, tmp_path / "a.ckpt")
+    with pytest.raises(ValueError, match=message):
+        export_safetensors(tmp_path / "a.ckpt", tmp_path / "a.safetensors")
+    assert os.listdir(tmp_path) == ["a.ckpt"]
+
+
+def test_a_broken_file_is_told_from_a_missing_one(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError, match="`path` must be an existing safetensors file"):
+        read_safetensors(tmp_path / "absent.safetensors")
+    save_file({"a": torch.ones(100)}, tmp_path / "a.safetensors")
+    whole = (tmp_path / "a.safetensors").read_bytes()
+    for content in (b"", whole[:40], whole[:-1], b"\xff" * 100):
+        (tmp_path / "a.safetensors").write_bytes(content)
+        with pytest.raises(CheckpointError, match="`path` must be a whole safetensors file"):
+            read_safetensors(tmp_path / "a.safetensors")
+
+
+def test_without_the_package_the_error_says_what_to_install() -> None:
+    script = (
+        "import sys; sys.modules['safetensors'] = None\n"
+        "from camshaft.strategies.safetensors_files import read_safetensors\n"
+        "read_safetensors('x.safetensors')"
+    )
+    answer = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    assert "`safetensors` must be installed" in answer.stderr
+    assert "pip install 'camshaft-strategies[safetensors]'" in answer.stderr

@@ -1,0 +1,182 @@
+"""Finding the checkpoint that a verb starts from. The first process looks, all processes read."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+from camshaft.callbacks import ModelCheckpoint
+from camshaft.callbacks.agreement import from_rank_zero
+from camshaft.hooks_core.messages import must_be
+from camshaft.hooks_core.spec import Verb
+from camshaft.hooks_core.user_warnings import warn_user
+from camshaft.strategies import CheckpointError, job_id, restart_count
+from camshaft.trainer.checkpoints import FIT_IDX_KEY, JOB_KEY
+
+EXTENSION = ModelCheckpoint.FILE_EXTENSION
+
+
+def read_requested(
+    trainer: Any, ckpt_path: str | os.PathLike[str] | None, verb: Verb, fit_idx: int = 0
+) -> dict[str, Any] | None:
+    """Read the checkpoint that a verb was asked to start from. Collective.
+
+    Args:
+        trainer: The trainer.
+        ckpt_path: A path; "best", the best that the trainer's checkpoint callback kept; "last", the newest readable
+            one where its checkpoint callbacks save; None for none, but in a fit that runs again because the elastic
+            agent has restarted its processes, the newest one that the same fit saved.
+        verb: The verb.
+        fit_idx: Which of the trainer's fits it is.
+
+    Returns:
+        The checkpoint; None if none was asked for, or fit was asked to go on from "last" and there is none yet.
+
+    Raises:
+        FileNotFoundError: If the file does not exist.
+        ValueError: If "best" is asked for and nothing was saved; likewise "last", except by fit, which then begins.
+        CheckpointError: If the file is damaged; a note names the newest one beside it that can be read.
+    """
+    if ckpt_path is None:
+        return _read_after_restart(trainer, fit_idx) if verb == "fit" and restart_count() > 0 else None
+    if ckpt_path == "last":
+        return _read_last(trainer, verb)
+    path = from_rank_zero(
+        trainer.strategy, lambda: _best(trainer, verb) if ckpt_path == "best" else os.fspath(ckpt_path)
+    )
+    try:
+        return _read(trainer, path)
+    except CheckpointError as error:
+        beside = from_rank_zero(trainer.strategy, lambda: _others_beside(path))
+        for other in beside:
+            if _is_readable(trainer, other):
+                error.add_note(f"The newest readable checkpoint beside it is {other!r}.")
+                break
+        raise
+
+
+def best_of_last_fit(trainer: Any, verb: Verb) -> str | None:
+    """What a verb without a module and a checkpoint takes: the best of the fit before, as in Lightning.
+
+    Returns:
+        Its path, with a warning that tells; None if the fit kept none, so that the weights stay as they are.
+    """
+    callback = trainer.checkpoint_callback
+    if callback is None or not callback.best_model_path:
+        return None
+    path = str(callback.best_model_path)
+    _tell(
+        trainer,
+        f"`{verb}` was called without a module, so it takes the weights of the best checkpoint of the fit before, "
+        f"{path!r}. Pass the module to keep its weights, or a `ckpt_path`.",
+    )
+    return path
+
+
+def _best(trainer: Any, verb: Verb) -> str:
+    callback = trainer.checkpoint_callback
+    if callback is None or not callback.best_model_path:
+        action = f"Fit with a ModelCheckpoint first, or give {verb} a path."
+        raise ValueError(must_be("ckpt_path", "a path, as no checkpoint was saved yet", "best", verb, action))
+    return str(callback.best_model_path)
+
+
+def _read_last(trainer: Any, verb: Verb) -> dict[str, Any] | None:
+    for _, checkpoint in _readable(trainer):
+        if verb != "fit" or "optimizer_states" in checkpoint:
+            return checkpoint  # one of weights only may be newer, but training cannot go on from it
+    if verb != "fit":
+        action = f"Fit with a ModelCheckpoint first, or give {verb} a path."
+        raise ValueError(must_be("ckpt_path", "a path, as there is no readable checkpoint yet", "last", verb, action))
+    _tell(trainer, "There is no checkpoint to go on from yet: fit starts without.")
+    return None
+
+
+def _read_after_restart(trainer: Any, fit_idx: int) -> dict[str, Any] | None:
+    for path, checkpoint in _readable(trainer):
+        if checkpoint.get(JOB_KEY) != job_id():
+            break  # it is of an earlier job, like all before it
+        if checkpoint.get(FIT_IDX_KEY) == fit_idx and "optimizer_states" in checkpoint:
+            _tell(trainer, f"The processes were restarted: fit goes on from this job's newest checkpoint, {path!r}.")
+            return checkpoint
+    _tell(trainer, "The processes were restarted, and this job has saved no checkpoint yet: fit starts anew.")
+    return None
+
+
+def _readable(trainer: Any) -> Iterator[tuple[str, dict[str, Any]]]:
+    """The checkpoints of the trainer's callbacks, newest first; with a warning for each that cannot be read."""
+    paths = from_rank_zero(trainer.strategy, lambda: _newest_first(_saved_by(trainer)))
+    for path in paths:
+        try:
+            checkpoint = _read(trainer, path)
+        except CheckpointError as error:
+            _tell(trainer, f"{error} Trying the one before.")
+        else:
+            yield path, checkpoint
+
+
+def _saved_by(trainer: Any) -> Iterator[Path]:
+    """Every checkpoint in the folders where the trainer's callbacks save, or did in the run before."""
+    folders: set[Path] = set()
+    for callback in trainer.callbacks:
+        if isinstance(callback, ModelCheckpoint):
+            folders |= {Path(callback.dirpath)} if callback.dirpath is not None else set(_default_folders(trainer))
+    for folder in folders:
+        yield from folder.glob(f"*{EXTENSION}")
+
+
+def _default_folders(trainer: Any) -> Iterator[Path]:
+    """Where a callback without a folder of its own saves: beside the logs, be it those of an earlier run.
+
+    A logger numbers its runs, so a run that starts anew is told apart by its folder, which has nothing in it yet.
+    """
+    log_dir = Path(trainer.log_dir)
+    folder = log_dir / "checkpoints"
+    if re.fullmatch(r"version_\d+", log_dir.name) and not any(folder.glob(f"*{EXTENSION}")):
+        yield from log_dir.parent.glob("version_*/checkpoints")
+    else:
+        yield folder
+
+
+def _others_beside(path: str) -> list[str]:
+    others = _newest_first(Path(path).parent.glob(f"*{EXTENSION}"))
+    return [other for other in others if not os.path.samefile(other, path)]
+
+
+def _newest_first(paths: Iterable[Path]) -> list[str]:
+    return [str(path) for path in sorted(paths, key=lambda path: path.stat().st_mtime_ns, reverse=True)]
+
+
+def _is_readable(trainer: Any, path: str) -> bool:
+    try:
+        _read(trainer, path)
+    except CheckpointError:
+        return False
+    return True
+
+
+def _read(trainer: Any, path: str) -> dict[str, Any]:
+    """Read a checkpoint on every process, or raise on every one. Collective."""
+    strategy = trainer.strategy
+    checkpoint: dict[str, Any] = {}
+    failure: CheckpointError | FileNotFoundError | None = None
+    try:
+        checkpoint = strategy.load_checkpoint(path)
+    except (CheckpointError, FileNotFoundError) as error:
+        failure = error
+    if strategy.world_size > 1:
+        texts: list[str | None] = strategy.all_gather(None if failure is None else str(failure))
+        elsewhere = next((rank for rank, text in enumerate(texts) if text is not None), None)
+        if failure is None and elsewhere is not None:
+            failure = CheckpointError(f"Rank {elsewhere} could not read it: {texts[elsewhere]}", path)
+    if failure is not None:
+        raise failure
+    return checkpoint
+
+
+def _tell(trainer: Any, message: str) -> None:
+    if trainer.is_global_zero:
+        warn_user(message)
