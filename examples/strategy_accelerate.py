@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,27 +21,18 @@ from accelerate.utils import broadcast_object_list, gather_object, load, send_to
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from camshaft.hooks_core import StrategyDefaults
 from camshaft.hooks_core.messages import must_be
-from camshaft.hooks_core.protocols import ReduceOp
+from strategy_parts import SeveralProcesses, Steps
 from train_digits import train
 
 KINDS = ("NO", "MULTI_CPU", "MULTI_GPU")  # one device, or data parallelism
 
 
-class Steps(nn.Module):
-    """Calls any step of a module as its own forward: what is wrapped around a forward then surrounds the step."""
+class AccelerateStrategy(SeveralProcesses):
+    """One device or data parallelism, in 32-bit or "bf16" precision, as the accelerator was told.
 
-    def __init__(self, module: nn.Module) -> None:
-        super().__init__()
-        self.module = module
-
-    def forward(self, step: Callable[..., Any], *arguments: Any, **named: Any) -> Any:
-        return step(*arguments, **named)
-
-
-class AccelerateStrategy(StrategyDefaults):
-    """One device or data parallelism, in 32-bit or "bf16" precision, as the accelerator was told."""
+    Processes evaluate with buffers of their own, such as the statistics of batch normalization.
+    """
 
     def __init__(self, accelerator: Accelerator) -> None:
         told = (accelerator.distributed_type, accelerator.mixed_precision, accelerator.gradient_accumulation_steps)
@@ -64,12 +56,6 @@ class AccelerateStrategy(StrategyDefaults):
     def all_gather(self, value: Any) -> list[Any]:
         return gather_object([value])
 
-    def reduce(self, tensor: Tensor, op: ReduceOp = "mean") -> Tensor:
-        values = torch.stack(self.all_gather(tensor.detach().cpu())).to(tensor.device)
-        if op == "mean" and not values.is_floating_point():
-            values = values.double()
-        return {"mean": torch.mean, "sum": torch.sum, "max": torch.amax, "min": torch.amin}[op](values, dim=0)
-
     def barrier(self) -> None:
         self.accelerator.wait_for_everyone()
 
@@ -87,12 +73,12 @@ class AccelerateStrategy(StrategyDefaults):
         return send_to_device(batch, self.device, non_blocking=self.accelerator.non_blocking)
 
     def wrap_step(self, step: Callable[..., Any]) -> Callable[..., Any]:
-        # `self._steps` is looked up by each call, since steps are wrapped before the module is set up. DDP would wait
-        # for others in a step of evaluation, too, and they may have no batch left.
-        def run(*arguments: Any, **named: Any) -> Any:
-            return (self._steps if torch.is_grad_enabled() else self._steps_alone)(step, *arguments, **named)
+        return partial(self._run, step)
 
-        return run
+    def _run(self, step: Callable[..., Any], *arguments: Any, **named: Any) -> Any:
+        # in evaluation DDP would wait for others, which may have no batch left
+        steps = self._steps if torch.is_grad_enabled() else self._steps_alone
+        return steps(step, *arguments, **named)
 
     def set_gradient_sync(self, is_on: bool) -> None:
         self._unsynchronised.close()
@@ -110,20 +96,15 @@ class AccelerateStrategy(StrategyDefaults):
         clip([parameter for group in optimizer.param_groups for parameter in group["params"]], clip_val)
 
     def save_checkpoint(self, checkpoint: Mapping[str, Any], path: str) -> None:
-        failure = None
-        if self.accelerator.is_main_process:
-            try:
-                Path(path).parent.mkdir(parents=True, exist_ok=True)
-                with open(f"{path}.partial", "wb") as file:
-                    self.accelerator.save(dict(checkpoint), file)
-                    file.flush()
-                    os.fsync(file.fileno())  # on disk before it takes the place of an earlier one
-                os.replace(f"{path}.partial", path)
-            except Exception as error:
-                failure = repr(error)
-        failure = self.broadcast(failure)
-        if failure is not None:
-            raise RuntimeError(f"{path} could not be saved: {failure}")
+        self.first_process_does(partial(self._write, dict(checkpoint), path))
+
+    def _write(self, checkpoint: dict[str, Any], path: str) -> None:
+        Path(path).parent.mkdir(parents=True, exist_ok=True)
+        with open(f"{path}.partial", "wb") as file:
+            self.accelerator.save(checkpoint, file)
+            file.flush()
+            os.fsync(file.fileno())  # on disk before it takes the place of an earlier one
+        os.replace(f"{path}.partial", path)
 
     def load_checkpoint(self, path: str) -> dict[str, Any]:
         return load(path, map_location="cpu", weights_only=True)

@@ -20,30 +20,18 @@ from lightning.fabric.strategies import DDPStrategy, SingleDeviceStrategy
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from camshaft.hooks_core import StrategyDefaults
 from camshaft.hooks_core.messages import must_be
-from camshaft.hooks_core.protocols import ReduceOp
+from strategy_parts import SeveralProcesses, Steps
 from train_digits import train
 
 PRECISIONS = ("32-true", "bf16-mixed")
 
 
-class Steps(nn.Module):
-    """Calls any step of a module as its own forward: what is wrapped around a forward then surrounds the step.
+class FabricStrategy(SeveralProcesses):
+    """One device or DDP, in 32-bit or mixed bf16 precision, as Fabric was told; launch it before a run.
 
-    Fabric redirects steps of the usual names by itself, but without its precision where there is one device.
+    Processes evaluate with buffers of their own, such as the statistics of batch normalization.
     """
-
-    def __init__(self, module: nn.Module) -> None:
-        super().__init__()
-        self.module = module
-
-    def forward(self, step: Callable[..., Any], *arguments: Any, **named: Any) -> Any:
-        return step(*arguments, **named)
-
-
-class FabricStrategy(StrategyDefaults):
-    """One device or DDP, in 32-bit or mixed bf16 precision, as Fabric was told; launch it before a run."""
 
     def __init__(self, fabric: Fabric) -> None:
         told = (type(fabric.strategy).__name__, fabric.strategy.precision.precision)
@@ -65,12 +53,6 @@ class FabricStrategy(StrategyDefaults):
 
     def all_gather(self, value: Any) -> list[Any]:
         return [self.fabric.broadcast(value, src) for src in range(self.world_size)]
-
-    def reduce(self, tensor: Tensor, op: ReduceOp = "mean") -> Tensor:
-        values = torch.stack(self.all_gather(tensor.detach().cpu())).to(tensor.device)
-        if op == "mean" and not values.is_floating_point():
-            values = values.double()
-        return {"mean": torch.mean, "sum": torch.sum, "max": torch.amax, "min": torch.amin}[op](values, dim=0)
 
     def barrier(self) -> None:
         self.fabric.barrier()
@@ -114,19 +96,14 @@ class FabricStrategy(StrategyDefaults):
             self.fabric.clip_gradients(self._steps, optimizer, clip_val=clip_val)
 
     def save_checkpoint(self, checkpoint: Mapping[str, Any], path: str) -> None:
+        self.first_process_does(partial(self._write, dict(checkpoint), path))
+
+    def _write(self, checkpoint: dict[str, Any], path: str) -> None:
         # Fabric.save would rebuild the module's state without the versions of its layers.
-        failure = None
-        try:
-            self.fabric.strategy.save_checkpoint(f"{path}.partial", dict(checkpoint))
-            if self.fabric.is_global_zero:
-                with open(f"{path}.partial", "rb+") as file:
-                    os.fsync(file.fileno())  # on disk before it takes the place of an earlier one
-                os.replace(f"{path}.partial", path)
-        except Exception as error:
-            failure = repr(error)
-        failure = self.broadcast(failure)
-        if failure is not None:
-            raise RuntimeError(f"{path} could not be saved: {failure}")
+        self.fabric.strategy.save_checkpoint(f"{path}.partial", checkpoint)
+        with open(f"{path}.partial", "rb+") as file:
+            os.fsync(file.fileno())  # on disk before it takes the place of an earlier one
+        os.replace(f"{path}.partial", path)
 
     def load_checkpoint(self, path: str) -> dict[str, Any]:
         return self.fabric.load(path, weights_only=True)

@@ -11,7 +11,8 @@ from adapters.parts import Net, Outcome, batches, fit, sgd_with_scheduler
 from adapters.strategies import BUILDERS
 from camshaft.hooks_core.protocols import Strategy
 
-ARGUMENTS = {"accumulate_grad_batches": 2, "gradient_clip_val": 0.2}
+# each process has its part of every batch already
+ARGUMENTS = {"accumulate_grad_batches": 2, "gradient_clip_val": 0.2, "use_distributed_sampler": False}
 
 
 def train(strategy: Strategy, part: slice, **arguments: object) -> Outcome:

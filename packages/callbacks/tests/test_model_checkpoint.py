@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import math
+import shutil
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -31,7 +32,41 @@ def files(folder: str | Path) -> set[str]:
     return {path.name for path in Path(folder).iterdir()} if Path(folder).exists() else set()
 
 
+class ShardedTrainer(RecordingTrainer):
+    """Its checkpoints are folders, as those of a sharded state."""
+
+    def write(self, path: str) -> None:
+        shutil.rmtree(path, ignore_errors=True)
+        (Path(path) / "shards").mkdir(parents=True)
+        super().write(f"{path}/plain.ckpt")
+        (Path(path) / "shards/0.distcp").write_text(str(self.global_step))
+
+
 class TestWhichFilesAreThere:
+    def test_checkpoints_that_are_folders_are_kept_and_removed_as_files_are(self, tmp_path: Path) -> None:
+        def checkpoint() -> ModelCheckpoint:
+            return ModelCheckpoint(tmp_path, "{step}", "loss", save_top_k=2, save_last=True)
+
+        first = checkpoint()
+        trainer = ShardedTrainer(str(tmp_path), callbacks=[first])
+        trainer.begin()
+        run_epochs(trainer, [3.0, 1.0, 2.0, 4.0])
+        trainer.end()
+        assert files(tmp_path) == {"step=2.ckpt", "step=3.ckpt", "last.ckpt"}
+        assert (tmp_path / "last.ckpt/shards/0.distcp").read_text() == "4"
+        assert (tmp_path / "step=2.ckpt/shards/0.distcp").read_text() == "2"
+        assert first.best_model_path == str(tmp_path / "step=2.ckpt")
+
+        resumed = checkpoint()
+        again = ShardedTrainer(str(tmp_path), callbacks=[resumed], global_step=4)
+        again.begin()
+        resumed.load_state_dict(first.state_dict())
+        assert resumed.best_k_models.keys() == {str(tmp_path / "step=2.ckpt"), str(tmp_path / "step=3.ckpt")}
+        run_epochs(again, [0.5])
+        assert files(tmp_path) == {"step=2.ckpt", "step=5.ckpt", "last.ckpt"}
+        names = [path.stat().st_ino for path in tmp_path.glob("*/shards/0.distcp") if path.read_text() == "5"]
+        assert len(names) == 2 and names[0] == names[1]  # "last" takes no room
+
     @settings(max_examples=60, deadline=None)
     @given(
         losses=st.lists(st.sampled_from([0.0, 1.0, 2.0, -1.5, math.nan, math.inf]), min_size=1, max_size=8),

@@ -101,6 +101,15 @@ def test_a_length_that_one_rank_does_not_know_is_asked_for_batch_by_batch() -> N
     assert on_ranks(2, run) == [(1, 2), (3, 0)]
 
 
+@pytest.mark.parametrize("kind", ["unsized", "stream"])
+def test_a_limit_may_be_more_than_there_is(kind: str) -> None:
+    def run(strategy: ThreadedStrategy) -> tuple[int, int]:
+        loader = make_loader(kind, make_batches(1 + 2 * strategy.global_rank))
+        return len(evaluate(strategy, "test", loader, limit_batches=9)[0]), strategy.num_idle_steps
+
+    assert on_ranks(2, run) == [(1, 2), (3, 0)]
+
+
 @pytest.mark.parametrize("limit", [1.0, 0.75, 0.25, 2, 9])
 @pytest.mark.parametrize("verb", VERBS)
 def test_a_rank_without_batches_has_the_hooks_of_the_epoch_all_the_same(verb: Any, limit: Any) -> None:

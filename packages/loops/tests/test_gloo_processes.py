@@ -12,7 +12,7 @@ from gloo_processes import CHECKS
 def test_two_processes_share_the_data_and_stay_in_step() -> None:
     script = Path(__file__).with_name("gloo_processes.py")
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", str(script)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     assert [line for line in done.stdout.splitlines() if line.startswith("checked:")] == [
         f"checked: {check.__name__}" for check in CHECKS

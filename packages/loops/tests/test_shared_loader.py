@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 from bare_parts import Sized, Unsized, make_batches, make_loader
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from ranks_in_threads import on_ranks
 from ranks_in_turn import Tape, TapedStrategy, in_turn, seed_all
@@ -211,19 +211,21 @@ def test_batches_of_evaluation_are_those_of_one_process_each_on_one_rank(loader:
     assert results[0][1] == number, "the first rank's random numbers are those of one process"
 
 
-@settings(max_examples=100, deadline=None)
+@pytest.mark.parametrize("loader_class", [DataLoader, StatefulDataLoader])
+@pytest.mark.parametrize("kind", KINDS)
+@settings(max_examples=8, deadline=None)
+@example(length=17, batch_size=1, drop_last=False, size=2, stop=5, limit=2)
 @given(
-    loader=loaders,
+    length=st.integers(3, 17),
+    batch_size=st.integers(1, 4),
+    drop_last=st.booleans(),
     size=sizes,
-    loader_class=st.sampled_from([DataLoader, StatefulDataLoader]),
     stop=st.integers(0, 60),
     limit=st.sampled_from([1.0, 2]),
 )
 def test_each_rank_goes_on_inside_an_epoch_where_it_was(
-    loader: Any, size: int, loader_class: Any, stop: int, limit: Any
+    kind: str, loader_class: Any, length: int, batch_size: int, drop_last: bool, size: int, stop: int, limit: Any
 ) -> None:
-    kind, length, batch_size, drop_last = loader
-
     def batches(strategy: Any) -> Any:
         made = make(kind, length, batch_size, drop_last, loader_class)
         made = share_out(made, strategy, stage="train")
@@ -529,6 +531,7 @@ def test_samplers_within_samplers_are_told_the_epoch() -> None:
     assert within.epoch == 6
 
 
+@settings(deadline=None)
 @given(length=st.integers(1, 30), size=sizes, share=st.floats(0.0, 1.0))
 def test_a_share_of_the_batches_is_taken_before_they_are_shared_out(length: int, size: int, share: float) -> None:
     loader = make("sequential", length, 1, False)

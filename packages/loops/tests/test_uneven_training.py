@@ -12,7 +12,7 @@ from bare_parts import BareTrainer, Net, Sized, Unsized, hooked, make_batches, m
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from ranks_in_threads import ThreadedStrategy, on_ranks
-from resumable_data import Own, OwnSized
+from resumable_data import Own
 
 from camshaft.loops import CombinedLoader
 from camshaft.loops.fit_data import FitData
@@ -20,13 +20,15 @@ from camshaft.loops.training_batches import TrainingBatches
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
 
-KINDS = ("sized", "unsized", "stream", "sized stream", "mixed")
+KINDS = ("sized", "unsized", "stream", "sized stream", "known and unknown", "sure and unsure")
 
 
 def loader_of(kind: str, length: int, rank: int) -> Any:
-    """A loader that is not shared out; "mixed" ones tell their length on the first rank only."""
-    if kind == "mixed":
+    """A loader that is not shared out; of two kinds the first rank knows more of its length."""
+    if kind == "known and unknown":
         kind = "sized stream" if rank == 0 else "unsized"
+    if kind == "sure and unsure":
+        kind = "sized" if rank == 0 else "sized stream"
     return make_loader(kind, make_batches(length))
 
 
@@ -131,21 +133,33 @@ def test_other_lengths_than_before_are_agreed_upon_anew() -> None:
     assert on_ranks(2, run) == [[2, 3, 4]] * 2
 
 
+class Quiet(Own):
+    """Without random numbers, which threads share."""
+
+    def __init__(self, num_batches: int, start: float = 0.0) -> None:
+        super().__init__(num_batches)
+        self.start = start
+
+    def __iter__(self) -> Iterator[Any]:
+        while self.position < self.num_batches:
+            self.position += 1
+            x = torch.full((1, 3), self.start + self.position)
+            yield x, x.sum(1, keepdim=True) / 10
+        self.position = 0
+
+
+class QuietSized(Quiet):
+    def __len__(self) -> int:
+        return self.num_batches
+
+
 @settings(max_examples=20, deadline=None)
-@given(kind=st.sampled_from([Own, OwnSized]), lengths=st.tuples(st.integers(2, 5), st.integers(2, 5)), data=st.data())
+@given(
+    kind=st.sampled_from([Quiet, QuietSized]), lengths=st.tuples(st.integers(2, 5), st.integers(2, 5)), data=st.data()
+)
 def test_going_on_inside_an_epoch_is_exact_on_each_rank(kind: Any, lengths: tuple[int, int], data: Any) -> None:
     stop = data.draw(st.integers(0, min(lengths) - 1))
     module = Net()
-
-    class Quiet(kind):  # type: ignore[misc]
-        """Without random numbers, which threads share."""
-
-        def __iter__(self) -> Iterator[Any]:
-            while self.position < self.num_batches:
-                self.position += 1
-                x = torch.full((1, 3), self.position / 10)
-                yield x, x.sum(1, keepdim=True)
-            self.position = 0
 
     def run(strategy: ThreadedStrategy) -> bool:
         def save(trainer: Any, module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
@@ -155,12 +169,34 @@ def test_going_on_inside_an_epoch_is_exact_on_each_rank(kind: Any, lengths: tupl
         length = lengths[strategy.global_rank]
         callback = hooked(on_train_batch_end=save)
         straight, resumed = copy.deepcopy(module), copy.deepcopy(module)
-        first = fit(strategy, Quiet(length), straight, callbacks=[callback], max_epochs=1)
+        first = fit(strategy, kind(length), straight, callbacks=[callback], max_epochs=1)
         second = BareTrainer(resumed, strategy=strategy, max_epochs=1)
-        second.fit(Quiet(length), Sized([]), first.load("x.ckpt"))
+        second.fit(kind(length), Sized([]), first.load("x.ckpt"))
         return same_bits(weights(straight), weights(resumed)) and second.global_step == min(lengths)
 
     assert on_ranks(2, run) == [True, True]
+
+
+@pytest.mark.parametrize("stop", range(5))
+def test_going_on_in_one_loader_after_the_other_is_exact(stop: int) -> None:
+    lengths = ((2, 7), (5, 3))  # so 2 and 3 batches on both ranks
+
+    def count_anew(strategy: Any) -> TrainingBatches:
+        leaves = [QuietSized(length, 10.0 * idx) for idx, length in enumerate(lengths[strategy.global_rank])]
+        return count(CombinedLoader(leaves, "sequential"), strategy)
+
+    def run(strategy: ThreadedStrategy) -> tuple[list[float], list[float]]:
+        seen, training = [], count_anew(strategy)
+        for batch_idx, (x, _), _ in training:
+            seen.append(float(x[0, 0]))
+            if batch_idx == stop:
+                state = training.state_dict()
+        training = count_anew(strategy)
+        training.load_state_dict(state, stop + 1)
+        return seen, [float(x[0, 0]) for _, (x, _), _ in training]
+
+    expected = [1.0, 2.0, 11.0, 12.0, 13.0]
+    assert on_ranks(2, run) == [(expected, expected[stop + 1 :])] * 2
 
 
 def test_ranks_with_different_numbers_of_loaders_are_told_so() -> None:

@@ -422,6 +422,12 @@ class TakesTheModuleAlong(TearsDownWhatIsThere):
         self.module.to("meta")
 
 
+class ForgetsWhenTornDown(TearsDownWhatIsThere):
+    def teardown(self) -> None:
+        for parameter in self.module.parameters():
+            parameter.detach().mul_(0.5)
+
+
 class LivesOnce(OnCPU):
     has_lived = False
 

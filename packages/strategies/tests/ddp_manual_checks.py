@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from ddp_reference import (
     NUM_BATCHES,
     Net,
@@ -90,6 +91,17 @@ class Gan(nn.Module):
         of_critic.step()
 
 
+class Whole(Gan):
+    """Manual optimization whose one backward reaches everything."""
+
+    def everything(self, batch: Tensor) -> None:
+        for optimizer in self.optimizers:
+            optimizer.zero_grad()
+        self.strategy.backward(self.critic(self.generator(batch)).square().mean())
+        for optimizer in self.optimizers:
+            optimizer.step()
+
+
 def run_manually(strategy: DDPStrategy | SingleDeviceStrategy, module: Gan, batches: list[Tensor]) -> None:
     step = strategy.wrap_step(module.training_step)
     strategy.setup_module(module)
@@ -117,6 +129,40 @@ def check_manual_optimization_equals_one_device_however_often_it_calls_backward(
                 assert ours.count == NUM_BATCHES
 
 
+def check_buffers_are_those_of_the_first_rank_at_a_steps_begin_and_its_own_during_it() -> None:
+    class Counting(Whole):
+        def everything(self, batch: Tensor) -> None:
+            assert self.count == self.num_steps * 10
+            self.count += 10 + dist.get_rank()
+            scaled = self.critic(self.generator(batch)) * self.count  # whose backward needs the buffer as it was
+            self.strategy.backward(scaled.square().mean())
+            assert self.count == self.num_steps * 10 + 10 + dist.get_rank()
+            self.count -= 1  # which the step that called this adds
+            self.num_steps += 1
+
+    for says_so in (True, False):
+        module = Counting("everything")
+        module.num_steps = 0
+        module.automatic_optimization = not says_so
+        run_manually(strategy_of(), module, [share(batch) for batch in global_batches()])
+        assert module.num_steps == NUM_BATCHES
+
+
+def check_a_backward_that_bypasses_the_strategy_inside_a_step_is_an_error() -> None:
+    class Bypassing(Whole):
+        def everything(self, batch: Tensor) -> None:
+            self.critic(self.generator(batch)).square().mean().backward()
+
+    for says_so in (True, False):
+        module = Bypassing("everything")
+        module.automatic_optimization = not says_so
+        try:
+            run_manually(strategy_of(), module, [share(global_batches()[0])])
+        except RuntimeError as error:
+            text = str(error)
+        assert "`loss.backward` must be called by way of the strategy's `backward` inside of a step" in text, text
+
+
 def check_manual_optimization_without_the_search_for_unused_parameters_says_so() -> None:
     module = Gan("in_turn")
     try:
@@ -124,17 +170,6 @@ def check_manual_optimization_without_the_search_for_unused_parameters_says_so()
     except RuntimeError as error:
         text = str(error)
     assert "does not on generator.weight, generator.bias" in text, text
-
-
-class Whole(Gan):
-    """Manual optimization whose one backward reaches everything."""
-
-    def everything(self, batch: Tensor) -> None:
-        for optimizer in self.optimizers:
-            optimizer.zero_grad()
-        self.strategy.backward(self.critic(self.generator(batch)).square().mean())
-        for optimizer in self.optimizers:
-            optimizer.step()
 
 
 def check_manual_optimization_with_a_static_graph() -> None:

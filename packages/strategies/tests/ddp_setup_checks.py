@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import gc
 import warnings
+import weakref
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from ddp_reference import (
+    NUM_BATCHES,
     Net,
     assert_close,
     assert_differs_between_ranks,
@@ -88,7 +91,10 @@ def check_a_module_can_be_set_up_again_and_is_left_plain() -> None:
     module, own = Net(), [share(batch) for batch in global_batches()]
     names = list(module.state_dict())
     strategy = strategy_of()
-    train(strategy, module, own)
+    wrappers: list[Any] = []
+    train(strategy, module, own, after=lambda: wrappers.append(weakref.ref(strategy._replica.ddp)))
+    gc.collect()
+    assert [wrapper() for wrapper in wrappers] == [None] * NUM_BATCHES
     strategy.setup_module(module)  # as for validation
     strategy.setup_module(module)
     try:

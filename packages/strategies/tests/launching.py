@@ -89,7 +89,9 @@ def run_ranks(
             script.write_text(str(script_or_code))
         reports = Path(folder, "reports")
         reports.mkdir()
-        environment = _environment(reports, num_processes, env or {})
+        environment = (
+            clean_environment() | {_REPORTS: str(reports), "NUM_PROCESSES": str(num_processes)} | dict(env or {})
+        )
         command = [sys.executable, str(script), *args]
         if launcher == "torchrun":
             elastic = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={num_processes}"]
@@ -139,12 +141,11 @@ def slurm_environments(num_processes: int, *, job_id: int | None = None) -> list
     return [shared | {"SLURM_PROCID": str(rank), "SLURM_LOCALID": str(rank)} for rank in range(num_processes)]
 
 
-def _environment(reports: Path, num_processes: int, extra: Mapping[str, str]) -> dict[str, str]:
+def clean_environment() -> dict[str, str]:
+    """This process's environment without what launchers set, such that scripts find `launching`."""
     own = {name: value for name, value in os.environ.items() if not name.startswith(_OF_LAUNCHERS)}
-    here = str(Path(__file__).parent)
-    own["PYTHONPATH"] = os.pathsep.join(filter(None, [here, own.get("PYTHONPATH")]))
-    own |= {"OMP_NUM_THREADS": "1", _REPORTS: str(reports), "NUM_PROCESSES": str(num_processes)}
-    return own | dict(extra)
+    own["PYTHONPATH"] = os.pathsep.join(filter(None, [str(Path(__file__).parent), own.get("PYTHONPATH")]))
+    return own | {"OMP_NUM_THREADS": "1"}
 
 
 def _run(commands: list[tuple[list[str], dict[str, str]]], output: int, timeout: float) -> list[int] | None:

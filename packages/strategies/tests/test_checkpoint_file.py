@@ -125,6 +125,46 @@ def test_a_flipped_bit_is_an_error_or_changes_nothing(
     assert torch.equal(read["weights"], torch.arange(2000.0))
 
 
+def test_no_bit_of_the_archives_directory_changes_a_value_unnoticed(tmp_path: Path) -> None:
+    path = tmp_path / "a.ckpt"
+    write_checkpoint({"step": torch.tensor(3.0), "order": torch.arange(5)}, path)
+    content = path.read_bytes()
+    for position in range(content.index(b"PK\x01\x02"), len(content)):
+        for bit in range(8):
+            damaged = bytearray(content)
+            damaged[position] ^= 1 << bit
+            path.write_bytes(damaged)
+            try:
+                read = read_checkpoint(path)
+            except CheckpointError:
+                continue
+            assert read["step"] == 3
+            assert read["order"].tolist() == [0, 1, 2, 3, 4]
+
+
+@pytest.mark.parametrize("mmap", [False, True])
+def test_tensors_may_be_views_of_the_file(tmp_path: Path, mmap: bool) -> None:
+    path = tmp_path / "a.ckpt"
+    write_checkpoint({"weights": torch.arange(3000.0)}, path)
+    weights = read_checkpoint(path, mmap=mmap)["weights"]
+    maps = Path("/proc/self/maps")
+    if maps.exists():
+        assert (str(path) in maps.read_text()) is mmap
+    write_checkpoint({"weights": torch.zeros(3000)}, path)  # the view is of the file that was opened
+    assert torch.equal(weights, torch.arange(3000.0))
+    weights += 1  # and is this process's own
+    assert read_checkpoint(path)["weights"].sum() == 0
+    path.write_bytes(path.read_bytes()[:-100])
+    with pytest.raises(CheckpointError, match="cannot be read"):
+        read_checkpoint(path, mmap=mmap)
+
+
+def test_long_lists_of_plain_values_are_checked_one_by_one(tmp_path: Path) -> None:
+    order = [*range(1000), (1, [2, {"x": Custom()}])]
+    with pytest.raises(TypeError, match=r"`checkpoint\['order'\]\[1000\]\[1\]\[1\]\['x'\]` must be a tensor"):
+        write_checkpoint({"order": order}, tmp_path / "a.ckpt")
+
+
 def test_a_failing_disk_leaves_the_earlier_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write_checkpoint({"step": 1}, tmp_path / "a.ckpt")
 

@@ -2,16 +2,32 @@ from __future__ import annotations
 
 import re
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import conformance_mutants as mutants
 import pytest
 from launching import run_ranks
-from strategies_in_threads import InThreads, OnCPU, Scaling, try_on_ranks
+from strategies_in_threads import Exchange, InThreads, OnCPU, Scaling, try_on_ranks
 
 from camshaft.strategies import SingleDeviceStrategy, conformance
 from camshaft.strategies.conformance import CHECKS, ConformanceError
+
+OURS_ON_TWO_RANKS = """
+import sys
+from pathlib import Path
+from camshaft.strategies import DDPStrategy, conformance
+from camshaft.strategies.sharded import ShardedStrategy
+from launching import report
+
+folder, kind, *settings = sys.argv[1:]
+for number, arguments in enumerate(map(eval, settings)):
+    make = lambda: {"ddp": DDPStrategy, "sharded": ShardedStrategy}[kind](accelerator="cpu", **arguments)
+    rtol = 0.05 if "precision" in arguments else 1e-4
+    table = conformance.run(make, Path(folder, str(number)), rtol=rtol)
+    report((arguments, table.passed, str(table)))
+"""
 
 # For each check strategies with one thing wrong, and what is said of them.
 MUTANTS: dict[str, list[tuple[type[Any], str]]] = {
@@ -147,6 +163,7 @@ MUTANTS: dict[str, list[tuple[type[Any], str]]] = {
     ],
     "modules_outlive_a_run": [
         (mutants.LivesOnce, "it raised RuntimeError: set up already"),
+        (mutants.ForgetsWhenTornDown, "weights must stay as they were trained after `teardown`, but they changed"),
         (mutants.TakesTheModuleAlong, "it raised NotImplementedError: Cannot copy out of meta tensor"),
     ],
     "strategies_follow_each_other": [
@@ -170,14 +187,16 @@ def test_a_strategy_of_two_ranks_passes(name: str, tmp_path: Path) -> None:
     ("name", "mutant", "message"), [(name, *mutant) for name, found in MUTANTS.items() for mutant in found]
 )
 def test_every_check_finds_what_is_wrong(name: str, mutant: type[Any], message: str, tmp_path: Path) -> None:
-    if not issubclass(mutant, InThreads):
-        with pytest.raises(ConformanceError, match=f"^{name}: the strategy departs from its protocol") as caught:
+    if issubclass(mutant, InThreads):
+        errors = try_on_ranks(mutant, name, tmp_path, timeout_seconds=4)
+    else:
+        with pytest.raises(ConformanceError) as caught:
             CHECKS[name](mutant, tmp_path)
-        assert re.search(message, str(caught.value))
-        return
-    errors = try_on_ranks(mutant, name, tmp_path, timeout_seconds=4)
-    assert [type(error) for error in errors] == [ConformanceError] * 2
-    assert re.search(message, str(errors[0])) and re.search(message, str(errors[1]))
+        errors = [caught.value]
+    for error in errors:  # every rank says the same
+        assert isinstance(error, ConformanceError) and error.check == name
+        assert str(error).startswith(f"{name}: the strategy departs from its protocol.\nrank ")
+        assert re.search(message, str(error)), str(error)
 
 
 def test_every_check_has_something_to_find() -> None:
@@ -185,3 +204,120 @@ def test_every_check_has_something_to_find() -> None:
     used = {mutant for found in MUTANTS.values() for mutant, _ in found}
     defined = {value for value in vars(mutants).values() if isinstance(value, type) and issubclass(value, OnCPU)}
     assert defined - used == {OnCPU, Scaling, InThreads}
+
+
+@pytest.mark.parametrize("precision", ["32-true", "64-true", "bf16-mixed", "bf16-true", "16-mixed", "16-true"])
+@pytest.mark.parametrize("save_asynchronously", [False, True])
+def test_the_single_device_passes(precision: str, save_asynchronously: bool, tmp_path: Path) -> None:
+    def make() -> SingleDeviceStrategy:
+        return SingleDeviceStrategy("cpu", precision=precision, save_asynchronously=save_asynchronously)
+
+    conformance.run(make, tmp_path, rtol=0.05 if "16" in precision else 1e-4).raise_if_failed()
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("precision", ["32-true", "bf16-mixed", "16-mixed"])
+def test_a_gpu_passes(precision: str, tmp_path: Path) -> None:
+    def make() -> SingleDeviceStrategy:
+        return SingleDeviceStrategy("cuda", precision=precision)
+
+    conformance.run(make, tmp_path, rtol=0.05 if "16" in precision else 1e-3).raise_if_failed()
+
+
+@pytest.mark.parametrize(
+    ("kind", "settings"),
+    [
+        ("ddp", ["{}", "{'precision': '16-mixed', 'save_asynchronously': True}"]),
+        ("sharded", ["{}", "{'precision': 'bf16-mixed', 'save_asynchronously': True}"]),
+    ],
+)
+def test_strategies_of_two_processes_pass(kind: str, settings: list[str], tmp_path: Path) -> None:
+    outcome = run_ranks(OURS_ON_TWO_RANKS, 2, args=[str(tmp_path / "checks"), kind, *settings]).succeeded()
+    for tables in outcome.reports:
+        assert len(tables) == len(settings)
+        for arguments, passed, table in tables:
+            assert passed, f"{kind} {arguments}\n{table}"
+
+
+@pytest.fixture
+def released() -> Iterator[threading.Event]:
+    event = threading.Event()
+    yield event
+    event.set()
+
+
+def test_a_strategy_that_waits_for_ever_is_given_up(released: threading.Event, tmp_path: Path) -> None:
+    class Hangs(OnCPU):
+        def barrier(self) -> None:
+            released.wait()
+
+    where = r"did not return within 0.2 s; it is still at .*test_conformance.py:\d+ barrier"
+    with pytest.raises(ConformanceError, match=where) as caught:
+        CHECKS["barriers_wait_for_all"](Hangs, tmp_path, timeout_seconds=0.2)
+    assert not caught.value.in_step
+
+
+def test_all_ranks_learn_that_one_raised_while_they_wait_for_it(tmp_path: Path) -> None:
+    class RaisesOnOneRank(InThreads):
+        def all_gather(self, value: Any) -> list[Any]:
+            if self.global_rank == 1:
+                raise OSError("no connection")
+            return super().all_gather(value)
+
+    errors = try_on_ranks(RaisesOnOneRank, "all_gather_gives_all_values_in_order", tmp_path)
+    for error in errors:
+        assert re.search(r"rank 0: the strategy waits for another rank, where the check failed; .* gather", str(error))
+        assert re.search(r"rank 1: it raised OSError: no connection", str(error))
+        assert not error.in_step
+    assert isinstance(errors[1].__cause__, OSError)
+
+
+def test_what_comes_after_ranks_are_out_of_step_is_not_run(released: threading.Event, tmp_path: Path) -> None:
+    class Hangs(OnCPU):
+        def all_gather(self, value: Any) -> list[Any]:
+            released.wait()
+            return [value]
+
+    report = conformance.run(Hangs, tmp_path, timeout_seconds=0.2)
+    assert not report.passed and report.failed == ("all_gather_gives_all_values_in_order",)
+    states = [line.split()[0] for line in str(report).splitlines() if not line.startswith(" ")]
+    assert states == ["passed"] * 3 + ["FAILED"] + ["not"] * (len(CHECKS) - 4)
+
+
+def test_a_run_goes_on_after_a_check_that_failed_everywhere_alike(tmp_path: Path) -> None:
+    names = ["clipping_by_norm_equals_one_device", "closures_are_evaluated"]
+    report = conformance.run(mutants.ClipsNothing, tmp_path, names=names)
+    assert [(outcome.check, outcome.error is None) for outcome in report.outcomes] == [
+        (names[0], False),
+        (names[1], True),
+    ]
+    table = str(report)
+    assert re.search(rf"^FAILED   {names[0]}  `clip_gradients` by \"norm\" limits the norm", table)
+    assert re.search(rf"^passed   {names[1]} {{14}}`optimizer_step` evaluates a closure", table, re.MULTILINE)
+    with pytest.raises(AssertionError, match=f"departs from its protocol.\nFAILED   {names[0]}"):
+        report.raise_if_failed()
+
+
+def test_a_folder_that_was_used_is_refused(tmp_path: Path) -> None:
+    CHECKS["batches_move_to_the_device"](OnCPU, tmp_path)
+    with pytest.raises(ConformanceError, match="`directory` must be new for each check"):
+        CHECKS["batches_move_to_the_device"](OnCPU, tmp_path)
+
+
+def test_two_ranks_with_the_same_number_are_told(tmp_path: Path) -> None:
+    def alike(exchange: Exchange, rank: int) -> InThreads:
+        return InThreads(exchange, 0)
+
+    errors = try_on_ranks(alike, "processes_are_numbered", tmp_path, timeout_seconds=1)
+    told = "each process must have a `global_rank` of its own"
+    assert sum(told in str(error) for error in errors) == 1 and None not in errors
+
+
+def test_the_name_of_no_check_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"`names` must be names of checks \(members_are.*\['clipping'\]"):
+        conformance.run(OnCPU, tmp_path, names=["clipping"])
+
+
+def test_what_making_a_strategy_raises_is_raised(tmp_path: Path) -> None:
+    with pytest.raises(ZeroDivisionError):
+        CHECKS["barriers_wait_for_all"](lambda: 1 / 0, tmp_path)

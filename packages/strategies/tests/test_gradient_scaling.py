@@ -294,6 +294,22 @@ def test_the_step_keeps_its_signature_and_gets_it_back(scaled: SingleDeviceStrat
     assert "step" not in vars(optimizer)
 
 
+def test_a_step_that_somebody_replaced_by_a_plain_function_keeps_its_signature(scaled: SingleDeviceStrategy) -> None:
+    parameter = nn.Parameter(torch.ones(1))
+    optimizer = SGD([parameter], lr=0.5)
+    plain_step = optimizer.step
+
+    def step(closure: Any = None) -> Any:
+        return plain_step(closure)
+
+    optimizer.step = step  # type: ignore[method-assign]
+    scaled.setup_optimizers([optimizer])
+    assert list(inspect.signature(optimizer.step).parameters) == ["closure"]
+    scaled.backward(weight_loss(parameter, 1.0))
+    optimizer.step()
+    assert parameter.item() == 0.5
+
+
 def test_a_scheduler_patch_that_was_there_before_is_there_after(scaled: SingleDeviceStrategy) -> None:
     optimizer = SGD([nn.Parameter(torch.ones(1))], lr=0.5)
     StepLR(optimizer, step_size=1)

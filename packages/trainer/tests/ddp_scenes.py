@@ -1,10 +1,11 @@
 """What two processes do with a trainer; the test beside it compares that with what one process does.
 
-torchrun --nproc-per-node 2 ddp_scenes.py FOLDER
+torchrun --nproc-per-node 2 ddp_scenes.py FOLDER mismatch|comparing
 """
 
 from __future__ import annotations
 
+import os
 import sys
 import warnings
 from collections.abc import Callable
@@ -22,6 +23,7 @@ from camshaft.callbacks import EarlyStopping, ModelCheckpoint
 from camshaft.hooks_core import Callback
 from camshaft.strategies import CheckpointError
 from camshaft.trainer import Trainer, seed_everything
+from camshaft.trainer.hook_comparison import HookDivergenceError
 from camshaft.trainer.metric_records import MetricMismatchError
 
 NUM_SAMPLES = 44  # of training: no multiple of any batch size
@@ -106,7 +108,7 @@ def fit(folder: Path, num_processes: int) -> dict[str, Any]:
 
 
 def loggers(folder: Path, num_processes: int) -> dict[str, Any]:
-    trainer = measured_trainer(folder, max_epochs=1)
+    trainer = measured_trainer(folder, max_epochs=1, logger=None if os.environ["RANK"] == "0" else False)
     module = Measured()
     trainer.fit(module, *loaders(num_processes))
     logger: Any = trainer.logger
@@ -220,8 +222,32 @@ def damaged(folder: Path, num_processes: int) -> Any:
     return told
 
 
+class Extra(Callback):
+    """One that a careless script adds on one process."""
+
+    def on_before_zero_grad(self, trainer: Any, module: Any, optimizer: Any) -> None: ...
+
+
+def comparing(folder: Path, num_processes: int) -> Any:
+    """Hooks are compared: of a run in which nothing differs, and of one in which something does."""
+    seed_everything(3)
+    callbacks = [EarlyStopping("val_loss"), ModelCheckpoint(monitor="val_loss")]
+    same = measured_trainer(folder / "same", compare_hooks_every_n_steps=2, callbacks=callbacks)
+    module = Measured()
+    same.fit(module, *loaders(num_processes))
+    left = [name for name in vars(module) if callable(getattr(type(module), name, None))]
+    extra = [Extra()] if same.global_rank else []
+    different = measured_trainer(
+        folder / "different", compare_hooks_every_n_steps=3, callbacks=extra, enable_checkpointing=False
+    )
+    try:
+        different.fit(Measured(), *loaders(num_processes))
+    except HookDivergenceError as error:
+        return same.global_step, left, str(error), error.position
+    return None
+
+
 def mismatch(folder: Path, num_processes: int) -> Any:
-    """After an error nothing is collective any more: comes last."""
     trainer = measured_trainer(folder, max_epochs=1, enable_checkpointing=False)
     try:
         trainer.fit(Disagreeing(), *loaders(num_processes))
@@ -238,14 +264,15 @@ SCENES: list[Callable[[Path, int], Any]] = [
     tiny,
     predict,
     damaged,
-    mismatch,
 ]
+"""What follows an error is not collective any more, so these are each the last of a start."""
+LAST: dict[str, Callable[[Path, int], Any]] = {"mismatch": mismatch, "comparing": comparing}
 
 
 def main() -> None:
     warnings.filterwarnings("ignore", message="There is a `validation_step` but no")
     folder = Path(sys.argv[1])
-    for scene in SCENES:
+    for scene in [*(SCENES if sys.argv[2] == "mismatch" else []), LAST[sys.argv[2]]]:
         report(scene.__name__, scene(folder / scene.__name__, 2))
 
 

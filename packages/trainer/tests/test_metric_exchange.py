@@ -22,6 +22,18 @@ _NUMBERS = st.integers(-64, 64).map(lambda number: number / 8)  # sums of these 
 _VALUES = st.lists(st.tuples(_NUMBERS, st.integers(1, 4), st.booleans()), max_size=7)
 
 
+class ReplicaRank(Rank):
+    """One of two ranks of a replica of the model."""
+
+    @property
+    def data_rank(self) -> int:
+        return self.global_rank // 2
+
+    @property
+    def num_data_ranks(self) -> int:
+        return self.world_size // 2
+
+
 def run(size: int, script: Script, **arguments: Any) -> list[Any]:
     """Call a script on each rank, each with a metric log of its own; the logs' rigs are returned too."""
     rigs: dict[int, Rig] = {}
@@ -300,6 +312,24 @@ def test_an_epoch_that_is_reduced_before_its_end_shows_its_values_and_takes_late
         return between, rig.end_epoch(), float(rig.metrics.callback_metrics["late"])
 
     assert results(2, script) == [(0.5, [{"x": 0.5, "late": 1.5}], 1.5)] * 2
+
+
+def test_ranks_that_get_the_same_data_count_once() -> None:
+    def on_rank(strategy: Rank) -> Any:
+        rig = Rig(strategy=ReplicaRank(strategy.exchange, strategy.global_rank), log_every_n_steps=1)
+        replica = strategy.global_rank // 2
+        rig.start_training()
+        for reduce_fx in ("mean", "sum", torch.numel):
+            name = getattr(reduce_fx, "__name__", reduce_fx)
+            rig.log(name, float(replica), batch_size=1, on_step=False, on_epoch=True, reduce_fx=reduce_fx)
+        rig.log("step_too", float(replica), sync_dist=True, reduce_fx="sum")
+        rig.end_batch()
+        return rig.end_epoch(), rig.logger.rows
+
+    (logged, rows), *others = on_ranks(4, on_rank)
+    assert logged == [{"mean": 0.5, "sum": 1.0, "numel": 2.0}]
+    assert all(other == logged for other, _ in others)
+    assert rows[0][1]["step_too"] == 1.0
 
 
 def test_nan_on_one_rank_is_nan_for_all() -> None:

@@ -168,6 +168,22 @@ def test_a_collection_whose_metrics_share_their_states_goes_on_after_it_was_comp
     assert first[0] == first[1] == [pytest.approx({name: float(value) for name, value in alone.compute().items()})]
 
 
+def test_ranks_that_get_the_same_data_count_once() -> None:
+    class ReplicaRank(Rank):
+        @property
+        def data_rank(self) -> int:
+            return self.global_rank // 2
+
+    def on_rank(strategy: Rank) -> Any:
+        metric, rig = SumMetric(), Rig(strategy=ReplicaRank(strategy.exchange, strategy.global_rank))
+        rig.start_evaluation()
+        metric.update(1.0 + strategy.global_rank // 2)
+        rig.log("x", metric)
+        return rig.end_epoch()
+
+    assert on_ranks(4, on_rank) == [[{"x": 3.0}]] * 4
+
+
 def test_sync_dist_false_computes_of_this_ranks_batches() -> None:
     def script(rig: Rig, rank: int, metric: Any) -> Any:
         rig.start_evaluation()

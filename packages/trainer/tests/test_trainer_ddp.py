@@ -20,7 +20,7 @@ Scenes = tuple[Path, dict[str, Any], dict[str, Any]]
 def scenes(tmp_path_factory: pytest.TempPathFactory) -> Scenes:
     """What both processes found."""
     folder = tmp_path_factory.mktemp("scenes")
-    outcome = run_script("ddp_scenes.py", folder).succeeded()
+    outcome = run_script("ddp_scenes.py", folder, args=["mismatch"]).succeeded()
     return folder, outcome.reports[0], outcome.reports[1]
 
 
@@ -130,6 +130,19 @@ def test_processes_that_log_one_name_differently_both_say_so(scenes: Scenes) -> 
             "`reduce_fx` must be the same on all ranks, but got 'mean' on rank 0, 'max' on rank 1 in log('x'). "
             "Log it with the same arguments everywhere, or under another name."
         )
+
+
+def test_hooks_are_compared_and_the_first_that_differs_is_named(tmp_path: Path) -> None:
+    outcome = run_script("ddp_scenes.py", tmp_path, args=["comparing"]).succeeded()
+    first, second = (reports["comparing"] for reports in outcome.reports)
+    assert first == second
+    global_step, left, message, position = first
+    assert (global_step, left) == (18, [])
+    assert message == (
+        "`hooks` must be called in the same order on all ranks, but got `on_train_batch_start` of strategy:DDPStrategy "
+        f"on rank 0, `on_before_zero_grad` of callback:Extra on rank 1 as call {position} after update 0 (epoch 0, "
+        "batch 2). Let callbacks, hooks and whatever calls them not depend on the rank."
+    )
 
 
 @pytest.fixture(scope="module")

@@ -196,7 +196,9 @@ class FitLoop:
         elif progress.is_inside_epoch:
             progress.end_epoch()
         run.epoch = progress.current_epoch
-        self._data = data = FitData(run, self.limits, self.validation, progress, self.stateless_loaders)
+        self._data = data = FitData(
+            run, self.limits, self.validation, progress, self.stateless_loaders, self.use_distributed_sampler
+        )
         if checkpoint is not None and "loaders" in checkpoint["fit"]:
             data.load_as(checkpoint["fit"]["loaders"])
         else:

@@ -17,6 +17,8 @@ from camshaft.strategies.plain_values import to_plain
 
 _UNREADABLE = (RuntimeError, EOFError, ValueError, KeyError, OSError, zipfile.BadZipFile, pickle.UnpicklingError)
 
+_IS_DIRECTORY = 0x10
+
 
 class CheckpointError(RuntimeError):
     """A checkpoint that cannot be read.
@@ -133,13 +135,15 @@ def check_archive(stream: Any) -> None:
     """
     try:
         with zipfile.ZipFile(stream) as archive:
-            damaged = archive.testzip()
+            # An entry that a bit turned into a directory's has no contents to torch, which reads chance values then.
+            directories = [entry.filename for entry in archive.infolist() if entry.external_attr & _IS_DIRECTORY]
+            damaged = directories[0] if directories else archive.testzip()
     except (OSError, zipfile.BadZipFile):
         raise
     except Exception as error:  # zlib's and others, where a damaged entry tells of a format that was never written
         raise zipfile.BadZipFile(first_line(error)) from error
     if damaged is not None:
-        raise zipfile.BadZipFile(f"wrong checksum of {damaged}")
+        raise zipfile.BadZipFile(f"wrong checksum or kind of {damaged}")
 
 
 def first_line(error: BaseException) -> str:

@@ -159,7 +159,7 @@ class DDPStrategy(ParallelStrategy):
             replica = self._replica
             if replica is None:
                 return inner(*args, **kwargs)
-            if replica.is_manual or replica.holds_local_gradients:
+            if not replica.is_plain:
                 return replica.run(inner, args, kwargs)
             replica.is_inside = True
             try:
@@ -260,7 +260,6 @@ class DDPStrategy(ParallelStrategy):
         if trainable_parameters(self._module):
             is_manual = getattr(self._module, "automatic_optimization", True) is False
             wrap = partial(self._arguments.wrap, broadcasts_weights=known is None)
-            is_manual |= known is not None and known.is_manual
             self._replica = Replica(self._module, wrap, is_manual=is_manual)
 
     def _finish_gradients(self) -> None:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
-from contextlib import ExitStack
-from types import TracebackType
+from contextlib import ExitStack, contextmanager
+from types import FrameType, TracebackType
 from typing import Any, Self
 
 import attrs
@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
+from torch.utils._device import DeviceContext
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from camshaft.hooks_core.messages import must_be
@@ -47,14 +48,17 @@ class DeferredInitialization:
     done, torch's random state is what it would have been.
 
     Values that the code asks for (`item`, `tolist`, `if tensor.any():`, rejection sampling) are found out ahead, at
-    the cost of drawing the random numbers so far twice. Tensors with an explicit real device, `torch.tensor(...)` and
-    `torch.from_numpy(...)` are real at once. These limits remain:
+    the cost of drawing the random numbers so far twice. Real at once are tensors made by `torch.tensor(...)` or
+    `torch.from_numpy(...)`, and with an explicit `device=` unless they are random ones of the CPU.
+
+    These limits remain:
 
     - Operations in place that torch cannot carry out on the meta device raise `DeferredInitializationError`.
     - A tensor that only an object other than the module and its parts holds stays without memory, as does one that is
       in none of their attributes, lists, tuples and dictionaries.
     - Memory that is changed past torch, through an array of `torch.Tensor.numpy()`, is not seen.
-    - `tensor.device` is the meta device, and a device of tensors that follow from it counts as the CPU.
+    - `tensor.device` is the meta device; new tensors on the device of another one count as on the CPU. What is put on
+      the meta device by `with torch.device("meta")` or `device="meta"` has no values until `to_empty`, as ever.
     - Random values for tensors on a GPU are drawn from the CPU's generator unless they are real at once.
     """
 
@@ -78,10 +82,9 @@ class DeferredInitialization:
         self._entered.close()
         assert self._recorder is not None
         if error is None:
-            for track in self._recorder.tracks:
-                self._recorder.notice_state(track.generator)
+            self._recorder.generators.notice_all()
             return
-        self._recorder.rewind()
+        self._recorder.generators.rewind()
         if isinstance(error, (RuntimeError, TypeError)) and ("meta" in str(error) or "set_data" in str(error)):
             error.add_note(
                 f"In {WHERE}, new tensors have no values yet (they are on the meta device). What needs values, or "
@@ -107,14 +110,14 @@ class DeferredInitialization:
         for target in self._targets(module, device, sharded_device or device):
             targets.setdefault(target.ref.storage_idx, []).append(target)
         plan = make_plan(recorder.entries, {*targets, *recorder.pending}, draws_all=True)
-        recorder.rewind()
+        recorder.generators.rewind()
         without_values = plan.missing & targets.keys()
         if without_values:
             name = targets[min(without_values)][0].name
             action = "Initialise it in the hook, or build it elsewhere than on the meta device."
             raise DeferredInitializationError(must_be(name, "given values", "none", WHERE, action))
         replay = Replay(recorder.real_storages, recorder.num_bytes)
-        replay.states |= recorder.first_states()
+        replay.states |= recorder.generators.first_states()
         real: dict[int, Tensor] = {}
 
         def complete(storage_idx: int) -> None:
@@ -179,13 +182,22 @@ class _Dispatching(TorchDispatchMode):  # type: ignore[no-untyped-call]
         super().__init__()  # type: ignore[no-untyped-call]
         self._recorder = recorder
         self._full_values = full_values
-        self.is_paused = False
+        self._is_paused = False
+
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """While it is entered, operations are carried out."""
+        self._is_paused = True
+        try:
+            yield
+        finally:
+            self._is_paused = False
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         kwargs = kwargs or {}
-        if self.is_paused:
+        if self._is_paused:
             return func(*args, **kwargs)
         if any(isinstance(leaf, DTensor) for leaf in pytree.tree_leaves((args, kwargs))):
             return self._full_values.dispatch(func, args, kwargs)
@@ -204,23 +216,35 @@ class _Functions(TorchFunctionMode):
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         kwargs = kwargs or {}
-        if func in _FACTORIES and kwargs.get("device") is None and kwargs.get("out") is None:
-            kwargs = {**kwargs, "device": META}
+        if func in _FACTORIES and kwargs.get("out") is None:
+            device = kwargs.get("device")
+            default = torch.get_default_device() if device is None else _device_of_context(sys._getframe(1))
+            if device == "meta" or default == META:
+                with self._dispatching.paused():
+                    return self._recorder.leave_without_values(func(*args, **kwargs))
+            if default == CPU:
+                kwargs = {**kwargs, "device": META}
         elif func == _IS_META:
             # torch's own functions that initialise (`nn.init.orthogonal_`) do nothing where it is true
             caller = str(sys._getframe(1).f_globals.get("__name__"))
             if caller == "torch.nn.init" or caller.partition(".")[0] not in ("torch", "camshaft"):
-                return False
+                return isinstance(args[0], Tensor) and self._stays_without_values(args[0])
         elif func in _READERS and self._recorder.is_deferred(args[0]):
             return func(self._values_of(args[0]), *args[1:], **kwargs)
         return func(*args, **kwargs)
 
+    def _stays_without_values(self, tensor: Tensor) -> bool:
+        return not isinstance(tensor, DTensor) and self._recorder.has_no_values(tensor)
+
     def _values_of(self, tensor: Tensor) -> Tensor:
-        self._dispatching.is_paused = True
-        try:
+        with self._dispatching.paused():
             return self._recorder.values_of([tensor.detach()])[0]
-        finally:
-            self._dispatching.is_paused = False
+
+
+def _device_of_context(caller: FrameType) -> torch.device | None:
+    """The device of `with torch.device(...)`, if that passed a function on that it concerns."""
+    context = caller.f_locals.get("self")
+    return context.device if isinstance(context, DeviceContext) else None
 
 
 def _tensors(module: nn.Module) -> Iterator[tuple[str, Tensor, bool]]:

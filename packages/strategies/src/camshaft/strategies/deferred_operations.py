@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from math import prod
 from typing import Any
 
 import attrs
 import torch
 from torch import Generator, Tensor, UntypedStorage
+from torch._ops import OpOverload
 from torch.utils import _pytree as pytree
 
 
@@ -62,7 +63,7 @@ class Operation:
         generator: What it draws random numbers from, if it does.
     """
 
-    function: Callable[..., Any]
+    function: OpOverload
     leaves: list[Any]
     structure: pytree.TreeSpec
     results: list[TensorRef | None]
@@ -105,46 +106,52 @@ class Plan:
     """Which entries are carried out, and until when their tensors are needed.
 
     Args:
-        is_needed: For each entry, whether it is.
+        needed: The positions of those that are.
         frees: By position, the storages whose values are of no use after it.
         completes: By position, the wanted storages that have their last value after it and are not read later.
         missing: Storages whose values are needed from before the first entry.
     """
 
-    is_needed: list[bool]
+    needed: set[int]
     frees: dict[int, frozenset[int]]
     completes: dict[int, frozenset[int]]
     missing: frozenset[int]
 
 
-def make_plan(entries: Sequence[Entry], wanted: Iterable[int], *, draws_all: bool) -> Plan:
+def make_plan(
+    entries: Sequence[Entry], wanted: Iterable[int], *, draws_all: bool, constant: Collection[int] = frozenset()
+) -> Plan:
     """Find out what is to be done for the values that some storages have in the end.
 
     Args:
         entries: In the order in which they were recorded.
         wanted: The storages.
         draws_all: Whether all random numbers are drawn, also those that nobody needs.
+        constant: Storages that no entry changes.
     """
     wanted = frozenset(wanted)
     live, complete = set(wanted), set[int]()
-    is_needed = [False] * len(entries)
+    needed = set[int]()
     frees: dict[int, frozenset[int]] = {}
     completes: dict[int, frozenset[int]] = {}
     for position in reversed(range(len(entries))):
+        if not live and not draws_all:
+            break
         entry = entries[position]
         if isinstance(entry, GeneratorChange):
-            is_needed[position] = draws_all
+            if draws_all:
+                needed.add(position)
             continue
         if not (entry.changes & live or (draws_all and entry.generator is not None)):
             continue
-        is_needed[position] = True
+        needed.add(position)
         touches = entry.touches
         completes[position] = (touches & wanted) - complete
         complete |= completes[position]
         frees[position] = touches - live
         live -= entry.overwrites
-        live |= entry.reads
-    return Plan(is_needed, frees, completes, frozenset(live))
+        live |= entry.reads.difference(constant)
+    return Plan(needed, frees, completes, frozenset(live))
 
 
 class Replay:
@@ -188,9 +195,8 @@ class Replay:
             KeyError: If a generator is to be set to a state that was not met on the way.
         """
         returns_to = {entry.key for entry in entries if isinstance(entry, GeneratorChange) and entry.state is None}
-        for idx, entry in enumerate(entries):
-            if not plan.is_needed[idx]:
-                continue
+        for idx in sorted(plan.needed):
+            entry = entries[idx]
             if isinstance(entry, GeneratorChange):
                 entry.generator.set_state(self.states[entry.key] if entry.state is None else entry.state)
                 continue
@@ -211,9 +217,9 @@ class Replay:
         if storage is None:
             storage = self._real.get(ref.storage_idx)
             if storage is None:
-                storage = UntypedStorage(self._num_bytes[ref.storage_idx])
+                storage = UntypedStorage(self._num_bytes[ref.storage_idx])  # type: ignore[no-untyped-call]
             elif self._keeps_real:
-                storage = storage.clone()
+                storage = storage.clone()  # type: ignore[no-untyped-call]
             self.storages[ref.storage_idx] = storage
         return torch.empty(0, dtype=ref.dtype, device=storage.device).set_(storage, ref.offset, ref.size, ref.stride)
 

@@ -8,7 +8,6 @@ cost nothing.
 from __future__ import annotations
 
 import os
-import signal
 import sys
 import threading
 import time
@@ -60,6 +59,11 @@ class FailureWatch:
         self._thread = threading.Thread(target=self._run, name="camshaft-failure-watch", daemon=True)
         others = sorted({(rank + 1) % world_size, (rank - 1) % world_size} - {rank})
         self._peers = [PeerProcess(other, self._timeout / 2, self._interval) for other in others]
+
+    @property
+    def timeout_seconds(self) -> float:
+        """Within which all processes are to end after one failed."""
+        return self._timeout
 
     @property
     def failure(self) -> Failure | None:
@@ -114,10 +118,6 @@ class FailureWatch:
                 time.sleep(0.02)
         except dist.DistError:
             self._is_store_lost = True  # whoever held it has left
-        if self._first is not None:
-            # What is left to do at exit, by others, is not to take for ever either; this works without the interpreter.
-            signal.signal(signal.SIGALRM, signal.SIG_DFL)
-            signal.setitimer(signal.ITIMER_REAL, self._timeout)
         # A thread that comes out of torch while the interpreter is being taken down would abort the process.
         self._thread.join(deadline - time.monotonic() + 1)
 

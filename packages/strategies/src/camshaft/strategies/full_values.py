@@ -96,7 +96,11 @@ class FullValues:
         local = _local(sharded)
         known = self._known.get(_key(local))
         if known is None or known[1].size() != sharded.size():
-            full = self._find(local, sharded)
+            if self._recorder.has_no_values(local):
+                full = torch.empty(sharded.size(), dtype=sharded.dtype, device=META)
+                self._recorder.leave_without_values(full)
+            else:
+                full = self._find(local, sharded)
             known = (local, full)
             self._known[_key(local)] = known
         return known[1]

@@ -13,7 +13,9 @@ from torch._ops import OpOverload
 from torch.utils import _pytree as pytree
 
 from camshaft.hooks_core.messages import must_be
-from camshaft.strategies.deferred_operations import Entry, GeneratorChange, Operation, Replay, TensorRef, make_plan
+from camshaft.strategies.deferred_operations import Entry, Operation, TensorRef
+from camshaft.strategies.generator_states import GeneratorStates
+from camshaft.strategies.values_ahead import ValuesAhead
 
 WHERE = "the hooks that build the model"
 META = torch.device("meta")
@@ -75,30 +77,18 @@ def traits_of(function: OpOverload) -> _Traits:
     )
 
 
-@attrs.define(eq=False)
-class _GeneratorTrack:
-    """What is known of a random number generator.
-
-    Its state is moved on a little with each operation that is recorded, so that every later state tells after which
-    operation it was read.
-    """
-
-    generator: Generator
-    first_state: Tensor
-    last_state: bytes
-    positions: dict[bytes, int]
-
-
 class OperationRecorder:
     """The operations that were recorded, in their order, and the storages that they work on.
 
     Attributes:
         entries: The operations, and changes of random number generators in between.
+        generators: What is known of the generators.
         num_bytes: Size of each storage.
         real_storages: Those that have memory: the recorded operations read or change them.
         pending: Those of them that recorded operations change.
         made_by: The operation that made a storage.
         writers: The operations that wrote to a storage after it was made.
+        without_values: Storages that the hooks put on the meta device themselves: what is done with them has no effect.
     """
 
     def __init__(self) -> None:
@@ -110,9 +100,9 @@ class OperationRecorder:
         self.pending: set[int] = set()
         self.made_by: dict[int, Operation] = {}
         self.writers: dict[int, list[Operation]] = {}
-        self._generators: dict[int, _GeneratorTrack] = {}
-        self._advanced = _Advanced(self)
-        self.track(torch.default_generator)
+        self.without_values: set[int] = set()
+        self.generators = GeneratorStates(self.entries)
+        self._ahead = ValuesAhead(self)
 
     # recording
 
@@ -127,7 +117,10 @@ class OperationRecorder:
         tensors = [leaf for leaf in leaves if isinstance(leaf, Tensor)]
         if traits.is_view:
             return function(*args, **kwargs)
-        if not any(map(self.is_deferred, tensors)):
+        if self.without_values and any(map(self.has_no_values, tensors)):
+            if not _makes_room_elsewhere(function, kwargs):
+                return self.leave_without_values(function(*args, **kwargs))
+        elif not any(map(self.is_deferred, tensors)):
             if not self._is_to_be_deferred(traits, args, kwargs, tensors):
                 return function(*args, **kwargs)
         elif function.namespace in _COLLECTIVES:
@@ -148,6 +141,17 @@ class OperationRecorder:
     def is_deferred(self, tensor: Tensor) -> bool:
         """Whether a tensor has no values, or other ones than it is going to have."""
         return tensor.is_meta or (bool(self.pending) and self._indexes.get(_key(tensor), -1) in self.pending)
+
+    def has_no_values(self, tensor: Tensor) -> bool:
+        """Whether a tensor is one that the hooks put on the meta device themselves."""
+        return self._indexes.get(_key(tensor), -1) in self.without_values
+
+    def leave_without_values(self, result: Any) -> Any:
+        """Take it that nothing that is done with tensors has an effect. Returns them."""
+        for item in pytree.tree_leaves(result):
+            if isinstance(item, Tensor) and item.device == META:
+                self.without_values.add(self.ref(item).storage_idx)
+        return result
 
     def ref(self, tensor: Tensor) -> TensorRef:
         """A reference to a tensor, by which its storage becomes known here."""
@@ -253,7 +257,7 @@ class OperationRecorder:
         changes, overwrites = frozenset(written_idxs | made), frozenset(overwritten | made)
         operation = Operation(function, leaves, structure, results, frozenset(reads), changes, overwrites, generator)
         if generator is not None:
-            self.notice_state(generator)
+            self.generators.notice(generator)
         self.entries.append(operation)
         for idx in made:
             self.made_by[idx] = operation
@@ -261,125 +265,14 @@ class OperationRecorder:
             self.writers.setdefault(idx, []).append(operation)
         self.pending |= written_idxs & self.real_storages.keys()
         if generator is not None:
-            self._move_on(generator)
-
-    # random numbers
-
-    def track(self, generator: Generator) -> _GeneratorTrack:
-        """What is known of a generator; its present state is the first, if it is new here."""
-        found = self._generators.get(id(generator))
-        if found is None:
-            state = generator.get_state()
-            key = _to_bytes(state)
-            found = self._generators[id(generator)] = _GeneratorTrack(generator, state, key, {key: -1})
-        return found
-
-    def notice_state(self, generator: Generator) -> None:
-        """Record that a generator was seeded, or set back to an earlier state, if it was."""
-        track = self.track(generator)
-        state = generator.get_state()
-        key = _to_bytes(state)
-        if key != track.last_state:
-            position = track.positions.get(key)
-            is_new = position is None
-            self.entries.append(GeneratorChange(generator, state if is_new else None, -1 if is_new else position))
-            track.last_state = key
-
-    def _move_on(self, generator: Generator) -> None:
-        track = self._generators[id(generator)]
-        torch.rand((), generator=generator, device=CPU)
-        track.last_state = _to_bytes(generator.get_state())
-        track.positions[track.last_state] = len(self.entries) - 1
-
-    @property
-    def tracks(self) -> list[_GeneratorTrack]:
-        """What is known of each generator."""
-        return list(self._generators.values())
-
-    def rewind(self) -> None:
-        """Set all generators to their first states."""
-        for track in self._generators.values():
-            track.generator.set_state(track.first_state)
-
-    def first_states(self) -> dict[tuple[int, int], Tensor]:
-        """What a `Replay` knows of states before it begins."""
-        return {(key, -1): track.first_state for key, track in self._generators.items()}
+            self.generators.move_on(generator)
 
     # values that are asked for early
 
     def values_of(self, tensors: Iterable[Tensor]) -> list[Tensor]:
         """The values that tensors have at this point, found out by carrying out ahead what they depend on."""
         refs = [self.ref(tensor) for tensor in tensors]
-        return self._advanced.values(refs)
-
-
-class _Advanced:
-    """Carries recorded operations out ahead, when somebody needs to know values.
-
-    Random numbers are drawn in their order, so everything that draws is carried out up to this point; what was found
-    out is kept until next time for what depends on it, such as the next round of a rejection sampling.
-    """
-
-    def __init__(self, recorder: OperationRecorder) -> None:
-        self._recorder = recorder
-        self._replay = self._new_replay()
-        self._position = 0
-        self._states: dict[int, Tensor] = {}
-
-    def values(self, refs: list[TensorRef]) -> list[Tensor]:
-        """The values of references after everything that was recorded."""
-        entries, wanted = self._recorder.entries, {ref.storage_idx for ref in refs}
-        plan = make_plan(entries, wanted, draws_all=False)
-        if not any(entry.generator is not None for entry in _operations(entries, plan.is_needed)):
-            replay = self._new_replay()
-            replay.run(entries, plan, keeps=frozenset(wanted))
-            return [replay.tensor(ref).clone() for ref in refs]
-        tracks = self._recorder.tracks
-        present = [track.generator.get_state() for track in tracks]
-        for track in tracks:
-            self._recorder.notice_state(track.generator)
-        try:
-            self._draw(wanted, self._position) or self._draw(wanted, 0)
-            return [self._replay.tensor(ref).clone() for ref in refs]
-        finally:
-            for track, state in zip(tracks, present, strict=True):
-                track.generator.set_state(state)
-
-    def _draw(self, wanted: set[int], first: int) -> bool:
-        """Carry everything out that is needed from a position on. Returns whether what it takes was known there."""
-        recorder = self._recorder
-        entries = recorder.entries[first:]
-        plan = make_plan(entries, wanted, draws_all=True)
-        if first == 0:
-            self._replay = self._new_replay()
-            self._replay.states |= recorder.first_states()
-            recorder.rewind()
-        else:
-            returns = {entry.key for entry in entries if isinstance(entry, GeneratorChange) and entry.state is None}
-            constant = recorder.real_storages.keys() - recorder.pending
-            is_known = plan.missing <= self._replay.storages.keys() | constant
-            if not is_known or any(key[1] < first and key not in self._replay.states for key in returns):
-                return False
-            for track in recorder.tracks:
-                track.generator.set_state(self._states.get(id(track.generator), track.first_state))
-        needed = make_plan(entries, wanted, draws_all=False).is_needed
-        useful = frozenset(wanted).union(*(entry.touches for entry in _operations(entries, needed)))
-        self._replay.run(entries, plan, first=first, keeps=useful)
-        self._position = len(recorder.entries)
-        self._states = {id(track.generator): track.generator.get_state() for track in recorder.tracks}
-        left_out = [not is_needed for is_needed in plan.is_needed]
-        stale = frozenset[int]().union(*(entry.changes for entry in _operations(entries, left_out)))
-        for idx in self._replay.storages.keys() - (useful - stale):
-            del self._replay.storages[idx]
-        return True
-
-    def _new_replay(self) -> Replay:
-        return Replay(self._recorder.real_storages, self._recorder.num_bytes, keeps_real=True)
-
-
-def _operations(entries: list[Entry], flags: list[bool]) -> list[Operation]:
-    """The operations among entries that have a flag."""
-    return [entry for entry, flag in zip(entries, flags, strict=True) if flag and isinstance(entry, Operation)]
+        return self._ahead.values(refs)
 
 
 def _written(traits: _Traits, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
@@ -391,13 +284,15 @@ def _written(traits: _Traits, args: tuple[Any, ...], kwargs: dict[str, Any]) -> 
     return found
 
 
+def _makes_room_elsewhere(function: OpOverload, kwargs: dict[str, Any]) -> bool:
+    """Whether an operation makes a tensor that is like another but has values, as `to_empty` does."""
+    device, name = kwargs.get("device"), function._schema.name
+    return device is not None and torch.device(device) != META and (name.endswith("_like") or "::new_" in name)
+
+
 def _without_memory(tensor: Tensor) -> Tensor:
     return torch.empty_strided(tensor.size(), tensor.stride(), dtype=tensor.dtype, device=META)
 
 
 def _key(tensor: Tensor) -> int:
     return int(tensor.untyped_storage()._cdata)
-
-
-def _to_bytes(state: Tensor) -> bytes:
-    return state.numpy().tobytes()

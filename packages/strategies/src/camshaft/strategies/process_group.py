@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import signal
 import sys
 from datetime import timedelta
 from types import TracebackType
@@ -43,7 +44,7 @@ class JoinedGroup:
 
 
 _joined: JoinedGroup | None = None
-_store: Store | None = None
+_stores: dict[ProcessEnvironment, Store] = {}
 # How many groups this process has joined; all processes join the same ones, and each group's keys are its own.
 _generation = 0
 
@@ -145,16 +146,17 @@ def _check_same_rank(environment: ProcessEnvironment) -> None:
 
 
 def _open_store(environment: ProcessEnvironment, timeout: timedelta) -> Store:
-    """The store at which the processes meet; the same for all groups of this process."""
-    global _store
-    if _store is None:
+    """The store at which the processes meet; the same for all groups of a job."""
+    if environment not in _stores:
         rank, world_size = environment.global_rank, environment.world_size
+        store: Store
         if world_size == 1:
-            _store = HashStore()  # needs no port
+            store = HashStore()  # needs no port
         else:
-            _store, _, _ = next(rendezvous(environment.rendezvous, rank, world_size, timeout=timeout))
-        _store.set_timeout(timeout)
-    return _store
+            store, _, _ = next(rendezvous(environment.rendezvous, rank, world_size, timeout=timeout))
+        store.set_timeout(timeout)
+        _stores[environment] = store
+    return _stores[environment]
 
 
 def _initialise(
@@ -191,7 +193,7 @@ def _device_types(group: dist.ProcessGroup) -> set[str]:
 
 def _leave() -> None:
     """At the interpreter's end."""
-    global _joined, _store
+    global _joined
     joined, _joined = _joined, None
     if joined is None:
         return
@@ -199,11 +201,15 @@ def _leave() -> None:
     if joined.watch is not None:
         joined.watch.leave()
         has_failed = joined.watch.failure is not None
+        if has_failed and hasattr(signal, "setitimer"):
+            # Whatever else is still to be done at exit is not to take for ever; this works without the interpreter.
+            signal.signal(signal.SIGALRM, signal.SIG_DFL)
+            signal.setitimer(signal.ITIMER_REAL, joined.watch.timeout_seconds)
     # After a failure the group may wait for processes that do not answer; it ends with this one.
     if joined.is_own and not has_failed and _is_current(joined):
         dist.destroy_process_group()
         joined.release()
-    _store = None
+    _stores.clear()
 
 
 def _note_what_nobody_catches() -> None:

@@ -31,6 +31,7 @@ class Replica:
         syncs: Whether the backwards of the steps that follow average gradients.
         holds_local_gradients: Whether gradients may wait that were not averaged.
         is_inside: Whether a step is running.
+        is_plain: Whether a step may be called in `ddp` without further ado, rather than by `run`.
     """
 
     def __init__(
@@ -41,7 +42,9 @@ class Replica:
         self.syncs = True
         self.holds_local_gradients = False
         self.is_inside = False
+        self.is_plain = False
         self.is_manual = is_manual
+        self._knows_who_differentiates = False
         if is_manual:
             self.ddp.require_backward_grad_sync = False
         # DistributedDataParallel fails where the backward by which it learns a static graph does not average.
@@ -53,25 +56,40 @@ class Replica:
         """Say whether the backwards of the steps that follow average gradients, those that wait included."""
         self.syncs = is_on
         if not is_on:
-            self.holds_local_gradients = True
+            self.holds_local_gradients, self.is_plain = True, False
         if not self.is_manual:
             self.ddp.require_backward_grad_sync = is_on or not self._has_learned_graph
 
     def run(self, step: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
-        """Run a step, under manual optimization or while gradients wait to be averaged. Collective."""
+        """Run the first step, one of manual optimization, or one while gradients wait to be averaged. Collective.
+
+        Raises:
+            RuntimeError: If a backward inside of the step was not this one's.
+        """
         if self.is_manual:
             self.ddp.require_forward_param_sync = self.syncs
+        num_gradients = 0 if self._knows_who_differentiates else self._count_gradients()
         self.is_inside = True
         try:
             outputs = self.ddp(step, *args, **kwargs)
         finally:
             self.is_inside = False
-        if self.syncs and not self.is_manual and _has_loss(outputs):
-            self.holds_local_gradients = False  # the backward that follows averages all of them
+        has_loss = _has_loss(outputs)
+        if not self._knows_who_differentiates:
+            if self._count_gradients() > num_gradients:
+                rule = "called by way of the strategy's `backward` inside of a step"
+                action = "Call strategy.backward(loss), or manual_backward(loss), in place of loss.backward()."
+                raise RuntimeError(must_be("loss.backward", rule, "gradients of one process", "DDPStrategy", action))
+            self._knows_who_differentiates = has_loss
+        if not self.is_manual:
+            if self.syncs and has_loss:
+                self.holds_local_gradients = False  # the backward that follows averages all of them
+            self.is_plain = has_loss and not self.holds_local_gradients
         return outputs
 
     def backward(self, loss: Tensor, differentiate: Callable[[Tensor], Any]) -> None:
         """Differentiate a loss, inside of a step or after it. Collective if gradients are averaged."""
+        self._knows_who_differentiates = True
         if self.is_inside:
             loss = self._prepare_inside(loss)
         if self._unused is not None and self.syncs:
@@ -109,13 +127,16 @@ class Replica:
         if self._unused is not None:
             self._unused.close()
 
+    def _count_gradients(self) -> int:
+        return sum(parameter.grad is not None for parameter in self.trainable)
+
     def _prepare_inside(self, loss: Tensor) -> Tensor:
         if not self.is_manual:
             if self.ddp.static_graph:
                 rule = "False where a step calls backward although its module does not say so"
                 action = "Set automatic_optimization = False on the module, or pass static_graph=False."
                 raise RuntimeError(must_be("static_graph", rule, True, "DDPStrategy", action))
-            self.is_manual = True
+            self.is_manual, self.is_plain = True, False
             self.ddp.require_backward_grad_sync = False
         self.holds_local_gradients = not self.syncs
         return self._prepare(_same, loss) if self.syncs or not self._has_learned_graph else loss

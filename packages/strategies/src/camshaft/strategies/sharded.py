@@ -11,7 +11,6 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.distributed import Store  # type: ignore[attr-defined]
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy
 from torch.distributed.tensor import DTensor
@@ -23,14 +22,14 @@ from camshaft.strategies.device_meshes import data_parallel_mesh, make_mesh, mes
 from camshaft.strategies.parallel import ParallelStrategy
 from camshaft.strategies.precision import Precision
 from camshaft.strategies.same_weights import broadcast_tensors, check_same_structure
-from camshaft.strategies.sharded_state import module_state_for, optimizer_state_for
+from camshaft.strategies.sharded_state import module_state_for, optimizer_state_for, tensor_like
 from camshaft.strategies.sharded_steps import ShardedSteps
 from camshaft.strategies.sharding import Sharding
 from camshaft.strategies.sharding_policy import Policy
 from camshaft.strategies.shared_randomness import shared_randomness
 from camshaft.strategies.stale_parameters import check_parameters
 from camshaft.strategies.steps import Computing
-from camshaft.strategies.unchanged_model import ModelParts
+from camshaft.strategies.unchanged_model import ModelParts, class_name
 
 _WHERE = "ShardedStrategy"
 _STEPS = "_camshaft_steps"
@@ -186,9 +185,9 @@ class ShardedStrategy(ParallelStrategy):
         """
         self._enter("setup_module")
         if self._steps is not None and self._steps.module is not module:
-            rule = f"the one that is set up ({type(self._steps.module).__qualname__}) until `teardown`"
+            rule = f"the one that is set up ({class_name(self._steps.module)}) until `teardown`"
             action = "Make both submodules of one nn.Module, and set that up."
-            raise RuntimeError(must_be("module", rule, type(module).__qualname__, f"{_WHERE}.setup_module", action))
+            raise RuntimeError(must_be("module", rule, class_name(module), f"{_WHERE}.setup_module", action))
         vars(module)["device_mesh"] = self.device_mesh
         if _STEPS not in vars(module):
             self._broadcast_first(module)
@@ -200,7 +199,7 @@ class ShardedStrategy(ParallelStrategy):
                     part._buffers[name] = buffer.to(self.device)
         if self._steps is None:
             self._steps = vars(module)[_STEPS]
-            self._steps.begin(self.global_rank == 0, _store() if self.world_size > 1 else None)
+            self._steps.begin(self.global_rank, self.world_size)
         return Computing(module, self.wrap_step(module))
 
     def setup_optimizers(self, optimizers: Sequence[Optimizer]) -> list[Optimizer]:
@@ -262,6 +261,11 @@ class ShardedStrategy(ParallelStrategy):
         self._enter("load_optimizer_state")
         optimizer.load_state_dict(optimizer_state_for(optimizer, state))
 
+    def place_like(self, value: Tensor, parameter: Tensor) -> Tensor:
+        """A copy of a whole or sharded tensor, placed as a parameter of its shape is. Collective."""
+        self._enter("place_like")
+        return tensor_like(value, parameter)
+
     def load_checkpoint(self, path: str) -> dict[str, Any]:
         """Read a checkpoint, sharded tensors in parts on the CPU; see `CheckpointWriter.load`. Collective."""
         return self._checkpoints.load(path, sharded=True)
@@ -319,10 +323,3 @@ class ShardedStrategy(ParallelStrategy):
     def _any_overflow(self, has_overflowed: bool) -> bool:
         flag = torch.tensor(float(has_overflowed), device=self.device)
         return bool(self.reduce(flag, "max"))
-
-
-def _store() -> Store:
-    from torch.distributed.distributed_c10d import _get_default_store
-
-    store: Store = _get_default_store()  # it has no public name
-    return store

@@ -47,15 +47,21 @@ def optimizer_state_for(optimizer: Optimizer, state: Mapping[str, Any]) -> dict[
     return {**state, "state": laid_out}
 
 
+def tensor_like(value: Tensor, parameter: Tensor) -> Tensor:
+    """A copy of a whole or sharded tensor, laid out and on the device as a parameter of its shape is. Collective."""
+    if isinstance(parameter, DTensor):
+        return distribute(_whole(value), parameter, _device(parameter))
+    return _whole(value).to(parameter.device, copy=True)
+
+
 def _laid_out(value: Any, like: Any, *, is_state: bool = False) -> Any:
     if not isinstance(value, Tensor):
         return value
-    if not isinstance(like, DTensor):
-        return _whole(value)
-    if value.size() == like.size() and value.dim() > 0:
+    if isinstance(like, DTensor) and value.size() == like.size() and value.dim() > 0:
         return distribute(_whole(value), like, _device(like))
-    if not is_state or value.dim() == 0:
-        return _whole(value)
+    if not isinstance(like, DTensor) or not is_state or value.dim() == 0:
+        # an optimizer takes such tensors as they are, and changes them in place
+        return _whole(value).clone() if is_state else _whole(value)
     mesh = like.device_mesh
     return distribute_tensor(_whole(value).to(_device(like)), mesh, [Replicate()] * mesh.ndim, src_data_rank=None)
 

@@ -58,18 +58,18 @@ class ShardedSteps:
             block.register_forward_pre_hook(partial(self._note, block_idx), prepend=True)
             _notice_methods(block, partial(self._note, block_idx, block, ()))
 
-    def begin(self, is_first: bool, store: Store | None) -> None:
+    def begin(self, rank: int, world_size: int) -> None:
         """Make ready for a run. Collective.
 
         Every parameter is gathered once the first time, so that no memory for it is ever made in inference mode.
 
         Args:
-            is_first: Whether this is the first of all processes.
-            store: Where the processes publish; None if there is but one.
+            rank: Of this process.
+            world_size: Number of processes.
         """
         # all processes begin runs of the same modules in the same order
-        self._store = None if store is None else PrefixStore(f"camshaft/steps/{next(_runs_begun)}", store)
-        self._publishes = is_first and store is not None
+        self._store = PrefixStore(f"camshaft/steps/{next(_runs_begun)}", _default_store())
+        self._publishes = rank == 0 and world_size > 1
         self._orders.clear()
         self._published.clear()
         self.stage = "evaluation"
@@ -97,8 +97,8 @@ class ShardedSteps:
         self.is_training = True
         try:
             return self._run(step)  # type: ignore[no-any-return]
-        except BaseException:
-            self._has_failed = True
+        except BaseException as error:
+            self._note_failure(error)
             raise
         finally:
             self.is_training = False
@@ -112,8 +112,8 @@ class ShardedSteps:
             if self._is_publishing:
                 self._publish(_END)
             self._orders[self.stage] = self._entered
-        except BaseException:
-            self._has_failed = True
+        except BaseException as error:
+            self._note_failure(error)
             raise
         finally:
             self._entered, self._is_publishing = None, False
@@ -142,6 +142,15 @@ class ShardedSteps:
         if self.is_training:
             self.module.reshard()
             self.module.unshard()
+
+    def _note_failure(self, error: BaseException) -> None:
+        self._has_failed = True
+        if "mixed torch.Tensor and DTensor" in str(error):
+            error.add_note(
+                "A sharded block's parameter is used while its forward is not running. Call the block, register the "
+                "method that uses it (torch.distributed.fsdp.register_fsdp_forward_method), or pass a `policy` that "
+                "leaves it to the module around it."
+            )
 
     def _note(self, block_idx: int, block: nn.Module, args: tuple[Any, ...]) -> None:
         if self._entered is None:
@@ -180,6 +189,13 @@ def _runs(module: Any) -> Callable[[Callable[[], Any]], Any]:
         vars(module)[_RUN] = _call
         register_fsdp_forward_method(module, _RUN)
     return vars(module)[_RUN]  # type: ignore[no-any-return]
+
+
+def _default_store() -> Store:
+    from torch.distributed.distributed_c10d import _get_default_store
+
+    store: Store = _get_default_store()  # it has no public name
+    return store
 
 
 def _call(step: Callable[[], T]) -> T:

@@ -15,6 +15,7 @@ from torch.distributed.fsdp import CPUOffloadPolicy, FSDPModule, MixedPrecisionP
 from camshaft.hooks_core.messages import must_be
 from camshaft.strategies.activation_checkpointing import checkpoint_activations, compile_forward
 from camshaft.strategies.sharding_policy import Policy, blocks_of, check_policy, shardable
+from camshaft.strategies.unchanged_model import class_name
 
 
 @frozen(kw_only=True)
@@ -80,7 +81,7 @@ class Sharding:
             blocks = [part for part in module.modules() if isinstance(part, FSDPModule) and part is not module]
             if not blocks:
                 rule, action = "False for a module without sharded blocks", "Pass a policy that chooses some."
-                raise ValueError(must_be("compile", rule, self.compile, type(module).__qualname__, action))
+                raise ValueError(must_be("compile", rule, self.compile, class_name(module), action))
             compile_forward(blocks, {} if self.compile is True else self.compile)
 
     def _mixed_precision(self, autocast_dtype: torch.dtype | None) -> MixedPrecisionPolicy:

@@ -10,6 +10,7 @@ from torch import nn
 from torch.distributed.fsdp import FSDPModule
 
 from camshaft.hooks_core.messages import must_be
+from camshaft.strategies.unchanged_model import class_name
 
 Policy = type[nn.Module] | Collection[type[nn.Module]] | Callable[[nn.Module], bool] | int
 """Classes of modules, or what says of a module whether it is a block, or how many parameters a block has at least."""
@@ -81,7 +82,7 @@ def blocks_of(root: nn.Module, policy: Policy | None, argument: str = "policy") 
     if not blocks:
         names = ", ".join(kind.__qualname__ for kind in classes)
         rule, action = "classes of modules that the model has", "Pass others."
-        raise ValueError(must_be(argument, rule, names, type(root).__qualname__, action))
+        raise ValueError(must_be(argument, rule, names, class_name(root), action))
     return blocks
 
 

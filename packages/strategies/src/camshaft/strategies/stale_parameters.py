@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from camshaft.hooks_core.messages import must_be
+from camshaft.strategies.unchanged_model import class_name
 
 
 def check_parameters(
@@ -30,6 +31,6 @@ def check_parameters(
                     continue
                 name = earlier.get(id(parameter))
                 found = f"{name} as it was before" if name is not None else tuple(parameter.shape)
-                rule = f"a parameter that the sharded {type(module).__qualname__} has"
+                rule = f"a parameter that the sharded {class_name(module)} has"
                 action = "Build the optimizer in `configure_optimizers`, or after `setup_module`."
                 raise ValueError(must_be("parameter", rule, found, type(optimizer).__qualname__, action))

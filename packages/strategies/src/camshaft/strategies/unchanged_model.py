@@ -3,8 +3,14 @@
 from __future__ import annotations
 
 from torch import nn
+from torch.distributed.fsdp import FSDPModule
 
 from camshaft.hooks_core.messages import must_be
+
+
+def class_name(module: nn.Module) -> str:
+    """The name of a module's class, as its author knows it: `fully_shard` puts another one before it."""
+    return next(kind for kind in type(module).__mro__ if not issubclass(kind, FSDPModule)).__qualname__
 
 
 class ModelParts:
@@ -26,7 +32,7 @@ class ModelParts:
                 continue
             change = "is new" if before is None else "is gone" if now is None else "was replaced"
             rule = "left as they are where they were configured before: these hooks run in every stage"
-            where = f"configure_sharded_model or configure_model of {type(module).__qualname__}"
+            where = f"configure_sharded_model or configure_model of {class_name(module)}"
             action = "Do nothing there if it is done already, as in `if self.layer is None: self.layer = ...`."
             raise RuntimeError(must_be("parts of the model", rule, f"{name} {change}", where, action))
 

@@ -11,11 +11,14 @@ from torch.optim import Optimizer
 from camshaft.hooks_core.messages import must_be
 
 if TYPE_CHECKING:
+    from torch.distributed.device_mesh import DeviceMesh
+
     from camshaft.trainer.metric_log import MetricLog
     from camshaft.trainer.standalone_log import StandaloneLog
     from camshaft.trainer.trainer import Trainer
 
-_OF_A_RUN = ("_trainer", "_metric_log")
+_NOT_COPIED = ("_trainer", "_metric_log", "_compiled_call_impl")
+"""What belongs to a run, or, as `nn.Module` has it, to this very object."""
 
 
 class Attached:
@@ -68,6 +71,14 @@ class Attached:
         return torch.device("cpu") if self._trainer is None else torch.device(self._trainer.strategy.device)
 
     @property
+    def device_mesh(self) -> DeviceMesh | None:
+        """How a sharded strategy arranges the processes, for `configure_sharded_model`; None for any other strategy."""
+        mesh: DeviceMesh | None = (
+            None if self._trainer is None else getattr(self._trainer.strategy, "device_mesh", None)
+        )
+        return mesh
+
+    @property
     def logger(self) -> Any:
         """The trainer's first logger; None if it has none or there is no trainer."""
         return None if self._trainer is None else self._trainer.logger
@@ -95,5 +106,5 @@ class Attached:
             print(*args, **kwargs)
 
     def __getstate__(self) -> dict[str, Any]:
-        """Copies and pickles leave the trainer and the log behind."""
-        return {name: value for name, value in self.__dict__.items() if name not in _OF_A_RUN}
+        """Copies and pickles leave the trainer, the log and what was compiled behind."""
+        return {name: value for name, value in self.__dict__.items() if name not in _NOT_COPIED}

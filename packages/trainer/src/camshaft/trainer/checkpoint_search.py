@@ -30,7 +30,7 @@ def read_requested(
             one where its checkpoint callbacks save; None for none, but in a fit that runs again because the elastic
             agent has restarted its processes, the newest one that the same fit saved.
         verb: The verb.
-        fit_idx: Which of the trainer's fits it is.
+        fit_idx: Which of this process's fits it is.
 
     Returns:
         The checkpoint; None if none was asked for, or fit was asked to go on from "last" and there is none yet.

@@ -15,7 +15,7 @@ JOB_KEY = "job"
 """Where a checkpoint keeps which job saved it, see `job_id`."""
 
 FIT_IDX_KEY = "fit_idx"
-"""Where a checkpoint keeps in which of the trainer's fits it was saved."""
+"""Where a checkpoint keeps in which of its process's fits it was saved."""
 
 
 def checkpoint_of(run: Run, loop: FitLoop, *, was_fitted: bool, weights_only: bool, fit_idx: int = 0) -> dict[str, Any]:
@@ -27,7 +27,7 @@ def checkpoint_of(run: Run, loop: FitLoop, *, was_fitted: bool, weights_only: bo
         was_fitted: Whether it is the run's module that the loop trains or trained; otherwise there is nothing to
             resume, and the checkpoint holds no optimizers.
         weights_only: Whether to leave out what only matters for resuming.
-        fit_idx: Which of the trainer's fits it is.
+        fit_idx: Which of this process's fits it is.
     """
     checkpoint = collect(run, loop if was_fitted else None, weights_only=weights_only)
     hparams = hyperparameters_of(run.module)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable
 from typing import Any
 
@@ -17,10 +18,12 @@ _LOADER_HOOKS = ("train_dataloader", "val_dataloader", "test_dataloader", "predi
 def choose_module(verb: Verb, given: Any, previous: Any) -> nn.Module:
     """The module that was given, else the one of the verb before.
 
+    Of what `torch.compile(module)` returned it is the module itself, whose own calls are compiled from then on.
+
     Raises:
         TypeError: If it is no module, there is none, or it relies on another framework's trainer.
     """
-    module = previous if given is None else given
+    module = previous if given is None else _compiled_in_place(given)
     if not isinstance(module, nn.Module):
         rule = "a module (torch.nn.Module), or None after an earlier verb"
         raise TypeError(must_be("model", rule, module, f"Trainer.{verb}", "Pass a module."))
@@ -28,6 +31,18 @@ def choose_module(verb: Verb, given: Any, previous: Any) -> nn.Module:
         rule = "a TrainingModule or plain torch.nn.Module, as a LightningModule works with Lightning's trainer alone"
         action = "Let its class inherit from camshaft.trainer.TrainingModule."
         raise TypeError(must_be("model", rule, type(module).__qualname__, f"Trainer.{verb}", action))
+    return module
+
+
+def _compiled_in_place(given: Any) -> Any:
+    """The module behind one that `torch.compile` wrapped, which has no hooks of its own; anything else as it is."""
+    dynamo = sys.modules.get("torch._dynamo.eval_frame")  # which nobody needs who compiles nothing
+    if dynamo is None or not isinstance(given, dynamo.OptimizedModule):
+        return given
+    module = given._orig_mod
+    if module._compiled_call_impl is None:
+        # what `module.compile()` does, with the backend and the options of the wrapper
+        module._compiled_call_impl = given.dynamo_ctx(module._call_impl)
     return module
 
 

@@ -35,14 +35,14 @@ def choose_loggers(logger: Any, default_root_dir: str) -> list[Any]:
     return loggers
 
 
-def share_log_dir(strategy: Strategy, loggers: Sequence[Any], default_root_dir: str) -> str | None:
+def share_log_dir(strategy: Strategy, loggers: list[Any], default_root_dir: str) -> str | None:
     """Where the first process's first logger writes; what stands in for its loggers elsewhere learns where they do.
 
     Collective.
 
     Args:
         strategy: Connects the processes.
-        loggers: Those of this process.
+        loggers: Those of this process; on others than the first it becomes a list of as many that write nothing.
         default_root_dir: Where files go without a logger that has a directory.
 
     Returns:
@@ -57,8 +57,11 @@ def share_log_dir(strategy: Strategy, loggers: Sequence[Any], default_root_dir: 
         return directory or default_root_dir, facts
 
     log_dir, facts_of_loggers = from_rank_zero(strategy, look)
-    for logger, facts in zip(loggers, facts_of_loggers, strict=True):
-        if isinstance(logger, SilentLogger) and strategy.global_rank != 0:
+    if strategy.global_rank != 0:
+        silent = [logger for logger in loggers if isinstance(logger, SilentLogger)]
+        silent += [SilentLogger() for _ in facts_of_loggers]  # scripts may pass loggers to one process only
+        loggers[:] = silent[: len(facts_of_loggers)]
+        for logger, facts in zip(loggers, facts_of_loggers, strict=True):
             vars(logger).update(facts)
     return log_dir
 

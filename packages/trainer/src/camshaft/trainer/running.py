@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from itertools import count
 from typing import TYPE_CHECKING, Any, cast
 
 from torch import nn
@@ -17,6 +18,7 @@ from camshaft.loops import FitLoop, Run, SaveRequest
 from camshaft.trainer.checkpoint_search import best_of_last_fit, read_requested
 from camshaft.trainer.checkpoints import checkpoint_of
 from camshaft.trainer.data_module import DataModule, attach_data_module
+from camshaft.trainer.hook_comparison import ComparedRun, HookComparison
 from camshaft.trainer.inputs import choose_data, choose_module
 from camshaft.trainer.loggers import finalize_loggers, share_log_dir
 from camshaft.trainer.module import attach_module
@@ -27,13 +29,18 @@ if TYPE_CHECKING:
     from camshaft.trainer.trainer import Trainer
 
 
+_fit_idxs = count()
+"""Numbers the fits of this process, whatever trainers they are of: a script that runs again has the same ones."""
+
+
 class VerbRunner(TrainerView):
     """The part of a trainer that stands around its verbs."""
 
     strict_hooks: bool
     _is_running: bool
     _fitted: nn.Module | None
-    _num_fits: int
+    _fit_idx: int
+    _hook_comparison: HookComparison | None
 
     @contextmanager
     def _running(
@@ -53,7 +60,6 @@ class VerbRunner(TrainerView):
         self._log_dir = share_log_dir(self.strategy, self._loggers, self._default_root_dir)
         run = self._new_run(verb, model, loaders, datamodule, ckpt_path)
         self._run, self._is_running = run, True
-        self._num_fits += verb == "fit"
         trainer = cast("Trainer", self)
         attach_module(run.module, trainer, self._metric_log)
         if isinstance(run.data, DataModule):
@@ -70,6 +76,8 @@ class VerbRunner(TrainerView):
             self._is_running = False
             run.stage = None
             run.forget_saves()  # of a verb that failed before it could begin
+            if self._hook_comparison is not None:
+                self._hook_comparison.detach()
             finalize_loggers(self.loggers, raised)
 
     def _new_run(
@@ -85,19 +93,23 @@ class VerbRunner(TrainerView):
         loaders, data = choose_data(verb, loaders, datamodule, previous_data)
         if model is None and ckpt_path is None and verb != "fit" and module is self._fitted:
             ckpt_path = best_of_last_fit(self, verb)
-        return Run(
-            verb=verb,
-            module=module,
-            strategy=self.strategy,
-            trainer=self,
-            callbacks=self.callbacks,
-            data=data,
-            loaders=loaders,
-            metrics=None if verb == "predict" else self._metric_log,  # logging is an error there
-            checkpoint=read_requested(self, ckpt_path, verb, self._num_fits),
-            write_checkpoint=self._write_checkpoint,
-            strict_hooks=self.strict_hooks,
-        )
+        if verb == "fit":
+            self._fit_idx = next(_fit_idxs)
+        arguments: dict[str, Any] = {
+            "verb": verb,
+            "module": module,
+            "strategy": self.strategy,
+            "trainer": self,
+            "callbacks": self.callbacks,
+            "data": data,
+            "loaders": loaders,
+            "metrics": None if verb == "predict" else self._metric_log,  # logging is an error there
+            "checkpoint": read_requested(self, ckpt_path, verb, self._fit_idx),
+            "write_checkpoint": self._write_checkpoint,
+            "strict_hooks": self.strict_hooks,
+        }
+        comparison = self._hook_comparison
+        return Run(**arguments) if comparison is None else ComparedRun(comparison=comparison, **arguments)
 
     def _shown(self, results: list[dict[str, float]], verb: Verb, verbose: bool) -> list[dict[str, float]]:
         """What an evaluation logged, a dictionary per loader, after it is printed on the first process."""
@@ -138,7 +150,7 @@ class VerbRunner(TrainerView):
             self.fit_loop,
             was_fitted=was_fitted,
             weights_only=request.weights_only,
-            fit_idx=self._num_fits - 1,
+            fit_idx=self._fit_idx,
         )
         pending: PendingSave | None = self.strategy.save_checkpoint(checkpoint, request.path)
         return pending

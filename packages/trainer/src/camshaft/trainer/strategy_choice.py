@@ -6,23 +6,21 @@ from typing import Any
 
 import torch
 
-from camshaft import strategies
 from camshaft.hooks_core.messages import must_be
 from camshaft.hooks_core.protocols import Collectives, Strategy
-from camshaft.strategies import SingleDeviceStrategy, choose_device
+from camshaft.strategies import DDPStrategy, SingleDeviceStrategy, choose_device
 from camshaft.strategies.precision import choose_precision
 from camshaft.strategies.process_environment import find_process_environment
 
 _WHERE = "Trainer"
 _ALL_DEVICES = ("auto", -1, "-1")
-_PARALLEL: dict[str, tuple[str, dict[str, Any]]] = {
-    "ddp": ("DDPStrategy", {}),
-    "ddp_find_unused_parameters_true": ("DDPStrategy", {"find_unused_parameters": True}),
-    "ddp_find_unused_parameters_false": ("DDPStrategy", {"find_unused_parameters": False}),
-    "sharded": ("ShardedStrategy", {}),
-    "fsdp": ("ShardedStrategy", {}),
+_DDP: dict[str, dict[str, Any]] = {
+    "ddp": {},
+    "ddp_find_unused_parameters_true": {"find_unused_parameters": True},
+    "ddp_find_unused_parameters_false": {"find_unused_parameters": False},
 }
-STRATEGY_NAMES = ("auto", "single_device", *_PARALLEL)
+_SHARDED = ("sharded", "fsdp")
+STRATEGY_NAMES = ("auto", "single_device", *_DDP, *_SHARDED)
 
 
 def choose_strategy(
@@ -61,10 +59,12 @@ def choose_strategy(
         strategy = "single_device" if _is_for_one(accelerator, devices, num_nodes) else "ddp"
     if strategy == "single_device":
         return SingleDeviceStrategy(_only_device(accelerator, devices, num_nodes), precision=precision)
-    kind, options = _PARALLEL[strategy]
-    return getattr(strategies, kind)(
-        accelerator=accelerator, devices=devices, num_nodes=num_nodes, precision=precision, **options
-    )
+    arguments = {"accelerator": accelerator, "devices": devices, "num_nodes": num_nodes, "precision": precision}
+    if strategy in _SHARDED:
+        from camshaft.strategies.sharded import ShardedStrategy  # its import takes a while
+
+        return ShardedStrategy(**arguments)
+    return DDPStrategy(**arguments, **_DDP[strategy])
 
 
 def num_devices_of(strategy: Any) -> int:

@@ -11,6 +11,7 @@ from camshaft.hooks_core.spec import ZeroGrad
 from camshaft.loops import EvaluationLoop, StatelessLoaders, run_verb
 from camshaft.trainer.defaults import check_barebones, choose_callbacks, choose_log_interval
 from camshaft.trainer.epoch_end_reduction import EpochEndReduction
+from camshaft.trainer.hook_comparison import choose_hook_comparison
 from camshaft.trainer.loggers import choose_loggers, log_hyperparameters
 from camshaft.trainer.loop_choice import choose_loops
 from camshaft.trainer.metric_log import MetricLog
@@ -40,7 +41,8 @@ class Trainer(VerbRunner):
             takes its loaders as they are.
         agree_every_n_batches: After how many batches several processes ask each other whether to stop; None asks a few
             times per second.
-        logger: A logger, a list of them, None or True for a CSV logger, False for none.
+        logger: A logger, a list of them, None or True for a CSV logger, False for none. Of several processes the first
+            one's write; on others something takes every call and does nothing.
         callbacks: A callback or a list of them, in the order in which they run.
         max_epochs: Epochs to train in all; -1 for no limit. None means 1000, or no limit if `max_steps` sets one.
         min_epochs: Epochs that `should_stop` cannot cut short.
@@ -78,6 +80,8 @@ class Trainer(VerbRunner):
         default_root_dir: Where files go by default, "~" being the home directory; None means the working directory.
         barebones: Whether to run with nothing attached: no logger, checkpoint, progress bar, sanity check or metric
             log. What a module logs is then kept in its `logged_metrics` and nowhere else.
+        compare_hooks_every_n_steps: To find out where several processes part: after every so many updates they compare
+            which hooks they have called, and name the first that differs. None compares nothing, at no cost.
         strict_hooks: Whether a method that looks like a hook and is none, or a hook of the wrong arity, is an error;
             if false it is a warning and left out.
 
@@ -125,6 +129,7 @@ class Trainer(VerbRunner):
         inference_mode: bool = True,
         default_root_dir: str | os.PathLike[str] | None = None,
         barebones: bool = False,
+        compare_hooks_every_n_steps: int | None = None,
         strict_hooks: bool = True,
     ) -> None:
         if barebones:
@@ -195,10 +200,13 @@ class Trainer(VerbRunner):
             )
             if self.world_size > 1:
                 self.callbacks.insert(0, EpochEndReduction(self._metric_log))
+        self._hook_comparison = choose_hook_comparison(compare_hooks_every_n_steps, self.world_size)
+        if self._hook_comparison is not None:
+            self.callbacks.append(self._hook_comparison)
         self._run = None
         self._is_running = False
         self._fitted = None
-        self._num_fits = 0
+        self._fit_idx = 0
 
     def fit(
         self,

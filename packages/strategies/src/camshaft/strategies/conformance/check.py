@@ -21,7 +21,7 @@ from camshaft.strategies.conformance.trial import Departed, Trial
 
 _POLL_SECONDS = 0.02
 _GRACE_SECONDS = 5.0
-_NUM_FRAMES = 3
+_NUM_FRAMES = 6
 
 
 @frozen
@@ -65,10 +65,11 @@ class Check:
         Raises:
             ConformanceError: If the strategy does not keep the promise, raises, or waits for ever. It is raised on
                 every process, with what all of them saw.
+            Exception: What `make_strategy` raises when it is first called.
         """
         directory = Path(directory)
+        strategy = make_strategy()
         try:
-            strategy = make_strategy()
             strategy.connect()
             ranks = Ranks(directory, strategy.global_rank, strategy.world_size, timeout_seconds)
         except Exception as cause:
@@ -148,7 +149,10 @@ def _in_words(error: BaseException) -> str:
 
 def _place(thread: threading.Thread) -> str:
     frame: Any = sys._current_frames().get(thread.ident or 0)
-    frames = traceback.extract_stack(frame)[-_NUM_FRAMES:] if frame is not None else []
-    return (
-        " > ".join(f"{Path(entry.filename).name}:{entry.lineno} {entry.name}" for entry in frames) or "an unknown place"
-    )
+    entries = traceback.extract_stack(frame) if frame is not None else []
+    names = [f"{Path(entry.filename).name}:{entry.lineno} {entry.name}" for entry in entries]
+    own = [position for position, entry in enumerate(entries) if entry.filename == __file__]
+    names = names[own[-1] + 1 :] if own else names  # what the check called
+    if len(names) > _NUM_FRAMES:
+        names[_NUM_FRAMES - 2 : -2] = ["..."]
+    return " > ".join(names) or "an unknown place"

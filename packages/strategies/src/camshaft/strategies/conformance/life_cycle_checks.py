@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 
 from camshaft.strategies.conformance.life import Life, Reference, one
-from camshaft.strategies.conformance.subject import Subject, momentum
-from camshaft.strategies.conformance.trial import Trial
+from camshaft.strategies.conformance.subject import Subject, global_batch, momentum, share_of
+from camshaft.strategies.conformance.trial import Trial, same
 
 
 def teardown_waits_for_nobody(trial: Trial) -> None:
@@ -25,24 +25,27 @@ def teardown_waits_for_nobody(trial: Trial) -> None:
 
 
 def modules_outlive_a_run(trial: Trial) -> None:
-    """After `teardown` the module keeps its trained weights and computes, and the same strategy takes it up again."""
+    """After `teardown` the module keeps its weights, and the same strategy evaluates it and trains it further."""
     with Life(trial, Subject()) as life:
         reference = Reference(life.strategy.num_data_ranks)
         life.update(0)
         reference.update(0)
-        module, strategy, share = life.module, life.strategy, life.share(1)
+        module, strategy = life.module, life.strategy
         trained = life.weights()
-    after = {name: value for name, value in life.weights().items()}
-    trial.expect_close(after, trained, "after `teardown`,")
-    with torch.no_grad():
-        outputs = module(share["inputs"].to(_dtype(module)))
-    trial.expect(bool(outputs.isfinite().all()), "a module must compute after `teardown`", f"got {outputs}")
-    for batch_idx in (1, 2):  # a run that trains, and another
+    after = life.weights()
+    trial.expect(same(after, trained), "weights must stay as they were trained after `teardown`", "they changed")
+    with Life(trial, module, lambda _: [], strategy=strategy) as life:
+        module.eval()
+        with torch.inference_mode():
+            output = life.steps["test_step"](life.share(1), 0).cpu()
+        share = share_of(global_batch(1, reference.num_data_ranks), life.data_rank, reference.num_data_ranks)
+        trial.expect_close({"test_step": output}, {"test_step": reference.module(share["inputs"])}, "in another run,")
+    for batch_idx in (1, 2):
         with Life(trial, module, strategy=strategy) as life:
             life.update(batch_idx)
             reference.update(batch_idx)
             weights = life.weights()
-            what = f"after {batch_idx + 1} runs of one strategy on one module,"
+            what = f"after {batch_idx + 1} runs of training of one module,"
             trial.expect_close(weights, reference.weights(), what)
             trial.expect_same_everywhere(weights, f"weights {what.rstrip(',')}")
 
@@ -61,7 +64,3 @@ def strategies_follow_each_other(trial: Trial) -> None:
         before = first.weights()
         second.update(0)
         trial.expect_equal(first.weights(), before, "weights of one strategy while another trains")
-
-
-def _dtype(module: Subject) -> torch.dtype:
-    return module.first.weight.dtype

@@ -1,0 +1,94 @@
+"""Train on a Ray cluster: Ray's TorchTrainer starts the workers, and a camshaft trainer runs in each of them.
+
+Ray is not among the project's requirements: ``pip install "ray[train]"``. From the root of the repository:
+
+    python examples/ray_train.py --num-workers 2 --output ray_output
+
+Without a cluster (``--address``) Ray starts one on this machine. The workers share one process group that Ray has
+initialised; the trainer finds it and uses it, so it needs no argument for it: `strategy="auto"` is DDP there. Metrics
+go to Ray after every epoch and the trained model at the end.
+"""
+
+from __future__ import annotations
+
+import argparse
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import ray
+import ray.train
+import torch
+from ray.train import Checkpoint, RunConfig, ScalingConfig
+from ray.train.torch import TorchTrainer
+
+from camshaft.hooks_core import Callback
+from camshaft.trainer import Trainer, seed_everything
+from digits import DigitClassifier, DigitsData
+
+MODEL_FILE = "model.ckpt"
+
+
+class ReportToRay(Callback):
+    """Gives Ray the epoch's metrics, which are the same in all workers. All of them have to report."""
+
+    monitors = True  # the values of the epoch are complete then
+
+    def on_train_epoch_end(self, trainer: Any, module: Any) -> None:
+        ray.train.report({name: float(value) for name, value in trainer.callback_metrics.items()})
+
+
+def train(config: dict[str, Any]) -> None:
+    """What each worker does."""
+    torch.set_num_threads(1)
+    seed_everything(config["seed"])
+    data, module = DigitsData(batch_size=64 // ray.train.get_context().get_world_size()), DigitClassifier()
+    trainer = Trainer(
+        max_epochs=config["max_epochs"],
+        accelerator="cpu",
+        callbacks=ReportToRay(),
+        logger=False,
+        enable_checkpointing=False,
+        enable_progress_bar=False,
+    )
+    trainer.fit(module, datamodule=data)
+    results = trainer.test(module, datamodule=data, verbose=False)[0]
+    report = {"num_updates": trainer.global_step, "num_processes": trainer.world_size, **results}
+    with tempfile.TemporaryDirectory() as folder:
+        trainer.save_checkpoint(Path(folder, MODEL_FILE))  # by all workers; the first one writes
+        ray.train.report(report, checkpoint=Checkpoint.from_directory(folder) if trainer.is_global_zero else None)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="Train a small network on handwritten digits with Ray.")
+    parser.add_argument("--num-workers", type=int, default=2, help="processes that train together (default: 2)")
+    parser.add_argument("--max-epochs", type=int, default=10, help="epochs to train (default: 10)")
+    parser.add_argument("--seed", type=int, default=0, help="of the weights, order and augmentation (default: 0)")
+    parser.add_argument("--output", type=Path, default=Path("ray_output"), help="folder for Ray's results")
+    parser.add_argument("--address", help="of a Ray cluster; Ray starts one on this machine without")
+    arguments = parser.parse_args()
+    if arguments.address is None:
+        ray.init(num_cpus=arguments.num_workers, include_dashboard=False)
+    else:
+        ray.init(arguments.address)
+    result = TorchTrainer(
+        train,
+        train_loop_config={"seed": arguments.seed, "max_epochs": arguments.max_epochs},
+        scaling_config=ScalingConfig(num_workers=arguments.num_workers, resources_per_worker={"CPU": 1}),
+        run_config=RunConfig(name="digits", storage_path=str(arguments.output.resolve())),
+    ).fit()
+    assert result.metrics is not None and result.checkpoint is not None
+    with result.checkpoint.as_directory() as folder:
+        module = DigitClassifier.load_from_checkpoint(Path(folder, MODEL_FILE))
+    data = DigitsData()
+    alone = Trainer(accelerator="cpu", logger=False, enable_checkpointing=False, enable_progress_bar=False)
+    test_accuracy = alone.test(module, datamodule=data, verbose=False)[0]["test_accuracy"]
+    ray.shutdown()
+
+    print(f"\n{result.metrics['num_processes']} workers made {result.metrics['num_updates']} updates.")
+    print(f"  test accuracy in the workers          {result.metrics['test_accuracy']:.2%}")
+    print(f"  of the model that they left, here     {test_accuracy:.2%}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,226 @@
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from datetime import timedelta
+
+import pytest
+from launching import Launcher, run_ranks
+from torch.distributed import HashStore
+
+from camshaft.strategies import CollectiveError
+from camshaft.strategies.failure_watch import FailureWatch
+
+LONG = timedelta(hours=1)
+
+# What the loops do around a run: the failing rank tells the others first of all.
+FAILING = """
+import os, signal, sys, time
+from camshaft.hooks_core.notes import noting
+from camshaft.strategies import ParallelStrategy
+
+how, victim, others = sys.argv[1], int(sys.argv[2]), sys.argv[3]
+strategy = ParallelStrategy(accelerator="cpu", devices=2, timeout=10)
+strategy.connect()
+strategy.barrier()
+try:
+    with noting(strategy, "on_train_batch_start", lambda: f"epoch 0, batch 3, rank {strategy.global_rank}"):
+        if strategy.global_rank == victim:
+            if how == "raise":
+                raise ValueError("boom")
+            if how == "kill":
+                os.kill(os.getpid(), signal.SIGKILL)
+            time.sleep(3600)
+        if others == "busy":
+            time.sleep(3600)
+        strategy.barrier()
+except BaseException as error:
+    strategy.note_failure(error)
+    raise
+"""
+HOOK = "Raised in hook `on_train_batch_start` of ParallelStrategy (epoch 0, batch 3, rank {})."
+
+
+@pytest.fixture
+def watches() -> Iterator[list[FailureWatch]]:
+    """Those of three ranks, in this process; none of them has the time to end it."""
+    store = HashStore()
+    watches = [FailureWatch(store, rank, 3, LONG) for rank in range(3)]
+    for watch in watches:
+        watch._interval = 0.01
+        watch.start()
+    yield watches
+    for watch in reversed(watches):
+        watch.leave()
+
+
+def wait_for(condition: Callable[[], object]) -> None:
+    deadline = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def test_a_failure_on_one_rank_is_known_on_all_and_told_once(
+    watches: list[FailureWatch], capsys: pytest.CaptureFixture[str]
+) -> None:
+    error = ValueError("boom")
+    error.add_note("Raised in hook `setup`.")
+    watches[1].note(error)
+    wait_for(lambda: all(watch.failure is not None for watch in watches))
+    assert {watch.failure for watch in watches} == {watches[1].failure}
+    assert watches[0].failure.rank == 1 and watches[0].failure.text == "ValueError: boom\nRaised in hook `setup`."
+    assert error.__notes__ == ["Raised in hook `setup`."]
+    wait_for(lambda: "[camshaft] Raised in hook" in capsys.readouterr().err)
+    time.sleep(0.1)
+    assert capsys.readouterr().err == ""
+
+
+def test_after_a_failure_collectives_are_refused_on_every_rank(watches: list[FailureWatch]) -> None:
+    watches[0].check("barrier")
+    watches[0].note(ValueError("boom"))
+    with pytest.raises(
+        CollectiveError,
+        match=r"`barrier` must be called while no process has failed, but got a call on rank 0 after this process "
+        r"failed: ValueError: boom. See to that first.",
+    ):
+        watches[0].check("barrier")
+    wait_for(lambda: watches[2].failure)
+    with pytest.raises(CollectiveError, match="a call on rank 2 after rank 0 failed: ValueError: boom"):
+        watches[2].check("reduce")
+
+
+def test_an_error_that_another_rank_caused_says_so(watches: list[FailureWatch]) -> None:
+    watches[2].note(ValueError("boom"))
+    broken = RuntimeError("gloo: Connection closed by peer")
+    watches[0].note(broken)
+    assert broken.__notes__ == ["Rank 2 failed first: ValueError: boom"]
+    watches[0].note(KeyError("later"))
+    assert watches[0].failure == watches[2].failure
+
+
+def test_an_error_of_the_backend_lets_its_cause_be_heard_first(watches: list[FailureWatch]) -> None:
+    watches[0]._interval = 10.0
+    broken = RuntimeError("gloo: Connection reset by peer")
+    noting = threading.Thread(target=watches[0].note, args=[broken])
+    noting.start()
+    time.sleep(0.3)
+    watches[1].note(MemoryError())
+    noting.join()
+    assert broken.__notes__ == ["Rank 1 failed first: MemoryError"]
+
+
+def test_when_all_have_failed_they_may_begin_anew(watches: list[FailureWatch]) -> None:
+    for watch in watches:
+        watch.note(ValueError("the same everywhere"))
+    for watch in watches:
+        watch.wait_until_all_failed()
+        watch._thread.join(60)
+        assert not watch._thread.is_alive()
+
+
+def test_when_some_have_not_failed_nobody_begins_anew(watches: list[FailureWatch]) -> None:
+    watches[0].note(ValueError("boom"))
+    watches[0]._is_leaving.set()  # or its thread would end this process, as it should
+    watches[0]._thread.join(60)
+    watches[0]._timeout = 0.1
+    with pytest.raises(CollectiveError, match="`connect` must be called while no process has failed"):
+        watches[0].wait_until_all_failed()
+
+
+def test_once_the_first_rank_has_left_well_nobody_watches(watches: list[FailureWatch]) -> None:
+    watches[2]._peers.clear()
+    watches[0].leave()
+    for watch in watches[1:]:
+        watch._thread.join(60)
+        assert not watch._thread.is_alive() and watch.failure is None
+
+
+def fails(how: str, victim: int, launcher: Launcher, others: str = "waiting") -> str:
+    outcome = run_ranks(FAILING, 2, launcher=launcher, args=[how, str(victim), others], timeout=120).failed()
+    return outcome.output
+
+
+@pytest.mark.parametrize("launcher", ["torchrun", "bare", "slurm"])
+def test_an_exception_on_one_rank_ends_all_and_is_printed(launcher: Launcher) -> None:
+    output = fails("raise", 1, launcher)
+    assert "ValueError: boom" in output and HOOK.format(1) in output
+    if launcher == "torchrun":
+        root = output.partition("Root Cause")[2]
+        assert "rank      : 1" in root and "ValueError: boom" in root and HOOK.format(1) in root
+    if launcher == "bare":
+        report = "[camshaft] The process of rank 1 (local rank 1) ended with status 1: ValueError: boom"
+        assert output.count(report) == 1
+
+
+@pytest.mark.parametrize("launcher", ["torchrun", "bare", "slurm"])
+def test_a_killed_rank_ends_all_and_is_named(launcher: Launcher) -> None:
+    output = fails("kill", 1, launcher)
+    if launcher == "slurm":
+        assert "Rank 1 failed first: its process ended without a word: it was killed" in output
+    elif launcher == "bare":
+        assert output.count("[camshaft] The process of rank 1 (local rank 1) ended by signal SIGKILL.") == 1
+    else:
+        assert "Signal 9 (SIGKILL)" in output
+
+
+@pytest.mark.parametrize("launcher", ["torchrun", "bare", "slurm"])
+def test_a_rank_that_never_comes_ends_with_all_others(launcher: Launcher) -> None:
+    output = fails("sleep", 1, launcher)
+    assert "Timed out waiting 10000ms" in output
+    assert "Raised on rank 0 in the collective `barrier`, which every rank must call." in output
+    assert HOOK.format(0) in output
+    if launcher == "slurm":
+        assert output.count("[camshaft] Rank 1 was ended, because rank 0 failed: RuntimeError") == 1
+        assert "time.sleep(3600)" in output  # where it was
+
+
+def test_without_an_agent_the_end_of_whoever_holds_the_store_is_noticed_by_a_rank_that_computes() -> None:
+    output = fails("kill", 0, "slurm", "busy")
+    assert "[camshaft] Rank 1 was ended, because rank 0 failed: its process was killed" in output
+
+
+def test_without_an_agent_an_exception_ends_a_rank_that_computes() -> None:
+    output = fails("raise", 0, "slurm", "busy")
+    assert output.count("[camshaft] Rank 0 failed, which ends the run on every rank: ValueError: boom") == 1
+    assert "[camshaft] Rank 1 was ended, because rank 0 failed: ValueError: boom" in output
+
+
+SCRIPT_ERROR = """
+import time
+from camshaft.strategies import ParallelStrategy
+strategy = ParallelStrategy(accelerator="cpu", devices=2, timeout=10)
+strategy.connect()
+if strategy.global_rank == 1:
+    raise KeyError("between two runs")
+time.sleep(3600)
+"""
+
+
+def test_an_error_that_nobody_catches_ends_all_outside_of_a_run_too() -> None:
+    output = run_ranks(SCRIPT_ERROR, 2, launcher="slurm", timeout=120).failed().output
+    assert "[camshaft] Rank 0 was ended, because rank 1 failed: KeyError: 'between two runs'" in output
+
+
+SEVERAL_LIVES = """
+import sys
+from camshaft.strategies import CollectiveError, ParallelStrategy
+from launching import report
+strategy = ParallelStrategy(accelerator="cpu", devices=2, timeout=60)
+for life in range(3):
+    strategy.connect()
+    report(strategy.all_gather((life, strategy.global_rank)))
+    strategy.note_failure(ValueError(f"the same on all ranks in life {life}"))
+    try:
+        strategy.barrier()
+    except CollectiveError as error:
+        report("the same on all ranks" in str(error))
+sys.exit(0)
+"""
+
+
+def test_a_script_goes_on_after_an_error_that_all_ranks_had() -> None:
+    outcome = run_ranks(SEVERAL_LIVES, 2, launcher="slurm").succeeded()
+    expected = [value for life in range(3) for value in ([(life, 0), (life, 1)], True)]
+    assert outcome.reports == [expected, expected]

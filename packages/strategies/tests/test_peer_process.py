@@ -1,0 +1,72 @@
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+
+import pytest
+from torch.distributed import HashStore
+
+from camshaft.strategies.peer_process import PeerProcess, own_identity
+
+NEVER = 1e9
+
+
+@pytest.fixture
+def sleeper() -> Iterator[subprocess.Popen[bytes]]:
+    process = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(1000)"])
+    yield process
+    process.kill()
+    process.wait()
+
+
+def identity_of(process: subprocess.Popen[bytes]) -> str:
+    return f"{own_identity().rpartition('/')[0]}/{process.pid}"
+
+
+def ends(peer: PeerProcess, store: HashStore) -> str:
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline:
+        reason = peer.why_lost(store)
+        if reason is not None:
+            return reason
+        time.sleep(0.01)
+    raise AssertionError("the end went unnoticed")
+
+
+@pytest.mark.skipif(not hasattr(os, "pidfd_open"), reason="needs Linux")
+def test_the_end_of_a_process_of_the_same_machine_is_seen_at_once_though_nobody_waited_for_it(
+    sleeper: subprocess.Popen[bytes],
+) -> None:
+    store, peer = HashStore(), PeerProcess(3, NEVER, 1.0)
+    assert peer.why_lost(store) is None  # it has not yet said who it is
+    store.set("process/3", identity_of(sleeper))
+    assert [peer.why_lost(store) for _ in range(5)] == [None] * 5
+    sleeper.kill()
+    assert ends(peer, store).startswith("its process ended without a word: it was killed")
+
+
+def test_a_process_that_said_that_it_leaves_is_not_missed(sleeper: subprocess.Popen[bytes]) -> None:
+    store, peer = HashStore(), PeerProcess(0, 1.0, 1.0)
+    store.set("process/0", identity_of(sleeper))
+    assert peer.why_lost(store) is None
+    store.set("left/0", "1")
+    sleeper.kill()
+    sleeper.wait()
+    assert [peer.why_lost(store) for _ in range(5)] == [None] * 5
+
+
+def test_a_process_elsewhere_is_missed_when_it_gave_no_sign_of_life_for_so_many_looks() -> None:
+    store, peer = HashStore(), PeerProcess(1, limit_seconds=3.0, interval_seconds=1.0)
+    store.set("process/1", f"another machine/{os.getpid()}")
+    for beat in range(5):
+        store.set("beat/1", str(beat))
+        assert [peer.why_lost(store) for _ in range(3)] == [None] * 3
+    assert peer.why_lost(store) == "its process gave no sign of life for 3 s: it, or its machine, ended or hangs."
+
+
+def test_processes_are_told_apart() -> None:
+    place, _, number = own_identity().rpartition("/")
+    assert number == str(os.getpid()) and place

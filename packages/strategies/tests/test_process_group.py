@@ -1,0 +1,120 @@
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import timedelta
+
+import pytest
+import torch
+import torch.distributed as dist
+from launching import run_ranks
+
+from camshaft.strategies import ParallelStrategy
+from camshaft.strategies.process_environment import ProcessEnvironment
+from camshaft.strategies.process_group import check_backend, default_backend, join_process_group
+
+CPU, CUDA = torch.device("cpu"), torch.device("cuda", 0)
+ALONE, MINUTE = ProcessEnvironment("alone"), timedelta(minutes=1)
+
+
+@pytest.fixture
+def no_group_afterwards() -> Iterator[None]:
+    yield
+    dist.destroy_process_group()
+
+
+@pytest.mark.parametrize(
+    ("backend", "device"),
+    [("gloo", CPU), ("GLOO", CUDA), ("nccl", CUDA), ("cpu:gloo,cuda:nccl", CPU), ("cuda:nccl", CUDA), ("mpi", CPU)],
+)
+def test_backends_of_torch_that_take_tensors_of_the_device_are_accepted(backend: str, device: torch.device) -> None:
+    assert check_backend(backend, device, "here") == backend
+
+
+@pytest.mark.parametrize(
+    ("backend", "device"),
+    [("nccl", CPU), ("", CPU), ("glue", CPU), ("undefined", CPU), ("cuda:gloo", CPU), ("cpu:gloo", CUDA), (3, CPU)],
+)
+def test_other_backends_are_refused(backend: str, device: torch.device) -> None:
+    message = f"`backend` must be None, or a backend of torch.distributed that takes tensors of {device.type}"
+    with pytest.raises(ValueError, match=message):
+        check_backend(backend, device, "here")
+
+
+def test_a_gpu_has_nccl_and_beside_it_gloo_for_objects() -> None:
+    assert (default_backend(CPU), default_backend(CUDA)) == ("gloo", "cpu:gloo,cuda:nccl")
+
+
+@pytest.mark.usefixtures("no_group_afterwards")
+def test_one_process_has_a_group_of_its_own_which_stays() -> None:
+    joined = join_process_group(ALONE, CPU, "gloo", MINUTE)
+    assert (dist.get_rank(), dist.get_world_size(), dist.get_backend()) == (0, 1, "gloo")
+    assert joined.is_own and joined.watch is None
+    assert joined.default is joined.cpu_group is joined.group_for(CPU) is dist.group.WORLD
+    assert join_process_group(ALONE, CPU, "gloo", MINUTE) is joined
+
+
+@pytest.mark.usefixtures("no_group_afterwards")
+def test_after_somebody_destroyed_the_group_there_is_a_new_one() -> None:
+    first = join_process_group(ALONE, CPU, "gloo", MINUTE)
+    dist.destroy_process_group()
+    second = join_process_group(ALONE, CPU, "gloo", MINUTE)
+    assert second is not first and second.default is dist.group.WORLD
+
+
+@pytest.mark.usefixtures("no_group_afterwards")
+def test_a_group_that_came_after_the_strategy_with_other_ranks_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in {"RANK": "1", "WORLD_SIZE": "2", "MASTER_ADDR": "localhost", "MASTER_PORT": "1"}.items():
+        monkeypatch.setenv(name, value)
+    strategy = ParallelStrategy(accelerator="cpu")
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    with pytest.raises(RuntimeError, match=r"`process group` must be rank 1 of 2, as it was .*, but got \(0, 1\)"):
+        strategy.connect()
+
+
+OF_SOMEBODY_ELSE = """
+import os
+from datetime import timedelta
+import torch, torch.distributed as dist
+from launching import report
+
+rank = int(os.environ.pop("RANK"))
+store = dist.FileStore(os.environ["CAMSHAFT_TEST_REPORTS"] + "/store", 2)
+dist.init_process_group("gloo", store=store, rank=rank, world_size=2, timeout=timedelta(minutes=2))
+for name in ("WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_WORLD_SIZE"):
+    del os.environ[name]
+
+from camshaft.strategies import ParallelStrategy, rank_zero_only
+first, second = ParallelStrategy(accelerator="cpu"), ParallelStrategy(accelerator="cpu", devices=2)
+first.connect()
+second.connect()
+os.environ["RANK"] = str(rank)  # for `report`
+report((first.global_rank, first.local_rank, first.world_size, first._group is second._group))
+report((first.all_gather(rank), second.reduce(torch.ones(1), "sum").item()))
+report(rank_zero_only(lambda: "first")())
+first.teardown()
+second.barrier()
+import atexit
+atexit.register(lambda: report(dist.is_initialized()))
+atexit.register(lambda: report(type(dist.group.WORLD).__name__))
+"""
+
+
+def test_a_group_that_is_initialised_already_is_used_and_left_alone() -> None:
+    outcome = run_ranks(OF_SOMEBODY_ELSE, 2).succeeded()
+    assert outcome.reports == [
+        [(rank, rank, 2, True), ([0, 1], 2.0), "first" if rank == 0 else None, "ProcessGroup", True] for rank in (0, 1)
+    ]
+
+
+NOBODY_COMES = """
+import os
+from camshaft.strategies import ParallelStrategy
+if os.environ["RANK"] == "1":
+    raise SystemExit(0)  # torchrun takes that for a good end, and goes on
+ParallelStrategy(accelerator="cpu", timeout=3).connect()
+"""
+
+
+def test_joining_ends_when_the_others_do_not_come() -> None:
+    outcome = run_ranks(NOBODY_COMES, 2, timeout=120).failed()
+    assert "Error" in outcome.output and "connect" in outcome.output

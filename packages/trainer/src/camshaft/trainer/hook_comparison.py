@@ -1,0 +1,179 @@
+"""A way to find out where processes part: each records its hooks, and every so many updates they compare."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import attrs
+
+from camshaft.hooks_core import CATALOGUE, Callback
+from camshaft.hooks_core.implementation import implementation
+from camshaft.hooks_core.messages import must_be
+from camshaft.hooks_core.spec import Receiver
+from camshaft.hooks_core.trace import Trace
+from camshaft.loops import Run
+
+if TYPE_CHECKING:
+    from camshaft.hooks_core.protocols import TrainerProtocol
+
+_NUM_SHOWN = 5
+_OF_EACH_PROCESS = {
+    "prepare_data",
+    "on_exception",
+    *("on_before_batch_transfer", "transfer_batch_to_device", "on_after_batch_transfer"),
+    *(f"{stage}_step" for stage in ("validation", "test", "predict")),
+    *(f"on_{stage}_batch_{end}" for stage in ("validation", "test", "predict") for end in ("start", "end")),
+}
+"""Hooks that some processes receive and others do not, as each has batches of its own to evaluate."""
+
+_ABSENT = object()
+
+
+class HookDivergenceError(RuntimeError):
+    """Processes did not call the same hooks in the same order.
+
+    Attributes:
+        position: Index of the first call that differs, since they compared last.
+        by_rank: What each process called there, as "hook of receiver"; None if it called nothing more.
+    """
+
+    def __init__(self, position: int, by_rank: Mapping[int, str | None], where: str) -> None:
+        self.position = position
+        self.by_rank = dict(by_rank)
+        got = ", ".join(f"{call or 'nothing more'} on rank {rank}" for rank, call in by_rank.items())
+        super().__init__(
+            f"`hooks` must be called in the same order on all ranks, but got {got} as call {position} {where}. Let "
+            "callbacks, hooks and whatever calls them not depend on the rank."
+        )
+
+
+class HookComparison(Callback):
+    """Records the hooks that the receivers of a run implement, and compares them between processes.
+
+    Hooks of evaluation batches are left out, since each process has batches of its own. An error that is raised in
+    between gains a note with the last hooks, for processes that wait for each other in different places.
+
+    Args:
+        every_n_steps: After how many updates the processes compare.
+    """
+
+    def __init__(self, every_n_steps: int) -> None:
+        self._every_n_steps = every_n_steps
+        self._num_intervals = 0
+        self._step = 0
+        self._trace = Trace()
+        self._before: list[tuple[Any, dict[str, Any]]] = []
+
+    def attach(self, run: Run) -> None:
+        """Record the receivers of a run from now on, before its hooks are resolved."""
+        self._trace = Trace()
+        receivers: list[tuple[Receiver, Any]] = [
+            *((Receiver.CALLBACK, callback) for callback in run.callbacks if callback is not self),
+            *([] if run.data is None else [(Receiver.DATA, run.data)]),
+            (Receiver.MODULE, run.module),
+            (Receiver.STRATEGY, run.strategy),
+        ]
+        for kind, receiver in receivers:
+            names = _compared_hooks(kind, receiver)
+            self._before.append((receiver, {name: vars(receiver).get(name, _ABSENT) for name in names}))
+            self._trace.record(receiver, kind, only=names)
+
+    def detach(self) -> None:
+        """Leave the receivers as they were."""
+        for receiver, methods in self._before:
+            for name, method in methods.items():
+                if method is _ABSENT:
+                    vars(receiver).pop(name, None)
+                else:
+                    vars(receiver)[name] = method
+        self._before.clear()
+
+    def on_train_start(self, trainer: TrainerProtocol, module: Any) -> None:
+        """Count updates from where training begins or goes on."""
+        self._num_intervals = trainer.global_step // self._every_n_steps
+        self._step = trainer.global_step
+
+    def on_train_batch_end(
+        self, trainer: TrainerProtocol, module: Any, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
+        """Compare if it is time. Collective then."""
+        num_intervals = trainer.global_step // self._every_n_steps
+        if num_intervals != self._num_intervals:
+            self._num_intervals = num_intervals
+            self._compare(trainer, f"after update {self._step} (epoch {trainer.current_epoch}, batch {batch_idx})")
+            self._step = trainer.global_step
+
+    def on_train_end(self, trainer: TrainerProtocol, module: Any) -> None:
+        """Compare the rest. Collective."""
+        self._compare(trainer, f"after update {self._step} (at the end of training)")
+
+    def on_exception(self, trainer: TrainerProtocol, module: Any, exception: BaseException) -> None:
+        """Note the last hooks on an error that the comparison could not prevent."""
+        calls = self._calls()[-_NUM_SHOWN:]
+        if calls and not isinstance(exception, HookDivergenceError):
+            rank = trainer.strategy.global_rank
+            exception.add_note(f"The last hooks of rank {rank} since the ranks compared: {', '.join(calls)}.")
+
+    def _calls(self) -> list[str]:
+        return [f"`{event.hook}` of {event.label}" for event in self._trace if event.kind == "enter"]
+
+    def _compare(self, trainer: TrainerProtocol, where: str) -> None:
+        strategy, calls = trainer.strategy, self._calls()
+        checksums = strategy.all_gather(zlib.crc32("\n".join(calls).encode()))
+        if len(set(checksums)) > 1:
+            position, by_rank = _first_divergence(strategy.all_gather(calls))
+            raise HookDivergenceError(position, by_rank, where)
+        self._trace.clear()
+
+
+@attrs.define(eq=False, kw_only=True)
+class ComparedRun(Run):
+    """A run whose hooks are compared between processes.
+
+    Args:
+        comparison: What compares them, one of the callbacks.
+    """
+
+    comparison: HookComparison
+
+    def _add_callbacks_of_module(self) -> None:
+        super()._add_callbacks_of_module()
+        self.comparison.attach(self)
+
+
+def choose_hook_comparison(every_n_steps: Any, world_size: int) -> HookComparison | None:
+    """What compares hooks after every so many updates; None if that is not asked for or there is only one process.
+
+    Raises:
+        TypeError, ValueError: If the number is no int, or less than 1.
+    """
+    if every_n_steps is None:
+        return None
+    where, action = "Trainer", "Pass a number of updates, or None."
+    if isinstance(every_n_steps, bool) or not isinstance(every_n_steps, int):
+        raise TypeError(must_be("compare_hooks_every_n_steps", "an int or None", every_n_steps, where, action))
+    if every_n_steps < 1:
+        raise ValueError(must_be("compare_hooks_every_n_steps", "at least 1", every_n_steps, where, action))
+    return HookComparison(every_n_steps) if world_size > 1 else None
+
+
+def _compared_hooks(kind: Receiver, receiver: object) -> list[str]:
+    return [
+        spec.name
+        for spec in CATALOGUE.values()
+        if kind in spec.receivers
+        and spec.is_current
+        and spec.kind != "state"
+        and spec.name not in _OF_EACH_PROCESS
+        and implementation(receiver, spec.name) is not None
+    ]
+
+
+def _first_divergence(calls_of_ranks: Sequence[Sequence[str]]) -> tuple[int, dict[int, str | None]]:
+    for position in range(max(map(len, calls_of_ranks))):
+        there = {rank: calls[position] if position < len(calls) else None for rank, calls in enumerate(calls_of_ranks)}
+        if len(set(there.values())) > 1:
+            return position, there
+    raise AssertionError("The checksums differ, and no call does.")

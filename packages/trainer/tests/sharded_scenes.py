@@ -1,0 +1,99 @@
+"""What two processes do with a trainer whose model is sharded over them.
+
+torchrun --nproc-per-node 2 sharded_scenes.py FOLDER
+"""
+
+from __future__ import annotations
+
+import sys
+import warnings
+from pathlib import Path
+from typing import Any
+
+import torch
+from several_processes import report
+from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
+from trainer_parts import Regression, loader
+
+from camshaft.callbacks import ModelCheckpoint
+from camshaft.trainer import Trainer, seed_everything
+
+
+class Layers(Regression):
+    """Builds its layers in the hook, and notes what it knows there."""
+
+    def __init__(self, width: int = 16) -> None:
+        super().__init__()
+        self.save_hyperparameters()
+        self.width = width
+        self.meshes: list[Any] = []
+
+    def configure_sharded_model(self) -> None:
+        self.meshes.append(None if self.device_mesh is None else self.device_mesh.mesh_dim_names)
+        if not hasattr(self, "blocks"):
+            self.blocks = nn.Sequential(nn.Linear(3, self.width), nn.Tanh(), nn.Linear(self.width, 3))
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        outputs: Tensor = self.layer(self.blocks(inputs))
+        return outputs
+
+    def configure_optimizers(self) -> Any:
+        return torch.optim.AdamW(self.parameters(), lr=0.02)
+
+
+def trainer_in(folder: Path, **arguments: Any) -> Trainer:
+    seed_everything(5)
+    checkpoint = ModelCheckpoint(
+        folder / "kept", monitor="val_loss", save_top_k=1, save_last=True, filename="{epoch}", every_n_epochs=1
+    )
+    defaults: dict[str, Any] = {"max_epochs": 3, "callbacks": checkpoint, "logger": False}
+    return Trainer(default_root_dir=folder, accelerator="cpu", enable_progress_bar=False, **{**defaults, **arguments})
+
+
+def whole(module: nn.Module) -> dict[str, Tensor]:
+    """The weights, put together. Collective if they are sharded."""
+    return {
+        name: (value.full_tensor() if isinstance(value, DTensor) else value).detach().clone()
+        for name, value in module.state_dict().items()
+    }
+
+
+def train(folder: Path, num_processes: int, **arguments: Any) -> dict[str, Any]:
+    """A fit, and one that was stopped after an epoch and gone on with."""
+    trainer = trainer_in(folder / "whole", **arguments)
+    module = Layers()
+    trainer.fit(module, loaders(num_processes), loader(3))
+    losses = trainer.validate(module, loader(3), verbose=False)
+    first = trainer_in(folder / "parts", **{**arguments, "max_epochs": 1})
+    first.fit(Layers(), loaders(num_processes), loader(3))
+    second = trainer_in(folder / "parts", **arguments)
+    resumed = Layers()
+    second.fit(resumed, loaders(num_processes), loader(3), ckpt_path="last")
+    best = trainer.validate(Layers(), loader(3), ckpt_path="best", verbose=False)
+    kept = folder / "whole" / "kept"
+    return {
+        "weights": whole(module),
+        "resumed": whole(resumed),
+        "losses": losses,
+        "best": best,
+        "meshes": module.meshes,
+        "kept": sorted(path.name for path in kept.iterdir()),
+        "are_folders": [path.is_dir() for path in sorted(kept.iterdir())],
+        "best_path": trainer.checkpoint_callback.best_model_path,
+    }
+
+
+def loaders(num_processes: int) -> Any:
+    whole_batches: Any = loader(8)
+    return torch.utils.data.DataLoader(whole_batches.dataset, batch_size=8 // num_processes)
+
+
+def main() -> None:
+    warnings.filterwarnings("ignore", message="Detected call of")
+    folder = Path(sys.argv[1])
+    report("train", train(folder, 2, strategy="sharded"))
+
+
+if __name__ == "__main__":
+    main()

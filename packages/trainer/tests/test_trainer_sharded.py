@@ -1,0 +1,66 @@
+"""Two real processes train a sharded model, whose checkpoints are folders that anybody reads."""
+
+from __future__ import annotations
+
+import warnings
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from several_processes import run_script
+from sharded_scenes import Layers, train, trainer_in, whole
+from trainer_parts import assert_same, loader
+
+
+@pytest.fixture(scope="module")
+def sharded(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, Any], dict[str, Any]]:
+    outcome = run_script("sharded_scenes.py", tmp_path_factory.mktemp("sharded")).succeeded()
+    first, second = outcome.reports
+    return first["train"], second["train"]
+
+
+@pytest.fixture(scope="module")
+def alone(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return train(tmp_path_factory.mktemp("alone"), 1)
+
+
+def test_a_sharded_model_ends_with_the_weights_of_one_process(sharded: Any, alone: dict[str, Any]) -> None:
+    first, second = sharded
+    assert_same(first["weights"], second["weights"])
+    for name, value in alone["weights"].items():
+        torch.testing.assert_close(first["weights"][name], value, msg=lambda text, name=name: f"{name}: {text}")
+    assert first["losses"] == second["losses"] == [pytest.approx(alone["losses"][0], rel=1e-4)]
+
+
+def test_it_goes_on_from_last_to_the_bit(sharded: Any) -> None:
+    for found in sharded:
+        assert_same(found["resumed"], found["weights"])
+
+
+def test_its_checkpoints_are_folders_of_which_as_many_are_kept_as_was_asked_for(
+    sharded: Any, alone: dict[str, Any]
+) -> None:
+    for found in sharded:
+        assert found["kept"] == alone["kept"] == ["epoch=2.ckpt", "last.ckpt"]
+        assert found["are_folders"] == [True, True] and alone["are_folders"] == [False, False]
+        assert found["best"] == found["losses"]
+        assert all(names is not None for names in found["meshes"])
+
+
+def test_one_process_reads_what_two_have_saved(sharded: Any, tmp_path: Path) -> None:
+    found, _ = sharded
+    module = Layers.load_from_checkpoint(found["best_path"])
+    assert module.width == 16 and module.meshes == [None]
+    assert_same(whole(module), found["weights"])
+    trainer = trainer_in(tmp_path)
+    losses = trainer.validate(Layers(), loader(3), ckpt_path=found["best_path"], verbose=False)
+    assert losses == [pytest.approx(found["losses"][0], rel=1e-5)]
+    resumed = Layers()
+    longer = trainer_in(tmp_path, max_epochs=4)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        longer.fit(resumed, loader(8), loader(3), ckpt_path=found["best_path"])
+    assert longer.current_epoch == 4 and longer.global_step > 12
