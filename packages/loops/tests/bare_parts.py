@@ -43,8 +43,11 @@ class BareStrategy(StrategyDefaults):
     def wrap_step(self, step: Callable[..., Any]) -> Callable[..., Any]:
         return step
 
-    def backward(self, loss: Tensor) -> None:
-        loss.backward()
+    def backward(self, loss: Tensor, differentiate: Callable[[Tensor], Any] | None = None) -> None:
+        if differentiate is None:
+            loss.backward()
+        else:
+            differentiate(loss)
 
     def optimizer_step(self, optimizer: Optimizer, closure: Callable[[], Any] | None = None) -> Any:
         return optimizer.step() if closure is None else optimizer.step(closure)

@@ -35,7 +35,7 @@ class GlooStrategy(BareStrategy):
         self._module = module
         return module
 
-    def backward(self, loss: Tensor) -> None:
+    def backward(self, loss: Tensor, differentiate: Any = None) -> None:
         assert self._module is not None
         loss.backward()
         for parameter in self._module.parameters():

@@ -60,8 +60,8 @@ class ThreadedStrategy(BareStrategy):
         self.synced.append(is_on)
         self._is_synced = is_on
 
-    def backward(self, loss: Tensor) -> None:
-        loss.backward()
+    def backward(self, loss: Tensor, differentiate: Callable[[Tensor], Any] | None = None) -> None:
+        super().backward(loss, differentiate)
         if self._is_synced and self._module is not None:
             for parameter in self._module.parameters():
                 if parameter.grad is not None:

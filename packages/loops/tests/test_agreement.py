@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 from bare_parts import BareStrategy, BareTrainer, Net, hooked, make_loader, same_bits, weights
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from ranks_in_threads import Exchange, ThreadedStrategy, on_ranks
 
@@ -49,6 +49,7 @@ def test_all_ranks_stop_after_the_batch_in_which_one_wants_to(rank: int) -> None
     assert all(trainer.fit_loop.should_stop for trainer in trainers)
 
 
+@settings(deadline=None)
 @given(every=st.integers(1, 30), rank=st.integers(0, 1), batch_idx=st.integers(0, 11))
 def test_they_stop_at_the_next_round_or_at_the_end_of_the_epoch(every: int, rank: int, batch_idx: int) -> None:
     trainers = on_ranks(2, lambda strategy: fit(strategy, (rank, batch_idx), stop, agree_every_n_batches=every))

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import pytest
 import torch
 from bare_parts import Unsized
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.utils.data import DataLoader, TensorDataset
 from torchdata.stateful_dataloader import StatefulDataLoader
@@ -127,6 +127,7 @@ def model(mode: str, lengths: list[int]) -> list[list[Any]]:
     return [[f"pass 0, {k}" if k < length else None for length in lengths] for k in range(num_batches)]
 
 
+@settings(deadline=None)
 @given(structure=nested(st.integers(1, 7)), mode=st.sampled_from(MODES), is_sized=st.booleans())
 def test_the_batches_are_those_of_the_model(structure: Any, mode: Any, is_sized: bool) -> None:
     combined = CombinedLoader(replaced(structure, lambda length: Recorder(length, is_sized)), mode)

@@ -117,8 +117,8 @@ class Scaling(BareStrategy):
         self.num_asked = 0
         self.is_scaled = False
 
-    def backward(self, loss: Tensor) -> None:
-        (loss * 8).backward()
+    def backward(self, loss: Tensor, differentiate: Callable[[Tensor], Any] | None = None) -> None:
+        super().backward(loss * 8, differentiate)
         self.is_scaled = True
 
     def unscale_gradients(self, optimizer: Optimizer) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from torch import Tensor
@@ -81,7 +82,8 @@ class OptimizerUpdate:
         self._zero_grad = None if self._on_before_zero_grad or hooks.optimizer_zero_grad else optimizer.zero_grad
         self._step = run.strategy.optimizer_step
         self._strategy = run.strategy
-        self._backward = hooks.backward or run.strategy.backward
+        backward: Any = run.strategy.backward
+        self._backward = backward if hooks.backward is None else partial(backward, differentiate=hooks.backward)
         self._optimizer_idx = optimizer_idx
         self._carries_hiddens = carries_hiddens
         self._window = window

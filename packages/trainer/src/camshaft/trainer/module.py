@@ -122,10 +122,7 @@ class TrainingModule(LogsMetrics, Attached, HyperparametersMixin, ModelHooks, Da
             raise RuntimeError(must_be("automatic_optimization", "False", True, where, action))
         hooks = trainer.hooks
         hooks.on_before_backward(loss)
-        if hooks.backward is not None:
-            hooks.backward(loss)
-        else:
-            trainer.strategy.backward(loss)
+        trainer.strategy.backward(loss, hooks.backward)
         hooks.on_after_backward()
 
     def toggle_optimizer(self, optimizer: Optimizer) -> None:
@@ -175,13 +172,6 @@ class TrainingModule(LogsMetrics, Attached, HyperparametersMixin, ModelHooks, Da
             yield
         finally:
             self.untoggle_optimizer(optimizer)
-
-    def backward(self, loss: Any) -> None:
-        """Differentiate the loss: by the trainer's strategy, or by `loss.backward()` without a trainer."""
-        if self._trainer is None:
-            super().backward(loss)
-        else:
-            self._trainer.strategy.backward(loss)
 
     def clip_gradients(
         self, optimizer: Any, gradient_clip_val: float | None = None, gradient_clip_algorithm: str | None = None

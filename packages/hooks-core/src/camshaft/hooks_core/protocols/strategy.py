@@ -132,8 +132,11 @@ class Strategy(Collectives, Protocol):
         Called before each step of an accumulation window of several: true at its last one.
         """
 
-    def backward(self, loss: Tensor) -> None:
-        """Differentiate a scalar loss. Collective if gradients are reduced."""
+    def backward(self, loss: Tensor, differentiate: Callable[[Tensor], Any] | None = None) -> None:
+        """Differentiate a scalar loss, by `loss.backward()` or, where the module overrides that, by `differentiate(loss)`.
+
+        Either gets the loss as it is to be differentiated, scaled if need be. Collective if gradients are reduced.
+        """
 
     def unscale_gradients(self, optimizer: Optimizer) -> None:
         """Give an optimizer's gradients their true size, where `backward` scaled them; once per update. Collective.
