@@ -29,10 +29,7 @@ KINDS = ("NO", "MULTI_CPU", "MULTI_GPU")  # one device, or data parallelism
 
 
 class AccelerateStrategy(SeveralProcesses):
-    """One device or data parallelism, in 32-bit or "bf16" precision, as the accelerator was told.
-
-    Processes evaluate with buffers of their own, such as the statistics of batch normalization.
-    """
+    """One device or data parallelism, in 32-bit or "bf16" precision, as the accelerator was told."""
 
     def __init__(self, accelerator: Accelerator) -> None:
         told = (accelerator.distributed_type, accelerator.mixed_precision, accelerator.gradient_accumulation_steps)
@@ -76,7 +73,7 @@ class AccelerateStrategy(SeveralProcesses):
         return partial(self._run, step)
 
     def _run(self, step: Callable[..., Any], *arguments: Any, **named: Any) -> Any:
-        # in evaluation DDP would wait for others, which may have no batch left
+        # in evaluation DDP would wait for others, to share buffers, and they may have no batch left
         steps = self._steps if torch.is_grad_enabled() else self._steps_alone
         return steps(step, *arguments, **named)
 

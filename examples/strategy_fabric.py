@@ -28,10 +28,7 @@ PRECISIONS = ("32-true", "bf16-mixed")
 
 
 class FabricStrategy(SeveralProcesses):
-    """One device or DDP, in 32-bit or mixed bf16 precision, as Fabric was told; launch it before a run.
-
-    Processes evaluate with buffers of their own, such as the statistics of batch normalization.
-    """
+    """One device or DDP, in 32-bit or mixed bf16 precision, as Fabric was told; launch it before a run."""
 
     def __init__(self, fabric: Fabric) -> None:
         told = (type(fabric.strategy).__name__, fabric.strategy.precision.precision)
@@ -75,7 +72,7 @@ class FabricStrategy(SeveralProcesses):
     def _run(self, step: Callable[..., Any], *arguments: Any, **named: Any) -> Any:
         if torch.is_grad_enabled():
             return self._steps(step, *arguments, **named)
-        with self.fabric.autocast():  # DDP would wait for others, which may have no batch left to evaluate
+        with self.fabric.autocast():  # DDP would wait for others, to share buffers, and they may have no batch left
             return step(*arguments, **named)
 
     def set_gradient_sync(self, is_on: bool) -> None:
@@ -117,3 +114,5 @@ if __name__ == "__main__":
     chosen = Fabric(devices=int(os.environ.get("WORLD_SIZE", 1)), precision="bf16-mixed")
     chosen.launch()
     chosen.print(train(FabricStrategy(chosen)))
+    if torch.distributed.is_initialized():
+        torch.distributed.destroy_process_group()

@@ -10,9 +10,9 @@ import torch
 from adapters.parts import Net, Outcome, batches, fit, sgd_with_scheduler
 from adapters.strategies import BUILDERS
 from camshaft.hooks_core.protocols import Strategy
+from camshaft.loops import ValidationLoop
 
-# each process has its part of every batch already
-ARGUMENTS = {"accumulate_grad_batches": 2, "gradient_clip_val": 0.2, "use_distributed_sampler": False}
+ARGUMENTS = {"accumulate_grad_batches": 2, "gradient_clip_val": 0.2}
 
 
 def train(strategy: Strategy, part: slice, **arguments: object) -> Outcome:
@@ -22,7 +22,10 @@ def train(strategy: Strategy, part: slice, **arguments: object) -> Outcome:
         arguments: What `fit` takes beside `ARGUMENTS`.
     """
     module = Net(sgd_with_scheduler, noisy=False)
-    return fit(module, strategy, batches(1, part), batches(2, part), **ARGUMENTS, **arguments)
+    # each process has its part of every batch already
+    validation = ValidationLoop(use_distributed_sampler=False)
+    taken = {"use_distributed_sampler": False, "validation": validation, **ARGUMENTS, **arguments}
+    return fit(module, strategy, batches(1, part), batches(2, part), **taken)
 
 
 def main() -> None:

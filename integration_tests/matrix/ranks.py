@@ -22,6 +22,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from camshaft.hooks_core import Callback
 from camshaft.strategies import DDPStrategy, SingleDeviceStrategy
+from camshaft.strategies.sharded import ShardedStrategy
 from camshaft.trainer import Trainer, TrainingModule
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
@@ -57,7 +58,7 @@ class Net(TrainingModule):
             return
         self.blocks = nn.Sequential(Block(NUM_FEATURES), Block(NUM_FEATURES))
         self.head = nn.Linear(NUM_FEATURES, 1)
-        mesh = getattr(self, "device_mesh", None)
+        mesh = self.device_mesh
         if mesh is not None and "tensor_parallel" in mesh.mesh_dim_names and mesh["tensor_parallel"].size() > 1:
             for block in self.blocks:
                 plan = {"up": ColwiseParallel(), "down": RowwiseParallel()}

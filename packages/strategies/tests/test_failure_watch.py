@@ -207,9 +207,11 @@ SEVERAL_LIVES = """
 import sys
 from camshaft.strategies import CollectiveError, ParallelStrategy
 from launching import report
-strategy = ParallelStrategy(accelerator="cpu", devices=2, timeout=60)
+strategies = [ParallelStrategy(accelerator="cpu", devices=2, timeout=60)]
 for life in range(3):
+    strategy = strategies[life]
     strategy.connect()
+    strategies.append(ParallelStrategy(accelerator="cpu", timeout=60))
     report(strategy.all_gather((life, strategy.global_rank)))
     strategy.note_failure(ValueError(f"the same on all ranks in life {life}"))
     try:

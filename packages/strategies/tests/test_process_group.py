@@ -71,10 +71,17 @@ def test_a_group_that_came_after_the_strategy_with_other_ranks_is_refused(monkey
         strategy.connect()
 
 
+def test_a_group_of_somebody_else_that_is_gone_is_missed() -> None:
+    gone = ProcessEnvironment("initialised", 1, 7, 1, 7)
+    with pytest.raises(RuntimeError, match="`process group` must be initialised, as when the strategy was made"):
+        join_process_group(gone, CPU, "gloo", MINUTE)
+
+
 OF_SOMEBODY_ELSE = """
-import os
+import atexit, os
 from datetime import timedelta
 import torch, torch.distributed as dist
+atexit.register(lambda: (report(dist.is_initialized()), dist.destroy_process_group()))  # runs last
 from launching import report
 
 rank = int(os.environ.pop("RANK"))
@@ -93,16 +100,13 @@ report((first.all_gather(rank), second.reduce(torch.ones(1), "sum").item()))
 report(rank_zero_only(lambda: "first")())
 first.teardown()
 second.barrier()
-import atexit
-atexit.register(lambda: report(dist.is_initialized()))
-atexit.register(lambda: report(type(dist.group.WORLD).__name__))
 """
 
 
 def test_a_group_that_is_initialised_already_is_used_and_left_alone() -> None:
     outcome = run_ranks(OF_SOMEBODY_ELSE, 2).succeeded()
     assert outcome.reports == [
-        [(rank, rank, 2, True), ([0, 1], 2.0), "first" if rank == 0 else None, "ProcessGroup", True] for rank in (0, 1)
+        [(rank, rank, 2, True), ([0, 1], 2.0), "first" if rank == 0 else None, True] for rank in (0, 1)
     ]
 
 

@@ -199,7 +199,7 @@ def test_manual_backward_calls_the_hooks_around_it(kind: type[Manual], own: list
 
 def test_backward_goes_through_the_strategy_of_the_trainer() -> None:
     module, given = ManualWithBackward(), []
-    strategy = SimpleNamespace(backward=given.append)
+    strategy = SimpleNamespace(backward=lambda loss, differentiate: given.append(loss))
     trainer_for(module, strategy=strategy)
     module.manual_backward(torch.tensor(2.0))
     assert given == [torch.tensor(2.0)]

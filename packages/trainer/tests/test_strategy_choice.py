@@ -9,8 +9,7 @@ import torch
 from torch import nn
 
 from camshaft.hooks_core import StrategyDefaults
-from camshaft.strategies import DDPStrategy, SingleDeviceStrategy
-from camshaft.strategies.sharded import ShardedStrategy
+from camshaft.strategies import DDPStrategy, ShardedStrategy, SingleDeviceStrategy
 from camshaft.trainer import Trainer
 from camshaft.trainer.strategy_choice import choose_strategy, num_devices_of, num_nodes_of
 

@@ -144,6 +144,7 @@ def test_a_resumed_run_equals_one_that_was_never_stopped(
     assert last[0].pop("data") == {"num_loads": 1} and last[1].pop("data") == {"num_loads": 2}
     for checkpoint in last:
         assert checkpoint["loops"]["fit"].pop("elapsed_seconds") > 0
+    assert last[0].pop("fit_idx") < last[1].pop("fit_idx")
     assert last[0]["callbacks"]["Counting"] == {"num_batches": 25}
     assert_same(without_folders(last[1], parts), without_folders(last[0], whole))
     assert (parts / "logs/metrics.csv").read_text() == (whole / "logs/metrics.csv").read_text()

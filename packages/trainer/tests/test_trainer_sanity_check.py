@@ -152,6 +152,7 @@ def train(folder: Path, num_sanity_val_steps: int, num_val_batches: int, **argum
     trainer.save_checkpoint(folder / "end.ckpt")
     checkpoint = read_checkpoint(folder / "end.ckpt")
     assert checkpoint["loops"]["fit"].pop("elapsed_seconds") > 0
+    assert checkpoint.pop("fit_idx") >= 0  # counts the fits of this process
     return {
         "metrics before training": counting.metrics_before_training,
         "weights": weights(module),

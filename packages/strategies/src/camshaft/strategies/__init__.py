@@ -1,5 +1,9 @@
 """Where and how a model computes: devices, precision, and checkpoints on disk."""
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
 from camshaft.strategies.checkpoint_file import CheckpointError, read_checkpoint, write_checkpoint
 from camshaft.strategies.data_parallel import DDPStrategy
 from camshaft.strategies.device import choose_device
@@ -9,11 +13,15 @@ from camshaft.strategies.process_environment import job_id, restart_count
 from camshaft.strategies.rank_zero import rank_zero_first, rank_zero_only
 from camshaft.strategies.single_device import SingleDeviceStrategy
 
+if TYPE_CHECKING:
+    from camshaft.strategies.sharded import ShardedStrategy
+
 __all__ = [
     "CheckpointError",
     "CollectiveError",
     "DDPStrategy",
     "ParallelStrategy",
+    "ShardedStrategy",
     "SingleDeviceStrategy",
     "choose_device",
     "job_id",
@@ -23,3 +31,11 @@ __all__ = [
     "restart_count",
     "write_checkpoint",
 ]
+
+
+def __getattr__(name: str) -> type[ShardedStrategy]:
+    if name == "ShardedStrategy":  # imports much of torch that the others need not wait for
+        from camshaft.strategies.sharded import ShardedStrategy
+
+        return ShardedStrategy
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

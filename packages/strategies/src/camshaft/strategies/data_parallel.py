@@ -260,7 +260,9 @@ class DDPStrategy(ParallelStrategy):
         if trainable_parameters(self._module):
             is_manual = getattr(self._module, "automatic_optimization", True) is False
             wrap = partial(self._arguments.wrap, broadcasts_weights=known is None)
-            self._replica = Replica(self._module, wrap, is_manual=is_manual)
+            # a sum of two is the same in any order, and a hook that remembers gradients is to see real ones only
+            settles = self.world_size > 2 and self._arguments.comm_state is None
+            self._replica = Replica(self._module, wrap, is_manual=is_manual, settles=settles)
 
     def _finish_gradients(self) -> None:
         replica = self._replica

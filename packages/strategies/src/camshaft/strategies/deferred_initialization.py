@@ -18,7 +18,7 @@ from torch.utils._device import DeviceContext
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from camshaft.hooks_core.messages import must_be
-from camshaft.strategies.deferred_operations import Replay, TensorRef, make_plan
+from camshaft.strategies.deferred_operations import Replay, TensorRef, give_back_memory, make_plan
 from camshaft.strategies.full_values import FullValues
 from camshaft.strategies.operation_recorder import CPU, META, WHERE, DeferredInitializationError, OperationRecorder
 from camshaft.strategies.shards import distribute
@@ -126,6 +126,7 @@ class DeferredInitialization:
 
         replay.run(recorder.entries, plan, on_complete=complete)
         _replace(module, real)
+        give_back_memory()
         self._recorder = self._full_values = None
 
     def has_deferred(self, module: nn.Module) -> bool:
@@ -238,7 +239,7 @@ class _Functions(TorchFunctionMode):
 
     def _values_of(self, tensor: Tensor) -> Tensor:
         with self._dispatching.paused():
-            return self._recorder.values_of([tensor.detach()])[0]
+            return self._recorder.values_of([tensor.detach()])[0].clone()
 
 
 def _device_of_context(caller: FrameType) -> torch.device | None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ctypes
+import sys
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from math import prod
 from typing import Any
@@ -11,6 +13,9 @@ import torch
 from torch import Generator, Tensor, UntypedStorage
 from torch._ops import OpOverload
 from torch.utils import _pytree as pytree
+
+_TRIM_BYTES = 2**25
+"""After dropping so many bytes, free memory is given back to the operating system."""
 
 
 @attrs.frozen
@@ -154,6 +159,16 @@ def make_plan(
     return Plan(needed, frees, completes, frozenset(live))
 
 
+def give_back_memory() -> None:
+    """Give free memory back to the operating system, where the C library has a function for it.
+
+    Large tensors that come and go between small ones that stay leave gaps. glibc keeps these, and fills them badly.
+    """
+    malloc_trim = getattr(ctypes.CDLL(None), "malloc_trim", None) if sys.platform == "linux" else None
+    if malloc_trim is not None:
+        malloc_trim(0)
+
+
 class Replay:
     """Carries entries out on real tensors.
 
@@ -171,6 +186,7 @@ class Replay:
         self._keeps_real = keeps_real
         self.storages: dict[int, UntypedStorage] = {}
         self.states: dict[tuple[int, int], Tensor] = {}
+        self._freed_bytes = 0
 
     @torch.no_grad()
     def run(
@@ -209,7 +225,17 @@ class Replay:
                     on_complete(storage_idx)
                 done |= plan.completes[idx]
             for storage_idx in done:
-                self.storages.pop(storage_idx, None)
+                self.drop(storage_idx)
+
+    def drop(self, storage_idx: int) -> None:
+        """Free the memory of a storage, if it has any here."""
+        storage = self.storages.pop(storage_idx, None)
+        if storage is not None and storage_idx not in self._real:
+            self._freed_bytes += storage.nbytes()
+            if self._freed_bytes > _TRIM_BYTES:
+                self._freed_bytes = 0
+                del storage
+                give_back_memory()
 
     def tensor(self, ref: TensorRef) -> Tensor:
         """The real tensor of a reference; its memory is made if there is none."""

@@ -68,8 +68,9 @@ def launch(num_processes: int, max_restarts: int, where: str) -> NoReturn:
             first, or 128 and the number of the signal that ended it or this process.
     """
     command = command_line(num_processes, where)
-    # As torchrun has it, each process would otherwise start a thread for every core.
-    os.environ.setdefault("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // num_processes)))
+    # Otherwise each process would start a thread for every core.
+    num_cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    os.environ.setdefault("OMP_NUM_THREADS", str(max(1, num_cores // num_processes)))
     config = LaunchConfig(
         min_nodes=1,
         max_nodes=1,

@@ -270,7 +270,11 @@ class OperationRecorder:
     # values that are asked for early
 
     def values_of(self, tensors: Iterable[Tensor]) -> list[Tensor]:
-        """The values that tensors have at this point, found out by carrying out ahead what they depend on."""
+        """The values that tensors have at this point, found out by carrying out ahead what they depend on.
+
+        Returns:
+            Real tensors, which change with what is found out later.
+        """
         refs = [self.ref(tensor) for tensor in tensors]
         return self._ahead.values(refs)
 

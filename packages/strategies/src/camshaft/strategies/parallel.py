@@ -51,7 +51,8 @@ class ParallelStrategy(TorchStrategy):
 
     Raises:
         ValueError: If an argument is not as said, or contradicts what was started.
-        RuntimeError: If there is no such accelerator here, or this process was told of other ones but not where.
+        RuntimeError: If there is no such accelerator here; if this process was told of others but not where they are;
+            or if it is to start several and runs no script or module (a notebook, a shell, a test).
     """
 
     __hook_base__: ClassVar[bool] = True
@@ -93,9 +94,11 @@ class ParallelStrategy(TorchStrategy):
     def connect(self) -> None:
         """Join the other processes' group, which stays until the interpreter ends. Collective.
 
-        Where nobody has started the other processes, this one starts them all, waits for them, and ends.
+        Where nobody has started the other processes, this one starts them all, waits for them, and ends. After an error
+        that all processes had, they join a new group.
 
         Raises:
+            CollectiveError: If a process failed before, and others did not.
             SystemExit: In a process that started the others, when they have ended; see `elastic_launch.launch`.
             RuntimeError: If the group was initialised meanwhile for other ranks, or the others do not come in time.
         """

@@ -6,6 +6,7 @@ import atexit
 import signal
 import sys
 from datetime import timedelta
+from functools import cache
 from types import TracebackType
 
 import torch
@@ -44,7 +45,8 @@ class JoinedGroup:
 
 
 _joined: JoinedGroup | None = None
-_stores: dict[ProcessEnvironment, Store] = {}
+# By rank and world size.
+_stores: dict[tuple[int, int], Store] = {}
 # How many groups this process has joined; all processes join the same ones, and each group's keys are its own.
 _generation = 0
 
@@ -115,10 +117,9 @@ def join_process_group(
     except BaseException as error:
         if watch is not None:
             watch.note(error)
+            atexit.register(watch.leave)
         raise
-    if _joined is None:
-        atexit.register(_leave)
-        _note_what_nobody_catches()
+    _prepare_end()
     _joined = JoinedGroup(default, cpu_group, is_own, watch)
     return _joined
 
@@ -129,10 +130,12 @@ def _is_current(joined: JoinedGroup) -> bool:
 
 def _abandon(joined: JoinedGroup) -> None:
     """Let go of a group in which a process failed, if all did. Collective."""
+    global _joined
     assert joined.watch is not None
     if not joined.is_own:
         joined.watch.check("connect")
     joined.watch.wait_until_all_failed()
+    _joined = None
     dist.destroy_process_group()
     joined.release()
 
@@ -146,17 +149,26 @@ def _check_same_rank(environment: ProcessEnvironment) -> None:
 
 
 def _open_store(environment: ProcessEnvironment, timeout: timedelta) -> Store:
-    """The store at which the processes meet; the same for all groups of a job."""
-    if environment not in _stores:
-        rank, world_size = environment.global_rank, environment.world_size
+    """The store at which the processes meet; the same for all groups of a job.
+
+    Raises:
+        RuntimeError: If the group that somebody else initialised is not there any more.
+    """
+    rank, world_size = environment.global_rank, environment.world_size
+    if (rank, world_size) not in _stores:
         store: Store
         if world_size == 1:
             store = HashStore()  # needs no port
+        elif environment.source == "initialised":
+            action = "Initialise torch.distributed again before the strategy is made."
+            raise RuntimeError(
+                must_be("process group", "initialised, as when the strategy was made", None, "connect", action)
+            )
         else:
             store, _, _ = next(rendezvous(environment.rendezvous, rank, world_size, timeout=timeout))
         store.set_timeout(timeout)
-        _stores[environment] = store
-    return _stores[environment]
+        _stores[rank, world_size] = store
+    return _stores[rank, world_size]
 
 
 def _initialise(
@@ -206,14 +218,17 @@ def _leave() -> None:
             signal.signal(signal.SIGALRM, signal.SIG_DFL)
             signal.setitimer(signal.ITIMER_REAL, joined.watch.timeout_seconds)
     # After a failure the group may wait for processes that do not answer; it ends with this one.
-    if joined.is_own and not has_failed and _is_current(joined):
-        dist.destroy_process_group()
+    if not has_failed:
+        if joined.is_own and _is_current(joined):
+            dist.destroy_process_group()
         joined.release()
     _stores.clear()
 
 
-def _note_what_nobody_catches() -> None:
-    """Let errors outside of a run, such as between two of them, end the other processes too."""
+@cache
+def _prepare_end() -> None:
+    """Leave at the interpreter's end, and let an error outside of a run end the other processes too. Once."""
+    atexit.register(_leave)
     previous = sys.excepthook
 
     def hook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:

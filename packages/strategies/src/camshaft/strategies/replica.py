@@ -24,6 +24,8 @@ class Replica:
         module: The module.
         wrap: Makes the DistributedDataParallel of what it is given.
         is_manual: Whether steps call backward inside; if they do nevertheless, that is noticed.
+        settles: Whether gradients are laid out for averaging as they will be for good. Otherwise that happens after the
+            first backward, and a run that is resumed rounds its first sums of three and more gradients differently.
 
     Attributes:
         ddp: The wrapped steps of the module.
@@ -35,7 +37,12 @@ class Replica:
     """
 
     def __init__(
-        self, module: nn.Module, wrap: Callable[[nn.Module], DistributedDataParallel], *, is_manual: bool
+        self,
+        module: nn.Module,
+        wrap: Callable[[nn.Module], DistributedDataParallel],
+        *,
+        is_manual: bool,
+        settles: bool = False,
     ) -> None:
         self.trainable = trainable_parameters(module)
         self.ddp = wrap(_steps_of(module))
@@ -50,6 +57,8 @@ class Replica:
         # DistributedDataParallel fails where the backward by which it learns a static graph does not average.
         self._has_learned_graph = not self.ddp.static_graph
         self._needs_all = not (self.ddp.find_unused_parameters or self.ddp.static_graph)
+        if settles:
+            self._settle_buckets()
         self._unused = UnusedParameterCheck(module) if self._needs_all else None
 
     def set_sync(self, is_on: bool) -> None:
@@ -121,6 +130,17 @@ class Replica:
             loss = self._prepare(_ZeroGradients.apply, *parameters)
         loss.backward()  # type: ignore[no-untyped-call]
         self.holds_local_gradients = False
+
+    def _settle_buckets(self) -> None:
+        """Go through the backward after which DistributedDataParallel lays its buckets out anew, once. Collective."""
+        if not self._needs_all:
+            return  # it never lays them out anew, or learns more than their layout from the first backward
+        gradients = [parameter.grad for parameter in self.trainable]
+        for parameter in self.trainable:
+            parameter.grad = None
+        self.average()
+        for parameter, gradient in zip(self.trainable, gradients, strict=True):
+            parameter.grad = gradient
 
     def close(self) -> None:
         """Leave the parameters as they were. Not collective."""

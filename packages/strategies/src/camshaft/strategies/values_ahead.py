@@ -34,20 +34,20 @@ class ValuesAhead:
         self._states: dict[int, Tensor] = {}
 
     def values(self, refs: list[TensorRef]) -> list[Tensor]:
-        """The values of references after everything that was recorded."""
+        """The values of references after everything that was recorded; the tensors change with what follows."""
         entries, wanted = self._recorder.entries, {ref.storage_idx for ref in refs}
         constant = self._recorder.real_storages.keys() - self._recorder.pending
         plan = make_plan(entries, wanted - constant, draws_all=False, constant=constant)
         if not any(entry.generator is not None for entry in _operations(entries, plan)):
             replay = self._new_replay()
             replay.run(entries, plan, keeps=frozenset(wanted))
-            return [replay.tensor(ref).clone() for ref in refs]
+            return [replay.tensor(ref) for ref in refs]
         generators = self._recorder.generators
         present = generators.states()
         generators.notice_all()
         try:
             self._draw(wanted, self._position) or self._draw(wanted, 0)
-            return [self._replay.tensor(ref).clone() for ref in refs]
+            return [self._replay.tensor(ref) for ref in refs]
         finally:
             generators.restore(present)
 
@@ -73,7 +73,7 @@ class ValuesAhead:
         self._position = len(recorder.entries)
         self._states = recorder.generators.states()
         for idx in self._replay.storages.keys() - (useful - _stale(entries, plan)):
-            del self._replay.storages[idx]
+            self._replay.drop(idx)
         return True
 
     def _new_replay(self) -> Replay:

@@ -61,7 +61,7 @@ def choose_strategy(
         return SingleDeviceStrategy(_only_device(accelerator, devices, num_nodes), precision=precision)
     arguments = {"accelerator": accelerator, "devices": devices, "num_nodes": num_nodes, "precision": precision}
     if strategy in _SHARDED:
-        from camshaft.strategies.sharded import ShardedStrategy  # its import takes a while
+        from camshaft.strategies import ShardedStrategy  # its import takes a while
 
         return ShardedStrategy(**arguments)
     return DDPStrategy(**arguments, **_DDP[strategy])

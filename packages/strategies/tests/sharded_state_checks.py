@@ -1,0 +1,246 @@
+"""Checks that several processes make together: evaluation, states, and what is refused."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from sharded_reference import (
+    Block,
+    Net,
+    ParallelNet,
+    assert_close,
+    batches,
+    raises,
+    set_up,
+    sharded,
+    state,
+    train,
+    whole,
+)
+from torch import Tensor, nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard, register_fsdp_forward_method
+from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor
+from torch.optim import SGD, Adafactor, AdamW
+
+from camshaft.strategies import SingleDeviceStrategy
+
+ARGUMENTS: list[dict[str, Any]] = [{}, {"reshard_after_forward": False}, {"policy": Block}]
+
+
+class Branching(Net):
+    """Enters its blocks in an order that depends on the stage; one by a method other than its forward."""
+
+    order = (0, 1, 2)
+
+    def make_layers(self) -> None:
+        super().make_layers()
+        if hasattr(self, "device_mesh"):
+            mesh = self.device_mesh["data_parallel_shards"]
+            fully_shard([self.blocks[1], self.blocks[2]], mesh=mesh)
+            fully_shard(self.blocks[0], mesh=mesh)
+            register_fsdp_forward_method(self.blocks[0], "other")
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.first(x)
+        for block_idx in self.order:
+            block = self.blocks[block_idx]
+            x = block.other(x) if hasattr(block, "other") else block(x)
+        return self.last(x) * self.scale
+
+
+class OtherBlock(Block):
+    def other(self, x: Tensor) -> Tensor:
+        return Block.forward(self, x)
+
+
+def evaluate_unevenly(strategy: Any, make: Callable[[], Net] = Net) -> None:
+    """Evaluate several numbers of batches, the first of which leaves some ranks without any, in each stage."""
+    torch.manual_seed(3)
+    module = make()
+    step = strategy.wrap_step(module.validation_step)
+    set_up(strategy, module)
+    single = make()
+    single.configure_model()
+    single.load_state_dict(state(module))
+    num_ranks = strategy.num_data_ranks
+    for stage, order in (("on_validation_start", (0, 1, 2)), ("on_test_start", (2, 0, 1, 2)), ("on_predict_start", ())):
+        module.order = single.order = order
+        getattr(strategy, stage)()
+        for mode in (torch.inference_mode, torch.no_grad):
+            for num_batches in (1, 2, num_ranks + 1, 2 * num_ranks):
+                given = batches(num_batches, size=2)
+                own = range(strategy.data_rank, num_batches, num_ranks)
+                with mode():
+                    for batch_idx in own:
+                        result = step(given[batch_idx], batch_idx)
+                        torch.testing.assert_close(result, single.validation_step(given[batch_idx], 0))
+                    for _ in range(-(-num_batches // num_ranks) - len(own)):
+                        strategy.idle_step()
+                assert all(isinstance(parameter, DTensor) for parameter in module.parameters())
+    module.order = (0, 1, 2)
+    (optimizer,) = strategy.setup_optimizers([SGD(module.parameters(), lr=0.1)])
+    strategy.backward(strategy.wrap_step(module.training_step)(batches(1)[0], 0))
+    strategy.optimizer_step(optimizer)
+    strategy.teardown()
+
+
+def check_ranks_may_have_different_numbers_of_batches() -> None:
+    for arguments in ARGUMENTS:
+        evaluate_unevenly(sharded(**arguments))
+
+
+def check_ranks_follow_whatever_order_blocks_are_entered_in() -> None:
+    class OtherBranching(Branching):
+        def make_layers(self) -> None:
+            mesh = vars(self).pop("device_mesh", None)
+            super().make_layers()
+            self.blocks[0] = OtherBlock(self.size)
+            if mesh is not None:
+                vars(self)["device_mesh"] = mesh
+                fully_shard([self.blocks[1], self.blocks[2]], mesh=mesh["data_parallel_shards"])
+                fully_shard(self.blocks[0], mesh=mesh["data_parallel_shards"])
+                register_fsdp_forward_method(self.blocks[0], "other")
+
+    evaluate_unevenly(sharded(), OtherBranching)
+
+
+def check_evaluation_begins_with_the_buffers_of_the_first() -> None:
+    module = Net()
+    strategy = sharded()
+    set_up(strategy, module)
+    for begin in (strategy.on_validation_start, strategy.on_test_start, strategy.on_predict_start):
+        module.offset.fill_(dist.get_rank() + 1)
+        begin()
+        assert bool((module.offset == 1).all())
+    strategy.teardown()
+
+
+def check_hooks_may_run_again_but_not_change_anything() -> None:
+    module, strategy = Net(), sharded()
+    set_up(strategy, module)
+    before = dict(module.named_parameters())
+    set_up(strategy, module)
+    assert strategy.setup_module(module) is not None
+    assert all(before[name] is parameter for name, parameter in module.named_parameters())
+    assert module.device_mesh is strategy.device_mesh
+    strategy.teardown()
+    for change, text in (
+        (lambda: setattr(module, "new", nn.Linear(1, 1)), "\"module 'new' is new\""),
+        (lambda: setattr(module, "last", nn.Linear(6, 5)), "\"module 'last' was replaced\""),
+        (lambda: delattr(module, "scale"), "\"parameter 'scale' is gone\""),
+    ):
+        message = "`parts of the model` must be left as they are"
+        with raises(RuntimeError, message, text, "of Net. Do nothing there if"), strategy.model_context(module):
+            change()
+
+
+def check_optimizers_of_parameters_from_before_are_refused() -> None:
+    module, strategy = Net(), sharded()
+    module.configure_model()
+    stale = SGD(module.parameters(), lr=0.1)
+    set_up(strategy, module)
+    with raises(ValueError, "`parameter` must be a parameter that the sharded Net has", "'scale as it was before'"):
+        strategy.setup_optimizers([stale])
+    with raises(ValueError, "but got (3,) (tuple) in SGD"):
+        strategy.setup_optimizers([SGD([nn.Parameter(torch.zeros(3))], lr=0.1)])
+    with raises(RuntimeError, "`module` must be the one that is set up (Net) until `teardown`"):
+        strategy.setup_module(Net())
+    strategy.teardown()
+
+
+def check_states_of_any_layout_are_loaded() -> None:
+    torch.manual_seed(1)
+    module = Net()
+    optimizer = train(sharded(), module)
+    world = init_device_mesh("cpu", (dist.get_world_size(),))
+
+    def cut(value: Any) -> Any:
+        return distribute_tensor(value, world, [Shard(0)]) if isinstance(value, Tensor) and value.dim() else value
+
+    modules = [state(module), {name: cut(value) for name, value in state(module).items()}]
+    optimizers = [whole(optimizer.state_dict())]
+    cut_state = {
+        idx: {name: cut(value) for name, value in item.items()} for idx, item in optimizers[0]["state"].items()
+    }
+    optimizers.append({**optimizers[0], "state": cut_state})
+    one = Net()
+    one.configure_model()
+    one.load_state_dict(modules[0])
+    train(SingleDeviceStrategy("cpu"), one, optimizer_state=whole(optimizers[0]))
+    for of_module, of_optimizer in zip(modules, optimizers, strict=True):
+        for arguments in ({}, {"cpu_offload": True}, {"tensor_parallel": 2}):
+            ours, strategy = ParallelNet(), sharded(**arguments)
+            set_up(strategy, ours)
+            strategy.load_module_state(ours, of_module)
+            assert_close(state(ours), modules[0], 0.0)
+            loaded = train(strategy, ours, optimizer_state=of_optimizer)
+            assert_close(state(ours), state(one), 1e-5)
+            assert all(
+                name == "step" or isinstance(value, DTensor)
+                for item in loaded.state.values()
+                for name, value in item.items()
+            )
+
+
+def check_states_that_do_not_fit_are_refused() -> None:
+    module, strategy = Net(), sharded()
+    set_up(strategy, module)
+    good = state(module)
+    for bad, text in (
+        ({**good, "nope": torch.zeros(1)}, 'Unexpected key(s) in state_dict: "nope"'),
+        ({name: value for name, value in good.items() if name != "scale"}, 'Missing key(s) in state_dict: "scale"'),
+        ({**good, "scale": torch.zeros(7)}, "size mismatch for scale"),
+    ):
+        with raises(RuntimeError, text):
+            strategy.load_module_state(module, bad)
+    (optimizer,) = strategy.setup_optimizers([AdamW(module.parameters())])
+    fewer = AdamW([nn.Parameter(torch.zeros(2))]).state_dict()
+    with raises(ValueError, "doesn't match the size of optimizer's group"):
+        strategy.load_optimizer_state(optimizer, fewer)
+    strategy.teardown()
+
+
+def check_optimizer_state_of_other_shapes_is_replicated() -> None:
+    torch.manual_seed(1)
+    one = Net()
+    state_of_one = train(SingleDeviceStrategy("cpu"), one, make_optimizer=Adafactor).state_dict()
+    ours, strategy = Net(), sharded()
+    set_up(strategy, ours)
+    strategy.load_module_state(ours, one.state_dict())
+    (optimizer,) = strategy.setup_optimizers([Adafactor(ours.parameters())])
+    strategy.load_optimizer_state(optimizer, state_of_one)
+    parameter = ours.first.weight
+    assert isinstance(optimizer.state[parameter]["row_var"], DTensor)
+    assert optimizer.state[parameter]["row_var"].placements == (Replicate(),)
+    strategy.teardown()
+
+
+def check_values_are_placed_like_parameters() -> None:
+    module, strategy = Net(), sharded()
+    set_up(strategy, module)
+    value = torch.arange(5.0)
+    placed = strategy.place_like(value, module.scale)
+    assert isinstance(placed, DTensor) and placed.placements == module.scale.placements
+    assert torch.equal(placed.full_tensor(), value)
+    again = strategy.place_like(placed, module.offset)
+    assert not isinstance(again, DTensor) and torch.equal(again, value)
+    strategy.teardown()
+
+
+def check_overflows_are_agreed_on() -> None:
+    strategy = sharded(precision="16-mixed")
+    strategy.connect()
+    last = strategy.world_size - 1
+    assert strategy.precision.agree(strategy.global_rank == last)
+    assert not strategy.precision.agree(False)
+
+
+def on_four_ranks_ranks_may_have_different_numbers_of_batches() -> None:
+    for arguments in ({"data_parallel_replicas": 2}, {"reshard_after_forward": 2}, {"policy": Block}):
+        evaluate_unevenly(sharded(**arguments))
+    for arguments in ({"tensor_parallel": 2}, {"tensor_parallel": 2, "data_parallel_replicas": 2}):
+        evaluate_unevenly(sharded(**arguments), ParallelNet)

@@ -1,0 +1,119 @@
+"""ShardedStrategy. Run as a script by several processes, this file makes the checks that it is given by name, all in
+one start, and reports what became of each.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+import traceback
+from pathlib import Path
+from typing import Any
+
+import pytest
+import sharded_state_checks
+import sharded_training_checks
+import torch.distributed as dist
+from launching import report, run_ranks
+from sharded_reference import Net, sharded
+from torch import nn
+
+MODULES = (sharded_training_checks, sharded_state_checks)
+CHECKS = {name: value for module in MODULES for name, value in vars(module).items() if name.startswith("check_")}
+CHECKS = {name: value for name, value in CHECKS.items() if name != "check_equals_one_device"}
+OF_FOUR = {name: value for module in MODULES for name, value in vars(module).items() if name.startswith("on_four_")}
+
+Found = dict[str, list[str]]
+
+
+def make_checks(names: list[str]) -> None:
+    sharded().connect()
+    for name in names:
+        try:
+            (CHECKS | OF_FOUR)[name]()
+        except BaseException:
+            report((name, traceback.format_exc()))
+            raise
+        report((name, None))
+        dist.barrier()
+
+
+def run_checks(names: list[str], num_ranks: int) -> Found:
+    """What went wrong in each check."""
+    outcome = run_ranks(Path(__file__), num_ranks, args=names, timeout=900)
+    made = dict.fromkeys(names, 0)
+    errors: Found = {name: [] for name in names}
+    for values in outcome.reports:
+        for name, error in values:
+            made[name] += 1
+            errors[name] += [] if error is None else [error]
+    for name, count in made.items():
+        if count < num_ranks and not errors[name]:
+            errors[name].append(f"{num_ranks - count} rank(s) did not come to it:\n{outcome.output}")
+    return errors
+
+
+@pytest.fixture(scope="module")
+def two_ranks() -> Found:
+    return run_checks(list(CHECKS), 2)
+
+
+@pytest.fixture(scope="module")
+def four_ranks() -> Found:
+    return run_checks(list(OF_FOUR), 4)
+
+
+@pytest.mark.parametrize("name", CHECKS)
+def test_two_ranks(name: str, two_ranks: Found) -> None:
+    assert not two_ranks[name], "\n".join(two_ranks[name])
+
+
+@pytest.mark.parametrize("name", OF_FOUR)
+def test_four_ranks(name: str, four_ranks: Found) -> None:
+    assert not four_ranks[name], "\n".join(four_ranks[name])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "kind", "message"),
+    [
+        ({"policy": True}, TypeError, "`policy` must be a module class, some of them, a function of a module, an int"),
+        ({"policy": "Linear"}, TypeError, "`policy` must be a module class"),
+        ({"policy": 0}, ValueError, "`policy` must be at least 1, but got 0 (int) in ShardedStrategy."),
+        ({"policy": []}, ValueError, "`policy` must be at least one class, but got []"),
+        ({"policy": nn.ModuleList}, ValueError, "`policy` must be classes of modules with a forward"),
+        ({"activation_checkpointing": -1}, ValueError, "`activation_checkpointing` must be at least 1, but got -1"),
+        ({"data_parallel_replicas": 0}, ValueError, "`data_parallel_replicas` must be at least 1, but got 0"),
+        ({"tensor_parallel": 1.5}, TypeError, "`tensor_parallel` must be an int, but got 1.5 (float)"),
+        ({"tensor_parallel": 2}, ValueError, "must be a divisor of the number of processes (1), but got 2"),
+        ({"reshard_after_forward": 2}, ValueError, "must be a divisor of the number of shards (1) above 1, but got 2"),
+        ({"reshard_after_forward": "yes"}, TypeError, "`reshard_after_forward` must be a bool or an int"),
+        ({"mixed_precision": "bf16"}, TypeError, "`mixed_precision` must be a MixedPrecisionPolicy or None"),
+        ({"cpu_offload": 1}, TypeError, "`cpu_offload` must be a bool, but got 1 (int)"),
+        ({"compile": "eager"}, TypeError, "`compile` must be a bool or a dictionary of arguments of torch.compile"),
+    ],
+)
+def test_arguments_that_make_no_sense_are_refused(
+    arguments: dict[str, Any], kind: type[Exception], message: str
+) -> None:
+    with pytest.raises(kind, match=re.escape(message)):
+        sharded(**arguments)
+
+
+def test_steps_run_as_they_are_before_a_module_is_set_up() -> None:
+    strategy = sharded()
+    assert strategy.wrap_step(lambda x: x + 1)(2) == 3
+    strategy.idle_step()
+    strategy.teardown()
+    assert (strategy.data_rank, strategy.num_data_ranks) == (0, 1)
+
+
+def test_a_policy_that_chooses_nothing_is_refused_when_a_module_is_set_up() -> None:
+    from camshaft.strategies.sharding_policy import blocks_of
+
+    message = "`policy` must be classes of modules that the model has, but got 'Conv1d' (str) in Net. Pass others."
+    with pytest.raises(ValueError, match=re.escape(message)):
+        blocks_of(Net(), nn.Conv1d)
+
+
+if __name__ == "__main__":
+    make_checks(sys.argv[1:])
