@@ -25,7 +25,8 @@ class Replica:
         wrap: Makes the DistributedDataParallel of what it is given.
         is_manual: Whether steps call backward inside; if they do nevertheless, that is noticed.
         settles: Whether gradients are laid out for averaging as they will be for good. Otherwise that happens after the
-            first backward, and a run that is resumed rounds its first sums of three and more gradients differently.
+            first backward, and a run that is resumed rounds its first sums of three and more gradients differently; so
+            does one with sparse gradients always.
 
     Attributes:
         ddp: The wrapped steps of the module.
@@ -57,7 +58,7 @@ class Replica:
         # DistributedDataParallel fails where the backward by which it learns a static graph does not average.
         self._has_learned_graph = not self.ddp.static_graph
         self._needs_all = not (self.ddp.find_unused_parameters or self.ddp.static_graph)
-        if settles:
+        if settles and not any(getattr(submodule, "sparse", False) for submodule in module.modules()):
             self._settle_buckets()
         self._unused = UnusedParameterCheck(module) if self._needs_all else None
 
@@ -127,7 +128,7 @@ class Replica:
         if not self._needs_all:
             parameters = [parameter for parameter in parameters if parameter.grad is not None] or parameters[:1]
         with torch.enable_grad():
-            loss = self._prepare(_ZeroGradients.apply, *parameters)
+            loss = self._prepare(_zero_loss, *parameters)
         loss.backward()  # type: ignore[no-untyped-call]
         self.holds_local_gradients = False
 
@@ -196,14 +197,23 @@ def _has_loss(outputs: Any) -> bool:
     return isinstance(outputs.get("loss") if isinstance(outputs, Mapping) else outputs, Tensor)
 
 
-class _ZeroGradients(torch.autograd.Function):
-    """A loss whose gradients are zeros of the form that each parameter's gradient has, dense or sparse."""
+def _zero_loss(*parameters: Tensor) -> Tensor:
+    """A loss whose gradients are zeros, and arrive from the last parameter to the first, as a model's do by and large."""
+    loss = parameters[0].new_zeros(())
+    for parameter in parameters:
+        loss = _ZeroGradient.apply(loss, parameter)  # type: ignore[no-untyped-call]
+    return loss
+
+
+class _ZeroGradient(torch.autograd.Function):
+    """Gives a parameter a gradient of zeros of the form that its gradient has, dense or sparse."""
 
     @staticmethod
-    def forward(ctx: Any, *parameters: Tensor) -> Tensor:
-        ctx.parameters = parameters
-        return parameters[0].new_zeros(())
+    def forward(ctx: Any, loss: Tensor, parameter: Tensor) -> Tensor:
+        ctx.parameter = parameter
+        return loss.clone()
 
     @staticmethod
-    def backward(ctx: Any, *_: Any) -> Any:
-        return tuple([torch.zeros_like(value if value.grad is None else value.grad) for value in ctx.parameters])
+    def backward(ctx: Any, gradient: Tensor) -> Any:
+        parameter = ctx.parameter
+        return gradient, torch.zeros_like(parameter if parameter.grad is None else parameter.grad)
