@@ -29,6 +29,7 @@ CONSTRAINTS = ROOT / "constraints.txt"
 BENCHMARK_PEERS = ("lightning", "pytorch-ignite", "torchtnt", "setuptools<81")  # torchtnt 0.2.4 imports pkg_resources
 EXAMPLE_REQUIREMENTS = ("scikit-learn", "matplotlib", "torchmetrics", "rich")
 ADAPTED_LIBRARIES = ("accelerate", "lightning")  # examples run the loops on them; tests compare with the second, too
+STARTING_LIBRARIES = ("ray[train]",)  # that start the processes in which an example trains
 PYTEST_NO_TESTS = 5
 
 nox.needs_version = ">=2024.4.15"
@@ -153,7 +154,8 @@ def demo(session: nox.Session) -> None:
 @nox.session
 def integration(session: nox.Session) -> None:
     """Tests of all packages together, against other frameworks, and of the examples."""
-    install(session, PACKAGES.values(), *ADAPTED_LIBRARIES, *EXAMPLE_REQUIREMENTS, extras=["test"])
+    others = (*ADAPTED_LIBRARIES, *STARTING_LIBRARIES, *EXAMPLE_REQUIREMENTS)
+    install(session, PACKAGES.values(), *others, extras=["test"])
     pytest(session, "integration_tests")
 
 

@@ -82,8 +82,8 @@ class AccelerateStrategy(SeveralProcesses):
         if not is_on:
             self._unsynchronised.enter_context(self.accelerator.no_sync(self._steps))
 
-    def backward(self, loss: Tensor) -> None:
-        self.accelerator.backward(loss)
+    def backward(self, loss: Tensor, differentiate: Callable[[Tensor], Any] | None = None) -> None:
+        (differentiate or self.accelerator.backward)(loss)
 
     def optimizer_step(self, optimizer: Optimizer, closure: Callable[[], Any] | None = None) -> Any:
         return self._prepared[optimizer].step(closure)

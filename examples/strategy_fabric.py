@@ -12,6 +12,7 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -80,8 +81,9 @@ class FabricStrategy(SeveralProcesses):
         if not is_on:
             self._unsynchronised.enter_context(self.fabric.no_backward_sync(self._steps))
 
-    def backward(self, loss: Tensor) -> None:
-        self.fabric.backward(loss)
+    def backward(self, loss: Tensor, differentiate: Callable[[Tensor], Any] | None = None) -> None:
+        # Fabric lets nobody call `loss.backward()` outside of its own
+        self.fabric.backward(loss if differentiate is None else SimpleNamespace(backward=partial(differentiate, loss)))
 
     def optimizer_step(self, optimizer: Optimizer, closure: Callable[[], Any] | None = None) -> Any:
         return self._wrapped[optimizer].step(closure)

@@ -49,8 +49,8 @@ class TorchStrategy(StrategyDefaults):
         with torch.autocast(self.device.type, dtype=torch.bfloat16):
             return step(*arguments, **named)
 
-    def backward(self, loss: Tensor) -> None:
-        loss.backward()
+    def backward(self, loss: Tensor, differentiate: Callable[[Tensor], Any] | None = None) -> None:
+        (differentiate or Tensor.backward)(loss)
 
     def optimizer_step(self, optimizer: Optimizer, closure: Callable[[], Any] | None = None) -> Any:
         return optimizer.step() if closure is None else optimizer.step(closure)

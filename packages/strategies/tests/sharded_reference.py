@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Mapping
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import torch

@@ -37,8 +37,8 @@ class Scaling(OnCPU):
         self.num_skipped = 0
         self._unscaled: set[Optimizer] = set()
 
-    def backward(self, loss: Tensor) -> None:
-        super().backward(loss * self.scale)
+    def backward(self, loss: Tensor, differentiate: Callable[[Tensor], Any] | None = None) -> None:
+        super().backward(loss * self.scale, differentiate)
         self._unscaled.clear()
 
     def unscale_gradients(self, optimizer: Optimizer) -> None:
@@ -102,8 +102,8 @@ class InThreads(OnCPU):
     def set_gradient_sync(self, is_on: bool) -> None:
         self.synchronises = is_on
 
-    def backward(self, loss: Tensor) -> None:
-        super().backward(loss)
+    def backward(self, loss: Tensor, differentiate: Callable[[Tensor], Any] | None = None) -> None:
+        super().backward(loss, differentiate)
         if self.synchronises:
             for parameter in self.module.parameters():
                 if parameter.grad is not None:

@@ -37,7 +37,7 @@ MUTANTS: dict[str, list[tuple[type[Any], str]]] = {
     ],
     "processes_are_numbered": [
         (mutants.SharesWithNobody, r"the `data_rank`s of all processes must be \{0\}, but got \{1\}"),
-        (mutants.ConnectsOnce, r"it raised RuntimeError: connected already \(conformance_mutants.py:\d+, in connect\)"),
+        (mutants.ConnectsOnce, r"it raised RuntimeError: connected already \(placement.py:\d+, in connect\)"),
     ],
     "broadcast_gives_all_the_value_of_one": [
         (mutants.BroadcastsTheFirst, r"what rank 1 broadcasts must be \{'rank': 1")
@@ -84,6 +84,10 @@ MUTANTS: dict[str, list[tuple[type[Any], str]]] = {
     "training_equals_one_device": [
         (mutants.AveragesNothing, "weights after four updates must be the same on all ranks, but differs from"),
         (mutants.SumsGradients, "after four updates, `last.bias` must be within 0.0001 of one device's"),
+    ],
+    "others_may_differentiate": [
+        (mutants.DifferentiatesItself, "`backward` must call `differentiate` once if it is given, but it did 0 times"),
+        (mutants.HidesTheScale, "after an update that another differentiated, `first.weight` must be within"),
     ],
     "accumulation_equals_one_device": [
         (mutants.ForgetsEarlierGradients, "after windows of 3, 2 and 1 steps, `first.weight` must be within 0.0001"),

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 import threading
 
 import pytest
@@ -84,6 +85,24 @@ def test_the_memory_of_a_snapshot_is_used_again() -> None:
     assert [tensor.data_ptr() for tensor in snapshot(buffers, tensors)] == first
     larger = snapshot(buffers, [*tensors, torch.randn(5000)])
     assert all(torch.equal(one, two) for one, two in zip(larger, tensors, strict=False))
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs a platform that forks")
+def test_a_forked_process_does_not_make_the_memory_be_handed_out_again() -> None:
+    buffers = StagingBuffers(1)
+    weights = torch.zeros(1000)
+    (staged,) = snapshot(buffers, [weights])
+    here, there = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.read(here, 1)  # the parent has taken the next snapshot
+        os._exit(int(staged[5]))
+    snapshot(buffers, [weights + 7])
+    os.write(there, b"x")
+    _, status = os.waitpid(child, 0)
+    assert os.waitstatus_to_exitcode(status) == 7  # the same memory, not a copy on writing
+    os.close(here)
+    os.close(there)
 
 
 def test_tensors_that_share_memory_are_copied_once_and_share_it_again() -> None:

@@ -57,8 +57,8 @@ def check_policy(argument: str, policy: Any, where: str) -> Policy | None:
 def blocks_of(root: nn.Module, policy: Policy | None, argument: str = "policy") -> list[nn.Module]:
     """The modules below a root that a policy chooses, inner ones before those around them.
 
-    By default these are the root's children, and the members of the lists (`nn.ModuleList`) that it or they have,
-    such as the layers of a transformer. Modules without parameters are none, nor are containers without a forward.
+    By default these are the root's children, and the members of outermost lists (`nn.ModuleList`), such as the layers
+    of a transformer. Modules without parameters are none, nor are containers without a forward.
 
     Args:
         root: The root.
@@ -103,9 +103,17 @@ def shardable(root: nn.Module, blocks: list[nn.Module]) -> list[nn.Module]:
 
 def _default_blocks(root: nn.Module) -> Iterator[nn.Module]:
     yield from root.children()
-    for module in root.modules():
-        if isinstance(module, nn.ModuleList | nn.ModuleDict):
-            yield from module.children()
+    yield from _list_members(root)
+
+
+def _list_members(module: nn.Module) -> Iterator[nn.Module]:
+    """The members of the lists of a module and its parts, but not of lists that members have."""
+    for child in module.children():
+        if isinstance(child, nn.ModuleList | nn.ModuleDict):
+            for member in child.children():
+                yield from _list_members(member) if isinstance(member, nn.ModuleList | nn.ModuleDict) else (member,)
+        else:
+            yield from _list_members(child)
 
 
 def _by_size(candidates: list[nn.Module], num_parameters: int) -> list[nn.Module]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
 import mmap
 import os
@@ -120,7 +119,9 @@ class StagingBuffers:
         if num_bytes == 0:
             return
         if self._memory is None or len(self._memory) < num_bytes:
-            self._memory = _new_memory(num_bytes)
+            # Shared with processes that are forked, such as workers that load data: memory that is a process's own
+            # would be handed out anew, page by page, when it is next written while they live.
+            self._memory = mmap.mmap(-1, num_bytes)
         pieces: deque[tuple[int, int, int]] = deque()
         for part, start in zip(ranges, starts, strict=True):
             # A storage of its own for each: torch writes whole storages.
@@ -184,17 +185,6 @@ def _view(tensor: Tensor, memory: Tensor, offset: int, size: tuple[int, ...], st
 
 def _aligned(num_bytes: int) -> int:
     return -(-num_bytes // _CACHE_LINE_BYTES) * _CACHE_LINE_BYTES
-
-
-def _new_memory(num_bytes: int) -> mmap.mmap:
-    """Memory that belongs to this process alone, in huge pages where there are any: far fewer are to be handed out."""
-    if not hasattr(mmap, "MAP_ANONYMOUS"):
-        return mmap.mmap(-1, num_bytes)
-    memory = mmap.mmap(-1, num_bytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-    if hasattr(mmap, "MADV_HUGEPAGE"):
-        with contextlib.suppress(OSError):  # a kernel without them
-            memory.madvise(mmap.MADV_HUGEPAGE)
-    return memory
 
 
 def _num_cores() -> int:

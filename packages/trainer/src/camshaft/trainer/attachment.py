@@ -72,7 +72,11 @@ class Attached:
 
     @property
     def device_mesh(self) -> DeviceMesh | None:
-        """How a sharded strategy arranges the processes, for `configure_sharded_model`; None for any other strategy."""
+        """How a sharded strategy arranges the processes, for `configure_sharded_model`.
+
+        None for any other strategy and without a trainer, as when a module is built from a checkpoint: leave submodules
+        whole then.
+        """
         mesh: DeviceMesh | None = (
             None if self._trainer is None else getattr(self._trainer.strategy, "device_mesh", None)
         )

@@ -216,7 +216,7 @@ class TrainingModule(LogsMetrics, Attached, HyperparametersMixin, ModelHooks, Da
         Hooks: configure_sharded_model, configure_model, on_load_checkpoint, of the new module.
 
         Args:
-            path: The checkpoint.
+            path: The checkpoint: a file, or the directory of one whose state was sharded.
             map_location: Device of the tensors and of the module; None means the CPU.
             strict: Whether the weights must fit the module exactly.
             kwargs: Arguments of `__init__`, before those that were saved.
@@ -225,7 +225,7 @@ class TrainingModule(LogsMetrics, Attached, HyperparametersMixin, ModelHooks, Da
             The module.
 
         Raises:
-            FileNotFoundError: If there is no such file.
+            FileNotFoundError: If there is no such checkpoint.
             CheckpointError: If it cannot be read.
             ValueError: If there are no weights in it.
             TypeError: If `__init__` takes other arguments.

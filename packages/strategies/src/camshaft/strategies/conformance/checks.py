@@ -37,6 +37,7 @@ _FUNCTIONS = (
     step_checks.steps_see_the_modes_of_their_caller,
     step_checks.evaluation_may_end_on_one_rank_before_another,
     training_checks.training_equals_one_device,
+    training_checks.others_may_differentiate,
     training_checks.accumulation_equals_one_device,
     training_checks.clipping_by_norm_equals_one_device,
     training_checks.clipping_by_value_equals_one_device,

@@ -104,8 +104,10 @@ class Life(Generic[M]):
         """Which share of the data is this rank's."""
         return self.strategy.data_rank
 
-    def backward_on(self, *batch_idxs: int, factor: float = 1.0) -> None:
-        """Compute the gradients of the mean loss over some batches. Collective."""
+    def backward_on(
+        self, *batch_idxs: int, factor: float = 1.0, differentiate: Callable[[Tensor], Any] | None = None
+    ) -> None:
+        """Compute the gradients of the mean loss over some batches, times a factor. Collective."""
         for optimizer in self.optimizers:
             optimizer.zero_grad()
         self.module.train()
@@ -113,7 +115,11 @@ class Life(Generic[M]):
             if len(batch_idxs) > 1:
                 self.strategy.set_gradient_sync(position == len(batch_idxs) - 1)
             loss = self.steps["training_step"](self.share(batch_idx), position)
-            self.strategy.backward(loss * (factor / len(batch_idxs)))
+            loss = loss * (factor / len(batch_idxs))
+            if differentiate is None:
+                self.strategy.backward(loss)
+            else:
+                self.strategy.backward(loss, differentiate)
 
     def update(self, *batch_idxs: int, clip: Clip | None = None) -> None:
         """Update the weights by some batches' gradients, again for as long as the strategy skips it. Collective.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from torch import nn
+from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from camshaft.strategies.conformance.life import Clip, Life, Reference, one
@@ -18,6 +18,27 @@ def training_equals_one_device(trial: Trial) -> None:
             life.update(batch_idx)
             reference.update(batch_idx)
         _expect_same_training(trial, life, reference, "after four updates,")
+
+
+def others_may_differentiate(trial: Trial) -> None:
+    """`backward` lets `differentiate` do it, if given, and gradients are then those of the loss all the same."""
+    num_calls = 0
+
+    def differentiate(loss: Tensor) -> None:
+        nonlocal num_calls
+        num_calls += 1
+        loss.backward()  # type: ignore[no-untyped-call]
+
+    with Life(trial, Subject()) as life:
+        life.warm_up()
+        reference = Reference(life.strategy.num_data_ranks)
+        life.backward_on(0, differentiate=differentiate)
+        seen = f"it did {num_calls} times"
+        trial.expect(num_calls == 1, "`backward` must call `differentiate` once if it is given", seen)
+        life.strategy.unscale_gradients(life.optimizer)
+        life.strategy.optimizer_step(life.optimizer)
+        reference.update(0)
+        _expect_same_training(trial, life, reference, "after an update that another differentiated,")
 
 
 def accumulation_equals_one_device(trial: Trial) -> None:
