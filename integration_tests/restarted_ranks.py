@@ -61,14 +61,19 @@ class KillItself(Callback):
         return restart_count() == 0 and trainer.strategy.global_rank == self.rank
 
 
+def make_loader() -> DataLoader[Any]:
+    """Loads the data; random numbers stand where they always do then."""
+    torch.manual_seed(2)
+    x = torch.randn(64, 6)
+    return DataLoader(TensorDataset(x, x.sum(1).tanh()), batch_size=4, shuffle=True)
+
+
 def kill() -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
 def main(folder: str, *killed: str) -> None:
-    torch.manual_seed(2)
-    x = torch.randn(64, 6)
-    loader = DataLoader(TensorDataset(x, x.sum(1).tanh()), batch_size=4, shuffle=True)
+    loader = make_loader()
     callbacks: list[Any] = [ModelCheckpoint(every_n_train_steps=3, save_top_k=-1)]
     if killed:
         callbacks.append(KillItself(int(killed[0]), killed[1]))

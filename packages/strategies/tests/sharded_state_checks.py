@@ -31,13 +31,19 @@ from camshaft.strategies import SingleDeviceStrategy
 ARGUMENTS: list[dict[str, Any]] = [{}, {"reshard_after_forward": False}, {"policy": Block}]
 
 
+class OtherBlock(Block):
+    def other(self, x: Tensor) -> Tensor:
+        return Block.forward(self, x)
+
+
 class Branching(Net):
     """Enters its blocks in an order that depends on the stage; one by a method other than its forward."""
 
-    order = (0, 1, 2)
+    order: tuple[int, ...] = (0, 1, 2)
 
     def make_layers(self) -> None:
         super().make_layers()
+        self.blocks[0] = OtherBlock(self.size)
         if hasattr(self, "device_mesh"):
             mesh = self.device_mesh["data_parallel_shards"]
             fully_shard([self.blocks[1], self.blocks[2]], mesh=mesh)
@@ -48,13 +54,8 @@ class Branching(Net):
         x = self.first(x)
         for block_idx in self.order:
             block = self.blocks[block_idx]
-            x = block.other(x) if hasattr(block, "other") else block(x)
+            x = block.other(x) if isinstance(block, OtherBlock) else block(x)
         return self.last(x) * self.scale
-
-
-class OtherBlock(Block):
-    def other(self, x: Tensor) -> Tensor:
-        return Block.forward(self, x)
 
 
 def evaluate_unevenly(strategy: Any, make: Callable[[], Net] = Net) -> None:
@@ -94,18 +95,7 @@ def check_ranks_may_have_different_numbers_of_batches() -> None:
 
 
 def check_ranks_follow_whatever_order_blocks_are_entered_in() -> None:
-    class OtherBranching(Branching):
-        def make_layers(self) -> None:
-            mesh = vars(self).pop("device_mesh", None)
-            super().make_layers()
-            self.blocks[0] = OtherBlock(self.size)
-            if mesh is not None:
-                vars(self)["device_mesh"] = mesh
-                fully_shard([self.blocks[1], self.blocks[2]], mesh=mesh["data_parallel_shards"])
-                fully_shard(self.blocks[0], mesh=mesh["data_parallel_shards"])
-                register_fsdp_forward_method(self.blocks[0], "other")
-
-    evaluate_unevenly(sharded(), OtherBranching)
+    evaluate_unevenly(sharded(), Branching)
 
 
 def check_evaluation_begins_with_the_buffers_of_the_first() -> None:

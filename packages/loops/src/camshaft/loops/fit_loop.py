@@ -74,7 +74,7 @@ class FitLoop:
         if stateless_loaders not in STATELESS_LOADERS:
             rule = " or ".join(map(repr, STATELESS_LOADERS))
             raise ValueError(must_be("stateless_loaders", rule, stateless_loaders, "FitLoop", "Pass one of them."))
-        self.validation = validation if validation is not None else ValidationLoop()
+        self.validation = validation or ValidationLoop(use_distributed_sampler=use_distributed_sampler)
         self.settings = OptimizationSettings(
             accumulate_grad_batches=accumulate_grad_batches,
             gradient_clip_val=gradient_clip_val,

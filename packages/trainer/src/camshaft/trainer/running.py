@@ -140,6 +140,17 @@ class VerbRunner(TrainerView):
         if not self._is_running:
             self._run.finish_saving()  # no verb does it
 
+    def preempt(self, path: str | os.PathLike[str]) -> None:
+        """Save everything and end training as soon as no step is half done, whatever minimum is set, without validating.
+
+        Any one process may call it at any time, as in a handler of SIGTERM; all of them follow at their next agreement,
+        a moment later. Where nothing is being trained, it warns.
+
+        Args:
+            path: The checkpoint to write; `fit(ckpt_path=path)` goes on from it as if nothing had happened.
+        """
+        self.fit_loop.preempt(os.fspath(path))
+
     def _write_checkpoint(self, request: SaveRequest) -> PendingSave | None:
         assert self._run is not None
         for logger in self.loggers:

@@ -113,3 +113,6 @@ class TrainerProtocol(Protocol):
         self, path: str, weights_only: bool = False, on_saved: Callable[[], None] | None = None
     ) -> None:
         """Save: at once outside of a run; inside, at the next save point, after which `on_saved` is called."""
+
+    def preempt(self, path: str) -> None:
+        """Save and end training as soon as no step is half done; one of several processes may ask for all of them."""
