@@ -21,8 +21,7 @@ from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, 
 from torch.utils.data import DataLoader, TensorDataset
 
 from camshaft.hooks_core import Callback
-from camshaft.strategies import DDPStrategy, SingleDeviceStrategy
-from camshaft.strategies.sharded import ShardedStrategy
+from camshaft.strategies import DDPStrategy, ShardedStrategy, SingleDeviceStrategy
 from camshaft.trainer import Trainer, TrainingModule
 
 sys.path.insert(0, str(Path(__file__).parents[1]))

@@ -141,7 +141,7 @@ class VerbRunner(TrainerView):
             self._run.finish_saving()  # no verb does it
 
     def preempt(self, path: str | os.PathLike[str]) -> None:
-        """Save everything and end training as soon as no step is half done, whatever minimum is set, without validating.
+        """Save everything and end training as soon as no step is half done, whatever minimum is set; no validation.
 
         Any one process may call it at any time, as in a handler of SIGTERM; all of them follow at their next agreement,
         a moment later. Where nothing is being trained, it warns.
