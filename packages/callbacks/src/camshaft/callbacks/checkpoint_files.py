@@ -45,8 +45,9 @@ def remove_checkpoint(path: Path) -> None:
 
 
 def _replace_folder(fresh: Path, last: Path) -> None:
-    # rename() does not replace a folder that holds something: it has to step aside first.
-    former = last.with_name(f".{last.name}.{os.getpid()}.old")
+    # rename() does not replace a folder that holds something: it has to step aside first, under the name at which
+    # strategies look for it if this process is killed in between.
+    former = last.with_name(f".{last.name}.previous")
     remove_checkpoint(former)
     os.replace(last, former)
     try:

@@ -198,7 +198,7 @@ def _has_loss(outputs: Any) -> bool:
 
 
 def _zero_loss(*parameters: Tensor) -> Tensor:
-    """A loss whose gradients are zeros, and arrive from the last parameter to the first, as a model's do by and large."""
+    """A loss whose gradients are zeros and come from the last parameter to the first, as a model's do by and large."""
     loss = parameters[0].new_zeros(())
     for parameter in parameters:
         loss = _ZeroGradient.apply(loss, parameter)  # type: ignore[no-untyped-call]

@@ -64,7 +64,8 @@ class ShardedStrategy(ParallelStrategy):
         reshard_after_forward: Whether a block's parameters are freed between forward and backward; a number keeps them
             sharded over so many processes meanwhile. The module's own stay.
         mixed_precision: In which formats blocks are gathered, compute and reduce gradients. The default follows from
-            `precision`: what autocast computes in, with gradients reduced in float32.
+            `precision`: what autocast computes in, which a block's inputs are cast to, with gradients reduced in
+            float32.
         cpu_offload: Whether parameters, gradients and optimizers' state stay in the CPU's memory. Without a GPU they
             are there anyway.
         activation_checkpointing: Which modules compute their forward again during backward, to save memory: as

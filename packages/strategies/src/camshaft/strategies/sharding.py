@@ -89,8 +89,8 @@ class Sharding:
             return self.mixed_precision
         if autocast_dtype is None:
             return MixedPrecisionPolicy()
-        # autocast casts inputs where an operation wants it; the stream between blocks keeps its precision
-        return MixedPrecisionPolicy(autocast_dtype, torch.float32, cast_forward_inputs=False)
+        # a block's inputs have the format of its parameters, as operations need that autocast leaves alone
+        return MixedPrecisionPolicy(autocast_dtype, torch.float32)
 
     def _check_reshard(self) -> None:
         value = self.reshard_after_forward

@@ -133,7 +133,7 @@ class Strategy(Collectives, Protocol):
         """
 
     def backward(self, loss: Tensor, differentiate: Callable[[Tensor], Any] | None = None) -> None:
-        """Differentiate a scalar loss, by `loss.backward()` or, where the module overrides that, by `differentiate(loss)`.
+        """Differentiate a scalar loss, by `loss.backward()` or by what the module overrides that with.
 
         Either gets the loss as it is to be differentiated, scaled if need be. Collective if gradients are reduced.
         """
@@ -141,7 +141,8 @@ class Strategy(Collectives, Protocol):
     def unscale_gradients(self, optimizer: Optimizer) -> None:
         """Give an optimizer's gradients their true size, where `backward` scaled them; once per update. Collective.
 
-        Called before `on_before_optimizer_step` and clipping; `optimizer_step` does it itself where nobody did.
+        Called before `on_before_optimizer_step` and clipping; `optimizer_step` does it itself where nobody did, and a
+        second call changes nothing.
         """
 
     def optimizer_step(self, optimizer: Optimizer, closure: Callable[[], Any] | None = None) -> Any:
@@ -157,7 +158,7 @@ class Strategy(Collectives, Protocol):
         """Give an optimizer that was set up the state of one in a checkpoint, likewise. Collective."""
 
     def place_like(self, value: Tensor, parameter: Tensor) -> Tensor:
-        """A new tensor with a value as `load_checkpoint` returned it, placed as a parameter of its shape is. Collective."""
+        """A new tensor with a value that `load_checkpoint` returned, placed as a parameter of its shape. Collective."""
 
     def state_dict(self) -> dict[str, Any]:
         """What this strategy itself has learned, such as the scale of losses: plain values, the same on all ranks."""
@@ -167,6 +168,8 @@ class Strategy(Collectives, Protocol):
 
     def save_checkpoint(self, checkpoint: Mapping[str, Any], path: str) -> PendingSave | None:
         """Write a checkpoint. Collective; the first process's plain values count, and every one's sharded tensors.
+
+        What fails on one process raises on all of them.
 
         Returns:
             None if it is durable and whole now; else what waits until it is. Of the checkpoint's tensors nothing is
