@@ -12,7 +12,7 @@ import pytest
 from launching import clean_environment, run_ranks
 
 from camshaft.strategies import ParallelStrategy
-from camshaft.strategies.elastic_launch import script_position
+from camshaft.strategies.command_line import script_position
 
 
 @pytest.mark.parametrize(

@@ -1,21 +1,22 @@
-"""Where and how a model computes: devices, precision, and checkpoints on disk."""
+"""Where and how a model computes: devices, precision, several processes, sharding, and checkpoints on disk."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
 from camshaft.strategies.checkpoint_file import CheckpointError, read_checkpoint, write_checkpoint
-from camshaft.strategies.consolidate import consolidate_checkpoint
-from camshaft.strategies.data_parallel import DDPStrategy
 from camshaft.strategies.device import choose_device
 from camshaft.strategies.failure_report import CollectiveError
-from camshaft.strategies.parallel import ParallelStrategy
 from camshaft.strategies.process_environment import job_id, restart_count
 from camshaft.strategies.rank_zero import rank_zero_first, rank_zero_only
-from camshaft.strategies.safetensors_files import export_safetensors, import_safetensors, read_safetensors
 from camshaft.strategies.single_device import SingleDeviceStrategy
 
 if TYPE_CHECKING:
+    from camshaft.strategies.consolidate import consolidate_checkpoint
+    from camshaft.strategies.data_parallel import DDPStrategy
+    from camshaft.strategies.parallel import ParallelStrategy
+    from camshaft.strategies.safetensors_files import export_safetensors, import_safetensors, read_safetensors
     from camshaft.strategies.sharded import ShardedStrategy
 
 __all__ = [
@@ -38,10 +39,21 @@ __all__ = [
     "write_checkpoint",
 ]
 
+# Imported when they are asked for: one process on one device need not wait for what they import of torch.
+_ON_DEMAND = {
+    "DDPStrategy": "data_parallel",
+    "ParallelStrategy": "parallel",
+    "ShardedStrategy": "sharded",
+    "consolidate_checkpoint": "consolidate",
+    "export_safetensors": "safetensors_files",
+    "import_safetensors": "safetensors_files",
+    "read_safetensors": "safetensors_files",
+}
 
-def __getattr__(name: str) -> type[ShardedStrategy]:
-    if name == "ShardedStrategy":  # imports much of torch that the others need not wait for
-        from camshaft.strategies.sharded import ShardedStrategy
 
-        return ShardedStrategy
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+def __getattr__(name: str) -> Any:
+    if name not in _ON_DEMAND:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(import_module(f"{__name__}.{_ON_DEMAND[name]}"), name)
+    globals()[name] = value
+    return value

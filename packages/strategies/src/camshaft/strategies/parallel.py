@@ -13,7 +13,7 @@ from torch import Tensor
 from camshaft.hooks_core.messages import must_be
 from camshaft.hooks_core.protocols import ReduceOp
 from camshaft.strategies import collectives
-from camshaft.strategies.elastic_launch import check_launchable, launch
+from camshaft.strategies.command_line import check_launchable
 from camshaft.strategies.failure_report import CollectiveError
 from camshaft.strategies.placement import place_process
 from camshaft.strategies.process_environment import find_process_environment
@@ -103,6 +103,8 @@ class ParallelStrategy(TorchStrategy):
             RuntimeError: If the group was initialised meanwhile for other ranks, or the others do not come in time.
         """
         if self._is_launcher:
+            from camshaft.strategies.elastic_launch import launch  # its imports take long, and nobody else needs them
+
             launch(self.world_size, self._max_restarts, type(self).__qualname__)
         if self.device.type == "cuda":
             torch.cuda.set_device(self.device)

@@ -6,9 +6,10 @@ from typing import Any
 
 import torch
 
+from camshaft import strategies
 from camshaft.hooks_core.messages import must_be
 from camshaft.hooks_core.protocols import Collectives, Strategy
-from camshaft.strategies import DDPStrategy, SingleDeviceStrategy, choose_device
+from camshaft.strategies import SingleDeviceStrategy, choose_device
 from camshaft.strategies.precision import choose_precision
 from camshaft.strategies.process_environment import find_process_environment
 
@@ -60,11 +61,10 @@ def choose_strategy(
     if strategy == "single_device":
         return SingleDeviceStrategy(_only_device(accelerator, devices, num_nodes), precision=precision)
     arguments = {"accelerator": accelerator, "devices": devices, "num_nodes": num_nodes, "precision": precision}
+    # these are imported when they are asked for
     if strategy in _SHARDED:
-        from camshaft.strategies import ShardedStrategy  # its import takes a while
-
-        return ShardedStrategy(**arguments)
-    return DDPStrategy(**arguments, **_DDP[strategy])
+        return strategies.ShardedStrategy(**arguments)
+    return strategies.DDPStrategy(**arguments, **_DDP[strategy])
 
 
 def num_devices_of(strategy: Any) -> int:
