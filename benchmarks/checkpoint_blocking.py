@@ -78,7 +78,7 @@ def with_dcp(model: nn.Module, optimizer: torch.optim.Optimizer, asynchronous: b
     import torch.distributed.checkpoint as dcp
     from torch.distributed.checkpoint.staging import DefaultStager, StagingOptions
 
-    options = {}
+    options: dict[str, Any] = {}
     if keep_staging:
         options["async_stager"] = DefaultStager(StagingOptions(False, False, False, False))
 
@@ -86,8 +86,8 @@ def with_dcp(model: nn.Module, optimizer: torch.optim.Optimizer, asynchronous: b
         if not asynchronous:
             dcp.save(state_of(model, optimizer), checkpoint_id=path)
             return _nothing
-        future = dcp.async_save(state_of(model, optimizer), checkpoint_id=path, **options)
-        return future.result
+        future: Any = dcp.async_save(state_of(model, optimizer), checkpoint_id=path, **options)
+        return future.result  # type: ignore[no-any-return]
 
     return save
 

@@ -83,7 +83,8 @@ class FabricStrategy(SeveralProcesses):
 
     def backward(self, loss: Tensor, differentiate: Callable[[Tensor], Any] | None = None) -> None:
         # Fabric lets nobody call `loss.backward()` outside of its own
-        self.fabric.backward(loss if differentiate is None else SimpleNamespace(backward=partial(differentiate, loss)))
+        own: Any = loss if differentiate is None else SimpleNamespace(backward=partial(differentiate, loss))
+        self.fabric.backward(own)
 
     def optimizer_step(self, optimizer: Optimizer, closure: Callable[[], Any] | None = None) -> Any:
         return self._wrapped[optimizer].step(closure)

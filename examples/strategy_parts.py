@@ -5,11 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import torch
-from torch import Tensor, nn
+from torch import nn
 
 from camshaft.hooks_core import StrategyDefaults
-from camshaft.hooks_core.protocols import ReduceOp
 
 
 class Steps(nn.Module):
@@ -24,13 +22,7 @@ class Steps(nn.Module):
 
 
 class SeveralProcesses(StrategyDefaults):
-    """Whoever inherits it defines `broadcast`, `all_gather` and `barrier`."""
-
-    def reduce(self, tensor: Tensor, op: ReduceOp = "mean") -> Tensor:
-        values = torch.stack(self.all_gather(tensor.detach().cpu())).to(tensor.device)
-        if op == "mean" and not values.is_floating_point():
-            values = values.double()
-        return {"mean": torch.mean, "sum": torch.sum, "max": torch.amax, "min": torch.amin}[op](values, dim=0)
+    """Whoever inherits it defines `all_gather`."""
 
     def first_process_does(self, action: Callable[[], None]) -> None:
         """Do something on the first process; what it raises there is raised on all of them."""

@@ -16,12 +16,14 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+_OPS = ("mean", "sum", "max", "min")
+
 
 class StrategyDefaults:
     """Mix it into a strategy for all that is trivial with one process, whole tensors and no gradient scaler.
 
-    What is said of each is in `camshaft.hooks_core.protocols.Strategy`. A strategy of several processes defines the
-    collectives itself.
+    What is said of each is in `camshaft.hooks_core.protocols.Strategy`. A strategy of several processes defines
+    `all_gather`, through which the other collectives go.
     """
 
     global_rank: int
@@ -41,24 +43,34 @@ class StrategyDefaults:
     def connect(self) -> None:
         """Whoever made the strategy has started its processes."""
 
-    def broadcast(self, value: T, src: int = 0) -> T:
-        """The value itself. Raises `NotImplementedError` with several processes."""
-        self._check_alone("broadcast")
-        return value
-
     def all_gather(self, value: T) -> list[T]:
-        """A list with the value. Raises `NotImplementedError` with several processes."""
-        self._check_alone("all_gather")
+        """A list with the value. Raises `NotImplementedError` with several processes, where it has to be defined."""
+        if self.world_size != 1:
+            rule = "defined by a strategy of several processes"
+            action = "Define it; broadcast, reduce and barrier go through it."
+            raise NotImplementedError(must_be("all_gather", rule, self.world_size, type(self).__qualname__, action))
         return [value]
 
+    def broadcast(self, value: T, src: int = 0) -> T:
+        """The value of the process `src`."""
+        return self.all_gather(value)[src]
+
     def reduce(self, tensor: Tensor, op: ReduceOp = "mean") -> Tensor:
-        """The tensor itself. Raises `NotImplementedError` with several processes."""
-        self._check_alone("reduce")
-        return tensor
+        """The tensor of all processes' tensors, on this one's device; means of integers are in double precision."""
+        from torch import amax, amin, mean, stack, sum
+
+        if op not in _OPS:
+            raise ValueError(must_be("op", f"one of {', '.join(_OPS)}", op, "reduce", "Pass one of these."))
+        values = stack([value.to(tensor.device) for value in self.all_gather(tensor.detach().cpu())])
+        if op == "mean" and not values.is_floating_point():
+            values = values.double()
+        functions: dict[str, Any] = {"mean": mean, "sum": sum, "max": amax, "min": amin}
+        reduced: Tensor = functions[op](values, dim=0)
+        return reduced
 
     def barrier(self) -> None:
-        """Nobody to wait for. Raises `NotImplementedError` with several processes."""
-        self._check_alone("barrier")
+        """Return when every process has told that it is here."""
+        self.all_gather(None)
 
     def model_context(self, module: nn.Module) -> AbstractContextManager[None]:
         """No context: models are built as they are."""
@@ -94,10 +106,3 @@ class StrategyDefaults:
 
     def note_failure(self, error: BaseException) -> None:
         """Nobody else to tell."""
-
-    def _check_alone(self, collective: str) -> None:
-        if self.world_size != 1:
-            rule = "defined by a strategy of several processes"
-            where = type(self).__qualname__
-            action = "Define broadcast, all_gather, reduce and barrier."
-            raise NotImplementedError(must_be(collective, rule, self.world_size, where, action))
