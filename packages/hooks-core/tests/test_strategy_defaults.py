@@ -50,9 +50,7 @@ def test_several_processes_go_through_all_gather() -> None:
 
 
 def test_an_unknown_reduction_is_refused() -> None:
-    with pytest.raises(
-        ValueError, match=r"`op` must be one of mean, sum, max, min, but got .median. \(str\)"
-    ):
+    with pytest.raises(ValueError, match=r"`op` must be one of mean, sum, max, min, but got .median. \(str\)"):
         Alone().reduce(torch.ones(1), "median")  # type: ignore[arg-type]
 
 
