@@ -125,7 +125,13 @@ def test_a_batch_without_a_loss_is_no_update(overrides: tuple[str, ...]) -> None
 def test_an_override_takes_the_place_of_the_default(name: str) -> None:
     net, calls, strategy_calls = seeded(), [], []
     trainer = BareTrainer(net, max_epochs=1, gradient_clip_val=0.25, gradient_clip_algorithm="value")
-    trainer.strategy.backward = lambda loss: (strategy_calls.append("backward"), loss.backward())
+    plain_backward = trainer.strategy.backward
+
+    def backward(loss: Any, differentiate: Any = None) -> None:
+        strategy_calls.append("default" if differentiate is None else "own")
+        plain_backward(loss, differentiate)
+
+    trainer.strategy.backward = backward
     trainer.strategy.clip_gradients = lambda *_: strategy_calls.append("configure_gradient_clipping")
     object.__setattr__(
         net, name, lambda *arguments: (calls.append(arguments), arguments[0].backward() if name == "backward" else None)
@@ -133,6 +139,7 @@ def test_an_override_takes_the_place_of_the_default(name: str) -> None:
     trainer.fit(Sized(make_batches(2)))
     assert len(calls) == 2
     assert name not in strategy_calls
+    assert strategy_calls.count("own" if name == "backward" else "default") == 2
     if name == "configure_gradient_clipping":
         assert calls[0] == (trainer.fit_loop.optimization.optimizers[0], 0.25, "value")
     if name == "optimizer_zero_grad":
