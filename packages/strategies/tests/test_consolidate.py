@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from camshaft.strategies.__main__ import main
-from camshaft.strategies.checkpoint_file import read_checkpoint, write_checkpoint
-from camshaft.strategies.safetensors_files import read_safetensors
+from camshaft.strategies.checkpoints.checkpoint_file import read_checkpoint, write_checkpoint
+from camshaft.strategies.checkpoints.safetensors_files import read_safetensors
 
 
 @pytest.fixture

@@ -23,7 +23,7 @@ from torch import nn
 from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
 
 from camshaft.strategies import DDPStrategy, SingleDeviceStrategy
-from camshaft.strategies.synchronized_batch_norm import SynchronizedBatchNorm
+from camshaft.strategies.ddp.synchronized_batch_norm import SynchronizedBatchNorm
 
 
 def checks_of(*modules: Any) -> dict[str, Callable[[], None]]:

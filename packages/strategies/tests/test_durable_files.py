@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from camshaft.strategies.durable_files import find_existing, new_file, put_in_place, remove
+from camshaft.strategies.checkpoints.durable_files import find_existing, new_file, put_in_place, remove
 
 
 def directory(path: Path, content: str) -> Path:

@@ -12,7 +12,7 @@ import pytest
 from launching import clean_environment, run_ranks
 
 from camshaft.strategies import ParallelStrategy
-from camshaft.strategies.command_line import script_position
+from camshaft.strategies.processes.command_line import script_position
 
 
 @pytest.mark.parametrize(
@@ -83,13 +83,13 @@ from launching import report
 from camshaft.strategies import ParallelStrategy, job_id, restart_count
 os.chdir("/")  # a relative path of the script is wrong from here on
 strategy = ParallelStrategy(accelerator="cpu", devices=2, max_restarts=2, timeout=60)
-print("before", sys.argv[1:], flush=True)
+print(f"before {sys.argv[1:]}\\n", end="", flush=True)  # one write: torchrun's workers buffer nothing
 strategy.connect()
 report((strategy.global_rank, strategy.local_rank, strategy.world_size, restart_count(), job_id(), sys.argv[1:]))
 strategy.barrier()
 if restart_count() < 2 and strategy.global_rank == 1:
     os.kill(os.getpid(), signal.SIGKILL)
-print("all", strategy.all_gather(strategy.global_rank), flush=True)
+print(f"all {strategy.all_gather(strategy.global_rank)}\\n", end="", flush=True)
 """
 
 

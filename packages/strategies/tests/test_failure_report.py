@@ -6,7 +6,7 @@ import pytest
 import torch.distributed as dist
 from torch.distributed.elastic.multiprocessing.errors import ProcessFailure
 
-from camshaft.strategies.failure_report import (
+from camshaft.strategies.processes.failure_report import (
     Failure,
     error_text,
     main_stack,

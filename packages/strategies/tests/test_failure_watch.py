@@ -10,7 +10,7 @@ from launching import Launcher, run_ranks
 from torch.distributed import HashStore
 
 from camshaft.strategies import CollectiveError
-from camshaft.strategies.failure_watch import FailureWatch
+from camshaft.strategies.processes.failure_watch import FailureWatch
 
 LONG = timedelta(hours=1)
 

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import pytest
 from torch.distributed import HashStore
 
-from camshaft.strategies.peer_process import PeerProcess, own_identity
+from camshaft.strategies.processes.peer_process import PeerProcess, own_identity
 
 NEVER = 1e9
 

@@ -9,8 +9,8 @@ import torch.distributed as dist
 from launching import run_ranks
 
 from camshaft.strategies import ParallelStrategy
-from camshaft.strategies.process_environment import ProcessEnvironment
-from camshaft.strategies.process_group import check_backend, default_backend, join_process_group
+from camshaft.strategies.processes.process_environment import ProcessEnvironment
+from camshaft.strategies.processes.process_group import check_backend, default_backend, join_process_group
 
 CPU, CUDA = torch.device("cpu"), torch.device("cuda", 0)
 ALONE, MINUTE = ProcessEnvironment("alone"), timedelta(minutes=1)

@@ -11,8 +11,8 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import nn
 
-from camshaft.strategies.checkpoint_file import CheckpointError, read_checkpoint, write_checkpoint
-from camshaft.strategies.safetensors_files import export_safetensors, import_safetensors, read_safetensors
+from camshaft.strategies.checkpoints.checkpoint_file import CheckpointError, read_checkpoint, write_checkpoint
+from camshaft.strategies.checkpoints.safetensors_files import export_safetensors, import_safetensors, read_safetensors
 
 
 def test_the_weights_of_a_checkpoint_are_read_by_other_tools_and_back(tmp_path: Path) -> None:
@@ -74,7 +74,7 @@ def test_a_broken_file_is_told_from_a_missing_one(tmp_path: Path) -> None:
 def test_without_the_package_the_error_says_what_to_install() -> None:
     script = (
         "import sys; sys.modules['safetensors'] = None\n"
-        "from camshaft.strategies.safetensors_files import read_safetensors\n"
+        "from camshaft.strategies.checkpoints.safetensors_files import read_safetensors\n"
         "read_safetensors('x.safetensors')"
     )
     answer = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)

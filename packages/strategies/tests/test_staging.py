@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from camshaft.strategies.staging import StagingBuffers
+from camshaft.strategies.checkpoints.staging import StagingBuffers
 
 
 def snapshot(buffers: StagingBuffers, tensors: list[Tensor]) -> list[Tensor]:
@@ -58,7 +58,7 @@ def test_a_snapshot_equals_tensors_that_change_afterwards(
 
 
 def test_large_tensors_are_copied_by_several_threads(monkeypatch: pytest.MonkeyPatch) -> None:
-    from camshaft.strategies import staging
+    from camshaft.strategies.checkpoints import staging
 
     monkeypatch.setattr(staging, "_PIECE_BYTES", 1000)
     seen = set()

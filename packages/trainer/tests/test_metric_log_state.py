@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from metric_log_parts import Position, Rig
 from metric_log_scripts import Player, Script, bits, scripts, spread
 
-from camshaft.strategies.plain_values import to_plain
+from camshaft.strategies.checkpoints.plain_values import to_plain
 from camshaft.trainer import reductions
 from camshaft.trainer.kept_tensors import NUM_WATCHED
 from camshaft.trainer.metric_log import MetricLog

@@ -5,18 +5,22 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from camshaft.strategies.checkpoint_file import CheckpointError, read_checkpoint, write_checkpoint
+from camshaft.strategies.checkpoints.checkpoint_file import CheckpointError, read_checkpoint, write_checkpoint
 from camshaft.strategies.device import choose_device
-from camshaft.strategies.failure_report import CollectiveError
-from camshaft.strategies.process_environment import job_id, restart_count
-from camshaft.strategies.rank_zero import rank_zero_first, rank_zero_only
+from camshaft.strategies.processes.failure_report import CollectiveError
+from camshaft.strategies.processes.process_environment import job_id, restart_count
+from camshaft.strategies.processes.rank_zero import rank_zero_first, rank_zero_only
 from camshaft.strategies.single_device import SingleDeviceStrategy
 
 if TYPE_CHECKING:
-    from camshaft.strategies.consolidate import consolidate_checkpoint
+    from camshaft.strategies.checkpoints.consolidate import consolidate_checkpoint
+    from camshaft.strategies.checkpoints.safetensors_files import (
+        export_safetensors,
+        import_safetensors,
+        read_safetensors,
+    )
     from camshaft.strategies.data_parallel import DDPStrategy
     from camshaft.strategies.parallel import ParallelStrategy
-    from camshaft.strategies.safetensors_files import export_safetensors, import_safetensors, read_safetensors
     from camshaft.strategies.sharded import ShardedStrategy
 
 __all__ = [
@@ -44,10 +48,10 @@ _ON_DEMAND = {
     "DDPStrategy": "data_parallel",
     "ParallelStrategy": "parallel",
     "ShardedStrategy": "sharded",
-    "consolidate_checkpoint": "consolidate",
-    "export_safetensors": "safetensors_files",
-    "import_safetensors": "safetensors_files",
-    "read_safetensors": "safetensors_files",
+    "consolidate_checkpoint": "checkpoints.consolidate",
+    "export_safetensors": "checkpoints.safetensors_files",
+    "import_safetensors": "checkpoints.safetensors_files",
+    "read_safetensors": "checkpoints.safetensors_files",
 }
 
 

@@ -13,17 +13,17 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from camshaft.hooks_core.messages import must_be
-from camshaft.strategies.communication_hook import (
+from camshaft.strategies.ddp.communication_hook import (
     check_communication_hook,
     forget_gradients,
     is_power_sgd,
 )
-from camshaft.strategies.ddp_arguments import DDPArguments
+from camshaft.strategies.ddp.ddp_arguments import DDPArguments
+from camshaft.strategies.ddp.replica import Replica, trainable_parameters
+from camshaft.strategies.ddp.same_weights import broadcast_tensors, check_same_structure
+from camshaft.strategies.ddp.synchronized_batch_norm import SynchronizedBatchNorm
 from camshaft.strategies.parallel import ParallelStrategy
 from camshaft.strategies.precision import Precision
-from camshaft.strategies.replica import Replica, trainable_parameters
-from camshaft.strategies.same_weights import broadcast_tensors, check_same_structure
-from camshaft.strategies.synchronized_batch_norm import SynchronizedBatchNorm
 
 _WHERE = "DDPStrategy"
 

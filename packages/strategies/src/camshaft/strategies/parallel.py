@@ -12,13 +12,13 @@ from torch import Tensor
 
 from camshaft.hooks_core.messages import must_be
 from camshaft.hooks_core.protocols import ReduceOp
-from camshaft.strategies import collectives
-from camshaft.strategies.command_line import check_launchable
-from camshaft.strategies.failure_report import CollectiveError
-from camshaft.strategies.placement import place_process
-from camshaft.strategies.process_environment import find_process_environment
-from camshaft.strategies.process_group import JoinedGroup, check_backend, default_backend, join_process_group
-from camshaft.strategies.rank_zero import rank_zero_only_code
+from camshaft.strategies.processes import collectives
+from camshaft.strategies.processes.command_line import check_launchable
+from camshaft.strategies.processes.failure_report import CollectiveError
+from camshaft.strategies.processes.placement import place_process
+from camshaft.strategies.processes.process_environment import find_process_environment
+from camshaft.strategies.processes.process_group import JoinedGroup, check_backend, default_backend, join_process_group
+from camshaft.strategies.processes.rank_zero import rank_zero_only_code
 from camshaft.strategies.torch_strategy import TorchStrategy
 
 T = TypeVar("T")
@@ -103,7 +103,9 @@ class ParallelStrategy(TorchStrategy):
             RuntimeError: If the group was initialised meanwhile for other ranks, or the others do not come in time.
         """
         if self._is_launcher:
-            from camshaft.strategies.elastic_launch import launch  # its imports take long, and nobody else needs them
+            from camshaft.strategies.processes.elastic_launch import (
+                launch,  # its imports take long, and nobody else needs them
+            )
 
             launch(self.world_size, self._max_restarts, type(self).__qualname__)
         if self.device.type == "cuda":

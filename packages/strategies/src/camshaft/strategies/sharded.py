@@ -17,19 +17,19 @@ from torch.distributed.tensor import DTensor
 from torch.optim import Optimizer
 
 from camshaft.hooks_core.messages import must_be
-from camshaft.strategies.deferred_initialization import DeferredInitialization
-from camshaft.strategies.device_meshes import data_parallel_mesh, make_mesh, mesh_shape
+from camshaft.strategies.ddp.same_weights import broadcast_tensors, check_same_structure
+from camshaft.strategies.ddp.steps import Computing
+from camshaft.strategies.fsdp.device_meshes import data_parallel_mesh, make_mesh, mesh_shape
+from camshaft.strategies.fsdp.sharded_state import module_state_for, optimizer_state_for, tensor_like
+from camshaft.strategies.fsdp.sharded_steps import ShardedSteps
+from camshaft.strategies.fsdp.sharding import Sharding
+from camshaft.strategies.fsdp.sharding_policy import Policy
+from camshaft.strategies.fsdp.stale_parameters import check_parameters
+from camshaft.strategies.fsdp.unchanged_model import ModelParts, class_name
+from camshaft.strategies.initialization.deferred_initialization import DeferredInitialization
+from camshaft.strategies.initialization.shared_randomness import shared_randomness
 from camshaft.strategies.parallel import ParallelStrategy
 from camshaft.strategies.precision import Precision
-from camshaft.strategies.same_weights import broadcast_tensors, check_same_structure
-from camshaft.strategies.sharded_state import module_state_for, optimizer_state_for, tensor_like
-from camshaft.strategies.sharded_steps import ShardedSteps
-from camshaft.strategies.sharding import Sharding
-from camshaft.strategies.sharding_policy import Policy
-from camshaft.strategies.shared_randomness import shared_randomness
-from camshaft.strategies.stale_parameters import check_parameters
-from camshaft.strategies.steps import Computing
-from camshaft.strategies.unchanged_model import ModelParts, class_name
 
 _WHERE = "ShardedStrategy"
 _STEPS = "_camshaft_steps"

@@ -12,10 +12,10 @@ from torch.optim import Optimizer
 from camshaft.hooks_core import StrategyDefaults, StrategyHooks
 from camshaft.hooks_core.protocols import PendingSave
 from camshaft.hooks_core.transfer import move_to_device
-from camshaft.strategies.checkpoint_writer import CheckpointWriter
+from camshaft.strategies.checkpoints.checkpoint_writer import CheckpointWriter
 from camshaft.strategies.clipping import clip_gradients
+from camshaft.strategies.ddp.steps import Computing
 from camshaft.strategies.precision import Precision, choose_precision
-from camshaft.strategies.steps import Computing
 
 
 class TorchStrategy(StrategyDefaults, StrategyHooks):

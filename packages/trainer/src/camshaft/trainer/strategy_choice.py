@@ -11,7 +11,7 @@ from camshaft.hooks_core.messages import must_be
 from camshaft.hooks_core.protocols import Collectives, Strategy
 from camshaft.strategies import SingleDeviceStrategy, choose_device
 from camshaft.strategies.precision import choose_precision
-from camshaft.strategies.process_environment import find_process_environment
+from camshaft.strategies.processes.process_environment import find_process_environment
 
 _WHERE = "Trainer"
 _ALL_DEVICES = ("auto", -1, "-1")

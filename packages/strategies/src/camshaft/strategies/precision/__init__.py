@@ -5,9 +5,9 @@ from __future__ import annotations
 import torch
 
 from camshaft.hooks_core.messages import must_be
-from camshaft.strategies.autocast import AutocastPrecision
-from camshaft.strategies.gradient_scaling import ScaledPrecision
-from camshaft.strategies.true_precision import Precision, TruePrecision
+from camshaft.strategies.precision.autocast import AutocastPrecision
+from camshaft.strategies.precision.gradient_scaling import ScaledPrecision
+from camshaft.strategies.precision.true_precision import Precision, TruePrecision
 
 __all__ = ["PRECISIONS", "AutocastPrecision", "Precision", "ScaledPrecision", "TruePrecision", "choose_precision"]
 

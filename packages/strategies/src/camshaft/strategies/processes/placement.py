@@ -9,7 +9,7 @@ from attrs import frozen
 
 from camshaft.hooks_core.messages import must_be
 from camshaft.strategies.device import choose_device
-from camshaft.strategies.process_environment import ProcessEnvironment
+from camshaft.strategies.processes.process_environment import ProcessEnvironment
 
 _ALL = -1
 

@@ -10,7 +10,7 @@ import attrs
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from camshaft.strategies.communication_hook import register_communication_hook
+from camshaft.strategies.ddp.communication_hook import register_communication_hook
 
 
 @attrs.frozen(kw_only=True)

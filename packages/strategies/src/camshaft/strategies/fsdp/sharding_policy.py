@@ -10,7 +10,7 @@ from torch import nn
 from torch.distributed.fsdp import FSDPModule
 
 from camshaft.hooks_core.messages import must_be
-from camshaft.strategies.unchanged_model import class_name
+from camshaft.strategies.fsdp.unchanged_model import class_name
 
 Policy = type[nn.Module] | Collection[type[nn.Module]] | Callable[[nn.Module], bool] | int
 """Classes of modules, or what says of a module whether it is a block, or how many parameters a block has at least."""

@@ -26,9 +26,9 @@ from torch.distributed.tensor import DTensor
 from torch.futures import Future
 
 from camshaft.hooks_core.messages import must_be
-from camshaft.strategies.checkpoint_file import write_plain
-from camshaft.strategies.durable_files import PLAIN_FILE, check_replaceable, put_in_place, remove, sync
-from camshaft.strategies.plain_values import Keys, name_of
+from camshaft.strategies.checkpoints.checkpoint_file import write_plain
+from camshaft.strategies.checkpoints.durable_files import PLAIN_FILE, check_replaceable, put_in_place, remove, sync
+from camshaft.strategies.checkpoints.plain_values import Keys, name_of
 
 FORMAT = "camshaft sharded checkpoint"
 VERSION = 1

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from camshaft.hooks_core.messages import must_be
-from camshaft.strategies.true_precision import Precision
+from camshaft.strategies.precision.true_precision import Precision
 
 
 class AutocastPrecision(Precision):

@@ -15,8 +15,8 @@ from attrs import define
 from torch.distributed import HashStore, PrefixStore, Store, rendezvous  # type: ignore[attr-defined]
 
 from camshaft.hooks_core.messages import must_be
-from camshaft.strategies.failure_watch import FailureWatch
-from camshaft.strategies.process_environment import ProcessEnvironment, restart_count
+from camshaft.strategies.processes.failure_watch import FailureWatch
+from camshaft.strategies.processes.process_environment import ProcessEnvironment, restart_count
 
 
 @define(eq=False)

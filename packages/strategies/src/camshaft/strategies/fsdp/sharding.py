@@ -13,9 +13,9 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import CPUOffloadPolicy, FSDPModule, MixedPrecisionPolicy, OffloadPolicy, fully_shard
 
 from camshaft.hooks_core.messages import must_be
-from camshaft.strategies.activation_checkpointing import checkpoint_activations, compile_forward
-from camshaft.strategies.sharding_policy import Policy, blocks_of, check_policy, shardable
-from camshaft.strategies.unchanged_model import class_name
+from camshaft.strategies.fsdp.activation_checkpointing import checkpoint_activations, compile_forward
+from camshaft.strategies.fsdp.sharding_policy import Policy, blocks_of, check_policy, shardable
+from camshaft.strategies.fsdp.unchanged_model import class_name
 
 
 @frozen(kw_only=True)

@@ -14,8 +14,8 @@ from torch.nn.modules.module import register_module_parameter_registration_hook
 from torch.utils import _pytree as pytree
 
 from camshaft.hooks_core.messages import must_be
-from camshaft.strategies.deferred_operations import TensorRef
-from camshaft.strategies.operation_recorder import (
+from camshaft.strategies.initialization.deferred_operations import TensorRef
+from camshaft.strategies.initialization.operation_recorder import (
     META,
     WHERE,
     DeferredInitializationError,

@@ -14,8 +14,8 @@ from torch.distributed.elastic.multiprocessing import SignalException
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError, ProcessFailure
 from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
-from camshaft.strategies.command_line import command_line
-from camshaft.strategies.failure_report import print_message
+from camshaft.strategies.processes.command_line import command_line
+from camshaft.strategies.processes.failure_report import print_message
 
 
 def launch(num_processes: int, max_restarts: int, where: str) -> NoReturn:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from torch import Tensor
 
-from camshaft.strategies.deferred_operations import (
+from camshaft.strategies.initialization.deferred_operations import (
     Entry,
     GeneratorChange,
     Operation,
@@ -17,7 +17,7 @@ from camshaft.strategies.deferred_operations import (
 )
 
 if TYPE_CHECKING:
-    from camshaft.strategies.operation_recorder import OperationRecorder
+    from camshaft.strategies.initialization.operation_recorder import OperationRecorder
 
 
 class ValuesAhead:

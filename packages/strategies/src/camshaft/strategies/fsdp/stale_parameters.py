@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from camshaft.hooks_core.messages import must_be
-from camshaft.strategies.unchanged_model import class_name
+from camshaft.strategies.fsdp.unchanged_model import class_name
 
 
 def check_parameters(

@@ -18,10 +18,16 @@ from torch.utils._device import DeviceContext
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from camshaft.hooks_core.messages import must_be
-from camshaft.strategies.deferred_operations import Replay, TensorRef, give_back_memory, make_plan
-from camshaft.strategies.full_values import FullValues
-from camshaft.strategies.operation_recorder import CPU, META, WHERE, DeferredInitializationError, OperationRecorder
-from camshaft.strategies.shards import distribute
+from camshaft.strategies.fsdp.shards import distribute
+from camshaft.strategies.initialization.deferred_operations import Replay, TensorRef, give_back_memory, make_plan
+from camshaft.strategies.initialization.full_values import FullValues
+from camshaft.strategies.initialization.operation_recorder import (
+    CPU,
+    META,
+    WHERE,
+    DeferredInitializationError,
+    OperationRecorder,
+)
 
 _FACTORIES = frozenset(
     (

@@ -10,8 +10,8 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from camshaft.hooks_core.messages import must_be
-from camshaft.strategies.autocast import AutocastPrecision
-from camshaft.strategies.scaled_optimizer import Overflow, ScaledOptimizer, evaluates_loss
+from camshaft.strategies.precision.autocast import AutocastPrecision
+from camshaft.strategies.precision.scaled_optimizer import Overflow, ScaledOptimizer, evaluates_loss
 
 _WHERE = "ScaledPrecision"
 _STATE = "gradient_scaler"

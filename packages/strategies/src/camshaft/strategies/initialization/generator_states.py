@@ -6,7 +6,7 @@ import attrs
 import torch
 from torch import Generator, Tensor
 
-from camshaft.strategies.deferred_operations import Entry, GeneratorChange
+from camshaft.strategies.initialization.deferred_operations import Entry, GeneratorChange
 
 
 @attrs.define(eq=False)

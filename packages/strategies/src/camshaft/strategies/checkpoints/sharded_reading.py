@@ -29,9 +29,9 @@ from torch.distributed.tensor import Replicate, Shard
 from torch.distributed.tensor import empty as empty_dtensor
 from torch.futures import Future
 
-from camshaft.strategies.checkpoint_file import CheckpointError, check_archive, first_line, read_file
-from camshaft.strategies.durable_files import PLAIN_FILE
-from camshaft.strategies.sharded_checkpoint import FORMAT, PLACEHOLDER, VERSION, cause_raised
+from camshaft.strategies.checkpoints.checkpoint_file import CheckpointError, check_archive, first_line, read_file
+from camshaft.strategies.checkpoints.durable_files import PLAIN_FILE
+from camshaft.strategies.checkpoints.sharded_checkpoint import FORMAT, PLACEHOLDER, VERSION, cause_raised
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from pathlib import Path
 from types import ModuleType
 
 from camshaft.hooks_core.messages import must_be
-from camshaft.strategies.process_environment import ProcessEnvironment
+from camshaft.strategies.processes.process_environment import ProcessEnvironment
 
 
 def check_launchable(environment: ProcessEnvironment, num_processes: int, max_restarts: int, where: str) -> bool:

@@ -9,7 +9,7 @@ from functools import wraps
 from typing import ParamSpec, TypeVar
 
 from camshaft.hooks_core.protocols import Strategy
-from camshaft.strategies.process_environment import find_process_environment
+from camshaft.strategies.processes.process_environment import find_process_environment
 
 P = ParamSpec("P")
 R = TypeVar("R")

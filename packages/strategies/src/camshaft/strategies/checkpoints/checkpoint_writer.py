@@ -11,13 +11,13 @@ from torch import Tensor
 
 from camshaft.hooks_core.messages import must_be
 from camshaft.hooks_core.protocols import PendingSave
-from camshaft.strategies.checkpoint_file import locate, read_checkpoint, write_plain
-from camshaft.strategies.pending_write import Peers, PendingWrite, agreed, own_or_first, portable
-from camshaft.strategies.plain_values import Keys, is_sharded, to_plain
-from camshaft.strategies.staging import StagingBuffers
+from camshaft.strategies.checkpoints.checkpoint_file import locate, read_checkpoint, write_plain
+from camshaft.strategies.checkpoints.pending_write import Peers, PendingWrite, agreed, own_or_first, portable
+from camshaft.strategies.checkpoints.plain_values import Keys, is_sharded, to_plain
+from camshaft.strategies.checkpoints.staging import StagingBuffers
 
 if TYPE_CHECKING:
-    from camshaft.strategies.sharded_checkpoint import ShardedTensors
+    from camshaft.strategies.checkpoints.sharded_checkpoint import ShardedTensors
 
 T = TypeVar("T")
 
@@ -90,7 +90,7 @@ class CheckpointWriter:
         self._wait_for_latest()
         group = self._checkpoint_group() if sharded and dist.is_initialized() else None
         if group is not None and locate(path).is_dir():
-            from camshaft.strategies import sharded_reading
+            from camshaft.strategies.checkpoints import sharded_reading
 
             content, error = _result_of(lambda: sharded_reading.read_plain_part(locate(path)))
             error = agreed(error, self._strategy, path)
@@ -134,7 +134,7 @@ class CheckpointWriter:
         """What this process has to do, if anything."""
         plain, shards = parts.plain, parts.shards
         if shards is not None:
-            from camshaft.strategies.sharded_checkpoint import write_sharded
+            from camshaft.strategies.checkpoints.sharded_checkpoint import write_sharded
 
             tensors, local_parts, group = shards.tensors, parts.local, self._checkpoint_group()
             return lambda: write_sharded(plain, tensors, local_parts, path, group)
@@ -204,7 +204,7 @@ class _Parts:
         if not is_sharded(tensor):
             return self._snapshot(tensor) if self._is_first else None
         if self.shards is None:
-            from camshaft.strategies.sharded_checkpoint import ShardedTensors
+            from camshaft.strategies.checkpoints.sharded_checkpoint import ShardedTensors
 
             self.shards = ShardedTensors()
         return self.shards.take(tensor, keys)

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.distributed.tensor import DTensor, Replicate, distribute_tensor
 from torch.optim import Optimizer
 
-from camshaft.strategies.shards import distribute
+from camshaft.strategies.fsdp.shards import distribute
 
 _CPU = torch.device("cpu")
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import errno
 import os
 
-from camshaft.strategies.checkpoint_file import read_checkpoint, write_checkpoint
-from camshaft.strategies.safetensors_files import SUFFIX, export_safetensors, import_safetensors
+from camshaft.strategies.checkpoints.checkpoint_file import read_checkpoint, write_checkpoint
+from camshaft.strategies.checkpoints.safetensors_files import SUFFIX, export_safetensors, import_safetensors
 
 
 def consolidate_checkpoint(source: str | os.PathLike[str], target: str | os.PathLike[str]) -> None:

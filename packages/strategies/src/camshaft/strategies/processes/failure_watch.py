@@ -17,7 +17,7 @@ from datetime import timedelta
 import torch.distributed as dist
 from torch.distributed import Store  # type: ignore[attr-defined]
 
-from camshaft.strategies.failure_report import (
+from camshaft.strategies.processes.failure_report import (
     CollectiveError,
     Failure,
     error_text,
@@ -26,7 +26,7 @@ from camshaft.strategies.failure_report import (
     print_message,
     write_error_file,
 )
-from camshaft.strategies.peer_process import PeerProcess, own_identity
+from camshaft.strategies.processes.peer_process import PeerProcess, own_identity
 
 _STATUS = 1
 _LONGEST_GRACE_SECONDS = 3.0

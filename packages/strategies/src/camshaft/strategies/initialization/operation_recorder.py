@@ -13,9 +13,9 @@ from torch._ops import OpOverload
 from torch.utils import _pytree as pytree
 
 from camshaft.hooks_core.messages import must_be
-from camshaft.strategies.deferred_operations import Entry, Operation, TensorRef
-from camshaft.strategies.generator_states import GeneratorStates
-from camshaft.strategies.values_ahead import ValuesAhead
+from camshaft.strategies.initialization.deferred_operations import Entry, Operation, TensorRef
+from camshaft.strategies.initialization.generator_states import GeneratorStates
+from camshaft.strategies.initialization.values_ahead import ValuesAhead
 
 WHERE = "the hooks that build the model"
 META = torch.device("meta")

@@ -12,8 +12,8 @@ from typing import Any
 
 import torch
 
-from camshaft.strategies.durable_files import find_existing, new_file
-from camshaft.strategies.plain_values import to_plain
+from camshaft.strategies.checkpoints.durable_files import find_existing, new_file
+from camshaft.strategies.checkpoints.plain_values import to_plain
 
 _UNREADABLE = (RuntimeError, EOFError, ValueError, KeyError, OSError, zipfile.BadZipFile, pickle.UnpicklingError)
 
@@ -78,7 +78,7 @@ def read_checkpoint(
     """
     found = locate(path)
     if found.is_dir():
-        from camshaft.strategies.sharded_reading import read_whole  # reads its plain part with this module
+        from camshaft.strategies.checkpoints.sharded_reading import read_whole  # reads its plain part with this module
 
         return read_whole(found, map_location)
     return read_file(found, map_location, mmap=mmap)

@@ -10,8 +10,13 @@ from typing import Any
 from torch import Tensor
 
 from camshaft.hooks_core.messages import must_be
-from camshaft.strategies.checkpoint_file import CheckpointError, first_line, read_checkpoint, write_checkpoint
-from camshaft.strategies.durable_files import new_file
+from camshaft.strategies.checkpoints.checkpoint_file import (
+    CheckpointError,
+    first_line,
+    read_checkpoint,
+    write_checkpoint,
+)
+from camshaft.strategies.checkpoints.durable_files import new_file
 
 SUFFIX = ".safetensors"
 

@@ -1,0 +1,1 @@
+"""What `DDPStrategy` is made of."""

@@ -1,0 +1,1 @@
+"""What `ShardedStrategy` is made of."""

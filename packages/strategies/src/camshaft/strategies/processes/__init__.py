@@ -1,0 +1,1 @@
+"""Several processes: who they are, how they start, what they tell each other, how they fail together."""
