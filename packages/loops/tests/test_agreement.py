@@ -97,7 +97,7 @@ def test_time_that_is_over_on_one_rank_ends_training_on_all() -> None:
 def test_a_preempted_run_saves_and_stops_on_all_ranks_whatever_the_minimum(size: int, batch_idx: int) -> None:
     def run(strategy: ThreadedStrategy) -> BareTrainer:
         def preempt(trainer: Any) -> None:
-            trainer.fit_loop.preempt("left.ckpt")
+            trainer.run.preempt("left.ckpt")
 
         return fit(strategy, (size - 1, batch_idx), preempt, min_epochs=2)
 
@@ -114,7 +114,7 @@ def test_a_preempted_run_does_not_validate_before_it_leaves() -> None:
             self.num_validated += 1
 
     module = Validating()
-    callback = stopper(0, (0, 2), lambda trainer: trainer.fit_loop.preempt("left.ckpt"))
+    callback = stopper(0, (0, 2), lambda trainer: trainer.run.preempt("left.ckpt"))
     BareTrainer(module, callbacks=[callback], max_epochs=1).fit(batches(6), batches(2))
     assert module.num_validated == 0
 
@@ -127,7 +127,7 @@ def test_the_run_that_goes_on_from_a_preempted_one_ends_with_the_same_weights() 
         rank = strategy.global_rank
         straight, stopped, resumed = (copy.deepcopy(modules[rank]) for _ in range(3))
         BareTrainer(straight, strategy=strategy, **arguments).fit(batches(12))
-        callback = stopper(rank, (1, 6), lambda trainer: trainer.fit_loop.preempt("left.ckpt"))
+        callback = stopper(rank, (1, 6), lambda trainer: trainer.run.preempt("left.ckpt"))
         left = BareTrainer(stopped, callbacks=[callback], strategy=strategy, **arguments).fit(batches(12))
         assert left.global_step == 8
         BareTrainer(resumed, strategy=strategy, **arguments).fit(batches(12), checkpoint=left.load("left.ckpt"))
@@ -136,10 +136,25 @@ def test_the_run_that_goes_on_from_a_preempted_one_ends_with_the_same_weights() 
     assert on_ranks(2, run) == [True, True]
 
 
-def test_nothing_can_be_preempted_while_nothing_is_trained() -> None:
-    trainer = BareTrainer(Net(), max_epochs=1).fit(batches(2))
-    with pytest.warns(UserWarning, match=r"Nothing is being trained, so there is nothing to save to 'x\.ckpt'"):
-        trainer.fit_loop.preempt("x.ckpt")
+@pytest.mark.parametrize("size", [1, 2])
+def test_a_run_that_is_preempted_before_it_trains_saves_what_it_has_and_trains_nothing(size: int) -> None:
+    def run(strategy: ThreadedStrategy) -> BareTrainer:
+        def setup(trainer: Any, module: Any, stage: str) -> None:
+            if strategy.global_rank == size - 1:
+                trainer.run.preempt("left.ckpt")
+
+        return BareTrainer(Net(), callbacks=[hooked(setup=setup)], strategy=strategy, max_epochs=2).fit(batches(4))
+
+    for trainer in on_ranks(size, run):
+        assert trainer.global_step == 0
+        assert trainer.load("left.ckpt")["global_step"] == 0
+
+
+def test_what_is_preempted_when_training_is_over_ends_as_it_would_have() -> None:
+    callback = hooked(on_fit_end=lambda trainer, module: trainer.run.preempt("left.ckpt"))
+    trainer = BareTrainer(Net(), callbacks=[callback], max_epochs=1).fit(batches(2))
+    assert trainer.global_step == 2 and trainer.files == {}
+    assert trainer.fit(batches(2)).global_step == 2  # and the next run is not preempted by it
 
 
 @pytest.mark.parametrize(("value", "error"), [(0, ValueError), (True, TypeError), (1.5, TypeError)])

@@ -122,17 +122,6 @@ class FitLoop:
     def should_stop(self, value: bool) -> None:
         self.progress.should_stop = value
 
-    def preempt(self, path: str) -> None:
-        """Ask for a checkpoint and an end of training as soon as no step is half done, whatever minimum there is.
-
-        Any one process may ask, at any time, as in a signal handler; all of them follow, at their next agreement. No
-        validation runs any more.
-
-        Args:
-            path: The checkpoint's file.
-        """
-        self._stopping.preempt(path)
-
     @property
     def is_last_batch(self) -> bool:
         """Whether the batch that runs is known to be its epoch's last."""

@@ -65,6 +65,8 @@ class Run:
     batch_idx: int | None = attrs.field(default=None, init=False)
     save_requests: list[SaveRequest] = attrs.field(factory=list, init=False)
     defers_saves: bool = attrs.field(default=True, init=False)  # what is being set up cannot be saved yet
+    preempt_path: str | None = attrs.field(default=None, init=False)
+    on_preempt: Callable[[str], None] | None = attrs.field(default=None, init=False)  # set while training listens
     _saving: tuple[PendingSave, SaveRequest] | None = attrs.field(default=None, init=False)
 
     def resolve_hooks(self, required: tuple[str, ...]) -> None:
@@ -101,6 +103,19 @@ class Run:
         self.save_requests.append(request)
         if not self.defers_saves:
             self.save_point()
+
+    def preempt(self, path: str) -> None:
+        """Ask for a checkpoint and an end of training as soon as no step is half done, whatever minimum there is.
+
+        Any one process may ask, at any time, as in a signal handler; all of them follow, at their next agreement. No
+        validation runs any more. Training that has not begun ends where it would begin; if it is over, nothing happens.
+
+        Args:
+            path: The checkpoint's file.
+        """
+        self.preempt_path = path
+        if self.on_preempt is not None:
+            self.on_preempt(path)
 
     def save_point(self) -> None:
         """Write the checkpoints that were asked for; the fit loop calls it where no step is half done. Collective.

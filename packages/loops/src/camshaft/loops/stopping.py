@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from camshaft.hooks_core.user_warnings import warn_user
 from camshaft.loops.agreement import Agreement, check_agreement_interval
 from camshaft.loops.fit_limits import FitLimits
 from camshaft.loops.progress import FitProgress
@@ -40,10 +39,15 @@ class StoppingRules:
         self._progress.should_stop = self.is_preempted = False
         if run.strategy.world_size > 1:
             self.agreement = Agreement(run.strategy, self._progress, self._every_n_batches)
+        run.on_preempt = self._preempt
+        if run.preempt_path is not None:
+            self._preempt(run.preempt_path)
 
     def end(self) -> None:
         """Count no more time, and decide nothing any more."""
         self.note_time()
+        if self._run is not None:
+            self._run.on_preempt = None
         self._stopwatch = self.agreement = self._run = None
 
     def start_clock(self) -> None:
@@ -59,17 +63,6 @@ class StoppingRules:
         """Whether training has taken all the time that it may."""
         self.note_time()
         return self.limits.max_seconds is not None and self._progress.elapsed_seconds >= self.limits.max_seconds
-
-    def preempt(self, path: str) -> None:
-        """Save to a path and stop, in all processes, as soon as no step is half done; any one process may ask."""
-        if self._run is None:
-            warn_user(f"Nothing is being trained, so there is nothing to save to {path!r} and to stop.")
-            return
-        self._progress.should_stop = True
-        if self.agreement is not None:
-            self.agreement.preempt_path = path
-        else:
-            self._take_leave(self._run, path)
 
     def agree(self) -> None:
         """Come to one decision with the other processes, if there are any. Collective."""
@@ -100,6 +93,15 @@ class StoppingRules:
             or progress.global_step >= limits.step_limit
             or (self.wishes.should_stop and self.may_stop())
         )
+
+    def _preempt(self, path: str) -> None:
+        """See `Run.preempt`."""
+        assert self._run is not None
+        self._progress.should_stop = True
+        if self.agreement is not None:
+            self.agreement.preempt_path = path
+        else:
+            self._take_leave(self._run, path)
 
     def _take_leave(self, run: Run, path: str) -> None:
         self.is_preempted = True

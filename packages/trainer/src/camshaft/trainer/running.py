@@ -149,7 +149,10 @@ class VerbRunner(TrainerView):
         Args:
             path: The checkpoint to write; `fit(ckpt_path=path)` goes on from it as if nothing had happened.
         """
-        self.fit_loop.preempt(os.fspath(path))
+        if self._run is None or not self._is_running or self._run.verb != "fit":
+            warn_user(f"Nothing is being trained, so there is nothing to save to {os.fspath(path)!r} and to stop.")
+            return
+        self._run.preempt(os.fspath(path))
 
     def _write_checkpoint(self, request: SaveRequest) -> PendingSave | None:
         assert self._run is not None
