@@ -1,5 +1,7 @@
 """Runs every case of the matrix on this rank and reports what came of it.
 
+    ranks.py DEVICE [PART_OF_A_NAME...]
+
 Each is trained three times: on one device with whole batches, on the strategy with a share of each batch, and once more
 on the strategy, from a checkpoint that the second training wrote inside an epoch (and inside an accumulation window).
 """
@@ -86,14 +88,14 @@ class SaveInside(Callback):
 
 def make_strategy(case: Case) -> Any:
     if case.strategy == "ddp":
-        return DDPStrategy(accelerator="cpu", devices=case.size, precision=case.precision)
+        return DDPStrategy(accelerator=case.device, devices=case.size, precision=case.precision)
     options: dict[str, Any] = {
         "sharded": {"policy": {Block}},
         "sharded-offloaded": {"policy": {Block}, "cpu_offload": True},
         "replicated": {"policy": {Block}, "data_parallel_replicas": 2},
         "tensor-parallel": {"policy": {Block}, "tensor_parallel": 2},
     }[case.strategy]
-    return ShardedStrategy(accelerator="cpu", devices=case.size, precision=case.precision, **options)
+    return ShardedStrategy(accelerator=case.device, devices=case.size, precision=case.precision, **options)
 
 
 def train(case: Case, strategy: Any, folder: str, *, saves: bool = False, resumes: bool = False) -> dict[str, Tensor]:
@@ -114,7 +116,7 @@ def train(case: Case, strategy: Any, folder: str, *, saves: bool = False, resume
     module = Net()
     trainer.fit(module, loader, ckpt_path=path if resumes else None)
     found = {name: whole(parameter) for name, parameter in module.named_parameters()}
-    return found | {"logged loss": trainer.callback_metrics["loss"].detach().clone()}
+    return found | {"logged loss": trainer.callback_metrics["loss"].detach().cpu().clone()}
 
 
 def make_dataset() -> TensorDataset:
@@ -126,11 +128,11 @@ def make_dataset() -> TensorDataset:
 
 def whole(parameter: Tensor) -> Tensor:
     tensor = parameter.detach()
-    return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor.clone()
+    return (tensor.full_tensor() if isinstance(tensor, DTensor) else tensor).cpu().clone()
 
 
 def run(case: Case, folder: str) -> dict[str, Any]:
-    reference = train(case, SingleDeviceStrategy("cpu", precision=case.precision), folder)
+    reference = train(case, SingleDeviceStrategy(case.device, precision=case.precision), folder)
     strategy = make_strategy(case)
     trained = train(case, strategy, folder, saves=True)
     resumed = train(case, make_strategy(case), folder, resumes=True)
@@ -153,18 +155,17 @@ def initial() -> dict[str, Tensor]:
     return {name: parameter.detach().clone() for name, parameter in module.named_parameters()}
 
 
-def main() -> None:
+def main(device: str, *wanted: str) -> None:
     warnings.simplefilter("ignore")
-    wanted = sys.argv[1:]
     size = int(os.environ["WORLD_SIZE"])
     folders = [tempfile.mkdtemp() if os.environ["RANK"] == "0" else ""]
-    first = DDPStrategy(accelerator="cpu", devices=size)
+    first = DDPStrategy(accelerator=device, devices=size)
     first.connect()
     folder = first.broadcast(folders[0])
-    for case in cases(size):
+    for case in cases(size, device):
         if not wanted or any(part in case.name for part in wanted):
             report((case.name, run(case, folder)))
 
 
 if __name__ == "__main__":
-    main()
+    main(*sys.argv[1:])
