@@ -2,10 +2,11 @@
 
 On one process, or on several that share each batch out and end with the same weights:
 
-    python examples/hand_written_loop.py
-    torchrun --nproc-per-node 2 examples/hand_written_loop.py
+    python examples/hand_written_loop.py --strategy single_device
+    torchrun --nproc-per-node 2 examples/hand_written_loop.py --strategy ddp
+    torchrun --nproc-per-node 2 examples/hand_written_loop.py --strategy sharded
 
-It needs `camshaft-strategies` and torch alone. Other devices and number formats are arguments of the strategy.
+It needs `camshaft-strategies` and torch alone. Other devices and number formats are arguments of the strategies.
 """
 
 from __future__ import annotations
@@ -16,8 +17,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from camshaft.strategies import DDPStrategy
+from camshaft.hooks_core.protocols import Strategy
+from camshaft.strategies import DDPStrategy, ShardedStrategy, SingleDeviceStrategy
 
+STRATEGIES = {"single_device": SingleDeviceStrategy, "ddp": DDPStrategy, "sharded": ShardedStrategy}
 NUM_CLASSES = 4
 BATCH_SIZE = 64  # of all processes together
 
@@ -28,7 +31,7 @@ def make_data(num_samples: int) -> tuple[Tensor, Tensor]:
     return points, (points[:, 0] > 0) * 2 + (points[:, 1] > 0)
 
 
-def train(strategy: DDPStrategy, model: nn.Module, num_epochs: int, accumulate: int, path: str) -> None:
+def train(strategy: Strategy, model: nn.Module, num_epochs: int, accumulate: int, path: str) -> None:
     """Train, count the points that are classified rightly, and save."""
 
     def training_step(points: Tensor, classes: Tensor) -> Tensor:
@@ -53,7 +56,6 @@ def train(strategy: DDPStrategy, model: nn.Module, num_epochs: int, accumulate: 
                 strategy.optimizer_step(optimizer)
                 optimizer.zero_grad()
 
-    strategy.on_test_start()  # all processes then have the same buffers, if there are any
     points, classes = strategy.batch_to_device((points[rank::num_ranks], classes[rank::num_ranks]))
     with torch.no_grad():
         num_right = strategy.reduce((predict(points).argmax(1) == classes).sum(), "sum")
@@ -65,9 +67,11 @@ def train(strategy: DDPStrategy, model: nn.Module, num_epochs: int, accumulate: 
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--strategy", choices=list(STRATEGIES), default="ddp")
     parser.add_argument("--precision", default="32-true", help="such as 16-mixed or bf16-mixed")
     parser.add_argument("--path", default="hand_written_loop.ckpt", help="where to save")
     arguments = parser.parse_args()
     torch.manual_seed(1)
     network = nn.Sequential(nn.Linear(2, 32), nn.Tanh(), nn.Linear(32, NUM_CLASSES))
-    train(DDPStrategy(precision=arguments.precision), network, num_epochs=5, accumulate=2, path=arguments.path)
+    chosen = STRATEGIES[arguments.strategy](precision=arguments.precision)
+    train(chosen, network, num_epochs=5, accumulate=2, path=arguments.path)

@@ -12,6 +12,8 @@ from statistics import mean, stdev
 
 import pytest
 
+from camshaft.strategies import read_checkpoint
+
 ROOT = Path(__file__).parent.parent
 PNG_SIGNATURE = b"\x89PNG\r\n\x1a\n"
 
@@ -164,3 +166,20 @@ def test_the_digits_demo_writes_what_it_says(exit_code: int, tmp_path: Path) -> 
 def test_the_command_that_the_demo_ends_with_prints_the_tree(tmp_path: Path) -> None:
     done = run("-m", "camshaft.hooks_core", "show", "fit", cwd=tmp_path)
     assert done.returncode == 0 and done.stdout.startswith("fit\n├── configure_callbacks()")
+
+
+@pytest.mark.parametrize(
+    ("strategy", "num_processes", "precision"),
+    [("single_device", 1, "bf16-mixed"), ("ddp", 2, "32-true"), ("sharded", 2, "32-true")],
+)
+def test_a_hand_written_loop_runs_on_every_strategy(
+    strategy: str, num_processes: int, precision: str, tmp_path: Path
+) -> None:
+    launcher = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={num_processes}"]
+    script = str(ROOT / "examples/hand_written_loop.py")
+    arguments = ["--strategy", strategy, "--precision", precision, "--path", "model.ckpt"]
+    done = run(*(launcher if num_processes > 1 else []), script, *arguments, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    said = re.search(rf"^{num_processes} process\(es\): (\d+) of 2048 right", done.stdout, re.MULTILINE)
+    assert said is not None and int(said[1]) > 1900
+    assert read_checkpoint(tmp_path / "model.ckpt")["state_dict"]["0.weight"].shape == (32, 2)
