@@ -118,8 +118,13 @@ class FailureWatch:
                 time.sleep(0.02)
         except dist.DistError:
             self._is_store_lost = True  # whoever held it has left
+        self.stop()
+
+    def stop(self) -> None:
+        """Watch no more; when this returns, the thread has ended, unless the store does not answer."""
+        self._is_leaving.set()
         # A thread that comes out of torch while the interpreter is being taken down would abort the process.
-        self._thread.join(deadline - time.monotonic() + 1)
+        self._thread.join(2 * self._interval + 3)
 
     def wait_until_all_failed(self) -> None:
         """Return when every process has failed by itself, so that all can begin anew together. Collective.

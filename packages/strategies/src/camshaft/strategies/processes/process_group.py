@@ -135,6 +135,7 @@ def _abandon(joined: JoinedGroup) -> None:
     if not joined.is_own:
         joined.watch.check("connect")
     joined.watch.wait_until_all_failed()
+    joined.watch.stop()
     _joined = None
     dist.destroy_process_group()
     joined.release()
