@@ -190,3 +190,17 @@ def test_what_a_strategy_learned_is_in_the_checkpoint_and_comes_back() -> None:
     assert second.strategy.num_asked == 6
     third = BareTrainer(Net(), max_epochs=2)  # a strategy that learns nothing takes no notice
     assert third.fit(Sized(make_batches(3)), checkpoint=checkpoint).global_step == 6
+
+
+def test_a_strategy_that_lacks_something_is_told_what_before_anything_runs() -> None:
+    class Old:
+        device, global_rank, local_rank, world_size = torch.device("cpu"), 0, 0, 1
+
+    called: list[str] = []
+    callback = hooked(setup=lambda *_: called.append("setup"))
+    rule = r"`strategy` must be a strategy \(missing: has_skipped_step, .* in fit\. .*StrategyDefaults"
+    with pytest.raises(TypeError, match=rule):
+        TypeError, match=r"`strategy` must be a strategy \(missing: has_skipped_step, .* in fit\. .*Defaults"
+    ):
+        BareTrainer(Net(), callbacks=[callback], strategy=Old(), max_epochs=1).fit(Sized(make_batches(1)))
+    assert called == []

@@ -9,6 +9,7 @@ from typing import Any, Protocol
 import torch
 
 from camshaft.hooks_core.notes import describe
+from camshaft.hooks_core.strategy_check import check_strategy
 from camshaft.loops.modes import ModuleModes
 from camshaft.loops.resume import restore_module
 from camshaft.loops.run import Run
@@ -43,9 +44,11 @@ def run_verb(run: Run, loop: Loop) -> Any:
         What the loop returns.
 
     Raises:
+        TypeError: If the strategy lacks something of the protocol.
         HookFaultError: If receivers' hooks are faulty or a step is missing; no hook was called then.
         Exception: Whatever was raised inside, with a note that says where.
     """
+    check_strategy(run.strategy, run.verb)
     run.resolve_hooks(loop.required)
     hooks, strategy = run.hooks, run.strategy
     strategy.connect()

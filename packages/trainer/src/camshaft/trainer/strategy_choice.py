@@ -8,7 +8,7 @@ import torch
 
 from camshaft import strategies
 from camshaft.hooks_core.messages import must_be
-from camshaft.hooks_core.protocols import Collectives, Strategy
+from camshaft.hooks_core.strategy_check import check_strategy
 from camshaft.strategies import SingleDeviceStrategy, choose_device
 from camshaft.strategies.precision import choose_precision
 from camshaft.strategies.processes.process_environment import find_process_environment
@@ -49,7 +49,7 @@ def choose_strategy(
             than the ones asked for beside it, or as the strategies themselves.
     """
     if not isinstance(strategy, str):
-        _check_strategy(strategy)
+        check_strategy(strategy, _WHERE)
         _check_beside(strategy, accelerator, devices, num_nodes, precision)
         return strategy
     if strategy not in STRATEGY_NAMES:
@@ -122,33 +122,3 @@ def _check_beside(strategy: Any, accelerator: Any, devices: Any, num_nodes: Any,
     if choose_precision(precision, device.type).name != own:
         rule = f"None or that of the strategy object ({'its own' if own is None else own})"
         raise ValueError(must_be("precision", rule, precision, _WHERE, action))
-
-
-def _check_strategy(strategy: Any) -> None:
-    if isinstance(strategy, type):
-        action = f"Pass an instance: `{strategy.__name__}(...)`."
-        raise TypeError(must_be("strategy", "a strategy object", strategy, _WHERE, action))
-    missing = [name for name in _attributes() if not hasattr(strategy, name)]
-    missing += [name for name in _methods() if not callable(getattr(strategy, name, None))]
-    if missing:
-        rule = f"a strategy, or the name of one (missing: {', '.join(missing)})"
-        action = (
-            "Define what `camshaft.hooks_core.protocols.Strategy` says; mix in `camshaft.hooks_core.StrategyDefaults` "
-            "for all that is trivial with one process."
-        )
-        raise TypeError(must_be("strategy", rule, strategy, _WHERE, action))
-
-
-def _attributes() -> list[str]:
-    properties = [name for name, member in vars(Strategy).items() if isinstance(member, property)]
-    return [*Strategy.__annotations__, *properties]
-
-
-def _methods() -> list[str]:
-    """The protocol's own."""
-    return [
-        name
-        for protocol in (Strategy, Collectives)
-        for name, member in vars(protocol).items()
-        if callable(member) and not name.startswith("_")
-    ]
