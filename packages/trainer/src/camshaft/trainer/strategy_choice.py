@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from camshaft import strategies
+import camshaft.strategies as strategies
 from camshaft.hooks_core.messages import must_be
 from camshaft.hooks_core.strategy_check import check_strategy
 from camshaft.strategies import SingleDeviceStrategy, choose_device
