@@ -52,9 +52,6 @@ class FabricStrategy(SeveralProcesses):
     def all_gather(self, value: Any) -> list[Any]:
         return [self.fabric.broadcast(value, src) for src in range(self.world_size)]
 
-    def barrier(self) -> None:
-        self.fabric.barrier()
-
     def setup_module(self, module: nn.Module) -> nn.Module:
         self._steps = self.fabric.setup_module(Steps(module))
         return self._steps
