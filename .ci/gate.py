@@ -15,7 +15,7 @@ from pathlib import Path
 
 NUM_SIDE_BY_SIDE = 2
 # Far above what any session takes: it only ends one that hangs.
-JOB_TIMEOUT_SECONDS = 20 * 60.0
+JOB_TIMEOUT_SECONDS = 35 * 60.0
 
 
 @dataclass(frozen=True)
