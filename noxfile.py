@@ -264,7 +264,8 @@ def tests(session: nox.Session) -> None:
     if session.posargs:
         session.error("`tests` passes no arguments on. Give them to one session, such as tests-loops.")
     of_packages = [f"tests-{package.folder}" for package in in_dependency_order()]
-    jobs = ["lint", "imports", "types", *of_packages, "integration", "oldest", "build", "demo"]
+    # the longest ones early, so that neither is left alone at the end
+    jobs = ["lint", "imports", "types", "oldest", "integration", *of_packages, "build", "demo"]
     outcomes = Gate(Path(__file__), log_dir=ROOT / ".nox" / "logs").run(jobs)
     print_table(outcomes)
     failed = [outcome.session for outcome in outcomes if not outcome.passed]
