@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from camshaft.callbacks.checkpoint_files import point_last_at, remove_checkpoint
+from camshaft.callbacks.checkpoint_files import point_last_at
+from camshaft.hooks_core.durable_paths import remove
 
 
 def listing(folder: Path) -> list[str]:
@@ -17,7 +18,7 @@ def test_last_shares_the_data_and_survives_the_removal_of_its_source(tmp_path: P
     source.write_text("a")
     point_last_at(source, last)
     assert os.path.samefile(source, last)
-    remove_checkpoint(source)
+    remove(source)
     assert last.read_text() == "a"
 
 
@@ -54,7 +55,7 @@ def test_a_checkpoint_may_be_a_folder(tmp_path: Path) -> None:
         shard.write_text(name)
         point_last_at(tmp_path / f"{name}.ckpt", last)
     assert (last / "shards" / "0.distcp").read_text() == "b"
-    remove_checkpoint(tmp_path / "b.ckpt")
+    remove(tmp_path / "b.ckpt")
     assert (last / "shards" / "0.distcp").read_text() == "b"
     assert listing(tmp_path) == ["a.ckpt", "last.ckpt"]
 
@@ -76,26 +77,3 @@ def test_last_stays_when_its_new_source_is_missing(tmp_path: Path) -> None:
         point_last_at(tmp_path / "missing.ckpt", last)
     assert last.read_text() == "old"
     assert listing(tmp_path) == ["last.ckpt"]
-
-
-def test_last_folder_comes_back_when_it_cannot_be_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    source, last = tmp_path / "new", tmp_path / "last.ckpt"
-    for folder in (source, last):
-        folder.mkdir()
-        (folder / "name").write_text(folder.name)
-    replace = os.replace
-
-    def fail_once_aside(old: Path, new: Path) -> None:
-        if str(old).endswith(".new"):
-            raise OSError("disk gone")
-        replace(old, new)
-
-    monkeypatch.setattr(os, "replace", fail_once_aside)
-    with pytest.raises(OSError, match="disk gone"):
-        point_last_at(source, last)
-    assert (last / "name").read_text() == "last.ckpt"
-    assert listing(tmp_path) == ["last.ckpt", "new"]
-
-
-def test_removing_nothing_is_no_error(tmp_path: Path) -> None:
-    remove_checkpoint(tmp_path / "missing.ckpt")

@@ -5,9 +5,7 @@ start, and reports what became of each.
 from __future__ import annotations
 
 import sys
-import traceback
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import ddp_communication_checks
@@ -16,9 +14,8 @@ import ddp_setup_checks
 import ddp_training_checks
 import pytest
 import torch
-import torch.distributed as dist
+from checks_on_ranks import Found, make_checks, run_checks
 from ddp_reference import Net, assert_equal, global_batches, state, strategy_of, train
-from launching import report, run_ranks
 from torch import nn
 from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
 
@@ -35,44 +32,14 @@ OF_FOUR = checks_of(ddp_training_checks)
 OF_GPUS = {"check_batch_norm_is_over_all_ranks": ddp_setup_checks.batch_norm_is_over_all_ranks}
 
 
-def make_checks(names: list[str]) -> None:
-    strategy_of("cuda" if names[0] in OF_GPUS else "cpu")
-    for name in names:
-        try:
-            (CHECKS | OF_GPUS)[name]()
-        except BaseException:
-            report((name, traceback.format_exc()))
-            raise
-        report((name, None))
-        dist.barrier()
-
-
-Found = dict[str, list[str]]
-
-
-def run_checks(names: list[str], num_ranks: int) -> Found:
-    """What went wrong in each check."""
-    outcome = run_ranks(Path(__file__), num_ranks, args=names, timeout=900)
-    made = {name: 0 for name in names}
-    errors: Found = {name: [] for name in names}
-    for values in outcome.reports:
-        for name, error in values:
-            made[name] += 1
-            errors[name] += [] if error is None else [error]
-    for name, count in made.items():
-        if count < num_ranks and not errors[name]:
-            errors[name].append(f"{num_ranks - count} rank(s) did not come to it:\n{outcome.output}")
-    return errors
-
-
 @pytest.fixture(scope="module")
 def two_ranks() -> Found:
-    return run_checks(list(CHECKS), 2)
+    return run_checks(__file__, list(CHECKS), 2)
 
 
 @pytest.fixture(scope="module")
 def four_ranks() -> Found:
-    return run_checks(list(OF_FOUR), 4)
+    return run_checks(__file__, list(OF_FOUR), 4)
 
 
 @pytest.mark.parametrize("name", CHECKS)
@@ -89,7 +56,7 @@ def test_four_ranks(name: str, four_ranks: Found) -> None:
 @pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two CUDA devices, and torch finds fewer here")
 @pytest.mark.parametrize("name", OF_GPUS)
 def test_two_gpus(name: str) -> None:
-    errors = run_checks([name], 2)[name]
+    errors = run_checks(__file__, [name], 2)[name]
     assert not errors, "\n".join(errors)
 
 
@@ -148,4 +115,5 @@ def test_a_module_that_is_a_batch_norm_layer_itself_is_refused() -> None:
 
 
 if __name__ == "__main__":
-    make_checks(sys.argv[1:])
+    strategy_of("cuda" if sys.argv[1] in OF_GPUS else "cpu")
+    make_checks(CHECKS | OF_GPUS, sys.argv[1:])

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from camshaft.strategies.checkpoints.durable_files import find_existing, new_file, put_in_place, remove
+from camshaft.strategies.checkpoints.durable_files import find_existing, new_file, put_in_place
 
 
 def directory(path: Path, content: str) -> Path:
@@ -16,25 +16,6 @@ def directory(path: Path, content: str) -> Path:
 
 def content_of(path: Path) -> str:
     return (path / "plain.ckpt").read_text() if path.is_dir() else path.read_text()
-
-
-@pytest.mark.parametrize("old", ["nothing", "file", "directory", "link"])
-@pytest.mark.parametrize("new", ["file", "directory"])
-def test_a_file_or_directory_takes_the_place_of_either(tmp_path: Path, old: str, new: str) -> None:
-    target, partial = tmp_path / "x.ckpt", tmp_path / "partial"
-    if old == "file":
-        target.write_text("old")
-    elif old == "directory":
-        directory(target, "old")
-    elif old == "link":
-        directory(tmp_path / "elsewhere", "kept")
-        target.symlink_to(tmp_path / "elsewhere")
-    directory(partial, "new") if new == "directory" else partial.write_text("new")
-    put_in_place(partial, target)
-    assert content_of(target) == "new"
-    assert not target.is_symlink()
-    assert sorted(os.listdir(tmp_path)) == (["elsewhere", "x.ckpt"] if old == "link" else ["x.ckpt"])
-    assert old != "link" or content_of(tmp_path / "elsewhere") == "kept"
 
 
 @pytest.mark.parametrize("moment", [1, 2])
@@ -108,12 +89,3 @@ def test_a_file_that_was_not_written_leaves_nothing(tmp_path: Path) -> None:
         raise ValueError("mine")
     assert os.listdir(tmp_path) == ["x"]
     assert (tmp_path / "x").read_text() == "old"
-
-
-def test_removing_takes_files_links_directories_and_nothing(tmp_path: Path) -> None:
-    kept = directory(tmp_path / "kept", "kept")
-    (tmp_path / "link").symlink_to(kept)
-    for path in (tmp_path / "link", directory(tmp_path / "directory", ""), tmp_path / "absent"):
-        remove(path)
-    assert os.listdir(tmp_path) == ["kept"]
-    assert content_of(kept) == "kept"

@@ -6,15 +6,12 @@ from __future__ import annotations
 
 import re
 import sys
-import traceback
-from pathlib import Path
 from typing import Any
 
 import pytest
 import sharded_state_checks
 import sharded_training_checks
-import torch.distributed as dist
-from launching import report, run_ranks
+from checks_on_ranks import Found, make_checks, run_checks
 from sharded_reference import Net, sharded
 from torch import nn
 
@@ -23,44 +20,15 @@ CHECKS = {name: value for module in MODULES for name, value in vars(module).item
 CHECKS = {name: value for name, value in CHECKS.items() if name != "check_equals_one_device"}
 OF_FOUR = {name: value for module in MODULES for name, value in vars(module).items() if name.startswith("on_four_")}
 
-Found = dict[str, list[str]]
-
-
-def make_checks(names: list[str]) -> None:
-    sharded().connect()
-    for name in names:
-        try:
-            (CHECKS | OF_FOUR)[name]()
-        except BaseException:
-            report((name, traceback.format_exc()))
-            raise
-        report((name, None))
-        dist.barrier()
-
-
-def run_checks(names: list[str], num_ranks: int) -> Found:
-    """What went wrong in each check."""
-    outcome = run_ranks(Path(__file__), num_ranks, args=names, timeout=900)
-    made = dict.fromkeys(names, 0)
-    errors: Found = {name: [] for name in names}
-    for values in outcome.reports:
-        for name, error in values:
-            made[name] += 1
-            errors[name] += [] if error is None else [error]
-    for name, count in made.items():
-        if count < num_ranks and not errors[name]:
-            errors[name].append(f"{num_ranks - count} rank(s) did not come to it:\n{outcome.output}")
-    return errors
-
 
 @pytest.fixture(scope="module")
 def two_ranks() -> Found:
-    return run_checks(list(CHECKS), 2)
+    return run_checks(__file__, list(CHECKS), 2)
 
 
 @pytest.fixture(scope="module")
 def four_ranks() -> Found:
-    return run_checks(list(OF_FOUR), 4)
+    return run_checks(__file__, list(OF_FOUR), 4)
 
 
 @pytest.mark.parametrize("name", CHECKS)
@@ -116,4 +84,5 @@ def test_a_policy_that_chooses_nothing_is_refused_when_a_module_is_set_up() -> N
 
 
 if __name__ == "__main__":
-    make_checks(sys.argv[1:])
+    sharded().connect()
+    make_checks(CHECKS | OF_FOUR, sys.argv[1:])

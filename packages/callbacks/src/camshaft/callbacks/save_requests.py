@@ -6,7 +6,8 @@ import os
 from pathlib import Path
 from typing import Any
 
-from camshaft.callbacks.checkpoint_files import point_last_at, remove_checkpoint
+from camshaft.callbacks.checkpoint_files import point_last_at
+from camshaft.hooks_core.durable_paths import remove
 
 
 class SaveRequest:
@@ -119,4 +120,4 @@ class PendingSaves:
         # A path may come out of a checkpoint: ".." in it must not lead out of the folder.
         absolute = Path(os.path.abspath(path))
         if self.touches_files and self.folder in absolute.parents:
-            remove_checkpoint(absolute)
+            remove(absolute)

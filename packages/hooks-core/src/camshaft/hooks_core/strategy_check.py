@@ -7,16 +7,19 @@ from typing import Any
 from camshaft.hooks_core.messages import must_be
 from camshaft.hooks_core.protocols import Collectives, Strategy
 
-_ATTRIBUTES = (
+STRATEGY_ATTRIBUTES = (
     *Strategy.__annotations__,
     *(name for name, member in vars(Strategy).items() if isinstance(member, property)),
 )
-_METHODS = tuple(
+"""Names of what the protocol has beside methods."""
+
+STRATEGY_METHODS = tuple(
     name
     for protocol in (Strategy, Collectives)
     for name, member in vars(protocol).items()
     if callable(member) and not name.startswith("_")
 )
+"""Names of the protocol's methods."""
 
 
 def check_strategy(strategy: Any, where: str) -> None:
@@ -29,8 +32,8 @@ def check_strategy(strategy: Any, where: str) -> None:
     if isinstance(strategy, type):
         action = f"Pass an instance: `{strategy.__name__}(...)`."
         raise TypeError(must_be("strategy", "a strategy object", strategy, where, action))
-    missing = [name for name in _ATTRIBUTES if not hasattr(strategy, name)]
-    missing += [name for name in _METHODS if not callable(getattr(strategy, name, None))]
+    missing = [name for name in STRATEGY_ATTRIBUTES if not hasattr(strategy, name)]
+    missing += [name for name in STRATEGY_METHODS if not callable(getattr(strategy, name, None))]
     if missing:
         rule = f"a strategy (missing: {', '.join(missing)})"
         action = (

@@ -16,8 +16,6 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-_OPS = ("mean", "sum", "max", "min")
-
 
 class StrategyDefaults:
     """Mix it into a strategy for all that is trivial with one process, whole tensors and no gradient scaler.
@@ -59,12 +57,12 @@ class StrategyDefaults:
         """The tensor of all processes' tensors, on this one's device; means of integers are in double precision."""
         from torch import amax, amin, mean, stack, sum
 
-        if op not in _OPS:
-            raise ValueError(must_be("op", f"one of {', '.join(_OPS)}", op, "reduce", "Pass one of these."))
+        functions: dict[str, Any] = {"mean": mean, "sum": sum, "max": amax, "min": amin}
+        if op not in functions:
+            raise ValueError(must_be("op", f"one of {', '.join(functions)}", op, "reduce", "Pass one of these."))
         values = stack([value.to(tensor.device) for value in self.all_gather(tensor.detach().cpu())])
         if op == "mean" and not values.is_floating_point():
             values = values.double()
-        functions: dict[str, Any] = {"mean": mean, "sum": sum, "max": amax, "min": amin}
         reduced: Tensor = functions[op](values, dim=0)
         return reduced
 

@@ -6,23 +6,11 @@ import time
 
 import torch
 
-from camshaft.hooks_core.messages import must_be
 from camshaft.hooks_core.protocols import Strategy
 from camshaft.loops.progress import FitProgress
 
 _SECONDS_BETWEEN_ROUNDS = 0.25
 _LARGEST_INTERVAL = 1000  # batches
-
-
-def check_agreement_interval(every_n_batches: int | None) -> None:
-    """Raise `TypeError` or `ValueError` unless it is None or a positive int."""
-    if every_n_batches is None:
-        return
-    action = "Pass None to let it be chosen."
-    if isinstance(every_n_batches, bool) or not isinstance(every_n_batches, int):
-        raise TypeError(must_be("agree_every_n_batches", "an int or None", every_n_batches, "FitLoop", action))
-    if every_n_batches < 1:
-        raise ValueError(must_be("agree_every_n_batches", "at least 1", every_n_batches, "FitLoop", action))
 
 
 class Agreement:

@@ -1,8 +1,8 @@
-"""Checks of the fit loop's arguments, for attrs to run when one is set."""
+"""Checks of the fit loop's arguments, also for attrs to run when one is set."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import attrs
@@ -24,13 +24,7 @@ def at_least(minimum: int, *, optional: bool = False, action: str = "Pass a larg
     """
 
     def check(instance: object, attribute: attrs.Attribute[Any], value: Any) -> None:
-        if optional and value is None:
-            return
-        if isinstance(value, bool) or not isinstance(value, int):
-            rule = f"an int{' or None' if optional else ''}"
-            raise TypeError(must_be(attribute.name, rule, value, WHERE, "Pass an int."))
-        if value < minimum:
-            raise ValueError(must_be(attribute.name, f"at least {minimum}", value, WHERE, action))
+        check_at_least(attribute.name, value, minimum, optional=optional, action=action)
 
     return check
 
@@ -39,8 +33,26 @@ def one_of(*allowed: str) -> Check:
     """A validator: one of some texts."""
 
     def check(instance: object, attribute: attrs.Attribute[Any], value: Any) -> None:
-        if value not in allowed:
-            rule = " or ".join(map(repr, allowed))
-            raise ValueError(must_be(attribute.name, rule, value, WHERE, "Pass one of them."))
+        check_one_of(attribute.name, value, allowed)
 
     return check
+
+
+def check_at_least(
+    name: str, value: Any, minimum: int, *, optional: bool = False, action: str = "Pass a larger number."
+) -> None:
+    """Raise `TypeError` or `ValueError` unless a value is an int that is not smaller; see `at_least`."""
+    if optional and value is None:
+        return
+    if isinstance(value, bool) or not isinstance(value, int):
+        rule = f"an int{' or None' if optional else ''}"
+        raise TypeError(must_be(name, rule, value, WHERE, "Pass an int."))
+    if value < minimum:
+        raise ValueError(must_be(name, f"at least {minimum}", value, WHERE, action))
+
+
+def check_one_of(name: str, value: Any, allowed: Sequence[str]) -> None:
+    """Raise `ValueError` unless a value is one of some texts."""
+    if value not in allowed:
+        rule = " or ".join(map(repr, allowed))
+        raise ValueError(must_be(name, rule, value, WHERE, "Pass one of them."))

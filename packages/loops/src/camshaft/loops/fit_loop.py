@@ -6,8 +6,8 @@ from typing import Any
 
 import attrs
 
-from camshaft.hooks_core.messages import must_be
 from camshaft.hooks_core.spec import ZeroGrad
+from camshaft.loops.argument_checks import check_one_of
 from camshaft.loops.batches import set_epoch
 from camshaft.loops.evaluation_loops import ValidationLoop
 from camshaft.loops.fit_data import FitData
@@ -71,9 +71,7 @@ class FitLoop:
         use_distributed_sampler: bool = True,
         agree_every_n_batches: int | None = None,
     ) -> None:
-        if stateless_loaders not in STATELESS_LOADERS:
-            rule = " or ".join(map(repr, STATELESS_LOADERS))
-            raise ValueError(must_be("stateless_loaders", rule, stateless_loaders, "FitLoop", "Pass one of them."))
+        check_one_of("stateless_loaders", stateless_loaders, STATELESS_LOADERS)
         self.validation = validation or ValidationLoop(use_distributed_sampler=use_distributed_sampler)
         self.settings = OptimizationSettings(
             accumulate_grad_batches=accumulate_grad_batches,

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from camshaft.loops.agreement import Agreement, check_agreement_interval
+from camshaft.loops.agreement import Agreement
+from camshaft.loops.argument_checks import check_at_least
 from camshaft.loops.fit_limits import FitLimits
 from camshaft.loops.progress import FitProgress
 from camshaft.loops.run import Run, SaveRequest
@@ -24,7 +25,8 @@ class StoppingRules:
     """
 
     def __init__(self, limits: FitLimits, progress: FitProgress, agree_every_n_batches: int | None = None) -> None:
-        check_agreement_interval(agree_every_n_batches)
+        action = "Pass None to let it be chosen."
+        check_at_least("agree_every_n_batches", agree_every_n_batches, 1, optional=True, action=action)
         self.limits = limits
         self.agreement: Agreement | None = None
         self.is_preempted = False

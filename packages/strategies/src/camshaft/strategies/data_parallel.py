@@ -89,7 +89,7 @@ class DDPStrategy(ParallelStrategy):
             accelerator=accelerator,
             devices=devices,
             num_nodes=num_nodes,
-            precision=precision,  # type: ignore[arg-type]
+            precision=precision,
             backend=backend,
             timeout=timeout,
             max_restarts=max_restarts,

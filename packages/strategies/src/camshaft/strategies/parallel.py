@@ -12,6 +12,7 @@ from torch import Tensor
 
 from camshaft.hooks_core.messages import must_be
 from camshaft.hooks_core.protocols import ReduceOp
+from camshaft.strategies.precision import Precision
 from camshaft.strategies.processes import collectives
 from camshaft.strategies.processes.command_line import check_launchable
 from camshaft.strategies.processes.failure_report import CollectiveError
@@ -63,7 +64,7 @@ class ParallelStrategy(TorchStrategy):
         accelerator: str = "auto",
         devices: int | str | Sequence[int] = "auto",
         num_nodes: int = 1,
-        precision: str | int = "32-true",
+        precision: str | int | Precision = "32-true",
         backend: str | None = None,
         timeout: timedelta | float = timedelta(minutes=10),
         max_restarts: int = 0,

@@ -107,7 +107,7 @@ class ShardedStrategy(ParallelStrategy):
             accelerator=accelerator,
             devices=devices,
             num_nodes=num_nodes,
-            precision=precision,  # type: ignore[arg-type]
+            precision=precision,
             backend=backend,
             timeout=timeout,
             max_restarts=max_restarts,

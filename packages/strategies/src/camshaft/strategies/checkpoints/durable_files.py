@@ -5,10 +5,12 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
-import shutil
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+
+from camshaft.hooks_core import durable_paths
+from camshaft.hooks_core.durable_paths import flush, is_directory, previous_of
 
 PLAIN_FILE = "plain.ckpt"
 """What every directory that is a checkpoint has in it; no other directory is ever replaced."""
@@ -33,7 +35,7 @@ def new_file(target: Path) -> Iterator[str]:
     os.close(handle)
     try:
         yield partial
-        sync(partial)
+        flush(partial)
         os.chmod(partial, 0o666 & ~_umask())
         put_in_place(Path(partial), target)
     except BaseException:
@@ -42,10 +44,7 @@ def new_file(target: Path) -> Iterator[str]:
 
 
 def put_in_place(partial: Path, target: Path) -> None:
-    """Rename a file or directory that is whole to its target, durably; what was there before is gone afterwards.
-
-    A file takes a file's place in one step of the file system. Nothing else can, so the old one first gets the name
-    that `find_existing` looks for when there is no target.
+    """Rename what is whole to its target, as `durable_paths.put_in_place` does, if the target may be replaced.
 
     Args:
         partial: What is renamed; its contents are on the disk already.
@@ -56,58 +55,19 @@ def put_in_place(partial: Path, target: Path) -> None:
         OSError: If the disk refuses.
     """
     check_replaceable(target)
-    previous = _previous_of(target)
-    if os.path.lexists(target) and (_is_directory(partial) or _is_directory(target)):
-        remove(previous)
-        os.rename(target, previous)
-        try:
-            os.rename(partial, target)
-        except BaseException:
-            os.rename(previous, target)
-            raise
-    else:
-        os.replace(partial, target)
-    sync(target.parent)
-    remove(previous)
+    durable_paths.put_in_place(partial, target)
 
 
 def check_replaceable(target: Path) -> None:
     """Raise `IsADirectoryError` if something else than a checkpoint would be lost."""
-    if _is_directory(target) and not (target / PLAIN_FILE).is_file() and any(target.iterdir()):
+    if is_directory(target) and not (target / PLAIN_FILE).is_file() and any(target.iterdir()):
         raise IsADirectoryError(errno.EISDIR, "a directory that is no checkpoint is not replaced", str(target))
 
 
 def find_existing(path: str | os.PathLike[str]) -> Path | None:
     """Where something is that was to be at a path: there, or beside it if a crash interrupted `put_in_place`."""
-    candidates = (Path(path), _previous_of(Path(path)))
+    candidates = (Path(path), previous_of(Path(path)))
     return next((candidate for candidate in candidates if candidate.exists()), None)
-
-
-def remove(path: Path) -> None:
-    """Remove a file, a link or a directory with all that it holds, if it is there."""
-    if _is_directory(path):
-        shutil.rmtree(path)
-    else:
-        path.unlink(missing_ok=True)
-
-
-def sync(path: str | os.PathLike[str]) -> None:
-    """Flush a file's contents, or a directory's names, to disk."""
-    if os.name == "nt" and os.path.isdir(path):
-        return  # directories cannot be opened there
-    descriptor = os.open(path, os.O_RDWR if os.name == "nt" else os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
-def _is_directory(path: Path) -> bool:
-    return path.is_dir() and not path.is_symlink()
-
-
-def _previous_of(target: Path) -> Path:
-    return target.with_name(f".{target.name}.previous")
 
 
 def _umask() -> int:

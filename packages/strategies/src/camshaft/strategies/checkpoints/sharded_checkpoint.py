@@ -25,9 +25,10 @@ from torch.distributed.checkpoint.storage import WriteResult
 from torch.distributed.tensor import DTensor
 from torch.futures import Future
 
+from camshaft.hooks_core.durable_paths import flush, remove
 from camshaft.hooks_core.messages import must_be
 from camshaft.strategies.checkpoints.checkpoint_file import write_plain
-from camshaft.strategies.checkpoints.durable_files import PLAIN_FILE, check_replaceable, put_in_place, remove, sync
+from camshaft.strategies.checkpoints.durable_files import PLAIN_FILE, check_replaceable, put_in_place
 from camshaft.strategies.checkpoints.plain_values import Keys, name_of
 
 FORMAT = "camshaft sharded checkpoint"
@@ -140,7 +141,7 @@ def _finish(plain: Any, metadata: Metadata, partial: Path, target: Path) -> Base
     content = {"format": FORMAT, "version": VERSION, "tensors": _index_of(metadata), "checkpoint": plain}
     try:
         write_plain(content, partial / PLAIN_FILE)
-        sync(partial)
+        flush(partial)
         put_in_place(partial, target)
     except Exception as error:
         return error

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from camshaft.hooks_core.protocols import Strategy
+from camshaft.hooks_core.strategy_check import STRATEGY_METHODS
 from camshaft.strategies.conformance.trial import Trial, shown
 
 _ATTRIBUTES: dict[str, tuple[type, ...]] = {
@@ -60,11 +61,9 @@ def _numbers(strategy: Strategy) -> dict[str, int]:
 
 
 def _methods() -> Iterator[tuple[str, inspect.Signature]]:
-    for base in Strategy.__mro__:
-        for name, value in vars(base).items():
-            if not name.startswith("_") and inspect.isfunction(value):
-                signature = inspect.signature(value)
-                yield name, signature.replace(parameters=list(signature.parameters.values())[1:])
+    for name in STRATEGY_METHODS:
+        signature = inspect.signature(getattr(Strategy, name))
+        yield name, signature.replace(parameters=list(signature.parameters.values())[1:])
 
 
 def _fault_of_call(method: Any, promised: inspect.Signature) -> str | None:
