@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+import torch.nn.functional as F
 from sharded_reference import (
     Block,
     Net,
@@ -22,7 +23,7 @@ from sharded_reference import (
 )
 from torch import Tensor, nn
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy
-from torch.distributed.tensor import Shard, distribute_tensor
+from torch.distributed.tensor import DTensor, Shard, distribute_tensor
 from torch.optim import SGD
 
 from camshaft.strategies import SingleDeviceStrategy
@@ -62,6 +63,25 @@ def check_policies_of_each_kind() -> None:
 
 def check_blocks_may_stay_whole_until_backward() -> None:
     check_equals_one_device({"reshard_after_forward": False})
+
+
+def check_by_default_only_a_block_that_is_all_of_the_model_stays_whole_until_backward() -> None:
+    class Wrapper(Net):
+        def make_layers(self) -> None:
+            del self.scale
+            self.net = Net(self.size)
+            self.net.configure_model()
+
+    inputs, targets = batches(1)[0]
+    for arguments, stay in (({}, {"net.scale", "net.shift"}), ({"reshard_after_forward": True}, set())):
+        strategy, module = sharded(policy=(Net, Block, nn.Linear), **arguments), Wrapper()
+        set_up(strategy, module)
+        loss = strategy.wrap_step(lambda net: F.mse_loss(net(inputs), targets))(module.net)
+        whole = {name for name, parameter in module.named_parameters() if not isinstance(parameter, DTensor)}
+        assert whole == stay, whole
+        strategy.backward(loss)
+        assert all(isinstance(parameter, DTensor) for parameter in module.parameters())
+        strategy.teardown()
 
 
 def check_activations_are_computed_again() -> None:

@@ -54,7 +54,7 @@ def test_four_ranks(name: str, four_ranks: Found) -> None:
         ({"tensor_parallel": 1.5}, TypeError, "`tensor_parallel` must be an int, but got 1.5 (float)"),
         ({"tensor_parallel": 2}, ValueError, "must be a divisor of the number of processes (1), but got 2"),
         ({"reshard_after_forward": 2}, ValueError, "must be a divisor of the number of shards (1) above 1, but got 2"),
-        ({"reshard_after_forward": "yes"}, TypeError, "`reshard_after_forward` must be a bool or an int"),
+        ({"reshard_after_forward": "yes"}, TypeError, "`reshard_after_forward` must be a bool, an int or None"),
         ({"mixed_precision": "bf16"}, TypeError, "`mixed_precision` must be a MixedPrecisionPolicy or None"),
         ({"cpu_offload": 1}, TypeError, "`cpu_offload` must be a bool, but got 1 (int)"),
         ({"compile": "eager"}, TypeError, "`compile` must be a bool or a dictionary of arguments of torch.compile"),

@@ -62,7 +62,8 @@ class ShardedStrategy(ParallelStrategy):
         tensor_parallel: How many neighbouring processes compute each layer together, and so get the same batches. The
             hooks split the layers.
         reshard_after_forward: Whether a block's parameters are freed between forward and backward; a number keeps them
-            sharded over so many processes meanwhile. The module's own stay.
+            sharded over so many processes meanwhile. The module's own stay, and so do by default those of a block that
+            has all of the module's in it, which backward would gather again at once.
         mixed_precision: In which formats blocks are gathered, compute and reduce gradients. The default follows from
             `precision`: what autocast computes in, which a block's inputs are cast to, with gradients reduced in
             float32.
@@ -97,7 +98,7 @@ class ShardedStrategy(ParallelStrategy):
         policy: Policy | None = None,
         data_parallel_replicas: int = 1,
         tensor_parallel: int = 1,
-        reshard_after_forward: bool | int = True,
+        reshard_after_forward: bool | int | None = None,
         mixed_precision: MixedPrecisionPolicy | None = None,
         cpu_offload: bool = False,
         activation_checkpointing: Policy | None = None,

@@ -31,7 +31,7 @@ class Sharding:
     num_shards: int
     tensor_parallel: int
     policy: Policy | None
-    reshard_after_forward: bool | int
+    reshard_after_forward: bool | int | None
     mixed_precision: MixedPrecisionPolicy | None
     cpu_offload: bool
     activation_checkpointing: Policy | None
@@ -65,11 +65,15 @@ class Sharding:
             checkpoint_activations(blocks_of(module, self.activation_checkpointing, "activation_checkpointing"))
         of_blocks = self._mixed_precision(autocast_dtype)
         offload = CPUOffloadPolicy() if self.cpu_offload and mesh.device_type != "cpu" else OffloadPolicy()
+        num_parameters = len(list(module.parameters()))
         for block in shardable(module, blocks_of(module, self.policy)):
+            reshard = self.reshard_after_forward
+            if reshard is None:
+                reshard = len(list(block.parameters())) < num_parameters
             fully_shard(
                 block,
                 mesh=mesh,
-                reshard_after_forward=self.reshard_after_forward,
+                reshard_after_forward=reshard,
                 mp_policy=of_blocks,
                 offload_policy=offload,
             )
@@ -94,11 +98,11 @@ class Sharding:
 
     def _check_reshard(self) -> None:
         value = self.reshard_after_forward
-        if isinstance(value, bool):
+        if value is None or isinstance(value, bool):
             return
         if not isinstance(value, int):
             action = "Pass True, False or a number of processes."
-            raise TypeError(must_be("reshard_after_forward", "a bool or an int", value, self.where, action))
+            raise TypeError(must_be("reshard_after_forward", "a bool, an int or None", value, self.where, action))
         if self.tensor_parallel > 1:
             rule = (
                 "a bool where tensor_parallel is more than 1: torch cannot reshard such parameters to fewer processes"
