@@ -65,13 +65,37 @@ def check_blocks_may_stay_whole_until_backward() -> None:
     check_equals_one_device({"reshard_after_forward": False})
 
 
-def check_by_default_only_a_block_that_is_all_of_the_model_stays_whole_until_backward() -> None:
-    class Wrapper(Net):
-        def make_layers(self) -> None:
-            del self.scale
-            self.net = Net(self.size)
-            self.net.configure_model()
+class Wrapper(Net):
+    """Has parameters only in one child."""
 
+    def __init__(self) -> None:
+        nn.Module.__init__(self)
+        self.net: Net | None = None
+
+    def configure_model(self) -> None:
+        if self.net is None:
+            self.net = Net()
+            self.net.configure_model()
+            self.drawn = self.net.drawn
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.net(x)
+
+
+def check_a_wrapped_model_is_a_block_only_if_that_changes_anything() -> None:
+    def names(**arguments: Any) -> list[str]:
+        module = Wrapper()
+        set_up(sharded(**arguments), module)
+        return [name for name, part in module.named_modules() if isinstance(part, FSDPModule)]
+
+    blocks = [f"net.blocks.{block_idx}" for block_idx in range(3)]
+    assert names() == ["", *blocks]
+    assert names(precision="bf16-mixed") == names(compile=True) == ["", "net", *blocks]
+    check_equals_one_device({}, make=Wrapper)
+    check_equals_one_device({"precision": lambda: "bf16-mixed"}, GENTLE, make=Wrapper, tolerance=2e-2)
+
+
+def check_by_default_only_a_block_that_is_all_of_the_model_stays_whole_until_backward() -> None:
     inputs, targets = batches(1)[0]
     for arguments, stay in (({}, {"net.scale", "net.shift"}), ({"reshard_after_forward": True}, set())):
         strategy, module = sharded(policy=(Net, Block, nn.Linear), **arguments), Wrapper()

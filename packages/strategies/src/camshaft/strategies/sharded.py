@@ -56,7 +56,8 @@ class ShardedStrategy(ParallelStrategy):
             `max_restarts` and `save_asynchronously`.
         policy: Which modules are blocks: a class or several, a function of a module, or the number of parameters that
             one has at least. The default are the module's children and the members of outermost lists
-            (`nn.ModuleList`). A module that shares parameters with one outside is left to what is around it.
+            (`nn.ModuleList`). A module that shares parameters with one outside is left to what is around it; so is by
+            default one that has all of the parameters in it, unless it is to be cast or compiled.
         data_parallel_replicas: How many copies of the model there are, each sharded over its share of the processes
             (hybrid sharding).
         tensor_parallel: How many neighbouring processes compute each layer together, and so get the same batches. The

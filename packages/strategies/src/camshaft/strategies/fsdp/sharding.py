@@ -66,10 +66,13 @@ class Sharding:
         of_blocks = self._mixed_precision(autocast_dtype)
         offload = CPUOffloadPolicy() if self.cpu_offload and mesh.device_type != "cpu" else OffloadPolicy()
         num_parameters = len(list(module.parameters()))
+        needs_blocks = self.policy is not None or self.compile is not False or of_blocks.param_dtype is not None
         for block in shardable(module, blocks_of(module, self.policy)):
             reshard = self.reshard_after_forward
             if reshard is None:
                 reshard = len(list(block.parameters())) < num_parameters
+                if not reshard and not needs_blocks:
+                    continue  # for the module around it to hold: a block costs time of its own at each step
             fully_shard(
                 block,
                 mesh=mesh,
