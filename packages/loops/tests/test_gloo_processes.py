@@ -6,7 +6,10 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 from gloo_processes import CHECKS
+
+pytestmark = pytest.mark.processes
 
 
 def test_two_processes_share_the_data_and_stay_in_step() -> None:

@@ -225,6 +225,7 @@ def test_training_is_not_held_up_by_the_writing_thread(tmp_path: Path, monkeypat
     pending.wait()
 
 
+@pytest.mark.processes
 def test_every_rank_raises_what_one_ran_into(tmp_path: Path) -> None:
     outcome = run_ranks(RANKS, 2, args=[str(tmp_path), "--failures"]).succeeded()
     first, second = (reports[2] for reports in outcome.reports)

@@ -62,6 +62,7 @@ strategy.barrier()
 """
 
 
+@pytest.mark.processes
 def test_four_ranks_tell_each_other_values_of_every_kind() -> None:
     outcome = run_ranks(FOUR_RANKS, 4).succeeded()
     assert all(report == outcome.reports[0] for report in outcome.reports)

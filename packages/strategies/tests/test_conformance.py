@@ -235,6 +235,7 @@ def test_a_gpu_passes(precision: str, tmp_path: Path) -> None:
         ("sharded", ["{}", "{'precision': 'bf16-mixed', 'save_asynchronously': True}"]),
     ],
 )
+@pytest.mark.processes
 def test_strategies_of_two_processes_pass(kind: str, settings: list[str], tmp_path: Path) -> None:
     outcome = run_ranks(OURS_ON_TWO_RANKS, 2, args=[str(tmp_path / "checks"), kind, *settings]).succeeded()
     for tables in outcome.reports:
@@ -261,6 +262,7 @@ def test_a_strategy_that_waits_for_ever_is_given_up(released: threading.Event, t
     assert not caught.value.in_step
 
 
+@pytest.mark.processes
 def test_all_ranks_learn_that_one_raised_while_they_wait_for_it(tmp_path: Path) -> None:
     class RaisesOnOneRank(InThreads):
         def all_gather(self, value: Any) -> list[Any]:
@@ -311,6 +313,7 @@ def test_a_folder_that_was_used_is_refused(tmp_path: Path) -> None:
         CHECKS["batches_move_to_the_device"](OnCPU, tmp_path)
 
 
+@pytest.mark.processes
 def test_two_ranks_with_the_same_number_are_told(tmp_path: Path) -> None:
     def alike(exchange: Exchange, rank: int) -> InThreads:
         return InThreads(exchange, 0)

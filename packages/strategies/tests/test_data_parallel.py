@@ -22,6 +22,8 @@ from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_
 from camshaft.strategies import DDPStrategy, SingleDeviceStrategy
 from camshaft.strategies.ddp.synchronized_batch_norm import SynchronizedBatchNorm
 
+pytestmark = pytest.mark.processes
+
 
 def checks_of(*modules: Any) -> dict[str, Callable[[], None]]:
     return {name: value for module in modules for name, value in vars(module).items() if name.startswith("check_")}

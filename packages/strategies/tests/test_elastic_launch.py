@@ -14,6 +14,8 @@ from launching import clean_environment, run_ranks
 from camshaft.strategies import ParallelStrategy
 from camshaft.strategies.processes.command_line import script_position
 
+pytestmark = pytest.mark.processes
+
 
 @pytest.mark.parametrize(
     ("command", "script"),

@@ -12,6 +12,8 @@ from torch.distributed import HashStore
 from camshaft.strategies import CollectiveError
 from camshaft.strategies.processes.failure_watch import FailureWatch
 
+pytestmark = pytest.mark.processes
+
 LONG = timedelta(hours=1)
 
 # What the loops do around a run: the failing rank tells the others first of all.

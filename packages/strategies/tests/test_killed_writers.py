@@ -12,6 +12,8 @@ import torch
 
 from camshaft.strategies.checkpoints.checkpoint_file import read_checkpoint
 
+pytestmark = pytest.mark.processes
+
 WRITE_FOREVER = textwrap.dedent(
     """
     import sys, torch

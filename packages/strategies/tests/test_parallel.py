@@ -10,6 +10,8 @@ from launching import Launcher, run_ranks
 
 from camshaft.strategies import CollectiveError, ParallelStrategy
 
+pytestmark = pytest.mark.processes
+
 TWO_RANKS = """
 import torch
 from launching import report

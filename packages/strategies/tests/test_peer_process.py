@@ -11,6 +11,8 @@ from torch.distributed import HashStore
 
 from camshaft.strategies.processes.peer_process import PeerProcess, own_identity
 
+pytestmark = pytest.mark.processes
+
 NEVER = 1e9
 
 

@@ -12,6 +12,8 @@ from camshaft.strategies import ParallelStrategy
 from camshaft.strategies.processes.process_environment import ProcessEnvironment
 from camshaft.strategies.processes.process_group import check_backend, default_backend, join_process_group
 
+pytestmark = pytest.mark.processes
+
 CPU, CUDA = torch.device("cpu"), torch.device("cuda", 0)
 ALONE, MINUTE = ProcessEnvironment("alone"), timedelta(minutes=1)
 

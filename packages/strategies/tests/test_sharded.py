@@ -15,6 +15,8 @@ from checks_on_ranks import Found, make_checks, run_checks
 from sharded_reference import Net, sharded
 from torch import nn
 
+pytestmark = pytest.mark.processes
+
 MODULES = (sharded_training_checks, sharded_state_checks)
 CHECKS = {name: value for module in MODULES for name, value in vars(module).items() if name.startswith("check_")}
 CHECKS = {name: value for name, value in CHECKS.items() if name != "check_equals_one_device"}

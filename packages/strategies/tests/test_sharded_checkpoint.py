@@ -49,6 +49,7 @@ def rewrite_plain_part(directory: Path, change: Callable[[dict[str, Any]], None]
     write_checkpoint(content, directory / "plain.ckpt")
 
 
+@pytest.mark.processes
 def test_what_some_ranks_saved_any_number_of_ranks_load(tmp_path: Path, mesh: DeviceMesh) -> None:
     alone = SingleDeviceStrategy("cpu")
     checkpoint_ranks.save_both_ways(alone, tmp_path)

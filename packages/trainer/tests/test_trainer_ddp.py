@@ -13,6 +13,8 @@ from ddp_scenes import fit, predict
 from several_processes import Outcome, run_script
 from trainer_parts import assert_same, files_below
 
+pytestmark = pytest.mark.processes
+
 Scenes = tuple[Path, dict[str, Any], dict[str, Any]]
 
 

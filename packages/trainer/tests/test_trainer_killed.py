@@ -19,7 +19,10 @@ from camshaft.strategies import read_checkpoint
 NUM_EPOCHS = 30
 MOST_SECONDS_TO_KILL = 0.5
 
-pytestmark = pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="this system has no SIGKILL")
+pytestmark = [
+    pytest.mark.processes,
+    pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="this system has no SIGKILL"),
+]
 
 
 def start(folder: Path) -> tuple[subprocess.Popen[str], int]:

@@ -11,7 +11,10 @@ from typing import get_args
 import pytest
 
 pytest.importorskip("torchmetrics")
-pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="this system has no SIGKILL and no fork")
+pytestmark = [
+    pytest.mark.processes,
+    pytest.mark.skipif(sys.platform == "win32", reason="this system has no SIGKILL and no fork"),
+]
 
 from interrupted_training import (  # noqa: E402
     NUM_EPOCHS,

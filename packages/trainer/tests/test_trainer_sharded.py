@@ -12,6 +12,8 @@ from several_processes import run_script
 from sharded_scenes import Layers, train, trainer_in, whole
 from trainer_parts import assert_same, loader
 
+pytestmark = pytest.mark.processes
+
 
 @pytest.fixture(scope="module")
 def sharded(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, Any], dict[str, Any]]:
