@@ -2,6 +2,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from datetime import timedelta
+from pathlib import Path
 
 import pytest
 import torch
@@ -82,6 +83,7 @@ def test_a_group_of_somebody_else_that_is_gone_is_missed() -> None:
 OF_SOMEBODY_ELSE = """
 import atexit, os
 from datetime import timedelta
+from pathlib import Path
 import torch, torch.distributed as dist
 atexit.register(lambda: (report(dist.is_initialized()), dist.destroy_process_group()))  # runs last
 from launching import report
@@ -124,3 +126,32 @@ ParallelStrategy(accelerator="cpu", timeout=3).connect()
 def test_joining_ends_when_the_others_do_not_come() -> None:
     outcome = run_ranks(NOBODY_COMES, 2, timeout=120).failed()
     assert "Error" in outcome.output and "connect" in outcome.output
+
+
+HELD_BY_A_CYCLE = """
+import atexit, os
+from pathlib import Path
+from launching import report
+
+def tell():
+    report([Path(f"/proc/self/task/{thread}/comm").read_text().strip() for thread in os.listdir("/proc/self/task")])
+
+atexit.register(tell)  # runs after what is registered later
+
+import torch
+from camshaft.strategies import DDPStrategy
+
+strategy = DDPStrategy(accelerator="cpu", timeout=60)
+strategy.connect()
+strategy.reduce(torch.ones(3))
+cycle = [torch.distributed.group.WORLD]
+cycle.append(cycle)
+del cycle
+"""
+
+
+@pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="threads of torch are told apart by /proc alone")
+def test_threads_of_a_group_that_a_cycle_holds_end_before_the_interpreter() -> None:
+    outcome = run_ranks(HELD_BY_A_CYCLE, 2).succeeded()
+    assert [len(reports) for reports in outcome.reports] == [1, 1]
+    assert not [name for (names,) in outcome.reports for name in names if "gloo" in name]

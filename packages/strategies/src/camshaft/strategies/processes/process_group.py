@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import gc
 import signal
 import sys
 from datetime import timedelta
@@ -224,6 +225,9 @@ def _leave() -> None:
             dist.destroy_process_group()
         joined.release()
     _stores.clear()
+    # A cycle may still hold the group. Its threads, which may want the interpreter, would abort a process that is
+    # being taken down.
+    gc.collect()
 
 
 @cache
