@@ -306,3 +306,96 @@ def test_a_receivers_own_memory_is_no_hook_of_a_run() -> None:
 
     with pytest.raises(AttributeError):
         _ = resolve(callbacks=[Counter()]).state_dict
+
+
+class Wrapping(Callback):
+    """Writes down what it is asked and what then happens."""
+
+    def __init__(self, name: str, seen: list[Any]) -> None:
+        self.name, self.seen = name, seen
+
+    def wrap_call(self, hook: str, kind: Receiver, receiver: object, function: Any) -> Any:
+        self.seen.append(("asked", self.name, hook, kind, receiver))
+
+        def wrapped(*arguments: Any, **keywords: Any) -> Any:
+            self.seen.append(("enter", self.name, hook, kind))
+            return function(*arguments, **keywords)
+
+        return wrapped
+
+
+def test_a_callback_may_wrap_every_call_and_is_asked_once_for_each_in_their_order() -> None:
+    seen: list[Any] = []
+    calls: list[Any] = []
+    one, late = callback("one", calls), callback("late", calls, after_module=frozenset({"on_fit_start"}))
+    module = Recorder("module", calls, Receiver.MODULE)
+    hooks = resolve(callbacks=[late, Wrapping("w", seen), one], module=module, trainer="trainer")
+    asked = [(kind, receiver) for _, _, hook, kind, receiver in seen if hook == "on_fit_start"]
+    assert asked == [(Receiver.CALLBACK, one), (Receiver.MODULE, module), (Receiver.CALLBACK, late)]
+    assert all(word == "asked" for word, *_ in seen) and len({(hook, id(it)) for _, _, hook, _, it in seen}) == len(
+        seen
+    )
+    seen.clear()
+    hooks.on_fit_start()
+    hooks.on_train_batch_start("b", 3)
+    assert [kind for *_, kind in seen[:3]] == [Receiver.CALLBACK, Receiver.MODULE, Receiver.CALLBACK]
+    assert calls[0] == ("one", "on_fit_start", ("trainer", module)) and calls[-1][2] == ("b", 3)
+
+
+def test_of_several_wrapping_callbacks_the_last_is_outermost_and_the_strategy_innermost() -> None:
+    class Model(ModelHooks):
+        def training_step(self, batch: Any, batch_idx: int) -> Any:
+            return batch
+
+    class Doubling(StrategyHooks):
+        def wrap_step(self, step: Any) -> Any:
+            seen.append("strategy")
+            return lambda *arguments: 2 * step(*arguments)
+
+    seen: list[Any] = []
+    callbacks = [Wrapping("first", seen), Wrapping("second", seen)]
+    step: Any = resolve(callbacks=callbacks, module=Model(), strategy=Doubling()).training_step
+    assert [entry if isinstance(entry, str) else entry[1] for entry in seen] == ["strategy", "first", "second"]
+    seen.clear()
+    assert step(4, 0) == 8
+    assert [(word, name) for word, name, *_ in seen] == [("enter", "second"), ("enter", "first")]
+
+
+def test_of_a_hook_with_one_owner_only_the_owner_is_wrapped() -> None:
+    seen: list[Any] = []
+    data = type("Data", (), {"on_after_batch_transfer": lambda self, batch, dataloader_idx: ("data", batch)})()
+    module = type("Model", (), {"on_after_batch_transfer": lambda self, batch, dataloader_idx: ("module", batch)})()
+    hooks = resolve(callbacks=[Wrapping("w", seen)], data=data, module=module)
+    assert hooks.on_after_batch_transfer("b", 0) == ("data", "b")  # type: ignore[misc]
+    assert [receiver for word, *_, receiver in seen if word == "asked"] == [data]
+
+
+def test_an_error_in_a_wrapped_hook_has_the_same_note_and_one_frame_more() -> None:
+    def raised(callbacks: list[Any]) -> KeyError:
+        with pytest.raises(KeyError, match="lost") as caught:
+            resolve(callbacks=callbacks, position=lambda: "fit, rank 0").on_train_epoch_start()
+        return caught.value
+
+    def frames(error: BaseException) -> list[tuple[str, str | None]]:
+        return [(frame.name, frame.line) for frame in traceback.extract_tb(error.__traceback__)][1:]
+
+    plain, wrapped = raised([Raising()]), raised([Wrapping("w", []), Raising()])
+    assert wrapped.__notes__ == plain.__notes__ == ["Raised in hook `on_train_epoch_start` of Raising (fit, rank 0)."]
+    (first, *rest), (same, between, *others) = frames(plain), frames(wrapped)
+    assert between[0] == "wrapped"
+    assert (same, others) == (first, rest)
+
+
+def test_only_callbacks_wrap_calls_and_what_nobody_wraps_is_called_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Model(ModelHooks):
+        def wrap_call(self, *arguments: Any) -> Any:
+            raise AssertionError("a module is not asked")
+
+        def training_step(self, batch: Any, batch_idx: int) -> Any:
+            return batch
+
+    model = Model()
+    step: Any = resolve(callbacks=[Callback()], module=model).training_step
+    assert step.__globals__["call_0"] == model.training_step
+    wrapped: Any = resolve(callbacks=[Wrapping("w", [])], module=model).training_step
+    assert wrapped.__code__ is step.__code__  # only what is called differs

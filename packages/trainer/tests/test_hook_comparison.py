@@ -9,8 +9,7 @@ import pytest
 from ranks_in_threads import Rank, on_ranks
 from trainer_parts import NO_VALIDATION, Regression, RegressionData, loader, quiet_trainer
 
-from camshaft.hooks_core import Callback
-from camshaft.loops import Run
+from camshaft.hooks_core import Callback, resolve
 from camshaft.trainer.hook_comparison import HookComparison, HookDivergenceError
 
 pytestmark = pytest.mark.filterwarnings(NO_VALIDATION)
@@ -40,23 +39,23 @@ class Talking(Callback):
         self.calls.append("on_validation_batch_start")
 
 
-def compare(strategy: Rank, num_calls: int, **methods: Any) -> HookComparison:
-    """Attach a comparison, call a hook so many times, and compare."""
+def compare(strategy: Rank, num_calls: int) -> HookComparison:
+    """Resolve hooks with a comparison, call one so many times, and compare."""
     callback, comparison = Talking(), HookComparison(2)
-    run = Run(
-        verb="fit", module=Regression(), strategy=strategy, trainer=None, callbacks=[callback], data=RegressionData()
+    module, trainer = Regression(), Trainer(strategy)
+    hooks = resolve(
+        callbacks=[callback, comparison], data=RegressionData(), module=module, strategy=strategy, trainer=trainer
     )
-    comparison.attach(run)
-    trainer = Trainer(strategy)
-    comparison.on_train_start(trainer, None)  # type: ignore[arg-type]
+    hooks.setup("fit")
+    hooks.on_train_start()
     for _ in range(num_calls):
-        callback.on_before_backward(trainer, None, None)
-    callback.on_validation_batch_start()  # of each process
+        hooks.on_before_backward(None)
+    hooks.on_validation_batch_start(None, 0, 0)  # of each process
     for batch_idx in range(2):
         trainer.global_step += 1
-        comparison.on_train_batch_end(trainer, None, None, None, batch_idx)  # type: ignore[arg-type]
-    comparison.detach()
-    assert vars(callback).keys() == {"calls"} and len(callback.calls) == num_calls + 1
+        hooks.on_train_batch_end(None, None, batch_idx)
+    assert callback.calls == ["on_train_start", *["on_before_backward"] * num_calls, "on_validation_batch_start"]
+    assert vars(callback).keys() == {"calls"}
     return comparison
 
 
@@ -76,20 +75,52 @@ def test_the_first_call_that_one_rank_does_not_make_is_named_on_all() -> None:
 
     first, second = on_ranks(2, script)
     assert first == second
-    assert first[:2] == (2, {0: None, 1: "`on_before_backward` of callback:Talking"})
-    assert "but got nothing more on rank 0, `on_before_backward` of callback:Talking on rank 1 as call 2" in first[2]
+    assert first[:2] == (4, {0: None, 1: "`on_before_backward` of callback:Talking"})
+    assert "but got nothing more on rank 0, `on_before_backward` of callback:Talking on rank 1 as call 4" in first[2]
     assert "after update 0 (epoch 2, batch 1)" in first[2]
+
+
+class Listening(Callback):
+    def on_train_start(self, trainer: Any, module: Any) -> None: ...
+
+
+def test_callbacks_of_one_class_are_told_apart() -> None:
+    def script(strategy: Rank) -> Any:
+        callbacks = [Listening(), Listening()]
+        callbacks[strategy.global_rank].on_train_epoch_start = print  # type: ignore[method-assign]
+        hooks = resolve(callbacks=[*callbacks, HookComparison(1)], trainer=Trainer(strategy))
+        hooks.on_train_start()
+        hooks.on_train_epoch_start()
+        with pytest.raises(HookDivergenceError) as caught:
+            hooks.on_train_end()
+        return caught.value.by_rank
+
+    names = [f"`on_train_epoch_start` of callback:Listening{number}" for number in ("", "#2")]
+    assert on_ranks(2, script) == [dict(enumerate(names))] * 2
+
+
+def test_another_run_begins_with_no_calls() -> None:
+    def script(strategy: Rank) -> None:
+        comparison, trainer = HookComparison(1), Trainer(strategy)
+        failed = resolve(callbacks=[Talking(), comparison], trainer=trainer)
+        if strategy.global_rank:
+            failed.on_train_start()
+        hooks = resolve(callbacks=[Talking(), comparison], trainer=trainer)
+        hooks.on_train_start()
+        hooks.on_train_end()
+
+    on_ranks(2, script)
 
 
 def test_another_error_gains_a_note_with_the_last_hooks() -> None:
     def script(strategy: Rank) -> list[str]:
-        callback, comparison = Talking(), HookComparison(100)
-        comparison.attach(Run(verb="fit", module=Regression(), strategy=strategy, trainer=None, callbacks=[callback]))
-        callback.on_train_start(None, None)
+        trainer = Trainer(strategy)
+        hooks = resolve(callbacks=[Talking(), HookComparison(100)], module=Regression(), trainer=trainer)
+        hooks.on_train_start()
         for _ in range(9):
-            callback.on_before_backward(None, None, None)
+            hooks.on_before_backward(None)
         error = TimeoutError()
-        comparison.on_exception(Trainer(strategy), None, error)  # type: ignore[arg-type]
+        hooks.on_exception(error)
         return error.__notes__
 
     for rank, [note] in enumerate(on_ranks(2, script)):

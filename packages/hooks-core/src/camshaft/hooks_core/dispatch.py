@@ -28,6 +28,7 @@ class _Call:
 
     Args:
         receiver: Whose it is.
+        kind: What the receiver is.
         function: What is called.
         arguments: What it gets.
         defaults: Its own defaults of the optional arguments among these, by name: what it gets where the hook's caller
@@ -35,6 +36,7 @@ class _Call:
     """
 
     receiver: object
+    kind: Receiver
     function: Callable[..., Any]
     arguments: tuple[Argument, ...]
     defaults: Mapping[str, Any]
@@ -58,7 +60,8 @@ def resolve(
     callbacks that declared to run after the module, the strategy.
 
     Args:
-        callbacks: The callbacks, in the order in which they run.
+        callbacks: The callbacks, in the order in which they run. What is called goes through the `wrap_call` method of
+            each that has one; see `Callback`.
         data: The data module.
         module: The module.
         strategy: The strategy. If it has a `wrap_step` method, every step of the module goes through it.
@@ -89,6 +92,7 @@ def resolve(
 
     hooks = Hooks()
     wrap_step = getattr(strategy, "wrap_step", None)
+    wrappers = [wrap for callback in callbacks if (wrap := implementation(callback, "wrap_call")) is not None]
     for spec in catalogue.values():
         if spec.kind == "state":
             continue  # belongs to one receiver's memory: whoever writes checkpoints asks each in turn
@@ -97,6 +101,7 @@ def resolve(
             calls = [attrs.evolve(call, function=wrap_step(call.function)) for call in calls]
         if spec.kind != "event":
             calls = calls[:1]
+        calls = [_wrapped(call, spec.name, wrappers) for call in calls] if wrappers else calls
         compile_calls = _compile_isolated if spec.isolated else _compile
         compiled = compile_calls(spec, calls, trainer, module, position) if calls else None
         setattr(hooks, spec.name, compiled or (nobody if spec.kind == "event" else None))
@@ -123,8 +128,16 @@ def _calls(spec: HookSpec, receivers: list[tuple[Receiver, object]], faults: Seq
             continue
         taken = [argument.source for argument in arguments if argument.source in spec.optional]
         defaults = {name: default_of(function, name) for name in taken}
-        calls.append((_rank(kind, receiver, spec), _Call(receiver, function, arguments, defaults)))
+        calls.append((_rank(kind, receiver, spec), _Call(receiver, kind, function, arguments, defaults)))
     return [call for _, call in sorted(calls, key=lambda ranked: ranked[0])]
+
+
+def _wrapped(call: _Call, hook: str, wrappers: Sequence[Callable[..., Any]]) -> _Call:
+    """The call as the callbacks that wrap calls want it; the last of them is outermost."""
+    function = call.function
+    for wrap in wrappers:
+        function = wrap(hook, call.kind, call.receiver, function)
+    return attrs.evolve(call, function=function)
 
 
 def _rank(kind: Receiver, receiver: object, spec: HookSpec) -> int:

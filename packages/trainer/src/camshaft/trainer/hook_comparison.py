@@ -3,17 +3,12 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-import attrs
-
-from camshaft.hooks_core import CATALOGUE, Callback
-from camshaft.hooks_core.implementation import implementation
+from camshaft.hooks_core import Callback, Receiver
 from camshaft.hooks_core.messages import must_be
-from camshaft.hooks_core.spec import Receiver
-from camshaft.hooks_core.trace import Trace
-from camshaft.loops import Run
+from camshaft.hooks_core.receiver_names import ReceiverNames
 
 if TYPE_CHECKING:
     from camshaft.hooks_core.protocols import TrainerProtocol
@@ -27,8 +22,6 @@ _OF_EACH_PROCESS = {
     *(f"on_{stage}_batch_{end}" for stage in ("validation", "test", "predict") for end in ("start", "end")),
 }
 """Hooks that some processes receive and others do not, as each has batches of its own to evaluate."""
-
-_ABSENT = object()
 
 
 class HookDivergenceError(RuntimeError):
@@ -63,32 +56,27 @@ class HookComparison(Callback):
         self._every_n_steps = every_n_steps
         self._num_intervals = 0
         self._step = 0
-        self._trace = Trace()
-        self._before: list[tuple[Any, dict[str, Any]]] = []
+        self._names = ReceiverNames()
+        self._calls: list[str] = []
 
-    def attach(self, run: Run) -> None:
-        """Record the receivers of a run from now on, before its hooks are resolved."""
-        self._trace = Trace()
-        receivers: list[tuple[Receiver, Any]] = [
-            *((Receiver.CALLBACK, callback) for callback in run.callbacks if callback is not self),
-            *([] if run.data is None else [(Receiver.DATA, run.data)]),
-            (Receiver.MODULE, run.module),
-            (Receiver.STRATEGY, run.strategy),
-        ]
-        for kind, receiver in receivers:
-            names = _compared_hooks(kind, receiver)
-            self._before.append((receiver, {name: vars(receiver).get(name, _ABSENT) for name in names}))
-            self._trace.record(receiver, kind, only=names)
+    def wrap_call(
+        self, hook: str, kind: Receiver, receiver: object, function: Callable[..., Any]
+    ) -> Callable[..., Any]:
+        """Record a call from now on, unless it is this callback's or of an evaluation batch."""
+        self._calls.clear()  # of an earlier run: while hooks are resolved, none is called
+        if receiver is self or hook in _OF_EACH_PROCESS:
+            return function
+        call, record = f"`{hook}` of {kind}:{self._names.name(receiver)}", self._calls.append
 
-    def detach(self) -> None:
-        """Leave the receivers as they were."""
-        for receiver, methods in self._before:
-            for name, method in methods.items():
-                if method is _ABSENT:
-                    vars(receiver).pop(name, None)
-                else:
-                    vars(receiver)[name] = method
-        self._before.clear()
+        def recorded(*arguments: Any, **keywords: Any) -> Any:
+            record(call)
+            return function(*arguments, **keywords)
+
+        return recorded
+
+    def setup(self, trainer: TrainerProtocol, module: Any, stage: str) -> None:
+        """The hooks are resolved: the receivers' names are known."""
+        self._names.clear()
 
     def on_train_start(self, trainer: TrainerProtocol, module: Any) -> None:
         """Count updates from where training begins or goes on."""
@@ -111,36 +99,18 @@ class HookComparison(Callback):
 
     def on_exception(self, trainer: TrainerProtocol, module: Any, exception: BaseException) -> None:
         """Note the last hooks on an error that the comparison could not prevent."""
-        calls = self._calls()[-_NUM_SHOWN:]
+        calls = self._calls[-_NUM_SHOWN:]
         if calls and not isinstance(exception, HookDivergenceError):
             rank = trainer.strategy.global_rank
             exception.add_note(f"The last hooks of rank {rank} since the ranks compared: {', '.join(calls)}.")
 
-    def _calls(self) -> list[str]:
-        return [f"`{event.hook}` of {event.label}" for event in self._trace if event.kind == "enter"]
-
     def _compare(self, trainer: TrainerProtocol, where: str) -> None:
-        strategy, calls = trainer.strategy, self._calls()
+        strategy, calls = trainer.strategy, self._calls
         checksums = strategy.all_gather(zlib.crc32("\n".join(calls).encode()))
         if len(set(checksums)) > 1:
             position, by_rank = _first_divergence(strategy.all_gather(calls))
             raise HookDivergenceError(position, by_rank, where)
-        self._trace.clear()
-
-
-@attrs.define(eq=False, kw_only=True)
-class ComparedRun(Run):
-    """A run whose hooks are compared between processes.
-
-    Args:
-        comparison: What compares them, one of the callbacks.
-    """
-
-    comparison: HookComparison
-
-    def _add_callbacks_of_module(self) -> None:
-        super()._add_callbacks_of_module()
-        self.comparison.attach(self)
+        calls.clear()
 
 
 def choose_hook_comparison(every_n_steps: Any, world_size: int) -> HookComparison | None:
@@ -157,18 +127,6 @@ def choose_hook_comparison(every_n_steps: Any, world_size: int) -> HookCompariso
     if every_n_steps < 1:
         raise ValueError(must_be("compare_hooks_every_n_steps", "at least 1", every_n_steps, where, action))
     return HookComparison(every_n_steps) if world_size > 1 else None
-
-
-def _compared_hooks(kind: Receiver, receiver: object) -> list[str]:
-    return [
-        spec.name
-        for spec in CATALOGUE.values()
-        if kind in spec.receivers
-        and spec.is_current
-        and spec.kind != "state"
-        and spec.name not in _OF_EACH_PROCESS
-        and implementation(receiver, spec.name) is not None
-    ]
 
 
 def _first_divergence(calls_of_ranks: Sequence[Sequence[str]]) -> tuple[int, dict[int, str | None]]:

@@ -15,6 +15,12 @@ class Callback:
         monitors: Whether it reads metrics, so that in `on_train_epoch_end` it runs after the module, which may log
             there.
         after_module: Names of further hooks for which it runs after the module.
+
+    A callback may also have a method `wrap_call(self, hook: str, kind: Receiver, receiver: object, function)`, which is
+    no hook: it sees every call of a run without touching the receivers. Whoever resolves hooks asks it once for each
+    receiver of each hook, in the order of the calls, and calls what it returns in place of `function`: with the same
+    arguments, for the same result, letting through whatever `function` raises. A step comes as the strategy wrapped it.
+    Of several such callbacks the last is outermost. Where no callback has one, calls are what they would be without it.
     """
 
     __hook_base__: ClassVar[bool] = True
