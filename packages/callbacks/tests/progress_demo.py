@@ -1,16 +1,21 @@
-"""Drives RichProgressBar through a whole run, for tests that look at its output from outside."""
+"""Drives a progress bar through a whole run, for tests that look at its output from outside."""
 
 from __future__ import annotations
 
+import math
 import sys
 import time
 
 from recording_trainer import RecordingTrainer
 
-from camshaft.callbacks import RichProgressBar
+from camshaft.callbacks.progress_bar import ProgressBar
+from camshaft.callbacks.rich_progress_bar import RichProgressBar
+from camshaft.callbacks.tqdm_progress_bar import TQDMProgressBar
+
+_FAILURES = {"fail": RuntimeError("a batch failed"), "interrupt": KeyboardInterrupt("interrupted")}
 
 
-def fit(trainer: RecordingTrainer, bar: RichProgressBar, batch_seconds: float, fail_at: int | None) -> None:
+def fit(trainer: RecordingTrainer, bar: ProgressBar, batch_seconds: float, verb: str) -> None:
     trainer.sanity_checking = True
     evaluate(trainer, bar, batch_seconds, num_batches=1)
     trainer.sanity_checking = False
@@ -18,20 +23,31 @@ def fit(trainer: RecordingTrainer, bar: RichProgressBar, batch_seconds: float, f
     for epoch in range(trainer.max_epochs or 0):
         trainer.current_epoch = epoch
         bar.on_train_epoch_start(trainer, None)
-        for batch_idx in range(int(trainer.num_training_batches)):
+        for batch_idx in range(10):
             time.sleep(batch_seconds)
             trainer.progress_bar_metrics["loss"] = 1 / (epoch * 10 + batch_idx + 1)
             bar.on_train_batch_end(trainer, None, None, None, batch_idx)
-            if fail_at is not None and batch_idx == fail_at:
-                raise RuntimeError("a batch failed")
+            if verb in _FAILURES and batch_idx == 3:
+                raise _FAILURES[verb]
             if batch_idx == 4:
-                print("a line printed by the user")
+                say_something(bar, epoch)
         evaluate(trainer, bar, batch_seconds, num_batches=2)
         bar.on_train_epoch_end(trainer, None)
     bar.on_train_end(trainer, None)
 
 
-def evaluate(trainer: RecordingTrainer, bar: RichProgressBar, batch_seconds: float, num_batches: int) -> None:
+def say_something(bar: ProgressBar, epoch: int) -> None:
+    if epoch == 0:
+        print("a line printed by the user")
+    elif epoch == 1:
+        bar.print("a line printed", "by the bar")
+    else:
+        print("a line", end=" ")
+        print("in two parts")
+        print("a line for errors", file=sys.stderr)
+
+
+def evaluate(trainer: RecordingTrainer, bar: ProgressBar, batch_seconds: float, num_batches: int) -> None:
     bar.on_validation_start(trainer, None)
     for batch_idx in range(num_batches):
         time.sleep(batch_seconds)
@@ -41,7 +57,7 @@ def evaluate(trainer: RecordingTrainer, bar: RichProgressBar, batch_seconds: flo
     bar.on_validation_end(trainer, None)
 
 
-def test(trainer: RecordingTrainer, bar: RichProgressBar, batch_seconds: float) -> None:
+def test(trainer: RecordingTrainer, bar: ProgressBar, batch_seconds: float) -> None:
     bar.on_test_start(trainer, None)
     for batch_idx in range(3):
         time.sleep(batch_seconds)
@@ -50,16 +66,22 @@ def test(trainer: RecordingTrainer, bar: RichProgressBar, batch_seconds: float) 
     bar.on_test_end(trainer, None)
 
 
-def main(verb: str, leave: bool, batch_seconds: float, refresh_rate_seconds: float) -> None:
-    bar = RichProgressBar(refresh_rate_seconds, leave=leave)
+def main(kind: str, verb: str, leave: bool, batch_seconds: float, refresh_rate_seconds: float) -> None:
+    bar_class = {"rich": RichProgressBar, "tqdm": TQDMProgressBar}[kind]
+    bar = bar_class(refresh_rate_seconds, leave=leave)
     trainer = RecordingTrainer(".", callbacks=[bar])
+    if verb == "endless":
+        trainer.num_training_batches = math.inf
+        trainer.num_val_batches = [math.inf]
+    if verb == "metrics":
+        trainer.progress_bar_metrics.update({f"metric_{letter}": 0.5 for letter in "abcdef"})
     bar.setup(trainer, None, verb)
     try:
         if verb == "test":
             test(trainer, bar, batch_seconds)
         else:
-            fit(trainer, bar, batch_seconds, fail_at=3 if verb == "fail" else None)
-    except RuntimeError as error:
+            fit(trainer, bar, batch_seconds, verb)
+    except BaseException as error:
         bar.on_exception(trainer, None, error)
         print("handled:", error)
     finally:
@@ -68,4 +90,4 @@ def main(verb: str, leave: bool, batch_seconds: float, refresh_rate_seconds: flo
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], sys.argv[2] == "leave", float(sys.argv[3]), float(sys.argv[4]))
+    main(sys.argv[1], sys.argv[2], sys.argv[3] == "leave", float(sys.argv[4]), float(sys.argv[5]))

@@ -48,3 +48,8 @@ def test_never_takes_more_than_the_width_nor_breaks_a_row(width: int) -> None:
 def test_shows_a_pass_without_a_known_end() -> None:
     (line,) = shown([Reading("Epoch 0", 40, None, 12.0, None, 3.3)], [], 100)
     assert line.endswith("40/? 0:12 < -:-- 3.3 batches/s")
+
+
+@pytest.mark.parametrize("width", range(24, 120))
+def test_cuts_no_column_short(width: int) -> None:
+    assert not any("…" in line for line in shown([TRAIN, VALIDATE], METRICS, width))

@@ -37,7 +37,7 @@ REFUSED: list[tuple[dict[str, Any], type[Exception], str]] = [
     (
         {"callbacks": RichProgressBar(), "enable_progress_bar": False},
         ValueError,
-        r"`enable_progress_bar` must be true if `callbacks` has a RichProgressBar, but got False",
+        r"`enable_progress_bar` must be true if `callbacks` has a ProgressBar, but got False",
     ),
     (
         {"callbacks": [ModelCheckpoint()], "enable_checkpointing": False},

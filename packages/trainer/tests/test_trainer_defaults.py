@@ -9,6 +9,8 @@ import pytest
 import torch
 
 from camshaft.callbacks import ModelCheckpoint, RichProgressBar
+from camshaft.callbacks.model_summary import ModelSummary
+from camshaft.callbacks.tqdm_progress_bar import TQDMProgressBar
 from camshaft.hooks_core import Callback
 from camshaft.trainer import Trainer, seed_everything
 from camshaft.trainer.defaults import choose_callbacks
@@ -16,13 +18,36 @@ from camshaft.trainer.defaults import choose_callbacks
 
 def test_callbacks_keep_their_order_and_defaults_come_last() -> None:
     first, second = Callback(), ModelCheckpoint()
-    chosen = choose_callbacks((first, second), enable_progress_bar=None, enable_checkpointing=None)
-    assert chosen[:2] == [first, second] and isinstance(chosen[2], RichProgressBar) and len(chosen) == 3
+    chosen = choose_callbacks(
+        (first, second), enable_progress_bar=None, enable_model_summary=None, enable_checkpointing=None
+    )
+    assert chosen[:2] == [first, second]
+    assert [type(one) for one in chosen[2:]] == [RichProgressBar, ModelSummary]
+
+
+@pytest.mark.parametrize(
+    ("bar", "summary", "kinds"),
+    [
+        (None, None, [RichProgressBar, ModelSummary]),
+        (True, False, [RichProgressBar]),
+        (False, None, []),
+        (False, True, [ModelSummary]),
+    ],
+)
+def test_a_quiet_run_has_no_model_summary(bar: bool | None, summary: bool | None, kinds: list[type]) -> None:
+    chosen = choose_callbacks(None, enable_progress_bar=bar, enable_model_summary=summary, enable_checkpointing=False)
+    assert [type(one) for one in chosen] == kinds
+
+
+def test_any_progress_bar_takes_the_place_of_the_default() -> None:
+    trainer = Trainer(callbacks=TQDMProgressBar(), logger=False, enable_checkpointing=False)
+    assert isinstance(trainer.progress_bar_callback, TQDMProgressBar)
+    assert [type(one) for one in trainer.callbacks] == [TQDMProgressBar, ModelSummary]
 
 
 def test_the_list_that_was_passed_stays_as_it_is() -> None:
     callbacks: list[object] = []
-    assert len(Trainer(callbacks=callbacks, logger=False).callbacks) == 2
+    assert len(Trainer(callbacks=callbacks, logger=False).callbacks) == 3
     assert callbacks == []
 
 

@@ -11,12 +11,13 @@ import pytest
 from trainer_parts import ListLogger, Regression, RegressionData, files_below, loader
 
 from camshaft.callbacks import CSVLogger, EarlyStopping, ModelCheckpoint, RichProgressBar
+from camshaft.callbacks.model_summary import ModelSummary
 from camshaft.trainer import Trainer
 
 
 def test_a_default_run_logs_saves_and_shows_progress(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     trainer = Trainer(max_epochs=2, default_root_dir=tmp_path, log_every_n_steps=2)
-    assert [type(callback) for callback in trainer.callbacks] == [RichProgressBar, ModelCheckpoint]
+    assert [type(callback) for callback in trainer.callbacks] == [RichProgressBar, ModelSummary, ModelCheckpoint]
     assert [type(logger) for logger in trainer.loggers] == [CSVLogger]
 
     trainer.fit(Regression(), loader(), loader(2))
@@ -62,16 +63,16 @@ def test_evaluation_alone_leaves_no_checkpoint(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "kinds", "files"),
     [
-        ({"logger": False}, [RichProgressBar, ModelCheckpoint], ["checkpoints/epoch=0-step=4.ckpt"]),
+        ({"logger": False}, [RichProgressBar, ModelSummary, ModelCheckpoint], ["checkpoints/epoch=0-step=4.ckpt"]),
         (
             {"enable_checkpointing": False, "logger": True},
-            [RichProgressBar],
+            [RichProgressBar, ModelSummary],
             ["camshaft_logs/version_0/hparams.json", "camshaft_logs/version_0/metrics.csv"],
         ),
         ({"enable_progress_bar": False, "enable_checkpointing": False, "logger": False}, [], []),
         (
             {"callbacks": [ModelCheckpoint(filename="mine"), EarlyStopping("val_loss")], "logger": False},
-            [ModelCheckpoint, EarlyStopping, RichProgressBar],
+            [ModelCheckpoint, EarlyStopping, RichProgressBar, ModelSummary],
             ["checkpoints/mine.ckpt"],
         ),
     ],

@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from camshaft.callbacks.progress_display import MetricTexts, fold
 from camshaft.callbacks.progress_meter import Reading, format_clock, format_rate
 
 if TYPE_CHECKING:
-    from rich.console import RenderableType
+    from rich.console import JustifyMethod, RenderableType
     from rich.live import Live
     from rich.text import Text
-
-MetricTexts = Sequence[tuple[str, str]]
 
 _MAX_BAR_WIDTH = 40
 _MIN_BAR_WIDTH = 10
@@ -28,15 +27,10 @@ class TerminalDisplay:
     """
 
     def __init__(self) -> None:
-        try:
-            from rich.console import Console
-            from rich.live import Live
-        except ModuleNotFoundError as error:
-            raise ModuleNotFoundError(
-                "`rich` must be installed to draw RichProgressBar on a terminal, but it is missing. Run"
-                " `pip install camshaft-callbacks[rich]`, or leave RichProgressBar out.",
-                name=error.name,
-            ) from error
+        import_rich()
+        from rich.console import Console
+        from rich.live import Live
+
         self._console = Console()
         # Without auto-refresh there is no thread: nothing is drawn but when a hook says so.
         self._live: Live = Live(console=self._console, auto_refresh=False)
@@ -54,6 +48,18 @@ class TerminalDisplay:
         """Give the cursor and the standard streams back; what is shown stays unless `erase` is true."""
         self._live.transient = erase
         self._live.stop()
+
+
+def import_rich() -> None:
+    """Raise `ModuleNotFoundError` with what to install if rich is missing."""
+    try:
+        import rich.live  # noqa: F401
+    except ModuleNotFoundError as error:
+        raise ModuleNotFoundError(
+            "`rich` must be installed to draw RichProgressBar, but it is missing. Run"
+            " `pip install camshaft-callbacks[rich]`, or leave RichProgressBar out.",
+            name=error.name,
+        ) from error
 
 
 def render(rows: Sequence[Reading], metrics: MetricTexts, width: int) -> RenderableType:
@@ -79,7 +85,8 @@ def render(rows: Sequence[Reading], metrics: MetricTexts, width: int) -> Rendera
     is_beside = _MIN_BAR_WIDTH + shown.cell_len + 1 <= free
     bar_width = max(min(free - (shown.cell_len + 1 if is_beside else 0), _MAX_BAR_WIDTH), 1)
     grid = Table.grid(padding=(0, 1, 0, 0))
-    for justify in ("left", "left", "right", "right", "right", "left"):
+    justified: list[JustifyMethod] = ["left", "left", "right", "right", "right"]
+    for justify in justified[: num_columns + 1] + justified[:is_beside]:
         grid.add_column(no_wrap=True, justify=justify)
     for row_idx, (row, (label, *facts)) in enumerate(zip(rows, texts, strict=True)):
         bar = ProgressBar(
@@ -87,7 +94,8 @@ def render(rows: Sequence[Reading], metrics: MetricTexts, width: int) -> Rendera
         )
         beside = [shown] if is_beside and row_idx == 0 else []
         grid.add_row(label, bar, *facts[: num_columns - 1], *beside)
-    return grid if is_beside or not metrics else Group(grid, shown)
+    below = [] if is_beside else [_metrics_text(line) for line in fold(metrics, width)]
+    return Group(grid, *below) if below else grid
 
 
 def _row_texts(row: Reading) -> tuple[Text, Text, Text, Text]:
@@ -110,4 +118,4 @@ def _metrics_text(metrics: MetricTexts) -> Text:
     parts: list[Any] = []
     for name, value in metrics:
         parts += ["  " if parts else "", (name, "dim"), " ", value]
-    return Text.assemble(*parts)
+    return Text.assemble(*parts, no_wrap=True, overflow="ellipsis")

@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from camshaft.callbacks import EarlyStopping, ModelCheckpoint, RichProgressBar
+from camshaft.callbacks.model_summary import ModelSummary
+from camshaft.callbacks.progress_bar import ProgressBar
 from camshaft.hooks_core import CATALOGUE, Callback
 from camshaft.hooks_core.faults import candidates
 from camshaft.hooks_core.messages import must_be
@@ -15,11 +17,16 @@ _WHERE = "Trainer"
 
 
 def choose_callbacks(
-    callbacks: Any, *, enable_progress_bar: bool | None, enable_checkpointing: bool | None
+    callbacks: Any,
+    *,
+    enable_progress_bar: bool | None,
+    enable_model_summary: bool | None,
+    enable_checkpointing: bool | None,
 ) -> list[Any]:
-    """The callbacks in the order in which they run: those that were passed, then a progress bar and a checkpoint.
+    """The callbacks in the order in which they run: those that were passed, then progress bar, summary, checkpoint.
 
-    Each of the two is added unless it is disabled or one of its kind was passed.
+    Each of the three is added unless it is disabled or one of its kind was passed; a model summary by default only
+    where there is a progress bar, so that a run can be quiet.
 
     Raises:
         TypeError: If something is no callback.
@@ -29,16 +36,18 @@ def choose_callbacks(
     chosen = _listed(callbacks)
     for callback in chosen:
         _check_callback(callback)
-    for kind, enabled, argument in (
-        (RichProgressBar, enable_progress_bar, "enable_progress_bar"),
-        (ModelCheckpoint, enable_checkpointing, "enable_checkpointing"),
-    ):
+    kinds: tuple[tuple[type, type, bool | None, bool | None, str], ...] = (
+        (ProgressBar, RichProgressBar, enable_progress_bar, True, "enable_progress_bar"),
+        (ModelSummary, ModelSummary, enable_model_summary, enable_progress_bar, "enable_model_summary"),
+        (ModelCheckpoint, ModelCheckpoint, enable_checkpointing, True, "enable_checkpointing"),
+    )
+    for kind, default, enabled, is_default, argument in kinds:
         is_present = any(isinstance(callback, kind) for callback in chosen)
         if is_present and enabled is False:
             rule = f"true if `callbacks` has a {kind.__name__}"
             raise ValueError(must_be(argument, rule, enabled, _WHERE, "Leave one of the two out."))
-        if not is_present and enabled is not False:
-            chosen.append(kind())
+        if not is_present and (is_default if enabled is None else enabled) is not False:
+            chosen.append(default())
     check_state_keys(chosen, f"{_WHERE}(callbacks=...)")
     return chosen
 
@@ -54,7 +63,7 @@ def check_barebones(*, callbacks: Any, **arguments: Any) -> None:
         if value not in (None, False, 0):
             raise ValueError(must_be(name, "left out with barebones=True", value, _WHERE, action))
     for callback in _listed(callbacks):
-        if isinstance(callback, (ModelCheckpoint, RichProgressBar, EarlyStopping)):
+        if isinstance(callback, (ModelCheckpoint, ProgressBar, ModelSummary, EarlyStopping)):
             rule = f"without {type(callback).__name__}, which needs logged values or files, with barebones=True"
             raise ValueError(must_be("callbacks", rule, callback, _WHERE, action))
 

@@ -7,7 +7,8 @@ from typing import Any
 
 from torch import Tensor
 
-from camshaft.callbacks import EarlyStopping, ModelCheckpoint, RichProgressBar
+from camshaft.callbacks import EarlyStopping, ModelCheckpoint
+from camshaft.callbacks.progress_bar import ProgressBar
 from camshaft.hooks_core import Hooks
 from camshaft.hooks_core.messages import must_be
 from camshaft.trainer.loop_view import LoopView
@@ -174,9 +175,9 @@ class TrainerView(LoopView):
         return [callback for callback in self.callbacks if isinstance(callback, EarlyStopping)]
 
     @property
-    def progress_bar_callback(self) -> RichProgressBar | None:
+    def progress_bar_callback(self) -> ProgressBar | None:
         """The first progress bar, or None."""
-        return next((callback for callback in self.callbacks if isinstance(callback, RichProgressBar)), None)
+        return next((callback for callback in self.callbacks if isinstance(callback, ProgressBar)), None)
 
     @property
     def _stage(self) -> str | None:

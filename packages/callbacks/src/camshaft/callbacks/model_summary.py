@@ -1,0 +1,236 @@
+"""Showing what a module consists of."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
+
+from camshaft.callbacks.errors import InvalidArgumentError
+from camshaft.callbacks.example_forward import ExampleForward, run_example
+from camshaft.callbacks.progress_display import current_output
+from camshaft.callbacks.summary_table import ModuleRow, Summary
+from camshaft.hooks_core import Callback
+from camshaft.hooks_core.messages import must_be
+from camshaft.hooks_core.user_warnings import warn_user
+
+if TYPE_CHECKING:
+    from camshaft.hooks_core.protocols import TrainerProtocol
+
+__all__ = ["ModelSummary", "ModuleRow", "Summary", "summarize"]
+
+
+class ModelSummary(Callback):
+    """Prints the parts of the module when fit begins: type, parameters, mode, and with an example shapes and FLOPs.
+
+    Rank 0 prints, with rich on a terminal if it is installed, else as plain text. Every rank runs the example, so that
+    a forward that communicates can; see `summarize` for what it needs and when it is left out.
+
+    Args:
+        max_depth: How deep parts are listed; 1 lists the module's children, -1 every part, 0 prints nothing at all.
+        example_input_array: What to call the module with; None takes the module's `example_input_array`, if it has
+            one. See `summarize`.
+
+    Attributes:
+        summary: The latest `Summary`; None before the first.
+
+    Raises:
+        InvalidArgumentError: If `max_depth` is no int, or below -1.
+    """
+
+    def __init__(self, max_depth: int = 1, example_input_array: Any = None) -> None:
+        self.max_depth = _checked_depth(max_depth, "ModelSummary")
+        self.example_input_array = example_input_array
+        self.summary: Summary | None = None
+
+    def on_fit_start(self, trainer: TrainerProtocol, module: Any) -> None:
+        """Print the summary. Collective where the module's forward is."""
+        if self.max_depth == 0:
+            return
+        self.summary = summarize(module, self.max_depth, self.example_input_array)
+        if trainer.is_global_zero:
+            _print(self.summary)
+
+
+def summarize(module: nn.Module, max_depth: int = 1, example_input_array: Any = None) -> Summary:
+    """What a module consists of: `print(summarize(module))`.
+
+    With an example, one forward of it is run in evaluation mode, without gradients; it leaves no trace in the module
+    or in random number generators. It is left out, with a note, where parameters are sharded (computing with them is
+    for all processes to do together), have no shape so far or are on the meta device. If it raises, that is a warning.
+
+    Args:
+        module: The module.
+        max_depth: How deep parts are listed; 1 lists the module's children, -1 every part, 0 gives totals alone.
+        example_input_array: A tensor; a tuple or list of positional arguments; a dictionary of keyword arguments.
+            Tensors are moved to the module's device and dtype. None takes the module's attribute of this name, if any.
+
+    Returns:
+        The summary.
+
+    Raises:
+        TypeError: If `module` is no `torch.nn.Module`.
+        InvalidArgumentError: If `max_depth` is no int, or below -1.
+    """
+    if not isinstance(module, nn.Module):
+        raise TypeError(must_be("module", "a torch.nn.Module", module, "summarize", "Pass the module itself."))
+    _checked_depth(max_depth, "summarize")
+    example = getattr(module, "example_input_array", None) if example_input_array is None else example_input_array
+    parameters = list(module.parameters())
+    notes: list[str] = []
+    forward = _try_example(module, example, parameters, notes)
+    counted = [parameter for parameter in parameters if not is_lazy(parameter)]
+    locals_ = [_local(parameter) for parameter in counted]
+    modes = [part.training for part in module.modules()][1:]
+    return Summary(
+        rows=tuple(_rows(module, max_depth, forward)),
+        trainable_parameters=sum(parameter.numel() for parameter in counted if parameter.requires_grad),
+        non_trainable_parameters=sum(parameter.numel() for parameter in counted if not parameter.requires_grad),
+        size_bytes=_size_bytes(counted),
+        local_parameters=sum(parameter.numel() for parameter in locals_),
+        local_size_bytes=_size_bytes(locals_),
+        num_lazy_parameters=len(parameters) - len(counted),
+        num_train_modules=sum(modes),
+        num_eval_modules=len(modes) - sum(modes),
+        total_flops=None if forward is None else forward.total_flops,
+        notes=tuple(notes),
+    )
+
+
+def _checked_depth(max_depth: int, where: str) -> int:
+    if isinstance(max_depth, bool) or not isinstance(max_depth, int) or max_depth < -1:
+        action = "Pass how deep parts are listed."
+        raise InvalidArgumentError("max_depth", "-1 (every part), 0 or a positive int", max_depth, where, action)
+    return max_depth
+
+
+def _rows(module: nn.Module, max_depth: int, forward: ExampleForward | None) -> list[ModuleRow]:
+    if max_depth == 0:
+        return []
+    rows = []
+    for name, part in module.named_modules():
+        if name and (max_depth == -1 or name.count(".") < max_depth):
+            rows.append(_row(name, type(part).__name__, part.training, part.parameters(), part, forward))
+    own = [parameter for parameter in module.parameters(recurse=False)]
+    if own:
+        names = ", ".join(name for name, _ in module.named_parameters(recurse=False))
+        rows.append(_row(names, "(parameters)", module.training, own, None, None))
+    return rows
+
+
+def _row(
+    name: str,
+    type_name: str,
+    is_training: bool,
+    parameters: Iterable[nn.Parameter],
+    part: nn.Module | None,
+    forward: ExampleForward | None,
+) -> ModuleRow:
+    every = list(parameters)
+    counted = [parameter for parameter in every if not is_lazy(parameter)]
+    needs = {parameter.requires_grad for parameter in every}
+    seen = None if part is None or forward is None else forward.parts.get(part)
+    return ModuleRow(
+        name=name,
+        type=type_name,
+        parameters=sum(parameter.numel() for parameter in counted),
+        trainable="" if not needs else "partly" if len(needs) == 2 else "yes" if True in needs else "no",
+        mode="train" if is_training else "eval",
+        has_lazy=len(counted) < len(every),
+        local_parameters=sum(_local(parameter).numel() for parameter in counted),
+        flops=None if seen is None else seen.flops,
+        in_shape="" if seen is None else seen.in_shape,
+        out_shape="" if seen is None else seen.out_shape,
+    )
+
+
+def _try_example(
+    module: nn.Module, example: Any, parameters: list[nn.Parameter], notes: list[str]
+) -> ExampleForward | None:
+    """The forward of the example, if there is one that can be run; `notes` gets why not."""
+    if any(is_lazy(parameter) for parameter in parameters):
+        notes.append("? stands for parameters that get their shape in the first forward.")
+    if example is None:
+        return None
+    tensors = [*parameters, *module.buffers()]
+    reason = None
+    if any(is_lazy(tensor) for tensor in tensors):
+        reason = "it would give lazy parameters their shape"
+    elif _is_sharded(module, tensors):
+        reason = "parameters are sharded, so that all processes would have to compute together"
+    elif any(tensor.is_meta for tensor in tensors):
+        reason = "parameters are on the meta device"
+    if reason is not None:
+        notes.append(f"No shapes and FLOPs: the example is not run, since {reason}.")
+        return None
+    try:
+        return run_example(module, example)
+    except Exception as error:
+        raised = " ".join(f"{type(error).__name__}: {error}".split())
+        warn_user(
+            f"The summary of {type(module).__name__} is without shapes and FLOPs, since its forward of"
+            f" `example_input_array` raised {raised.rstrip('.')}. Make the example fit the forward, or leave it out."
+        )
+        notes.append("No shapes and FLOPs: the forward of the example raised.")
+        return None
+
+
+def _is_sharded(module: nn.Module, tensors: list[Tensor]) -> bool:
+    if any(_is_dtensor(tensor) for tensor in tensors):
+        return True
+    fsdp1 = getattr(sys.modules.get("torch.distributed.fsdp"), "FullyShardedDataParallel", None)
+    return fsdp1 is not None and any(isinstance(part, fsdp1) for part in module.modules())
+
+
+def _is_dtensor(tensor: Tensor) -> bool:
+    # Where nobody has imported it, which takes a while, there is none.
+    dtensor = getattr(sys.modules.get("torch.distributed.tensor"), "DTensor", None)
+    return dtensor is not None and isinstance(tensor, dtensor)
+
+
+def _local(parameter: Tensor) -> Tensor:
+    """The part of a parameter that this process holds."""
+    if not _is_dtensor(parameter):
+        return parameter
+    with torch.no_grad():
+        shard: Tensor = parameter.to_local()  # type: ignore[attr-defined]
+    return shard
+
+
+def _size_bytes(parameters: Iterable[Tensor]) -> int:
+    return sum(parameter.numel() * parameter.element_size() for parameter in parameters)
+
+
+def _print(summary: Summary) -> None:
+    if current_output() == "terminal":
+        try:
+            from rich.console import Console
+            from rich.table import Table
+        except ModuleNotFoundError:
+            pass
+        else:
+            console = Console()
+            table = Table(header_style="bold", show_edge=False, pad_edge=False)
+            for heading, is_right, _ in summary.columns():
+                table.add_column(heading, justify="right" if is_right else "left", overflow="fold")
+            for cells in zip(*(cells for _, _, cells in summary.columns()), strict=True):
+                table.add_row(*map(_unmarked, cells))
+            totals = Table.grid(padding=(0, 1))
+            totals.add_column(justify="right")
+            totals.add_column()
+            for value, what in summary.totals():
+                totals.add_row(f"[bold]{value}", what)
+            console.print(table, totals, *map(_unmarked, summary.notes), sep="\n")
+            return
+    print(summary, flush=True)
+
+
+def _unmarked(text: str) -> Any:
+    """Text that rich shows as it is."""
+    from rich.text import Text
+
+    return Text(text)
