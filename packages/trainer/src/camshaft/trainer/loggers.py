@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -10,6 +11,7 @@ from torch import Tensor
 
 from camshaft.callbacks import CSVLogger
 from camshaft.callbacks.agreement import from_rank_zero
+from camshaft.callbacks.curve_report import CurveReport
 from camshaft.hooks_core.messages import must_be
 from camshaft.hooks_core.notes import describe
 from camshaft.hooks_core.protocols import Strategy
@@ -19,20 +21,23 @@ _METHODS = ("log_metrics", "log_hyperparams", "save", "finalize")
 _FACTS = ("name", "version", "save_dir", "log_dir")
 
 
-def choose_loggers(logger: Any, default_root_dir: str) -> list[Any]:
+def choose_loggers(logger: Any, default_root_dir: str, report: str | os.PathLike[str] | None = None) -> list[Any]:
     """The loggers: None and True mean a CSV logger in the default directory, False none.
+
+    The last one draws curves into the folder `report`, if that is not None.
 
     Raises:
         TypeError: If something is no logger.
     """
+    drawn = [] if report is None else [CurveReport(os.path.expanduser(report))]
     if logger is None or logger is True:
-        return [CSVLogger(default_root_dir)]
+        return [CSVLogger(default_root_dir), *drawn]
     if logger is False:
-        return []
+        return [*drawn]
     loggers = list(logger) if isinstance(logger, (list, tuple)) else [logger]
     for each in loggers:
         _check_logger(each)
-    return loggers
+    return [*loggers, *drawn]
 
 
 def share_log_dir(strategy: Strategy, loggers: list[Any], default_root_dir: str) -> str | None:

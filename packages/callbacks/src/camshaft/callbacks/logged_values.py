@@ -1,0 +1,93 @@
+"""What loggers are told, in the plain values that files and tracking libraries take."""
+
+from __future__ import annotations
+
+import dataclasses
+from argparse import Namespace
+from collections.abc import Mapping
+from types import BuiltinFunctionType, FunctionType
+from typing import Any
+
+from camshaft.callbacks.errors import InvalidArgumentError
+
+Hyperparameters = Mapping[str, Any] | Namespace
+
+
+def numbers_by_name(metrics: Mapping[str, Any], prefix: str, where: str) -> dict[str, float | int]:
+    """Metrics as numbers, those of tensors by waiting for their device.
+
+    Args:
+        metrics: Numbers, or whatever has an `item()` that is one, by name.
+        prefix: Put before the names, with "-" between, unless it is empty.
+        where: The logger that was told.
+
+    Raises:
+        InvalidArgumentError: If a value is no number.
+    """
+    start = f"{prefix}-" if prefix else ""
+    numbers: dict[str, float | int] = {}
+    for name, value in metrics.items():
+        number = value.item() if hasattr(value, "item") else value
+        if not isinstance(number, int | float):
+            raise InvalidArgumentError("metrics", f"numbers, also for {name!r}", value, where, "Log scalars.")
+        numbers[start + name] = number
+    return numbers
+
+
+def named(params: Hyperparameters) -> dict[str, Any]:
+    """Hyperparameters by name, from a mapping, a namespace or a dataclass."""
+    fields = _fields_of(params)
+    if fields is None:
+        action = "Pass a dictionary."
+        raise InvalidArgumentError("params", "hyperparameters by name", params, "log_hyperparams", action)
+    return {str(name): value for name, value in fields.items()}
+
+
+def flat(params: Mapping[str, Any]) -> dict[str, Any]:
+    """The leaves of nested hyperparameters, named by their path: `{"net": {"depth": 2}}` is `{"net/depth": 2}`.
+
+    Mappings, namespaces and dataclasses are entered, and lists of such, by index; other lists are leaves. So are empty
+    ones of all kinds.
+
+    Returns:
+        None, booleans, numbers and texts by name; what is nothing of that kind as text.
+    """
+    leaves: dict[str, Any] = {}
+    for name, value in params.items():
+        parts = _fields_of(value)
+        if parts is None and isinstance(value, list | tuple) and all(_fields_of(part) is not None for part in value):
+            parts = dict(enumerate(value))
+        if parts:
+            leaves |= {f"{name}/{path}": leaf for path, leaf in flat(parts).items()}
+        else:
+            leaf = jsonable(value)
+            leaves[str(name)] = str(leaf) if isinstance(leaf, list | dict) else leaf
+    return leaves
+
+
+def jsonable(value: Any) -> Any:
+    """A value as JSON knows it: nested as it was, functions and classes by their names, the unknown as its `str`."""
+    fields = _fields_of(value)
+    if fields is not None:
+        return {str(name): jsonable(item) for name, item in fields.items()}
+    if isinstance(value, list | tuple):
+        return [jsonable(item) for item in value]
+    if value is None or type(value) in (bool, int, float, str):
+        return value
+    if isinstance(value, type | FunctionType | BuiltinFunctionType):
+        return f"{value.__module__}.{value.__qualname__}"  # without the address that `str` of a function tells
+    if getattr(value, "ndim", None) == 0:  # a number as torch or numpy keeps it
+        return jsonable(value.item())
+    if isinstance(value, bool | int | float | str):
+        return value
+    return str(value)
+
+
+def _fields_of(value: Any) -> Mapping[Any, Any] | None:
+    if isinstance(value, Mapping):
+        return value
+    if isinstance(value, Namespace):
+        return vars(value)
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
+    return None

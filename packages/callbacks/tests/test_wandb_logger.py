@@ -1,0 +1,162 @@
+from __future__ import annotations
+
+import math
+import os
+import pickle
+import random
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy
+import pytest
+import torch
+import wandb
+from torch import nn
+from wandb_file import WandbRun, finished, wandb_files
+
+from camshaft.callbacks.errors import InvalidArgumentError
+from camshaft.callbacks.wandb_logger import WandbLogger
+from camshaft.hooks_core.protocols import Logger
+
+
+@pytest.fixture(autouse=True)
+def _quiet_and_finished(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    for name in ("WANDB_MODE", "WANDB_PROJECT", "WANDB_DIR"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("WANDB_SILENT", "true")
+    yield
+    while wandb.run is not None:
+        wandb.run.finish()
+
+
+def offline(folder: Path, **arguments: Any) -> WandbLogger:
+    return WandbLogger(save_dir=folder, offline=True, **arguments)
+
+
+def read(folder: Path) -> WandbRun:
+    (path,) = wandb_files(folder)
+    return finished(path)
+
+
+def test_is_a_logger_and_makes_nothing_before_it_writes(tmp_path: Path) -> None:
+    folder = tmp_path / "runs"
+    logger: Logger = offline(folder)
+    assert (logger.name, logger.save_dir) == ("camshaft_logs", str(folder))
+    assert logger.log_dir == str(folder / "camshaft_logs" / str(logger.version))
+    logger.log_metrics({}, step=0)
+    logger.save()
+    logger.finalize("success")
+    logger.finalize("failed")
+    assert wandb.run is None and not folder.exists()
+
+
+def test_a_run_is_read_back_whatever_was_logged(tmp_path: Path) -> None:
+    logger = offline(tmp_path, name="first", project="mine", version="abc", prefix="fold1", tags=["x"])
+    logger.log_hyperparams({"lr": 0.1, "net": {"depth": 2, "act": nn.ReLU}, "path": Path("x")})
+    logger.log_hyperparams({"lr": 0.2})
+    value = torch.tensor(0.5)
+    for step, number in ((0, value), (4, 2), (8, math.nan), (12, math.inf)):
+        logger.log_metrics({"loss": number}, step)  # type: ignore[dict-item]
+    value.fill_(9.0)
+    logger.log_metrics({"loss": 7.0})  # belongs to the newest step
+    logger.log_image("picture", [torch.rand(3, 4, 4), torch.rand(3, 4, 4)], step=16, caption=["a", "b"])
+    logger.log_text("words", columns=["text"], data=[["hello"]])
+    with pytest.raises(InvalidArgumentError, match="`metrics` must be numbers, also for 'name', but got 'x'"):
+        logger.log_metrics({"name": "x"})  # type: ignore[dict-item]
+    with pytest.raises(InvalidArgumentError, match="`caption` must be a list of 1, one for each image"):
+        logger.log_image("picture", [torch.rand(3, 4, 4)], caption=["a", "b"])
+    with pytest.raises(InvalidArgumentError, match="`images` must be a list of images"):
+        logger.log_image("picture", torch.rand(3, 4, 4))  # type: ignore[arg-type]
+    assert (logger.name, logger.version) == ("mine", "abc")
+    assert logger.experiment.settings.mode == "offline" and list(logger.experiment.tags or ()) == ["x"]
+    logger.finalize("success")
+    logger.log_metrics({"test_loss": 1.0}, 20)  # the run is still open
+    logger.experiment.finish()
+    run = read(tmp_path)
+    assert (run.id, run.project, run.name, run.exit_code) == ("abc", "mine", "first", 0)
+    assert run.config == {"lr": 0.2, "net": {"depth": 2, "act": "torch.nn.modules.activation.ReLU"}, "path": "x"}
+    assert run.step_metrics == {"trainer/global_step": ("", False), "*": ("trainer/global_step", True)}
+    found = run.points("fold1-loss")
+    assert [step for step, _ in found] == [0, 4, 8, 12, 12]
+    assert [float(number) for _, number in found][:2] == [0.5, 2.0] and math.isnan(float(found[2][1]))
+    assert math.isinf(float(found[3][1])) and found[4][1] == 7.0
+    ((step, picture),) = run.points("fold1-picture")
+    assert (step, picture["count"], picture["captions"]) == (16, 2, ["a", "b"])
+    assert [table["_type"] for _, table in run.points("fold1-words")] == ["table-file"]
+    assert run.points("fold1-test_loss") == [(20, 1.0)]
+
+
+def test_a_failure_ends_the_run_and_what_comes_after_it_continues_it(tmp_path: Path) -> None:
+    logger = offline(tmp_path)
+    logger.log_metrics({"loss": 1.0}, 3)
+    logger.finalize("failed")
+    assert wandb.run is None and read(tmp_path).exit_code == 1
+    first, version = wandb_files(tmp_path), logger.version
+    logger.log_metrics({"loss": 0.5}, 4)
+    logger.experiment.finish()
+    (second,) = set(wandb_files(tmp_path)) - set(first)
+    assert finished(second).points("loss") == [(4, 0.5)]
+    assert finished(second).id == finished(first[0]).id == version
+
+
+def test_two_loggers_have_a_run_each_and_a_run_of_the_script_is_used(tmp_path: Path) -> None:
+    first, second = offline(tmp_path / "1"), offline(tmp_path / "2", project="other")
+    for step, logger in enumerate((first, second)):
+        logger.log_metrics({"loss": float(step)}, step)
+    assert first.version != second.version
+    for logger in (first, second):
+        logger.experiment.finish()
+    assert read(tmp_path / "1").points("loss") == [(0, 0.0)] and read(tmp_path / "2").points("loss") == [(1, 1.0)]
+    script = wandb.init(mode="offline", dir=tmp_path, project="script")
+    adopted, named = offline(tmp_path / "3"), offline(tmp_path / "4", version="named")
+    assert (adopted.version, adopted.name, named.version) == (script.id, "script", "named")
+    adopted.log_metrics({"loss": 2.0}, 2)
+    assert adopted.experiment is script and named.experiment is not script
+    adopted.finalize("failed")
+    given = WandbLogger(experiment=script)
+    given.log_metrics({"loss": 3.0}, 3)  # the script ends its run itself
+    named.experiment.finish()
+    script.finish()
+    assert adopted.experiment is script, "it does not begin a run of its own unnoticed"
+    assert read(tmp_path).points("loss") == [(2, 2.0), (3, 3.0)] and not (tmp_path / "3").exists()
+
+
+def test_gradients_that_are_watched_have_the_updates_as_their_axis(tmp_path: Path) -> None:
+    logger, model = offline(tmp_path), nn.Linear(2, 1)
+    logger.watch(model, log="gradients", log_freq=2)
+    for step in range(6):
+        model(torch.ones(4, 2)).sum().backward()
+        logger.log_metrics({"loss": 1.0}, step)
+    logger.experiment.finish()
+    found = read(tmp_path).points("gradients/weight")
+    assert len(found) >= 2 and all(histogram["_type"] == "histogram" for _, histogram in found)
+    assert len({step for step, _ in found}) == len(found) and all(step in range(6) for step, _ in found)
+
+
+def test_starting_a_run_leaves_random_numbers_alone(tmp_path: Path) -> None:
+    states = random.getstate(), numpy.random.get_state()[1].tolist(), torch.get_rng_state().tolist()
+    offline(tmp_path).log_metrics({"loss": 1.0}, 0)
+    assert states == (random.getstate(), numpy.random.get_state()[1].tolist(), torch.get_rng_state().tolist())
+
+
+def test_a_logger_can_be_pickled_before_its_first_use(tmp_path: Path) -> None:
+    logger = pickle.loads(pickle.dumps(offline(tmp_path, version="abc")))
+    logger.log_metrics({"loss": 1.0}, 1)
+    logger.experiment.finish()
+    assert read(tmp_path).id == "abc" and read(tmp_path).points("loss") == [(1, 1.0)]
+
+
+def test_the_environment_names_the_project_unless_the_constructor_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WANDB_PROJECT", "from-outside")
+    assert (WandbLogger().name, WandbLogger(project="mine").name) == ("from-outside", "mine")
+    assert WandbLogger(dir="x", id="y").log_dir == os.path.join("x", "from-outside", "y")
+
+
+def test_contradicting_and_unknown_arguments_are_refused() -> None:
+    with pytest.raises(InvalidArgumentError, match="`id` must be left out, or the same as version='a', but got 'b'"):
+        WandbLogger(version="a", id="b")
+    with pytest.raises(InvalidArgumentError, match=r"`mode` must be left out.*but got 'online'"):
+        WandbLogger(offline=True, mode="online")
+    with pytest.raises(TypeError, match=r"`kwargs` must be further arguments of `init` .*entity.*\['log_mode'\]"):
+        WandbLogger(log_mode=True)
