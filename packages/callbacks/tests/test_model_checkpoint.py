@@ -1,8 +1,10 @@
 from __future__ import annotations
 
 import math
+import os
 import shutil
 import tempfile
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -163,6 +165,27 @@ class TestWhichFilesAreThere:
         run_epochs(trainer, [2.0])  # not kept: a save of its own
         assert [Path(path).name for path, _ in trainer.saved] == ["epoch=0-step=1.ckpt", "last.ckpt"]
         assert not Path(checkpoint.last_model_path).samefile(checkpoint.best_model_path)
+
+    def test_last_may_be_a_symbolic_link_that_never_leads_nowhere(self, tmp_path: Path) -> None:
+        checkpoint = ModelCheckpoint(tmp_path, "{step}", "loss", save_last="link")
+        trainer = start(tmp_path, checkpoint)
+        for loss, leads_to in ((2.0, "step=1.ckpt"), (1.0, "step=2.ckpt"), (3.0, None), (0.5, "step=4.ckpt")):
+            run_epochs(trainer, [loss])
+            last = tmp_path / "last.ckpt"
+            assert last.exists() and (os.readlink(last) if last.is_symlink() else None) == leads_to
+        assert files(tmp_path) == {"step=4.ckpt", "last.ckpt"}
+
+    def test_names_may_lead_to_folders_and_be_joined_by_other_characters(self, tmp_path: Path) -> None:
+        checkpoint = ModelCheckpoint(tmp_path, "runs/{epoch:02d}_{val/loss:.1f}", "val/loss", save_last=True)
+        checkpoint.CHECKPOINT_EQUALS_CHAR, checkpoint.CHECKPOINT_NAME_LAST = "_", "newest"  # type: ignore[misc]
+        trainer = start(tmp_path, checkpoint)
+        trainer.log(**{"val/loss": 0.25})
+        run_epochs(trainer, [1.0])
+        assert files(tmp_path) == {"runs", "newest.ckpt"}
+        assert files(tmp_path / "runs") == {"epoch_00_val_loss_0.2.ckpt"}
+        trainer.log(**{"val/loss": 0.125})
+        run_epochs(trainer, [1.0])
+        assert files(tmp_path / "runs") == {"epoch_01_val_loss_0.1.ckpt"}
 
     def test_weights_only_is_passed_on(self, tmp_path: Path) -> None:
         trainer = start(tmp_path, ModelCheckpoint(tmp_path, save_weights_only=True))
@@ -327,14 +350,31 @@ class TestErrors:
             ({"every_n_epochs": -1}, "every_n_epochs"),
             ({"every_n_train_steps": -1}, "every_n_train_steps"),
             ({"every_n_train_steps": 2, "every_n_epochs": 1}, "every_n_train_steps"),
-            ({"save_last": "link"}, "save_last"),
+            ({"save_last": "copy"}, "save_last"),
             ({"filename": "{epoch"}, "filename"),
+            ({"filename": "../{epoch}"}, "filename"),
+            ({"filename": "/tmp/{epoch}"}, "filename"),
+            ({"dirpath": "s3://bucket/run"}, "dirpath"),
+            ({"monitor": 3}, "monitor"),
+            ({"save_top_k": True}, "save_top_k"),
+            ({"every_n_train_steps": 2.5}, "every_n_train_steps"),
+            ({"train_time_interval": 60}, "train_time_interval"),
+            ({"train_time_interval": timedelta(seconds=-1)}, "train_time_interval"),
+            ({"train_time_interval": timedelta(seconds=1), "every_n_epochs": 1}, "every_n_epochs"),
+            ({"every_n_train_steps": 2, "save_on_train_epoch_end": True}, "save_on_train_epoch_end"),
         ],
     )
     def test_arguments_that_cannot_be_followed(self, arguments: dict[str, Any], field: str) -> None:
         with pytest.raises(InvalidArgumentError, match=rf"`{field}` must be .* in ModelCheckpoint\.") as caught:
             ModelCheckpoint(**arguments)
         assert caught.value.field == field
+
+    def test_two_that_would_replace_each_others_files(self, tmp_path: Path) -> None:
+        low = ModelCheckpoint(tmp_path, "best", "loss")
+        high = ModelCheckpoint(tmp_path, "best", "loss", mode="max", enable_version_counter=False)
+        with pytest.raises(InvalidArgumentError, match="`enable_version_counter` must be True where two"):
+            start(tmp_path, low, high)
+        start(tmp_path, low, ModelCheckpoint(tmp_path / "high", "best", mode="max", enable_version_counter=False))
 
     def test_two_that_cannot_be_told_apart(self, tmp_path: Path) -> None:
         with pytest.raises(InvalidArgumentError, match="`state_key` must be different"):

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping
+from pathlib import PurePath
 from string import Formatter
 from typing import Any
 
 from camshaft.callbacks.errors import InvalidArgumentError, MissingMetricError
-
-DEFAULT_TEMPLATE = "{epoch}-{step}"
 
 
 class NameTemplate:
@@ -20,15 +20,18 @@ class NameTemplate:
         auto_insert_metric_name: Whether `{name}` becomes `name=value` (slashes in the name become "_", so that it
             makes no folder) rather than `value`.
         where: The class to name in errors.
+        equals_char: What stands between name and value.
 
     Raises:
-        InvalidArgumentError: If `template` is malformed, has an unnamed place or a format that no number takes.
+        InvalidArgumentError: If `template` is malformed, has an unnamed place or a format that no number takes, or
+            leads out of the checkpoints' folder.
     """
 
-    def __init__(self, template: str, auto_insert_metric_name: bool, where: str) -> None:
+    def __init__(self, template: str, auto_insert_metric_name: bool, where: str, equals_char: str = "=") -> None:
         self.template = template
         self.auto_insert_metric_name = auto_insert_metric_name
         self.where = where
+        self.equals_char = equals_char
         self._parts = self._parsed()
 
     def render(self, metrics: Mapping[str, Any]) -> str:
@@ -51,7 +54,8 @@ class NameTemplate:
                 shown = format(number, spec)
             except ValueError as error:
                 raise self._invalid(f"given a format that {number!r} takes in {{{name}:{spec}}}") from error
-            text += f"{name.replace('/', '_')}={shown}" if self.auto_insert_metric_name else shown
+            is_named = self.auto_insert_metric_name
+            text += f"{name.replace('/', '_')}{self.equals_char}{shown}" if is_named else shown
         return text
 
     def _parsed(self) -> list[tuple[str, str | None, str]]:
@@ -59,6 +63,9 @@ class NameTemplate:
             parts = list(Formatter().parse(self.template))
         except ValueError as error:
             raise self._invalid(f"a well-formed template ({error})") from error
+        text = "".join(literal + ("" if name is None else "0") for literal, name, *_ in parts)
+        if PurePath(text).is_absolute() or ".." in PurePath(text).parts or text.endswith(("/", os.sep)):
+            raise self._invalid("the name of a file in `dirpath` or in a folder below it")
         for _, name, spec, conversion in parts:
             if name is None:
                 continue
@@ -73,12 +80,22 @@ class NameTemplate:
         return InvalidArgumentError("filename", rule, self.template, self.where, action)
 
 
-def first_free_path(stem: str, extension: str, is_taken: Callable[[str], bool]) -> str:
-    """The first of `stem.ext`, `stem-v1.ext`, `stem-v2.ext`, ... that is not taken."""
-    path, version = f"{stem}{extension}", 0
+def first_free_path(
+    stem: str, extension: str, is_taken: Callable[[str], bool], join_char: str = "-", version: int = 1
+) -> str:
+    """The first of `stem.ext`, `stem-v1.ext`, `stem-v2.ext`, ... that is not taken.
+
+    Args:
+        stem: The path without extension.
+        extension: Its extension, with the dot.
+        is_taken: Says so of a path.
+        join_char: What stands before the version.
+        version: The first version's number.
+    """
+    path = f"{stem}{extension}"
     while is_taken(path):
+        path = f"{stem}{join_char}v{version}{extension}"
         version += 1
-        path = f"{stem}-v{version}{extension}"
     return path
 
 

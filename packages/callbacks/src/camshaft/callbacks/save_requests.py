@@ -50,12 +50,16 @@ class PendingSaves:
         folder: The only folder in which checkpoints are removed; one that lies elsewhere is left alone.
         durable_memory: The callback's state as of its newest durable save.
         touches_files: Whether this process is the one that links and removes files.
+        links_last: Whether "last" is a symbolic link.
     """
 
-    def __init__(self, folder: Path, durable_memory: dict[str, Any], touches_files: bool) -> None:
+    def __init__(
+        self, folder: Path, durable_memory: dict[str, Any], touches_files: bool, links_last: bool = False
+    ) -> None:
         self.folder = folder
         self.durable_memory = durable_memory
         self.touches_files = touches_files
+        self.links_last = links_last
         self._requests: list[SaveRequest] = []
         self._num_requested = 0
         self._durable_idx = -1
@@ -98,7 +102,7 @@ class PendingSaves:
         if request.last_path is not None and request.request_idx > self._last_idx:
             self._last_idx = request.request_idx
             if self.touches_files and request.last_path != request.path:
-                point_last_at(Path(request.path), Path(request.last_path))
+                point_last_at(Path(request.path), Path(request.last_path), by_link=self.links_last)
         for path in request.displaced:
             self._let_go(path)
         if request.is_abandoned:
@@ -117,7 +121,10 @@ class PendingSaves:
             self._remove(path)
 
     def _remove(self, path: str) -> None:
-        # A path may come out of a checkpoint: ".." in it must not lead out of the folder.
-        absolute = Path(os.path.abspath(path))
-        if self.touches_files and self.folder in absolute.parents:
-            remove(absolute)
+        if self.touches_files and lies_in(path, self.folder):
+            remove(Path(path))
+
+
+def lies_in(path: str, folder: Path) -> bool:
+    """Whether a path is below a folder. It may come out of a checkpoint, with ".." that leads out."""
+    return folder in Path(os.path.abspath(path)).parents

@@ -2,15 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from camshaft.hooks_core.implementation import implementation
 from camshaft.hooks_core.messages import must_be
+from camshaft.hooks_core.user_warnings import warn_user
 
 
 def state_key(callback: object) -> str:
     """The name under which a checkpoint keeps a callback's memory: its `state_key`, else its class's name."""
     return str(getattr(callback, "state_key", type(callback).__qualname__))
+
+
+def warn_of_absent(states: Mapping[str, Any], callbacks: Sequence[object]) -> None:
+    """Warn if a checkpoint holds what callbacks remembered that are not there, and say which.
+
+    Args:
+        states: The memory of callbacks by their names, as in a checkpoint.
+        callbacks: The callbacks of the run that goes on.
+    """
+    present = {state_key(callback) for callback in callbacks}
+    absent = [key for key, state in states.items() if state and key not in present]
+    if absent:
+        warn_user(
+            f"The checkpoint holds the state of callbacks that this run does not have: {', '.join(absent)}. What they "
+            "remembered is left out. Pass them, with the same arguments, to go on as they would have."
+        )
 
 
 def check_state_keys(callbacks: Sequence[object], where: str) -> None:

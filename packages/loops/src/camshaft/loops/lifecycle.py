@@ -9,6 +9,7 @@ from typing import Any, Protocol
 import torch
 
 from camshaft.hooks_core.notes import describe
+from camshaft.hooks_core.orderly_exit import OrderlyExit
 from camshaft.hooks_core.strategy_check import check_strategy
 from camshaft.loops.modes import ModuleModes
 from camshaft.loops.resume import restore_module
@@ -102,6 +103,8 @@ class Guard:
     def _tear_down(self) -> None:
         try:
             _tear_down(self._run)
+        except OrderlyExit:
+            raise
         except BaseException as error:
             self._report(error)
             raise

@@ -10,7 +10,7 @@ from torch import nn
 from camshaft.hooks_core.implementation import implementation
 from camshaft.hooks_core.messages import must_be
 from camshaft.hooks_core.notes import noting
-from camshaft.loops.callback_state import state_key
+from camshaft.loops.callback_state import state_key, warn_of_absent
 from camshaft.loops.optimizers import Optimization
 from camshaft.loops.rank_states import of_all_ranks
 from camshaft.loops.run import Run
@@ -95,7 +95,9 @@ def restore_data_module(run: Run, checkpoint: dict[str, Any]) -> None:
 
 
 def restore_training(run: Run, checkpoint: dict[str, Any], optimization: Optimization) -> None:
-    """Take back optimizers, schedulers, and the memory of strategy and callbacks. Collective.
+    """Take back optimizers, schedulers, and the memory of strategy and callbacks; warns of callbacks that are absent.
+
+    Collective.
 
     Hooks: load_state_dict of callbacks.
 
@@ -114,9 +116,12 @@ def restore_training(run: Run, checkpoint: dict[str, Any], optimization: Optimiz
     for scheduler, state in zip(schedulers, states[1], strict=True):
         scheduler.load_state_dict(state)
     run.strategy.load_state_dict(checkpoint.get("strategy", {}))
+    states = checkpoint.get("callbacks", {})
+    if run.strategy.global_rank == 0:
+        warn_of_absent(states, run.callbacks)
     for callback in run.callbacks:
         load = implementation(callback, "load_state_dict")
-        state = checkpoint.get("callbacks", {}).get(state_key(callback))
+        state = states.get(state_key(callback))
         if load is not None and state is not None:
             with noting(callback, "load_state_dict", run.position):
                 load(state)

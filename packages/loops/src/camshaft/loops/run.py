@@ -107,8 +107,9 @@ class Run:
     def preempt(self, path: str) -> None:
         """Ask for a checkpoint and an end of training as soon as no step is half done, whatever minimum there is.
 
-        Any one process may ask, at any time, as in a signal handler; all of them follow, at their next agreement. No
-        validation runs any more. Training that has not begun ends where it would begin; if it is over, nothing happens.
+        Any one process may ask, at any time, as in a signal handler; all of them follow, at their next agreement. A
+        validation that is due by then runs first, and no other. Training that has not begun ends where it would begin;
+        if it is over, nothing happens.
 
         Args:
             path: The checkpoint's file.

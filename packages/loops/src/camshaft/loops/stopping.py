@@ -22,6 +22,7 @@ class StoppingRules:
         limits: The same; another one counts from then on.
         agreement: By what several processes decide together; None with one process, and while nothing is trained.
         is_preempted: Whether training is to end as soon as it can, whatever minimum there is.
+        reason: Why the latest fit ended, in words; None if nothing ended it, and while it runs.
     """
 
     def __init__(self, limits: FitLimits, progress: FitProgress, agree_every_n_batches: int | None = None) -> None:
@@ -30,6 +31,7 @@ class StoppingRules:
         self.limits = limits
         self.agreement: Agreement | None = None
         self.is_preempted = False
+        self.reason: str | None = None
         self._progress = progress
         self._every_n_batches = agree_every_n_batches
         self._stopwatch: Stopwatch | None = None
@@ -39,6 +41,7 @@ class StoppingRules:
         """Forget what earlier runs were asked, and decide together with the other processes of this one."""
         self._run = run
         self._progress.should_stop = self.is_preempted = False
+        self.reason = None
         if run.strategy.world_size > 1:
             self.agreement = Agreement(run.strategy, self._progress, self._every_n_batches)
         run.on_preempt = self._preempt
@@ -48,6 +51,7 @@ class StoppingRules:
     def end(self) -> None:
         """Count no more time, and decide nothing any more."""
         self.note_time()
+        self.reason = self._why_done()
         if self._run is not None:
             self._run.on_preempt = None
         self._stopwatch = self.agreement = self._run = None
@@ -95,6 +99,18 @@ class StoppingRules:
             or progress.global_step >= limits.step_limit
             or (self.wishes.should_stop and self.may_stop())
         )
+
+    def _why_done(self) -> str | None:
+        progress, limits = self._progress, self.limits
+        if self.is_preempted:
+            return "preempted"
+        if progress.current_epoch >= limits.epoch_limit:
+            return f"max_epochs={int(limits.epoch_limit)} reached"
+        if progress.global_step >= limits.step_limit:
+            return f"max_steps={limits.max_steps} reached"
+        if self.time_is_over():
+            return f"max_time={limits.max_time} is over"
+        return "should_stop was set" if self.wishes.should_stop else None
 
     def _preempt(self, path: str) -> None:
         """See `Run.preempt`."""

@@ -31,8 +31,9 @@ class ValidationSchedule:
         every, interval = self._stopping.limits.check_val_every_n_epoch, self._data.validation_interval
         if every is not None and (self._progress.current_epoch + 1) % every:
             return False
-        if self._stopping.wishes.should_stop and self._stopping.may_stop():
-            return not self._stopping.is_preempted
+        # What is preempted goes on later, so that it has the validations of a run that nobody stopped, and no other.
+        if self._stopping.wishes.should_stop and self._stopping.may_stop() and not self._stopping.is_preempted:
+            return True
         if interval == float("inf"):
             return is_last
         done = self._progress.total_batches if every is None else batch_idx + 1

@@ -5,12 +5,12 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
 from camshaft.hooks_core import durable_paths
 from camshaft.hooks_core.durable_paths import flush, is_directory, previous_of
+from camshaft.hooks_core.partial_paths import claimed, new_partial_name
 
 PLAIN_FILE = "plain.ckpt"
 """What every directory that is a checkpoint has in it; no other directory is ever replaced."""
@@ -20,7 +20,8 @@ PLAIN_FILE = "plain.ckpt"
 def new_file(target: Path) -> Iterator[str]:
     """The path of an empty file beside a target; when the block ends, it is flushed to disk and renamed to the target.
 
-    A crash at any moment leaves either what was there before or the new file. Directories are created as needed.
+    A crash at any moment leaves either what was there before or the new file, and maybe a partial file, which
+    `hooks_core.partial_paths.abandoned_in` finds. Directories are created as needed.
 
     Args:
         target: Where the file is to be; what is there is replaced.
@@ -31,15 +32,16 @@ def new_file(target: Path) -> Iterator[str]:
     """
     check_replaceable(target)
     target.parent.mkdir(parents=True, exist_ok=True)
-    handle, partial = tempfile.mkstemp(prefix=f".{target.name}.", suffix=".partial", dir=target.parent)
-    os.close(handle)
+    partial = new_partial_name(target)
+    partial.touch(mode=0o600, exist_ok=False)
     try:
-        yield partial
-        flush(partial)
-        os.chmod(partial, 0o666 & ~_umask())
-        put_in_place(Path(partial), target)
+        with claimed(partial):
+            yield str(partial)
+            flush(partial)
+            os.chmod(partial, 0o666 & ~_umask())
+            put_in_place(partial, target)
     except BaseException:
-        Path(partial).unlink(missing_ok=True)
+        partial.unlink(missing_ok=True)
         raise
 
 
