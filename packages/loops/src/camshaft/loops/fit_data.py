@@ -13,7 +13,7 @@ from camshaft.loops.evaluation_loops import ValidationLoop
 from camshaft.loops.fit_limits import FitLimits
 from camshaft.loops.loader_order import in_order
 from camshaft.loops.progress import FitProgress
-from camshaft.loops.random_state import generators_of, random_state, restore_random_state
+from camshaft.loops.random_state import generators_of, isolated_randomness, random_state, restore_random_state
 from camshaft.loops.resumable_loader import StatelessLoaders
 from camshaft.loops.run import Run
 from camshaft.loops.shared_loader import share_out
@@ -65,6 +65,7 @@ class FitData:
         self._stateless = stateless
         self._shares = use_distributed_sampler
         self._given: Any = None
+        self._is_reload_asked = False
 
     def load(self) -> None:
         """Ask for the loaders. A training loader that is the same as before keeps its workers and its state.
@@ -83,9 +84,7 @@ class FitData:
             rule = "given, or provided by the data module or the module"
             raise ValueError(must_be("train loader", rule, None, "fit", "Pass a loader."))
         if given is not self._given:
-            loader = as_one_loader(given)
-            loader = in_order(loader, "train") if limits.overfit_batches else loader
-            self.loader = share_out(loader, strategy, stage="train") if self._shares else loader
+            self.loader = self._shared(given)
             self.batches = TrainingBatches(self.loader, 0, self._stateless, strategy)
             self._given = given
         self.batches.count(*limits.train_limit)
@@ -119,6 +118,34 @@ class FitData:
             self._progress.load_state_dict(before)
             self._run.epoch = self._progress.current_epoch
 
+    def loader_anew(self) -> Any:
+        """A training loader as the hook gives it now, to be tried out; `reload_if_asked` then lets the fit have it.
+
+        It is asked for with the random numbers of the first time, so it splits the same data in the same way. The
+        caller puts random numbers back. Collective with several processes. Hooks: train_dataloader.
+
+        Raises:
+            ValueError: If the training loader was passed to fit, or there is none.
+        """
+        hook = self._run.hooks.train_dataloader
+        if self._run.loaders.get("train") is not None or hook is None:
+            rule = "provided by `train_dataloader` of the data module or the module, to be asked for again"
+            action = "Define `train_dataloader` and pass no training loader to fit."
+            raise ValueError(must_be("train loader", rule, self._run.loaders.get("train"), "fit", action))
+        self._is_reload_asked = True
+        restore_random_state(self.origin["random"])
+        return self._shared(training_loader(self._run))
+
+    def reload_if_asked(self) -> None:
+        """Ask for all loaders again if `loader_anew` was called, as they came the first time. Hooks: as `load`.
+
+        Random numbers go on as if nobody had asked again. Collective with several processes.
+        """
+        if self._is_reload_asked:
+            self._is_reload_asked = False
+            with isolated_randomness():
+                self.load_as(self.origin)
+
     def reload_if_due(self) -> None:
         """Ask for the loaders again before an epoch that is to have new ones. Hooks: as `load`."""
         every, epoch = self._limits.reload_dataloaders_every_n_epochs, self._progress.current_epoch
@@ -130,6 +157,12 @@ class FitData:
         """Forget the batches, with the loader's worker processes; what was counted stays."""
         self.batches = TrainingBatches((), 0)
         self._given = None
+
+    def _shared(self, given: Any) -> Any:
+        """This process's share of the training loader that was given."""
+        loader = as_one_loader(given)
+        loader = in_order(loader, "train") if self._limits.overfit_batches else loader
+        return share_out(loader, self._run.strategy, stage="train") if self._shares else loader
 
     def _load_validation(self) -> bool:
         """Get the validation loaders. Returns whether there is anything to validate."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from itertools import count
 from typing import TYPE_CHECKING, Any, cast
@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, cast
 from torch import nn
 
 from camshaft.hooks_core.messages import must_be
+from camshaft.hooks_core.orderly_exit import OrderlyExit
 from camshaft.hooks_core.protocols import PendingSave
 from camshaft.hooks_core.spec import Verb
 from camshaft.hooks_core.user_warnings import warn_user
@@ -18,11 +19,12 @@ from camshaft.loops import FitLoop, Run, SaveRequest
 from camshaft.trainer.checkpoint_search import best_of_last_fit, read_requested
 from camshaft.trainer.checkpoints import checkpoint_of
 from camshaft.trainer.data_module import DataModule, attach_data_module
-from camshaft.trainer.hook_comparison import ComparedRun, HookComparison
 from camshaft.trainer.inputs import choose_data, choose_module
 from camshaft.trainer.loggers import finalize_loggers, share_log_dir
 from camshaft.trainer.module import attach_module
 from camshaft.trainer.results import print_results
+from camshaft.trainer.silent_logger import SilentLogger
+from camshaft.trainer.trial_batches import in_trial
 from camshaft.trainer.view import TrainerView
 
 if TYPE_CHECKING:
@@ -40,7 +42,6 @@ class VerbRunner(TrainerView):
     _is_running: bool
     _fitted: nn.Module | None
     _fit_idx: int
-    _hook_comparison: HookComparison | None
 
     @contextmanager
     def _running(
@@ -69,6 +70,8 @@ class VerbRunner(TrainerView):
         raised: BaseException | None = None
         try:
             yield run
+        except OrderlyExit:
+            raise
         except BaseException as error:
             raised = error
             raise
@@ -76,8 +79,6 @@ class VerbRunner(TrainerView):
             self._is_running = False
             run.stage = None
             run.forget_saves()  # of a verb that failed before it could begin
-            if self._hook_comparison is not None:
-                self._hook_comparison.detach()
             finalize_loggers(self.loggers, raised)
 
     def _new_run(
@@ -95,21 +96,19 @@ class VerbRunner(TrainerView):
             ckpt_path = best_of_last_fit(self, verb)
         if verb == "fit":
             self._fit_idx = next(_fit_idxs)
-        arguments: dict[str, Any] = {
-            "verb": verb,
-            "module": module,
-            "strategy": self.strategy,
-            "trainer": self,
-            "callbacks": self.callbacks,
-            "data": data,
-            "loaders": loaders,
-            "metrics": None if verb == "predict" else self._metric_log,  # logging is an error there
-            "checkpoint": read_requested(self, ckpt_path, verb, self._fit_idx),
-            "write_checkpoint": self._write_checkpoint,
-            "strict_hooks": self.strict_hooks,
-        }
-        comparison = self._hook_comparison
-        return Run(**arguments) if comparison is None else ComparedRun(comparison=comparison, **arguments)
+        return Run(
+            verb=verb,
+            module=module,
+            strategy=self.strategy,
+            trainer=self,
+            callbacks=self.callbacks,
+            data=data,
+            loaders=loaders,
+            metrics=None if verb == "predict" else self._metric_log,  # logging is an error there
+            checkpoint=read_requested(self, ckpt_path, verb, self._fit_idx),
+            write_checkpoint=self._write_checkpoint,
+            strict_hooks=self.strict_hooks,
+        )
 
     def _shown(self, results: list[dict[str, float]], verb: Verb, verbose: bool) -> list[dict[str, float]]:
         """What an evaluation logged, a dictionary per loader, after it is printed on the first process."""
@@ -141,7 +140,9 @@ class VerbRunner(TrainerView):
             self._run.finish_saving()  # no verb does it
 
     def preempt(self, path: str | os.PathLike[str]) -> None:
-        """Save everything and end training as soon as no step is half done, whatever minimum is set; no validation.
+        """Save everything and end training as soon as no step is half done, whatever minimum is set.
+
+        A validation that is due by then runs first, so that what goes on has missed nothing; no other does.
 
         Any one process may call it at any time, as in a handler of SIGTERM; all of them follow at their next agreement,
         a moment later. Where nothing is being trained, it warns.
@@ -153,6 +154,22 @@ class VerbRunner(TrainerView):
             warn_user(f"Nothing is being trained, so there is nothing to save to {os.fspath(path)!r} and to stop.")
             return
         self._run.preempt(os.fspath(path))
+
+    @contextmanager
+    def trial(self, *, reload: bool = False) -> Iterator[Iterable[Any]]:
+        """A context for training steps that a callback makes by itself; see `TrainerProtocol.trial`. Collective."""
+        run = self._run
+        if run is None or not self._is_running or run.verb != "fit" or run.batch_idx is not None:
+            rule = "used in fit, once the loaders are there and while no batch is trained"
+            action = "Use it in `on_fit_start`, `on_train_start` or `on_train_epoch_start`."
+            where = "nothing" if run is None or not self._is_running else run.position()
+            raise RuntimeError(must_be("trial", rule, where, "Trainer", action))
+        loggers, self._loggers = self._loggers, [SilentLogger() for _ in self._loggers]
+        try:
+            with in_trial(run, self.fit_loop.data, reload=reload) as batches:
+                yield batches
+        finally:
+            self._loggers = loggers
 
     def _write_checkpoint(self, request: SaveRequest) -> PendingSave | None:
         assert self._run is not None

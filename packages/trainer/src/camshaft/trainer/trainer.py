@@ -11,6 +11,7 @@ from camshaft.hooks_core.spec import ZeroGrad
 from camshaft.loops import EvaluationLoop, StatelessLoaders, run_verb
 from camshaft.trainer.defaults import check_barebones, choose_callbacks, choose_log_interval
 from camshaft.trainer.epoch_end_reduction import EpochEndReduction
+from camshaft.trainer.fit_summary import fit_summary
 from camshaft.trainer.hook_comparison import choose_hook_comparison
 from camshaft.trainer.loggers import choose_loggers, log_hyperparameters
 from camshaft.trainer.loop_choice import choose_loops
@@ -65,7 +66,10 @@ class Trainer(VerbRunner):
             0 asks once.
         log_every_n_steps: Updates between two entries of step values in the loggers (None means 50).
         enable_checkpointing: Whether a `ModelCheckpoint` is added if none was passed; None means true.
-        enable_progress_bar: Whether a `RichProgressBar` is added if none was passed; None means true.
+        enable_progress_bar: Whether a `RichProgressBar` is added if none was passed; None means true. Where there is a
+            progress bar, fit ends with a few lines about what it came to.
+        enable_model_summary: Whether a `ModelSummary` is added if none was passed; None means where there is a progress
+            bar.
         accumulate_grad_batches: Batches whose gradients make one update.
         gradient_clip_val: The largest norm or absolute value of the gradients; None clips nothing.
         gradient_clip_algorithm: "norm" (None means the same) or "value".
@@ -77,6 +81,8 @@ class Trainer(VerbRunner):
             "refuse" it, or "fast_forward": read the batches that were used and drop them.
         inference_mode: Whether evaluation runs under `torch.inference_mode`, else under `torch.no_grad`, as always
             inside fit.
+        report: A folder for curves of everything that is logged, as PNG files, drawn when a verb ends; see
+            `camshaft.callbacks.CurveReport`. None draws nothing.
         default_root_dir: Where files go by default, "~" being the home directory; None means the working directory.
         barebones: Whether to run with nothing attached: no logger, checkpoint, progress bar, sanity check or metric
             log. What a module logs is then kept in its `logged_metrics` and nowhere else.
@@ -120,6 +126,7 @@ class Trainer(VerbRunner):
         log_every_n_steps: int | None = None,
         enable_checkpointing: bool | None = None,
         enable_progress_bar: bool | None = None,
+        enable_model_summary: bool | None = None,
         accumulate_grad_batches: int = 1,
         gradient_clip_val: float | None = None,
         gradient_clip_algorithm: str | None = None,
@@ -127,6 +134,7 @@ class Trainer(VerbRunner):
         truncated_bptt_steps: int | None = None,
         stateless_loaders: StatelessLoaders = "refuse",
         inference_mode: bool = True,
+        report: str | os.PathLike[str] | None = None,
         default_root_dir: str | os.PathLike[str] | None = None,
         barebones: bool = False,
         compare_hooks_every_n_steps: int | None = None,
@@ -138,11 +146,13 @@ class Trainer(VerbRunner):
                 logger=logger,
                 enable_checkpointing=enable_checkpointing,
                 enable_progress_bar=enable_progress_bar,
+                enable_model_summary=enable_model_summary,
                 num_sanity_val_steps=num_sanity_val_steps,
                 log_every_n_steps=log_every_n_steps,
                 fast_dev_run=fast_dev_run,
+                report=report,
             )
-            logger = enable_checkpointing = enable_progress_bar = False
+            logger = enable_checkpointing = enable_progress_bar = enable_model_summary = False
             num_sanity_val_steps = log_every_n_steps = 0
         self.barebones = barebones
         self.strict_hooks = strict_hooks
@@ -151,11 +161,14 @@ class Trainer(VerbRunner):
             strategy, accelerator=accelerator, devices=devices, num_nodes=num_nodes, precision=precision
         )
         self.fast_dev_run = check_fast_dev_run(fast_dev_run)
-        self._loggers = choose_loggers(logger, self._default_root_dir)
+        self._loggers = choose_loggers(logger, self._default_root_dir, report)
         if self.fast_dev_run or not self.is_global_zero:
             self._loggers = [SilentLogger() for _ in self._loggers]
         self.callbacks = choose_callbacks(
-            callbacks, enable_progress_bar=enable_progress_bar, enable_checkpointing=enable_checkpointing
+            callbacks,
+            enable_progress_bar=enable_progress_bar,
+            enable_model_summary=enable_model_summary,
+            enable_checkpointing=enable_checkpointing,
         )
         loops = choose_loops(
             num_trial_batches=int(self.fast_dev_run),
@@ -200,9 +213,9 @@ class Trainer(VerbRunner):
             )
             if self.world_size > 1:
                 self.callbacks.insert(0, EpochEndReduction(self._metric_log))
-        self._hook_comparison = choose_hook_comparison(compare_hooks_every_n_steps, self.world_size)
-        if self._hook_comparison is not None:
-            self.callbacks.append(self._hook_comparison)
+        comparison = choose_hook_comparison(compare_hooks_every_n_steps, self.world_size)
+        if comparison is not None:
+            self.callbacks.append(comparison)
         self._run = None
         self._is_running = False
         self._fitted = None
@@ -242,6 +255,8 @@ class Trainer(VerbRunner):
                 warn_if_done(self.fit_loop, run.checkpoint)
             log_hyperparameters(self.loggers, run.module, run.data)
             run_verb(run, self.fit_loop)
+        if self.is_global_zero and self.progress_bar_callback is not None and not self.fast_dev_run:
+            print(fit_summary(self))
 
     def validate(
         self,

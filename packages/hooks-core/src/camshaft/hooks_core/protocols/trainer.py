@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 if TYPE_CHECKING:
@@ -22,6 +23,9 @@ class TrainerProtocol(Protocol):
         global_step: Number of optimizer updates so far, whatever the number of optimizers.
         max_epochs: The limit, or None.
         should_stop: Set it to true to stop at the next opportunity.
+        accumulate_grad_batches: Batches whose gradients make one update; what is set at an epoch's start, in
+            `on_train_epoch_start`, counts from its first batch on.
+        is_preempted: Whether the current or latest fit ends because `preempt` asked all processes to save and leave.
         sanity_checking: Whether the sanity check is running.
         fast_dev_run: Whether (or how many batches) the run is only a trial.
         is_global_zero: Whether this process is the one that writes.
@@ -37,11 +41,29 @@ class TrainerProtocol(Protocol):
         num_val_batches: Batches of each validation loader; likewise the three others.
         val_check_interval: How often validation runs within an epoch.
         check_val_every_n_epoch: In which epochs it runs.
+        optimizers: The optimizers of the fit.
+        lr_scheduler_configs: The schedulers of the fit; each has attributes `scheduler`, `name` (None if the user gave
+            none) and `interval` ("epoch" or "step").
+        log_every_n_steps: Updates between two entries of step values in the loggers; 0 for none.
+        train_dataloader: What training batches come from; None before fit has asked for it.
         strategy: Where the module computes; by its collectives the callbacks of all processes come to one decision.
     """
 
     callbacks: list[Any]
     should_stop: bool
+    accumulate_grad_batches: int
+
+    @property
+    def optimizers(self) -> list[Any]: ...
+
+    @property
+    def lr_scheduler_configs(self) -> list[Any]: ...
+
+    @property
+    def log_every_n_steps(self) -> int: ...
+
+    @property
+    def train_dataloader(self) -> Any: ...
 
     @property
     def strategy(self) -> Strategy: ...
@@ -54,6 +76,9 @@ class TrainerProtocol(Protocol):
 
     @property
     def max_epochs(self) -> int | None: ...
+
+    @property
+    def is_preempted(self) -> bool: ...
 
     @property
     def sanity_checking(self) -> bool: ...
@@ -116,3 +141,23 @@ class TrainerProtocol(Protocol):
 
     def preempt(self, path: str) -> None:
         """Save and end training as soon as no step is half done; one of several processes may ask for all of them."""
+
+    def trial(self, *, reload: bool = False) -> AbstractContextManager[Iterable[Any]]:
+        """A context for training steps that a callback makes by itself, before training or before an epoch. Collective.
+
+        Inside, what is logged reaches nobody. Afterwards the place in the training data, random numbers of every kind,
+        states of metrics, train/eval modes and logged values are as before. Weights, gradients, optimizers and
+        schedulers are the callback's to put back.
+
+        Args:
+            reload: Whether to ask for the training loader anew. What trains then asks for its loaders again before its
+                next epoch.
+
+        Returns:
+            A context that gives the training batches, on their device; each pass over them begins anew. `len` tells
+            how many there are, where that is known, and their `batch_size` is that of the loader, if it has one.
+
+        Raises:
+            RuntimeError: If nothing is being trained, or a batch is.
+            ValueError: If the training loader cannot be read without a trace, or not be asked for again.
+        """
