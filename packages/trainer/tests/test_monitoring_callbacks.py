@@ -1,0 +1,192 @@
+"""Throughput, profiler and loss watches in the real trainer."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from several_processes import run_script
+from torch import Tensor
+from trainer_parts import NO_VALIDATION, ListLogger, Regression, assert_same, loader, quiet_trainer, weights
+
+from camshaft.callbacks import ModelCheckpoint
+from camshaft.callbacks.non_finite_guard import NonFiniteError, NonFiniteGuard
+from camshaft.callbacks.profiler import Profiler
+from camshaft.callbacks.spike_detection import SpikeDetection, TrainingSpikeException
+from camshaft.callbacks.throughput_monitor import ThroughputMonitor
+
+pytestmark = pytest.mark.filterwarnings(NO_VALIDATION)
+
+
+class Spoilt(Regression):
+    """Its loss is multiplied by a factor in some batches of the run."""
+
+    def __init__(self, factors: dict[int, float]) -> None:
+        super().__init__()
+        self.factors = factors
+        self.num_steps = 0
+        self.seen: list[dict[str, Any]] = []
+
+    def training_step(self, batch: list[Tensor], batch_idx: int) -> Tensor:
+        loss = super().training_step(batch, batch_idx) * self.factors.get(self.num_steps, 1.0)
+        self.num_steps += 1
+        return loss
+
+    def configure_optimizers(self) -> Any:
+        return torch.optim.AdamW(self.parameters(), lr=0.1, weight_decay=0.1)
+
+    def on_train_batch_end(self, outputs: Any, batch: Any, batch_idx: int) -> None:
+        self.seen.append(weights(self))
+
+
+def num_samples(batch: list[Tensor]) -> int:
+    return len(batch[0])
+
+
+def rows_of(logger: ListLogger, key: str) -> dict[int | None, float]:
+    return {step: row[key] for step, row in logger.rows if key in row}
+
+
+def test_throughput_of_all_stages_is_logged_under_accumulation_and_after_a_resume(tmp_path: Path) -> None:
+    def fit(max_epochs: int, ckpt_path: str | None) -> ListLogger:
+        logger = ListLogger()
+        monitor = ThroughputMonitor(num_samples, flops_per_batch=100.0, available_flops=1e9)
+        trainer = quiet_trainer(
+            tmp_path,
+            max_epochs=max_epochs,
+            accumulate_grad_batches=2,
+            log_every_n_steps=2,
+            logger=logger,
+            callbacks=[monitor, ModelCheckpoint(tmp_path / "ckpt", save_last=True)],
+            enable_checkpointing=True,
+        )
+        trainer.fit(Regression(), loader(8), loader(3), ckpt_path=ckpt_path)
+        if ckpt_path:
+            trainer.test(Regression(), loader(3), verbose=False)
+        return logger
+
+    first = fit(1, None)
+    assert rows_of(first, "train|samples") == {2: 16, 4: 32}
+    assert rows_of(first, "validate|batches") == {4: 3}
+    second = fit(2, str(tmp_path / "ckpt" / "last.ckpt"))
+    assert rows_of(second, "train|samples") == {6: 48, 8: 64}
+    assert rows_of(second, "validate|batches") == {8: 6}
+    assert rows_of(second, "test|batches") == {2: 2, 3: 3}
+    for key in ("train|device|batches_per_sec", "train|device|mfu", "validate|device|samples_per_sec"):
+        assert all(value > 0 for value in rows_of(second, key).values()) and rows_of(second, key)
+
+
+def test_a_profile_holds_the_training_step_and_its_ranges(tmp_path: Path) -> None:
+    profiler = Profiler(wait=1, warmup=1, active=2, repeat=2)
+    trainer = quiet_trainer(tmp_path, max_epochs=2, val_check_interval=3, callbacks=[profiler])
+    trainer.fit(Regression(), loader(6), loader(1))
+    assert [Path(path).name for path in profiler.trace_paths] == ["train-rank0-0.json", "train-rank0-1.json"]
+    for path in profiler.trace_paths:
+        events = [event for event in json.loads(Path(path).read_text())["traceEvents"] if "dur" in event]
+        names = [event["name"] for event in events]
+        assert names.count("train_batch") == 2 and names.count("backward") == 2
+        assert {"aten::mse_loss", "Optimizer.step#SGD.step", "validate_batch", "validation"} <= set(names)
+        batches = [(event["ts"], event["ts"] + event["dur"]) for event in events if event["name"] == "train_batch"]
+        losses = [event["ts"] for event in events if event["name"] == "aten::mse_loss_backward"]
+        assert losses and all(any(a <= ts <= b for a, b in batches) for ts in losses)
+
+
+def test_a_step_that_fails_leaves_no_profiler_behind(tmp_path: Path) -> None:
+    class Failing(Regression):
+        def training_step(self, batch: list[Tensor], batch_idx: int) -> Tensor:
+            if batch_idx == 2:
+                raise ValueError("no more")
+            return super().training_step(batch, batch_idx)
+
+    profiler = Profiler(wait=0, warmup=1, active=5, table_rows=0)
+    with pytest.raises(ValueError, match="no more"):
+        quiet_trainer(tmp_path, callbacks=[profiler]).fit(Failing(), loader(4))
+    assert not torch.autograd.profiler._is_profiler_enabled
+    events = json.loads(Path(profiler.trace_paths[0]).read_text())["traceEvents"]
+    assert [event["name"] for event in events].count("train_batch") == 2
+
+
+def test_a_loss_that_is_not_finite_ends_training_before_it_is_saved(tmp_path: Path) -> None:
+    trainer = quiet_trainer(
+        tmp_path,
+        max_epochs=2,
+        enable_checkpointing=True,
+        callbacks=[
+            ModelCheckpoint(tmp_path, "{step}", every_n_train_steps=2, save_top_k=-1),
+            NonFiniteGuard(check_every_n_batches=100),
+        ],
+    )
+    with pytest.raises(NonFiniteError, match="nan in epoch 0, batch 2"):
+        trainer.fit(Spoilt({2: math.nan}), loader(6))
+    assert [path.name for path in tmp_path.glob("*.ckpt")] == ["step=2.ckpt"]
+
+
+@pytest.mark.parametrize("watch", [NonFiniteGuard, SpikeDetection])
+def test_a_skipped_update_changes_nothing_and_training_goes_on(tmp_path: Path, watch: Any) -> None:
+    bad = math.nan if watch is NonFiniteGuard else 1e6
+    module = Spoilt({3: bad})
+    trainer = quiet_trainer(tmp_path, callbacks=[watch(action="skip")], gradient_clip_val=1.0)
+    with pytest.warns(RuntimeWarning, match="batch 3.* The update is left out"):
+        trainer.fit(module, loader(6))
+    assert trainer.global_step == 6
+    assert_same(module.seen[3], module.seen[2])
+    assert not torch.equal(module.seen[4]["layer.weight"], module.seen[3]["layer.weight"])
+
+
+def test_a_bad_batch_of_an_accumulation_window_costs_its_whole_update(tmp_path: Path) -> None:
+    module = Spoilt({2: math.nan})
+    trainer = quiet_trainer(tmp_path, callbacks=[NonFiniteGuard("skip")], accumulate_grad_batches=2)
+    with pytest.warns(RuntimeWarning, match="left out"):
+        trainer.fit(module, loader(6))
+    assert_same(module.seen[3], module.seen[1])
+    assert all(torch.isfinite(value).all() for value in module.seen[5].values())
+
+
+def test_a_spike_stops_training_and_names_the_batches(tmp_path: Path) -> None:
+    detection = SpikeDetection(exclude_batches_path=tmp_path, action="raise", window=3, rtol=50.0)
+    with pytest.raises(TrainingSpikeException, match="epoch 1, batch 1"):
+        quiet_trainer(tmp_path, max_epochs=2, callbacks=[detection]).fit(Spoilt({5: 1e6}), loader(4))
+    found = json.loads((tmp_path / "skip_batches.json").read_text())
+    assert found == [{"epoch": 1, "batch_idx": 0}, {"epoch": 1, "batch_idx": 1}]
+
+
+@pytest.mark.parametrize("action", ["raise", "skip"])
+def test_scaled_gradients_that_overflow_are_no_fault(tmp_path: Path, action: Any) -> None:
+    module = Spoilt({1: 1e4})  # times the first scale, 65536, it is beyond what float16 can hold
+    guard = NonFiniteGuard(action, check_gradients=True)
+    trainer = quiet_trainer(tmp_path, precision="16-mixed", callbacks=[guard])
+    trainer.fit(module, loader(4))
+    assert trainer.global_step < 4, "no update overflowed"
+    assert guard.num_bad == 0 and all(torch.isfinite(value).all() for value in module.seen[-1].values())
+
+
+def test_under_a_scaler_a_loss_that_is_not_finite_is_one(tmp_path: Path) -> None:
+    with pytest.raises(NonFiniteError, match="The loss must be finite, but is nan in epoch 0, batch 1"):
+        quiet_trainer(tmp_path, precision="16-mixed", callbacks=[NonFiniteGuard(check_gradients=True)]).fit(
+            Spoilt({1: math.nan}), loader(4)
+        )
+
+
+@pytest.mark.processes
+def test_two_processes_decide_alike_and_write_files_of_their_own(tmp_path: Path) -> None:
+    outcome = run_script("monitoring_scenes.py", tmp_path).succeeded()
+    zero, one = outcome.reports
+    for name in ("raise", "stop", "skip", "spike", "save"):
+        assert zero[name] == one[name], (name, zero[name], one[name])
+    assert zero["raise"][0] == "The loss must be finite, but is nan in epoch 0, batch 1."
+    assert zero["raise"][1] == 1, "one reduction for the epoch's look"
+    has_stopped, num_bad = zero["stop"]
+    assert has_stopped and 1 <= num_bad < 20, "it stops before the last of five epochs"
+    assert zero["skip"] == (4, True, 1)
+    assert zero["spike"][0].startswith("The loss jumped in epoch 0, batch 3")
+    assert zero["save"] == ["NonFiniteError", False]
+    assert sorted(path.name for path in (tmp_path / "profile").iterdir()) == [
+        "train-rank0-0.json",
+        "train-rank1-0.json",
+    ]
+    assert zero["throughput"]["batches_per_sec"] == 2 * zero["throughput"]["device|batches_per_sec"]
+    assert one["throughput"] == {}
