@@ -1,7 +1,8 @@
 """A training loop of one's own on camshaft-hooks-core alone, proved by the conformance kit.
 
-`fit_torch` is a loop in plain torch: 40 lines. `fit_numpy` drives a NumPy model by the same protocol, without torch.
-The same callback works with both.
+`fit_torch` is a loop in plain torch. What callbacks know of it is in custom_trainer_state.py; with that, those
+of camshaft-callbacks run in it. `fit_numpy` drives a NumPy model by the same protocol, without torch. The same callback
+works with both.
 
     python examples/custom_trainer.py
 """
@@ -21,34 +22,37 @@ from camshaft.hooks_core.spec import SKIP_EPOCH
 FEATURES = ("skip_epoch", "skip_update", "exceptions")
 
 
-def fit_torch(module: Any, batches: Iterable[Any], callbacks: Sequence[Callback] = (), num_epochs: int = 1) -> None:
-    """Train a torch module, with a call at the place of every event of the protocol."""
-    hooks: Any = resolve(callbacks=callbacks, module=module, required=("training_step", "configure_optimizers"))
+def fit_torch(
+    module: Any, batches: Any, callbacks: Sequence[Callback] = (), num_epochs: int = 1, trainer: Any = None
+) -> None:
+    """Train a torch module, with a call at the place of every event of the protocol; callbacks are told `trainer`."""
+    from custom_trainer_state import TrainerState  # what needs torch stays where torch is needed
+
+    trainer = trainer or TrainerState(list(callbacks), num_epochs)
+    steps = ("training_step", "configure_optimizers")
+    hooks = resolve(callbacks=trainer.callbacks, module=module, trainer=trainer, required=steps)
     try:
         hooks.prepare_data()
         hooks.setup("fit")
         hooks.configure_sharded_model()
         hooks.configure_model()
-        optimizer = hooks.configure_optimizers()
+        trainer.start(module, batches, hooks)
+        optimizer = trainer.take_optimizers(hooks.configure_optimizers())
         hooks.on_fit_start()
         hooks.on_train_start()
-        for _ in range(num_epochs):
+        while trainer.goes_on:
             hooks.on_train_epoch_start()
             for batch_idx, batch in enumerate(batches):
+                trainer.start_batch(batch_idx)
                 if hooks.on_train_batch_start(batch, batch_idx) == SKIP_EPOCH:
                     break
-                loss = hooks.training_step(batch, batch_idx)
-                if loss is not None:
-                    hooks.on_before_zero_grad(optimizer)
-                    optimizer.zero_grad()
-                    hooks.on_before_backward(loss)
-                    loss.backward()
-                    hooks.on_after_backward()
-                    hooks.on_before_optimizer_step(optimizer)
-                    optimizer.step()
-                    loss = loss.detach()
+                trainer.note_loss(loss := train_batch(hooks, trainer, optimizer, batch, batch_idx))
                 hooks.on_train_batch_end(loss, batch, batch_idx)
+                trainer.save_point()
+                if trainer.should_stop:
+                    break
             hooks.on_train_epoch_end()
+            trainer.end_epoch()
         hooks.on_train_end()
         hooks.on_fit_end()
     except BaseException as error:
@@ -56,6 +60,25 @@ def fit_torch(module: Any, batches: Iterable[Any], callbacks: Sequence[Callback]
         raise
     finally:
         hooks.teardown("fit")
+
+
+def train_batch(hooks: Any, trainer: Any, optimizer: Any, batch: Any, batch_idx: int) -> Any:
+    """Add a batch's gradients to those of its accumulation window, and update at the window's end."""
+    loss = hooks.training_step(batch, batch_idx)
+    if loss is not None:
+        if not trainer.holds_gradients:
+            hooks.on_before_zero_grad(optimizer)
+            optimizer.zero_grad()
+        share = loss / trainer.window_length
+        hooks.on_before_backward(share)
+        share.backward()
+        hooks.on_after_backward()
+        trainer.holds_gradients = True
+    if trainer.ends_window and trainer.holds_gradients:
+        hooks.on_before_optimizer_step(optimizer)
+        optimizer.step()
+        trainer.count_update()
+    return None if loss is None else loss.detach()
 
 
 def fit_numpy(module: Any, batches: Iterable[Any], callbacks: Sequence[Callback] = (), num_epochs: int = 1) -> None:

@@ -48,6 +48,11 @@ class RecordingTrainer:
     num_predict_batches: list[int | float] = field(factory=lambda: [4])
     val_check_interval: int | float = 1.0
     check_val_every_n_epoch: int | None = 1
+    accumulate_grad_batches: int = 1
+    optimizers: list[Any] = field(factory=list)
+    lr_scheduler_configs: list[Any] = field(factory=list)
+    log_every_n_steps: int = 1
+    train_dataloader: Any = None
     strategy: Any = field(factory=OneProcess)
     requested: list[tuple[str, bool, Callable[[], None] | None]] = field(factory=list)
     saved: list[tuple[str, bool]] = field(factory=list)

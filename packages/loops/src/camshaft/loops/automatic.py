@@ -9,7 +9,7 @@ from torch import nn
 
 from camshaft.hooks_core.messages import must_be
 from camshaft.hooks_core.protocols import MetricSink, Strategy
-from camshaft.loops.accumulation import AccumulationWindow
+from camshaft.loops.accumulation import AccumulationWindow, check_accumulation
 from camshaft.loops.optimizer_update import OptimizerUpdate
 from camshaft.loops.progress import FitProgress
 from camshaft.loops.step_outputs import next_hiddens, with_hiddens
@@ -23,6 +23,7 @@ class AutomaticOptimization:
         window: The accumulation window that they share.
         progress: Counts the updates.
         strategy: Is told which steps end a window of several.
+        where: The module's class, for errors.
 
     Attributes:
         num_batches: Batches of the epoch that runs; infinite if unknown.
@@ -34,6 +35,7 @@ class AutomaticOptimization:
         window: AccumulationWindow,
         progress: FitProgress,
         strategy: Strategy,
+        where: str,
     ) -> None:
         self.num_batches: int | float = float("inf")
         self._updates = list(updates)
@@ -41,6 +43,21 @@ class AutomaticOptimization:
         self._accumulates = window.length != 1
         self._progress = progress
         self._set_gradient_sync = strategy.set_gradient_sync
+        self._where = where
+
+    @property
+    def accumulate_grad_batches(self) -> int:
+        """Steps of an accumulation window, from the next beginning of an epoch's steps on.
+
+        Raises:
+            ValueError: On setting what the optimizers cannot do.
+        """
+        return self._window.next_length
+
+    @accumulate_grad_batches.setter
+    def accumulate_grad_batches(self, length: int) -> None:
+        check_accumulation(length, [update.optimizer for update in self._updates], self._where)
+        self._window.next_length = length
 
     @property
     def holds_gradients(self) -> bool:
@@ -54,9 +71,17 @@ class AutomaticOptimization:
 
     def start_epoch(self) -> None:
         """Begin an epoch; gradients that an earlier one left waiting are dropped."""
+        if not self._window.is_complete:
+            self._set_gradient_sync(True)  # the windows to come may be of one step, for which nothing is switched
         self._window.reset()
         for update in self._updates:
             update.drop()
+
+    def begin_steps(self) -> None:
+        """Begin the steps of an epoch, with the accumulation that is set now."""
+        if self._window.length != self._window.next_length:
+            self._window.begin_steps()
+            self._follow_window()
 
     def enter_window(self, num_remaining: int | float) -> None:
         """Take the next step of the epoch into the accumulation window; `num_remaining` are left from it on."""
@@ -69,6 +94,12 @@ class AutomaticOptimization:
             update.close()
         if self._accumulates:
             self._set_gradient_sync(True)
+
+    def _follow_window(self) -> None:
+        """Adapt to the window's length, where that has changed."""
+        self._accumulates = self._window.length != 1
+        for update in self._updates:
+            update.follow_window()
 
     def state_dict(self) -> dict[str, Any]:
         """The accumulation window, as plain values."""
@@ -86,17 +117,28 @@ class AutomaticOptimization:
             action = "Optimize as when the checkpoint was saved, or fit without `ckpt_path`."
             raise ValueError(must_be("optimization", rule, state, "the checkpoint", action))
         self._window.load_state_dict(state["window"])
+        self._follow_window()
         for update, its_state in zip(self._updates, state["updates"], strict=True):
             update.load_state_dict(its_state)
+
+    def load_accumulation(self, state: dict[str, Any]) -> None:
+        """Take back, between epochs, the accumulation that was set in the run that was saved.
+
+        Raises:
+            ValueError: If the optimizers cannot do it.
+        """
+        if "window" in state:
+            self._window.load_next_length(state["window"])
+            self.accumulate_grad_batches = self._window.next_length
 
 
 class SingleOptimizerOptimization(AutomaticOptimization):
     """One optimizer, on whole batches."""
 
     def __init__(
-        self, update: OptimizerUpdate, window: AccumulationWindow, progress: FitProgress, strategy: Strategy
+        self, update: OptimizerUpdate, window: AccumulationWindow, progress: FitProgress, strategy: Strategy, where: str
     ) -> None:
-        super().__init__([update], window, progress, strategy)
+        super().__init__([update], window, progress, strategy, where)
         self._update = update
 
     def run_batch(self, batch: Any, batch_idx: int, is_last: bool) -> Any:
@@ -148,7 +190,7 @@ class TruncatedOptimization(AutomaticOptimization):
         module: nn.Module,
         metrics: MetricSink | None,
     ) -> None:
-        super().__init__([update], window, progress, strategy)
+        super().__init__([update], window, progress, strategy, type(module).__qualname__)
         self._update = update
         self._split = split
         self._module = module

@@ -88,6 +88,7 @@ class FitLoop:
         self._state = FitState()
         self._data: FitData | None = None
         self._epoch: TrainingEpoch | None = None
+        self._mode: OptimizationMode | None = None
         limits = limits if limits is not None else FitLimits()
         self._stopping = StoppingRules(limits, self.progress, agree_every_n_batches)
         self._schedulers: SchedulerSteps
@@ -100,6 +101,30 @@ class FitLoop:
     @limits.setter
     def limits(self, limits: FitLimits) -> None:
         self._stopping.limits = limits
+
+    @property
+    def accumulate_grad_batches(self) -> int:
+        """Batches whose gradients make one update; splits, if batches are split.
+
+        What is set in `on_train_epoch_start` or before counts from the epoch's first batch on, what is set after it
+        from the next epoch on. Set it in every process alike.
+
+        Raises:
+            TypeError, ValueError: On setting what is no positive int, or what the fit that runs cannot do.
+        """
+        return self.settings.accumulate_grad_batches
+
+    @accumulate_grad_batches.setter
+    def accumulate_grad_batches(self, value: int) -> None:
+        settings = attrs.evolve(self.settings, accumulate_grad_batches=value)
+        if self._mode is not None:
+            self._mode.accumulate_grad_batches = value
+        self.settings = settings
+
+    @property
+    def data(self) -> FitData | None:
+        """What the current or last fit iterates over; None before the first."""
+        return self._data
 
     @property
     def loader(self) -> Any:
@@ -119,6 +144,16 @@ class FitLoop:
     @should_stop.setter
     def should_stop(self, value: bool) -> None:
         self.progress.should_stop = value
+
+    @property
+    def is_preempted(self) -> bool:
+        """Whether the current or latest fit ends because `Run.preempt` asked all processes to save and leave."""
+        return self._stopping.is_preempted
+
+    @property
+    def stop_reason(self) -> str | None:
+        """Why the latest fit ended, in words; None while it runs, and if an error ended it."""
+        return self._stopping.reason
 
     @property
     def is_last_batch(self) -> bool:
@@ -147,12 +182,12 @@ class FitLoop:
         Hooks: train_dataloader, val_dataloader, configure_optimizers, on_fit_start, on_sanity_check_start, those of
         validation, on_sanity_check_end, on_train_start, those of the epochs, on_train_end, on_fit_end.
         """
-        mode: OptimizationMode | None = None
         stopping = self._stopping
         try:
             data = self._set_up(run)
             if self.num_batches and not stopping.is_done():
-                mode = choose_mode(run, self.optimization, self.progress, self.limits, **attrs.asdict(self.settings))
+                settings = attrs.asdict(self.settings)
+                mode = self._mode = choose_mode(run, self.optimization, self.progress, self.limits, **settings)
                 epoch = self._start(run, data, mode)
                 stopping.agree()
                 is_first = True
@@ -168,7 +203,7 @@ class FitLoop:
             self._state.let_go(run)
             data.let_go()
         finally:
-            self._close(mode)
+            self._close()
         run.save_at_once()
         run.hooks.on_fit_end()
 
@@ -195,6 +230,7 @@ class FitLoop:
         self.optimization = read_configuration(run.hooks.configure_optimizers())
         self.optimization.take(run.strategy.setup_optimizers(self.optimization.optimizers))
         run.hooks.on_fit_start()
+        data.reload_if_asked()
         if checkpoint is not None:
             progress.load_state_dict(checkpoint["loops"]["fit"])
             self.validation.progress.load_state_dict(checkpoint["loops"]["validate"])
@@ -222,6 +258,7 @@ class FitLoop:
         self._state = FitState(data, mode)
         if run.checkpoint is not None:
             self._state.load_state_dict(run, run.checkpoint, self.progress)
+            self.accumulate_grad_batches = mode.accumulate_grad_batches  # set, perhaps, in the run that was saved
         elif data.validates and self.limits.num_sanity_val_steps:
             self.sanity_checking = True
             try:
@@ -243,8 +280,9 @@ class FitLoop:
         run.hooks.on_train_end()
         run.stage = None
 
-    def _close(self, mode: OptimizationMode | None) -> None:
+    def _close(self) -> None:
         self._stopping.end()
+        mode, self._mode = self._mode, None
         if mode is not None:
             mode.close()
         self.optimization.toggle.untoggle()
@@ -262,6 +300,7 @@ class FitLoop:
             if metrics is not None and not is_first:  # what `on_train_start` logs belongs to the first epoch
                 metrics.start_epoch("train")
             run.hooks.on_train_epoch_start()
+            mode.begin_steps()
             progress.epochs.started += 1
         if metrics is not None:
             metrics.moment = "batch"

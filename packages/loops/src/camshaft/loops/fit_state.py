@@ -79,6 +79,8 @@ class FitState:
         if progress.is_inside_epoch:
             mode.num_batches = data.num_batches
             mode.load_state_dict(fit["optimization"])
+        else:
+            mode.load_accumulation(fit["optimization"])
         restore_gradients(run, fit["gradients"])
 
     def stay(self, run: Run, checkpoint: dict[str, Any]) -> None:

@@ -21,6 +21,7 @@ class ManualOptimization:
         optimizers: The optimizers that the module steps; none if it is run for its effects alone.
         progress: Counts the updates.
         split: Splits a batch along time; None leaves batches whole.
+        accumulate_grad_batches: What the fit was given; without optimizers it makes no difference.
 
     Attributes:
         num_batches: Batches of the epoch that runs; makes no difference here.
@@ -38,6 +39,7 @@ class ManualOptimization:
         progress: FitProgress,
         *,
         split: Callable[[Any], Sequence[Any]] | None = None,
+        accumulate_grad_batches: int = 1,
     ) -> None:
         self.num_batches: int | float = float("inf")
         self._hooks = run.hooks
@@ -45,8 +47,26 @@ class ManualOptimization:
         self._metrics = run.metrics
         self._progress = progress
         self._split = split
+        self._accumulate_grad_batches = accumulate_grad_batches
         self._stepped = False
         self._step_hooks = [optimizer.register_step_pre_hook(self._before_step) for optimizer in optimizers]
+
+    @property
+    def accumulate_grad_batches(self) -> int:
+        """What was given or set; 1 where there are optimizers.
+
+        Raises:
+            ValueError: On setting another one where there are: the module accumulates by itself.
+        """
+        return self._accumulate_grad_batches
+
+    @accumulate_grad_batches.setter
+    def accumulate_grad_batches(self, num_batches: int) -> None:
+        if num_batches != 1 and self._step_hooks:
+            rule, where = "1 under manual optimization", type(self._module).__qualname__
+            action = "Do it in `training_step`."
+            raise ValueError(must_be("accumulate_grad_batches", rule, num_batches, where, action))
+        self._accumulate_grad_batches = num_batches
 
     def run_batch(self, batch: Any, batch_idx: int, is_last: bool) -> Any:
         """Run the module's own optimization of a batch, split by split if it is split along time.
@@ -77,6 +97,9 @@ class ManualOptimization:
     def start_epoch(self) -> None:
         """Nothing is left from an earlier epoch."""
 
+    def begin_steps(self) -> None:
+        """Nothing depends on what an epoch's start has set."""
+
     def state_dict(self) -> dict[str, Any]:
         """Nothing is remembered from batch to batch."""
         return {}
@@ -90,6 +113,9 @@ class ManualOptimization:
         if state:
             action = "Optimize as when the checkpoint was saved, or fit without `ckpt_path`."
             raise ValueError(must_be("optimization", "that of manual optimization", state, "the checkpoint", action))
+
+    def load_accumulation(self, state: dict[str, Any]) -> None:
+        """Nothing is accumulated here."""
 
     def close(self) -> None:
         """Leave the optimizers as they were."""

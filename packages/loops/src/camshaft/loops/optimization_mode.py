@@ -11,7 +11,7 @@ from camshaft.hooks_core.implementation import implementation
 from camshaft.hooks_core.messages import must_be
 from camshaft.hooks_core.spec import ZeroGrad
 from camshaft.hooks_core.user_warnings import warn_user
-from camshaft.loops.accumulation import AccumulationWindow
+from camshaft.loops.accumulation import AccumulationWindow, check_accumulation
 from camshaft.loops.automatic import SingleOptimizerOptimization, TruncatedOptimization
 from camshaft.loops.fit_limits import FitLimits
 from camshaft.loops.manual import ManualOptimization
@@ -28,9 +28,12 @@ class OptimizationMode(Protocol):
 
     Attributes:
         num_batches: Batches of the epoch that runs, set before it begins; infinite if unknown.
+        accumulate_grad_batches: Batches, or splits, of an accumulation window; what is set counts from the next
+            `begin_steps` on. Setting what cannot be done raises `ValueError`.
     """
 
     num_batches: int | float
+    accumulate_grad_batches: int
 
     @property
     def holds_gradients(self) -> bool:
@@ -46,11 +49,17 @@ class OptimizationMode(Protocol):
     def start_epoch(self) -> None:
         """Begin an epoch: no accumulation window is open, and gradients that waited are dropped."""
 
+    def begin_steps(self) -> None:
+        """Begin the batches of an epoch, after `start_epoch` and the hooks of the epoch's start."""
+
     def state_dict(self) -> dict[str, Any]:
         """What going on after the latest batch needs beside weights and gradients, as plain values."""
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on inside an epoch, in place of `start_epoch`."""
+        """Go on inside an epoch, in place of `start_epoch` and `begin_steps`."""
+
+    def load_accumulation(self, state: dict[str, Any]) -> None:
+        """Take back, between epochs, an accumulation that was set in the run that was saved; `state` is as above."""
 
     def close(self) -> None:
         """Leave the optimizers as they were."""
@@ -94,34 +103,31 @@ def choose_mode(
             where = type(run.module).__qualname__
             raise ValueError(must_be("max_epochs", rule, limits.max_epochs, where, "Pass a number of epochs."))
         warn_user("`configure_optimizers` returned no optimizer: nothing will be updated.")
-        return ManualOptimization(run, optimizers, progress, split=split)
+        return ManualOptimization(run, [], progress, split=split, accumulate_grad_batches=accumulate_grad_batches)
     if not getattr(run.module, "automatic_optimization", True):
         _check_manual(run, optimization, accumulate_grad_batches, gradient_clip_val, zero_grad)
         return ManualOptimization(run, optimizers, progress, split=split)
-    _check_automatic(run, optimizers, accumulate_grad_batches)
+    where = type(run.module).__qualname__
+    _check_automatic(run, optimizers, where)
+    check_accumulation(accumulate_grad_batches, optimizers, where)
     window = AccumulationWindow(accumulate_grad_batches)
-    updates: list[OptimizerUpdate] = []
-    try:
-        for optimizer_idx, optimizer in enumerate(optimizers):
-            update = OptimizerUpdate(
-                run,
-                optimizer,
-                optimizer_idx,
-                window,
-                progress,
-                gradient_clip_val=gradient_clip_val,
-                gradient_clip_algorithm=gradient_clip_algorithm,
-                zero_grad=zero_grad,
-                carries_hiddens=split is not None,
-            )
-            updates.append(update)
-    except ValueError:
-        for update in updates:
-            update.close()
-        raise
+    updates = [
+        OptimizerUpdate(
+            run,
+            optimizer,
+            optimizer_idx,
+            window,
+            progress,
+            gradient_clip_val=gradient_clip_val,
+            gradient_clip_algorithm=gradient_clip_algorithm,
+            zero_grad=zero_grad,
+            carries_hiddens=split is not None,
+        )
+        for optimizer_idx, optimizer in enumerate(optimizers)
+    ]
     if len(updates) == 1:
         if split is None:
-            return SingleOptimizerOptimization(updates[0], window, progress, run.strategy)
+            return SingleOptimizerOptimization(updates[0], window, progress, run.strategy, where)
         return TruncatedOptimization(
             updates[0], window, progress, run.strategy, split=split, module=run.module, metrics=run.metrics
         )
@@ -162,9 +168,8 @@ def _check_manual(
         raise ValueError(must_be("training_step", rule, implementation(run.module, "training_step"), where, action))
 
 
-def _check_automatic(run: Run, optimizers: list[Optimizer], accumulate_grad_batches: int) -> None:
+def _check_automatic(run: Run, optimizers: list[Optimizer], where: str) -> None:
     """Refuse several optimizers that automatic optimization cannot tell apart."""
-    where = type(run.module).__qualname__
     if len(optimizers) > 1 and not _names_optimizer_idx(run):
         rule = "1 under automatic optimization, unless `training_step` names `optimizer_idx`"
         action = (
@@ -172,13 +177,6 @@ def _check_automatic(run: Run, optimizers: list[Optimizer], accumulate_grad_batc
             "`automatic_optimization = False` and step them in `training_step`."
         )
         raise ValueError(must_be("number of optimizers", rule, len(optimizers), where, action))
-    parameters = [
-        {id(parameter) for group in optimizer.param_groups for parameter in group["params"]} for optimizer in optimizers
-    ]
-    if accumulate_grad_batches != 1 and sum(map(len, parameters)) != len(set().union(*parameters)):
-        rule = "1 if optimizers share parameters, whose gradients would mix while they wait for the update"
-        action = "Give every parameter to one optimizer, or pass 1."
-        raise ValueError(must_be("accumulate_grad_batches", rule, accumulate_grad_batches, where, action))
 
 
 def _names_optimizer_idx(run: Run) -> bool:

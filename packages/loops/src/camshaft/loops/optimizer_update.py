@@ -43,9 +43,6 @@ class OptimizerUpdate:
         holds_gradients: Whether gradients wait for the update that ends their window.
         hiddens: The hidden state that the next step gets.
         has_updated: Whether the latest step updated the weights.
-
-    Raises:
-        ValueError: If the optimizer evaluates the loss several times per update and gradients are accumulated.
     """
 
     def __init__(
@@ -63,10 +60,6 @@ class OptimizerUpdate:
     ) -> None:
         hooks = run.hooks
         self._evaluates_loss = needs_closure(optimizer)
-        if self._evaluates_loss and window.length != 1:
-            rule = f"1 with {type(optimizer).__name__}, which evaluates the loss several times per update"
-            action = "Use another optimizer, or 1."
-            raise ValueError(must_be("accumulate_grad_batches", rule, window.length, "fit", action))
         self.optimizer = optimizer
         self._with_closure = self._evaluates_loss or hooks.optimizer_step is not None
         self.holds_gradients = False
@@ -90,12 +83,12 @@ class OptimizerUpdate:
         self._progress = progress
         self._clip_val = gradient_clip_val
         self._clip_algorithm = gradient_clip_algorithm
-        self._has_work_before_step = (
-            window.length != 1
-            or gradient_clip_val is not None
+        self._always_has_work_before_step = (
+            gradient_clip_val is not None
             or hooks.configure_gradient_clipping is not None
             or hooks.on_before_optimizer_step is not nobody
         )
+        self.follow_window()
         self._zeroes_first = zero_grad == "before_training_step"
         self._zeroes_last = zero_grad == "after_optimizer_step"
         self._zeroed = self._zeroes_last
@@ -159,6 +152,10 @@ class OptimizerUpdate:
                     self._zero_gradients(batch_idx)
             self._zeroed, self.holds_gradients = self._zeroes_last, False
         return outputs
+
+    def follow_window(self) -> None:
+        """Adapt to the window's length, where that has changed."""
+        self._has_work_before_step = self._always_has_work_before_step or self._window.length != 1
 
     def drop(self) -> None:
         """Forget the gradients of a window that no update will end."""

@@ -49,7 +49,7 @@ class PerOptimizerOptimization(AutomaticOptimization):
         split: Callable[[Any], Sequence[Any]] | None,
         metrics: MetricSink | None,
     ) -> None:
-        super().__init__(updates, window, progress, strategy)
+        super().__init__(updates, window, progress, strategy, type(module).__qualname__)
         self._metrics = metrics
         self._module = module
         self._split = split

@@ -21,7 +21,7 @@ class SchedulerSteps:
 
     def __init__(self, run: Run, configs: Sequence[LRSchedulerConfig]) -> None:
         self._run = run
-        self._configs = list(configs)
+        self._configs = configs  # no copy: a callback may replace a scheduler, or add one that steps after epochs
         # so that the loop can skip the call where there is nothing to do
         self.after_update = any(config.interval == "step" and config.monitor is None for config in configs)
         self.after_update_monitored = any(

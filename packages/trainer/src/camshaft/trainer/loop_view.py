@@ -61,9 +61,25 @@ class LoopView:
         self.fit_loop.should_stop = value
 
     @property
+    def is_preempted(self) -> bool:
+        """Whether the current or latest fit ends because `preempt` asked all processes to save and leave."""
+        return self.fit_loop.is_preempted
+
+    @property
     def accumulate_grad_batches(self) -> int:
-        """Batches whose gradients make one update."""
-        return self.fit_loop.settings.accumulate_grad_batches
+        """Batches whose gradients make one update.
+
+        What is set in `on_train_epoch_start` or before counts from the epoch's first batch on, what is set later from
+        the next epoch on. Set it in every process alike.
+
+        Raises:
+            TypeError, ValueError: On setting what is no positive int, or what the fit that runs cannot do.
+        """
+        return self.fit_loop.accumulate_grad_batches
+
+    @accumulate_grad_batches.setter
+    def accumulate_grad_batches(self, value: int) -> None:
+        self.fit_loop.accumulate_grad_batches = value
 
     @property
     def gradient_clip_val(self) -> float | None:
@@ -173,8 +189,8 @@ class LoopView:
     def estimated_stepping_batches(self) -> int | float:
         """Number of updates that the whole fit will make, for schedulers; infinite if nothing limits it.
 
-        Where it is not known how many updates an epoch makes, of a stream or of batches that are split, it is
-        `max_steps`.
+        Every epoch counts with the `accumulate_grad_batches` of now. Where it is not known how many updates an epoch
+        makes, of a stream or of batches that are split, it is `max_steps`.
 
         Raises:
             RuntimeError: Before `configure_optimizers`, when the training loader is not known yet.
@@ -187,7 +203,7 @@ class LoopView:
         limits, num_batches = loop.limits, loop.num_batches
         if num_batches == float("inf") or self._splits_batches:
             return limits.step_limit if limits.epoch_limit else 0
-        per_epoch = -(-num_batches // loop.settings.accumulate_grad_batches)
+        per_epoch = -(-num_batches // loop.accumulate_grad_batches)
         in_epochs = limits.epoch_limit * per_epoch if per_epoch else 0
         return min(in_epochs, limits.step_limit)
 

@@ -1,0 +1,76 @@
+"""Accumulating gradients over other numbers of batches in other epochs."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from camshaft.callbacks.errors import InvalidArgumentError
+from camshaft.hooks_core import Callback
+from camshaft.hooks_core.messages import must_be
+
+if TYPE_CHECKING:
+    from camshaft.hooks_core.protocols import TrainerProtocol
+
+
+class GradientAccumulationScheduler(Callback):
+    """Sets the trainer's `accumulate_grad_batches` by the epoch; after the fit it is 1 again.
+
+    Args:
+        scheduling: From which epoch on, counted from zero, how many batches make one update: `{0: 8, 4: 4, 8: 1}`.
+            Without an entry for epoch 0 training begins with 1.
+
+    Attributes:
+        scheduling: The same, with an entry for epoch 0.
+
+    Raises:
+        TypeError: If `scheduling` is no dictionary from ints to ints.
+        InvalidArgumentError: If it is empty, an epoch is negative, or a number of batches is less than 1; at the set-up
+            of fit, if the trainer itself was given an `accumulate_grad_batches` other than 1.
+    """
+
+    def __init__(self, scheduling: Mapping[int, int]) -> None:
+        where, action = type(self).__name__, "Pass for instance {0: 8, 4: 1}."
+        if not isinstance(scheduling, Mapping) or not all(map(_is_int, [*scheduling, *scheduling.values()])):
+            rule = "a dictionary from epochs to numbers of batches"
+            raise TypeError(must_be("scheduling", rule, scheduling, where, action))
+        if not scheduling:
+            raise InvalidArgumentError("scheduling", "not empty", scheduling, where, action)
+        if min(scheduling) < 0:
+            raise InvalidArgumentError("scheduling", "one of epochs from 0 on", scheduling, where, action)
+        if min(scheduling.values()) < 1:
+            raise InvalidArgumentError("scheduling", "one of 1 batch or more", scheduling, where, action)
+        self.scheduling: dict[int, int] = {0: 1} | dict(sorted(scheduling.items()))
+        self._epochs = list(self.scheduling)
+
+    def going_to_accumulate_grad_batches(self) -> bool:
+        """Whether any epoch makes updates of more than one batch."""
+        return any(num_batches > 1 for num_batches in self.scheduling.values())
+
+    def get_accumulate_grad_batches(self, epoch: int) -> int:
+        """How many batches make one update in an epoch."""
+        return self.scheduling[self._epochs[bisect_right(self._epochs, epoch) - 1]]
+
+    def setup(self, trainer: TrainerProtocol, module: Any, stage: str) -> None:
+        """Look whether there is one schedule only."""
+        given = trainer.accumulate_grad_batches
+        if stage == "fit" and given != 1:
+            rule = f"left at 1 with {type(self).__name__}, which sets it"
+            action = "Pass it to one of the two."
+            raise InvalidArgumentError("accumulate_grad_batches", rule, given, "the trainer", action)
+
+    def on_train_epoch_start(self, trainer: TrainerProtocol, module: Any) -> None:
+        """Set the number of the epoch that begins."""
+        num_batches = self.get_accumulate_grad_batches(trainer.current_epoch)
+        if trainer.accumulate_grad_batches != num_batches:
+            trainer.accumulate_grad_batches = num_batches
+
+    def teardown(self, trainer: TrainerProtocol, module: Any, stage: str) -> None:
+        """Leave the trainer as it was, so that it can fit again."""
+        if stage == "fit" and trainer.accumulate_grad_batches in self.scheduling.values():
+            trainer.accumulate_grad_batches = 1
+
+
+def _is_int(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
