@@ -73,3 +73,21 @@ def resolve_options(
         action = "Set one of them to True."
         raise ValueError(must_be("on_step or on_epoch", "True", (on_step, on_epoch), where, action))
     return LogOptions(prog_bar, logger, on_step, on_epoch, reduce_fx, sync_dist, add_dataloader_idx)
+
+
+def check_alone(name: str, sync_dist: bool | None) -> None:
+    """Raise `ValueError` if what only one process logs is to be reduced over all."""
+    if sync_dist:
+        action = "Leave one of the two out."
+        raise ValueError(must_be("sync_dist", "left out with rank_zero_only=True", sync_dist, f"log({name!r})", action))
+
+
+def check_metric_attribute(module: object, attribute: str, name: str, value: object) -> None:
+    """Raise `ValueError` unless a module's attribute, of a submodule if there are dots, is the value."""
+    found: Any = module
+    for part in attribute.split("."):
+        found = getattr(found, part, None)
+    if found is not value:
+        rule = "the name of the module's attribute that is the logged metric"
+        action = "Correct it, or leave it out."
+        raise ValueError(must_be("metric_attribute", rule, attribute, f"log({name!r})", action))

@@ -99,6 +99,21 @@ class Entry:
             raise TypeError(must_be("value", rule, value, f"log({self.name!r})", "Log it under another name."))
         return kept.keep(value)
 
+    def keep_graph(self, value: object) -> None:
+        """Let the step's value be differentiated.
+
+        Raises:
+            TypeError: If it is no tensor.
+            ValueError: If it is not logged for the step.
+        """
+        where = f"log({self.name!r})"
+        if not isinstance(value, Tensor):
+            raise TypeError(must_be("value", "a tensor with enable_graph=True", value, where, "Leave one of them out."))
+        if not self.options.on_step:
+            rule = "True with enable_graph=True, since values of epochs have no graph"
+            raise ValueError(must_be("on_step", rule, False, where, "Leave one of the two out."))
+        self.step_value = value.reshape(())
+
     @property
     def last_value(self) -> Value | None:
         """The value that was logged last, whether it was sent to loggers or not."""

@@ -103,6 +103,10 @@ class MetricLog:
             self._see_batch()
             self._current.add_step_value(entry, kept, dataloader_idx)
 
+    def keep_graph(self, name: str, value: object) -> None:
+        """Let the step's value that was just logged be differentiated; see `Entry.keep_graph`."""
+        self._entries[name].keep_graph(value)
+
     def _prepare_entry(self, name: str, value: Any, asked: tuple[Any, ...]) -> Entry:
         """The entry of a name, for a call whose arguments are not those of the call before."""
         moment, dataloader_idx, prog_bar, logger, on_step, on_epoch, reduce_fx, sync_dist, add_dataloader_idx = asked

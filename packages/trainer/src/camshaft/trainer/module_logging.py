@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from camshaft.trainer.attachment import Attached
-from camshaft.trainer.log_options import ReduceFx
+from camshaft.trainer.log_options import ReduceFx, check_alone, check_metric_attribute
 from camshaft.trainer.metric_values import Value, is_metric_collection
 from camshaft.trainer.standalone_log import StandaloneLog
 
@@ -26,6 +26,9 @@ class LogsMetrics(Attached):
         batch_size: float | None = None,
         sync_dist: bool | None = None,
         add_dataloader_idx: bool = True,
+        enable_graph: bool = False,
+        metric_attribute: str | None = None,
+        rank_zero_only: bool = False,
     ) -> None:
         """Log a value: to the step, to the epoch, or both (as `<name>_step` and `<name>_epoch`).
 
@@ -49,6 +52,11 @@ class LogsMetrics(Attached):
                 leaves the epoch's value to each process, too: callbacks that monitor it decide by the first one's.
                 Until the epoch ends, whoever reads a value gets this process's own.
             add_dataloader_idx: Whether "/dataloader_idx_<n>" is added to the name where there are several loaders.
+            enable_graph: Whether the step's value, as callbacks and the module read it until the next one is logged,
+                can be differentiated; its graph stays in memory until then. An epoch's value never can.
+            metric_attribute: The name of the module's attribute, such as "metrics.accuracy", that the value, a metric,
+                is: nothing but a check, since metrics are found by themselves.
+            rank_zero_only: Whether only the first process's call counts, and its value is reduced with nobody's.
 
         Raises:
             TypeError, ValueError: If the value cannot be logged, or the arguments contradict each other, the hook, or
@@ -56,7 +64,15 @@ class LogsMetrics(Attached):
             RuntimeError: Where nothing can be logged, as in prediction.
             MetricMismatchError: When the epoch ends, on every process, if processes logged one name in different ways.
         """
-        (self._metric_log or self._log_alone()).log(
+        log = self._metric_log or self._log_alone()
+        if rank_zero_only:
+            check_alone(name, sync_dist)
+            if self.global_rank != 0:
+                return
+            sync_dist = False
+        if metric_attribute is not None:
+            check_metric_attribute(self, metric_attribute, name, value)
+        log.log(
             name,
             value,
             prog_bar,
@@ -68,6 +84,8 @@ class LogsMetrics(Attached):
             sync_dist,
             add_dataloader_idx,
         )
+        if enable_graph:
+            log.keep_graph(name, value)
 
     def log_dict(
         self,
@@ -80,6 +98,8 @@ class LogsMetrics(Attached):
         batch_size: float | None = None,
         sync_dist: bool | None = None,
         add_dataloader_idx: bool = True,
+        enable_graph: bool = False,
+        rank_zero_only: bool = False,
     ) -> None:
         """Log each value of a dictionary or `torchmetrics.MetricCollection`; see `log`."""
         items = dictionary.items()
@@ -97,6 +117,9 @@ class LogsMetrics(Attached):
                 batch_size,
                 sync_dist,
                 add_dataloader_idx,
+                enable_graph,
+                None,
+                rank_zero_only,
             )
 
     @property

@@ -63,3 +63,7 @@ class StandaloneLog:
             value = value.compute() if of_batch is None else of_batch
             value = value if isinstance(value, Tensor) else check_number(name, value)
         entry.step_value = entry.keep(value)
+
+    def keep_graph(self, name: str, value: object) -> None:
+        """Let the step's value that was just logged be differentiated; see `Entry.keep_graph`."""
+        self._entries[name].keep_graph(value)
