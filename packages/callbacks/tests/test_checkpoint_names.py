@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from camshaft.callbacks.checkpoint_names import NameTemplate, first_free_path
+from camshaft.callbacks.checkpoints.checkpoint_names import NameTemplate, first_free_path
 from camshaft.callbacks.errors import InvalidArgumentError, MissingMetricError
 
 METRICS = {"epoch": 3, "step": 120, "val/loss": torch.tensor(0.12345), "top.5": 0.5}

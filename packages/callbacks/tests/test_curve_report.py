@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from matplotlib.image import imread
 
-from camshaft.callbacks.curve_report import CurveReport, read_curves
+from camshaft.callbacks.loggers.curve_report import CurveReport, read_curves
 
 
 def names(folder: Path) -> list[str]:

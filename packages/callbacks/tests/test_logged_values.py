@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from camshaft.callbacks.errors import InvalidArgumentError
 from camshaft.callbacks.extras import check_installed
-from camshaft.callbacks.logged_values import flat, jsonable, named, numbers_by_name
+from camshaft.callbacks.loggers.logged_values import flat, jsonable, named, numbers_by_name
 
 
 @dataclass

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from camshaft.callbacks import metrics_file
-from camshaft.callbacks.metrics_file import MetricsFile
+from camshaft.callbacks.loggers import metrics_file
+from camshaft.callbacks.loggers.metrics_file import MetricsFile
 
 NAMES = st.sampled_from(["loss", "val/loss", "a,b", 'quo"te', " space", "ä", ""])
 VALUES = st.one_of(st.floats(allow_nan=False), st.integers())

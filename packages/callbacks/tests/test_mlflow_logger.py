@@ -17,9 +17,9 @@ os.environ["MLFLOW_DISABLE_TELEMETRY"] = "true"
 from mlflow import MlflowClient
 from mlflow.exceptions import MlflowException
 
-from camshaft.callbacks import mlflow_logger
 from camshaft.callbacks.errors import InvalidArgumentError
-from camshaft.callbacks.mlflow_logger import MLFlowLogger
+from camshaft.callbacks.loggers import mlflow_logger
+from camshaft.callbacks.loggers.mlflow_logger import MLFlowLogger
 from camshaft.hooks_core.protocols import Logger
 
 

@@ -10,10 +10,10 @@ import torch.distributed as dist
 from recording_trainer import RecordingTrainer
 from torch import Tensor, nn
 
+from camshaft.callbacks.displays.example_forward import describe_shape
+from camshaft.callbacks.displays.summary_table import format_count
 from camshaft.callbacks.errors import InvalidArgumentError
-from camshaft.callbacks.example_forward import describe_shape
 from camshaft.callbacks.model_summary import ModelSummary, summarize
-from camshaft.callbacks.summary_table import format_count
 
 
 class Net(nn.Module):

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from camshaft.callbacks.notebook_display import NotebookDisplay
-from camshaft.callbacks.progress_display import current_output
-from camshaft.callbacks.progress_meter import Reading
+from camshaft.callbacks.displays.notebook_display import NotebookDisplay
+from camshaft.callbacks.displays.progress_display import current_output
+from camshaft.callbacks.displays.progress_meter import Reading
 
 pytest.importorskip("IPython", reason="IPython shows outputs in notebooks")
 

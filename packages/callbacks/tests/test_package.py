@@ -1,8 +1,12 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
+from pathlib import Path
+
+import pytest
 
 import camshaft.callbacks as package
 from camshaft.callbacks import EarlyStopping, ModelCheckpoint, RichProgressBar
@@ -11,7 +15,19 @@ from camshaft.hooks_core import Callback, resolve
 
 def test_exports_what_it_says() -> None:
     assert package.Callback is Callback
-    assert sorted(package.__all__) == ["CSVLogger", "Callback", "EarlyStopping", "ModelCheckpoint", "RichProgressBar"]
+    for name in package.__all__:
+        exported = getattr(package, name)
+        assert exported.__name__ == name and exported.__doc__
+    with pytest.raises(AttributeError, match="has no attribute 'Nothing'"):
+        _ = package.Nothing
+
+
+def test_every_callback_is_exported() -> None:
+    pattern = re.compile(r"^class ([A-Z]\w+)\((?:Callback|LossWatch|CheckpointMemory|ProgressBar)\)", re.MULTILINE)
+    paths = Path(str(package.__file__)).parent.glob("*.py")
+    defined = {name for path in paths for name in pattern.findall(path.read_text())}
+    assert len(defined) > 20
+    assert defined <= set(package.__all__)
 
 
 def test_its_callbacks_pass_the_hook_protocol_and_monitor() -> None:

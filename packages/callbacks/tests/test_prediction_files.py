@@ -16,8 +16,8 @@ from predicting import OneOfSeveral, predict
 from torch.utils.data import DataLoader, TensorDataset
 
 from camshaft.callbacks.errors import InvalidArgumentError
-from camshaft.callbacks.npz_prediction_writer import NPZPredictionWriter
-from camshaft.callbacks.parquet_prediction_writer import ParquetPredictionWriter
+from camshaft.callbacks.predictions.npz_prediction_writer import NPZPredictionWriter
+from camshaft.callbacks.predictions.parquet_prediction_writer import ParquetPredictionWriter
 
 pq = pytest.importorskip("pyarrow.parquet")
 WRITERS = [NPZPredictionWriter, ParquetPredictionWriter]

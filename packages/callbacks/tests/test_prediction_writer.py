@@ -11,8 +11,8 @@ from predicting import predict
 from torch.utils.data import DataLoader, DistributedSampler, IterableDataset, TensorDataset
 
 from camshaft.callbacks.errors import InvalidArgumentError
-from camshaft.callbacks.prediction_indices import BatchIndices
-from camshaft.callbacks.prediction_writer import BasePredictionWriter
+from camshaft.callbacks.predictions.prediction_indices import BatchIndices
+from camshaft.callbacks.predictions.prediction_writer import BasePredictionWriter
 
 
 def numbers(num: int) -> TensorDataset:

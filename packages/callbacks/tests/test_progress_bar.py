@@ -15,10 +15,10 @@ from recording_trainer import RecordingTrainer
 from screen import run_on_terminal
 
 from camshaft.callbacks import progress_bar as module_under_test
+from camshaft.callbacks.displays.progress_display import MetricTexts, Output
+from camshaft.callbacks.displays.progress_meter import Meter, Reading
 from camshaft.callbacks.errors import InvalidArgumentError
 from camshaft.callbacks.progress_bar import ProgressBar
-from camshaft.callbacks.progress_display import MetricTexts, Output
-from camshaft.callbacks.progress_meter import Meter, Reading
 from camshaft.callbacks.rich_progress_bar import RichProgressBar
 from camshaft.callbacks.tqdm_progress_bar import TQDMProgressBar
 
@@ -179,9 +179,7 @@ def test_a_resumed_epoch_starts_in_its_middle(on_terminal: None, refresh_rate_se
     assert positions[-1] == 10 and (refresh_rate_seconds > 0 or positions == [0, 8, 9, 10, 10])
 
 
-def test_slow_drawing_takes_at_most_a_twentieth_of_the_time(
-    on_terminal: None, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_slow_drawing_takes_at_most_a_twentieth_of_the_time(on_terminal: None, monkeypatch: pytest.MonkeyPatch) -> None:
     now = [0.0]
     monkeypatch.setattr(module_under_test, "monotonic", lambda: now[0])
     bar = RecordedBar(refresh_rate_seconds=0.1)

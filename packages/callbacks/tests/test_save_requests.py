@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from camshaft.callbacks.save_requests import PendingSaves, SaveRequest
+from camshaft.callbacks.checkpoints.save_requests import PendingSaves, SaveRequest
 
 
 def ask(pending: PendingSaves, name: str, displaced: tuple[str, ...] = (), last: str | None = None) -> SaveRequest:

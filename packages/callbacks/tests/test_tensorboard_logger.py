@@ -20,7 +20,7 @@ from tensorboard.plugins.hparams import api_pb2, backend_context, get_experiment
 from torch import nn
 
 from camshaft.callbacks.errors import InvalidArgumentError
-from camshaft.callbacks.tensorboard_logger import TensorBoardLogger
+from camshaft.callbacks.loggers.tensorboard_logger import TensorBoardLogger
 from camshaft.hooks_core.protocols import Logger
 
 

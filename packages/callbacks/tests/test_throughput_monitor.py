@@ -11,8 +11,8 @@ from recording_trainer import OneProcess, RecordingTrainer, load_callback_state
 from torch import nn
 
 from camshaft.callbacks import CSVLogger, throughput_monitor
-from camshaft.callbacks.device_clock import DeviceClock
 from camshaft.callbacks.errors import InvalidArgumentError
+from camshaft.callbacks.rates.device_clock import DeviceClock
 from camshaft.callbacks.throughput_monitor import ThroughputMonitor
 
 
@@ -81,7 +81,7 @@ def test_rates_leave_the_first_batch_out_and_rows_come_every_n_updates(
     monitor.on_train_start(trainer, MODULE)
     train(trainer, monitor, [100.0, 0.5, 0.5, 0.5])
     rows = trainer.loggers[0].rows
-    assert [step for step, _ in rows] == [2, 4]
+    assert [step for step, _ in rows] == [1, 3]
     assert rows[1][1] == {
         "train|time": 1.5,
         "train|batches": 4,
@@ -113,7 +113,7 @@ def test_under_accumulation_batches_count_and_rows_follow_updates(tmp_path: Path
     monitor.on_train_start(trainer, MODULE)
     train(trainer, monitor, [1.0] * 12, accumulate=3)
     rows = trainer.loggers[0].rows
-    assert [(step, row["train|batches"]) for step, row in rows] == [(2, 6), (4, 12)]
+    assert [(step, row["train|batches"]) for step, row in rows] == [(1, 6), (3, 12)]
     assert rows[1][1]["train|device|batches_per_sec"] == 1.0
 
 
@@ -131,7 +131,7 @@ def test_validation_within_training_takes_no_training_time(tmp_path: Path, clock
     monitor.on_validation_end(trainer, MODULE)
     train(trainer, monitor, [0.75], start=3)
     rows = trainer.loggers[0].rows
-    assert [step for step, _ in rows] == [2, 3, 4]
+    assert [step for step, _ in rows] == [1, 2, 3]
     assert rows[1][1]["validate|device|batches_per_sec"] == pytest.approx(1 / 50)
     assert rows[1][1]["validate|device|flops_per_sec"] == pytest.approx(1 / 50)
     assert rows[2][1]["train|time"] == 3.0
@@ -179,7 +179,7 @@ def test_a_resumed_run_goes_on_with_the_totals_and_begins_rates_anew(tmp_path: P
     second.on_train_start(resumed, MODULE)
     train(resumed, second, [60.0, 2.0, 2.0], start=3)
     ((step, row),) = resumed.loggers[0].rows
-    assert (step, row["train|batches"], row["train|samples"], row["train|time"]) == (6, 6, 24, 6.0)
+    assert (step, row["train|batches"], row["train|samples"], row["train|time"]) == (5, 6, 24, 6.0)
     assert row["train|device|batches_per_sec"] == 0.5
 
 
@@ -230,7 +230,7 @@ def test_rows_are_in_a_csv_file_with_a_real_clock(tmp_path: Path) -> None:
     logger.save()
     header, *rows = (tmp_path / "run" / "metrics.csv").read_text().splitlines()
     assert header.startswith("step,train|time,train|batches,train|samples,train|device|batches_per_sec")
-    assert [row.split(",")[0] for row in rows] == ["2", "3"]
+    assert [row.split(",")[0] for row in rows] == ["1", "2"]
 
 
 def test_flops_of_an_unknown_stage_are_refused() -> None:

@@ -12,8 +12,8 @@ from recording_trainer import OneProcess
 from torch import nn
 
 from camshaft.callbacks.errors import InvalidArgumentError
-from camshaft.callbacks.module_attribute import find_attribute, get_attribute, set_attribute
-from camshaft.callbacks.trial_memory import put_back
+from camshaft.callbacks.finders.module_attribute import find_attribute, get_attribute, set_attribute
+from camshaft.callbacks.finders.trial_memory import put_back
 
 
 class Scaled(OneProcess):

@@ -16,7 +16,7 @@ from torch import nn
 from wandb_file import WandbRun, finished, wandb_files
 
 from camshaft.callbacks.errors import InvalidArgumentError
-from camshaft.callbacks.wandb_logger import WandbLogger
+from camshaft.callbacks.loggers.wandb_logger import WandbLogger
 from camshaft.hooks_core.protocols import Logger
 
 

@@ -15,7 +15,7 @@ from trainer_parts import Regression, dataset, loader, quiet_trainer, weights
 
 from camshaft.callbacks.batch_size_finder import BatchSizeFinder
 from camshaft.callbacks.learning_rate_finder import LearningRateFinder
-from camshaft.callbacks.npz_prediction_writer import NPZPredictionWriter
+from camshaft.callbacks.predictions.npz_prediction_writer import NPZPredictionWriter
 from camshaft.trainer import seed_everything
 
 

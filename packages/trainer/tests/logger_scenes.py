@@ -12,9 +12,9 @@ from several_processes import report
 from trainer_parts import Regression, loader
 
 from camshaft.callbacks import CSVLogger
-from camshaft.callbacks.mlflow_logger import MLFlowLogger
-from camshaft.callbacks.tensorboard_logger import TensorBoardLogger
-from camshaft.callbacks.wandb_logger import WandbLogger
+from camshaft.callbacks.loggers.mlflow_logger import MLFlowLogger
+from camshaft.callbacks.loggers.tensorboard_logger import TensorBoardLogger
+from camshaft.callbacks.loggers.wandb_logger import WandbLogger
 from camshaft.trainer import Trainer
 
 

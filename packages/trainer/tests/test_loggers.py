@@ -21,9 +21,9 @@ from trainer_parts import NO_VALIDATION, Regression, assert_same, files_below, l
 from wandb.proto import wandb_internal_pb2
 
 from camshaft.callbacks import CSVLogger, ModelCheckpoint
-from camshaft.callbacks.mlflow_logger import MLFlowLogger
-from camshaft.callbacks.tensorboard_logger import TensorBoardLogger
-from camshaft.callbacks.wandb_logger import WandbLogger
+from camshaft.callbacks.loggers.mlflow_logger import MLFlowLogger
+from camshaft.callbacks.loggers.tensorboard_logger import TensorBoardLogger
+from camshaft.callbacks.loggers.wandb_logger import WandbLogger
 from camshaft.trainer import seed_everything
 
 pytestmark = pytest.mark.filterwarnings(NO_VALIDATION)

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any, cast
 
 from torch import Tensor
 
-from camshaft.callbacks.batch_size_search import Found, SearchMode, search
 from camshaft.callbacks.errors import InvalidArgumentError
-from camshaft.callbacks.memory_errors import free_memory, is_out_of_memory
-from camshaft.callbacks.module_attribute import find_attribute, get_attribute, set_attribute
-from camshaft.callbacks.trial_memory import put_back
-from camshaft.callbacks.trial_steps import TrialSteps, any_rank, check_automatic, endless
+from camshaft.callbacks.finders.batch_size_search import Found, SearchMode, search
+from camshaft.callbacks.finders.memory_errors import free_memory, is_out_of_memory
+from camshaft.callbacks.finders.module_attribute import find_attribute, get_attribute, set_attribute
+from camshaft.callbacks.finders.trial_memory import put_back
+from camshaft.callbacks.finders.trial_steps import TrialSteps, any_rank, check_automatic, endless
 from camshaft.hooks_core import Callback
 from camshaft.hooks_core.messages import must_be
 from camshaft.hooks_core.user_warnings import warn_user

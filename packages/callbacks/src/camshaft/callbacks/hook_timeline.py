@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from camshaft.callbacks.errors import InvalidArgumentError
-from camshaft.callbacks.timeline_recording import Event, Recording
-from camshaft.callbacks.timeline_report import report_html
-from camshaft.callbacks.timeline_spans import EDGES, OPTIMIZER_STEP
-from camshaft.callbacks.timeline_totals import VerbTimes
-from camshaft.callbacks.timeline_trace import trace_json
+from camshaft.callbacks.timeline.recording import Event, Recording
+from camshaft.callbacks.timeline.report import report_html
+from camshaft.callbacks.timeline.spans import EDGES, OPTIMIZER_STEP
+from camshaft.callbacks.timeline.totals import VerbTimes
+from camshaft.callbacks.timeline.trace import trace_json
 from camshaft.hooks_core import Callback, Receiver
 from camshaft.hooks_core.receiver_names import ReceiverNames
 

@@ -8,11 +8,11 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any, cast
 
 from camshaft.callbacks.errors import InvalidArgumentError
-from camshaft.callbacks.found_learning_rate import base_rates, rates_in_proportion, scale_to, set_rates
-from camshaft.callbacks.learning_rate_curve import LearningRateCurve, SearchMode
-from camshaft.callbacks.module_attribute import find_attribute, set_attribute
-from camshaft.callbacks.trial_memory import put_back
-from camshaft.callbacks.trial_steps import TrialSteps, check_automatic, endless, mean_of_ranks
+from camshaft.callbacks.finders.found_learning_rate import base_rates, rates_in_proportion, scale_to, set_rates
+from camshaft.callbacks.finders.learning_rate_curve import LearningRateCurve, SearchMode
+from camshaft.callbacks.finders.module_attribute import find_attribute, set_attribute
+from camshaft.callbacks.finders.trial_memory import put_back
+from camshaft.callbacks.finders.trial_steps import TrialSteps, check_automatic, endless, mean_of_ranks
 from camshaft.hooks_core import Callback
 from camshaft.hooks_core.user_warnings import warn_user
 

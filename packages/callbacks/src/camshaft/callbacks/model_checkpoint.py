@@ -9,17 +9,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from camshaft.callbacks.agreement import from_rank_zero
-from camshaft.callbacks.checkpoint_arguments import check_arguments, checked_folder
-from camshaft.callbacks.checkpoint_folder import default_folder, remove_abandoned
-from camshaft.callbacks.checkpoint_memory import CheckpointMemory
-from camshaft.callbacks.checkpoint_names import NameTemplate
-from camshaft.callbacks.checkpoint_paths import CheckpointPaths, check_apart
-from camshaft.callbacks.checkpoint_rescue import can_rescue
-from camshaft.callbacks.checkpoint_time import TimeRhythm, awaits_validation
-from camshaft.callbacks.kept_checkpoints import SavePlan
+from camshaft.callbacks.checkpoints.checkpoint_arguments import check_arguments, checked_folder
+from camshaft.callbacks.checkpoints.checkpoint_folder import default_folder, remove_abandoned
+from camshaft.callbacks.checkpoints.checkpoint_memory import CheckpointMemory
+from camshaft.callbacks.checkpoints.checkpoint_names import NameTemplate
+from camshaft.callbacks.checkpoints.checkpoint_paths import CheckpointPaths, check_apart
+from camshaft.callbacks.checkpoints.checkpoint_rescue import can_rescue
+from camshaft.callbacks.checkpoints.checkpoint_time import TimeRhythm, awaits_validation
+from camshaft.callbacks.checkpoints.kept_checkpoints import SavePlan
+from camshaft.callbacks.checkpoints.save_requests import PendingSaves
+from camshaft.callbacks.checkpoints.top_k import TopK
 from camshaft.callbacks.monitoring import checked_mode, is_due_at_train_epoch_end, read_metric
-from camshaft.callbacks.save_requests import PendingSaves
-from camshaft.callbacks.top_k import TopK
 
 if TYPE_CHECKING:
     from camshaft.hooks_core.protocols import TrainerProtocol

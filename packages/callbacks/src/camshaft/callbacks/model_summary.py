@@ -10,10 +10,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
+from camshaft.callbacks.displays.example_forward import ExampleForward, run_example
+from camshaft.callbacks.displays.progress_display import current_output
+from camshaft.callbacks.displays.summary_table import ModuleRow, Summary
 from camshaft.callbacks.errors import InvalidArgumentError
-from camshaft.callbacks.example_forward import ExampleForward, run_example
-from camshaft.callbacks.progress_display import current_output
-from camshaft.callbacks.summary_table import ModuleRow, Summary
 from camshaft.hooks_core import Callback
 from camshaft.hooks_core.messages import must_be
 from camshaft.hooks_core.user_warnings import warn_user

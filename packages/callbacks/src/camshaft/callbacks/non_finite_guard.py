@@ -6,8 +6,8 @@ import math
 from typing import TYPE_CHECKING, Any
 
 from camshaft.callbacks.errors import InvalidArgumentError
-from camshaft.callbacks.loss_watch import Action, LossWatch
-from camshaft.callbacks.loss_window import BatchValues
+from camshaft.callbacks.losses.loss_watch import Action, LossWatch
+from camshaft.callbacks.losses.loss_window import BatchValues
 
 if TYPE_CHECKING:
     from camshaft.hooks_core.protocols import TrainerProtocol

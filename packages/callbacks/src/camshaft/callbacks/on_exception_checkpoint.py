@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from camshaft.callbacks.checkpoint_arguments import checked_folder, checked_name
-from camshaft.callbacks.checkpoint_rescue import can_rescue
+from camshaft.callbacks.checkpoints.checkpoint_arguments import checked_folder, checked_name
+from camshaft.callbacks.checkpoints.checkpoint_rescue import can_rescue
 from camshaft.hooks_core import Callback
 
 if TYPE_CHECKING:

@@ -8,12 +8,12 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from camshaft.callbacks.agreement import from_rank_zero
-from camshaft.callbacks.caught_signals import CaughtSignals, checked_signals
-from camshaft.callbacks.checkpoint_arguments import checked_folder, checked_name
-from camshaft.callbacks.checkpoint_folder import default_folder
+from camshaft.callbacks.checkpoints.checkpoint_arguments import checked_folder, checked_name
+from camshaft.callbacks.checkpoints.checkpoint_folder import default_folder
 from camshaft.callbacks.errors import InvalidArgumentError
 from camshaft.callbacks.model_checkpoint import ModelCheckpoint
-from camshaft.callbacks.slurm_requeue import requeue, slurm_job
+from camshaft.callbacks.signals.caught_signals import CaughtSignals, checked_signals
+from camshaft.callbacks.signals.slurm_requeue import requeue, slurm_job
 from camshaft.hooks_core import Callback
 from camshaft.hooks_core.orderly_exit import OrderlyExit
 from camshaft.hooks_core.user_warnings import warn_user

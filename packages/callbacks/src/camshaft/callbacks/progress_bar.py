@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from time import monotonic
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from camshaft.callbacks.displays.progress_display import Output, ProgressDisplay, current_output
+from camshaft.callbacks.displays.progress_meter import Meter, format_metrics
 from camshaft.callbacks.errors import InvalidArgumentError
-from camshaft.callbacks.progress_display import Output, ProgressDisplay, current_output
-from camshaft.callbacks.progress_meter import Meter, format_metrics
 from camshaft.hooks_core import Callback
 
 if TYPE_CHECKING:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from camshaft.callbacks.displays.progress_display import Output, ProgressDisplay
 from camshaft.callbacks.progress_bar import ProgressBar
-from camshaft.callbacks.progress_display import Output, ProgressDisplay
 
 
 class RichProgressBar(ProgressBar):
@@ -25,9 +25,9 @@ class RichProgressBar(ProgressBar):
     def open_display(self, output: Output) -> ProgressDisplay:
         """What draws with rich."""
         if output == "notebook":
-            from camshaft.callbacks.notebook_display import NotebookDisplay
+            from camshaft.callbacks.displays.notebook_display import NotebookDisplay
 
             return NotebookDisplay()
-        from camshaft.callbacks.terminal_display import TerminalDisplay
+        from camshaft.callbacks.displays.terminal_display import TerminalDisplay
 
         return TerminalDisplay()

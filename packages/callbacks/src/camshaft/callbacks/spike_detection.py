@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from camshaft.callbacks.errors import InvalidArgumentError
-from camshaft.callbacks.loss_watch import Action, LossWatch
-from camshaft.callbacks.loss_window import BatchValues
+from camshaft.callbacks.losses.loss_watch import Action, LossWatch
+from camshaft.callbacks.losses.loss_window import BatchValues
 from camshaft.callbacks.monitoring import checked_mode, is_better
 
 if TYPE_CHECKING:

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from camshaft.callbacks.device_clock import DeviceClock
 from camshaft.callbacks.errors import InvalidArgumentError
-from camshaft.callbacks.peak_flops import get_available_flops
-from camshaft.callbacks.stage_meter import StageMeter
-from camshaft.callbacks.throughput import Throughput
+from camshaft.callbacks.rates.device_clock import DeviceClock
+from camshaft.callbacks.rates.peak_flops import get_available_flops
+from camshaft.callbacks.rates.stage_meter import StageMeter
+from camshaft.callbacks.rates.throughput import Throughput
 from camshaft.hooks_core import Callback
 from camshaft.hooks_core.user_warnings import warn_user
 
@@ -109,7 +109,7 @@ class ThroughputMonitor(Callback):
             self._count("train", module, batch)
             if trainer.global_step >= self._next_row:
                 self._schedule(trainer.global_step)
-                self._write("train", trainer, trainer.global_step)
+                self._write("train", trainer, trainer.global_step - 1)
 
     def on_train_end(self, trainer: TrainerProtocol, module: Any) -> None:
         """Count no more time."""
@@ -211,7 +211,8 @@ class ThroughputMonitor(Callback):
     def _end_evaluation(self, stage: str, trainer: TrainerProtocol) -> None:
         meter = self.meters[stage]
         if self._every:
-            self._write(stage, trainer, trainer.global_step if self._is_fitting else meter.batches)
+            step = max(trainer.global_step - 1, 0)  # as the trainer's own rows: the index of the latest update
+            self._write(stage, trainer, step if self._is_fitting else meter.batches)
         meter.end()
         if self._is_fitting:
             self._schedule(trainer.global_step)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from camshaft.callbacks.displays.progress_display import Output, ProgressDisplay
 from camshaft.callbacks.progress_bar import ProgressBar
-from camshaft.callbacks.progress_display import Output, ProgressDisplay
 
 
 class TQDMProgressBar(ProgressBar):
@@ -25,6 +25,6 @@ class TQDMProgressBar(ProgressBar):
 
     def open_display(self, output: Output) -> ProgressDisplay:
         """What draws with tqdm."""
-        from camshaft.callbacks.tqdm_display import TqdmDisplay
+        from camshaft.callbacks.displays.tqdm_display import TqdmDisplay
 
         return TqdmDisplay(output)

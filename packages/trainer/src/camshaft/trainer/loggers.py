@@ -11,7 +11,6 @@ from torch import Tensor
 
 from camshaft.callbacks import CSVLogger
 from camshaft.callbacks.agreement import from_rank_zero
-from camshaft.callbacks.curve_report import CurveReport
 from camshaft.hooks_core.messages import must_be
 from camshaft.hooks_core.notes import describe
 from camshaft.hooks_core.protocols import Strategy
@@ -29,7 +28,11 @@ def choose_loggers(logger: Any, default_root_dir: str, report: str | os.PathLike
     Raises:
         TypeError: If something is no logger.
     """
-    drawn = [] if report is None else [CurveReport(os.path.expanduser(report))]
+    drawn: list[Any] = []
+    if report is not None:
+        from camshaft.callbacks import CurveReport
+
+        drawn.append(CurveReport(os.path.expanduser(report)))
     if logger is None or logger is True:
         return [CSVLogger(default_root_dir), *drawn]
     if logger is False:

@@ -1,0 +1,1 @@
+"""Names, files and memory of checkpoints."""

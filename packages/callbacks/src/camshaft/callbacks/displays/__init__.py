@@ -1,0 +1,1 @@
+"""What progress bars and summaries look like, and where they are drawn."""

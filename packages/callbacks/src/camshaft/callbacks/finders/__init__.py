@@ -1,0 +1,1 @@
+"""Trial steps that leave no trace, and what is found with them."""

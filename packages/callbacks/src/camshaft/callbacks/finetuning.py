@@ -1,0 +1,253 @@
+"""Training a part of a model first, and more of it later."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, Any
+
+from torch import nn
+from torch.nn.modules.batchnorm import _BatchNorm
+from torch.optim import Optimizer
+
+from camshaft.callbacks.weights.averaged_weights import sharded_parts
+from camshaft.callbacks.weights.scheduled_groups import follow_groups
+from camshaft.hooks_core import Callback
+from camshaft.hooks_core.messages import must_be
+from camshaft.hooks_core.user_warnings import warn_user
+
+if TYPE_CHECKING:
+    from camshaft.hooks_core.protocols import TrainerProtocol
+
+Modules = nn.Module | Iterable[Any]
+"""A module, or modules in any nesting of iterables."""
+
+
+class BaseFinetuning(Callback):
+    """Freezes parts of a module before training, and lets epochs start with more of them; to be subclassed.
+
+    Define `freeze_before_training` and `finetune_function`. Build the optimizer of the parameters that require
+    gradients, `[p for p in self.parameters() if p.requires_grad]`, and the frozen parts in the module's `__init__`.
+
+    Learning-rate schedulers of torch go on with the groups that were added: their learning rates follow the first
+    group's course, in proportion. A resumed fit has the same parameters frozen, and the same groups.
+
+    Raises:
+        ValueError: In fit, if the module's parameters are sharded, or a checkpoint has groups of other parameters; when
+            a group is added, if a scheduler plans its course beforehand (`OneCycleLR`, `CyclicLR`, `SWALR`).
+    """
+
+    def __init__(self) -> None:
+        self._module: Any = None
+        self._optimizers: list[Any] = []
+        self._num_groups: list[int] = []  # that the optimizers were made with
+        self._loaded: dict[str, Any] | None = None
+        self._is_fitting = False
+
+    def freeze_before_training(self, module: Any) -> None:
+        """Freeze what is not to be trained at first; called before `configure_optimizers`. To be defined."""
+        rule = "defined to be called"
+        raise NotImplementedError(
+            must_be("freeze_before_training", rule, None, type(self).__qualname__, "Define it, with `self.freeze`.")
+        )
+
+    def finetune_function(self, module: Any, epoch: int, optimizer: Any) -> None:
+        """Unfreeze what is to be trained from this epoch on; called for each optimizer as it starts. To be defined.
+
+        Args:
+            module: The module.
+            epoch: Zero-based index of the epoch.
+            optimizer: An optimizer of the fit.
+        """
+        rule = "defined to be called"
+        action = "Define it, with `self.unfreeze_and_add_param_group`."
+        raise NotImplementedError(must_be("finetune_function", rule, None, type(self).__qualname__, action))
+
+    @staticmethod
+    def flatten_modules(modules: Modules) -> list[nn.Module]:
+        """Every submodule that has parameters of its own or no children."""
+        if isinstance(modules, nn.Module) and not isinstance(modules, nn.ModuleDict):
+            found: Iterable[nn.Module] = modules.modules()
+        else:
+            items = modules.values() if isinstance(modules, nn.ModuleDict) else modules
+            found = [part for item in items for part in BaseFinetuning.flatten_modules(item)]
+        return [part for part in found if not part._modules or part._parameters]
+
+    @staticmethod
+    def filter_params(modules: Modules, train_bn: bool = True, requires_grad: bool = True) -> Iterator[nn.Parameter]:
+        """The parameters that require gradients, or do not, each once per place.
+
+        Args:
+            modules: Where to look.
+            train_bn: Whether those of batch normalisation are among them.
+            requires_grad: Whether to give the trainable ones, or the frozen ones.
+        """
+        for part in BaseFinetuning.flatten_modules(modules):
+            if isinstance(part, _BatchNorm) and not train_bn:
+                continue
+            for parameter in part.parameters(recurse=False):
+                if parameter.requires_grad == requires_grad:
+                    yield parameter
+
+    @staticmethod
+    def make_trainable(modules: Modules) -> None:
+        """Let all parameters require gradients, and batch normalisation take statistics."""
+        for part in BaseFinetuning.flatten_modules(modules):
+            _set_trainable(part, True)
+
+    @staticmethod
+    def freeze_module(module: nn.Module) -> None:
+        """Freeze a module's own parameters, not those of submodules; of batch normalisation, the statistics too."""
+        _set_trainable(module, False)
+
+    @staticmethod
+    def freeze(modules: Modules, train_bn: bool = True) -> None:
+        """Let parameters require no gradients.
+
+        Args:
+            modules: What to freeze.
+            train_bn: Whether batch normalisation in it is trained nevertheless.
+        """
+        for part in BaseFinetuning.flatten_modules(modules):
+            _set_trainable(part, train_bn and isinstance(part, _BatchNorm))
+
+    @staticmethod
+    def filter_on_optimizer(optimizer: Optimizer, params: Iterable[nn.Parameter]) -> list[nn.Parameter]:
+        """Those parameters, each once, that are in no group of an optimizer."""
+        seen = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
+        found = []
+        for parameter in params:
+            if id(parameter) not in seen:
+                seen.add(id(parameter))
+                found.append(parameter)
+        return found
+
+    @staticmethod
+    def unfreeze_and_add_param_group(
+        modules: Modules,
+        optimizer: Optimizer,
+        lr: float | None = None,
+        initial_denom_lr: float = 10.0,
+        train_bn: bool = True,
+    ) -> None:
+        """Let modules be trained, by a group of their own in an optimizer.
+
+        Warns of parameters that were frozen although the optimizer has them: they are trained as it has them.
+
+        Args:
+            modules: What to train.
+            optimizer: The optimizer.
+            lr: Learning rate of the group. None means that of the first group over `initial_denom_lr`.
+            initial_denom_lr: See `lr`.
+            train_bn: Whether batch normalisation in the modules is trained; otherwise it stays as it is.
+        """
+        parts = [part for part in BaseFinetuning.flatten_modules(modules) if train_bn or not _is_batch_norm(part)]
+        frozen = list(BaseFinetuning.filter_params(parts, requires_grad=False))
+        BaseFinetuning.make_trainable(parts)
+        new = BaseFinetuning.filter_on_optimizer(optimizer, BaseFinetuning.filter_params(parts))
+        if not {id(parameter) for parameter in frozen} <= {id(parameter) for parameter in new}:
+            warn_user(
+                f"{type(optimizer).__name__} was built with frozen parameters, which it now trains with the learning "
+                "rate of their group. Build it of the parameters that require gradients."
+            )
+        if new:
+            rate = optimizer.param_groups[0]["lr"] / initial_denom_lr if lr is None else lr
+            optimizer.add_param_group({"params": new, "lr": rate})
+
+    def setup(self, trainer: TrainerProtocol, module: Any, stage: str) -> None:
+        """Freeze, in fit."""
+        self._is_fitting = stage == "fit"
+        if self._is_fitting:
+            self._module, self._optimizers, self._loaded = None, [], None
+            self.freeze_before_training(module)
+
+    def on_load_checkpoint(self, trainer: TrainerProtocol, module: Any, checkpoint: dict[str, Any]) -> None:
+        """In fit, freeze what was frozen, before strategy and optimizer look at what is trainable."""
+        state = checkpoint.get("callbacks", {}).get(self.state_key)
+        if not self._is_fitting or not state:
+            return
+        self._loaded = state
+        frozen, still = set(state["frozen"]), set(state["without_statistics"])
+        for name, parameter in module.named_parameters(remove_duplicate=False):
+            parameter.requires_grad = name not in frozen
+        for name, part in module.named_modules(remove_duplicate=False):
+            if _is_batch_norm(part) and part.running_mean is not None:
+                part.track_running_stats = name not in still
+
+    def on_fit_start(self, trainer: TrainerProtocol, module: Any) -> None:
+        """Make the groups that a checkpoint's optimizers have, before their states are loaded."""
+        if any(True for _ in sharded_parts(module)):
+            rule = "whole: what is trainable is settled when a module is sharded"
+            action = "Use another strategy, or train all of the module from the start."
+            raise ValueError(must_be("module", rule, "a sharded one", type(self).__name__, action))
+        self._module, self._optimizers = module, list(trainer.optimizers)
+        self._num_groups = [len(optimizer.param_groups) for optimizer in self._optimizers]
+        loaded, self._loaded = self._loaded, None
+        if loaded is not None:
+            parameters = dict(module.named_parameters())
+            for optimizer, groups in zip(self._optimizers, loaded["param_groups"], strict=False):
+                num_groups = len(optimizer.param_groups)
+                _regroup(optimizer, groups, parameters, type(self).__name__)
+                self._follow(trainer, optimizer, list(range(num_groups, len(groups))))
+
+    def on_train_epoch_start(self, trainer: TrainerProtocol, module: Any) -> None:
+        """Unfreeze what is due."""
+        for optimizer, num_groups in zip(self._optimizers, self._num_groups, strict=True):
+            groups = optimizer.param_groups
+            before = [float(group["lr"]) for group in groups]
+            self.finetune_function(module, trainer.current_epoch, optimizer)
+            after = [float(group["lr"]) for group in groups]
+            changed = [idx for idx in range(num_groups, len(groups)) if after[idx : idx + 1] != before[idx : idx + 1]]
+            self._follow(trainer, optimizer, changed)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Which parameters are in which group of the optimizers, by name, and what is frozen."""
+        module = self._module
+        if module is None:
+            return {}
+        names = {id(parameter): name for name, parameter in module.named_parameters()}
+        every = module.named_parameters(remove_duplicate=False)
+        norms = ((name, part) for name, part in module.named_modules(remove_duplicate=False) if _is_batch_norm(part))
+        return {
+            "param_groups": [
+                [[names.get(id(parameter)) for parameter in group["params"]] for group in optimizer.param_groups]
+                for optimizer in self._optimizers
+            ],
+            "frozen": [name for name, parameter in every if not parameter.requires_grad],
+            "without_statistics": [name for name, part in norms if not part.track_running_stats],
+        }
+
+    def _follow(self, trainer: TrainerProtocol, optimizer: Any, group_idxs: list[int]) -> None:
+        """Let the schedulers know of groups that were added, or got another learning rate."""
+        if group_idxs:
+            for config in trainer.lr_scheduler_configs:
+                follow_groups(config.scheduler, optimizer, group_idxs, type(self).__name__)
+
+
+def _is_batch_norm(module: nn.Module) -> bool:
+    return isinstance(module, _BatchNorm)
+
+
+def _set_trainable(module: nn.Module, is_trainable: bool) -> None:
+    """Of a module itself, not of its submodules."""
+    if isinstance(module, _BatchNorm) and module.running_mean is not None:
+        module.track_running_stats = is_trainable
+    for parameter in module.parameters(recurse=False):
+        parameter.requires_grad = is_trainable
+
+
+def _regroup(optimizer: Any, groups: list[list[str]], parameters: dict[str, nn.Parameter], where: str) -> None:
+    """Let an optimizer have groups of the named parameters; what else there is in a group, its state will bring."""
+    own = {id(parameter): name for name, parameter in parameters.items()}
+    now = [[own.get(id(parameter)) for parameter in group["params"]] for group in optimizer.param_groups]
+    if now == groups:
+        return
+    missing = [name for group in groups for name in group if name not in parameters]
+    if missing or len(groups) < len(now):
+        rule = "the one that was saved, with the same parameters in its groups"
+        action = "Resume with the same module and optimizer, or fit without a checkpoint."
+        raise ValueError(must_be("optimizer", rule, missing or f"{len(now)} groups", where, action))
+    options = {key: value for key, value in optimizer.param_groups[0].items() if key != "params"}
+    for idx, group in enumerate(groups):
+        if idx == len(optimizer.param_groups):
+            optimizer.param_groups.append(dict(options))
+        optimizer.param_groups[idx]["params"] = [parameters[name] for name in group]

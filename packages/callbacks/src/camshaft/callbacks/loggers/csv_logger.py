@@ -1,0 +1,112 @@
+"""Logging metrics to a CSV file and hyperparameters to a JSON file."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import ClassVar
+
+from camshaft.callbacks.errors import InvalidArgumentError
+from camshaft.callbacks.loggers.logged_values import numbers_by_name
+from camshaft.callbacks.loggers.metrics_file import MetricsFile, Row
+from camshaft.callbacks.loggers.run_folder import RunFolderLogger
+
+
+class CSVLogger(RunFolderLogger):
+    """Writes `<save_dir>/<name>/<version>/metrics.csv` and, beside it, `hparams.json`.
+
+    The CSV file has a column "step" and one per metric; each call of `log_metrics` makes a row. Rows are held back and
+    written in groups; what `save` or `finalize` has written survives a crash. Folders are made when something is
+    first written. One process writes: the trainer calls loggers on rank 0.
+
+    Args:
+        save_dir: Folder of all experiments.
+        name: Folder of the experiment in it; "" uses `save_dir` itself.
+        version: Folder of the run in that: a number n stands for "version_n", a text for itself. None takes the number
+            after the highest there is when it is first asked for. A version that exists is continued.
+        prefix: Put before the metrics' names, with "-" between; "" leaves them as they are.
+        flush_logs_every_n_steps: Rows are written at the latest this many steps, or rows, after those before.
+
+    Raises:
+        InvalidArgumentError: If `flush_logs_every_n_steps` is less than 1.
+    """
+
+    METRICS_FILE: ClassVar[str] = "metrics.csv"
+
+    def __init__(
+        self,
+        save_dir: str | os.PathLike[str],
+        name: str = "camshaft_logs",
+        version: int | str | None = None,
+        prefix: str = "",
+        flush_logs_every_n_steps: int = 100,
+    ) -> None:
+        if flush_logs_every_n_steps < 1:
+            raise InvalidArgumentError(
+                "flush_logs_every_n_steps",
+                "1 or more",
+                flush_logs_every_n_steps,
+                type(self).__name__,
+                "Use 1 to write each step at once.",
+            )
+        super().__init__(save_dir, name, version)
+        self.prefix = prefix
+        self.flush_logs_every_n_steps = flush_logs_every_n_steps
+        self._rows: list[Row] = []
+        self._newest_step: int | None = None
+        self._step_on_disk: int | None = None
+        self._file: MetricsFile | None = None
+
+    @property
+    def experiment(self) -> MetricsFile:
+        """The CSV file."""
+        if self._file is None:
+            self._file = MetricsFile(Path(self.log_dir, self.METRICS_FILE))
+        return self._file
+
+    def log_metrics(self, metrics: Mapping[str, float], step: int | None = None) -> None:
+        """Add a row; values are taken as they are now, those of tensors by waiting for their device.
+
+        Args:
+            metrics: Numbers or scalar tensors by name; without any, there is no row.
+            step: Number of optimizer updates; None leaves the cell to a metric called "step", or empty.
+
+        Raises:
+            InvalidArgumentError: If a value is no number, or a name holds a line break.
+        """
+        if not metrics:
+            return
+        row = numbers_by_name(metrics, self.prefix, type(self).__name__)
+        self._check_names(row)
+        logged_step = row.pop("step", None)
+        self._rows.append({"step": logged_step if step is None else step, **row})
+        num_held_steps = 0
+        if step is not None:
+            if self._step_on_disk is None:
+                self._step_on_disk = step - 1
+            num_held_steps = step - self._step_on_disk
+            self._newest_step = step
+        if max(num_held_steps, len(self._rows)) >= self.flush_logs_every_n_steps:
+            self.save()
+
+    def save(self) -> None:
+        """Write the rows that are held back; they survive a crash when this returns.
+
+        Raises:
+            OSError: If the file cannot be written; the rows are still held back then.
+        """
+        self.experiment.append(self._rows)
+        self._rows = []
+        self._step_on_disk = self._newest_step
+
+    def finalize(self, status: str) -> None:
+        """Write the rows that are held back, whatever `status` is. Logging may go on afterwards."""
+        self.save()
+
+    def _check_names(self, names: Mapping[str, object]) -> None:
+        for name in names:
+            if "\n" in name or "\r" in name:
+                # In a CSV file a row is a line: what a crash cut short could not be told apart.
+                rule, action = "numbers by name, each on one line", "Log scalars under names without line breaks."
+                raise InvalidArgumentError("metrics", rule, name, type(self).__name__, action)

@@ -1,0 +1,1 @@
+"""Watching losses without waiting for the device."""

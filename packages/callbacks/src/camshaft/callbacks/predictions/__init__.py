@@ -1,0 +1,1 @@
+"""Writers of predictions, and their files."""

@@ -1,0 +1,1 @@
+"""How much work is done per second."""

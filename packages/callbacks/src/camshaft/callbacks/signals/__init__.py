@@ -1,0 +1,1 @@
+"""Signals of the operating system and of job schedulers."""

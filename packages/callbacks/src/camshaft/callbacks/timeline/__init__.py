@@ -1,0 +1,1 @@
+"""What a timeline of hooks records, and its reports."""

@@ -1,0 +1,261 @@
+"""Averages of a module's weights, beside the module, and how both change places."""
+
+from __future__ import annotations
+
+import sys
+import weakref
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
+from torch.optim.swa_utils import AveragedModel, get_swa_multi_avg_fn
+
+from camshaft.hooks_core.messages import must_be
+
+AverageFunction = Callable[[Tensor, Tensor, Tensor], Tensor]
+"""Given an average, a weight and the number of averaged models (a scalar on the CPU): the new average."""
+
+MultiAverageFunction = Callable[[Any, Any, Any], None]
+"""Likewise of lists of averages, which it changes in place, and of weights."""
+
+
+class AveragedWeights(AveragedModel):
+    """torch's `AveragedModel` of a module's weights alone: the module is not copied, no update waits for the device.
+
+    What is averaged are parameters, and buffers that are saved with the module, of floating-point or complex numbers;
+    each once, be it shared by several submodules. Others (counters, masks, constants) stay the module's own. Where
+    parameters are sharded, this process's parts are averaged.
+
+    Args:
+        model: The module, on its device and sharded as it will be. It is referred to weakly.
+        device: Where the averages are kept; None means beside the weights.
+        avg_fn: How an average takes in one more weight.
+        multi_avg_fn: How lists of averages do. With neither, all models count the same.
+        use_buffers: Whether buffers are averaged as well; otherwise they stay the module's own.
+
+    Attributes:
+        module: Submodules without a forward that hold the averages under the names that they have in the module.
+        n_averaged: How many models were averaged, a scalar on the CPU.
+
+    Raises:
+        ValueError: If a parameter has no shape yet.
+        AssertionError: If both functions are given (from torch).
+    """
+
+    _slots: list[tuple[dict[str, Any], str]]
+    _sharded: list[Any]
+    _model: weakref.ref[nn.Module]
+
+    def __init__(
+        self,
+        model: nn.Module,
+        device: torch.device | str | int | None = None,
+        avg_fn: AverageFunction | None = None,
+        multi_avg_fn: MultiAverageFunction | None = None,
+        use_buffers: bool = False,
+    ) -> None:
+        sharded = list(sharded_parts(model))
+        _reshard(sharded)
+        names, slots = _slots(model, use_buffers)
+        averages = _Weights()
+        for name, (owner, key) in zip(names, slots, strict=True):
+            value = _local(owner[key]).detach()
+            averages.hold(name, value.clone() if device is None else value.to(device, copy=True))
+        super().__init__(averages, None, avg_fn, multi_avg_fn, use_buffers)  # type: ignore[arg-type]
+        self._names = names
+        self._averages = [tensor for _, tensor in averages.held]
+        self._groups = _groups(self._averages)
+        self._is_distributed = any(hasattr(owner[key], "to_local") for owner, key in slots)
+        # past `nn.Module.__setattr__`: the module's submodules and weights are not this one's
+        vars(self)["_slots"] = slots
+        vars(self)["_sharded"] = sharded
+        vars(self)["_model"] = weakref.ref(model)
+
+    @property
+    def num_averaged(self) -> int:
+        """How many models were averaged."""
+        return int(self.n_averaged)
+
+    def is_of(self, model: object) -> bool:
+        """Whether these are averages of a module's weights."""
+        return self._model() is model
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        """Raises `NotImplementedError`: here are weights alone; `exchange` them to compute with the averages."""
+        raise NotImplementedError(
+            "AveragedWeights computes nothing: `exchange` its averages with the module's weights."
+        )
+
+    @torch.no_grad()
+    def update_parameters(self, model: nn.Module | None = None) -> None:
+        """Take the module's weights into the averages, as `AveragedModel.update_parameters` does; the first are copied.
+
+        Args:
+            model: The module; it can be left out.
+
+        Raises:
+            ValueError: If it is another module than at first.
+        """
+        if model is not None and not self.is_of(model):
+            action = "Make another AveragedWeights of it."
+            raise ValueError(must_be("model", "the module at first", type(model), "AveragedWeights", action))
+        weights, averages, count = self._weights(), self._averages, self.n_averaged
+        if not count:
+            for average, weight in zip(averages, weights, strict=True):
+                average.copy_(weight)
+        elif self.avg_fn is not None:
+            for average, weight in zip(averages, weights, strict=True):
+                average.copy_(self.avg_fn(average, weight.to(average.device), count))
+        else:
+            update = self.multi_avg_fn or _equal_average
+            for device, indexes in self._groups:
+                if len(indexes) == len(averages):
+                    update(averages, _on(device, weights), count)
+                else:
+                    update([averages[idx] for idx in indexes], _on(device, [weights[idx] for idx in indexes]), count)
+        count += 1
+
+    @torch.no_grad()
+    def exchange(self) -> None:
+        """Put the averages into the module and the module's weights here; the second time it is as before."""
+        for average, weight in zip(self._averages, self._weights(), strict=True):
+            kept = average.clone()
+            average.copy_(weight)
+            weight.copy_(kept)
+
+    def named_values(self) -> dict[str, Tensor]:
+        """What is held here, by all names that the module saves the weight under; laid out as the module's."""
+        model = self._model()
+        assert model is not None
+        _reshard(self._sharded)
+        like = [owner[key] for owner, key in self._slots]
+        values = {id(one): _laid_out(value, one) for one, value in zip(like, self._averages, strict=True)}
+        tensors = (*model.named_parameters(remove_duplicate=False), *model.named_buffers(remove_duplicate=False))
+        return {name: values[id(tensor)] for name, tensor in tensors if id(tensor) in values}
+
+    @torch.no_grad()
+    def load_values(self, values: Mapping[str, Tensor], place_like: Callable[[Tensor, Tensor], Tensor]) -> None:
+        """Take averages back. Collective if they are sharded.
+
+        Args:
+            values: Averages by name, as a checkpoint holds them.
+            place_like: The strategy's function that lays a tensor out as a parameter is.
+
+        Raises:
+            ValueError: If one is missing.
+        """
+        for name, average, (owner, key) in zip(self._names, self._averages, self._slots, strict=True):
+            if name not in values:
+                action = "Resume with the module that was saved, or fit without a checkpoint."
+                raise ValueError(must_be("checkpoint", f"one with an average of {name!r}", None, "fit", action))
+            average.copy_(_local(place_like(values[name], owner[key].detach())))
+
+    def _weights(self) -> list[Tensor]:
+        if not self._sharded and not self._is_distributed:
+            return [owner[key] for owner, key in self._slots]
+        _reshard(self._sharded)
+        return [_local(owner[key]) for owner, key in self._slots]
+
+
+def sharded_parts(module: nn.Module) -> Iterator[Any]:
+    """The submodules that `torch.distributed.fsdp.fully_shard` was applied to."""
+    fsdp = sys.modules.get("torch.distributed.fsdp")  # nobody shards without having imported it
+    if fsdp is not None:
+        yield from (part for part in module.modules() if isinstance(part, fsdp.FSDPModule))
+
+
+def _reshard(parts: list[Any]) -> None:
+    """Let parameters be their sharded ones, whatever is gathered. Not collective."""
+    for part in parts:
+        part.reshard()
+
+
+class _Weights(nn.Module):
+    """Tensors under the dotted names that they have in a module."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.held: list[tuple[str, Tensor]] = []
+
+    def __deepcopy__(self, memo: object) -> _Weights:
+        return self  # it is a copy already
+
+    def hold(self, name: str, value: Tensor) -> None:
+        *path, key = name.split(".")
+        part: nn.Module = self
+        for child in path:
+            # past `add_module`, which refuses names that other classes allow
+            part = part._modules.setdefault(child, nn.Module())  # type: ignore[assignment]
+        part._buffers[key] = value
+        self.held.append((name, value))
+
+
+_equal_average: MultiAverageFunction = get_swa_multi_avg_fn()  # type: ignore[no-untyped-call]
+
+
+def _slots(model: nn.Module, use_buffers: bool) -> tuple[list[str], list[tuple[dict[str, Any], str]]]:
+    """Where a module keeps what is averaged, parameters first, with their names.
+
+    The places rather than the tensors: modules replace their buffers, and sharded ones their parameters.
+    """
+    names: list[str] = []
+    slots: list[tuple[dict[str, Any], str]] = []
+    seen: set[int] = set()
+
+    def add(prefix: str, owner: dict[str, Any], skipped: set[str]) -> None:
+        for key, value in owner.items():
+            if value is None or key in skipped or id(value) in seen:
+                continue
+            name = f"{prefix}.{key}" if prefix else key
+            if is_lazy(value):
+                action = "Run the module once on a batch in `configure_model` or before."
+                raise ValueError(must_be("parameter", "of a known shape to be averaged", name, "on_fit_start", action))
+            seen.add(id(value))
+            if value.is_floating_point() or value.is_complex():
+                names.append(name)
+                slots.append((owner, key))
+
+    for prefix, part in model.named_modules():
+        add(prefix, part._parameters, set())
+    if use_buffers:
+        for prefix, part in model.named_modules():
+            add(prefix, part._buffers, part._non_persistent_buffers_set)
+    return names, slots
+
+
+def _groups(averages: list[Tensor]) -> list[tuple[torch.device, list[int]]]:
+    """The indexes of tensors that can be updated together, by their device."""
+    groups: dict[tuple[torch.device, torch.dtype], list[int]] = {}
+    for idx, average in enumerate(averages):
+        groups.setdefault((average.device, average.dtype), []).append(idx)
+    return [(device, indexes) for (device, _), indexes in groups.items()]
+
+
+def _on(device: torch.device, tensors: list[Tensor]) -> list[Tensor]:
+    if tensors[0].device == device:
+        return tensors
+    return [tensor.to(device) for tensor in tensors]
+
+
+def _local(tensor: Tensor) -> Tensor:
+    """This process's part of a tensor; all of it, unless it is sharded."""
+    to_local = getattr(tensor, "to_local", None)
+    if to_local is None:
+        return tensor
+    with torch.no_grad():
+        part: Tensor = to_local()
+        return part
+
+
+def _laid_out(value: Tensor, like: Tensor) -> Tensor:
+    """A tensor as a module has it, of this process's part of it."""
+    if not hasattr(like, "to_local"):
+        return value
+    from torch.distributed.tensor import DTensor
+
+    assert isinstance(like, DTensor)
+    return DTensor.from_local(
+        value, like.device_mesh, like.placements, run_check=False, shape=like.size(), stride=like.stride()
+    )
