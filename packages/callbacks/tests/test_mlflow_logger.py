@@ -3,6 +3,7 @@ from __future__ import annotations
 import copy
 import math
 import os
+import shutil
 import pickle
 import random
 from importlib.util import find_spec
@@ -98,7 +99,11 @@ def test_a_thread_sends_them_if_wanted_and_save_waits_for_it(tmp_path: Path) -> 
     logger.finalize("success")
     assert sorted(points(logger, "loss")) == [(step, step) for step in range(50)]
     assert client_of(tmp_path).get_run(logger.run_id).data.params == {"lr": "0.1"}
-    logger.log_metrics({"loss/part": 1.0}, 50)  # a folder where a file is
+    assert logger.log_dir is not None
+    metrics = Path(logger.log_dir, "metrics")
+    shutil.rmtree(metrics)
+    metrics.touch()
+    logger.log_metrics({"loss": 1.0}, 50)
     with pytest.raises(MlflowException, match="Not a directory"):
         logger.save()
 
@@ -151,6 +156,28 @@ def test_names_that_mlflow_does_not_take_are_changed_with_one_warning(tmp_path: 
     assert len(warned) == 1
     logger.save()
     assert points(logger, "top_1") == [(0, 1.0), (1, 1.0)] and len(points(logger, "val/loss x")) == 2
+
+
+def test_a_metric_whose_name_is_the_path_above_anothers_has_another_name_also_when_the_run_goes_on(
+    tmp_path: Path,
+) -> None:
+    def log(names: list[str], step: int, run_id: str | None = None) -> MLFlowLogger:
+        logger = MLFlowLogger(save_dir=tmp_path, run_id=run_id)
+        for name in names:
+            logger.log_metrics({name: 1.0}, step)
+        logger.finalize("success")
+        return logger
+
+    with pytest.warns(UserWarning) as warned:
+        logger = log(["lr", "lr/group", "a/b", "a"], 0)
+    assert [str(one.message).partition(" in MLflow")[0] for one in warned] == [
+        "'lr/group' is called 'lr-group'",
+        "'a' is called 'a-'",
+    ]
+    with pytest.warns(UserWarning, match="'lr/group' is called 'lr-group'"):
+        log(["lr/group", "lr"], 1, logger.run_id)
+    assert points(logger, "lr-group") == points(logger, "lr") == [(0, 1.0), (1, 1.0)]
+    assert points(logger, "a-") == points(logger, "a/b") == [(0, 1.0)]
 
 
 def test_artifacts_are_kept_beside_the_run(tmp_path: Path) -> None:

@@ -83,15 +83,15 @@ def test_rates_leave_the_first_batch_out_and_rows_come_every_n_updates(
     rows = trainer.loggers[0].rows
     assert [step for step, _ in rows] == [1, 3]
     assert rows[1][1] == {
-        "train|time": 1.5,
-        "train|batches": 4,
-        "train|samples": 16,
-        "train|lengths": 160,
-        "train|device|batches_per_sec": 2.0,
-        "train|device|samples_per_sec": 8.0,
-        "train|device|items_per_sec": 80.0,
-        "train|device|flops_per_sec": 100.0,
-        "train|device|mfu": 0.5,
+        "train/time": 1.5,
+        "train/batches": 4,
+        "train/samples": 16,
+        "train/lengths": 160,
+        "train/device/batches_per_sec": 2.0,
+        "train/device/samples_per_sec": 8.0,
+        "train/device/items_per_sec": 80.0,
+        "train/device/flops_per_sec": 100.0,
+        "train/device/mfu": 0.5,
     }
 
 
@@ -113,8 +113,8 @@ def test_under_accumulation_batches_count_and_rows_follow_updates(tmp_path: Path
     monitor.on_train_start(trainer, MODULE)
     train(trainer, monitor, [1.0] * 12, accumulate=3)
     rows = trainer.loggers[0].rows
-    assert [(step, row["train|batches"]) for step, row in rows] == [(1, 6), (3, 12)]
-    assert rows[1][1]["train|device|batches_per_sec"] == 1.0
+    assert [(step, row["train/batches"]) for step, row in rows] == [(1, 6), (3, 12)]
+    assert rows[1][1]["train/device/batches_per_sec"] == 1.0
 
 
 def test_validation_within_training_takes_no_training_time(tmp_path: Path, clock: type[TurnedClock]) -> None:
@@ -132,11 +132,11 @@ def test_validation_within_training_takes_no_training_time(tmp_path: Path, clock
     train(trainer, monitor, [0.75], start=3)
     rows = trainer.loggers[0].rows
     assert [step for step, _ in rows] == [1, 2, 3]
-    assert rows[1][1]["validate|device|batches_per_sec"] == pytest.approx(1 / 50)
-    assert rows[1][1]["validate|device|flops_per_sec"] == pytest.approx(1 / 50)
-    assert rows[2][1]["train|time"] == 3.0
-    assert rows[2][1]["train|device|batches_per_sec"] == 1.0
-    assert rows[2][1]["train|device|flops_per_sec"] == 3.0
+    assert rows[1][1]["validate/device/batches_per_sec"] == pytest.approx(1 / 50)
+    assert rows[1][1]["validate/device/flops_per_sec"] == pytest.approx(1 / 50)
+    assert rows[2][1]["train/time"] == 3.0
+    assert rows[2][1]["train/device/batches_per_sec"] == 1.0
+    assert rows[2][1]["train/device/flops_per_sec"] == 3.0
 
 
 def test_the_sanity_check_leaves_no_trace(tmp_path: Path, clock: type[TurnedClock]) -> None:
@@ -162,7 +162,7 @@ def test_by_itself_a_stage_writes_every_n_batches_and_at_its_end(
         clock.now += 1.0
         getattr(monitor, f"on_{name}_batch_end")(trainer, MODULE, None, BATCH, batch_idx)
     getattr(monitor, f"on_{name}_end")(trainer, MODULE)
-    assert [(step, row[f"{stage}|time"]) for step, row in trainer.loggers[0].rows] == [(2, 1.0), (4, 3.0), (5, 4.0)]
+    assert [(step, row[f"{stage}/time"]) for step, row in trainer.loggers[0].rows] == [(2, 1.0), (4, 3.0), (5, 4.0)]
 
 
 def test_a_resumed_run_goes_on_with_the_totals_and_begins_rates_anew(tmp_path: Path, clock: type[TurnedClock]) -> None:
@@ -179,8 +179,8 @@ def test_a_resumed_run_goes_on_with_the_totals_and_begins_rates_anew(tmp_path: P
     second.on_train_start(resumed, MODULE)
     train(resumed, second, [60.0, 2.0, 2.0], start=3)
     ((step, row),) = resumed.loggers[0].rows
-    assert (step, row["train|batches"], row["train|samples"], row["train|time"]) == (5, 6, 24, 6.0)
-    assert row["train|device|batches_per_sec"] == 0.5
+    assert (step, row["train/batches"], row["train/samples"], row["train/time"]) == (5, 6, 24, 6.0)
+    assert row["train/device/batches_per_sec"] == 0.5
 
 
 @pytest.mark.parametrize("silent", [{"log_every_n_steps": 0}, {"loggers": []}])
@@ -207,7 +207,7 @@ def test_the_modules_own_flops_count_for_training(tmp_path: Path, clock: type[Tu
         clock.now += 2.0
         trainer.global_step += 1
         monitor.on_train_batch_end(trainer, module, None, BATCH, batch_idx)
-    assert trainer.loggers[0].rows[0][1]["train|device|flops_per_sec"] == 4.0
+    assert trainer.loggers[0].rows[0][1]["train/device/flops_per_sec"] == 4.0
 
 
 def test_other_processes_measure_nothing(tmp_path: Path, clock: type[TurnedClock]) -> None:
@@ -229,7 +229,7 @@ def test_rows_are_in_a_csv_file_with_a_real_clock(tmp_path: Path) -> None:
     trainer.end()
     logger.save()
     header, *rows = (tmp_path / "run" / "metrics.csv").read_text().splitlines()
-    assert header.startswith("step,train|time,train|batches,train|samples,train|device|batches_per_sec")
+    assert header.startswith("step,train/time,train/batches,train/samples,train/device/batches_per_sec")
     assert [row.split(",")[0] for row in rows] == ["1", "2"]
 
 

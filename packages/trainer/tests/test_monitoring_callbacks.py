@@ -70,13 +70,13 @@ def test_throughput_of_all_stages_is_logged_under_accumulation_and_after_a_resum
         return logger
 
     first = fit(1, None)
-    assert rows_of(first, "train|samples") == {2: 16, 4: 32}
-    assert rows_of(first, "validate|batches") == {4: 3}
+    assert rows_of(first, "train/samples") == {1: 16, 3: 32}
+    assert rows_of(first, "validate/batches") == {3: 3}
     second = fit(2, str(tmp_path / "ckpt" / "last.ckpt"))
-    assert rows_of(second, "train|samples") == {6: 48, 8: 64}
-    assert rows_of(second, "validate|batches") == {8: 6}
-    assert rows_of(second, "test|batches") == {2: 2, 3: 3}
-    for key in ("train|device|batches_per_sec", "train|device|mfu", "validate|device|samples_per_sec"):
+    assert rows_of(second, "train/samples") == {5: 48, 7: 64}
+    assert rows_of(second, "validate/batches") == {7: 6}
+    assert rows_of(second, "test/batches") == {2: 2, 3: 3}
+    for key in ("train/device/batches_per_sec", "train/device/mfu", "validate/device/samples_per_sec"):
         assert all(value > 0 for value in rows_of(second, key).values()) and rows_of(second, key)
 
 
@@ -188,5 +188,5 @@ def test_two_processes_decide_alike_and_write_files_of_their_own(tmp_path: Path)
         "train-rank0-0.json",
         "train-rank1-0.json",
     ]
-    assert zero["throughput"]["batches_per_sec"] == 2 * zero["throughput"]["device|batches_per_sec"]
+    assert zero["throughput"]["batches_per_sec"] == 2 * zero["throughput"]["device/batches_per_sec"]
     assert one["throughput"] == {}

@@ -62,7 +62,7 @@ class ThroughputMonitor(Callback):
         flops_per_batch: float | Mapping[str, float] | None = None,
         available_flops: float | None = None,
         dtype: torch.dtype | None = None,
-        separator: str = "|",
+        separator: str = "/",
     ) -> None:
         if isinstance(flops_per_batch, Mapping):
             for stage in flops_per_batch:

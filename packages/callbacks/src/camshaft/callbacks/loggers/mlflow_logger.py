@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import posixpath
-import re
 import time
 from collections import deque
 from collections.abc import Mapping
@@ -15,6 +13,7 @@ from urllib.parse import unquote, urlparse
 
 from camshaft.callbacks.extras import check_installed
 from camshaft.callbacks.loggers.logged_values import Hyperparameters, flat, named, numbers_by_name
+from camshaft.callbacks.loggers.mlflow_names import MLflowNames
 from camshaft.callbacks.loggers.mlflow_run import adopt_run, start_run
 from camshaft.hooks_core.user_warnings import warn_user
 
@@ -95,7 +94,7 @@ class MLFlowLogger:
         self._held: list[Metric] = []
         self._held_since = 0.0
         self._unanswered: deque[Any] = deque()
-        self._names: dict[str, str] = {}
+        self._names = MLflowNames()
         self._newest_step = 0
 
     @property
@@ -161,7 +160,7 @@ class MLFlowLogger:
         if not self._held:
             self._held_since = now
         self._held += [
-            Metric(self._allowed(name), float(number), int(now * 1000), self._newest_step)
+            Metric(self._metric_name(name), float(number), int(now * 1000), self._newest_step)
             for name, number in numbers.items()
         ]
         if len(self._held) >= _NUM_HELD or now - self._held_since >= _HELD_SECONDS:
@@ -179,7 +178,7 @@ class MLFlowLogger:
         _ = self._connected  # knows the parameters of a run that is continued
         new: dict[str, str] = {}
         for name, value in flat(named(params)).items():
-            key, text = self._allowed(name), str(value)
+            key, text = self._names.allowed(name), str(value)
             if len(text) > MAX_PARAM_VAL_LENGTH:
                 warn_user(f"Parameter {name!r} has {len(text)} characters; MLflow keeps {MAX_PARAM_VAL_LENGTH}.")
                 text = text[:MAX_PARAM_VAL_LENGTH]
@@ -254,15 +253,12 @@ class MLFlowLogger:
             if len(self._unanswered) > _NUM_UNANSWERED:
                 self._unanswered.popleft().wait()
 
-    def _allowed(self, name: str) -> str:
-        allowed = self._names.get(name)
-        if allowed is None:
-            allowed = self._names[name] = posixpath.normpath(re.sub(r"[^/\w.\- ]", "_", name)).strip("/")
-            if allowed != name:
-                warn_user(
-                    f"{name!r} is called {allowed!r} in MLflow, which takes paths of letters, digits and _ - . only."
-                )
-        return allowed
+    def _metric_name(self, name: str) -> str:
+        known = self._names.known_metric(name)
+        if known is None:
+            existing = self._connected.data.metrics
+            known = self._names.metric(name, existing, in_files=_local_path(self.tracking_uri) is not None)
+        return known
 
     def __getstate__(self) -> dict[str, Any]:
         """Without the client and what is under way: a copy continues the same run, if there is one already."""
