@@ -30,7 +30,7 @@ def fit_torch(
 
     trainer = trainer or TrainerState(list(callbacks), num_epochs)
     steps = ("training_step", "configure_optimizers")
-    hooks = resolve(callbacks=trainer.callbacks, module=module, trainer=trainer, required=steps)
+    hooks: Any = resolve(callbacks=trainer.callbacks, module=module, trainer=trainer, required=steps)
     try:
         hooks.prepare_data()
         hooks.setup("fit")

@@ -19,7 +19,7 @@ Run = Callable[[Framework, Loader, Path], Evidence]
 
 
 class DifferentWorkError(RuntimeError):
-    """A framework's run left other results than the hand-written loop, so their times cannot be compared."""
+    """A run left other results than the one that it is compared with, so their times cannot be."""
 
 
 @dataclass(frozen=True)
@@ -73,25 +73,33 @@ def quartiles(values: list[float]) -> tuple[float, float, float]:
 def time_run(framework: Framework, run: Run, length: RunLength, source: Source) -> tuple[float, Evidence]:
     """Run once over fresh batches and return microseconds per step and what the run left behind."""
     clock = Clock(length.num_warmup // source.steps_per_batch, length.num_timed // source.steps_per_batch)
-    with tempfile.TemporaryDirectory() as folder, _without_collector():
+    with tempfile.TemporaryDirectory() as folder, without_collector():
         evidence = run(framework, source.build(clock), Path(folder))
     return clock.microseconds_per_batch / source.steps_per_batch, evidence
 
 
-def require_same_work(name: str, evidence: Evidence, reference: Evidence) -> None:
-    """Raise DifferentWorkError unless both runs left the same tensors."""
+def require_same_work(name: str, evidence: Evidence, reference: Evidence, of: str = "the hand-written loop") -> None:
+    """Raise DifferentWorkError unless both runs left the same tensors.
+
+    Args:
+        name: whose evidence it is.
+        evidence: what its run left.
+        reference: what the other run left.
+        of: whose the reference is.
+    """
     for key, expected in reference.items():
         try:
             torch.testing.assert_close(evidence[key], expected, rtol=1e-4, atol=1e-5)
         except (AssertionError, KeyError) as error:
             raise DifferentWorkError(
-                f"`{key}` of {name} must equal that of the hand-written loop, but differs: {error}. "
-                "Correct the framework's adapter before reading any figure."
+                f"`{key}` of {name} must equal that of {of}, but differs: {error}. "
+                "Correct the benchmark before reading any figure."
             ) from error
 
 
 @contextmanager
-def _without_collector() -> Iterator[None]:
+def without_collector() -> Iterator[None]:
+    """Collect garbage now, and not inside."""
     # A collection that falls into one run of a pair and not into the other would be most of the difference.
     gc.collect()
     gc.disable()

@@ -124,7 +124,7 @@ def _summary(conditions: Conditions, scenarios: Sequence[Scenario], results: Res
         rows.append(
             [
                 f"{scenario.title} ({scenario.unit})",
-                _number(quartiles(by_hand)[1]) if by_hand else "-",
+                number(quartiles(by_hand)[1]) if by_hand else "-",
                 "-" if scenario.aim is None else f"at most {scenario.aim:g}",
                 *(_cell(comparisons[name]) if name in comparisons else "n/a" for name in names),
             ]
@@ -141,10 +141,10 @@ def timing_rows(comparisons: Sequence[tuple[str, Comparison]]) -> list[list[str]
             [
                 title,
                 comparison.framework,
-                _number(quartiles(comparison.by_hand)[1]),
-                _number(quartiles(comparison.with_framework)[1]),
-                _signed(middle),
-                f"[{_signed(lower)} .. {_signed(upper)}]",
+                number(quartiles(comparison.by_hand)[1]),
+                number(quartiles(comparison.with_framework)[1]),
+                signed(middle),
+                f"[{signed(lower)} .. {signed(upper)}]",
                 _ratio(comparison),
                 str(len(comparison.by_hand)),
             ]
@@ -158,7 +158,7 @@ def _details(scenarios: Sequence[Scenario], results: Results) -> list[list[str]]
 
 
 def _cell(comparison: Comparison) -> str:
-    added = _signed(quartiles(comparison.added())[1])
+    added = signed(quartiles(comparison.added())[1])
     ratio = _ratio(comparison)
     return added if ratio == "-" else f"{added} ({ratio})"
 
@@ -168,11 +168,13 @@ def _ratio(comparison: Comparison) -> str:
     return "-" if ratio is None else f"{ratio:.2f}x"
 
 
-def _number(value: float) -> str:
+def number(value: float) -> str:
+    """Return a figure with what is worth reading of it."""
     return f"{value:.3f}" if abs(value) < 10 else f"{value:.1f}"
 
 
-def _signed(value: float) -> str:
+def signed(value: float) -> str:
+    """Return a difference likewise."""
     return f"{value:+.3f}" if abs(value) < 10 else f"{value:+.1f}"
 
 
