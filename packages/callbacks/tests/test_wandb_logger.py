@@ -76,7 +76,9 @@ def test_a_run_is_read_back_whatever_was_logged(tmp_path: Path) -> None:
     run = read(tmp_path)
     assert (run.id, run.project, run.name, run.exit_code) == ("abc", "mine", "first", 0)
     assert run.config == {"lr": 0.2, "net": {"depth": 2, "act": "torch.nn.modules.activation.ReLU"}, "path": "x"}
-    assert run.step_metrics == {"trainer/global_step": ("", False), "*": ("trainer/global_step", True)}
+    assert run.step_metrics.pop("trainer/global_step") == ("", False)
+    assert run.step_metrics.pop("*") == ("trainer/global_step", True)
+    assert set(run.step_metrics.values()) <= {("trainer/global_step", True)}  # some versions write each name's out
     found = run.points("fold1-loss")
     assert [step for step, _ in found] == [0, 4, 8, 12, 12]
     assert [float(number) for _, number in found][:2] == [0.5, 2.0] and math.isnan(float(found[2][1]))

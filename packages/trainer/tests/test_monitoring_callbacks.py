@@ -22,6 +22,11 @@ from camshaft.callbacks.throughput_monitor import ThroughputMonitor
 pytestmark = pytest.mark.filterwarnings(NO_VALIDATION)
 
 
+@pytest.fixture(autouse=True)
+def _seeded() -> None:
+    torch.manual_seed(0)  # how large the first losses are must not be chance
+
+
 class Spoilt(Regression):
     """Its loss is multiplied by a factor in some batches of the run."""
 

@@ -82,6 +82,7 @@ class ThroughputMonitor(Callback):
         self._is_counting = False
         self._is_fitting = False
         self._next_row: float = math.inf
+        self._knows_flops = False
         self._every = 0
 
     @property
@@ -189,17 +190,17 @@ class ThroughputMonitor(Callback):
         throughput = meter.throughput
         throughput.world_size, throughput.num_data_ranks = strategy.world_size, strategy.num_data_ranks
         throughput.available_flops = self.available_flops
-        if throughput.available_flops is None and self._flops_of(stage, module) is not None:
+        self._knows_flops = self._flops_of(stage, module) is not None
+        if throughput.available_flops is None and self._knows_flops:
             throughput.available_flops = self._look_up(strategy, module)
         meter.begin(DeviceClock(strategy.device))
         self._next_row = meter.batches + self._every if self._every else math.inf
 
     def _count(self, stage: str, module: Any, batch: Any) -> None:
         length_fn = self.length_fn
-        with torch.no_grad():  # the functions may compute on the batch
-            samples = int(self.batch_size_fn(batch))
-            lengths = None if length_fn is None else int(length_fn(batch))
-        self.meters[stage].add(samples, lengths, self._flops_of(stage, module))
+        samples = int(self.batch_size_fn(batch))
+        lengths = None if length_fn is None else int(length_fn(batch))
+        self.meters[stage].add(samples, lengths, self._flops_of(stage, module) if self._knows_flops else None)
 
     def _count_evaluation(self, stage: str, trainer: TrainerProtocol, module: Any, batch: Any) -> None:
         self._count(stage, module, batch)

@@ -11,13 +11,15 @@ from typing import Any
 import attrs
 
 from camshaft.callbacks.timeline.histogram import DurationHistogram
-from camshaft.callbacks.timeline.spans import SANITY_CHECK, SPANS, Span, hooks_of_step
+from camshaft.callbacks.timeline.spans import BACKWARD_PASS, OPTIMIZER_STEP, SANITY_CHECK, SPANS, Span, hooks_of_step
 
 LOOP = "loop"
 """The kind of what is no receiver's: what the loop spends between the calls, and what it calls itself."""
 
 BETWEEN_HOOKS = "between the hooks"
 """The part of a batch in which no hook and no span of it runs."""
+
+_SPANS_IN_STEPS = (BACKWARD_PASS.name, OPTIMIZER_STEP)
 
 
 class Tally:
@@ -241,6 +243,8 @@ class Recording:
     def _end_inner(self, name: str, receiver: str = "", now_ns: int | None = None) -> None:
         """Close what is open inside of a span, if that is open."""
         site = self._span_sites.get((name, receiver))
+        if self._open and self._open[-1].site is site:
+            return  # nothing is, as a rule
         if not any(one.site is site for one in self._open):
             return
         while self._open[-1].site is not site:
@@ -272,7 +276,8 @@ class Recording:
         """Count what the hooks took in a batch, and begin anew."""
         pairs = self._of_step.get(span.name)
         if pairs is None:
-            names = (span.name, *hooks_of_step(span), BETWEEN_HOOKS)
+            called = (name for name in hooks_of_step(span) if name in self._last or name in _SPANS_IN_STEPS)
+            names = (span.name, *called, BETWEEN_HOOKS)
             histograms = self.steps[span.name] = {name: DurationHistogram() for name in names}
             pairs = self._of_step[span.name] = [(self._in_step[name], one) for name, one in histograms.items()]
         for spent, histogram in pairs:
