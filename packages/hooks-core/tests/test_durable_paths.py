@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from camshaft.hooks_core.durable_paths import previous_of, put_in_place, remove
+from camshaft.hooks_core.durable_paths import previous_of, put_in_place, remove, written_whole
 
 
 def directory(path: Path, content: str) -> Path:
@@ -84,3 +84,15 @@ def test_removing_takes_files_links_directories_and_nothing(tmp_path: Path) -> N
         remove(path)
     assert os.listdir(tmp_path) == ["kept"]
     assert content_of(kept) == "kept"
+
+
+def test_a_file_is_replaced_as_a_whole_or_stays_as_it_was(tmp_path: Path) -> None:
+    target = tmp_path / "x.json"
+    with written_whole(target) as fresh:
+        fresh.write_text("first")
+        assert not target.exists()
+    with pytest.raises(ValueError, match="mine"), written_whole(target) as fresh:
+        fresh.write_text("half of the sec")
+        raise ValueError("mine")
+    assert target.read_text() == "first"
+    assert os.listdir(tmp_path) == ["x.json"]

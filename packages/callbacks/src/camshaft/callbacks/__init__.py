@@ -1,9 +1,9 @@
 """Stock callbacks and loggers for any trainer that follows camshaft's hook protocol."""
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from camshaft.hooks_core import Callback
+from camshaft.hooks_core.on_demand import on_demand
 
 if TYPE_CHECKING:
     from camshaft.callbacks.backbone_finetuning import BackboneFinetuning
@@ -133,10 +133,4 @@ _ON_DEMAND = {
     "summarize": "model_summary",
 }
 
-
-def __getattr__(name: str) -> Any:
-    if name not in _ON_DEMAND:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(import_module(f"{__name__}.{_ON_DEMAND[name]}"), name)
-    globals()[name] = value
-    return value
+__getattr__ = on_demand(__name__, _ON_DEMAND)

@@ -13,11 +13,10 @@ from camshaft.callbacks.errors import InvalidArgumentError
 from camshaft.callbacks.finders.batch_size_search import Found, SearchMode, search
 from camshaft.callbacks.finders.memory_errors import free_memory, is_out_of_memory
 from camshaft.callbacks.finders.module_attribute import find_attribute, get_attribute, set_attribute
+from camshaft.callbacks.finders.search_before_fit import SearchBeforeFit
 from camshaft.callbacks.finders.trial_memory import put_back
-from camshaft.callbacks.finders.trial_steps import TrialSteps, any_rank, check_automatic, endless
-from camshaft.hooks_core import Callback
+from camshaft.callbacks.finders.trial_steps import TrialSteps, any_rank, endless
 from camshaft.hooks_core.messages import must_be
-from camshaft.hooks_core.user_warnings import warn_user
 
 if TYPE_CHECKING:
     from camshaft.hooks_core.protocols import TrainerProtocol
@@ -26,7 +25,7 @@ _MODES = ("power", "binsearch")
 _MISSING = object()
 
 
-class BatchSizeFinder(Callback):
+class BatchSizeFinder(SearchBeforeFit):
     """Tries batch sizes out when a fit starts, and trains with the largest for which memory suffices.
 
     For each size the attribute is set, `train_dataloader` is asked for a loader, and some training steps are made that
@@ -91,31 +90,6 @@ class BatchSizeFinder(Callback):
         self.max_val = max_val
         self.optimal_batch_size: int | None = None
         self.trials: list[tuple[int, bool]] = []
-        self._resumes = False
-
-    def setup(self, trainer: TrainerProtocol, module: Any, stage: str) -> None:
-        """Check that the module's steps can be made, and that there is an attribute to set."""
-        self._resumes = False
-        if stage == "fit":
-            where = type(self).__name__
-            check_automatic(module, where)
-            find_attribute(_owners(trainer, module), [self.batch_arg_name], "batch_arg_name", where)
-
-    def on_load_checkpoint(self, trainer: TrainerProtocol, module: Any, checkpoint: dict[str, Any]) -> None:
-        """Take the size over before loaders are asked for."""
-        self._resumes = True
-        state = checkpoint.get("callbacks", {}).get(self.state_key)
-        if state is not None and state["optimal_batch_size"] is not None:
-            set_attribute(_owners(trainer, module), self.batch_arg_name, state["optimal_batch_size"])
-
-    def on_fit_start(self, trainer: TrainerProtocol, module: Any) -> None:
-        """Search, unless the fit resumes. Collective."""
-        if self._resumes:
-            return
-        if trainer.fast_dev_run:
-            warn_user(f"{type(self).__name__} does not search under `fast_dev_run`.")
-            return
-        self.scale_batch_size(trainer, module)
 
     def scale_batch_size(self, trainer: TrainerProtocol, module: Any) -> int:
         """Search now, and set the attribute; the loaders are asked for again before the next epoch. Collective.
@@ -158,6 +132,16 @@ class BatchSizeFinder(Callback):
         """Have found the same."""
         self.optimal_batch_size = state_dict["optimal_batch_size"]
         self.trials = [(size, fits) for size, fits in state_dict["trials"]]
+
+    def _check_attribute(self, trainer: TrainerProtocol, module: Any) -> None:
+        find_attribute(_owners(trainer, module), [self.batch_arg_name], "batch_arg_name", type(self).__name__)
+
+    def _take_over(self, trainer: TrainerProtocol, module: Any, state: dict[str, Any]) -> None:
+        if state["optimal_batch_size"] is not None:
+            set_attribute(_owners(trainer, module), self.batch_arg_name, state["optimal_batch_size"])
+
+    def _find(self, trainer: TrainerProtocol, module: Any) -> None:
+        self.scale_batch_size(trainer, module)
 
     def _choose(self, found: Found, ran_out: bool) -> int:
         if found.size is None:

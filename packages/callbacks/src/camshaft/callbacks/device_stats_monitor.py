@@ -9,7 +9,7 @@ import torch
 
 from camshaft.callbacks.errors import InvalidArgumentError
 from camshaft.callbacks.extras import check_installed
-from camshaft.callbacks.logging_schedule import LoggingSchedule
+from camshaft.callbacks.logging_schedule import LoggingSchedule, check_has_logger
 from camshaft.hooks_core import Callback
 
 if TYPE_CHECKING:
@@ -43,9 +43,7 @@ class DeviceStatsMonitor(Callback):
         if stage != "fit":
             return
         where = type(self).__name__
-        if not trainer.loggers:
-            rule, action = "given to the trainer, which this callback logs to", "Pass a logger, or leave it out."
-            raise InvalidArgumentError("logger", rule, None, where, action)
+        check_has_logger(trainer, where)
         is_cpu = trainer.strategy.device.type == "cpu"
         if is_cpu and self.cpu_stats is False:
             action = "Leave the callback out."

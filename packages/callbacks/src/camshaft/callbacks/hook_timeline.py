@@ -15,6 +15,7 @@ from camshaft.callbacks.timeline.spans import EDGES, OPTIMIZER_STEP
 from camshaft.callbacks.timeline.totals import VerbTimes
 from camshaft.callbacks.timeline.trace import trace_json
 from camshaft.hooks_core import Callback, Receiver
+from camshaft.hooks_core.durable_paths import written_whole
 from camshaft.hooks_core.receiver_names import ReceiverNames
 
 
@@ -141,21 +142,13 @@ class HookTimeline(Callback):
         num_all = sum(tally.num_calls for times in self._verbs.values() for tally in times.tallies.values())
         num_dropped = max(num_all - len(events), 0)
         path = folder / f"{self.filename}-rank{rank}.json"
-        _replace(path, trace_json(events, rank, num_dropped))
+        with written_whole(path) as fresh:
+            fresh.write_text(trace_json(events, rank, num_dropped), encoding="utf-8")
         self.json_path = str(path)
         path = path.with_suffix(".html")
-        _replace(path, report_html(self._verbs, rank))
+        with written_whole(path) as fresh:
+            fresh.write_text(report_html(self._verbs, rank), encoding="utf-8")
         self.html_path = str(path)
-
-
-def _replace(path: Path, text: str) -> None:
-    """Write a file so that nobody sees half of it."""
-    fresh = path.with_name(f".{path.name}.{os.getpid()}.new")
-    try:
-        fresh.write_text(text, encoding="utf-8")
-        os.replace(fresh, path)
-    finally:
-        fresh.unlink(missing_ok=True)
 
 
 def _edge(self: HookTimeline, *arguments: Any) -> None:

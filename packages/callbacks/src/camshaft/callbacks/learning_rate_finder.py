@@ -11,9 +11,9 @@ from camshaft.callbacks.errors import InvalidArgumentError
 from camshaft.callbacks.finders.found_learning_rate import base_rates, rates_in_proportion, scale_to, set_rates
 from camshaft.callbacks.finders.learning_rate_curve import LearningRateCurve, SearchMode
 from camshaft.callbacks.finders.module_attribute import find_attribute, set_attribute
+from camshaft.callbacks.finders.search_before_fit import SearchBeforeFit
 from camshaft.callbacks.finders.trial_memory import put_back
-from camshaft.callbacks.finders.trial_steps import TrialSteps, check_automatic, endless, mean_of_ranks
-from camshaft.hooks_core import Callback
+from camshaft.callbacks.finders.trial_steps import TrialSteps, endless, mean_of_ranks
 from camshaft.hooks_core.user_warnings import warn_user
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ _SMOOTHING = 0.98  # of the running mean of losses
 _NAMES = ("lr", "learning_rate")
 
 
-class LearningRateFinder(Callback):
+class LearningRateFinder(SearchBeforeFit):
     """Trains a few steps with growing learning rates when a fit starts, and begins with the rate that suits best.
 
     The test follows Smith, "Cyclical Learning Rates for Training Neural Networks" (2017), section 3.3. It leaves no
@@ -93,32 +93,6 @@ class LearningRateFinder(Callback):
         self.skip_end = skip_end
         self.optimal_lr: LearningRateCurve | None = None
         self.suggested_lr: float | None = None
-        self._resumes = False
-
-    def setup(self, trainer: TrainerProtocol, module: Any, stage: str) -> None:
-        """Check that the module's steps can be made, and that there is an attribute to set."""
-        self._resumes = False
-        if stage != "fit":
-            return
-        check_automatic(module, type(self).__name__)
-        if self.update_attr:
-            self._attribute(module)
-
-    def on_load_checkpoint(self, trainer: TrainerProtocol, module: Any, checkpoint: dict[str, Any]) -> None:
-        """Take the rate over before optimizers are configured."""
-        self._resumes = True
-        state = checkpoint.get("callbacks", {}).get(self.state_key)
-        if state is not None and state["suggested_lr"] is not None and self.update_attr:
-            set_attribute([module], self._attribute(module), state["suggested_lr"])
-
-    def on_fit_start(self, trainer: TrainerProtocol, module: Any) -> None:
-        """Search, unless the fit resumes. Collective."""
-        if self._resumes:
-            return
-        if trainer.fast_dev_run:
-            warn_user(f"{type(self).__name__} does not search under `fast_dev_run`.")
-            return
-        self.lr_find(trainer, module)
 
     def lr_find(self, trainer: TrainerProtocol, module: Any) -> LearningRateCurve:
         """Search now, and use the suggestion if `update_attr` says so. Collective.
@@ -158,6 +132,17 @@ class LearningRateFinder(Callback):
         results = state_dict["results"]
         self.optimal_lr = None if results is None else LearningRateCurve(state_dict["mode"], results)
         self.suggested_lr = state_dict["suggested_lr"]
+
+    def _check_attribute(self, trainer: TrainerProtocol, module: Any) -> None:
+        if self.update_attr:
+            self._attribute(module)
+
+    def _take_over(self, trainer: TrainerProtocol, module: Any, state: dict[str, Any]) -> None:
+        if state["suggested_lr"] is not None and self.update_attr:
+            set_attribute([module], self._attribute(module), state["suggested_lr"])
+
+    def _find(self, trainer: TrainerProtocol, module: Any) -> None:
+        self.lr_find(trainer, module)
 
     def _search(self, trainer: TrainerProtocol, module: Any, steps: TrialSteps) -> LearningRateCurve:
         bases = base_rates(steps.optimizer)

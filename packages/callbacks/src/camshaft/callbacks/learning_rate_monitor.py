@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from camshaft.callbacks.errors import InvalidArgumentError
-from camshaft.callbacks.logging_schedule import LoggingSchedule
+from camshaft.callbacks.logging_schedule import LoggingSchedule, check_has_logger
 from camshaft.hooks_core import Callback
 from camshaft.hooks_core.user_warnings import warn_user
 
@@ -62,9 +62,8 @@ class LearningRateMonitor(Callback):
 
     def setup(self, trainer: TrainerProtocol, module: Any, stage: str) -> None:
         """Look whether there is a logger."""
-        if stage == "fit" and not trainer.loggers:
-            rule, where = "given to the trainer, which this callback logs to", type(self).__name__
-            raise InvalidArgumentError("logger", rule, None, where, "Pass a logger, or leave the callback out.")
+        if stage == "fit":
+            check_has_logger(trainer, type(self).__name__)
 
     def on_train_start(self, trainer: TrainerProtocol, module: Any) -> None:
         """Find out what there is to log, and when."""

@@ -5,8 +5,17 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any
 
+from camshaft.callbacks.errors import InvalidArgumentError
+
 if TYPE_CHECKING:
     from camshaft.hooks_core.protocols import TrainerProtocol
+
+
+def check_has_logger(trainer: TrainerProtocol, where: str) -> None:
+    """Raise `InvalidArgumentError` if a callback that logs to the trainer's loggers finds none."""
+    if not trainer.loggers:
+        rule, action = "given to the trainer, which this callback logs to", "Pass a logger, or leave the callback out."
+        raise InvalidArgumentError("logger", rule, None, where, action)
 
 
 class LoggingSchedule:

@@ -16,6 +16,7 @@ from camshaft.callbacks.monitoring import checked_mode, is_better
 
 if TYPE_CHECKING:
     from camshaft.hooks_core.protocols import TrainerProtocol
+from camshaft.hooks_core.durable_paths import written_whole
 
 
 class TrainingSpikeException(RuntimeError):
@@ -174,10 +175,6 @@ class SpikeDetection(LossWatch):
         if path.suffix != ".json":
             path /= "skip_batches.json"
         path.parent.mkdir(parents=True, exist_ok=True)
-        fresh = path.with_name(f".{path.name}.{os.getpid()}.new")
         rows = [{"epoch": epoch, "batch_idx": batch_idx} for epoch, batch_idx in self.bad_batches]
-        try:
+        with written_whole(path) as fresh:
             fresh.write_text(json.dumps(rows, indent=2) + "\n", encoding="utf-8")
-            os.replace(fresh, path)
-        finally:
-            fresh.unlink(missing_ok=True)

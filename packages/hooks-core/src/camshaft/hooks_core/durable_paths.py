@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 
 
@@ -33,6 +35,24 @@ def put_in_place(partial: Path, target: Path) -> None:
         os.replace(partial, target)
     flush(target.parent)
     remove(previous)
+
+
+@contextlib.contextmanager
+def written_whole(path: Path) -> Iterator[Path]:
+    """A path beside a file, which takes its place when the block ends; nobody sees half a file, but none is flushed.
+
+    Args:
+        path: The file; its directory is there.
+
+    Raises:
+        OSError: If the disk refuses; the file is as it was then.
+    """
+    fresh = path.with_name(f".{path.name}.{os.getpid()}.new")
+    try:
+        yield fresh
+        os.replace(fresh, path)
+    finally:
+        fresh.unlink(missing_ok=True)
 
 
 def previous_of(target: Path) -> Path:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from camshaft.hooks_core.on_demand import on_demand
 from camshaft.strategies.checkpoints.checkpoint_file import CheckpointError, read_checkpoint, write_checkpoint
 from camshaft.strategies.device import choose_device
 from camshaft.strategies.processes.failure_report import CollectiveError
@@ -54,10 +54,4 @@ _ON_DEMAND = {
     "read_safetensors": "checkpoints.safetensors_files",
 }
 
-
-def __getattr__(name: str) -> Any:
-    if name not in _ON_DEMAND:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(import_module(f"{__name__}.{_ON_DEMAND[name]}"), name)
-    globals()[name] = value
-    return value
+__getattr__ = on_demand(__name__, _ON_DEMAND)

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from camshaft.callbacks.loggers.csv_logger import CSVLogger
-from camshaft.hooks_core.durable_paths import put_in_place
+from camshaft.hooks_core.durable_paths import written_whole
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -114,12 +114,8 @@ def _draw(path: Path, pictures: Mapping[str, Mapping[str, Curve]]) -> None:
         _draw_curves(one, name, curves)
     for one in axes[len(pictures) :]:
         one.set_axis_off()
-    partial = path.with_name(f".{path.name}.{os.getpid()}.new")
-    try:
-        figure.savefig(partial, format="png", dpi=110)
-        put_in_place(partial, path)
-    finally:
-        partial.unlink(missing_ok=True)
+    with written_whole(path) as fresh:
+        figure.savefig(fresh, format="png", dpi=110)
 
 
 def _draw_curves(axes: Axes, title: str, curves: Mapping[str, Curve]) -> None:

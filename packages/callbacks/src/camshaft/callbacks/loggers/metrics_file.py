@@ -8,6 +8,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TextIO
 
+from camshaft.hooks_core.durable_paths import written_whole
+
 Row = Mapping[str, float | int | None]
 
 
@@ -63,18 +65,13 @@ class MetricsFile:
 
     def _widen(self, columns: list[str]) -> None:
         """Write the file anew with more columns, beside the old one, and take its place."""
-        fresh = self.path.with_name(f".{self.path.name}.{os.getpid()}.new")
-        try:
-            with fresh.open("w", newline="", encoding="utf-8") as file:
-                csv.writer(file, lineterminator="\n").writerow(columns)
-                if self.columns:
-                    with self.path.open(newline="", encoding="utf-8") as old:
-                        _write(file, columns, csv.DictReader(old))
-                    file.flush()
-                    os.fsync(file.fileno())  # before the rename, or a power cut could lose the rows that were there
-            os.replace(fresh, self.path)
-        finally:
-            fresh.unlink(missing_ok=True)
+        with written_whole(self.path) as fresh, fresh.open("w", newline="", encoding="utf-8") as file:
+            csv.writer(file, lineterminator="\n").writerow(columns)
+            if self.columns:
+                with self.path.open(newline="", encoding="utf-8") as old:
+                    _write(file, columns, csv.DictReader(old))
+                file.flush()
+                os.fsync(file.fileno())  # before the rename, or a power cut could lose the rows that were there
         self.columns = columns
 
 

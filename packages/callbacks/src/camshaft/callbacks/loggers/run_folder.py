@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from camshaft.callbacks.loggers.logged_values import Hyperparameters, jsonable, named
+from camshaft.hooks_core.durable_paths import written_whole
 
 
 class RunFolderLogger:
@@ -69,12 +70,8 @@ class RunFolderLogger:
         self.hparams.update(named(params))
         path = Path(self.log_dir, self.HPARAMS_FILE)
         path.parent.mkdir(parents=True, exist_ok=True)
-        fresh = path.with_name(f".{path.name}.{os.getpid()}.new")
-        try:
+        with written_whole(path) as fresh:
             fresh.write_text(json.dumps(jsonable(self.hparams), indent=2) + "\n", encoding="utf-8")
-            os.replace(fresh, path)
-        finally:
-            fresh.unlink(missing_ok=True)
 
     def _next_version(self) -> int:
         try:

@@ -1,0 +1,26 @@
+"""Packages whose exports are imported when somebody asks for them."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping
+from importlib import import_module
+from typing import Any
+
+
+def on_demand(package: str, modules: Mapping[str, str]) -> Callable[[str], Any]:
+    """A package's `__getattr__`, which imports what is asked for and keeps it.
+
+    Args:
+        package: The package's `__name__`.
+        modules: By exported name, the module below the package that defines it.
+    """
+
+    def get(name: str) -> Any:
+        if name not in modules:
+            raise AttributeError(f"module {package!r} has no attribute {name!r}")
+        value = getattr(import_module(f"{package}.{modules[name]}"), name)
+        setattr(sys.modules[package], name, value)
+        return value
+
+    return get
