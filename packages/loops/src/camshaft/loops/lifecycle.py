@@ -8,6 +8,7 @@ from typing import Any, Protocol
 
 import torch
 
+from camshaft.hooks_core.forks import make_forks_safe
 from camshaft.hooks_core.notes import describe
 from camshaft.hooks_core.orderly_exit import OrderlyExit
 from camshaft.hooks_core.strategy_check import check_strategy
@@ -53,6 +54,8 @@ def run_verb(run: Run, loop: Loop) -> Any:
     run.resolve_hooks(loop.required)
     hooks, strategy = run.hooks, run.strategy
     strategy.connect()
+    if strategy.world_size > 1:
+        make_forks_safe()
     with Guard(run):
         hooks.prepare_data()
         hooks.setup(run.verb)

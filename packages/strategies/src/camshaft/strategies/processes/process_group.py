@@ -15,6 +15,7 @@ import torch.distributed as dist
 from attrs import define
 from torch.distributed import HashStore, PrefixStore, Store, rendezvous  # type: ignore[attr-defined]
 
+from camshaft.hooks_core.forks import make_forks_safe
 from camshaft.hooks_core.messages import must_be
 from camshaft.strategies.processes.failure_watch import FailureWatch
 from camshaft.strategies.processes.process_environment import ProcessEnvironment, restart_count
@@ -102,6 +103,7 @@ def join_process_group(
         if _joined.watch is None or _joined.watch.failure is None:
             return _joined
         _abandon(_joined)
+    make_forks_safe()
     is_own = not dist.is_initialized()
     if not is_own:
         _check_same_rank(environment)
