@@ -235,3 +235,15 @@ def test_a_module_that_cannot_be_finetuned_is_refused_at_set_up(tmp_path: Path) 
 def test_arguments_out_of_range_are_refused(arguments: dict[str, Any], message: str) -> None:
     with pytest.raises(InvalidArgumentError, match=message):
         BackboneFinetuning(**arguments)
+
+
+def test_one_that_takes_the_index_as_before_2_0_gets_it(tmp_path: Path) -> None:
+    class Indexed(Unfreezing):
+        seen: list[tuple[int, int]]
+
+        def finetune_function(self, pl_module: Any, epoch: int, optimizer: Any, opt_idx: int) -> None:  # type: ignore[override]
+            self.seen = [*getattr(self, "seen", []), (epoch, opt_idx)]
+
+    callback = Indexed()
+    Fit(tmp_path, callback).epochs(0, 1)
+    assert callback.seen == [(0, 0), (1, 0)]

@@ -12,6 +12,8 @@ from typing import Any
 
 import pytest
 import torch
+import yaml
+from recording_trainer import RecordingTrainer
 
 os.environ["MLFLOW_DISABLE_TELEMETRY"] = "true"
 
@@ -21,6 +23,7 @@ from mlflow.exceptions import MlflowException
 from camshaft.callbacks.errors import InvalidArgumentError
 from camshaft.callbacks.loggers import mlflow_logger
 from camshaft.callbacks.loggers.mlflow_logger import MLFlowLogger
+from camshaft.callbacks.model_checkpoint import ModelCheckpoint
 from camshaft.hooks_core.protocols import Logger
 
 
@@ -189,6 +192,61 @@ def test_artifacts_are_kept_beside_the_run(tmp_path: Path) -> None:
         _ = MLFlowLogger(save_dir=tmp_path, artifact_location=elsewhere).experiment
     other = MLFlowLogger("other", save_dir=tmp_path, artifact_location=elsewhere)
     assert other.log_dir == str(tmp_path / "elsewhere" / other.run_id)
+
+
+def files_of(logger: MLFlowLogger) -> list[str]:
+    """All artifacts, as MLflow lists them."""
+    client, found, folders = MlflowClient(logger.tracking_uri), [], [""]
+    while folders:
+        for entry in client.list_artifacts(logger.run_id, folders.pop()):
+            (folders if entry.is_dir else found).append(entry.path)
+    return sorted(found)
+
+
+@pytest.mark.parametrize("log_model", [True, "all"])
+def test_checkpoints_become_artifacts_and_tags_tell_the_best_and_the_last(tmp_path: Path, log_model: Any) -> None:
+    logger = MLFlowLogger(save_dir=tmp_path / "runs", log_model=log_model)
+    callback = ModelCheckpoint(
+        tmp_path / "saved", "of/{epoch}", "loss", save_on_train_epoch_end=True, save_top_k=2, save_last=True
+    )
+    trainer = RecordingTrainer(str(tmp_path), callbacks=[callback], loggers=[logger])
+    trainer.begin()
+    for epoch, loss in enumerate((3.0, 1.0, 2.0)):
+        trainer.train_batch()
+        trainer.end_epoch(loss=loss)
+        tags = {} if log_model is True else client_of(tmp_path / "runs").get_run(logger.run_id).data.tags
+        assert tags.get("last_checkpoint") == (None if log_model is True else f"of/epoch={epoch}/epoch={epoch}.ckpt")
+    random_state = random.getstate()
+    logger.finalize("success")
+    assert random.getstate() == random_state
+    kept = [1, 2] if log_model is True else [0, 1, 2]
+    expected = [f"of/epoch={idx}/{name}" for idx in kept for name in (f"epoch={idx}.ckpt", "metadata.yaml")]
+    assert files_of(logger) == expected
+    run = client_of(tmp_path / "runs").get_run(logger.run_id)
+    assert run.info.status == "FINISHED"
+    assert run.data.tags["best_checkpoint"] == "of/epoch=1/epoch=1.ckpt"
+    assert run.data.tags["last_checkpoint"] == "of/epoch=2/epoch=2.ckpt"
+    folder, _, name = run.data.tags["best_checkpoint"].rpartition("/")
+    best = Path(client_of(tmp_path / "runs").download_artifacts(logger.run_id, folder, str(tmp_path)))
+    assert torch.load(best / name, weights_only=True)["global_step"] == 2
+    metadata = (best / "metadata.yaml").read_text(encoding="utf-8")
+    assert yaml.safe_load(metadata)["score"] == 1.0
+
+
+def test_a_checkpoint_that_is_a_folder_becomes_one(tmp_path: Path) -> None:
+    class Folders(RecordingTrainer):
+        def write(self, path: str) -> None:
+            Path(path).mkdir(parents=True)
+            Path(path, "0.distcp").write_bytes(b"part")
+
+    logger = MLFlowLogger(save_dir=tmp_path / "runs", log_model=True)
+    trainer = Folders(str(tmp_path), callbacks=[ModelCheckpoint(tmp_path / "saved")], loggers=[logger])
+    trainer.begin()
+    trainer.train_batch()
+    trainer.end_epoch()
+    logger.finalize("failed")
+    assert files_of(logger)[0] == "epoch=0-step=1/epoch=0-step=1.ckpt/0.distcp"
+    assert client_of(tmp_path / "runs").get_run(logger.run_id).info.status == "FAILED"
 
 
 def test_starting_a_run_leaves_random_numbers_alone_and_names_runs_of_one_seed_apart(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from tensorboard.backend.event_processing.plugin_event_multiplexer import EventMultiplexer
 from tensorboard.plugins import base_plugin
 from tensorboard.plugins.hparams import api_pb2, backend_context, get_experiment, list_session_groups
-from torch import nn
+from torch import Tensor, nn
 
 from camshaft.callbacks.errors import InvalidArgumentError
 from camshaft.callbacks.loggers.tensorboard_logger import TensorBoardLogger
@@ -198,3 +198,80 @@ def test_a_logger_can_be_pickled_before_and_after_its_first_use(tmp_path: Path) 
 def test_an_argument_that_the_writer_does_not_take_is_refused(tmp_path: Path) -> None:
     with pytest.raises(TypeError, match=r"`kwargs` must be further arguments of `SummaryWriter` .*flush_secs.*'log_gr"):
         TensorBoardLogger(tmp_path, log_gr=True)
+
+
+class Drawn(nn.Module):
+    """Has parts that behave otherwise in training, and that an evaluation of all would wake."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm = nn.BatchNorm1d(3)
+        self.layer = nn.Linear(3, 2)
+        self.layer.eval()
+        self.example_input_array: Any = torch.ones(4, 3)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        outputs: Tensor = self.layer(nn.functional.dropout(self.norm(inputs), training=self.training))
+        return outputs
+
+
+def nodes(logger: TensorBoardLogger) -> list[str]:
+    return [node.name for node in read(logger).Graph().node]
+
+
+@pytest.mark.filterwarnings("ignore:.*jit.*:DeprecationWarning")
+def test_the_graph_is_written_with_the_first_metrics_and_leaves_no_trace(tmp_path: Path) -> None:
+    logger, module = TensorBoardLogger(tmp_path, log_graph=True), Drawn()
+    weights = {name: value.clone() for name, value in module.state_dict().items()}
+    random_state = torch.get_rng_state()
+    logger.begin_fit(module)
+    assert os.listdir(tmp_path) == []
+    logger.log_metrics({"loss": 1.0}, 0)
+    logger.log_metrics({"loss": 0.5}, 1)
+    logger.finalize("success")
+    assert any("Linear[layer]" in name for name in nodes(logger)) and any("norm" in name for name in nodes(logger))
+    assert points(logger, "loss") == [(0, 1.0), (1, 0.5)]
+    assert torch.equal(torch.get_rng_state(), random_state)
+    assert all(torch.equal(value, weights[name]) for name, value in module.state_dict().items())
+    assert module.training and module.norm.training and not module.layer.training
+
+
+@pytest.mark.filterwarnings("ignore:.*jit.*:DeprecationWarning")
+def test_a_fit_that_logs_nothing_has_its_graph_at_the_end(tmp_path: Path) -> None:
+    logger = TensorBoardLogger(tmp_path, log_graph=True)
+    logger.begin_fit(module := Drawn())
+    logger.finalize("success")
+    assert nodes(logger) and module.training
+
+
+def test_without_being_asked_for_there_is_no_graph(tmp_path: Path) -> None:
+    logger = TensorBoardLogger(tmp_path)
+    logger.begin_fit(module := Drawn())
+    logger.finalize("success")
+    assert os.listdir(tmp_path) == [] and module.training
+
+
+def lazy(module: Drawn) -> None:
+    module.norm = nn.LazyBatchNorm1d()  # type: ignore[assignment]
+
+
+@pytest.mark.filterwarnings("ignore:.*jit.*:DeprecationWarning")
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        (lambda module: setattr(module, "example_input_array", None), "`input_array` must be a tensor or a tuple"),
+        (lambda module: setattr(module, "example_input_array", torch.ones(4, 2)), "RuntimeError"),
+        (lambda module: module.to("meta"), "parameters are on the meta device"),
+        (lazy, "lazy parameters"),
+    ],
+)
+def test_a_graph_that_cannot_be_drawn_is_a_warning_and_metrics_are_written(
+    tmp_path: Path, change: Any, reason: str
+) -> None:
+    logger, module = TensorBoardLogger(tmp_path, log_graph=True), Drawn()
+    change(module)
+    logger.begin_fit(module)
+    with pytest.warns(UserWarning, match=f"TensorBoard gets no graph of Drawn: .*{reason}"):
+        logger.log_metrics({"loss": 1.0}, 0)
+    logger.save()
+    assert points(logger, "loss") == [(0, 1.0)] and not read(logger).Tags()["graph"]

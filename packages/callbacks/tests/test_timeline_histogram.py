@@ -11,8 +11,8 @@ DURATIONS = st.lists(st.integers(0, 10**13), min_size=1, max_size=60)
 
 def histogram(durations: list[int]) -> DurationHistogram:
     counted = DurationHistogram()
-    for duration in durations:
-        counted.add(duration)
+    counted.add(durations[: len(durations) // 2])
+    counted.add(durations[len(durations) // 2 :])
     return counted
 
 

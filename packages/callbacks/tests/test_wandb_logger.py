@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 import math
 import os
 import pickle
@@ -12,11 +13,13 @@ import numpy
 import pytest
 import torch
 import wandb
+from recording_trainer import RecordingTrainer
 from torch import nn
 from wandb_file import WandbRun, finished, wandb_files
 
 from camshaft.callbacks.errors import InvalidArgumentError
 from camshaft.callbacks.loggers.wandb_logger import WandbLogger
+from camshaft.callbacks.model_checkpoint import ModelCheckpoint
 from camshaft.hooks_core.protocols import Logger
 
 
@@ -87,6 +90,78 @@ def test_a_run_is_read_back_whatever_was_logged(tmp_path: Path) -> None:
     assert (step, picture["count"], picture["captions"]) == (16, 2, ["a", "b"])
     assert [table["_type"] for _, table in run.points("fold1-words")] == ["table-file"]
     assert run.points("fold1-test_loss") == [(20, 1.0)]
+
+
+def save_checkpoints(folder: Path, logger: WandbLogger, **arguments: Any) -> RecordingTrainer:
+    callback = ModelCheckpoint(folder / "saved", monitor="loss", save_on_train_epoch_end=True, **arguments)
+    trainer = RecordingTrainer(str(folder), callbacks=[callback], loggers=[logger])
+    trainer.begin()
+    for loss in (3.0, 1.0, 2.0):
+        trainer.train_batch()
+        trainer.end_epoch(loss=loss)
+    return trainer
+
+
+@pytest.fixture
+def _own_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("WANDB_DATA_DIR", "WANDB_CACHE_DIR"):  # where W&B keeps copies of what is to be uploaded
+        monkeypatch.setenv(name, str(tmp_path / name.lower()))
+
+
+@pytest.mark.usefixtures("_own_data")
+@pytest.mark.parametrize("status", ["success", "failed"])
+def test_checkpoints_that_are_kept_are_logged_at_the_end(tmp_path: Path, status: str) -> None:
+    logger = offline(tmp_path, log_model=True, version="abc")
+    trainer = save_checkpoints(tmp_path, logger, save_top_k=2)
+    assert not wandb_files(tmp_path)
+    random_state = random.getstate()
+    logger.finalize(status)
+    assert random.getstate() == random_state
+    logger.finalize("success")  # of a test that follows
+    if status == "success":
+        logger.experiment.finish()
+    first, second = read(tmp_path).artifacts
+    assert {(one.type, one.name) for one in (first, second)} == {("model", "model-abc")}
+    assert (set(first.aliases), set(second.aliases)) == ({"latest", "best"}, {"latest"})
+    assert json.loads(first.metadata)["score"] == 1.0 and json.loads(second.metadata)["score"] == 2.0
+    (file,) = first.manifest.contents
+    assert file.path == "model.ckpt"
+    best = Path(trainer.callbacks[0].best_model_path)
+    assert Path(file.local_path) != best and Path(file.local_path).read_bytes() == best.read_bytes()
+
+
+@pytest.mark.usefixtures("_own_data")
+def test_all_checkpoints_are_logged_before_they_are_removed(tmp_path: Path) -> None:
+    logger = offline(tmp_path, log_model="all", checkpoint_name="mine")
+    trainer = save_checkpoints(tmp_path, logger, save_last=True)
+    logger.finalize("success")
+    logger.experiment.finish()
+    artifacts = read(tmp_path).artifacts
+    assert [set(one.aliases) for one in artifacts] == [{"latest", "best", "last"}] * 2 + [{"latest", "last"}]
+    assert {one.name for one in artifacts} == {"mine"}
+    copies = [torch.load(one.manifest.contents[0].local_path, weights_only=True) for one in artifacts]
+    assert [copy["global_step"] for copy in copies] == [1, 2, 3]
+    assert json.loads(artifacts[0].metadata)["original_filename"] == "epoch=0-step=1.ckpt"
+    assert not Path(trainer.saved[0][0]).exists()
+
+
+@pytest.mark.usefixtures("_own_data")
+def test_a_checkpoint_that_is_a_folder_is_logged_as_one_and_may_stay_where_it_is(tmp_path: Path) -> None:
+    class Folders(RecordingTrainer):
+        def write(self, path: str) -> None:
+            Path(path).mkdir(parents=True)
+            Path(path, "0.distcp").write_bytes(b"part")
+
+    logger = offline(tmp_path, log_model="all", add_file_policy="immutable")
+    callback = ModelCheckpoint(tmp_path / "saved", every_n_train_steps=1, save_top_k=-1)
+    trainer = Folders(str(tmp_path), callbacks=[callback], loggers=[logger])
+    trainer.begin()
+    trainer.train_batch()
+    trainer.save_point()
+    logger.experiment.finish()
+    (artifact,) = read(tmp_path).artifacts
+    (file,) = artifact.manifest.contents
+    assert (file.path, file.local_path) == ("model.ckpt/0.distcp", f"{callback.saved_path}{os.sep}0.distcp")
 
 
 def test_a_failure_ends_the_run_and_what_comes_after_it_continues_it(tmp_path: Path) -> None:
@@ -160,5 +235,7 @@ def test_contradicting_and_unknown_arguments_are_refused() -> None:
         WandbLogger(version="a", id="b")
     with pytest.raises(InvalidArgumentError, match=r"`mode` must be left out.*but got 'online'"):
         WandbLogger(offline=True, mode="online")
+    with pytest.raises(InvalidArgumentError, match='`add_file_policy` must be "mutable" or "immutable"'):
+        WandbLogger(add_file_policy="linked")  # type: ignore[arg-type]
     with pytest.raises(TypeError, match=r"`kwargs` must be further arguments of `init` .*entity.*\['log_mode'\]"):
         WandbLogger(log_mode=True)

@@ -71,6 +71,7 @@ class WandbRun:
         self.config: dict[str, Any] = {}
         self.step_metrics: dict[str, tuple[str, bool]] = {}
         self.exit_code: int | None = None
+        self.artifacts: list[Any] = []
         for record in records(path):
             kind = record.WhichOneof("record_type")
             if kind == "run":
@@ -84,6 +85,8 @@ class WandbRun:
             elif kind == "metric":
                 name = record.metric.name or record.metric.glob_name
                 self.step_metrics[name] = record.metric.step_metric, record.metric.options.step_sync
+            elif kind == "artifact":
+                self.artifacts.append(record.artifact)
             elif kind == "exit":
                 self.exit_code = record.exit.exit_code
 

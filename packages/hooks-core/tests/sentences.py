@@ -60,11 +60,11 @@ class Writer:
     def write(self, node: Node) -> list[Event]:
         """Add a node. Returns all events so far."""
         match node:
-            case Call(hook=hook, sets=sets, on=on):
-                self._emit(hook, lambda: None, sets, on)
+            case Call(hook=hook):
+                self._emit(hook, lambda: None, node)
             case Within(hook=hook, body=body):
                 if receivers_of(self._everybody, CATALOGUE[hook]):
-                    self._emit(hook, lambda: self.write(body))
+                    self._emit(hook, lambda: self.write(body), Call(hook))
                 else:
                     self.write(body)
             case Seq(items=items):
@@ -87,13 +87,14 @@ class Writer:
                 (self._conditions.add if value else self._conditions.discard)(condition)
         return self.events
 
-    def _emit(
-        self, hook: str, body: Callable[[], object], sets: Condition | None = None, on: str | None = None
-    ) -> None:
+    def _emit(self, hook: str, body: Callable[[], object], call: Call) -> None:
         for one in receivers_of(self._everybody, CATALOGUE[hook]):
             self.events.append(Event("enter", hook, one.name, one.kind))
             body()
-            happens = on is None or self._random.random() < 0.15
-            self.events.append(Event("exit", hook, one.name, one.kind, result=on or "None" if happens else "1"))
-            if sets and happens:
-                self._conditions.add(sets)
+            likelihood = 0.5 if call.clears else 1 if call.on is None else 0.15
+            happens = self._random.random() < likelihood
+            self.events.append(Event("exit", hook, one.name, one.kind, result=call.on or "None" if happens else "1"))
+            if call.clears and not happens:
+                self._conditions.discard(call.clears)
+            if call.sets and happens:
+                self._conditions.add(call.sets)

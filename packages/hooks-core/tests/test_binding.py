@@ -235,3 +235,23 @@ def test_any_number_of_unknown_names_gets_the_first_values(number: int) -> None:
     names = [f"own_{position}" for position in range(number)]
     exec(f"def function({', '.join(names)}): return [{', '.join(names)}]", namespace)
     assert call(namespace["function"], **{name: name for name in PROVIDED}) == list(PROVIDED[:number])
+
+
+def test_what_a_parameter_names_otherwise_is_not_taken_by_another_one_by_position() -> None:
+    def optimizer_step(
+        epoch: Any, batch_idx: Any, optimizer: Any, opt: Any, second_order_closure: Any = None
+    ) -> None: ...
+
+    with pytest.raises(BindingError, match="requires `opt`"):
+        bind(optimizer_step, ("epoch", "batch_idx", "optimizer", "optimizer_closure"))
+    old = ("epoch", "batch_idx", "optimizer", "optimizer_idx", "second_order_closure")
+    assert [str(one) for one in bind(optimizer_step, old)] == list(old)
+
+
+@pytest.mark.parametrize("name", ["optimizer_idx", "optimizer_i", "opt_idx", "opt_i"])
+def test_the_index_of_an_optimizer_is_never_given_a_closure(name: str) -> None:
+    namespace: dict[str, Any] = {}
+    exec(f"def optimizer_step(epoch, batch_idx, optimizer, {name}=0, closure=None): ...", namespace)
+    taken = bind(namespace["optimizer_step"], ("epoch", "batch_idx", "optimizer", "optimizer_closure"))
+    assert name not in [one.keyword or one.source for one in taken]
+    assert [one.source for one in taken] == ["epoch", "batch_idx", "optimizer"]

@@ -4,7 +4,7 @@ import documented_hooks as documents
 import pytest
 
 from camshaft.hooks_core import CATALOGUE, ERAS, Catalogue, HookSpec, Receiver
-from camshaft.hooks_core.spec import SKIP_EPOCH
+from camshaft.hooks_core.spec import CANONICAL_NAMES, SKIP_EPOCH
 
 TABLES = {"0.5": documents.ERA_0_5, "0.8": documents.ERA_0_8, "2.0": documents.ERA_2_0}
 NAMES_OF_0_7 = {
@@ -58,24 +58,117 @@ def test_minus_one_from_a_batch_start_skips_the_epoch(name: str) -> None:
 @pytest.mark.parametrize(
     ("old", "today"),
     [
-        ("on_epoch_start", "on_train_epoch_start"),
-        ("on_epoch_end", "on_train_epoch_end"),
-        ("on_batch_start", "on_train_batch_start"),
-        ("on_batch_end", "on_train_batch_end"),
-        ("on_pre_performance_check", "on_validation_start"),
-        ("on_post_performance_check", "on_validation_end"),
+        ("on_epoch_start", ("on_train_epoch_start",)),
+        ("on_epoch_end", ("on_train_epoch_end",)),
+        ("on_batch_start", ("on_train_batch_start",)),
+        ("on_batch_end", ("on_train_batch_end",)),
+        ("on_pre_performance_check", ("on_validation_start",)),
+        ("on_post_performance_check", ("on_validation_end", "on_test_end")),
+        ("on_keyboard_interrupt", ("on_exception",)),
+        ("on_pretrain_routine_start", ("on_fit_start",)),
+        ("on_hpc_save", ("on_save_checkpoint",)),
+        ("on_train_dataloader", ("train_dataloader",)),
     ],
 )
-def test_old_name_maps_to_todays_moment(old: str, today: str) -> None:
+def test_old_name_maps_to_todays_moments(old: str, today: tuple[str, ...]) -> None:
     assert CATALOGUE[old].today == today
-    assert CATALOGUE[today].is_current
+    assert all(CATALOGUE[name].is_current for name in today)
     assert not CATALOGUE[old].is_current
+
+
+@pytest.mark.parametrize(
+    ("first", "later"),
+    [
+        ("training_end", "training_step_end"),
+        ("validation_end", "validation_epoch_end"),
+        ("test_end", "test_epoch_end"),
+        ("get_tqdm_dict", "get_progress_bar_dict"),
+        ("tng_dataloader", "train_dataloader"),
+    ],
+)
+def test_a_first_name_is_called_for_the_later_one_in_the_same_way(first: str, later: str) -> None:
+    assert CATALOGUE[first].today == (later,)
+    assert (CATALOGUE[first].kind, CATALOGUE[first].parameters) == (CATALOGUE[later].kind, CATALOGUE[later].parameters)
+
+
+def test_moments_are_hooks_that_are_called_and_only_old_hooks_have_them() -> None:
+    for spec in CATALOGUE.values():
+        moments = {*spec.today, *(name for names in spec.moments.values() for name in names)}
+        assert not (spec.is_current and moments)
+        assert all(not CATALOGUE[name].today for name in moments)
+
+
+@pytest.mark.parametrize(("name", "word"), [("on_epoch_start", "start"), ("on_epoch_end", "end")])
+def test_epochs_of_evaluation_are_epochs_since_1_2(name: str, word: str) -> None:
+    training, all_three = (
+        (f"on_train_epoch_{word}",),
+        tuple(f"on_{it}_epoch_{word}" for it in ("train", "validation", "test")),
+    )
+    spec = CATALOGUE[name]
+    assert [spec.moments_in(era) for era in ("0.5", "0.7", "0.8")] == [training] * 3
+    assert [spec.moments_in("1.x", version) for version in ("1.0.8", "1.1")] == [training] * 2
+    assert [spec.moments_in("1.x", version) for version in (None, "1.x", "1.2.10", "1.7", "1.10")] == [all_three] * 5
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "configure_model",
+        "on_validation_model_zero_grad",
+        "on_predict_model_train",
+        "configure_ddp",
+        "configure_apex",
+        "init_ddp_connection",
+        "init_optimizers",
+        "restore_weights",
+        "on_pre_performance_check",
+        "on_post_performance_check",
+        "validation_end",
+    ],
+)
+def test_1_x_does_not_know_what_came_later_or_went_before(name: str) -> None:
+    assert "1.x" not in CATALOGUE[name].eras
+
+
+@pytest.mark.parametrize(
+    ("name", "parameters"),
+    [
+        ("training_step", ("batch", "batch_idx", "optimizer_idx", "hiddens")),
+        ("on_train_batch_start", ("batch", "batch_idx", "dataloader_idx")),
+        ("on_train_batch_end", ("outputs", "batch", "batch_idx", "dataloader_idx")),
+        ("on_validation_batch_end", ("outputs", "batch", "batch_idx", "dataloader_idx")),
+        ("on_train_epoch_end", ("outputs",)),
+        ("on_predict_epoch_end", ("outputs",)),
+        ("on_before_optimizer_step", ("optimizer", "optimizer_idx")),
+        ("optimizer_zero_grad", ("epoch", "batch_idx", "optimizer", "optimizer_idx")),
+        ("backward", ("loss", "optimizer", "optimizer_idx")),
+        ("lr_scheduler_step", ("scheduler", "optimizer_idx", "metric")),
+        ("on_batch_start", ()),
+        ("summarize", ("mode",)),
+    ],
+)
+def test_hooks_of_1_x_have_the_arguments_of_its_releases(name: str, parameters: tuple[str, ...]) -> None:
+    assert CATALOGUE[name].parameters_in("1.x") == parameters
+
+
+def test_what_only_old_signatures_have_is_known_where_the_caller_does_not_pass_it() -> None:
+    for spec in CATALOGUE.values():
+        of_today = {*spec.parameters, *spec.optional, "trainer", "module"}
+        old = {name for era in spec.eras if era < "2" for name in (*spec.parameters_in(era), *spec.optional_in(era))}
+        assert {CANONICAL_NAMES.get(name, name) for name in old} <= of_today | set(spec.fixed)
+        assert not set(spec.fixed) & of_today
+
+
+def test_the_optimizer_step_of_0_8_gets_mixed_precision_by_name() -> None:
+    spec = CATALOGUE["optimizer_step"]
+    assert spec.optional_in("0.8") == ("on_tpu", "using_native_amp", "using_lbfgs")
+    assert spec.optional_in("0.7") == spec.optional_in("1.x") == spec.optional_in(None) == ()
 
 
 def test_tbptt_split_batch_runs_today_although_no_present_era_documents_it() -> None:
     spec = CATALOGUE["tbptt_split_batch"]
     assert spec.is_current
-    assert spec.eras == ("0.7", "0.8")
+    assert spec.eras == ("0.7", "0.8", "1.x")
     assert (spec.kind, spec.receivers, spec.parameters) == ("override", (Receiver.MODULE,), ("batch", "split_size"))
     assert [one.name for one in CATALOGUE.values() if one.kept] == ["tbptt_split_batch"]
 
@@ -109,7 +202,9 @@ def test_in_era_gives_that_eras_hooks() -> None:
 
 
 def test_unknown_era_is_an_error_that_names_the_eras() -> None:
-    with pytest.raises(ValueError, match=r"`era` must be one of 0\.5, 0\.7, 0\.8, 2\.0, 2\.x, but got '1\.0' \(str\)"):
+    with pytest.raises(
+        ValueError, match=r"`era` must be one of 0\.5, 0\.7, 0\.8, 1\.x, 2\.0, 2\.x, but got '1\.0' \(str\)"
+    ):
         CATALOGUE.in_era("1.0")
 
 

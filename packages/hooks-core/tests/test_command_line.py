@@ -30,8 +30,12 @@ class Old:
     def on_epoch_end(self): ...
 
 class Mixed(ModelHooks):
+    hook_era = "2.x"
     def on_epoch_end(self): ...
     def on_train_epoch_end(self): ...
+
+class Impossible:
+    hook_era = "7.0"
 
 class Data(DataHooks):
     def train_dataloader(self): ...
@@ -88,7 +92,7 @@ def test_list_as_json_has_plain_words(capsys: pytest.CaptureFixture[str]) -> Non
         "optional": [],
         "receivers": ["callback", "module", "strategy"],
         "stage": "train",
-        "eras": ["2.0", "2.x"],
+        "eras": ["0.8", "1.x", "2.0", "2.x"],
     }
 
 
@@ -135,9 +139,11 @@ def test_check_of_a_class_without_faults(examples: Path, capsys: pytest.CaptureF
     assert capsys.readouterr().out.splitlines() == [
         "some_hooks:Good, a module",
         "",
-        "hook           eras",
-        "-------------  -------------------",
-        "training_step  0.5 0.7 0.8 2.0 2.x",
+        "training_step(batch, batch_idx)",
+        "  era       2.x (fits 0.5, 0.7, 0.8, 1.x, 2.0 too)",
+        "  when      for each batch",
+        "  returns   the loss, a dictionary with `loss`, or None to skip the update; anything under manual",
+        "            optimization",
         "",
         "No faults: it runs with today's hooks.",
     ]
@@ -147,21 +153,78 @@ def test_check_of_a_class_with_faults(examples: Path, capsys: pytest.CaptureFixt
     assert main(["check", "some_hooks:Bad"]) == 1
     out = capsys.readouterr().out
     assert out.startswith("some_hooks:Bad, a callback\n")
-    assert "on_train_start  none fits its signature" in out
+    assert "\non_train_start: not called\n  fits      no era\n" in out
     assert "\n2 faults:\n  Bad.on_fit_begin: no hook has this name. Rename it to `on_fit_start`" in out
     assert "\n  Bad.on_train_start: its signature (trainer, module, batch) requires `batch`" in out
 
 
-def test_check_of_an_old_class_says_which_eras_fit(examples: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["check", "some_hooks:Old"]) == 1
-    out = capsys.readouterr().out
-    assert "It fits the eras 0.5, 0.7, 0.8, which camshaft describes but does not run yet.\n" in out
-    assert "With today's hooks, 2 faults:\n" in out
+def test_check_of_an_old_class_says_what_becomes_of_it(examples: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["check", "some_hooks:Old"]) == 0
+    assert capsys.readouterr().out.splitlines() == [
+        "some_hooks:Old, a module of era 0.5, by its hooks; another is declared by `hook_era`",
+        "",
+        "on_epoch_end()",
+        "  era       0.5 (fits 0.7, 0.8, 1.x too)",
+        "  when      just after on_train_epoch_end",
+        "",
+        "training_step(batch, batch_idx, optimizer_idx)",
+        "  era       0.5 (fits 0.7, 0.8, 1.x too)",
+        "  when      for each optimizer",
+        "  returns   the loss, a dictionary with `loss`, or None to skip the update; anything under manual",
+        "            optimization",
+        "",
+        "In era 0.5",
+        "  gradients are zeroed after the update",
+        "  on_train_start comes before the sanity check",
+        "",
+        "No faults: it runs as a module of era 0.5.",
+    ]
 
 
-def test_check_of_a_class_that_mixes_eras_says_so(examples: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_check_of_a_class_that_contradicts_itself_says_so(examples: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["check", "some_hooks:Mixed"]) == 1
-    assert "No one era fits all of its hooks. 1 fault:\n" in capsys.readouterr().out
+    out = capsys.readouterr().out
+    assert "\n1 fault:\n  Mixed.on_epoch_end: `hook_era` says '2.x', but this hook belongs to the eras 0.5, 0.7" in out
+
+
+def test_check_of_an_era_that_never_was_is_an_error(examples: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["check", "some_hooks:Impossible"]) == 2
+    assert capsys.readouterr().err.startswith("error: `hook_era` must be a release from")
+
+
+def test_advise_prints_the_edits_after_the_check(examples: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    main(["check", "some_hooks:Old"])
+    checked = capsys.readouterr().out
+    assert main(["check", "some_hooks:Old", "--advise"]) == 0
+    out = capsys.readouterr().out
+    assert out.startswith(checked)
+    assert "\nTo make it a class of era 2.x:\n\non_epoch_end\n  Rename it to `on_train_epoch_end`.\n" in out
+    assert "          for optimizer_i, optimizer in enumerate(self.optimizers()):\n" in out
+
+
+def test_advise_of_a_class_of_today_has_nothing_to_edit(examples: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["check", "some_hooks:Good", "--advise"]) == 0
+    assert capsys.readouterr().out.endswith("\nNothing is to be edited: nothing of it belongs to an earlier era.\n")
+
+
+def test_check_as_json_holds_what_is_printed(examples: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["check", "some_hooks:Old", "--json"]) == 0
+    checked = json.loads(capsys.readouterr().out)
+    assert set(checked) == {"name", "kind", "era", "declared", "methods", "order", "faults"}
+    assert (checked["kind"], checked["era"], checked["declared"], checked["faults"]) == ("module", "0.5", False, [])
+    assert checked["methods"][0] == {
+        "name": "on_epoch_end",
+        "eras": ["0.5", "0.7", "0.8", "1.x"],
+        "era": "0.5",
+        "call": "on_epoch_end()",
+        "when": "just after on_train_epoch_end",
+        "returns": "ignored",
+    }
+    assert main(["check", "some_hooks:Bad", "--json", "--advise"]) == 1
+    checked = json.loads(capsys.readouterr().out)
+    assert checked["era"] == "2.x"
+    assert [fault["method"] for fault in checked["faults"]] == ["on_fit_begin", "on_train_start"]
+    assert checked["advice"] == []
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from camshaft.hooks_core import CATALOGUE, Callback, HookSpec, ModelHooks, Receiver, StrategyHooks, resolve
-from camshaft.hooks_core.dispatch import runs_after_module
+from camshaft.hooks_core.hook_calls import runs_after_module
 from camshaft.hooks_core.spec import SKIP_EPOCH
 
 EVENTS = [spec for spec in CATALOGUE.values() if spec.is_current and spec.kind == "event"]

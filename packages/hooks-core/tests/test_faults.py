@@ -87,7 +87,7 @@ def test_splitting_along_time_is_no_fault_though_only_old_documents_have_it() ->
 
 def test_a_hook_of_an_old_era_is_a_fault_that_names_todays() -> None:
     (fault,) = faults_of(module_with(on_epoch_end=lambda self: None))
-    assert "belongs to the eras 0.5, 0.7, 0.8, which camshaft describes but does not run yet" in fault
+    assert "belongs to the eras 0.5, 0.7, 0.8, 1.x, which this run does not call" in fault
     assert "Rename it to `on_train_epoch_end`" in fault
 
 

@@ -46,35 +46,62 @@ def test_a_module_of_today_fits_the_present_eras() -> None:
 
     inspection = inspect_class(Model)
     assert [method.name for method in inspection.methods] == ["on_train_epoch_end", "training_step"]
-    assert inspection.eras == ("2.0", "2.x")
+    assert [method.era for method in inspection.methods] == ["2.x", "2.x"]
+    assert inspection.eras == ("1.x", "2.0", "2.x")
     assert inspection.faults == ()
     assert inspection.kind is Receiver.MODULE
+    assert inspection.reading.is_of_today
 
 
-def test_a_module_of_an_old_era_fits_that_era_and_has_faults_today() -> None:
-    class Gan:
-        def training_step(self, batch: Any, batch_nb: int, optimizer_i: int) -> Any: ...
+class Gan:
+    def training_step(self, batch: Any, batch_nb: int, optimizer_i: int) -> Any:
+        return {"loss": batch, "log": {}}
 
-        def optimizer_step(
-            self, current_epoch: Any, batch_nb: int, optimizer: Any, optimizer_i: int, second_order_closure: Any = None
-        ) -> None: ...
+    def optimizer_step(
+        self, current_epoch: Any, batch_nb: int, optimizer: Any, optimizer_i: int, second_order_closure: Any = None
+    ) -> None: ...
 
-        def on_batch_start(self) -> None: ...
+    def on_batch_start(self) -> None: ...
 
+    def on_before_zero_grad(self, optimizer: Any) -> None: ...
+
+
+def test_a_module_of_an_old_era_says_how_each_hook_is_called() -> None:
     inspection = inspect_class(Gan)
-    assert inspection.eras == ("0.5", "0.7", "0.8")
-    assert {fault.method for fault in inspection.faults} == {"on_batch_start", "optimizer_step", "training_step"}
+    assert inspection.eras == ("0.5", "0.7", "0.8", "1.x")
+    assert inspection.faults == ()
+    assert inspection.reading.version == "0.5"
+    found = {method.name: (method.era, method.call, method.when) for method in inspection.methods}
+    assert found == {
+        "on_batch_start": ("0.5", "on_batch_start()", "just before on_train_batch_start"),
+        "on_before_zero_grad": (
+            "0.5",
+            "on_before_zero_grad(optimizer)",
+            "before gradients are zeroed, after the update",
+        ),
+        "optimizer_step": (
+            "0.5",
+            "optimizer_step(epoch, batch_idx, optimizer, optimizer_idx, optimizer_closure)",
+            "after backward, for each optimizer",
+        ),
+        "training_step": ("0.5", "training_step(batch, batch_idx, optimizer_idx)", "for each optimizer"),
+    }
+    returns = {method.name: method.returns for method in inspection.methods}
+    assert returns["on_batch_start"] == "-1 skips the rest of the epoch"
+    assert returns["training_step"].endswith("; `log` and `progress_bar` in a dictionary are logged")
 
 
 def test_a_step_that_names_the_optimizer_fits_old_eras_and_runs_today() -> None:
-    class Gan(ModelHooks):
+    class Alternating(ModelHooks):
         def training_step(self, batch: Any, batch_idx: int, optimizer_idx: int) -> Any: ...
 
         def tbptt_split_batch(self, batch: Any, split_size: int) -> Any: ...
 
-    inspection = inspect_class(Gan)
-    assert inspection.eras == ("0.7", "0.8")
+    inspection = inspect_class(Alternating)
+    assert inspection.eras == ("0.7", "0.8", "1.x")
     assert inspection.faults == ()
+    step = next(method for method in inspection.methods if method.name == "training_step")
+    assert (step.era, step.when) == ("2.x", "for each optimizer")
 
 
 def test_signatures_tell_eras_apart() -> None:
@@ -85,18 +112,55 @@ def test_signatures_tell_eras_apart() -> None:
 
     assert inspect_class(Batch).eras == ("0.7", "0.8")
     (method,) = [method for method in inspect_class(Batch).methods if method.name == "on_after_backward"]
-    assert method.eras == ("0.5", "0.7", "0.8", "2.0", "2.x")
+    assert method.eras == ("0.5", "0.7", "0.8", "1.x", "2.0", "2.x")
 
 
-def test_a_class_that_mixes_eras_fits_none() -> None:
+def test_hooks_of_two_eras_run_where_the_meaning_is_clear() -> None:
     class Mixed(ModelHooks):
-        def on_epoch_end(self) -> None: ...
+        def on_pre_performance_check(self) -> None: ...
 
         def on_train_epoch_end(self) -> None: ...
 
     inspection = inspect_class(Mixed)
     assert inspection.eras == ()
-    assert all(method.eras for method in inspection.methods)
+    assert [method.era for method in inspection.methods] == ["0.8", "2.x"]
+    assert inspection.faults == ()
+
+
+def test_what_contradicts_the_rest_of_a_class_is_a_fault_and_is_not_called() -> None:
+    class Idle:
+        def optimizer_step(
+            self, epoch: int, batch_idx: int, optimizer: Any, optimizer_idx: int, optimizer_closure: Any
+        ) -> None:
+            optimizer.step()
+
+    inspection = inspect_class(Idle)
+    (fault,) = inspection.faults
+    assert fault.method == "optimizer_step"
+    assert "so nothing would be learned" in fault.message
+    (method,) = inspection.methods
+    assert (method.era, method.call, method.when, method.returns) == (None, "", "", "")
+
+
+def test_what_every_run_refuses_is_a_fault() -> None:
+    class Apex:
+        def configure_apex(self, amp: Any, model: Any, optimizers: Any, amp_level: str) -> Any: ...
+
+    (fault,) = inspect_class(Apex).faults
+    assert str(fault).startswith("test_what_every_run_refuses_is_a_fault.<locals>.Apex.configure_apex: apex no longer")
+
+
+def test_what_a_run_of_several_processes_refuses_says_so() -> None:
+    class Wrapping:
+        def configure_ddp(self, model: Any, device_ids: Any) -> Any: ...
+
+    (method,) = inspect_class(Wrapping).methods
+    assert method.when.startswith("by a run of several processes it is refused")
+
+
+def test_an_era_that_never_was_is_an_error() -> None:
+    with pytest.raises(ValueError, match="`hook_era` must be a release"):
+        inspect_class(type("Declared", (), {"hook_era": "7.0"}))
 
 
 def test_another_kind_can_be_given() -> None:

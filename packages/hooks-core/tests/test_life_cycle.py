@@ -19,6 +19,7 @@ from camshaft.hooks_core.grammar import (
     after_an_exception,
     hooks_in,
     life_cycle,
+    life_cycle_of_version,
     tree,
     verbs_of,
 )
@@ -26,6 +27,7 @@ from camshaft.hooks_core.grammar.nodes import keep, parts
 from camshaft.hooks_core.spec import VERBS, ZERO_GRADS, ZeroGrad
 
 PRESENT = (None, "2.0", "2.x")
+SINCE_1_X = (*PRESENT, "1.x")
 
 
 def in_order(node: Node) -> list[str]:
@@ -35,6 +37,8 @@ def in_order(node: Node) -> list[str]:
     names = [node.hook] if isinstance(node, Call | Within) else []
     if isinstance(node, If) and node.condition is Condition.NO_LOSS and node.holds:
         return names  # what may happen where there is no loss
+    if isinstance(node, Repeat) and node.each.startswith("further evaluation"):
+        return names  # the same once more
     return names + [name for part in parts(node) for name in in_order(part)]
 
 
@@ -203,7 +207,79 @@ def test_every_hook_of_an_era_has_its_place(era: str) -> None:
     placed = {name for verb in verbs_of(era) for name in hooks_in(life_cycle(verb, era))}
     placed |= set(hooks_in(after_an_exception()))
     missing = {spec.name for spec in CATALOGUE.in_era(era)} - placed
-    assert missing == ({"state_dict", "load_state_dict"} if era.startswith("2") else set())
+    assert missing == ({"state_dict", "load_state_dict"} if era in ("1.x", "2.0", "2.x") else set())
+
+
+def test_a_batch_of_1_x_runs_the_step_of_each_optimizer_inside_its_optimizer_step() -> None:
+    among = {
+        "on_batch_start",
+        "on_train_batch_start",
+        "on_train_batch_end",
+        "on_batch_end",
+        "tbptt_split_batch",
+        *BATCH,
+    }
+    names = order_of("fit", "1.x", {*among, "training_step_end"})
+    first = names.index("on_batch_start")
+    assert (
+        names[first : first + 14]
+        == [
+            "on_batch_start",
+            "on_train_batch_start",
+            "tbptt_split_batch",
+            *BATCH[:2],
+            "training_step_end",
+            *BATCH[2:],
+            "on_train_batch_end",
+        ][:14]
+    )
+    (within,) = enclosing(life_cycle("fit", "1.x"))
+    assert within.hook == "optimizer_step"
+    assert "training_step" in set(hooks_in(within.body))
+
+
+def test_an_epoch_of_1_x_has_its_old_hooks_around_todays_in_training_and_in_validation() -> None:
+    among = {"on_epoch_start", "on_epoch_end", "training_epoch_end", "validation_epoch_end", "on_validation_epoch_end"}
+    names = order_of("fit", "1.x", {*among, "on_train_epoch_start", "on_train_epoch_end", "on_validation_epoch_start"})
+    validation = ["on_epoch_start", "on_validation_epoch_start"]
+    validation += ["validation_epoch_end", "on_validation_epoch_end", "on_epoch_end"]
+    training = ["training_epoch_end", "on_train_epoch_end", "on_epoch_end"]
+    # the sanity check, training with validation inside, and validation after the epoch as up to 1.3
+    assert names == [*validation, "on_epoch_start", "on_train_epoch_start", *validation, *training, *validation]
+
+
+def test_1_x_has_two_places_of_zeroing() -> None:
+    first, other = life_cycle("fit", "1.x"), life_cycle("fit", "1.x", zero_grad="after_optimizer_step")
+    assert first == life_cycle("fit", "1.x", zero_grad="before_backward")
+    assert first != other
+    with pytest.raises(ValueError, match=r"must be before_backward or after_optimizer_step, as era 1\.x has it"):
+        life_cycle("fit", "1.x", zero_grad="before_training_step")
+
+
+def test_camshafts_own_order_and_that_of_the_present_documents_know_no_old_hooks() -> None:
+    for era in PRESENT:
+        for verb in VERBS:
+            assert all(CATALOGUE[name].is_current for name in hooks_in(life_cycle(verb, era)))
+
+
+@pytest.mark.parametrize("version", ["0.5", "0.8", "1.1", "1.9"])
+def test_a_version_runs_all_hooks_of_today_with_the_old_ones_among_them(version: str) -> None:
+    for verb in VERBS:
+        names = set(hooks_in(life_cycle_of_version(verb, version)))
+        assert set(hooks_in(life_cycle(verb))) <= names
+    assert {"on_epoch_start", "on_batch_end", "training_epoch_end"} <= set(
+        hooks_in(life_cycle_of_version("fit", version))
+    )
+
+
+def test_a_version_departs_from_todays_order_where_it_did() -> None:
+    old, later = in_order(life_cycle_of_version("fit", "0.8")), in_order(life_cycle_of_version("fit", "1.5"))
+    assert old.index("on_train_start") < old.index("on_sanity_check_start")
+    assert later.index("on_sanity_check_end") < later.index("on_train_start")
+    assert old.index("on_after_backward") < old.index("optimizer_step") < old.index("on_before_zero_grad")
+    assert later.index("optimizer_step") < later.index("training_step") < later.index("on_before_zero_grad")
+    assert old.count("on_epoch_start") == 1
+    assert later.count("on_epoch_start") == 3
 
 
 def enclosing(node: Node) -> list[Within]:
@@ -224,7 +300,7 @@ def test_without_optimization_there_is_the_step_alone() -> None:
 
 def test_eras_before_2_have_two_verbs_and_the_others_four() -> None:
     assert [verbs_of(era) for era in ("0.5", "0.7", "0.8")] == [("fit", "test")] * 3
-    assert [verbs_of(era) for era in PRESENT] == [VERBS] * 3
+    assert [verbs_of(era) for era in SINCE_1_X] == [VERBS] * 4
 
 
 @pytest.mark.parametrize("verb", ["validate", "predict"])
@@ -285,7 +361,7 @@ def test_an_era_has_the_place_of_its_document_and_no_other(era: str, place: str,
         return
     with pytest.raises(
         ValueError,
-        match=rf"`zero_grad` must be {place}, as the document of era {era} has it, but got '{zero_grad}' \(str\)",
+        match=rf"`zero_grad` must be {place}, as era {era} has it, but got '{zero_grad}' \(str\)",
     ):
         life_cycle("fit", era, zero_grad=zero_grad)
 

@@ -39,6 +39,11 @@ class RecordingSink:
         self.calls.append(f"enter {stage} {moment}")
         self._moment = moment
 
+    def log_returned(self, values: Mapping[str, Any], *, logger: bool, prog_bar: bool) -> None:
+        where = " ".join(word for word, is_on in (("logger", logger), ("prog_bar", prog_bar)) if is_on)
+        self.calls.append(f"log_returned {' '.join(values)}: {where}".rstrip())
+        self.values |= values
+
     def end_train_batch(self, is_update: bool) -> None:
         self.calls.append(f"end_train_batch {is_update}")
 

@@ -110,6 +110,16 @@ class TestWithoutModuleAndPath:
 
 
 class TestLast:
+    def test_it_is_found_in_the_folders_that_file_names_ask_for(self, tmp_path: Path) -> None:
+        checkpoint = ModelCheckpoint(tmp_path, filename="epoch {epoch}/at-{step}", auto_insert_metric_name=False)
+        trainer = quiet_trainer(tmp_path, max_epochs=2, callbacks=checkpoint, enable_checkpointing=True)
+        module = Regression()
+        trainer.fit(module, loader())
+        trained = weights(module)
+        torch.nn.init.zeros_(module.layer.weight)
+        trainer.validate(module, loader(), ckpt_path="last", verbose=False)
+        assert_same(weights(module), trained)
+
     def test_fit_begins_with_a_warning_if_there_is_none_yet(self, tmp_path: Path) -> None:
         trainer = saving_trainer(tmp_path, max_epochs=1)
         with pytest.warns(UserWarning, match="There is no checkpoint to go on from yet: fit starts without") as caught:

@@ -193,8 +193,8 @@ def test_a_name_must_be_a_string() -> None:
         def __init__(self, options):
             self.save_hyperparameters(options)
 
-    with pytest.raises(TypeError, match="`names` must be strings"):
-        Passing({"a": 1})
+    with pytest.raises(TypeError, match="`names` must be strings, or one namespace or dictionary, but got 3"):
+        Passing(3)
 
 
 def test_it_must_be_called_during_construction() -> None:

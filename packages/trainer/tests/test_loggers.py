@@ -254,6 +254,16 @@ def test_a_module_writes_its_graph(tmp_path: Path) -> None:
     assert any("layer" in node.name for node in events(logger).Graph().node)
 
 
+@pytest.mark.filterwarnings("ignore:.*jit.*:DeprecationWarning")
+def test_a_logger_that_is_to_write_the_graph_is_told_the_module(tmp_path: Path) -> None:
+    class WithExample(Regression):
+        example_input_array = torch.ones(1, 3)
+
+    logger = TensorBoardLogger(tmp_path, log_graph=True)
+    quiet_trainer(tmp_path, logger=logger).fit(WithExample(), loader())
+    assert any("layer" in node.name for node in events(logger).Graph().node)
+
+
 @pytest.mark.processes
 def test_of_two_processes_the_first_one_writes_and_both_know_where(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch

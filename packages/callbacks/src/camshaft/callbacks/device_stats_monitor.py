@@ -37,6 +37,7 @@ class DeviceStatsMonitor(Callback):
         self.cpu_stats = cpu_stats
         self._schedule = LoggingSchedule()
         self._psutil: Any = None
+        self._process: Any = None
 
     def setup(self, trainer: TrainerProtocol, module: Any, stage: str) -> None:
         """Look whether there is something to log, and where to."""
@@ -48,17 +49,18 @@ class DeviceStatsMonitor(Callback):
         if is_cpu and self.cpu_stats is False:
             action = "Leave the callback out."
             raise InvalidArgumentError("cpu_stats", "True or None on a CPU, or nothing is logged", False, where, action)
-        self._psutil = None
+        self._psutil = self._process = None
         if self.cpu_stats or is_cpu:
             check_installed("psutil", "device-stats", where)
             self._psutil = import_module("psutil")
+            self._process = self._psutil.Process()  # finding it again takes longer than asking it
 
     def on_train_start(self, trainer: TrainerProtocol, module: Any) -> None:
         """Begin the first interval."""
         if trainer.is_global_zero:
             self._schedule.start(trainer)
             if self._psutil is not None:
-                _load_of_machine(self._psutil)  # the load is that since the last time
+                self._psutil.cpu_percent()  # the load is that since the last time
 
     def on_train_batch_start(self, trainer: TrainerProtocol, module: Any, batch: Any, batch_idx: int) -> None:
         """Log, if it is due."""
@@ -84,16 +86,16 @@ class DeviceStatsMonitor(Callback):
         if device.type != "cpu":
             numbers |= torch.accelerator.memory_stats(device)
         if self._psutil is not None:
-            numbers |= _load_of_machine(self._psutil)
+            numbers |= _load_of_machine(self._psutil, self._process)
         named = {f"{type(self).__name__}.on_train_batch_start/{name}": value for name, value in numbers.items()}
         for logger in trainer.loggers:
             logger.log_metrics(named, step=trainer.global_step)
 
 
-def _load_of_machine(psutil: Any) -> dict[str, float]:
+def _load_of_machine(psutil: Any, process: Any) -> dict[str, float]:
     return {
         "cpu_percent": psutil.cpu_percent(),
         "cpu_vm_percent": psutil.virtual_memory().percent,
         "cpu_swap_percent": psutil.swap_memory().percent,
-        "process_rss_bytes": psutil.Process().memory_info().rss,
+        "process_rss_bytes": process.memory_info().rss,
     }

@@ -12,6 +12,7 @@ from torch.optim import Optimizer
 from camshaft.callbacks.weights.averaged_weights import sharded_parts
 from camshaft.callbacks.weights.scheduled_groups import follow_groups
 from camshaft.hooks_core import Callback
+from camshaft.hooks_core.binding import bind
 from camshaft.hooks_core.messages import must_be
 from camshaft.hooks_core.user_warnings import warn_user
 
@@ -52,6 +53,8 @@ class BaseFinetuning(Callback):
 
     def finetune_function(self, module: Any, epoch: int, optimizer: Any) -> None:
         """Unfreeze what is to be trained from this epoch on; called for each optimizer as it starts. To be defined.
+
+        One that takes a fourth argument, as before 2.0, gets the optimizer's index.
 
         Args:
             module: The module.
@@ -191,10 +194,12 @@ class BaseFinetuning(Callback):
 
     def on_train_epoch_start(self, trainer: TrainerProtocol, module: Any) -> None:
         """Unfreeze what is due."""
-        for optimizer, num_groups in zip(self._optimizers, self._num_groups, strict=True):
+        finetune: Any = self.finetune_function
+        num_arguments = len(bind(finetune, ("module", "epoch", "optimizer", "optimizer_idx")))
+        for optimizer_idx, (optimizer, num_groups) in enumerate(zip(self._optimizers, self._num_groups, strict=True)):
             groups = optimizer.param_groups
             before = [float(group["lr"]) for group in groups]
-            self.finetune_function(module, trainer.current_epoch, optimizer)
+            finetune(*(module, trainer.current_epoch, optimizer, optimizer_idx)[:num_arguments])
             after = [float(group["lr"]) for group in groups]
             changed = [idx for idx in range(num_groups, len(groups)) if after[idx : idx + 1] != before[idx : idx + 1]]
             self._follow(trainer, optimizer, changed)

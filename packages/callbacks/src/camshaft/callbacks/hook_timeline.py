@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections import deque
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from camshaft.callbacks.errors import InvalidArgumentError
-from camshaft.callbacks.timeline.recording import Event, Recording
+from camshaft.callbacks.timeline.events import EventLog
+from camshaft.callbacks.timeline.recording import Recording
 from camshaft.callbacks.timeline.report import report_html
 from camshaft.callbacks.timeline.spans import EDGES, OPTIMIZER_STEP
 from camshaft.callbacks.timeline.totals import VerbTimes
@@ -69,12 +69,11 @@ class HookTimeline(Callback):
         self.json_path: str | None = None
         self.html_path: str | None = None
         self._verbs: dict[str, VerbTimes] = {}
-        self._events: deque[Event] = deque(maxlen=max_events)
-        self._spans: deque[Event] = deque(maxlen=max_events)
+        self._events, self._spans = EventLog(max_events), EventLog(max_events)
         self._recording: Recording | None = None
         self._is_resolved = True
         self._names = ReceiverNames()
-        self._watched: list[tuple[Any, list[Any]]] = []
+        self._watched: dict[int, tuple[Any, list[Any]]] = {}
 
     def wrap_call(
         self, hook: str, kind: Receiver, receiver: object, function: Callable[..., Any]
@@ -85,7 +84,8 @@ class HookTimeline(Callback):
             self._recording, self._is_resolved = Recording(self._events, self._spans), False
         if receiver is self:
             is_edge = hook in EDGES or hook in ("on_exception", "teardown")
-            return self._recording.timed(hook, "", kind, function, is_shown=False) if is_edge else function
+            does_nothing = getattr(type(self), hook) is _edge
+            return self._recording.edge(hook, None if does_nothing else function) if is_edge else function
         return self._recording.timed(hook, self._names.name(receiver), kind, function)
 
     def setup(self, trainer: Any, module: Any, stage: str) -> None:
@@ -99,7 +99,7 @@ class HookTimeline(Callback):
 
     def on_before_optimizer_step(self, trainer: Any, module: Any, optimizer: Any) -> None:
         """Watch an optimizer of which the trainer does not tell."""
-        if not any(optimizer is known for known, _ in self._watched):
+        if id(optimizer) not in self._watched:
             self._watch(optimizer)
 
     def on_exception(self, trainer: Any, module: Any, exception: BaseException) -> None:
@@ -116,18 +116,18 @@ class HookTimeline(Callback):
 
     def _watch(self, optimizer: Any) -> None:
         recording = self._recording
-        if recording is None or any(optimizer is known for known, _ in self._watched):
+        if recording is None or id(optimizer) in self._watched:
             return
         handles: list[Any] = []
-        self._watched.append((optimizer, handles))
+        self._watched[id(optimizer)] = optimizer, handles  # held, so that no other one gets its id
         if hasattr(optimizer, "register_step_pre_hook"):
             name = self._names.name(optimizer)
-            handles.append(optimizer.register_step_pre_hook(lambda *_: recording.begin(OPTIMIZER_STEP, name)))
-            handles.append(optimizer.register_step_post_hook(lambda *_: recording.end(OPTIMIZER_STEP, name)))
+            handles.append(optimizer.register_step_pre_hook(recording.beginning(OPTIMIZER_STEP, name)))
+            handles.append(optimizer.register_step_post_hook(recording.ending(OPTIMIZER_STEP, name)))
 
     def _let_go(self) -> None:
         """Forget the receivers, so that nothing of a run is kept alive."""
-        for _, handles in self._watched:
+        for _, handles in self._watched.values():
             for handle in handles:
                 handle.remove()
         self._watched.clear()

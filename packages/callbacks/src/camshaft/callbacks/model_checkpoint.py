@@ -28,13 +28,14 @@ if TYPE_CHECKING:
 class ModelCheckpoint(CheckpointMemory):
     """Decides when to save a checkpoint and which ones to keep; the trainer does the saving.
 
-    A save is asked for at its due time and carried out at the trainer's next save point. A checkpoint that a new
-    one displaces is removed, and "last" moves, only when the new one is durable. Its memory inside a checkpoint
-    counts that checkpoint already, and those that were still to be written at the same save point: a run that goes on
-    from there writes them first if it does not find them. Nothing happens in the sanity check, with `fast_dev_run`,
-    outside fit, or a second time at the same step. The folder comes from `dirpath`, else "checkpoints" in the
-    trainer's `log_dir`, else in its `default_root_dir`; what killed processes left unfinished in it is removed when fit
-    begins. Rank 0 decides for all ranks; hooks that save are collective.
+    A save is asked for at its due time and carried out at the trainer's next save point. A checkpoint that a new one
+    displaces is removed, and "last" moves, only when the new one is durable; then rank 0 calls
+    `after_save_checkpoint(checkpoint_callback)` of the loggers that have it. Its memory inside a checkpoint counts that
+    checkpoint already, and those that were still to be written at the same save point: a run that goes on from there
+    writes them first if it does not find them. Nothing happens in the sanity check, with `fast_dev_run`, outside fit,
+    or a second time at the same step. The folder comes from `dirpath`, else "checkpoints" in the trainer's `log_dir`,
+    else in its `default_root_dir`; what killed processes left unfinished in it is removed when fit begins. Rank 0
+    decides for all ranks; hooks that save are collective.
 
     Args:
         dirpath: Folder of the checkpoints; None chooses as told above when fit begins.

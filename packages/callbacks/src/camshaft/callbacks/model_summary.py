@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
@@ -10,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
-from camshaft.callbacks.displays.example_forward import ExampleForward, run_example
+from camshaft.callbacks.displays.example_forward import ExampleForward, is_dtensor, reason_not_to_run, run_example
 from camshaft.callbacks.displays.progress_display import current_output
 from camshaft.callbacks.displays.summary_table import ModuleRow, Summary
 from camshaft.callbacks.errors import InvalidArgumentError
@@ -49,7 +48,8 @@ class ModelSummary(Callback):
 
     def on_fit_start(self, trainer: TrainerProtocol, module: Any) -> None:
         """Print the summary. Collective where the module's forward is."""
-        if self.max_depth == 0:
+        has_its_own = getattr(getattr(trainer, "hooks", None), "summarize", None) is not None  # of an earlier era
+        if self.max_depth == 0 or has_its_own:
             return
         self.summary = summarize(module, self.max_depth, self.example_input_array)
         if trainer.is_global_zero:
@@ -156,14 +156,7 @@ def _try_example(
         notes.append("? stands for parameters that get their shape in the first forward.")
     if example is None:
         return None
-    tensors = [*parameters, *module.buffers()]
-    reason = None
-    if any(is_lazy(tensor) for tensor in tensors):
-        reason = "it would give lazy parameters their shape"
-    elif _is_sharded(module, tensors):
-        reason = "parameters are sharded, so that all processes would have to compute together"
-    elif any(tensor.is_meta for tensor in tensors):
-        reason = "parameters are on the meta device"
+    reason = reason_not_to_run(module)
     if reason is not None:
         notes.append(f"No shapes and FLOPs: the example is not run, since {reason}.")
         return None
@@ -179,22 +172,9 @@ def _try_example(
         return None
 
 
-def _is_sharded(module: nn.Module, tensors: list[Tensor]) -> bool:
-    if any(_is_dtensor(tensor) for tensor in tensors):
-        return True
-    fsdp1 = getattr(sys.modules.get("torch.distributed.fsdp"), "FullyShardedDataParallel", None)
-    return fsdp1 is not None and any(isinstance(part, fsdp1) for part in module.modules())
-
-
-def _is_dtensor(tensor: Tensor) -> bool:
-    # Where nobody has imported it, which takes a while, there is none.
-    dtensor = getattr(sys.modules.get("torch.distributed.tensor"), "DTensor", None)
-    return dtensor is not None and isinstance(tensor, dtensor)
-
-
 def _local(parameter: Tensor) -> Tensor:
     """The part of a parameter that this process holds."""
-    if not _is_dtensor(parameter):
+    if not is_dtensor(parameter):
         return parameter
     with torch.no_grad():
         shard: Tensor = parameter.to_local()  # type: ignore[attr-defined]

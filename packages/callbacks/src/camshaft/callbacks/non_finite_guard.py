@@ -91,6 +91,10 @@ class NonFiniteGuard(LossWatch):
         super().load_state_dict(state_dict)
         self.num_bad = state_dict["num_bad"]
 
+    def is_fine(self, loss: float | None, gradient_norm: float) -> bool:
+        """Whether both are finite."""
+        return math.isfinite(gradient_norm) and (loss is None or math.isfinite(loss))
+
     def find_fault(self, batch: BatchValues, trainer: TrainerProtocol) -> NonFiniteError | None:
         """An error if either value is not finite."""
         for what, value in (("loss", batch.loss), ("gradient norm", batch.gradient_norm)):

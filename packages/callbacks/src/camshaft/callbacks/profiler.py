@@ -3,26 +3,21 @@
 from __future__ import annotations
 
 import os
-import re
-import shutil
-import time
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, get_args
 
 from torch.profiler import ProfilerActivity, profile, record_function, schedule
 
 from camshaft.callbacks.errors import InvalidArgumentError
+from camshaft.callbacks.profiles.profile_files import Export, next_number, table_of, write_traces
 from camshaft.hooks_core import Callback
 from camshaft.hooks_core.user_warnings import warn_user
 
 if TYPE_CHECKING:
     from camshaft.hooks_core.protocols import TrainerProtocol
 
-Export = Literal["chrome", "tensorboard", "both"]
-
 _STAGES = ("train", "validate", "test", "predict")
-_EXPORTS = ("chrome", "tensorboard", "both")
 
 
 class Profiler(Callback):
@@ -86,27 +81,20 @@ class Profiler(Callback):
         sort_by: str | None = None,
     ) -> None:
         where = type(self).__name__
-        for field, count, least in (
-            ("wait", wait, 0),
-            ("warmup", warmup, 0),
-            ("active", active, 1),
-            ("repeat", repeat, 0),
-            ("table_rows", table_rows, 0),
-        ):
-            if count < least:
-                raise InvalidArgumentError(field, f"{least} or more", count, where, "Pass such a number.")
-        if export not in _EXPORTS:
-            raise InvalidArgumentError("export", f"one of {', '.join(_EXPORTS)}", export, where, "Pass one of these.")
-        stages = (stages,) if isinstance(stages, str) else tuple(stages)
-        if not stages or not set(stages) <= set(_STAGES):
-            raise InvalidArgumentError("stages", f"some of {', '.join(_STAGES)}", stages, where, "Name some of these.")
+        least = {"wait": 0, "warmup": 0, "active": 1, "repeat": 0, "table_rows": 0}
+        for field, count in zip(least, (wait, warmup, active, repeat, table_rows), strict=True):
+            if count < least[field]:
+                raise InvalidArgumentError(field, f"{least[field]} or more", count, where, "Pass such a number.")
+        if export not in get_args(Export):
+            rule = f"one of {', '.join(get_args(Export))}"
+            raise InvalidArgumentError("export", rule, export, where, "Pass one of these.")
+        self.stages = _checked_stages(stages, where)
         self.dirpath = None if dirpath is None else os.fspath(dirpath)
         self.wait, self.warmup, self.active, self.repeat = wait, warmup, active, repeat
         self.activities = None if activities is None else list(activities)
         self.record_shapes, self.profile_memory = record_shapes, profile_memory
         self.with_stack, self.with_flops = with_stack, with_flops
         self.export = export
-        self.stages = stages
         self.table_rows = table_rows
         self.sort_by = sort_by
         self.trace_paths: list[str] = []
@@ -307,33 +295,18 @@ class Profiler(Callback):
         folder = Path(self.dirpath or trainer.log_dir or trainer.default_root_dir)
         folder.mkdir(parents=True, exist_ok=True)
         start = f"{self._stage}-rank{trainer.strategy.global_rank}"
-        number = _next_number(folder, start)
+        number = next_number(folder, start)
         self._num_written += 1
-        paths = []
-        if self.export != "tensorboard":
-            paths.append(folder / f"{start}-{number}.json")
-        if self.export != "chrome":
-            # as `torch.profiler.tensorboard_trace_handler` calls it
-            paths.append(folder / f"{start}.{time.time_ns()}.pt.trace.json")
-        ended.export_chrome_trace(str(paths[0]))  # torch saves a trace once only
-        for path in paths[1:]:
-            shutil.copyfile(paths[0], path)
-        self.trace_paths += map(str, paths)
+        self.trace_paths += write_traces(ended, folder, start, number, self.export)
         if self.table_rows:
-            table = self._table(ended)
+            table = table_of(ended, self.sort_by, self.table_rows, by_shape=self.record_shapes)
             (folder / f"{start}-{number}.txt").write_text(table, encoding="utf-8")
             if trainer.is_global_zero:
                 print(table, flush=True)
 
-    def _table(self, ended: profile) -> str:
-        sort_by = self.sort_by
-        if sort_by is None:
-            sort_by = "self_device_time_total" if ended.use_device else "self_cpu_time_total"
-        averages = ended.key_averages(group_by_input_shape=self.record_shapes)
-        return str(averages.table(sort_by=sort_by, row_limit=self.table_rows))
 
-
-def _next_number(folder: Path, start: str) -> int:
-    """The number after the highest that a process's files of a stage have."""
-    matches = (re.fullmatch(rf"{re.escape(start)}-(\d+)\.(json|txt)", path.name) for path in folder.iterdir())
-    return max((int(match[1]) for match in matches if match), default=-1) + 1
+def _checked_stages(stages: str | Sequence[str], where: str) -> tuple[str, ...]:
+    stages = (stages,) if isinstance(stages, str) else tuple(stages)
+    if not stages or not set(stages) <= set(_STAGES):
+        raise InvalidArgumentError("stages", f"some of {', '.join(_STAGES)}", stages, where, "Name some of these.")
+    return stages

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
-from torch.optim.swa_utils import get_ema_multi_avg_fn
 
 from camshaft.callbacks.errors import InvalidArgumentError
 from camshaft.callbacks.weights.averaged_weights import AveragedWeights
@@ -126,9 +125,11 @@ class WeightAveraging(Callback):
         step = trainer.global_step
         if step == self._seen_step:
             return
-        # the splits of a batch make several updates
-        is_due = any(self.should_update(step_idx=step_idx) for step_idx in range(self._seen_step, step))
-        self._seen_step = step
+        seen, self._seen_step = self._seen_step, step
+        if step == seen + 1:
+            is_due = self.should_update(step_idx=seen)
+        else:  # the splits of a batch make several updates
+            is_due = any(self.should_update(step_idx=step_idx) for step_idx in range(seen, step))
         if is_due and self.average_model is not None:
             self.average_model.update_parameters()
 
@@ -255,8 +256,12 @@ class EMAWeightAveraging(WeightAveraging):
         ):
             if value is not None and value < 0:
                 raise InvalidArgumentError(field, "0 or more, or None", value, where, "Pass a zero-based index.")
-        average: Any = get_ema_multi_avg_fn(decay)  # type: ignore[no-untyped-call]
-        super().__init__(device, use_buffers, apply_at_end=apply_at_end, multi_avg_fn=average)
+
+        def take_in(averages: Any, weights: Any, _: Any) -> None:
+            # what torch's `get_ema_multi_avg_fn` does, which looks at types and at the mode of gradients at each step
+            torch._foreach_lerp_(averages, weights, 1.0 - decay)
+
+        super().__init__(device, use_buffers, apply_at_end=apply_at_end, multi_avg_fn=take_in)
         self.decay = decay
         self.update_every_n_steps = update_every_n_steps
         self.update_starting_at_step = update_starting_at_step

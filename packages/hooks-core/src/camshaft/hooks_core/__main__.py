@@ -9,8 +9,10 @@ import sys
 from collections.abc import Sequence
 
 from camshaft.hooks_core.catalogue import CATALOGUE
+from camshaft.hooks_core.eras.advice import advise
 from camshaft.hooks_core.grammar import life_cycle, mermaid, tree, verbs_of
-from camshaft.hooks_core.inspection import Inspection, inspect_class
+from camshaft.hooks_core.inspection import inspect_class
+from camshaft.hooks_core.inspection_text import advice_text, as_data, inspection_text
 from camshaft.hooks_core.spec import ERAS, VERBS, ZERO_GRADS, Receiver
 
 _EXIT_FAULTS = 1
@@ -68,11 +70,15 @@ def _parser() -> argparse.ArgumentParser:
     )
     showing.set_defaults(command=_show)
 
-    checking = commands.add_parser("check", help="say which methods of a class are hooks, and what is wrong with them")
+    checking = commands.add_parser(
+        "check", help="say what becomes of each method of a class, and what is wrong with it"
+    )
     checking.add_argument("target", metavar="MODULE:CLASS")
     checking.add_argument(
         "--as", dest="kind", choices=tuple(Receiver), help="what the class is, if not its base's kind"
     )
+    checking.add_argument("--advise", action="store_true", help="print the edits that make it a class of today")
+    checking.add_argument("--json", action="store_true", help="print an object")
     checking.set_defaults(command=_check)
     return parser
 
@@ -120,41 +126,19 @@ def _show(parsed: argparse.Namespace) -> int:
 
 def _check(parsed: argparse.Namespace) -> int:
     klass = _load(parsed.target)
-    inspection = inspect_class(klass, Receiver(parsed.kind) if parsed.kind else None)
-    print(f"{klass.__module__}:{klass.__qualname__}, a {_WORDS[inspection.kind]}")
-    if inspection.methods:
-        print()
-        rows = [(method.name, " ".join(method.eras) or "none fits its signature") for method in inspection.methods]
-        _print_table([("hook", "eras"), *rows])
-    print()
-    print(_verdict(inspection))
-    for fault in inspection.faults:
-        print(f"  {fault}")
+    try:
+        inspection = inspect_class(klass, Receiver(parsed.kind) if parsed.kind else None)
+    except ValueError as error:  # an era that never was
+        raise _UsageError(str(error)) from error
+    advice = advise(klass, inspection.reading) if parsed.advise else None
+    name = f"{klass.__module__}:{klass.__qualname__}"
+    if parsed.json:
+        print(json.dumps(as_data(name, inspection, advice), indent=2))
+    else:
+        print(inspection_text(name, inspection))
+        if advice is not None:
+            print(f"\n{advice_text(advice)}")
     return _EXIT_FAULTS if inspection.faults else 0
-
-
-_WORDS = {
-    Receiver.CALLBACK: "callback",
-    Receiver.DATA: "data module",
-    Receiver.MODULE: "module",
-    Receiver.STRATEGY: "strategy",
-}
-
-
-def _verdict(inspection: Inspection) -> str:
-    num_faults = len(inspection.faults)
-    if not num_faults:
-        return "No faults: " + ("it runs with today's hooks." if inspection.methods else "it implements no hooks.")
-    counted = f"{num_faults} fault{'s' if num_faults != 1 else ''}:"
-    if inspection.eras and "2.x" not in inspection.eras:
-        word = "era" if len(inspection.eras) == 1 else "eras"
-        return (
-            f"It fits the {word} {', '.join(inspection.eras)}, which camshaft describes but does not run yet.\n"
-            f"With today's hooks, {counted}"
-        )
-    if not inspection.eras and inspection.methods and all(method.eras for method in inspection.methods):
-        return f"No one era fits all of its hooks. {counted}"
-    return counted
 
 
 def _load(target: str) -> type:

@@ -39,11 +39,21 @@ class _Free:
 
 @attrs.frozen
 class _Taken:
-    """A way from state to state by a step; sets bits if the result is `on`, or whatever it is if `on` is None."""
+    """A way from state to state by a step.
+
+    Sets bits if the result is `on`, or whatever it is if `on` is None; clears bits unless the result is None.
+    """
 
     target: int
     sets: int = 0
     on: str | None = None
+    clears: int = 0
+
+    def leave(self, conditions: int, result: str) -> int:
+        """The conditions that hold afterwards."""
+        if result != "None":
+            conditions &= ~self.clears
+        return conditions | (self.sets if self.on in (None, result) else 0)
 
 
 _Places = frozenset[tuple[int, int]]  # where a run may be: states, each with the conditions that hold
@@ -77,7 +87,7 @@ class Automaton:
         key = (at, step, result)
         if key not in self._moves:
             reached = [
-                (way.target, conditions | (way.sets if way.on in (None, result) else 0))
+                (way.target, way.leave(conditions, result))
                 for state, conditions in self._known[at]
                 for way in self._taken[state].get(step, ())
             ]
@@ -122,10 +132,10 @@ class Automaton:
     def _build(self, node: Node, at: int) -> int:
         """Add a node's states after the state `at`; returns the state in which it ends."""
         match node:
-            case Call(hook=hook, sets=condition, on=on):
-                return self._emit(hook, at, None, _BITS[condition] if condition else 0, on)
+            case Call(hook=hook):
+                return self._emit(hook, at, None, node)
             case Within(hook=hook, body=body):
-                return self._emit(hook, at, body) if self._receivers(hook) else self._build(body, at)
+                return self._emit(hook, at, body, Call(hook)) if self._receivers(hook) else self._build(body, at)
             case Seq(items=items):
                 for item in items:
                     at = self._build(item, at)
@@ -166,12 +176,15 @@ class Automaton:
             self._free[state].append(attrs.evolve(way, target=end))
         return end
 
-    def _emit(self, hook: str, at: int, body: Node | None, sets: int = 0, on: str | None = None) -> int:
+    def _emit(self, hook: str, at: int, body: Node | None, call: Call) -> int:
+        sets = _BITS[call.sets] if call.sets else 0
+        clears = _BITS[call.clears] if call.clears else 0
         for receiver in self._receivers(hook):
             inside = self._state()
             self._taken[at].setdefault(Step("enter", hook, receiver), []).append(_Taken(inside))
             if body is not None:
                 inside = self._build(body, inside)
             at = self._state()
-            self._taken[inside].setdefault(Step("exit", hook, receiver), []).append(_Taken(at, sets, on))
+            way = _Taken(at, sets, call.on, clears)
+            self._taken[inside].setdefault(Step("exit", hook, receiver), []).append(way)
         return at

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import attrs
+
+from camshaft.hooks_core.spec import CANONICAL_NAMES
 
 _POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 _VARIADIC = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 
 # Arguments of old eras that nothing of today stands for: a position that means something else must not fill them.
-_OF_OLD_OPTIMIZATION = frozenset({"optimizer_idx", "optimizer_i", "second_order_closure", "hiddens"})
+_OF_OLD_OPTIMIZATION = frozenset(
+    {"optimizer_idx", "optimizer_i", "opt_idx", "opt_i", "second_order_closure", "hiddens"}
+)
 
 
 class BindingError(TypeError):
@@ -25,6 +29,10 @@ class Argument:
 
     source: str
     keyword: str | None = None
+
+    def under_todays_name(self) -> Argument:
+        """The same argument, for one that an earlier era called otherwise."""
+        return attrs.evolve(self, source=CANONICAL_NAMES.get(self.source, self.source))
 
     def __str__(self) -> str:
         return self.source if self.keyword is None else f"{self.keyword}={self.source}"
@@ -57,12 +65,14 @@ def bind(function: Callable[..., Any], provided: Sequence[str], optional: Sequen
         return _bind_star(parameters, provided, optional)
 
     by_name = named & {*provided, *optional}
+    # what a parameter names otherwise is that parameter's: no other takes it by position
+    others = {canonical: name for name in named if (canonical := CANONICAL_NAMES.get(name)) is not None}
     arguments: list[Argument] = []
     by_keyword = False
     for position, parameter in enumerate(parameters):
         if parameter.kind is inspect.Parameter.VAR_KEYWORD:
             continue
-        source = _source(parameter, position, provided, by_name)
+        source = _source(parameter, position, provided, by_name, others)
         if source is None:
             if parameter.default is inspect.Parameter.empty:
                 raise BindingError(_misfit(parameter.name, parameters, provided, optional))
@@ -82,11 +92,16 @@ def names_parameter(function: Callable[..., Any], name: str) -> bool:
         function: A bound method or plain function.
         name: The parameter's name.
     """
+    return name in parameter_names(function)
+
+
+def parameter_names(function: Callable[..., Any]) -> frozenset[str]:
+    """The names of the parameters that a function's signature names, those of `*args` and `**kwargs` left out."""
     try:
-        parameter = inspect.signature(function).parameters.get(name)
+        parameters = inspect.signature(function).parameters.values()
     except (TypeError, ValueError):  # a builtin without a signature
-        return False
-    return parameter is not None and parameter.kind not in _VARIADIC
+        return frozenset()
+    return frozenset(parameter.name for parameter in parameters if parameter.kind not in _VARIADIC)
 
 
 def positional_names(function: Callable[..., Any], provided: Sequence[str], optional: Sequence[str] = ()) -> list[str]:
@@ -122,11 +137,20 @@ def _bind_star(
     return (*(Argument(name) for name in in_order), *(Argument(name, name) for name in keywords))
 
 
-def _source(parameter: inspect.Parameter, position: int, provided: Sequence[str], by_name: set[str]) -> str | None:
+def _source(
+    parameter: inspect.Parameter,
+    position: int,
+    provided: Sequence[str],
+    by_name: set[str],
+    others: Mapping[str, str],
+) -> str | None:
     """The hook's argument that fills a parameter, or None to leave it at its default."""
     if parameter.name in by_name:
         return parameter.name
     if parameter.kind not in _POSITIONAL or position >= len(provided) or provided[position] in by_name:
+        return None
+    name = CANONICAL_NAMES.get(provided[position], provided[position])
+    if others.get(name, parameter.name) != parameter.name:
         return None
     if parameter.name in _OF_OLD_OPTIMIZATION and provided[position] not in _OF_OLD_OPTIMIZATION:
         return None

@@ -7,12 +7,14 @@ from typing import NoReturn
 
 from camshaft.hooks_core.automaton import Automaton, Step
 from camshaft.hooks_core.catalogue import CATALOGUE, Catalogue
-from camshaft.hooks_core.grammar.life_cycle import after_an_exception, life_cycle
+from camshaft.hooks_core.grammar.life_cycle import after_an_exception, life_cycle, life_cycle_of_version
+from camshaft.hooks_core.grammar.nodes import Node
 from camshaft.hooks_core.grammar.optimization import Optimization
-from camshaft.hooks_core.spec import HookSpec, ZeroGrad
+from camshaft.hooks_core.spec import ERAS, HookSpec, Receiver, ZeroGrad
 from camshaft.hooks_core.trace import Event, Participant, Trace
 
 _FREE_KINDS = ("provide", "state")
+_REPORTS_OF_EXCEPTIONS = ("on_keyboard_interrupt", "on_exception")
 _NUM_SHOWN_BEFORE = 3
 
 
@@ -54,7 +56,8 @@ def check(
     Args:
         trace: The run; its participants say who takes part.
         verb: "fit", "validate", "test" or "predict".
-        era: The era whose order is meant; None for camshaft's own.
+        era: The era whose order is meant; None for that whose hooks the trace recorded: without any, camshaft's own
+            order, or that in which it runs receivers of earlier eras if there are some.
         catalogue: The hooks that there are.
         optimization: Who differentiates and steps, as `life_cycle` takes it. The default finds out: the module, if its
             `automatic_optimization` was false when it was recorded; nobody, if `configure_optimizers` returned None.
@@ -65,12 +68,30 @@ def check(
         ValueError: If there is no such era, it has no such verb, or `zero_grad` fits neither the era nor who optimizes.
     """
     optimization = optimization or _optimization(trace)
-    cycle = life_cycle(verb, era, optimization=optimization, zero_grad=zero_grad)
+    era = era or trace.era
+    cycle = _cycle(trace.participants, verb, era, optimization, zero_grad)
     receivers = _receivers(trace.participants, era, catalogue)
     shown = f"show {verb}" + (f" --era {era}" if era else "") + (f" --zero-grad {zero_grad}" if zero_grad else "")
     if verb == "fit" and optimization != "automatic":
         shown += f" --optimization {optimization}"
     _Walk(trace.events, verb, catalogue, receivers, shown).run(Automaton(cycle, receivers))
+
+
+def _cycle(
+    participants: Sequence[Participant],
+    verb: str,
+    era: str | None,
+    optimization: Optimization,
+    zero_grad: ZeroGrad | None,
+) -> Node:
+    """The life cycle of an era, or of a run of whoever takes part."""
+    of_module = [one.version for one in participants if one.version and one.kind is Receiver.MODULE]
+    of_anybody = [one.version for one in participants if one.version]
+    if era is not None or not of_anybody:
+        return life_cycle(verb, era, optimization=optimization, zero_grad=zero_grad)
+    version = of_module[0] if of_module else ERAS[-1]
+    moments = of_module[0] if of_module else of_anybody[0]
+    return life_cycle_of_version(verb, version, moments=moments, optimization=optimization, zero_grad=zero_grad)
 
 
 def _optimization(trace: Trace) -> Optimization:
@@ -142,7 +163,7 @@ class _Walk:
     def _leaves_life_cycle(self, index: int, event: Event) -> bool:
         """Whether what follows an exception begins here; it may have been raised in a hook or elsewhere."""
         if self._raised is None:
-            return event.kind == "enter" and event.hook == "on_exception" and not self._open
+            return event.kind == "enter" and event.hook in _REPORTS_OF_EXCEPTIONS and not self._open
         if self._open:
             if event.kind == "enter" or not event.raised:
                 self._depart(index, [f"{self._raised.raised} to leave {self._open[-1].hook} on {self._open[-1].label}"])

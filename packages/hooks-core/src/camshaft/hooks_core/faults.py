@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Sequence
 
 import attrs
 
-from camshaft.hooks_core.binding import BindingError, bind
+from camshaft.hooks_core.binding import Argument, BindingError, bind
 from camshaft.hooks_core.catalogue import Catalogue
-from camshaft.hooks_core.implementation import class_of, implementation, receiver_name
+from camshaft.hooks_core.eras.reading import EVERYDAY_NAMES
+from camshaft.hooks_core.implementation import implementation, receiver_name
+from camshaft.hooks_core.methods import arguments_of, candidates
 from camshaft.hooks_core.spec import HookSpec, Receiver
 from camshaft.hooks_core.user_warnings import warn_user
-
-CALLBACK_PREFIX = ("trainer", "module")
-"""What a callback gets before an event's own parameters."""
-
-# Names of old hooks that a class of today may well use for a method of its own.
-_EVERYDAY_NAMES = frozenset({"summarize", "init_optimizers", "restore_weights"})
 
 
 @attrs.frozen
@@ -59,19 +55,14 @@ def report(faults: Sequence[Fault], strict: bool) -> None:
         warn_user(str(fault), HookFaultWarning)
 
 
-def arguments_of(spec: HookSpec, kind: Receiver, era: str | None = None) -> tuple[str, ...]:
-    """The arguments that a kind of receiver gets from a hook, in order."""
-    prefix = CALLBACK_PREFIX if kind is Receiver.CALLBACK and spec.kind == "event" else ()
-    return (*prefix, *spec.parameters_in(era))
-
-
-def find_faults(receiver: object, kind: Receiver, catalogue: Catalogue) -> list[Fault]:
+def find_faults(receiver: object, kind: Receiver, catalogue: Catalogue, of_eras: Collection[str] = ()) -> list[Fault]:
     """Check every hook of a receiver: unknown names, hooks that are not its own or no longer run, wrong arity.
 
     Args:
         receiver: A callback, module, data module or strategy, or the class of one.
         kind: Which of these it is.
         catalogue: The hooks to check against.
+        of_eras: Names of the methods that are called as an earlier era did, and so are no faults.
 
     Returns:
         The faults, in the order of the methods' names; empty if there are none.
@@ -80,14 +71,16 @@ def find_faults(receiver: object, kind: Receiver, catalogue: Catalogue) -> list[
     for name in sorted(candidates(receiver)):
         spec = catalogue.get(name)
         message = None
-        if spec is None:
+        if name in of_eras:
+            message = _defined_twice(receiver, catalogue[name])
+        elif spec is None:
             if name.startswith("on_"):
                 message = _unknown(name, kind, catalogue)
         elif kind not in spec.receivers:
             if name.startswith("on_"):
                 message = _not_received(spec, kind)
         elif not spec.is_current:
-            message = None if name in _EVERYDAY_NAMES else _of_an_old_era(spec)
+            message = None if name in EVERYDAY_NAMES else _of_an_old_era(receiver, spec, kind, catalogue)
         else:
             message = _wrong_arity(receiver, spec, kind)
         if message is not None:
@@ -95,34 +88,11 @@ def find_faults(receiver: object, kind: Receiver, catalogue: Catalogue) -> list[
     return found
 
 
-def candidates(receiver: object) -> Iterator[str]:
-    """Names of the methods of a receiver that may be hooks: its own and its classes', but not the base classes'."""
-    seen: set[str] = set()
-    namespaces = [] if isinstance(receiver, type) else [getattr(receiver, "__dict__", {})]
-    namespaces += [
-        vars(klass)
-        for klass in class_of(receiver).__mro__
-        if not vars(klass).get("__hook_base__") and not _is_framework(klass)
-    ]
-    for namespace in namespaces:
-        for name in namespace:
-            if name in seen or name.startswith("__"):
-                continue
-            seen.add(name)
-            method = implementation(receiver, name) if not isinstance(namespace[name], property) else None
-            if method is not None:
-                yield name
-
-
 def missing_step(receiver: object, name: str, catalogue: Catalogue) -> Fault:
     """The fault of a module that lacks a method which a verb needs."""
     near = _closest(name, [candidate for candidate in candidates(receiver) if candidate not in catalogue])
     hint = f"Rename `{near}`." if near else f"Define `{name}({', '.join(catalogue[name].parameters)})`."
     return Fault(receiver_name(receiver), name, f"`{name}` must be defined to run this verb, but is missing. {hint}")
-
-
-def _is_framework(klass: type) -> bool:
-    return klass is object or klass.__module__.partition(".")[0] == "torch"
 
 
 def _unknown(name: str, kind: Receiver, catalogue: Catalogue) -> str:
@@ -139,13 +109,33 @@ def _not_received(spec: HookSpec, kind: Receiver) -> str:
     )
 
 
-def _of_an_old_era(spec: HookSpec) -> str:
+def _of_an_old_era(receiver: object, spec: HookSpec, kind: Receiver, catalogue: Catalogue) -> str | None:
+    method = implementation(receiver, spec.name)
+    assert method is not None
+    takes: tuple[Argument, ...] | None = None
+    misfit = ""
+    for era in (era for era in spec.eras if kind in spec.receivers_in(era)):
+        try:
+            takes = bind(method, arguments_of(spec, kind, era), spec.optional_in(era))
+        except BindingError as error:
+            misfit = str(error)
+    if takes is None:
+        return f"{misfit}. Take these arguments, or mark it with `@not_a_hook` if it is a method of your own."
+    if spec.kind == "override" and spec.parameters and not takes:
+        return None  # a method of its own that happens to have the name
     eras = ", ".join(spec.eras)
-    hint = f"Rename it to `{spec.today}`" if spec.today else "Rewrite it with the hooks of era 2.x"
+    alike = [name for name in spec.today if catalogue[name].is_current and catalogue[name].kind == spec.kind]
+    hint = f"Rename it to `{alike[0]}`" if alike else "Rewrite it with the hooks of era 2.x"
     return (
-        f"this hook belongs to the eras {eras}, which camshaft describes but does not run yet. {hint}, or mark it with "
-        "`@not_a_hook` if it is a method of your own."
+        f"this hook belongs to the eras {eras}, which this run does not call. {hint}, or mark it with `@not_a_hook` if "
+        "it is a method of your own."
     )
+
+
+def _defined_twice(receiver: object, spec: HookSpec) -> str | None:
+    """What is wrong with an earlier name of something that has one owner, where the later name is there too."""
+    later = [name for name in spec.today if spec.kind != "event" and implementation(receiver, name) is not None]
+    return f"it is an earlier name of `{later[0]}`, which is defined as well. Keep one of the two." if later else None
 
 
 def _wrong_arity(receiver: object, spec: HookSpec, kind: Receiver) -> str | None:

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import Any
+
+from camshaft.hooks_core.eras.behaviour import TODAY, Behaviour
+from camshaft.hooks_core.eras.reading import EraReading
 
 _Event = Callable[..., Any]
 _OneOwner = Callable[..., Any] | None
@@ -14,8 +18,17 @@ class Hooks:
 
     An event is always callable and reaches every receiver that implements it. A step, an override, something provided
     or a transform is the callable of its one owner, or None where nobody implements it. Hooks that a third party
-    registered are attributes as well.
+    registered are attributes as well, and so are those hooks of earlier eras that have no moment of today: whoever runs
+    eras calls them. The others come with the hook of their moment.
+
+    Attributes:
+        readings: Which receivers belong to earlier eras, and what was found out about them.
+        behaviour: Where the module's era departs from today's order and contracts.
     """
+
+    readings: tuple[EraReading, ...] = ()
+    behaviour: Behaviour = TODAY
+    _taken: Mapping[str, frozenset[str]] = MappingProxyType({})
 
     # around a run
     prepare_data: _Event
@@ -96,6 +109,38 @@ class Hooks:
     on_predict_epoch_end: _Event
     on_predict_end: _Event
     on_predict_model_train: _OneOwner
+
+    # of earlier eras; whoever runs these calls them
+    on_init_start: _Event
+    on_init_end: _Event
+    on_post_move_to_device: _Event
+    init_ddp_connection: _OneOwner
+    init_optimizers: _OneOwner
+    configure_apex: _OneOwner
+    configure_ddp: _OneOwner
+    summarize: _OneOwner
+    restore_weights: _OneOwner
+    training_step_end: _OneOwner
+    get_progress_bar_dict: _OneOwner
+    training_epoch_end: _OneOwner
+    validation_step_end: _OneOwner
+    validation_epoch_end: _OneOwner
+    test_step_end: _OneOwner
+    test_epoch_end: _OneOwner
+
+    def takes(self, hook: str, argument: str) -> bool:
+        """Whether some receiver of a hook gets an argument, so that whoever calls the hook need not find it otherwise.
+
+        Args:
+            hook: The hook's name.
+            argument: The argument's name today, whatever a receiver calls it.
+
+        Raises:
+            AttributeError: If the run was resolved without such a hook.
+        """
+        if hook not in self._taken:
+            getattr(self, hook)  # says that there is no such hook
+        return argument in self._taken.get(hook, ())
 
     def __getattr__(self, name: str) -> Any:
         raise AttributeError(

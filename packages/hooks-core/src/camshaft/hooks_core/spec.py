@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from enum import StrEnum
-from typing import Literal
+from typing import Any, Literal
 
 import attrs
 
@@ -20,11 +20,24 @@ VERBS: tuple[Verb, ...] = ("fit", "validate", "test", "predict")
 
 ZERO_GRADS: tuple[ZeroGrad, ...] = ("before_training_step", "before_backward", "after_optimizer_step")
 
-ERAS = ("0.5", "0.7", "0.8", "2.0", "2.x")
-"""The eras that the specification documents describe, oldest first."""
+ERAS = ("0.5", "0.7", "0.8", "1.x", "2.0", "2.x")
+"""The eras, oldest first: those that the specification documents describe, and 1.x as it was measured to be."""
 
 MODULE_ONLY_ERAS = ("0.5", "0.7", "0.8")
 """Eras whose documents know hooks of the module alone."""
+
+CANONICAL_NAMES = {
+    "current_epoch": "epoch",
+    "batch_nb": "batch_idx",
+    "optimizer_i": "optimizer_idx",
+    "second_order_closure": "optimizer_closure",
+    "dataloader_i": "dataloader_idx",
+    "dataset_idx": "dataloader_idx",
+    "proc_rank": "global_rank",
+    "pl_module": "module",
+    "results": "outputs",
+}
+"""Names of arguments in earlier eras, and what they are called here."""
 
 SKIP_EPOCH = -1
 """What `on_train_batch_start` returns to skip the rest of the epoch."""
@@ -49,7 +62,6 @@ class HookSpec:
         receivers: Who may implement it, in the order in which they are called.
         parameters: The arguments' names as a module gets them, without `self`. A callback gets `trainer` and `module`
             before them if `kind` is "event".
-        optional: The names of further arguments, which only a function gets whose signature names them.
         kind: "event" is called on every receiver that implements it; "step" is the module's own computation;
             "override" replaces a default of the loop; "provide" returns something that the run needs, from the first
             receiver that implements it; "transform" passes a batch through; "state" saves or loads a receiver's memory.
@@ -58,8 +70,16 @@ class HookSpec:
         eras: The eras that know it, oldest first.
         signatures: The parameters in the eras where they differ from `parameters`.
         isolated: Whether every receiver is called even if one before it raises; the first error is raised at the end.
-        today: The name of today's moment, for a hook that no present era has. None for hooks of today and for those
-            without a counterpart.
+        today: Names of the hooks in whose moments it is called, for a hook that no present era has: hooks of today, or
+            what whoever runs eras calls by a later name. Empty for hooks of today and for those without a counterpart.
+        optional: The names of further arguments, which only a function gets whose signature names them.
+        moments: The same as `today` in the eras, and in the releases of them ("1.1"), where they differ.
+        precedes: Whether it comes before the hooks in whose moments it is called; else it follows them.
+        fixed: Arguments that only signatures of earlier eras have, with what they are where the hook's caller does not
+            pass them.
+        condition: When a hook with `today` is called in that moment, as an expression of the arguments of today's hook;
+            empty for always.
+        optionals: The optional arguments in the eras that have any.
         kept: Whether it runs today although no document of the present eras has it.
     """
 
@@ -70,26 +90,41 @@ class HookSpec:
     kind: Kind = "event"
     stage: Stage = "fit"
     returns: str = "ignored"
-    eras: tuple[str, ...] = ("2.0", "2.x")
+    eras: tuple[str, ...] = ("1.x", "2.0", "2.x")
     signatures: Mapping[str, tuple[str, ...]] = attrs.field(factory=dict, hash=False)
     isolated: bool = False
-    today: str | None = None
+    today: tuple[str, ...] = ()
     optional: tuple[str, ...] = ()
     kept: bool = False
+    moments: Mapping[str, tuple[str, ...]] = attrs.field(factory=dict, hash=False)
+    fixed: Mapping[str, Any] = attrs.field(factory=dict, hash=False)
+    condition: str = ""
+    precedes: bool = False
+    optionals: Mapping[str, tuple[str, ...]] = attrs.field(factory=dict, hash=False)
 
     def parameters_in(self, era: str | None) -> tuple[str, ...]:
         """The parameter names in an era; None stands for today."""
         return self.parameters if era is None else self.signatures.get(era, self.parameters)
 
     def optional_in(self, era: str | None) -> tuple[str, ...]:
-        """The optional parameter names in an era; None stands for today, and the documents of the eras know none."""
-        return self.optional if era is None else ()
+        """The optional parameter names in an era; None stands for today."""
+        return self.optional if era is None else self.optionals.get(era, ())
 
     def receivers_in(self, era: str | None) -> tuple[Receiver, ...]:
         """The receivers in an era; the documents of the eras before 2.0 describe modules only."""
         if era in MODULE_ONLY_ERAS:
             return (Receiver.MODULE,)
         return self.receivers
+
+    def moments_in(self, era: str, version: str | None = None) -> tuple[str, ...]:
+        """The hooks in whose moments a hook of an earlier era is called.
+
+        Args:
+            era: The era.
+            version: The release of it, if that is known ("1.1.8").
+        """
+        release = ".".join((version or "").split(".")[:2])
+        return self.moments.get(release, self.moments.get(era, self.today))
 
     @property
     def is_current(self) -> bool:

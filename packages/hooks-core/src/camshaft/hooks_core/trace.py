@@ -7,93 +7,33 @@ import inspect
 import json
 from collections.abc import Callable, Iterable, Iterator
 from os import PathLike
-from typing import Any, Literal, TypeVar
+from typing import Any, TypeVar
 
 import attrs
 
 from camshaft.hooks_core.binding import positional_names
 from camshaft.hooks_core.catalogue import CATALOGUE, Catalogue
 from camshaft.hooks_core.catalogue.registry import check_era
-from camshaft.hooks_core.dispatch import runs_after_module
-from camshaft.hooks_core.faults import CALLBACK_PREFIX, arguments_of
+from camshaft.hooks_core.eras.reading import EraReading, read_era
+from camshaft.hooks_core.hook_calls import runs_after_module
 from camshaft.hooks_core.implementation import implementation, receiver_name
+from camshaft.hooks_core.methods import CALLBACK_PREFIX, arguments_of
 from camshaft.hooks_core.spec import HookSpec, Receiver
+from camshaft.hooks_core.trace_records import Event, Participant
+
+__all__ = ["Event", "Participant", "Trace"]
 
 _Object = TypeVar("_Object")
 _FORMAT = "camshaft-trace-1"
 _SUMMARY_LENGTH = 40
 
 
-@attrs.frozen
-class Event:
-    """One receiver's hook begins or ends. It keeps descriptions only, so that a trace keeps no tensor alive.
-
-    Args:
-        kind: "enter" or "exit".
-        hook: The hook's name.
-        receiver: The receiver's name within the trace.
-        receiver_kind: What the receiver is.
-        arguments: The arguments of an "enter" in short, without `trainer` and `module`.
-        result: What an "exit" returned, in short; empty if it raised.
-        raised: The class name of what an "exit" raised; empty if it returned.
-    """
-
-    kind: Literal["enter", "exit"]
-    hook: str
-    receiver: str
-    receiver_kind: Receiver = attrs.field(converter=Receiver)
-    arguments: str = ""
-    result: str = ""
-    raised: str = ""
-
-    @property
-    def label(self) -> str:
-        """The receiver with its kind, such as "callback:EarlyStopping"."""
-        return f"{self.receiver_kind}:{self.receiver}"
-
-    def __str__(self) -> str:
-        return f"{self.kind} {self.hook} {self.label}" + (f" raised {self.raised}" if self.raised else "")
-
-
-def _names(names: Iterable[str]) -> frozenset[str]:
-    return frozenset(names)
-
-
-@attrs.frozen
-class Participant:
-    """A receiver whose calls a trace records.
-
-    Args:
-        name: Its name within the trace.
-        kind: What it is.
-        hooks: The hooks that it implements.
-        after_module: Those for which it runs after the module, if it is a callback.
-        manual: Whether it is a module that optimizes by hand.
-    """
-
-    name: str
-    kind: Receiver = attrs.field(converter=Receiver)
-    hooks: frozenset[str] = attrs.field(converter=_names)
-    after_module: frozenset[str] = attrs.field(default=frozenset(), converter=_names)
-    manual: bool = False
-
-    @property
-    def label(self) -> str:
-        """The name with the kind, such as "callback:EarlyStopping"."""
-        return f"{self.kind}:{self.name}"
-
-    def rank(self, hook: str) -> int:
-        """Where it stands among a hook's receivers: lower ones are called first."""
-        if self.kind is Receiver.CALLBACK:
-            return 3 if hook in self.after_module else 0
-        return {Receiver.DATA: 1, Receiver.MODULE: 2, Receiver.STRATEGY: 4}[self.kind]
-
-
 class Trace:
     """Records the hooks of a run.
 
     Args:
-        era: The era whose hooks are recorded; None for today's.
+        era: The era whose hooks are recorded; None for today's, and with them the hooks of earlier eras that a receiver
+            has.
         catalogue: The hooks that there are.
     """
 
@@ -141,7 +81,12 @@ class Trace:
                 f"`receiver` must be recorded once, but got a {receiver_name(receiver)} ({type(receiver).__name__}) "
                 "again in Trace.record. Leave out the second call."
             )
-        wanted = self._wanted(receiver, kind, frozenset(hooks or ()), None if only is None else frozenset(only))
+        reading = EraReading(receiver_name(receiver))
+        if self.era is None:
+            reading = read_era(receiver, kind, self._catalogue)
+        wanted = self._wanted(
+            receiver, kind, reading, frozenset(hooks or ()), None if only is None else frozenset(only)
+        )
         participant = Participant(
             name=self._free_name(receiver, name),
             kind=kind,
@@ -150,9 +95,15 @@ class Trace:
                 spec.name for spec, _ in wanted if kind is Receiver.CALLBACK and runs_after_module(receiver, spec.name)
             ),
             manual=kind is Receiver.MODULE and getattr(receiver, "automatic_optimization", True) is False,
+            version=reading.version,
         )
         for spec, method in wanted:
-            _put(receiver, spec.name, self._wrapped(participant, spec, method))
+            of_era = reading.methods.get(spec.name)
+            era = of_era.era if of_era is not None else self.era
+            recorded = self._wrapped(participant, spec, method, era)
+            if spec.is_current and implementation(receiver, spec.name) is None:
+                recorded.__placeholder__ = True  # type: ignore[attr-defined]  # says nothing about the receiver's era
+            _put(receiver, spec.name, recorded)
         self.participants.append(participant)
         self._recorded.append(receiver)
         return receiver
@@ -205,13 +156,18 @@ class Trace:
         return trace
 
     def _wanted(
-        self, receiver: object, kind: Receiver, further: frozenset[str], only: frozenset[str] | None
+        self,
+        receiver: object,
+        kind: Receiver,
+        reading: EraReading,
+        further: frozenset[str],
+        only: frozenset[str] | None,
     ) -> list[tuple[HookSpec, Callable[..., Any]]]:
         """The hooks to record and what they call."""
         known = {
             spec.name: spec
             for spec in self._catalogue.values()
-            if kind in spec.receivers_in(self.era) and (self.era in spec.eras if self.era else spec.is_current)
+            if spec.name in reading.methods or _is_recorded(spec, kind, self.era)
         }
         for name in sorted(further | (only or frozenset())):
             if name not in known or _method(receiver, known[name], kind, self.era) is None:
@@ -237,9 +193,11 @@ class Trace:
         numbered = (base if number == 1 else f"{base}#{number}" for number in range(1, len(taken) + 2))
         return next(candidate for candidate in numbered if candidate not in taken)
 
-    def _wrapped(self, participant: Participant, spec: HookSpec, method: Callable[..., Any]) -> Callable[..., Any]:
+    def _wrapped(
+        self, participant: Participant, spec: HookSpec, method: Callable[..., Any], era: str | None
+    ) -> Callable[..., Any]:
         hook, receiver, kind = spec.name, participant.name, participant.kind
-        names = positional_names(method, arguments_of(spec, kind, self.era), spec.optional_in(self.era))
+        names = positional_names(method, arguments_of(spec, kind, era), spec.optional_in(era))
         num_hidden = len(CALLBACK_PREFIX) if kind is Receiver.CALLBACK and spec.kind == "event" else 0
         events = self.events
 
@@ -259,6 +217,11 @@ class Trace:
         return recorded
 
 
+def _is_recorded(spec: HookSpec, kind: Receiver, era: str | None) -> bool:
+    """Whether an era, or today, has a hook for a kind of receiver."""
+    return kind in spec.receivers_in(era) and (era in spec.eras if era else spec.is_current)
+
+
 def _method(receiver: object, spec: HookSpec, kind: Receiver, era: str | None) -> Callable[..., Any] | None:
     """What a hook calls; for an event that a receiver does not even inherit, a method that does nothing."""
     method = getattr(receiver, spec.name, None)
@@ -271,8 +234,10 @@ def _method(receiver: object, spec: HookSpec, kind: Receiver, era: str | None) -
         """Receives the hook, and does nothing."""
 
     nothing.__name__ = nothing.__qualname__ = spec.name
+    # a run of today that calls a hook which it knows binds today's arguments
+    arguments = arguments_of(spec, kind, None if spec.is_current else era)
     nothing.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
-        [inspect.Parameter(name, inspect.Parameter.POSITIONAL_OR_KEYWORD) for name in arguments_of(spec, kind, era)]
+        [inspect.Parameter(name, inspect.Parameter.POSITIONAL_OR_KEYWORD) for name in arguments]
     )
     return nothing
 

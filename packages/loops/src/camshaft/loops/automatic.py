@@ -83,6 +83,10 @@ class AutomaticOptimization:
             self._window.begin_steps()
             self._follow_window()
 
+    def run_batch(self, batch: Any, batch_idx: int, is_last: bool) -> Any:
+        """Run a batch, as each mode does it."""
+        raise NotImplementedError
+
     def enter_window(self, num_remaining: int | float) -> None:
         """Take the next step of the epoch into the accumulation window; `num_remaining` are left from it on."""
         self._window.enter(num_remaining)

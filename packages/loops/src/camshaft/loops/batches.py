@@ -18,6 +18,7 @@ UNKNOWN = float("inf")
 """The number of batches of a loader that does not tell."""
 
 _MISSING = object()
+_ATTRIBUTES = {"validate": "val_dataloader", "test": "test_dataloader", "predict": "predict_dataloader"}
 
 
 def training_loader(run: Run) -> Any:
@@ -32,8 +33,8 @@ def training_loader(run: Run) -> Any:
         TypeError: If something else was given.
     """
     given = run.loaders.get("train")
-    if given is None and run.hooks.train_dataloader is not None:
-        given = run.hooks.train_dataloader()
+    if given is None:
+        given = _provided("train_dataloader", run.hooks.train_dataloader, run)
     if isinstance(given, (list, tuple, Mapping)):
         return given or None
     return None if given is None else _checked(given, "train", run)
@@ -64,10 +65,18 @@ def evaluation_loaders(run: Run, stage: str) -> list[Iterable[Any]]:
         "test": run.hooks.test_dataloader,
         "predict": run.hooks.predict_dataloader,
     }
-    given, provider = run.loaders.get(stage), providers[stage]
-    if given is None and provider is not None:
-        given = provider()
+    given = run.loaders.get(stage)
+    if given is None:
+        given = _provided(_ATTRIBUTES[stage], providers[stage], run)
     return [] if given is None else [_checked(loader, stage, run) for loader in _flat(given)]
+
+
+def _provided(name: str, provider: Callable[[], Any] | None, run: Run) -> Any:
+    """What a hook gives, or the loaders that the data module or the module has as its attribute of that name."""
+    if provider is not None:
+        return provider()
+    attributes = (getattr(owner, "__dict__", {}).get(name) for owner in (run.data, run.module))
+    return next((given for given in attributes if given is not None), None)
 
 
 def _flat(given: Any) -> Iterator[Any]:

@@ -9,13 +9,15 @@ import attrs
 from camshaft.hooks_core.spec import ZeroGrad
 from camshaft.loops.argument_checks import check_one_of
 from camshaft.loops.batches import set_epoch
+from camshaft.loops.era_setup import configure_optimizers, restore_weights, summarize
 from camshaft.loops.evaluation_loops import ValidationLoop
 from camshaft.loops.fit_data import FitData
 from camshaft.loops.fit_limits import FitLimits
 from camshaft.loops.fit_state import FitState
+from camshaft.loops.fit_view import FitView
 from camshaft.loops.optimization_mode import OptimizationMode, choose_mode
 from camshaft.loops.optimization_settings import OptimizationSettings
-from camshaft.loops.optimizers import Optimization, read_configuration
+from camshaft.loops.optimizers import Optimization
 from camshaft.loops.progress import FitProgress
 from camshaft.loops.rank_states import of_this_rank
 from camshaft.loops.resumable_loader import STATELESS_LOADERS, StatelessLoaders
@@ -25,10 +27,11 @@ from camshaft.loops.sanity_check import check_sanity
 from camshaft.loops.schedulers import SchedulerSteps
 from camshaft.loops.stopping import StoppingRules
 from camshaft.loops.training_epoch import TrainingEpoch
+from camshaft.loops.training_epoch_end import TrainingEpochEnd
 from camshaft.loops.validation_schedule import ValidationSchedule
 
 
-class FitLoop:
+class FitLoop(FitView):
     """Trains a module: sanity check, epochs, validation within them, optimization.
 
     It owns its progress: run it again with higher limits and it goes on after the last complete epoch; one that was
@@ -41,7 +44,7 @@ class FitLoop:
         gradient_clip_val: The largest norm or absolute value of the gradients; None clips nothing.
         gradient_clip_algorithm: "norm" or "value"; None means "norm".
         zero_grad: Where gradients are zeroed: "before_backward" after `training_step`, "before_training_step", or
-            "after_optimizer_step".
+            "after_optimizer_step"; None for the place of the module's era, which is "before_backward" today.
         truncated_bptt_steps: Time steps of a split of a batch, for truncated backpropagation through time; None takes
             the module's attribute of that name, if it has one, and else leaves batches whole.
         stateless_loaders: What a resume inside an epoch does with a training loader that has no state: "refuse" it, or
@@ -65,7 +68,7 @@ class FitLoop:
         accumulate_grad_batches: int = 1,
         gradient_clip_val: float | None = None,
         gradient_clip_algorithm: str | None = None,
-        zero_grad: ZeroGrad = "before_backward",
+        zero_grad: ZeroGrad | None = None,
         truncated_bptt_steps: int | None = None,
         stateless_loaders: StatelessLoaders = "refuse",
         use_distributed_sampler: bool = True,
@@ -89,83 +92,10 @@ class FitLoop:
         self._data: FitData | None = None
         self._epoch: TrainingEpoch | None = None
         self._mode: OptimizationMode | None = None
+        self._epoch_end: TrainingEpochEnd | None = None
         limits = limits if limits is not None else FitLimits()
         self._stopping = StoppingRules(limits, self.progress, agree_every_n_batches)
         self._schedulers: SchedulerSteps
-
-    @property
-    def limits(self) -> FitLimits:
-        """How long to train and how often to validate; other ones count from the next fit on, or the next epoch."""
-        return self._stopping.limits
-
-    @limits.setter
-    def limits(self, limits: FitLimits) -> None:
-        self._stopping.limits = limits
-
-    @property
-    def accumulate_grad_batches(self) -> int:
-        """Batches whose gradients make one update; splits, if batches are split.
-
-        What is set in `on_train_epoch_start` or before counts from the epoch's first batch on, what is set after it
-        from the next epoch on. Set it in every process alike.
-
-        Raises:
-            TypeError, ValueError: On setting what is no positive int, or what the fit that runs cannot do.
-        """
-        return self.settings.accumulate_grad_batches
-
-    @accumulate_grad_batches.setter
-    def accumulate_grad_batches(self, value: int) -> None:
-        settings = attrs.evolve(self.settings, accumulate_grad_batches=value)
-        if self._mode is not None:
-            self._mode.accumulate_grad_batches = value
-        self.settings = settings
-
-    @property
-    def data(self) -> FitData | None:
-        """What the current or last fit iterates over; None before the first."""
-        return self._data
-
-    @property
-    def loader(self) -> Any:
-        """The training loader, a `CombinedLoader` if there are several; None before the fit has asked for it."""
-        return None if self._data is None else self._data.loader
-
-    @property
-    def num_batches(self) -> int | float:
-        """Batches of a training epoch; infinite if unknown, 0 before the fit has asked for the loader."""
-        return 0 if self._data is None else self._data.num_batches
-
-    @property
-    def should_stop(self) -> bool:
-        """Whether training is to stop at the next opportunity; set it to true from anywhere."""
-        return self.progress.should_stop
-
-    @should_stop.setter
-    def should_stop(self, value: bool) -> None:
-        self.progress.should_stop = value
-
-    @property
-    def is_preempted(self) -> bool:
-        """Whether the current or latest fit ends because `Run.preempt` asked all processes to save and leave."""
-        return self._stopping.is_preempted
-
-    @property
-    def stop_reason(self) -> str | None:
-        """Why the latest fit ended, in words; None while it runs, and if an error ended it."""
-        return self._stopping.reason
-
-    @property
-    def is_last_batch(self) -> bool:
-        """Whether the batch that runs is known to be its epoch's last."""
-        return self._epoch is not None and self._epoch.is_last_batch
-
-    @property
-    def num_sanity_batches(self) -> list[int | float]:
-        """How many batches of each validation loader the sanity check takes."""
-        steps = self.limits.num_sanity_val_steps
-        available = self.validation.num_batches
-        return [num_batches if steps == -1 else min(steps, num_batches) for num_batches in available]
 
     def progress_state(self) -> dict[str, Any]:
         """The counters of training and of the last validation, as plain values; in every checkpoint."""
@@ -174,7 +104,10 @@ class FitLoop:
 
     def state_dict(self, run: Run) -> dict[str, Any]:
         """What a resumed run needs beside weights, optimizers, progress and callbacks; see `FitState.state_dict`."""
-        return self._state.state_dict(run)
+        state = self._state.state_dict(run)
+        if self._epoch_end is not None and self.progress.is_inside_epoch:
+            state = {**state, "fit": state["fit"] | self._epoch_end.state_dict()}
+        return state
 
     def run(self, run: Run) -> None:
         """Train until a limit is reached or something sets `should_stop`. Collective.
@@ -186,16 +119,17 @@ class FitLoop:
         try:
             data = self._set_up(run)
             if self.num_batches and not stopping.is_done():
+                epoch_end = self._epoch_end = TrainingEpochEnd(run, len(self.optimization.optimizers), self.progress)
                 settings = attrs.asdict(self.settings)
                 mode = self._mode = choose_mode(run, self.optimization, self.progress, self.limits, **settings)
-                epoch = self._start(run, data, mode)
+                epoch = self._start(run, data, mode, epoch_end)
                 stopping.agree()
                 is_first = True
                 while not stopping.is_done():
-                    self._start_epoch(run, data, mode, is_first)
+                    self._start_epoch(run, data, mode, epoch_end, is_first)
                     is_first = False
                     is_complete = epoch.run()
-                    self._end_epoch(run, data, is_complete)
+                    self._end_epoch(run, data, epoch_end, is_complete)
                 self._end(run)
             elif run.checkpoint is not None:
                 self._state.stay(run, run.checkpoint)
@@ -226,9 +160,11 @@ class FitLoop:
         else:
             data.load()
         self._state = FitState(data)
-        assert run.hooks.configure_optimizers is not None
-        self.optimization = read_configuration(run.hooks.configure_optimizers())
+        self._epoch_end = None
+        self.optimization = configure_optimizers(run)
         self.optimization.take(run.strategy.setup_optimizers(self.optimization.optimizers))
+        summarize(run)
+        restore_weights(run)
         run.hooks.on_fit_start()
         data.reload_if_asked()
         if checkpoint is not None:
@@ -240,10 +176,9 @@ class FitLoop:
         self._stopping.agree()
         return data
 
-    def _start(self, run: Run, data: FitData, mode: OptimizationMode) -> TrainingEpoch:
+    def _start(self, run: Run, data: FitData, mode: OptimizationMode, epoch_end: TrainingEpochEnd) -> TrainingEpoch:
         """Everything between set-up and the first epoch."""
-        stopping = self._stopping
-        stopping.start_clock()
+        self._stopping.start_clock()
         self._schedulers = SchedulerSteps(run, self.optimization.schedulers)
         self._epoch = TrainingEpoch(
             run,
@@ -251,28 +186,42 @@ class FitLoop:
             mode,
             self._schedulers,
             data=data,
-            validation_due=ValidationSchedule(data, self.progress, stopping).is_due,
-            validate=lambda: self._validate(run, mode),
-            stopping=stopping,
+            validation_due=ValidationSchedule(data, self.progress, self._stopping).is_due,
+            validate=lambda: self._validate(run, mode, epoch_end),
+            stopping=self._stopping,
         )
         self._state = FitState(data, mode)
+        comes_first = run.hooks.behaviour.train_start_comes_first
+        if comes_first:
+            self._begin_training(run)
         if run.checkpoint is not None:
             self._state.load_state_dict(run, run.checkpoint, self.progress)
             self.accumulate_grad_batches = mode.accumulate_grad_batches  # set, perhaps, in the run that was saved
+            if self.progress.is_inside_epoch:
+                epoch_end.load_state_dict(run.checkpoint["fit"])
         elif data.validates and self.limits.num_sanity_val_steps:
-            self.sanity_checking = True
-            try:
-                check_sanity(run, self.validation, self.num_sanity_batches, data.generators)
-            finally:
-                self.sanity_checking = False
-        run.stage = "train"
-        if run.metrics is not None:
-            run.metrics.start_epoch("train")
-        run.hooks.on_train_start()
+            self._check_sanity(run, data)
+        if not comes_first:
+            self._begin_training(run)
+        elif run.metrics is not None:
+            run.metrics.enter("train", "epoch")
         if run.checkpoint is not None:
             self._state.restore_moment(run, run.checkpoint, is_inside_epoch=self.progress.is_inside_epoch)
         run.save_point()
         return self._epoch
+
+    def _begin_training(self, run: Run) -> None:
+        run.stage = "train"
+        if run.metrics is not None:
+            run.metrics.start_epoch("train")
+        run.hooks.on_train_start()
+
+    def _check_sanity(self, run: Run, data: FitData) -> None:
+        self.sanity_checking = True
+        try:
+            check_sanity(run, self.validation, self.num_sanity_batches, data.generators)
+        finally:
+            self.sanity_checking = False
 
     def _end(self, run: Run) -> None:
         if run.metrics is not None:
@@ -287,7 +236,9 @@ class FitLoop:
             mode.close()
         self.optimization.toggle.untoggle()
 
-    def _start_epoch(self, run: Run, data: FitData, mode: OptimizationMode, is_first: bool) -> None:
+    def _start_epoch(
+        self, run: Run, data: FitData, mode: OptimizationMode, epoch_end: TrainingEpochEnd, is_first: bool
+    ) -> None:
         """Begin an epoch, or go on inside one."""
         progress, metrics = self.progress, run.metrics
         run.epoch, run.batch_idx = progress.current_epoch, None
@@ -295,6 +246,7 @@ class FitLoop:
             data.reload_if_due()
             mode.num_batches = data.num_batches
             mode.start_epoch()
+            epoch_end.start_epoch()
             progress.epochs.ready += 1
             set_epoch(data.loader, progress.current_epoch)
             if metrics is not None and not is_first:  # what `on_train_start` logs belongs to the first epoch
@@ -305,7 +257,7 @@ class FitLoop:
         if metrics is not None:
             metrics.moment = "batch"
 
-    def _end_epoch(self, run: Run, data: FitData, is_complete: bool) -> None:
+    def _end_epoch(self, run: Run, data: FitData, epoch_end: TrainingEpochEnd, is_complete: bool) -> None:
         progress, metrics = self.progress, run.metrics
         if not is_complete:
             run.save_point()  # before the hooks of an end that the epoch will have again when it goes on
@@ -315,7 +267,8 @@ class FitLoop:
             metrics.moment = "epoch"
         if is_complete:
             progress.epochs.processed += 1
-        run.hooks.on_train_epoch_end()
+        if not epoch_end.is_done:
+            epoch_end.run()
         if metrics is not None:
             metrics.end_epoch()
         if is_complete:
@@ -323,10 +276,13 @@ class FitLoop:
             progress.epochs.completed += 1
             progress.end_epoch()
             data.batches.end_epoch()
+            epoch_end.clear()
         self._stopping.agree()
         run.save_point()
 
-    def _validate(self, run: Run, mode: OptimizationMode) -> None:
+    def _validate(self, run: Run, mode: OptimizationMode, epoch_end: TrainingEpochEnd) -> None:
+        if epoch_end.comes_before_validation and self.is_last_batch:
+            self._end_before_validation(run, epoch_end)
         zero_grad = run.hooks.on_validation_model_zero_grad
         if zero_grad is None and getattr(run.module, "automatic_optimization", True):
             zero_grad = run.module.zero_grad  # a module that optimizes by hand may still need its gradients
@@ -335,3 +291,10 @@ class FitLoop:
         self.validation.run_epoch(run)
         if run.metrics is not None:
             run.metrics.enter("train", "batch")
+
+    def _end_before_validation(self, run: Run, epoch_end: TrainingEpochEnd) -> None:
+        batch_idx, run.batch_idx = run.batch_idx, None
+        if run.metrics is not None:
+            run.metrics.moment = "epoch"
+        epoch_end.run()
+        run.batch_idx = batch_idx

@@ -12,6 +12,8 @@ from camshaft.hooks_core.forks import make_forks_safe
 from camshaft.hooks_core.notes import describe
 from camshaft.hooks_core.orderly_exit import OrderlyExit
 from camshaft.hooks_core.strategy_check import check_strategy
+from camshaft.loops.era_setup import announce_eras, check_setup_overrides, prepare_data, restores_itself
+from camshaft.loops.era_steps import adapt_steps
 from camshaft.loops.modes import ModuleModes
 from camshaft.loops.resume import restore_module
 from camshaft.loops.run import Run
@@ -48,16 +50,20 @@ def run_verb(run: Run, loop: Loop) -> Any:
     Raises:
         TypeError: If the strategy lacks something of the protocol.
         HookFaultError: If receivers' hooks are faulty or a step is missing; no hook was called then.
+        NotImplementedError: If the module overrides a set-up of earlier eras that has no place any more.
         Exception: Whatever was raised inside, with a note that says where.
     """
     check_strategy(run.strategy, run.verb)
     run.resolve_hooks(loop.required)
+    check_setup_overrides(run)
+    announce_eras(run)
+    adapt_steps(run)
     hooks, strategy = run.hooks, run.strategy
     strategy.connect()
     if strategy.world_size > 1:
         make_forks_safe()
     with Guard(run):
-        hooks.prepare_data()
+        prepare_data(run)
         hooks.setup(run.verb)
         with strategy.model_context(run.module):
             hooks.configure_sharded_model()
@@ -65,7 +71,7 @@ def run_verb(run: Run, loop: Loop) -> Any:
         if run.checkpoint is not None:
             hooks.on_load_checkpoint(run.checkpoint)
         strategy.setup_module(run.module)
-        if run.checkpoint is not None:
+        if run.checkpoint is not None and not restores_itself(run):
             restore_module(run, run.checkpoint)
         if not loop.defers_saves:
             run.save_at_once()

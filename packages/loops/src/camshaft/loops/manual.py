@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 from torch.optim import Optimizer
 
 from camshaft.hooks_core.messages import must_be
+from camshaft.loops.era_arguments import with_arguments
 from camshaft.loops.progress import FitProgress
 from camshaft.loops.run import Run
 from camshaft.loops.step_outputs import next_hiddens, with_hiddens
@@ -42,14 +44,17 @@ class ManualOptimization:
         accumulate_grad_batches: int = 1,
     ) -> None:
         self.num_batches: int | float = float("inf")
-        self._hooks = run.hooks
+        self._training_step: Any = run.hooks.training_step
         self._module = run.module
         self._metrics = run.metrics
         self._progress = progress
         self._split = split
         self._accumulate_grad_batches = accumulate_grad_batches
         self._stepped = False
-        self._step_hooks = [optimizer.register_step_pre_hook(self._before_step) for optimizer in optimizers]
+        self._step_hooks = []
+        for optimizer_idx, optimizer in enumerate(optimizers):
+            announce = with_arguments(run.hooks, "on_before_optimizer_step", optimizer_idx=optimizer_idx)
+            self._step_hooks.append(optimizer.register_step_pre_hook(partial(self._before_step, announce)))
 
     @property
     def accumulate_grad_batches(self) -> int:
@@ -78,7 +83,7 @@ class ManualOptimization:
         """
         if self._split is None:
             self._stepped = False
-            outputs = self._hooks.training_step(batch, batch_idx)  # type: ignore[misc]
+            outputs = self._training_step(batch, batch_idx)
             if self._stepped:
                 self._progress.global_step += 1
             return outputs
@@ -88,7 +93,7 @@ class ManualOptimization:
             if split_idx and self._metrics is not None:
                 self._metrics.end_train_batch(self._stepped)  # the last split is told of with its batch
             self._stepped = False
-            outputs = self._hooks.training_step(split, batch_idx, hiddens=hiddens)  # type: ignore[misc]
+            outputs = self._training_step(split, batch_idx, hiddens=hiddens)
             hiddens = next_hiddens(outputs, hiddens, self._module)
             if self._stepped:
                 self._progress.global_step += 1
@@ -122,6 +127,6 @@ class ManualOptimization:
         for step_hook in self._step_hooks:
             step_hook.remove()
 
-    def _before_step(self, optimizer: Optimizer, arguments: Any, keywords: Any) -> None:
+    def _before_step(self, announce: Any, optimizer: Optimizer, arguments: Any, keywords: Any) -> None:
         self._stepped = True
-        self._hooks.on_before_optimizer_step(optimizer)
+        announce(optimizer)

@@ -2,24 +2,33 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from functools import partial
 from typing import Any, Protocol
 
 from torch.optim import Optimizer
 
-from camshaft.hooks_core.binding import names_parameter
-from camshaft.hooks_core.implementation import implementation
 from camshaft.hooks_core.messages import must_be
 from camshaft.hooks_core.spec import ZeroGrad
 from camshaft.hooks_core.user_warnings import warn_user
 from camshaft.loops.accumulation import AccumulationWindow, check_accumulation
 from camshaft.loops.automatic import SingleOptimizerOptimization, TruncatedOptimization
+from camshaft.loops.earlier_optimization import (
+    BatchCountedManualOptimization,
+    BatchCountedPerOptimizerOptimization,
+    BatchCountedTruncatedOptimization,
+)
+from camshaft.loops.earlier_update import update_class
 from camshaft.loops.fit_limits import FitLimits
 from camshaft.loops.manual import ManualOptimization
+from camshaft.loops.optimization_checks import check_automatic, check_manual
 from camshaft.loops.optimizer_update import OptimizerUpdate
 from camshaft.loops.optimizers import Optimization
 from camshaft.loops.per_optimizer import PerOptimizerOptimization
 from camshaft.loops.progress import FitProgress
+from camshaft.loops.releases import COUNTS_UPDATES, TURNS_BY_EPOCH, release_of
 from camshaft.loops.run import Run
+from camshaft.loops.toggling import toggle_of
 from camshaft.loops.truncated import BatchSplitter, split_size_of
 
 
@@ -74,10 +83,10 @@ def choose_mode(
     accumulate_grad_batches: int,
     gradient_clip_val: float | None,
     gradient_clip_algorithm: str,
-    zero_grad: ZeroGrad = "before_backward",
+    zero_grad: ZeroGrad | None = None,
     truncated_bptt_steps: int | None = None,
 ) -> OptimizationMode:
-    """Choose by the module's `automatic_optimization`, its optimizers and whether its batches are split.
+    """Choose by the module's `automatic_optimization`, its era, its optimizers and whether its batches are split.
 
     Args:
         run: The run.
@@ -87,14 +96,15 @@ def choose_mode(
         accumulate_grad_batches: Batches, or splits, of an accumulation window.
         gradient_clip_val: The largest norm or absolute value of the gradients; None clips nothing.
         gradient_clip_algorithm: "norm" or "value".
-        zero_grad: Where gradients are zeroed.
+        zero_grad: Where gradients are zeroed; None for the place of the module's era. Where a place is chosen,
+            `optimizer_step` leaves zeroing to the loop.
         truncated_bptt_steps: Time steps of a split; None takes the module's attribute of that name, if it has one.
 
     Raises:
         ValueError: If what was asked for contradicts the module's kind of optimization.
         TypeError: If the module's `truncated_bptt_steps` is neither an int nor None.
     """
-    split_size = split_size_of(run.module, truncated_bptt_steps)
+    split_size = split_size_of(run, truncated_bptt_steps)
     split = None if split_size is None else BatchSplitter(run, split_size)
     optimizers = optimization.optimizers
     if not optimizers:
@@ -105,80 +115,85 @@ def choose_mode(
         warn_user("`configure_optimizers` returned no optimizer: nothing will be updated.")
         return ManualOptimization(run, [], progress, split=split, accumulate_grad_batches=accumulate_grad_batches)
     if not getattr(run.module, "automatic_optimization", True):
-        _check_manual(run, optimization, accumulate_grad_batches, gradient_clip_val, zero_grad)
-        return ManualOptimization(run, optimizers, progress, split=split)
+        check_manual(run, optimization, accumulate_grad_batches, gradient_clip_val, zero_grad)
+        return _manual(run, optimizers, progress, split)
     where = type(run.module).__qualname__
-    _check_automatic(run, optimizers, where)
+    check_automatic(run, optimizers)
     check_accumulation(accumulate_grad_batches, optimizers, where)
     window = AccumulationWindow(accumulate_grad_batches)
-    updates = [
-        OptimizerUpdate(
-            run,
-            optimizer,
-            optimizer_idx,
-            window,
-            progress,
-            gradient_clip_val=gradient_clip_val,
-            gradient_clip_algorithm=gradient_clip_algorithm,
-            zero_grad=zero_grad,
-            carries_hiddens=split is not None,
-        )
+    updates = _updates(
+        run,
+        optimizers,
+        window,
+        progress,
+        gradient_clip_val=gradient_clip_val,
+        gradient_clip_algorithm=gradient_clip_algorithm,
+        zero_grad=zero_grad,
+        carries_hiddens=split is not None,
+    )
+    if len(updates) > 1:
+        return _per_optimizer(run, updates, window, progress, optimization, split)
+    if split is None:
+        return SingleOptimizerOptimization(updates[0], window, progress, run.strategy, where)
+    truncated = BatchCountedTruncatedOptimization if _counts_batches(run) else TruncatedOptimization
+    return truncated(updates[0], window, progress, run.strategy, split=split, module=run.module, metrics=run.metrics)
+
+
+def _updates(
+    run: Run,
+    optimizers: Sequence[Optimizer],
+    window: AccumulationWindow,
+    progress: FitProgress,
+    *,
+    zero_grad: ZeroGrad | None,
+    **settings: Any,
+) -> list[OptimizerUpdate]:
+    """An update for each optimizer, as the module's era made it."""
+    behaviour = run.hooks.behaviour
+    make_update = update_class(behaviour)
+    settings["zero_grad"] = behaviour.zero_grad if zero_grad is None else zero_grad
+    if behaviour.steps_after_backward:
+        settings["step_zeroes"] = behaviour.step_zeroes and zero_grad is None
+    return [
+        make_update(run, optimizer, optimizer_idx, window, progress, **settings)
         for optimizer_idx, optimizer in enumerate(optimizers)
     ]
-    if len(updates) == 1:
-        if split is None:
-            return SingleOptimizerOptimization(updates[0], window, progress, run.strategy, where)
-        return TruncatedOptimization(
-            updates[0], window, progress, run.strategy, split=split, module=run.module, metrics=run.metrics
-        )
-    return PerOptimizerOptimization(
+
+
+def _manual(
+    run: Run, optimizers: list[Optimizer], progress: FitProgress, split: BatchSplitter | None
+) -> OptimizationMode:
+    if not _counts_batches(run):
+        return ManualOptimization(run, optimizers, progress, split=split)
+    zeroes = run.hooks.behaviour.zero_grad == "after_optimizer_step"
+    return BatchCountedManualOptimization(run, optimizers, progress, split=split, zeroes_after_step=zeroes)
+
+
+def _per_optimizer(
+    run: Run,
+    updates: Sequence[OptimizerUpdate],
+    window: AccumulationWindow,
+    progress: FitProgress,
+    optimization: Optimization,
+    split: BatchSplitter | None,
+) -> PerOptimizerOptimization:
+    make_mode: Any = PerOptimizerOptimization
+    if _counts_batches(run):
+        turns_by_epoch = release_of(run) >= TURNS_BY_EPOCH
+        make_mode = partial(BatchCountedPerOptimizerOptimization, turns_by_epoch=turns_by_epoch)
+    mode: PerOptimizerOptimization = make_mode(
         updates,
         window,
         progress,
         run.strategy,
         module=run.module,
-        toggle=optimization.toggle,
+        toggle=toggle_of(run.module, optimization.optimizers) or optimization.toggle,
         frequencies=optimization.frequencies,
         split=split,
         metrics=run.metrics,
     )
+    return mode
 
 
-def _check_manual(
-    run: Run,
-    optimization: Optimization,
-    accumulate_grad_batches: int,
-    gradient_clip_val: float | None,
-    zero_grad: ZeroGrad,
-) -> None:
-    """Refuse what only automatic optimization can do."""
-    where = type(run.module).__qualname__
-    for name, value, neutral in (
-        ("accumulate_grad_batches", accumulate_grad_batches, 1),
-        ("gradient_clip_val", gradient_clip_val, None),
-        ("zero_grad", zero_grad, "before_backward"),
-        ("frequency", optimization.frequencies or None, None),
-    ):
-        if value != neutral:
-            rule = f"{neutral!r} under manual optimization"
-            raise ValueError(must_be(name, rule, value, where, "Do it in `training_step`."))
-    if _names_optimizer_idx(run) and len(optimization.optimizers) > 1:
-        rule = "one without `optimizer_idx` under manual optimization, where it steps all optimizers by itself"
-        action = "Leave `optimizer_idx` out, or set `automatic_optimization = True`."
-        raise ValueError(must_be("training_step", rule, implementation(run.module, "training_step"), where, action))
-
-
-def _check_automatic(run: Run, optimizers: list[Optimizer], where: str) -> None:
-    """Refuse several optimizers that automatic optimization cannot tell apart."""
-    if len(optimizers) > 1 and not _names_optimizer_idx(run):
-        rule = "1 under automatic optimization, unless `training_step` names `optimizer_idx`"
-        action = (
-            "Take `optimizer_idx` in `training_step`, which then runs once for each optimizer, or set "
-            "`automatic_optimization = False` and step them in `training_step`."
-        )
-        raise ValueError(must_be("number of optimizers", rule, len(optimizers), where, action))
-
-
-def _names_optimizer_idx(run: Run) -> bool:
-    step = implementation(run.module, "training_step")
-    return step is not None and names_parameter(step, "optimizer_idx")
+def _counts_batches(run: Run) -> bool:
+    return run.hooks.behaviour.since < COUNTS_UPDATES

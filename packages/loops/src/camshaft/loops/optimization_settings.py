@@ -32,7 +32,7 @@ class OptimizationSettings:
         gradient_clip_val: The largest norm or absolute value of the gradients; None clips nothing.
         gradient_clip_algorithm: "norm" or "value"; None means "norm".
         zero_grad: Where gradients are zeroed: "before_backward" after `training_step`, "before_training_step", or
-            "after_optimizer_step".
+            "after_optimizer_step"; None for the place of the module's era, which is "before_backward" today.
         truncated_bptt_steps: Time steps of a split of a batch, for truncated backpropagation through time; None takes
             the module's attribute of that name, if it has one, and else leaves batches whole.
 
@@ -45,7 +45,7 @@ class OptimizationSettings:
     gradient_clip_algorithm: str = attrs.field(
         default="norm", converter=_norm_if_none, validator=one_of("norm", "value")
     )
-    zero_grad: ZeroGrad = attrs.field(default="before_backward", validator=one_of(*ZERO_GRADS))
+    zero_grad: ZeroGrad | None = attrs.field(default=None, validator=attrs.validators.optional(one_of(*ZERO_GRADS)))
     truncated_bptt_steps: int | None = attrs.field(
         default=None, validator=at_least(1, optional=True, action="Pass None to leave batches whole.")
     )

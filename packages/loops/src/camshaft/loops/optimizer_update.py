@@ -7,12 +7,13 @@ from functools import partial
 from typing import Any
 
 from torch import Tensor
-from torch.optim import Optimizer
+from torch.optim import LBFGS, Optimizer
 
 from camshaft.hooks_core.dispatch import nobody
 from camshaft.hooks_core.messages import must_be
 from camshaft.hooks_core.spec import ZeroGrad
 from camshaft.loops.accumulation import AccumulationWindow
+from camshaft.loops.era_arguments import is_under_autocast, with_arguments
 from camshaft.loops.optimizers import needs_closure
 from camshaft.loops.progress import FitProgress
 from camshaft.loops.run import Run
@@ -59,6 +60,7 @@ class OptimizerUpdate:
         carries_hiddens: bool,
     ) -> None:
         hooks = run.hooks
+        known = partial(with_arguments, hooks, optimizer_idx=optimizer_idx)
         self._evaluates_loss = needs_closure(optimizer)
         self.optimizer = optimizer
         self._with_closure = self._evaluates_loss or hooks.optimizer_step is not None
@@ -66,17 +68,26 @@ class OptimizerUpdate:
         self.hiddens: Any = None
         self.has_updated = False
         self._module = run.module
-        self._hooks = hooks
         # what every step needs, bound once; None where nobody wants to be called
         self._training_step: Any = hooks.training_step
         self._on_before_zero_grad = _implemented(hooks.on_before_zero_grad)
         self._on_before_backward = _implemented(hooks.on_before_backward)
         self._on_after_backward = _implemented(hooks.on_after_backward)
         self._zero_grad = None if self._on_before_zero_grad or hooks.optimizer_zero_grad else optimizer.zero_grad
+        self._optimizer_zero_grad = known("optimizer_zero_grad")
         self._step = run.strategy.optimizer_step
+        self._own_step = known(
+            "optimizer_step",
+            on_tpu=False,
+            using_native_amp=is_under_autocast(run.strategy),
+            using_lbfgs=isinstance(optimizer, LBFGS),
+        )
         self._strategy = run.strategy
         backward: Any = run.strategy.backward
-        self._backward = backward if hooks.backward is None else partial(backward, differentiate=hooks.backward)
+        differentiate = known("backward", optimizer=optimizer, use_amp=is_under_autocast(run.strategy))
+        self._backward = backward if differentiate is None else partial(backward, differentiate=differentiate)
+        self._on_before_optimizer_step: Any = known("on_before_optimizer_step")
+        self._configure_gradient_clipping = known("configure_gradient_clipping")
         self._optimizer_idx = optimizer_idx
         self._carries_hiddens = carries_hiddens
         self._window = window
@@ -198,41 +209,48 @@ class OptimizerUpdate:
 
         self._has_stepped = False
         try:
-            if self._hooks.optimizer_step is not None:
-                self._hooks.optimizer_step(self._progress.current_epoch, batch_idx, self.optimizer, closure)
+            if self._own_step is not None:
+                self._own_step(self._progress.current_epoch, batch_idx, self.optimizer, closure)
             else:
                 self._step(self.optimizer, closure)
         except _NoLossError:
             pass  # there is nothing to update
         if not num_evaluations:
-            raise RuntimeError(
-                "`optimizer_closure` must be called in `optimizer_step`, but got no call of it in "
-                f"{type(self._module).__qualname__}.optimizer_step. Pass it on: "
-                "`optimizer.step(closure=optimizer_closure)`."
-            )
+            self._check_left_out()
         self.has_updated = self._has_stepped and self.holds_gradients
         if self._zeroes_last and self.holds_gradients:
             self._zero_gradients(batch_idx)
         self._zeroed, self.holds_gradients = self._zeroes_last, False
         return outputs
 
+    def _check_left_out(self) -> None:
+        """Refuse an override of `optimizer_step` that has not called its closure."""
+        raise RuntimeError(
+            "`optimizer_closure` must be called in `optimizer_step`, but got no call of it in "
+            f"{type(self._module).__qualname__}.optimizer_step. Pass it on: "
+            "`optimizer.step(closure=optimizer_closure)`."
+        )
+
     def _zero_gradients(self, batch_idx: int) -> None:
         if self._on_before_zero_grad is not None:
             self._on_before_zero_grad(self.optimizer)
-        if self._hooks.optimizer_zero_grad is not None:
-            self._hooks.optimizer_zero_grad(self._progress.current_epoch, batch_idx, self.optimizer)
+        self._clear_gradients(batch_idx)
+        self._zeroed = True
+
+    def _clear_gradients(self, batch_idx: int) -> None:
+        if self._optimizer_zero_grad is not None:
+            self._optimizer_zero_grad(self._progress.current_epoch, batch_idx, self.optimizer)
         else:
             self.optimizer.zero_grad()
-        self._zeroed = True
 
     def _before_step(self) -> None:
         window = self._window
         if window.length != 1 and window.position != window.divisor:
             self._average_over(window.position)
         self._strategy.unscale_gradients(self.optimizer)
-        self._hooks.on_before_optimizer_step(self.optimizer)
-        if self._hooks.configure_gradient_clipping is not None:
-            self._hooks.configure_gradient_clipping(self.optimizer, self._clip_val, self._clip_algorithm)
+        self._on_before_optimizer_step(self.optimizer)
+        if self._configure_gradient_clipping is not None:
+            self._configure_gradient_clipping(self.optimizer, self._clip_val, self._clip_algorithm)
         elif self._clip_val is not None:
             self._strategy.clip_gradients(self.optimizer, self._clip_val, self._clip_algorithm)
 

@@ -10,10 +10,13 @@ import attrs
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import ReduceLROnPlateau
 
+from camshaft.hooks_core.eras import TODAY, Behaviour
 from camshaft.hooks_core.messages import must_be
+from camshaft.loops.earlier_configuration import in_form_of_today
 from camshaft.loops.toggling import OptimizerToggle
 
 _WHERE = "configure_optimizers"
+_FIRST_OF_TODAY = (2, 0)
 _FORMS = (
     "an optimizer, a list of optimizers, two lists (optimizers, schedulers), a dictionary with 'optimizer' and perhaps "
     "'lr_scheduler' and 'frequency', a list of such dictionaries, or None"
@@ -31,6 +34,7 @@ class LRSchedulerConfig:
         monitor: Name of the logged value that its `step` gets; None calls it without.
         strict: Whether a missing value is an error; if false the step is skipped with a warning.
         name: Its name for whoever shows learning rates.
+        optimizer_idx: Index of the optimizer whose learning rate it sets; 0 if that is unknown.
     """
 
     scheduler: Any
@@ -39,6 +43,7 @@ class LRSchedulerConfig:
     monitor: str | None = None
     strict: bool = True
     name: str | None = None
+    optimizer_idx: int = attrs.field(default=0, init=False)
 
     def __attrs_post_init__(self) -> None:
         if not callable(getattr(self.scheduler, "step", None)) or not hasattr(self.scheduler, "state_dict"):
@@ -73,6 +78,10 @@ class Optimization:
 
     def __attrs_post_init__(self) -> None:
         self.toggle = OptimizerToggle(self.optimizers)
+        for config in self.schedulers:
+            own_groups = getattr(getattr(config.scheduler, "optimizer", None), "param_groups", None)
+            idxs = [idx for idx, one in enumerate(self.optimizers) if one.param_groups is own_groups]
+            config.optimizer_idx = idxs[0] if idxs else 0
 
     def take(self, optimizers: list[Optimizer]) -> None:
         """Work with these in place of the optimizers, as when a strategy has set them up."""
@@ -80,16 +89,19 @@ class Optimization:
         self.toggle = OptimizerToggle(optimizers)
 
 
-def read_configuration(returned: Any) -> Optimization:
+def read_configuration(returned: Any, behaviour: Behaviour = TODAY) -> Optimization:
     """Bring what `configure_optimizers` returned into one form.
 
     Args:
         returned: An optimizer, a list of them, two lists, a dictionary, a list of dictionaries, or None.
+        behaviour: What the module's era did; before 2.0 there are more forms, see `in_form_of_today`.
 
     Raises:
         TypeError: If it is none of these.
         ValueError: If a scheduler's settings or the optimizers' frequencies make no sense.
     """
+    if behaviour.since < _FIRST_OF_TODAY:
+        returned = in_form_of_today(returned, behaviour)
     if returned is None:
         return Optimization([], [])
     if isinstance(returned, Optimizer):
@@ -154,7 +166,7 @@ def _scheduler(given: Any) -> LRSchedulerConfig:
     if not isinstance(given, Mapping):
         return LRSchedulerConfig(given)
     settings = dict(given)
-    known = set(attrs.fields_dict(LRSchedulerConfig))
+    known = {name for name, field in attrs.fields_dict(LRSchedulerConfig).items() if field.init}
     unknown = sorted(set(settings) - known)
     if unknown or "scheduler" not in settings:
         rule = f"a dictionary with 'scheduler' and any of {', '.join(sorted(known - {'scheduler'}))}"

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 from torch import nn
@@ -19,6 +20,25 @@ if TYPE_CHECKING:
     from camshaft.loops.fit_loop import FitLoop
 
 _OF_TRAINING = ("optimizer_states", "lr_schedulers", "loops", "rng", "fit")
+
+EARLIER_KEY = "earlier"
+"""Where a checkpoint that an earlier release saved has its `EarlierTraining`."""
+
+
+class EarlierTraining(Protocol):
+    """What fits a checkpoint of an earlier release to a run, as soon as the parts of the run are there."""
+
+    def weights(self, saved: Mapping[str, Any], module: nn.Module) -> Mapping[str, Any]:
+        """The weights under the names that they have in the module."""
+
+    def data_state(self, checkpoint: dict[str, Any], data: object) -> dict[str, Any]:
+        """What a data module remembered, as "data"; empty if there is nothing."""
+
+    def training(self, checkpoint: dict[str, Any], run: Run) -> dict[str, Any]:
+        """Set progress and random numbers right; return states that take the places of the checkpoint's."""
+
+    def finish(self, run: Run) -> None:
+        """Do what the earlier release left to be done once everything is restored."""
 
 
 def collect(run: Run, loop: FitLoop | None, *, weights_only: bool = False) -> dict[str, Any]:
@@ -68,7 +88,9 @@ def restore_module(run: Run, checkpoint: dict[str, Any]) -> None:
                 "checkpoint", "one with the key 'state_dict'", sorted(checkpoint), "restore_module", "Pass another."
             )
         )
-    run.strategy.load_module_state(run.module, checkpoint["state_dict"])
+    earlier: EarlierTraining | None = checkpoint.get(EARLIER_KEY)
+    weights = checkpoint["state_dict"]
+    run.strategy.load_module_state(run.module, weights if earlier is None else earlier.weights(weights, run.module))
 
 
 def check_resumable(checkpoint: dict[str, Any]) -> None:
@@ -89,9 +111,13 @@ def check_resumable(checkpoint: dict[str, Any]) -> None:
 def restore_data_module(run: Run, checkpoint: dict[str, Any]) -> None:
     """Take back the memory of the data module. Hooks: load_state_dict of the data module."""
     load = implementation(run.data, "load_state_dict") if run.data is not None else None
-    if load is not None and "data" in checkpoint:
+    if load is None:
+        return
+    earlier: EarlierTraining | None = checkpoint.get(EARLIER_KEY)
+    saved = checkpoint if earlier is None else earlier.data_state(checkpoint, run.data)
+    if "data" in saved:
         with noting(run.data, "load_state_dict", run.position):
-            load(checkpoint["data"])
+            load(saved["data"])
 
 
 def restore_training(run: Run, checkpoint: dict[str, Any], optimization: Optimization) -> None:
@@ -104,6 +130,9 @@ def restore_training(run: Run, checkpoint: dict[str, Any], optimization: Optimiz
     Raises:
         ValueError: If the checkpoint holds other optimizers or schedulers than the module has.
     """
+    earlier: EarlierTraining | None = checkpoint.get(EARLIER_KEY)
+    if earlier is not None:
+        checkpoint = {**checkpoint, **earlier.training(checkpoint, run)}
     states = checkpoint["optimizer_states"], checkpoint["lr_schedulers"]
     schedulers = [config.scheduler for config in optimization.schedulers]
     for what, owners, theirs in (
@@ -125,6 +154,8 @@ def restore_training(run: Run, checkpoint: dict[str, Any], optimization: Optimiz
         if load is not None and state is not None:
             with noting(callback, "load_state_dict", run.position):
                 load(state)
+    if earlier is not None:
+        earlier.finish(run)
 
 
 def gradients_of(module: nn.Module) -> dict[str, torch.Tensor]:

@@ -10,7 +10,7 @@ import attrs
 from camshaft.hooks_core import Hooks, resolve
 from camshaft.hooks_core.implementation import implementation
 from camshaft.hooks_core.notes import noting
-from camshaft.loops.callback_state import check_state_keys
+from camshaft.loops.callback_state import ReturnedStates, check_state_keys, has_returned_states
 
 if TYPE_CHECKING:
     from torch import nn
@@ -45,6 +45,8 @@ class Run:
         checkpoint: A checkpoint to start from.
         write_checkpoint: Carries out one request to save; what it returns, if anything, waits until that is done.
         strict_hooks: Whether faults in receivers' hooks are errors.
+        outputs_on_cpu: Whether the outputs of steps that are kept for the epoch-end hooks of earlier eras are kept on
+            the CPU; an attribute of the module of this name may ask for it as well.
     """
 
     verb: Verb
@@ -58,6 +60,7 @@ class Run:
     checkpoint: dict[str, Any] | None = None
     write_checkpoint: Callable[[SaveRequest], PendingSave | None] | None = None
     strict_hooks: bool = True
+    outputs_on_cpu: bool = False
 
     hooks: Hooks = attrs.field(init=False)
     stage: str | None = attrs.field(default=None, init=False)
@@ -81,8 +84,9 @@ class Run:
         """
         self._add_callbacks_of_module()
         check_state_keys(self.callbacks, self.verb)
+        states = ReturnedStates(self) if has_returned_states(self.callbacks) else None
         self.hooks = resolve(
-            callbacks=self.callbacks,
+            callbacks=self.callbacks if states is None else [states, *self.callbacks],
             data=self.data,
             module=self.module,
             strategy=self.strategy,
@@ -90,7 +94,10 @@ class Run:
             required=required,
             position=self.position,
             strict=self.strict_hooks,
+            runs_eras=True,
         )
+        if states is not None:
+            states.attach()
 
     def position(self) -> str:
         """Where the run is, for the notes of errors."""

@@ -21,6 +21,8 @@ class SchedulerSteps:
 
     def __init__(self, run: Run, configs: Sequence[LRSchedulerConfig]) -> None:
         self._run = run
+        self._override = run.hooks.lr_scheduler_step
+        self._passes_optimizer_idx = run.hooks.takes("lr_scheduler_step", "optimizer_idx")
         self._configs = configs  # no copy: a callback may replace a scheduler, or add one that steps after epochs
         # so that the loop can skip the call where there is nothing to do
         self.after_update = any(config.interval == "step" and config.monitor is None for config in configs)
@@ -65,13 +67,15 @@ class SchedulerSteps:
             metric = self._monitored(config)
             if metric is None:
                 return
-        override = self._run.hooks.lr_scheduler_step
-        if override is not None:
-            override(config.scheduler, metric)
-        elif metric is None:
+        override = self._override
+        if override is None and metric is None:
             config.scheduler.step()
-        else:
+        elif override is None:
             config.scheduler.step(metric)
+        elif self._passes_optimizer_idx:
+            override(config.scheduler, metric, optimizer_idx=config.optimizer_idx)
+        else:
+            override(config.scheduler, metric)
 
     def _monitored(self, config: LRSchedulerConfig) -> Any:
         metrics = {} if self._run.metrics is None else self._run.metrics.callback_metrics

@@ -5,20 +5,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from torch import nn
-
-from camshaft.hooks_core.binding import names_parameter
 from camshaft.hooks_core.implementation import implementation
 from camshaft.hooks_core.messages import must_be
 from camshaft.hooks_core.splits import split_along_time
 from camshaft.loops.run import Run
 
 
-def split_size_of(module: nn.Module, truncated_bptt_steps: int | None) -> int | None:
+def split_size_of(run: Run, truncated_bptt_steps: int | None) -> int | None:
     """Time steps of a split, as the loop's argument or the module's attribute `truncated_bptt_steps` has it.
 
     Args:
-        module: The module; an attribute of None or 0 asks for nothing.
+        run: The run; an attribute of its module of None or 0 asks for nothing.
         truncated_bptt_steps: The loop's argument.
 
     Returns:
@@ -29,6 +26,7 @@ def split_size_of(module: nn.Module, truncated_bptt_steps: int | None) -> int | 
         ValueError: If the attribute is negative, or both are given and differ, or `training_step` does not name
             `hiddens` although batches are to be split.
     """
+    module = run.module
     where = type(module).__qualname__
     of_module = getattr(module, "truncated_bptt_steps", None)
     if of_module is not None and (isinstance(of_module, bool) or not isinstance(of_module, int)):
@@ -39,8 +37,8 @@ def split_size_of(module: nn.Module, truncated_bptt_steps: int | None) -> int | 
         rule = f"that of the fit ({truncated_bptt_steps}) or not set"
         raise ValueError(must_be("truncated_bptt_steps", rule, of_module, where, "Leave one of the two out."))
     split_size = truncated_bptt_steps or of_module or None
-    step = implementation(module, "training_step")
-    if split_size is not None and (step is None or not names_parameter(step, "hiddens")):
+    if split_size is not None and not run.hooks.takes("training_step", "hiddens"):
+        step = implementation(module, "training_step")
         rule = f"one that names `hiddens`, since batches are split into {split_size} time steps each"
         action = "Take `hiddens` (None at a batch's start) and return it beside the loss, or do not split."
         raise ValueError(must_be("training_step", rule, step, where, action))

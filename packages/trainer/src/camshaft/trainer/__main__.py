@@ -1,8 +1,12 @@
-"""`python -m camshaft.trainer`."""
+"""`python -m camshaft.trainer`: the four verbs of a trainer, and `run` for files of earlier releases."""
 
 import sys
 
-from camshaft.trainer.command_line import main
-
 if __name__ == "__main__":
+    if sys.argv[1:2] == ["run"]:
+        from camshaft.trainer.old_script import main as run
+
+        sys.exit(run(sys.argv[2:]))
+    from camshaft.trainer.command_line import main
+
     sys.exit(main())

@@ -92,8 +92,13 @@ class Attached:
         """The trainer's loggers; empty without a trainer."""
         return [] if self._trainer is None else self._trainer.loggers
 
-    def optimizers(self) -> Optimizer | list[Optimizer]:
-        """The optimizer of the fit; a list if `configure_optimizers` returned several or none."""
+    def optimizers(self, use_pl_optimizer: bool = True) -> Optimizer | list[Optimizer]:
+        """The optimizer of the fit; a list if `configure_optimizers` returned several or none.
+
+        Args:
+            use_pl_optimizer: Has no effect, as in releases where it chose a wrapper: there is none, and `step` may be
+                called on what is returned.
+        """
         optimizers: list[Optimizer] = list(self.trainer.optimizers)
         return optimizers[0] if len(optimizers) == 1 else optimizers
 

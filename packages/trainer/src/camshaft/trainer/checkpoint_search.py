@@ -15,6 +15,7 @@ from camshaft.hooks_core.spec import Verb
 from camshaft.hooks_core.user_warnings import warn_user
 from camshaft.strategies import CheckpointError, job_id, restart_count
 from camshaft.trainer.checkpoints import FIT_IDX_KEY, JOB_KEY
+from camshaft.trainer.earlier_checkpoints import translated
 
 EXTENSION = ModelCheckpoint.FILE_EXTENSION
 
@@ -125,7 +126,14 @@ def _saved_by(trainer: Any) -> Iterator[Path]:
         if isinstance(callback, ModelCheckpoint):
             folders |= {Path(callback.dirpath)} if callback.dirpath is not None else set(_default_folders(trainer))
     for folder in folders:
-        yield from folder.glob(f"*{EXTENSION}")
+        yield from _checkpoints_in(folder)
+
+
+def _checkpoints_in(folder: Path) -> Iterator[Path]:
+    """The checkpoints in a folder and in those below, for which file names may ask; one may be a directory."""
+    for path in folder.rglob(f"*{EXTENSION}"):
+        if not any(parent.endswith(EXTENSION) for parent in path.relative_to(folder).parts[:-1]):
+            yield path
 
 
 def _default_folders(trainer: Any) -> Iterator[Path]:
@@ -135,7 +143,7 @@ def _default_folders(trainer: Any) -> Iterator[Path]:
     """
     log_dir = Path(trainer.log_dir)
     folder = log_dir / "checkpoints"
-    if re.fullmatch(r"version_\d+", log_dir.name) and not any(folder.glob(f"*{EXTENSION}")):
+    if re.fullmatch(r"version_\d+", log_dir.name) and not any(_checkpoints_in(folder)):
         yield from log_dir.parent.glob("version_*/checkpoints")
     else:
         yield folder
@@ -174,7 +182,7 @@ def _read(trainer: Any, path: str) -> dict[str, Any]:
             failure = CheckpointError(f"Rank {elsewhere} could not read it: {texts[elsewhere]}", path)
     if failure is not None:
         raise failure
-    return checkpoint
+    return translated(checkpoint, trainer)
 
 
 def _tell(trainer: Any, message: str) -> None:

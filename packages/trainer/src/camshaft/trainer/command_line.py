@@ -1,4 +1,4 @@
-"""The command line: `python -m camshaft.trainer {fit,validate,test,predict}`."""
+"""The command line: `python -m camshaft.trainer {fit,validate,test,predict}`; see `old_script` for `run`."""
 
 from __future__ import annotations
 
@@ -39,6 +39,7 @@ _TRAINER_TYPES: dict[str, Any] = {
     "precision": int | str | None,
 }
 _GIVEN_OTHERWISE = {"model", "datamodule", "dataloaders", "train_dataloaders", "val_dataloaders", "return_predictions"}
+_ALL = "Train and evaluate modules; or `run SCRIPT`, a file that imports pytorch_lightning or lightning, as it is."
 _ABOUT = {
     "fit": "Train a module, and save it.",
     "validate": "Run the validation of a module once.",
@@ -62,7 +63,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """
     words = sys.argv[1:] if arguments is None else arguments
     parsers = {verb: _parser_of(verb) for verb in VERBS}
-    parser = OptionParser(prog="python -m camshaft.trainer", description="Train and evaluate modules.")
+    parser = OptionParser(prog="python -m camshaft.trainer", description=_ALL)
     verbs = parser.add_subcommands(required=True)
     for verb, verb_parser in parsers.items():
         verbs.add_subcommand(verb, verb_parser, help=_ABOUT[verb])

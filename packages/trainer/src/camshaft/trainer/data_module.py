@@ -6,13 +6,14 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from camshaft.hooks_core import CheckpointHooks, DataHooks
 from camshaft.hooks_core.messages import must_be
+from camshaft.trainer.earlier_hooks import EarlierDataHooks
 from camshaft.trainer.hyperparameters import HyperparametersMixin
 
 if TYPE_CHECKING:
     from camshaft.trainer.trainer import Trainer
 
 
-class DataModule(HyperparametersMixin, DataHooks, CheckpointHooks):
+class DataModule(HyperparametersMixin, EarlierDataHooks, DataHooks, CheckpointHooks):
     """Loaders, and what they need, for any module.
 
     Override what the verbs at hand need: `prepare_data` (once, on one process: download), `setup` (on every process:

@@ -2,18 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from camshaft.callbacks import EarlyStopping, ModelCheckpoint, RichProgressBar
 from camshaft.callbacks.model_summary import ModelSummary
 from camshaft.callbacks.progress_bar import ProgressBar
 from camshaft.hooks_core import CATALOGUE, Callback
-from camshaft.hooks_core.faults import candidates
 from camshaft.hooks_core.messages import must_be
+from camshaft.hooks_core.methods import candidates
 from camshaft.loops.callback_state import check_state_keys
 
 _WHERE = "Trainer"
+_ATTACHED = (
+    "logger",
+    "enable_checkpointing",
+    "enable_progress_bar",
+    "enable_model_summary",
+    "num_sanity_val_steps",
+    "log_every_n_steps",
+    "fast_dev_run",
+    "report",
+)
+"""Arguments that attach something, or need what is attached."""
 
 
 def choose_callbacks(
@@ -33,7 +44,7 @@ def choose_callbacks(
         ValueError: If one of its kind was passed although it is disabled, or two that keep a state would keep it under
             the same key.
     """
-    chosen = _listed(callbacks)
+    chosen = listed(callbacks)
     for callback in chosen:
         _check_callback(callback)
     kinds: tuple[tuple[type, type, bool | None, bool | None, str], ...] = (
@@ -52,17 +63,21 @@ def choose_callbacks(
     return chosen
 
 
-def check_barebones(*, callbacks: Any, **arguments: Any) -> None:
+def check_barebones(arguments: Mapping[str, Any]) -> None:
     """Refuse what a trainer with nothing attached cannot have.
 
+    Args:
+        arguments: Those that were passed.
+
     Raises:
-        ValueError: If any argument asks for something.
+        ValueError: If any asks for something.
     """
     action = "Leave one of the two out."
-    for name, value in arguments.items():
+    for name in _ATTACHED:
+        value = arguments.get(name)
         if value not in (None, False, 0):
             raise ValueError(must_be(name, "left out with barebones=True", value, _WHERE, action))
-    for callback in _listed(callbacks):
+    for callback in listed(arguments.get("callbacks")):
         if isinstance(callback, (ModelCheckpoint, ProgressBar, ModelSummary, EarlyStopping)):
             rule = f"without {type(callback).__name__}, which needs logged values or files, with barebones=True"
             raise ValueError(must_be("callbacks", rule, callback, _WHERE, action))
@@ -85,7 +100,8 @@ def choose_log_interval(log_every_n_steps: Any) -> int:
     return log_every_n_steps
 
 
-def _listed(callbacks: Any) -> list[Any]:
+def listed(callbacks: Any) -> list[Any]:
+    """A new list of what was passed as `callbacks`: none, one or several."""
     if callbacks is None:
         return []
     return list(callbacks) if isinstance(callbacks, Sequence) and not isinstance(callbacks, str) else [callbacks]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from argparse import Namespace
 from collections.abc import Iterator, Mapping, Sequence
 from types import FrameType
 from typing import Any
@@ -10,6 +11,7 @@ from typing import Any
 from torch import Tensor
 
 from camshaft.hooks_core.messages import must_be
+from camshaft.hooks_core.user_warnings import warn_user
 
 HYPER_PARAMETERS_KEY = "hyper_parameters"
 """Where a checkpoint keeps them."""
@@ -19,7 +21,18 @@ _RULE = "a plain value (number, string, bool, None, tensor, or lists, tuples and
 
 
 class Hyperparameters(dict[str, Any]):
-    """Values by name, readable as items and as attributes: `hparams["width"]` and `hparams.width`."""
+    """Values by name, readable as items and as attributes: `hparams["width"]` and `hparams.width`.
+
+    `vars(hparams)` is the same object, so that what was written for a namespace reads it as well.
+    """
+
+    @property
+    def __dict__(self) -> dict[str, Any]:  # type: ignore[override]
+        return self
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Its items alone."""
+        return type(self), (dict(self),)
 
     def __getattr__(self, name: str) -> Any:
         try:
@@ -43,7 +56,7 @@ class HyperparametersMixin:
     """Gives a class `save_hyperparameters` and `hparams`."""
 
     def save_hyperparameters(
-        self, *names: str, ignore: str | Sequence[str] | None = None, frame: FrameType | None = None
+        self, *names: Any, ignore: str | Sequence[str] | None = None, frame: FrameType | None = None
     ) -> None:
         """Remember the arguments of `__init__` in `hparams`; call it in `__init__`.
 
@@ -51,7 +64,8 @@ class HyperparametersMixin:
         Values are taken as they are at the call: containers are copied, tensors are not. `*args` are left out.
 
         Args:
-            names: Arguments to save; without any, all are saved.
+            names: Arguments to save; without any, all are saved. Or a namespace or dictionary alone, whose values are
+                saved; those that are not plain stay out of checkpoints and loggers, with a warning.
             ignore: Arguments to leave out, also those that were saved before.
             frame: Where to look for the arguments; None looks at the caller.
 
@@ -68,9 +82,14 @@ class HyperparametersMixin:
             {'width': 3, 'activation': 'relu'}
         """
         where = f"{type(self).__qualname__}.save_hyperparameters"
+        if len(names) == 1 and isinstance(names[0], (Namespace, Mapping)):
+            ignored = {ignore} if isinstance(ignore, str) else set(ignore or ())
+            self.hparams = {name: value for name, value in _items(names[0]).items() if name not in ignored}
+            return
         for name in names:
             if not isinstance(name, str):
-                raise TypeError(must_be("names", "strings", name, where, "Pass the names of arguments."))
+                rule = "strings, or one namespace or dictionary"
+                raise TypeError(must_be("names", rule, name, where, "Pass the names of arguments."))
         if frame is None:
             current = inspect.currentframe()
             frame = None if current is None else current.f_back
@@ -90,19 +109,68 @@ class HyperparametersMixin:
 
     @property
     def hparams(self) -> Hyperparameters:
-        """What `save_hyperparameters` saved; empty if it was not called. Changes go into later checkpoints."""
+        """What `save_hyperparameters` saved, or what was assigned; else empty. Changes go into later checkpoints.
+
+        A namespace or a dictionary may be assigned. Of its values those that are not plain stay out of checkpoints and
+        loggers, with a warning.
+        """
         # written past `nn.Module.__setattr__`, so that it works before `nn.Module.__init__` too
         hparams: Hyperparameters = self.__dict__.setdefault("_hparams", Hyperparameters())
         return hparams
 
+    @hparams.setter
+    def hparams(self, value: Mapping[str, Any] | Namespace | None) -> None:
+        where = type(self).__qualname__
+        if value is not None and not isinstance(value, (Namespace, Mapping)):
+            action = "Assign `vars(value)`, or call `save_hyperparameters`."
+            raise TypeError(must_be("hparams", "a namespace or a dictionary", value, where, action))
+        taken = Hyperparameters()
+        left_out: list[str] = []
+        for name, one in _items({} if value is None else value).items():
+            try:
+                taken[name] = _plain(one, name, name, where)
+            except TypeError:
+                taken[name] = one
+                left_out.append(name)
+        self.__dict__["_hparams"], self.__dict__["_hparams_left_out"] = taken, frozenset(left_out)
+        if left_out:
+            warn_user(
+                f"Checkpoints and loggers of {where} go without these hyperparameters, which are no plain values: "
+                f"{', '.join(left_out)}."
+            )
+
+
+def saved_hyperparameters(owner: object) -> dict[str, Any]:
+    """The hyperparameters that checkpoints hold and loggers get; empty for an object without."""
+    hparams = getattr(owner, "hparams", None)
+    if not isinstance(hparams, Mapping):
+        return {}
+    left_out: frozenset[str] = getattr(owner, "_hparams_left_out", frozenset())
+    return {name: value for name, value in hparams.items() if name not in left_out}
+
 
 def accepted_by(cls: type, hparams: Mapping[str, Any]) -> dict[str, Any]:
-    """Those hyperparameters that a class's constructor takes: all, if it takes `**kwargs`."""
+    """Those hyperparameters that a class's constructor takes: all, if it takes `**kwargs`.
+
+    A constructor whose one required argument holds them all, as `hparams` or under any name that no hyperparameter has,
+    gets them in this one.
+    """
     parameters = inspect.signature(cls).parameters.values()
     if any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in parameters):
         return dict(hparams)
-    takes = {p.name for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)}
-    return {name: value for name, value in hparams.items() if name in takes}
+    own = [p for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
+    takes = {p.name for p in own}
+    required = [p.name for p in own if p.default is p.empty]
+    accepted = {name: value for name, value in hparams.items() if name in takes}
+    if hparams and "hparams" in required and "hparams" not in hparams:
+        return {**accepted, "hparams": Hyperparameters(hparams)}
+    if hparams and not accepted and len(required) == 1:
+        return {required[0]: Hyperparameters(hparams)}
+    return accepted
+
+
+def _items(values: Mapping[str, Any] | Namespace) -> Mapping[str, Any]:
+    return vars(values) if isinstance(values, Namespace) else values
 
 
 def _arguments_of(instance: object, frame: FrameType | None) -> dict[str, Any] | None:
@@ -134,6 +202,8 @@ def _plain(value: Any, argument: str, path: str, where: str) -> Any:
     Raises:
         TypeError: If it is not plain.
     """
+    if isinstance(value, Namespace):
+        value = vars(value)
     kind = type(value)
     if kind in _SCALARS or isinstance(value, Tensor):
         return value

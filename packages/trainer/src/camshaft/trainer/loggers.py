@@ -14,6 +14,7 @@ from camshaft.callbacks.agreement import from_rank_zero
 from camshaft.hooks_core.messages import must_be
 from camshaft.hooks_core.notes import describe
 from camshaft.hooks_core.protocols import Strategy
+from camshaft.trainer.hyperparameters import saved_hyperparameters
 from camshaft.trainer.silent_logger import SilentLogger
 
 _METHODS = ("log_metrics", "log_hyperparams", "save", "finalize")
@@ -91,10 +92,17 @@ def log_hyperparameters(loggers: Sequence[Any], module: object, data: object | N
         logger.log_hyperparams(hparams)
 
 
+def begin_fit(loggers: Sequence[Any], module: object) -> None:
+    """Tell loggers that want to know it which module a fit trains."""
+    for logger in loggers:
+        tell = getattr(logger, "begin_fit", None)
+        if tell is not None:
+            tell(module)
+
+
 def hyperparameters_of(owner: object) -> Mapping[str, Any]:
-    """What `save_hyperparameters` saved; empty for an object without."""
-    hparams = getattr(owner, "hparams", None)
-    return hparams if isinstance(hparams, Mapping) else {}
+    """What `save_hyperparameters` saved, or what was assigned to `hparams`; empty for an object without."""
+    return saved_hyperparameters(owner)
 
 
 def finalize_loggers(loggers: Sequence[Any], error: BaseException | None) -> None:

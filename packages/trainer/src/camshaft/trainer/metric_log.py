@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from torch import Tensor, nn
+from torch import nn
 
 from camshaft.hooks_core.messages import must_be
 from camshaft.hooks_core.protocols import Logger, Moment, Strategy
@@ -14,14 +14,16 @@ from camshaft.trainer.logger_rows import LoggerRows, Progress
 from camshaft.trainer.metric_entry import Entry
 from camshaft.trainer.metric_exchange import MetricExchange
 from camshaft.trainer.metric_values import SeenBatch, check_batch_size, to_floats
+from camshaft.trainer.metric_view import MetricView
 from camshaft.trainer.published import Published
-from camshaft.trainer.stage_log import LiveValue, StageLog, for_callbacks, for_loggers
+from camshaft.trainer.returned_values import options_beside
+from camshaft.trainer.stage_log import StageLog
 from camshaft.trainer.step_sending import StepSending
 
 _NUM_STEP_ROWS = 64  # batches of an evaluation that are sent to loggers in one transfer
 
 
-class MetricLog:
+class MetricLog(MetricView):
     """The metric log of a run: what `TrainingModule.log` writes to and what loops tell where the run is.
 
     A logged tensor stays on its device. Nothing here waits for a device, except what sends values to loggers and what
@@ -102,6 +104,16 @@ class MetricLog:
         if entry.sends_steps:
             self._see_batch()
             self._current.add_step_value(entry, kept, dataloader_idx)
+
+    def log_returned(self, values: Mapping[str, Any], *, logger: bool, prog_bar: bool) -> None:
+        """Log what a step or an epoch's end returned, by `log`; see `MetricSink` and `options_beside`.
+
+        In the mean over an epoch of evaluation each batch counts as much as any other.
+        """
+        for name, value in values.items():
+            options = options_beside(self._current, name, self.moment, logger=logger, prog_bar=prog_bar)
+            if options is not None:
+                self.log(name, value, batch_size=1, **options)
 
     def keep_graph(self, name: str, value: object) -> None:
         """Let the step's value that was just logged be differentiated; see `Entry.keep_graph`."""
@@ -245,38 +257,6 @@ class MetricLog:
         self._entries = self._current.latest
         self.moment = None
         self.batch = None
-
-    # what others read
-
-    @property
-    def callback_metrics(self) -> dict[str, Tensor]:
-        """Every value by name: of training steps, and of epochs, the running one's included at its end."""
-        metrics = dict(self._published.to_callbacks)
-        for stage in self._stages.values():
-            metrics |= for_callbacks(self._live(stage), stage)
-        return metrics
-
-    @property
-    def logged_metrics(self) -> dict[str, Tensor]:
-        """The latest values that are meant for loggers, by the names that loggers get."""
-        metrics = dict(self._published.to_loggers)
-        for stage in self._stages.values():
-            metrics |= for_loggers(self._live(stage))
-        return metrics
-
-    @property
-    def progress_bar_metrics(self) -> dict[str, float | int | str]:
-        """The latest values that are meant for progress bars, as numbers. Waits for the device."""
-        live = [live for stage in self._stages.values() for live in self._live(stage) if live.entry.options.prog_bar]
-        numbers = to_floats([shown.value for shown in live])
-        return self._published.to_progress_bars | {
-            shown.name: number for shown, number in zip(live, numbers, strict=True)
-        }
-
-    def _live(self, stage: StageLog) -> list[LiveValue]:
-        if stage is not self._current or self.moment == "batch":
-            return stage.live(with_epoch=False)
-        return stage.live(with_epoch=True) if stage.reduced is None else stage.reduced
 
     # checkpoints
 

@@ -13,8 +13,10 @@ from torch.optim import Optimizer
 
 from camshaft.hooks_core import CheckpointHooks, DataHooks, ModelHooks
 from camshaft.hooks_core.messages import must_be
-from camshaft.trainer.attachment import Attached
+from camshaft.trainer.earlier_hooks import EarlierHooks
+from camshaft.trainer.earlier_module import EarlierModule, names_not_exported
 from camshaft.trainer.hyperparameters import HyperparametersMixin
+from camshaft.trainer.manual_backward import backward_with
 from camshaft.trainer.module_logging import LogsMetrics
 from camshaft.trainer.rebuilding import rebuild
 from camshaft.trainer.standalone_log import StandaloneLog
@@ -24,7 +26,9 @@ if TYPE_CHECKING:
     from camshaft.trainer.trainer import Trainer
 
 
-class TrainingModule(LogsMetrics, Attached, HyperparametersMixin, ModelHooks, DataHooks, CheckpointHooks, nn.Module):
+class TrainingModule(
+    LogsMetrics, EarlierModule, HyperparametersMixin, EarlierHooks, ModelHooks, DataHooks, CheckpointHooks, nn.Module
+):
     """A model with its steps; subclass it as you would `nn.Module`.
 
     Define `training_step` and `configure_optimizers` to fit, `validation_step`, `test_step` for these verbs, and
@@ -49,6 +53,9 @@ class TrainingModule(LogsMetrics, Attached, HyperparametersMixin, ModelHooks, Da
     """
 
     __hook_base__: ClassVar[bool] = True
+
+    __jit_unused_properties__: ClassVar[list[str]]
+    __jit_ignored_attributes__: ClassVar[list[str]]
 
     automatic_optimization: bool = True
     truncated_bptt_steps: int | None = None
@@ -104,16 +111,18 @@ class TrainingModule(LogsMetrics, Attached, HyperparametersMixin, ModelHooks, Da
 
     # optimization
 
-    def manual_backward(self, loss: Tensor) -> None:
+    def manual_backward(self, loss: Tensor, *args: Any, **kwargs: Any) -> None:
         """Differentiate a loss under manual optimization, in place of `loss.backward()`. Collective.
 
         Hooks: on_before_backward, backward, on_after_backward.
 
         Args:
             loss: A scalar.
+            args, kwargs: What `loss.backward` gets; an optimizer in the first place is left out, as 1.0 wanted one.
 
         Raises:
             RuntimeError: Under automatic optimization, or without a trainer.
+            TypeError: If `loss.backward` is to get arguments, but `backward` is overridden.
         """
         trainer = self.trainer
         if self.automatic_optimization:
@@ -121,11 +130,14 @@ class TrainingModule(LogsMetrics, Attached, HyperparametersMixin, ModelHooks, Da
             where = f"{type(self).__qualname__}.manual_backward"
             raise RuntimeError(must_be("automatic_optimization", "False", True, where, action))
         hooks = trainer.hooks
+        backward = hooks.backward
+        if args or kwargs:
+            backward = backward_with(self, args, kwargs, backward)
         hooks.on_before_backward(loss)
-        trainer.strategy.backward(loss, hooks.backward)
+        trainer.strategy.backward(loss, backward)
         hooks.on_after_backward()
 
-    def toggle_optimizer(self, optimizer: Optimizer) -> None:
+    def toggle_optimizer(self, optimizer: Optimizer, optimizer_idx: int | None = None) -> None:
         """Let the parameters of one optimizer alone require gradients, among those of the fit's optimizers.
 
         So the graph of its loss is not built where no gradient is wanted, as with the generator and the discriminator
@@ -135,9 +147,10 @@ class TrainingModule(LogsMetrics, Attached, HyperparametersMixin, ModelHooks, Da
 
         Args:
             optimizer: One of the fit's optimizers; if another one was at work, its turn is over.
+            optimizer_idx: Its index, as 1.0 to 1.4 wanted it.
 
         Raises:
-            ValueError: If it is none of them.
+            ValueError: If it is none of them, or has another index.
             RuntimeError: Without a trainer.
         """
         optimization = self.trainer.fit_loop.optimization
@@ -145,19 +158,27 @@ class TrainingModule(LogsMetrics, Attached, HyperparametersMixin, ModelHooks, Da
             where = f"{type(self).__qualname__}.toggle_optimizer"
             action = "Pass one of `self.optimizers()`."
             raise ValueError(must_be("optimizer", "one of the fit's optimizers", optimizer, where, action))
+        if optimizer_idx is not None and optimization.optimizers[optimizer_idx] is not optimizer:
+            where = f"{type(self).__qualname__}.toggle_optimizer"
+            raise ValueError(must_be("optimizer_idx", "its index", optimizer_idx, where, "Leave it out."))
         optimization.toggle.toggle(optimizer)
 
-    def untoggle_optimizer(self, optimizer: Optimizer | None = None) -> None:
+    def untoggle_optimizer(self, optimizer: Optimizer | int | None = None, optimizer_idx: int | None = None) -> None:
         """Let all parameters require gradients again that did before `toggle_optimizer`.
 
         Args:
-            optimizer: The one that is at work; None means whichever it is.
+            optimizer: The one that is at work, or its index; None means whichever it is.
+            optimizer_idx: Its index, as 1.1 to 1.4 named it.
 
         Raises:
             ValueError: If another one is at work.
             RuntimeError: Without a trainer.
         """
-        toggle = self.trainer.fit_loop.optimization.toggle
+        optimization = self.trainer.fit_loop.optimization
+        toggle = optimization.toggle
+        optimizer = optimizer_idx if optimizer is None else optimizer
+        if isinstance(optimizer, int):
+            optimizer = optimization.optimizers[optimizer]
         if optimizer is not None and toggle.active is not None and toggle.active is not optimizer:
             where = f"{type(self).__qualname__}.untoggle_optimizer"
             action = "Pass the same one as to `toggle_optimizer`."
@@ -206,9 +227,11 @@ class TrainingModule(LogsMetrics, Attached, HyperparametersMixin, ModelHooks, Da
     @classmethod
     def load_from_checkpoint(
         cls,
-        path: str | os.PathLike[str],
+        path: str | os.PathLike[str] | None = None,
         map_location: torch.device | str | None = None,
         strict: bool = True,
+        *,
+        checkpoint_path: str | os.PathLike[str] | None = None,
         **kwargs: Any,
     ) -> Self:
         """Build a module from a checkpoint: with the hyperparameters and the weights that are saved in it.
@@ -219,7 +242,9 @@ class TrainingModule(LogsMetrics, Attached, HyperparametersMixin, ModelHooks, Da
             path: The checkpoint: a file, or the directory of one whose state was sharded.
             map_location: Device of the tensors and of the module; None means the CPU.
             strict: Whether the weights must fit the module exactly.
-            kwargs: Arguments of `__init__`, before those that were saved.
+            checkpoint_path: A name that `path` had in earlier releases.
+            kwargs: Arguments of `__init__`, before those that were saved; `hparams_file` or `tags_csv`, a file in YAML
+                or CSV, takes the place of these.
 
         Returns:
             The module.
@@ -228,14 +253,24 @@ class TrainingModule(LogsMetrics, Attached, HyperparametersMixin, ModelHooks, Da
             FileNotFoundError: If there is no such checkpoint.
             CheckpointError: If it cannot be read.
             ValueError: If there are no weights in it.
-            TypeError: If `__init__` takes other arguments.
+            TypeError: If `__init__` takes other arguments, or there is no path, or two.
             RuntimeError: If the weights do not fit.
         """
-        return rebuild(cls, path, map_location, strict, kwargs)
+        chosen = checkpoint_path if path is None else path
+        if chosen is None or (path is not None and checkpoint_path is not None):
+            rule, where = "passed once", f"{cls.__qualname__}.load_from_checkpoint"
+            raise TypeError(must_be("path", rule, (path, checkpoint_path), where, "Pass the path first."))
+        return rebuild(cls, chosen, map_location, strict, kwargs)
 
     def _missing(self, method: str, parameters: str) -> str:
         rule = "defined to be called"
         return must_be(method, rule, None, type(self).__qualname__, f"Define `{method}{parameters}`.")
+
+
+# for TorchScript, which would compile or read them
+TrainingModule.__jit_unused_properties__ = TrainingModule.__jit_ignored_attributes__ = names_not_exported(
+    TrainingModule
+)
 
 
 def attach_module(module: nn.Module, trainer: Trainer, metric_log: MetricLog | None) -> None:

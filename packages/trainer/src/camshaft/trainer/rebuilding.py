@@ -12,6 +12,8 @@ from torch import Tensor
 from camshaft.hooks_core import is_overridden
 from camshaft.hooks_core.messages import must_be
 from camshaft.strategies import read_checkpoint
+from camshaft.trainer.earlier_checkpoints import is_earlier, unwrapped
+from camshaft.trainer.earlier_hyperparameters import constructor_arguments, read_hyperparameters, split_file_arguments
 from camshaft.trainer.hyperparameters import HYPER_PARAMETERS_KEY, accepted_by
 
 if TYPE_CHECKING:
@@ -33,11 +35,18 @@ def rebuild(
     if "state_dict" not in checkpoint:
         action = "Pass a checkpoint of a module."
         raise ValueError(must_be("path", "a checkpoint with a 'state_dict'", sorted(checkpoint), where, action))
-    saved = accepted_by(cls, checkpoint.get(HYPER_PARAMETERS_KEY, {}))
+    arguments, hparams_file = split_file_arguments(cls, arguments)
+    if hparams_file is not None:
+        checkpoint[HYPER_PARAMETERS_KEY] = read_hyperparameters(hparams_file)
+    from_earlier = is_earlier(checkpoint)
+    if from_earlier:
+        passing = constructor_arguments(cls, checkpoint, arguments)
+    else:
+        passing = {**accepted_by(cls, checkpoint.get(HYPER_PARAMETERS_KEY, {})), **arguments}
     try:
-        module = cls(**{**saved, **arguments})
+        module = cls(**passing)
     except TypeError as error:
-        passed = ", ".join(sorted({*saved, *arguments})) or "no arguments"
+        passed = ", ".join(sorted(passing)) or "no arguments"
         error.add_note(
             f"Raised in {where}, which passed {passed}. Pass what is missing as keyword "
             "arguments, or call `save_hyperparameters` in `__init__`."
@@ -48,6 +57,6 @@ def rebuild(
             getattr(module, hook)()  # they may create the layers that the weights belong to
     module.on_load_checkpoint(checkpoint)
     weights: Mapping[str, Any] = checkpoint["state_dict"]
-    module.load_state_dict(weights, strict=strict)
+    module.load_state_dict(unwrapped(weights, module) if from_earlier else weights, strict=strict)
     device = next((value.device for value in weights.values() if isinstance(value, Tensor)), None)
     return module if device is None else module.to(device)

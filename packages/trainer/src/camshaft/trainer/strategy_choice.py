@@ -31,6 +31,7 @@ def choose_strategy(
     devices: Any = "auto",
     num_nodes: Any = 1,
     precision: Any = None,
+    sync_batchnorm: bool = False,
 ) -> Any:
     """The strategy: an instance as it is; else that of the name on so many devices.
 
@@ -42,6 +43,7 @@ def choose_strategy(
         devices: How many a machine, or which.
         num_nodes: How many machines.
         precision: The number format; None is the instance's own, or "32-true".
+        sync_batchnorm: Whether batch normalisation is over the batches of all processes; with one it is anyway.
 
     Raises:
         TypeError: If a strategy object lacks something that a strategy must have.
@@ -51,6 +53,7 @@ def choose_strategy(
     if not isinstance(strategy, str):
         check_strategy(strategy, _WHERE)
         _check_beside(strategy, accelerator, devices, num_nodes, precision)
+        _check_syncs(strategy, sync_batchnorm)
         return strategy
     if strategy not in STRATEGY_NAMES:
         rule = f"one of {', '.join(map(repr, STRATEGY_NAMES))} or a strategy object"
@@ -63,8 +66,9 @@ def choose_strategy(
     arguments = {"accelerator": accelerator, "devices": devices, "num_nodes": num_nodes, "precision": precision}
     # these are imported when they are asked for
     if strategy in _SHARDED:
+        _check_syncs(strategy, sync_batchnorm)
         return strategies.ShardedStrategy(**arguments)
-    return strategies.DDPStrategy(**arguments, **_DDP[strategy])
+    return strategies.DDPStrategy(**arguments, **_DDP[strategy], sync_batchnorm=sync_batchnorm)
 
 
 def num_devices_of(strategy: Any) -> int:
@@ -122,3 +126,11 @@ def _check_beside(strategy: Any, accelerator: Any, devices: Any, num_nodes: Any,
     if choose_precision(precision, device.type).name != own:
         rule = f"None or that of the strategy object ({'its own' if own is None else own})"
         raise ValueError(must_be("precision", rule, precision, _WHERE, action))
+
+
+def _check_syncs(strategy: Any, sync_batchnorm: bool) -> None:
+    """Raise `ValueError` if batch normalisation is to be synchronised where only the strategy itself may say so."""
+    if sync_batchnorm and not isinstance(strategy, SingleDeviceStrategy):
+        rule = f"left out with strategy={strategy!r}"
+        action = "Pass strategy=DDPStrategy(sync_batchnorm=True)."
+        raise ValueError(must_be("sync_batchnorm", rule, sync_batchnorm, _WHERE, action))

@@ -9,23 +9,29 @@ from typing import Any
 
 from camshaft.hooks_core.spec import ZeroGrad
 from camshaft.loops import EvaluationLoop, StatelessLoaders, run_verb
-from camshaft.trainer.defaults import check_barebones, choose_callbacks, choose_log_interval
-from camshaft.trainer.epoch_end_reduction import EpochEndReduction
+from camshaft.trainer.argparse_arguments import ArgparseArguments
+from camshaft.trainer.choosing_arguments import takes_earlier_arguments
+from camshaft.trainer.choosing_log import choose_metric_log
+from camshaft.trainer.defaults import choose_callbacks, choose_log_interval
+from camshaft.trainer.earlier_attributes import EarlierAttributes
+from camshaft.trainer.earlier_calls import choose_ckpt_path, given_loaders
 from camshaft.trainer.fit_summary import fit_summary
 from camshaft.trainer.hook_comparison import choose_hook_comparison
-from camshaft.trainer.loggers import choose_loggers, log_hyperparameters
+from camshaft.trainer.loggers import begin_fit, choose_loggers, log_hyperparameters
 from camshaft.trainer.loop_choice import choose_loops
-from camshaft.trainer.metric_log import MetricLog
-from camshaft.trainer.running import VerbRunner, warn_if_done
+from camshaft.trainer.predicting import Predicting
+from camshaft.trainer.running import warn_if_done
 from camshaft.trainer.silent_logger import SilentLogger
 from camshaft.trainer.strategy_choice import choose_strategy
 from camshaft.trainer.trial import check_fast_dev_run
+from camshaft.trainer.tuning import Tuning
 
 
-class Trainer(VerbRunner):
+class Trainer(ArgparseArguments, EarlierAttributes, Tuning, Predicting):
     """Trains, validates, tests and predicts with a module.
 
-    Names and meanings follow Lightning 2.x wherever the concept is the same. Every argument is keyword-only.
+    Names and meanings follow Lightning 2.x wherever the concept is the same. Every argument is keyword-only. Those of
+    releases 0.4 to 1.9 are taken as well (see `camshaft.trainer.earlier_arguments`), with a note that names today's.
 
     Args:
         accelerator: "cpu", "cuda", "mps", "gpu" (CUDA or MPS) or "auto", the best there is.
@@ -74,7 +80,7 @@ class Trainer(VerbRunner):
         gradient_clip_val: The largest norm or absolute value of the gradients; None clips nothing.
         gradient_clip_algorithm: "norm" (None means the same) or "value".
         zero_grad: Where gradients are zeroed: "before_backward" after `training_step`, "before_training_step", or
-            "after_optimizer_step".
+            "after_optimizer_step". None means the first, and for a module of an earlier era that era's place.
         truncated_bptt_steps: Time steps of the splits of a batch, for truncated backpropagation through time; None
             takes the module's attribute of that name, if it has one, and else leaves batches whole.
         stateless_loaders: What a resume inside an epoch does with a training loader that cannot tell where it was:
@@ -96,6 +102,7 @@ class Trainer(VerbRunner):
             is not there yet.
     """
 
+    @takes_earlier_arguments
     def __init__(
         self,
         *,
@@ -130,7 +137,7 @@ class Trainer(VerbRunner):
         accumulate_grad_batches: int = 1,
         gradient_clip_val: float | None = None,
         gradient_clip_algorithm: str | None = None,
-        zero_grad: ZeroGrad = "before_backward",
+        zero_grad: ZeroGrad | None = None,
         truncated_bptt_steps: int | None = None,
         stateless_loaders: StatelessLoaders = "refuse",
         inference_mode: bool = True,
@@ -140,25 +147,16 @@ class Trainer(VerbRunner):
         compare_hooks_every_n_steps: int | None = None,
         strict_hooks: bool = True,
     ) -> None:
-        if barebones:
-            check_barebones(
-                callbacks=callbacks,
-                logger=logger,
-                enable_checkpointing=enable_checkpointing,
-                enable_progress_bar=enable_progress_bar,
-                enable_model_summary=enable_model_summary,
-                num_sanity_val_steps=num_sanity_val_steps,
-                log_every_n_steps=log_every_n_steps,
-                fast_dev_run=fast_dev_run,
-                report=report,
-            )
-            logger = enable_checkpointing = enable_progress_bar = enable_model_summary = False
-            num_sanity_val_steps = log_every_n_steps = 0
         self.barebones = barebones
         self.strict_hooks = strict_hooks
         self._default_root_dir = os.path.abspath(os.path.expanduser(default_root_dir or os.curdir))
         self.strategy = choose_strategy(
-            strategy, accelerator=accelerator, devices=devices, num_nodes=num_nodes, precision=precision
+            strategy,
+            accelerator=accelerator,
+            devices=devices,
+            num_nodes=num_nodes,
+            precision=precision,
+            sync_batchnorm=self._earlier.sync_batchnorm,
         )
         self.fast_dev_run = check_fast_dev_run(fast_dev_run)
         self._loggers = choose_loggers(logger, self._default_root_dir, report)
@@ -203,16 +201,7 @@ class Trainer(VerbRunner):
         self.fit_loop, self.validate_loop = loops.fit, loops.validate
         self.test_loop, self.predict_loop = loops.test, loops.predict
         self.log_every_n_steps = choose_log_interval(log_every_n_steps)
-        self._metric_log = None
-        if not barebones:
-            self._metric_log = MetricLog(
-                loggers=self._loggers,
-                log_every_n_steps=self.log_every_n_steps,
-                progress=self.fit_loop.progress,
-                strategy=self.strategy,
-            )
-            if self.world_size > 1:
-                self.callbacks.insert(0, EpochEndReduction(self._metric_log))
+        self._metric_log = None if barebones else choose_metric_log(self)
         comparison = choose_hook_comparison(compare_hooks_every_n_steps, self.world_size)
         if comparison is not None:
             self.callbacks.append(comparison)
@@ -228,6 +217,7 @@ class Trainer(VerbRunner):
         val_dataloaders: Any = None,
         datamodule: Any = None,
         ckpt_path: str | os.PathLike[str] | None = None,
+        **earlier: Any,
     ) -> None:
         """Train a module until a limit is reached. Collective.
 
@@ -240,6 +230,7 @@ class Trainer(VerbRunner):
             ckpt_path: A checkpoint to resume from; "best" and "last" find one that this trainer's callback saved. One
                 from inside an epoch goes on there; if it was taken inside a batch, as after an error, that batch is
                 left out, with a warning.
+            earlier: `train_dataloader`, a name that `train_dataloaders` had.
 
         Raises:
             HookFaultError: If a hook is faulty or a required one is missing; nothing was run then.
@@ -248,12 +239,14 @@ class Trainer(VerbRunner):
             RuntimeError: If a verb of this trainer is running already.
             FileNotFoundError, CheckpointError: If the checkpoint is not there or cannot be read.
         """
-        loaders = {"train": train_dataloaders, "validate": val_dataloaders}
-        with self._running("fit", model, loaders, datamodule, ckpt_path) as run:
+        loaders = given_loaders("fit", {"train": train_dataloaders, "validate": val_dataloaders}, earlier)
+        ckpt_path = choose_ckpt_path(ckpt_path, self._earlier.ckpt_path)
+        with self._running("fit", model, loaders, datamodule, ckpt_path) as run, self._noting_interrupt():
             self._fitted = run.module
             if self.is_global_zero:
                 warn_if_done(self.fit_loop, run.checkpoint)
             log_hyperparameters(self.loggers, run.module, run.data)
+            begin_fit(self.loggers, run.module)
             run_verb(run, self.fit_loop)
         if self.is_global_zero and self.progress_bar_callback is not None and not self.fast_dev_run:
             print(fit_summary(self))
@@ -265,6 +258,7 @@ class Trainer(VerbRunner):
         ckpt_path: str | os.PathLike[str] | None = None,
         verbose: bool = True,
         datamodule: Any = None,
+        **earlier: Any,
     ) -> list[dict[str, float]]:
         """Run validation once. Collective.
 
@@ -275,11 +269,13 @@ class Trainer(VerbRunner):
             ckpt_path: A checkpoint whose weights to use: a path, "best" or "last".
             verbose: Whether to print the results.
             datamodule: A data module.
+            earlier: `val_dataloaders`, a name that `dataloaders` had; `test_dataloaders` in `test`.
 
         Returns:
             The logged epoch values, a dictionary per loader.
         """
-        with self._running("validate", model, {"validate": dataloaders}, datamodule, ckpt_path) as run:
+        loaders = given_loaders("validate", {"validate": dataloaders}, earlier)
+        with self._running("validate", model, loaders, datamodule, ckpt_path) as run:
             loop: EvaluationLoop = self.validate_loop
             results: list[dict[str, float]] = run_verb(run, loop)
         return self._shown(results, "validate", verbose)
@@ -291,37 +287,11 @@ class Trainer(VerbRunner):
         ckpt_path: str | os.PathLike[str] | None = None,
         verbose: bool = True,
         datamodule: Any = None,
+        **earlier: Any,
     ) -> list[dict[str, float]]:
         """Run the test once; arguments and result are those of `validate`, with test loaders. Collective."""
-        with self._running("test", model, {"test": dataloaders}, datamodule, ckpt_path) as run:
+        loaders = given_loaders("test", {"test": dataloaders}, earlier)
+        with self._running("test", model, loaders, datamodule, ckpt_path) as run:
             loop: EvaluationLoop = self.test_loop
             results: list[dict[str, float]] = run_verb(run, loop)
         return self._shown(results, "test", verbose)
-
-    def predict(
-        self,
-        model: Any = None,
-        dataloaders: Any = None,
-        datamodule: Any = None,
-        return_predictions: bool = True,
-        ckpt_path: str | os.PathLike[str] | None = None,
-        gather: bool = False,
-    ) -> Any:
-        """Predict every batch. Collective.
-
-        Args:
-            model: The module; None as in `validate`.
-            dataloaders: A loader, or a list of them; None asks the data module, then the module.
-            datamodule: A data module.
-            return_predictions: Whether to keep and return the predictions; if false, memory does not grow.
-            ckpt_path: A checkpoint whose weights to use: a path, "best" or "last".
-            gather: Whether each of several processes returns the predictions of all, in the order of the dataset, and
-                not those of its own batches.
-
-        Returns:
-            The predictions on the CPU: a list with an item per batch, or a list of such lists for several loaders; None
-            if they are not wanted.
-        """
-        self.predict_loop.return_predictions, self.predict_loop.gather = return_predictions, gather
-        with self._running("predict", model, {"predict": dataloaders}, datamodule, ckpt_path) as run:
-            return run_verb(run, self.predict_loop)

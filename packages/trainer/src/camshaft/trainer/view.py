@@ -9,11 +9,13 @@ from torch import Tensor
 
 from camshaft.callbacks import EarlyStopping, ModelCheckpoint
 from camshaft.callbacks.progress_bar import ProgressBar
-from camshaft.hooks_core import Hooks
+from camshaft.hooks_core import Hooks, is_overridden
 from camshaft.hooks_core.messages import must_be
 from camshaft.trainer.loop_view import LoopView
 from camshaft.trainer.metric_log import MetricLog
 from camshaft.trainer.strategy_choice import num_devices_of, num_nodes_of
+
+_SHOWN_BY_MODULE = ("get_progress_bar_dict", "get_tqdm_dict")
 
 
 class TrainerView(LoopView):
@@ -126,7 +128,14 @@ class TrainerView(LoopView):
 
     @property
     def progress_bar_metrics(self) -> Mapping[str, float | int | str]:
-        """What a progress bar shows; reading it waits for the device."""
+        """What a progress bar shows; reading it waits for the device.
+
+        A module of earlier releases may choose it in `get_progress_bar_dict` or `get_tqdm_dict`.
+        """
+        for name in _SHOWN_BY_MODULE:
+            if self._run is not None and is_overridden(self._run.module, name):
+                shown: Mapping[str, float | int | str] = getattr(self._run.module, name)()
+                return shown
         return {} if self._metric_log is None else self._metric_log.progress_bar_metrics
 
     @property

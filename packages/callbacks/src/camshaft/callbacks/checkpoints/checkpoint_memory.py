@@ -11,7 +11,7 @@ from torch import Tensor
 
 from camshaft.callbacks.agreement import from_rank_zero
 from camshaft.callbacks.checkpoints.kept_checkpoints import KeptCheckpoints, SavePlan
-from camshaft.callbacks.checkpoints.save_requests import PendingSaves, lies_in
+from camshaft.callbacks.checkpoints.save_requests import PendingSaves, SaveRequest, lies_in
 from camshaft.callbacks.checkpoints.top_k import TopK
 from camshaft.hooks_core import Callback
 from camshaft.hooks_core.user_warnings import warn_user
@@ -30,10 +30,12 @@ class CheckpointMemory(Callback):
 
     Attributes:
         dirpath: The folder; None before it is chosen.
+        saved_path: Where the newest checkpoint is that has become durable in this process; "" before the first.
     """
 
     def __init__(self, top_k: TopK, save_weights_only: bool, verbose: bool) -> None:
         self.dirpath: str | None = None
+        self.saved_path = ""
         self.save_weights_only = save_weights_only
         self.verbose = verbose
         self._kept = KeptCheckpoints(top_k)
@@ -114,7 +116,18 @@ class CheckpointMemory(Callback):
     ) -> None:
         assert self._pending is not None
         request = self._pending.add(path, self.state_dict(), superfluous, last_path)
-        trainer.save_checkpoint(path, self.save_weights_only, on_saved=partial(self._pending.settle, request))
+        on_saved = partial(self._settle, trainer, self._pending, request)
+        trainer.save_checkpoint(path, self.save_weights_only, on_saved)
+
+    def _settle(self, trainer: TrainerProtocol, pending: PendingSaves, request: SaveRequest) -> None:
+        """Clear up behind a checkpoint that is durable, and tell the loggers that want to know."""
+        if not pending.settle(request):
+            return
+        self.saved_path = request.path
+        for logger in trainer.loggers if trainer.is_global_zero else ():
+            tell = getattr(logger, "after_save_checkpoint", None)
+            if tell is not None:
+                tell(self)
 
     def _write_missing(self, trainer: TrainerProtocol) -> None:
         unwritten, self._unwritten = self._unwritten, []

@@ -87,14 +87,17 @@ class PendingSaves:
         self._requests.append(request)
         return request
 
-    def settle(self, request: SaveRequest) -> None:
+    def settle(self, request: SaveRequest) -> bool:
         """Do what has waited until `request` is durable. Nothing happens if it was given up.
+
+        Returns:
+            Whether there is a checkpoint at its path now.
 
         Raises:
             OSError: If "last" cannot be moved or a displaced checkpoint cannot be removed.
         """
         if request not in self._requests:
-            return
+            return False
         self._requests.remove(request)
         if request.request_idx > self._durable_idx:
             self._durable_idx = request.request_idx
@@ -107,6 +110,7 @@ class PendingSaves:
             self._let_go(path)
         if request.is_abandoned:
             self._remove(request.path)
+        return not request.is_abandoned
 
     def give_up(self) -> dict[str, Any]:
         """Forget the saves that never came; return the state that the durable ones leave."""

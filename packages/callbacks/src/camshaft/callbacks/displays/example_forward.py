@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
 
 if TYPE_CHECKING:
     from torch.utils.flop_counter import FlopCounterMode
@@ -55,12 +56,41 @@ def run_example(module: nn.Module, example: Any) -> ExampleForward:
 
     counter = FlopCounterMode(display=False, custom_mapping={on_cpu: _attention_flops})  # torch counts it on GPUs alone
     seen = ExampleForward()
-    with _without_trace(module), _plainly(module), _watched(module, counter, seen):
-        args, kwargs = _as_call(_moved(example, *_device_and_dtype(module)))
+    with without_trace(module), plainly(module), _watched(module, counter, seen):
+        args, kwargs = example_call(module, example)
         with counter:
             module(*args, **kwargs)
     seen.total_flops = counter.get_total_flops()
     return seen
+
+
+def example_call(module: nn.Module, example: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Copies of an example's arguments, positional and by keyword, where the module is; see `run_example`."""
+    return _as_call(_moved(example, *_device_and_dtype(module)))
+
+
+def reason_not_to_run(module: nn.Module) -> str | None:
+    """Why a single process must not call a module before it is trained; None if it may."""
+    tensors = [*module.parameters(), *module.buffers()]
+    if any(is_lazy(tensor) for tensor in tensors):
+        return "it would give lazy parameters their shape"
+    if _is_sharded(module, tensors):
+        return "parameters are sharded, so that all processes would have to compute together"
+    return "parameters are on the meta device" if any(tensor.is_meta for tensor in tensors) else None
+
+
+def is_dtensor(tensor: Tensor) -> bool:
+    """Whether a tensor is one of a mesh of devices."""
+    # Where nobody has imported it, which takes a while, there is none.
+    dtensor = getattr(sys.modules.get("torch.distributed.tensor"), "DTensor", None)
+    return dtensor is not None and isinstance(tensor, dtensor)
+
+
+def _is_sharded(module: nn.Module, tensors: list[Tensor]) -> bool:
+    if any(is_dtensor(tensor) for tensor in tensors):
+        return True
+    fsdp1 = getattr(sys.modules.get("torch.distributed.fsdp"), "FullyShardedDataParallel", None)
+    return fsdp1 is not None and any(isinstance(part, fsdp1) for part in module.modules())
 
 
 def describe_shape(value: Any) -> str:
@@ -147,7 +177,7 @@ def _watched(module: nn.Module, counter: FlopCounterMode, seen: ExampleForward) 
 
 
 @contextlib.contextmanager
-def _plainly(module: nn.Module) -> Iterator[None]:
+def plainly(module: nn.Module) -> Iterator[None]:
     """Evaluate with operations that torch can count: none fused across parts, none compiled."""
     with contextlib.ExitStack() as stack:
         stack.enter_context(torch.no_grad())
@@ -167,7 +197,8 @@ def _plainly(module: nn.Module) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _without_trace(module: nn.Module) -> Iterator[None]:
+def without_trace(module: nn.Module) -> Iterator[None]:
+    """Evaluation mode, after which everything is as before; `run_example` says what that is."""
     parts = [part for part in module.modules() if not isinstance(part, torch.jit.ScriptModule)]
     attributes = [(part, dict(vars(part))) for part in parts]
     containers = [_Contents(value) for _, own in attributes for value in own.values() if type(value) in _CONTAINERS]

@@ -6,20 +6,22 @@ import os
 import time
 from collections import deque
 from collections.abc import Mapping
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from urllib.parse import unquote, urlparse
 
 from camshaft.callbacks.extras import check_installed
+from camshaft.callbacks.loggers.checkpoint_log import CheckpointLog, LoggedCheckpoint, LogModel
 from camshaft.callbacks.loggers.logged_values import Hyperparameters, flat, named, numbers_by_name
 from camshaft.callbacks.loggers.mlflow_names import MLflowNames
 from camshaft.callbacks.loggers.mlflow_run import adopt_run, start_run
+from camshaft.callbacks.loggers.mlflow_store import check_database, local_path
 from camshaft.hooks_core.user_warnings import warn_user
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
     from mlflow.entities import Metric, Run
+
+    from camshaft.callbacks.model_checkpoint import ModelCheckpoint
 
 _NUM_HELD = 1000
 """Metrics that MLflow takes at once."""
@@ -27,8 +29,6 @@ _NUM_HELD = 1000
 _HELD_SECONDS = 2.0
 
 _NUM_UNANSWERED = 1000
-
-_DATABASES = ("sqlite", "mysql", "postgresql", "mssql")
 
 
 class MLFlowLogger:
@@ -42,6 +42,10 @@ class MLFlowLogger:
     Hyperparameters become parameters, nested ones by their path (`optimizer/lr`). MLflow never changes a parameter:
     another value for one that the run has is left out, with a warning. So is the end of one that is too long.
 
+    With `log_model`, checkpoints become artifacts: `<name>/<name>.ckpt` with `<name>/metadata.yaml`, where the name is
+    the checkpoint's without extension. The run's tags "best_checkpoint" and "last_checkpoint" tell which of them the
+    `ModelCheckpoint` that saved last calls so.
+
     Newer versions of MLflow refuse stores of files unless `MLFLOW_ALLOW_FILE_STORE` is "true": the logger sets that for
     this process where it is unset and such a store is used. `mlflow ui --backend-store-uri <save_dir>` needs it, too. A
     database (`tracking_uri="sqlite:///mlflow.db"`) needs sqlalchemy and alembic, which `mlflow-skinny` leaves out.
@@ -53,6 +57,8 @@ class MLFlowLogger:
             files in `save_dir`.
         tags: Tags of the run.
         save_dir: Folder of all experiments if there is no tracking URI.
+        log_model: Whether to log the checkpoints that are kept when a verb of the trainer ends; "all" logs each when it
+            is saved, and so does True for a `ModelCheckpoint(save_top_k=-1)`. Training waits while it is copied.
         prefix: Put before the metrics' names, with "-" between; "" leaves them as they are.
         artifact_location: Where a new experiment keeps artifacts; None lets the store choose.
         run_id: A run to continue, whatever its experiment is; None starts a new one.
@@ -71,6 +77,7 @@ class MLFlowLogger:
         tags: Mapping[str, Any] | None = None,
         save_dir: str | os.PathLike[str] = "./mlruns",
         *,
+        log_model: LogModel = False,
         prefix: str = "",
         artifact_location: str | None = None,
         run_id: str | None = None,
@@ -78,7 +85,7 @@ class MLFlowLogger:
     ) -> None:
         check_installed("mlflow", "mlflow", type(self).__name__)
         uri = tracking_uri or os.environ.get("MLFLOW_TRACKING_URI") or Path(save_dir).absolute().as_uri()
-        _check_database(uri, type(self).__name__)
+        check_database(uri, type(self).__name__)
         self.tracking_uri = uri
         self.tags = {name: str(value) for name, value in (tags or {}).items()}
         self.prefix = prefix
@@ -96,11 +103,12 @@ class MLFlowLogger:
         self._unanswered: deque[Any] = deque()
         self._names = MLflowNames()
         self._newest_step = 0
+        self._checkpoints = CheckpointLog(log_model, type(self).__name__)
 
     @property
     def save_dir(self) -> str | None:
         """Folder of all experiments; None if they are not kept in files."""
-        return _local_path(self.tracking_uri)
+        return local_path(self.tracking_uri)
 
     @property
     def name(self) -> str:
@@ -115,7 +123,7 @@ class MLFlowLogger:
     @property
     def log_dir(self) -> str | None:
         """Folder of the run, beside its artifacts; None if they are not kept in files. Reading it makes the run."""
-        artifacts = _local_path(self._connected.info.artifact_uri)
+        artifacts = local_path(self._connected.info.artifact_uri)
         return None if artifacts is None else os.path.dirname(artifacts.rstrip("/"))
 
     @property
@@ -192,6 +200,11 @@ class MLFlowLogger:
         self._send(params=[Param(key, text) for key, text in new.items()])
         self._params |= new
 
+    def after_save_checkpoint(self, checkpoint_callback: ModelCheckpoint) -> None:
+        """Log the checkpoint that has become durable, or remember that there are some."""
+        for checkpoint in self._checkpoints.after_save(checkpoint_callback):
+            self._log_checkpoint(checkpoint)
+
     def save(self) -> None:
         """Send what is held back, and wait until it is written.
 
@@ -203,15 +216,20 @@ class MLFlowLogger:
             self._unanswered.popleft().wait()
 
     def finalize(self, status: str) -> None:
-        """Send what is held back and end the run, as FINISHED or FAILED. Logging may go on: it is RUNNING again then.
+        """Send what is held back, log checkpoints that are to be, and end the run, as FINISHED or FAILED.
+
+        Logging may go on: it is RUNNING again then.
 
         Args:
             status: "success" or "failed".
         """
-        if self._client is None and not self._held:
+        checkpoints = self._checkpoints.at_end()
+        if self._client is None and not self._held and not checkpoints:
             return
         try:
             self.save()
+            for checkpoint in checkpoints:
+                self._log_checkpoint(checkpoint)
         finally:
             if self._client is not None and self._is_running:
                 self._client.set_terminated(self.run_id, "FINISHED" if status == "success" else "FAILED")
@@ -223,7 +241,7 @@ class MLFlowLogger:
         if self._run is None:
             from mlflow import MlflowClient
 
-            if _local_path(self.tracking_uri) is not None:
+            if local_path(self.tracking_uri) is not None:
                 os.environ.setdefault("MLFLOW_ALLOW_FILE_STORE", "true")
             client = MlflowClient(self.tracking_uri)
             if self._run_id is None:
@@ -253,32 +271,23 @@ class MLFlowLogger:
             if len(self._unanswered) > _NUM_UNANSWERED:
                 self._unanswered.popleft().wait()
 
+    def _log_checkpoint(self, checkpoint: LoggedCheckpoint) -> None:
+        client, path = self.experiment, checkpoint.path
+        if path.is_dir():
+            client.log_artifacts(self.run_id, str(path), f"{checkpoint.name}/{path.name}")
+        else:
+            client.log_artifact(self.run_id, str(path), checkpoint.name)
+        client.log_dict(self.run_id, checkpoint.metadata, f"{checkpoint.name}/metadata.yaml")
+        for alias in checkpoint.aliases[1:]:
+            client.set_tag(self.run_id, f"{alias}_checkpoint", f"{checkpoint.name}/{path.name}")
+
     def _metric_name(self, name: str) -> str:
         known = self._names.known_metric(name)
         if known is None:
             existing = self._connected.data.metrics
-            known = self._names.metric(name, existing, in_files=_local_path(self.tracking_uri) is not None)
+            known = self._names.metric(name, existing, in_files=local_path(self.tracking_uri) is not None)
         return known
 
     def __getstate__(self) -> dict[str, Any]:
         """Without the client and what is under way: a copy continues the same run, if there is one already."""
         return {**vars(self), "_client": None, "_run": None, "_held": [], "_unanswered": deque(), "_is_running": False}
-
-
-def _local_path(uri: str) -> str | None:
-    """The path that a URI stands for; None if it is not of this machine's files."""
-    parts = urlparse(uri)
-    if parts.scheme == "":
-        return uri
-    return unquote(parts.path) if parts.scheme == "file" and parts.netloc in ("", "localhost") else None
-
-
-def _check_database(uri: str, where: str) -> None:
-    if urlparse(uri).scheme.partition("+")[0] not in _DATABASES:
-        return
-    for library in ("sqlalchemy", "alembic"):
-        if find_spec(library) is None:
-            action = "Install it: `pip install sqlalchemy alembic`, or leave `tracking_uri` out to write files."
-            raise ModuleNotFoundError(
-                f"{where}(tracking_uri={uri!r}) needs `{library}`, which is not installed. {action}", name=library
-            )

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import os
 import time
+import weakref
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from torch import Tensor, nn
 
+from camshaft.callbacks.displays.example_forward import example_call, plainly, reason_not_to_run, without_trace
 from camshaft.callbacks.errors import InvalidArgumentError
 from camshaft.callbacks.extras import check_installed, check_keywords
 from camshaft.callbacks.loggers.logged_values import Hyperparameters, flat, numbers_by_name
@@ -38,6 +40,8 @@ class TensorBoardLogger(RunFolderLogger):
             after the highest there is when it is first asked for. A version that exists is continued.
         prefix: Put before the metrics' names, with "-" between; "" leaves them as they are.
         sub_dir: Folder inside that of the version for what this logger writes; "~" and variables are expanded.
+        log_graph: Whether to write the graph of the module that is trained, with its `example_input_array`, before the
+            first metrics of a fit. What cannot be traced, or is sharded, has none, with a warning.
         default_hp_metric: Whether hyperparameters that come without metrics get a metric "hp_metric" of -1, to be
             replaced by logging that name.
         **kwargs: Further arguments of `SummaryWriter`: `max_queue`, `flush_secs`, `purge_step`, `filename_suffix`.
@@ -53,6 +57,7 @@ class TensorBoardLogger(RunFolderLogger):
         name: str | None = "camshaft_logs",
         version: int | str | None = None,
         *,
+        log_graph: bool = False,
         prefix: str = "",
         sub_dir: str | os.PathLike[str] | None = None,
         default_hp_metric: bool = True,
@@ -66,6 +71,8 @@ class TensorBoardLogger(RunFolderLogger):
             check_keywords(kwargs, SummaryWriter, ("log_dir", "comment"), type(self).__name__)
         self.prefix = prefix
         self.sub_dir = None if sub_dir is None else os.path.expanduser(os.path.expandvars(sub_dir))
+        self._logs_graph = log_graph
+        self._to_draw: weakref.ref[nn.Module] | None = None
         self._default_hp_metric = default_hp_metric
         self._kwargs = kwargs
         self._writer: SummaryWriter | None = None
@@ -103,6 +110,8 @@ class TensorBoardLogger(RunFolderLogger):
         numbers = numbers_by_name(metrics, self.prefix, type(self).__name__)
         if not numbers:
             return
+        if self._to_draw is not None:
+            self._draw()
         self._has_metrics = True
         self._show_hparams()
         if step is not None:
@@ -134,13 +143,16 @@ class TensorBoardLogger(RunFolderLogger):
         if metrics:
             self.log_metrics(metrics, step)
 
+    def begin_fit(self, module: nn.Module) -> None:
+        """Learn which module is trained, for `log_graph=True`; a trainer says so before fit begins."""
+        self._to_draw = weakref.ref(module) if self._logs_graph else None
+
     def log_graph(self, model: nn.Module, input_array: Tensor | tuple[Any, ...] | None = None) -> None:
-        """Write the graph of a model, which is traced for it.
+        """Write the graph of a model, which is traced for it in evaluation mode; it is as before afterwards.
 
         Args:
             model: The model.
-            input_array: Input of its `forward`, a tuple for several, on the model's device. None takes the model's
-                `example_input_array`.
+            input_array: Input of its `forward`, a tuple for several. None takes the model's `example_input_array`.
 
         Raises:
             InvalidArgumentError: If there is no input.
@@ -150,10 +162,12 @@ class TensorBoardLogger(RunFolderLogger):
             rule = "a tensor or a tuple of inputs, or the model's attribute `example_input_array`"
             action = "Pass an input, or set the attribute."
             raise InvalidArgumentError("input_array", rule, example, type(self).__name__, action)
-        self.experiment.add_graph(model, example)
+        with without_trace(model), plainly(model):
+            self.experiment.add_graph(model, example_call(model, example)[0])
 
     def save(self) -> None:
         """Write what is held back."""
+        self._draw()
         self._show_hparams()
         if self._writer is not None:
             self._writer.flush()
@@ -169,6 +183,21 @@ class TensorBoardLogger(RunFolderLogger):
             self._add_summary(hparams({}, {})[2])  # type: ignore[no-untyped-call]
             self._is_ended = True
         self._writer.close()
+
+    def _draw(self) -> None:
+        """Write the graph of the module that is trained, if it is to be written and was not."""
+        to_draw, self._to_draw = self._to_draw, None
+        module = None if to_draw is None else to_draw()
+        if module is None:
+            return
+        reason = reason_not_to_run(module)
+        if reason is None:
+            try:
+                self.log_graph(module)
+            except Exception as error:
+                reason = " ".join(f"{type(error).__name__}: {error}".split())
+        if reason is not None:
+            warn_user(f"TensorBoard gets no graph of {type(module).__name__}: {reason}")
 
     def _show_hparams(self) -> None:
         """Write the hyperparameters for the HPARAMS tab, once: it takes the first ones of a run."""
@@ -189,4 +218,4 @@ class TensorBoardLogger(RunFolderLogger):
 
     def __getstate__(self) -> dict[str, Any]:
         """Without the writer, which has a thread: a copy writes a file of its own."""
-        return {**vars(self), "_writer": None}
+        return {**vars(self), "_writer": None, "_to_draw": None}

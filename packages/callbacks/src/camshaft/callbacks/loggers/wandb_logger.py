@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Literal
 from weakref import WeakSet
 
 from torch import nn
 
-from camshaft.callbacks.errors import InvalidArgumentError
 from camshaft.callbacks.extras import check_installed, check_keywords
+from camshaft.callbacks.loggers.checkpoint_log import CheckpointLog, LoggedCheckpoint, LogModel
 from camshaft.callbacks.loggers.logged_values import Hyperparameters, jsonable, named, numbers_by_name
+from camshaft.callbacks.loggers.wandb_media import WandbMedia
 
 if TYPE_CHECKING:
     from wandb import Run
+
+    from camshaft.callbacks.model_checkpoint import ModelCheckpoint
 
 _runs_of_loggers: WeakSet[Any] = WeakSet()
 """Runs that loggers of this process started, to tell them from those that the script started."""
@@ -22,7 +25,7 @@ _runs_of_loggers: WeakSet[Any] = WeakSet()
 _PASSED = ("project", "name", "id", "dir")
 
 
-class WandbLogger:
+class WandbLogger(WandbMedia):
     """Writes a run of Weights & Biases.
 
     `experiment` is the run: `self.logger.experiment.log({"curve": wandb.Image(figure)})`. It is started when something
@@ -33,6 +36,9 @@ class WandbLogger:
     run's config, nested as they are. A run of the logger's own stays open after a success, so that a test can follow
     the training; it ends with the script, with `wandb.finish()` or `experiment.finish()`. After a failure it is ended
     as failed, and what is logged then continues it.
+
+    With `log_model`, checkpoints are logged as versions of one artifact of type "model", in which the checkpoint is
+    called "model.ckpt". The aliases "best" and "last" move to what the `ModelCheckpoint` that saved last calls so.
 
     A process of W&B's does the writing. Offline it writes to `<save_dir>/wandb/offline-run-*`, a few times a minute and
     at the run's end; `wandb sync` uploads that.
@@ -45,6 +51,11 @@ class WandbLogger:
         dir: The same as `save_dir`, and goes before it.
         id: The same as `version`.
         project: Name of the project; None means the environment variable `WANDB_PROJECT`, or "camshaft_logs".
+        log_model: Whether to log the checkpoints that are kept when a verb of the trainer ends; "all" logs each when it
+            is saved, and so does True for a `ModelCheckpoint(save_top_k=-1)`.
+        checkpoint_name: Name of the artifact; None means "model-" and the run's id.
+        add_file_policy: "mutable" copies a checkpoint before it is uploaded. "immutable" does not: it must stay where
+            it is until then, so keep all of them.
         experiment: A run that is there already, to be used as it is.
         prefix: Put before the metrics' names, with "-" between; "" leaves them as they are.
         **kwargs: Further arguments of `wandb.init`, such as `entity`, `tags`, `group`, `mode`, `settings`.
@@ -54,8 +65,6 @@ class WandbLogger:
         TypeError: If `wandb.init` does not take one of `kwargs`.
         InvalidArgumentError: If `version` and `id`, or `offline` and `mode`, contradict each other.
     """
-
-    STEP_NAME = "trainer/global_step"
 
     def __init__(
         self,
@@ -67,8 +76,11 @@ class WandbLogger:
         id: str | None = None,
         *,
         project: str | None = None,
+        log_model: LogModel = False,
         experiment: Run | None = None,
         prefix: str = "",
+        checkpoint_name: str | None = None,
+        add_file_policy: Literal["mutable", "immutable"] = "mutable",
         **kwargs: Any,
     ) -> None:
         check_installed("wandb", "wandb", type(self).__name__)
@@ -80,7 +92,12 @@ class WandbLogger:
             self._refuse("id", f"left out, or the same as version={version!r}", id, "Pass one of the two.")
         if offline and kwargs.get("mode", "offline") != "offline":
             self._refuse("mode", 'left out, or "offline", with offline=True', kwargs["mode"], "Pass one of the two.")
+        if add_file_policy not in ("mutable", "immutable"):
+            self._refuse("add_file_policy", '"mutable" or "immutable"', add_file_policy, "Pass one of the two.")
         self.prefix = prefix
+        self._checkpoint_name = checkpoint_name
+        self._add_file_policy = add_file_policy
+        self._checkpoints = CheckpointLog(log_model, type(self).__name__)
         self._save_dir = os.fspath(save_dir if dir is None else dir)
         self._project = project or os.environ.get("WANDB_PROJECT") or "camshaft_logs"
         self._run_name = name
@@ -167,73 +184,27 @@ class WandbLogger:
         """
         self.experiment.watch(model, log=log, log_freq=log_freq, log_graph=log_graph)
 
-    def log_table(
-        self,
-        key: str,
-        columns: list[str | int] | None = None,
-        data: list[list[Any]] | None = None,
-        dataframe: Any = None,
-        step: int | None = None,
-    ) -> None:
-        """Log a table.
-
-        Args:
-            key: Its name.
-            columns: Names of its columns.
-            data: Its rows; cells may be text, numbers, and media of wandb.
-            dataframe: A pandas `DataFrame` in place of both.
-            step: Number of optimizer updates; None means the newest one that was logged.
-        """
-        import wandb
-
-        self._log({self._prefixed(key): wandb.Table(columns=columns, data=data, dataframe=dataframe)}, step)
-
-    def log_text(
-        self,
-        key: str,
-        columns: list[str | int] | None = None,
-        data: list[list[str]] | None = None,
-        dataframe: Any = None,
-        step: int | None = None,
-    ) -> None:
-        """Log text, as a table: arguments are those of `log_table`."""
-        self.log_table(key, columns, data, dataframe, step)
-
-    def log_image(self, key: str, images: Sequence[Any], step: int | None = None, **kwargs: Sequence[Any]) -> None:
-        """Log images.
-
-        Args:
-            key: Their name.
-            images: Tensors, arrays, figures, PIL images or paths.
-            step: Number of optimizer updates; None means the newest one that was logged.
-            **kwargs: Further arguments of `wandb.Image`, such as `caption`: of each a list with an item per image.
-
-        Raises:
-            InvalidArgumentError: If such a list has another length, or `images` is no list.
-        """
-        import wandb
-
-        if not isinstance(images, list | tuple):
-            self._refuse("images", "a list of images", images, "Put it into a list.")
-        for name, values in kwargs.items():
-            if len(values) != len(images):
-                self._refuse(name, f"a list of {len(images)}, one for each image", values, "Add what is missing.")
-        arguments = [{name: values[idx] for name, values in kwargs.items()} for idx in range(len(images))]
-        media = [wandb.Image(image, **each) for image, each in zip(images, arguments, strict=True)]
-        self._log({self._prefixed(key): media}, step)
+    def after_save_checkpoint(self, checkpoint_callback: ModelCheckpoint) -> None:
+        """Log the checkpoint that has become durable, or remember that there are some."""
+        for checkpoint in self._checkpoints.after_save(checkpoint_callback):
+            self._log_checkpoint(checkpoint)
 
     def save(self) -> None:
         """Nothing: W&B's process has been told everything, and writes when it will."""
 
     def finalize(self, status: str) -> None:
-        """End a run of the logger's own as failed, after a failure; after a success it stays open.
+        """Log checkpoints that are to be; end a run of the logger's own as failed after a failure, else it stays open.
 
         Args:
             status: "success" or "failed".
         """
-        if status != "success" and self._own is not None:
-            self._own.finish(exit_code=1)
-            self._own = None  # logging may go on, under the same id
+        try:
+            for checkpoint in self._checkpoints.at_end():
+                self._log_checkpoint(checkpoint)
+        finally:
+            if status != "success" and self._own is not None:
+                self._own.finish(exit_code=1)
+                self._own = None  # logging may go on, under the same id
 
     @property
     def _open_run(self) -> Run | None:
@@ -261,14 +232,14 @@ class WandbLogger:
         run.define_metric("*", step_metric=self.STEP_NAME, step_sync=True)
         return run
 
-    def _log(self, values: dict[str, Any], step: int | None) -> None:
-        self.experiment.log(values if step is None else {**values, self.STEP_NAME: step})
+    def _log_checkpoint(self, checkpoint: LoggedCheckpoint) -> None:
+        import wandb
 
-    def _prefixed(self, key: str) -> str:
-        return f"{self.prefix}-{key}" if self.prefix else key
-
-    def _refuse(self, field: str, rule: str, value: Any, action: str) -> None:
-        raise InvalidArgumentError(field, rule, value, type(self).__name__, action)
+        name = self._checkpoint_name or f"model-{self.experiment.id}"
+        artifact = wandb.Artifact(name, "model", metadata=checkpoint.metadata)
+        add = artifact.add_dir if checkpoint.path.is_dir() else artifact.add_file
+        add(str(checkpoint.path), name="model.ckpt", policy=self._add_file_policy)
+        self.experiment.log_artifact(artifact, aliases=list(checkpoint.aliases))
 
     def __getstate__(self) -> dict[str, Any]:
         """Without a run of its own: a copy starts one with the same id."""

@@ -77,6 +77,10 @@ class LossWatch(Callback):
         """Judge a batch, in the order of batches, on all processes. Returns what to raise if it is bad, else None."""
         raise NotImplementedError
 
+    def is_fine(self, loss: float | None, gradient_norm: float) -> bool:
+        """Whether a batch needs no judgement; for those who judge each by itself, and most of them fine."""
+        return False
+
     def on_train_start(self, trainer: TrainerProtocol, module: Any) -> None:
         """Begin to look. Raises `InvalidArgumentError` if action "skip" cannot be obeyed with these optimizers."""
         self._trainer = trainer
@@ -99,17 +103,20 @@ class LossWatch(Callback):
         if self.action == "skip":
             return
         loss = _loss_in(outputs, type(self).__name__) if self._checks_loss else None
-        norm, self._norm = self._norm, None
-        if norm is not None and trainer.strategy.has_skipped_step:
-            norm = None  # scaled gradients overflowed: that is the scaler's affair
+        norm = self._norm
+        if norm is not None:
+            self._norm = None
+            if trainer.strategy.has_skipped_step:
+                norm = None  # scaled gradients overflowed: that is the scaler's affair
         if loss is not None or norm is not None:
             self._has_seen_any = True
         waiting = self._waiting
         if waiting is None:
-            norm_now = 0.0 if norm is None else norm.item()
-            self._judge(
-                BatchValues(trainer.current_epoch, batch_idx, None if loss is None else loss.item(), norm_now), trainer
-            )
+            loss_now, norm_now = None if loss is None else loss.item(), 0.0 if norm is None else norm.item()
+            if self.is_fine(loss_now, norm_now):
+                self._was_bad = False
+            else:
+                self._judge(BatchValues(trainer.current_epoch, batch_idx, loss_now, norm_now), trainer)
             return
         waiting.add(trainer.current_epoch, batch_idx, loss, norm)
         if waiting.is_full:
@@ -237,13 +244,15 @@ def gradient_norm(optimizer: Any) -> Tensor | None:
 def _loss_in(outputs: Any, where: str) -> Tensor | None:
     """The loss that `training_step` returned, the sum of those of several optimizers, or None if there was none."""
     if isinstance(outputs, list):
-        losses = [loss for each in outputs if (loss := _loss_in(each, where)) is not None]
+        losses = [part for each in outputs if (part := _loss_in(each, where)) is not None]
         return torch.stack(losses).sum() if losses else None
-    loss = outputs.get("loss") if isinstance(outputs, Mapping) else outputs
-    if not isinstance(loss, Tensor):
-        return None
+    loss = outputs
+    if not isinstance(loss, Tensor):  # as it is as a rule
+        loss = outputs.get("loss") if isinstance(outputs, Mapping) else None
+        if not isinstance(loss, Tensor):
+            return None
+    if loss.dim() == 0:
+        return loss
     if loss.numel() != 1:
         raise InvalidArgumentError("loss", "a scalar", tuple(loss.shape), where, "Return its mean.")
-    if loss.requires_grad:
-        loss = loss.detach()
-    return loss if loss.dim() == 0 else loss.reshape(())
+    return loss.reshape(())

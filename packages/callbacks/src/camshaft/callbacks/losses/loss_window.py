@@ -56,7 +56,7 @@ class LossWindow:
         """
         idx = len(self._batches)
         if loss is not None:
-            self._losses[idx].copy_(loss)
+            self._losses[idx].copy_(loss.detach())
         if gradient_norm is not None:
             self._norms[idx].copy_(gradient_norm)
         self._batches.append((epoch, batch_idx))

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
+from collections.abc import Sequence
+
 _LINEAR_BITS = 7
 """Durations below 2 ** 7 ns are counted one by one; each doubling above is divided into 2 ** 6 equal parts."""
 
@@ -23,17 +26,20 @@ class DurationHistogram:
         self.max_ns = 0
         self._counts: dict[int, int] = {}
 
-    def add(self, duration_ns: int) -> None:
-        """Count a duration, 0 or more."""
-        shift = duration_ns.bit_length() - _LINEAR_BITS
-        bucket = duration_ns if shift <= 0 else (shift << (_LINEAR_BITS - 1)) + (duration_ns >> shift)
-        self._counts[bucket] = self._counts.get(bucket, 0) + 1
-        if duration_ns > self.max_ns:
-            self.max_ns = duration_ns
-        if duration_ns < self.min_ns or not self.num:
-            self.min_ns = duration_ns
-        self.num += 1
-        self.total_ns += duration_ns
+    def add(self, durations_ns: Sequence[int]) -> None:
+        """Count durations, each 0 or more; many at once take less time than one by one."""
+        if not durations_ns:
+            return
+        ordered = sorted(durations_ns)
+        idx, num = 0, len(ordered)
+        while idx < num:
+            bucket = _bucket(ordered[idx])
+            start_idx, idx = idx, bisect_left(ordered, _start(bucket + 1), idx)
+            self._counts[bucket] = self._counts.get(bucket, 0) + idx - start_idx
+        self.min_ns = min(self.min_ns, ordered[0]) if self.num else ordered[0]
+        self.max_ns = max(self.max_ns, ordered[-1])
+        self.num += num
+        self.total_ns += sum(ordered)
 
     def merge(self, other: DurationHistogram) -> None:
         """Count what another has counted as well."""
@@ -61,7 +67,21 @@ class DurationHistogram:
         return 0
 
 
+def _bucket(duration_ns: int) -> int:
+    shift = duration_ns.bit_length() - _LINEAR_BITS
+    return duration_ns if shift <= 0 else (shift << (_LINEAR_BITS - 1)) + (duration_ns >> shift)
+
+
+def _shift(bucket: int) -> int:
+    """The width of a bucket is two to the power of this."""
+    return max((bucket >> (_LINEAR_BITS - 1)) - 1, 0)
+
+
+def _start(bucket: int) -> int:
+    """The least duration in a bucket."""
+    shift = _shift(bucket)
+    return (bucket - (shift << (_LINEAR_BITS - 1))) << shift
+
+
 def _middle(bucket: int) -> int:
-    """The middle of a bucket's durations."""
-    shift = max((bucket >> (_LINEAR_BITS - 1)) - 1, 0)
-    return ((bucket - (shift << (_LINEAR_BITS - 1))) << shift) + ((1 << shift) >> 1)
+    return _start(bucket) + ((1 << _shift(bucket)) >> 1)

@@ -7,7 +7,8 @@ from html import escape
 
 from camshaft.callbacks.timeline.histogram import DurationHistogram
 from camshaft.callbacks.timeline.page import SCRIPT, STYLE
-from camshaft.callbacks.timeline.recording import BETWEEN_HOOKS, LOOP, Tally
+from camshaft.callbacks.timeline.recording import BETWEEN_HOOKS
+from camshaft.callbacks.timeline.sites import LOOP, Tally
 from camshaft.callbacks.timeline.spans import BACKWARD_PASS, OPTIMIZER_STEP, TRAINING_BATCH
 from camshaft.callbacks.timeline.totals import VerbTimes
 from camshaft.callbacks.timeline.tree import TreeRow, life_cycle_tree

@@ -7,7 +7,8 @@ from collections.abc import Iterator
 import attrs
 
 from camshaft.callbacks.timeline.histogram import DurationHistogram
-from camshaft.callbacks.timeline.recording import Recording, Tally
+from camshaft.callbacks.timeline.recording import Recording
+from camshaft.callbacks.timeline.sites import Tally
 
 
 @attrs.frozen

@@ -6,7 +6,8 @@ import json
 from collections.abc import Iterable
 from typing import Any
 
-from camshaft.callbacks.timeline.recording import LOOP, Event
+from camshaft.callbacks.timeline.events import Event
+from camshaft.callbacks.timeline.sites import LOOP
 
 _NS_PER_US = 1000
 

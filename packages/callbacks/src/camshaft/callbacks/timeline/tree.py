@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import attrs
 
-from camshaft.callbacks.timeline.recording import Tally
+from camshaft.callbacks.timeline.sites import Tally
 from camshaft.callbacks.timeline.spans import BACKWARD_PASS, OPTIMIZER_STEP, SANITY_CHECK, span_of
 from camshaft.callbacks.timeline.totals import VerbTimes, sum_of
 from camshaft.hooks_core.grammar import Call, Either, If, Maybe, Node, Repeat, Seq, Within, life_cycle

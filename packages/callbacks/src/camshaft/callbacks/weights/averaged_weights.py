@@ -101,7 +101,8 @@ class AveragedWeights(AveragedModel):
         if model is not None and not self.is_of(model):
             action = "Make another AveragedWeights of it."
             raise ValueError(must_be("model", "the module at first", type(model), "AveragedWeights", action))
-        weights, averages, count = self._weights(), self._averages, self.n_averaged
+        weights, averages = self._weights(), self._averages
+        count: Any = self._buffers["n_averaged"]  # as an attribute it is found slowly, at each step
         if not count:
             for average, weight in zip(averages, weights, strict=True):
                 average.copy_(weight)

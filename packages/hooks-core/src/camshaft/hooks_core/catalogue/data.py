@@ -5,7 +5,7 @@ from __future__ import annotations
 from camshaft.hooks_core.spec import HookSpec, Receiver
 
 _DATA_THEN_MODULE = (Receiver.DATA, Receiver.MODULE)
-_ALL_ERAS = ("0.5", "0.7", "0.8", "2.0", "2.x")
+_ALL_ERAS = ("0.5", "0.7", "0.8", "1.x", "2.0", "2.x")
 _A_LOADER = "a loader or a list of loaders"
 
 HOOKS = (
@@ -61,7 +61,7 @@ HOOKS = (
         kind="transform",
         stage="data",
         returns="the batch on the device",
-        eras=("0.8", "2.0", "2.x"),
+        eras=("0.8", "1.x", "2.0", "2.x"),
         signatures={"0.8": ("batch", "device")},
     ),
     HookSpec(

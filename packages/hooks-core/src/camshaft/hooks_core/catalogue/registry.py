@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 
-from camshaft.hooks_core.catalogue import data, legacy, optimization, run, stages
+from camshaft.hooks_core.catalogue import data, legacy, legacy_set_up, optimization, run, stages
 from camshaft.hooks_core.spec import ERAS, HookSpec, Receiver
 
 
@@ -45,7 +45,7 @@ class Catalogue(Mapping[str, HookSpec]):
         """The hooks that an era knows; None gives all.
 
         Raises:
-            ValueError: If `era` is none of the five.
+            ValueError: If `era` is none of `ERAS`.
         """
         check_era(era)
         return [spec for spec in self._specs.values() if era is None or era in spec.eras]
@@ -77,5 +77,7 @@ def check_era(era: str | None) -> None:
         )
 
 
-CATALOGUE = Catalogue((*run.HOOKS, *data.HOOKS, *optimization.HOOKS, *stages.HOOKS, *legacy.HOOKS))
-"""Every hook of the five specification documents, and those that today's users rely on beside them."""
+CATALOGUE = Catalogue(
+    (*run.HOOKS, *data.HOOKS, *optimization.HOOKS, *stages.HOOKS, *legacy_set_up.HOOKS, *legacy.HOOKS)
+)
+"""Every hook of the five specification documents, those of 1.x, and those that today's users rely on beside them."""

@@ -6,7 +6,7 @@ from camshaft.hooks_core.spec import HookSpec, Receiver
 
 _CALLBACK, _DATA, _MODULE, _STRATEGY = Receiver.CALLBACK, Receiver.DATA, Receiver.MODULE, Receiver.STRATEGY
 _EVERYONE = (_CALLBACK, _MODULE, _STRATEGY)
-_SINCE_0_8 = ("0.8", "2.0", "2.x")
+_SINCE_0_8 = ("0.8", "1.x", "2.0", "2.x")
 
 HOOKS = (
     HookSpec(
@@ -52,7 +52,7 @@ HOOKS = (
         kind="provide",
         stage="setup",
         returns="an optimizer, a list of them, two lists (optimizers, schedulers), a dictionary, or None",
-        eras=("0.5", "0.7", "0.8", "2.0", "2.x"),
+        eras=("0.5", "0.7", "0.8", "1.x", "2.0", "2.x"),
     ),
     HookSpec(
         "on_fit_start",

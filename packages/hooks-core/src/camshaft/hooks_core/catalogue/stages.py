@@ -7,7 +7,7 @@ from camshaft.hooks_core.spec import HookSpec, Receiver, Stage
 _CALLBACK_AND_MODULE = (Receiver.CALLBACK, Receiver.MODULE)
 _EVERYONE = (*_CALLBACK_AND_MODULE, Receiver.STRATEGY)
 _MODULE = (Receiver.MODULE,)
-_ALL_ERAS = ("0.5", "0.7", "0.8", "2.0", "2.x")
+_ALL_ERAS = ("0.5", "0.7", "0.8", "1.x", "2.0", "2.x")
 _BATCH = ("batch", "batch_idx", "dataloader_idx")
 
 _TRAIN = (
@@ -16,7 +16,7 @@ _TRAIN = (
         "When training begins: after the sanity check, before it in 0.8.",
         _EVERYONE,
         stage="train",
-        eras=("0.8", "2.0", "2.x"),
+        eras=("0.8", "1.x", "2.0", "2.x"),
     ),
     HookSpec("on_train_epoch_start", "When a training epoch begins.", _CALLBACK_AND_MODULE, stage="train"),
     HookSpec(
@@ -26,6 +26,9 @@ _TRAIN = (
         ("batch", "batch_idx"),
         stage="train",
         returns="-1 skips the rest of the epoch; its end hooks and epoch schedulers still run",
+        eras=("0.8", "1.x", "2.0", "2.x"),
+        signatures={"0.8": _BATCH, "1.x": _BATCH},
+        fixed={"dataloader_idx": 0},
     ),
     HookSpec(
         "tbptt_split_batch",
@@ -35,7 +38,7 @@ _TRAIN = (
         kind="override",
         stage="train",
         returns="a sequence of splits",
-        eras=("0.7", "0.8"),
+        eras=("0.7", "0.8", "1.x"),
         kept=True,
     ),
     HookSpec(
@@ -52,6 +55,7 @@ _TRAIN = (
             "0.5": ("batch", "batch_nb", "optimizer_i", "hiddens"),
             "0.7": ("batch", "batch_idx", "optimizer_idx", "hiddens"),
             "0.8": ("batch", "batch_idx", "optimizer_idx", "hiddens"),
+            "1.x": ("batch", "batch_idx", "optimizer_idx", "hiddens"),
         },
     ),
     HookSpec(
@@ -60,19 +64,24 @@ _TRAIN = (
         _CALLBACK_AND_MODULE,
         ("outputs", "batch", "batch_idx"),
         stage="train",
+        eras=("0.8", "1.x", "2.0", "2.x"),
+        signatures={"0.8": _BATCH, "1.x": ("outputs", *_BATCH)},
+        fixed={"dataloader_idx": 0},
     ),
     HookSpec(
         "on_train_epoch_end",
         "When a training epoch ends: callbacks that do not monitor, the module, callbacks that monitor.",
         _CALLBACK_AND_MODULE,
         stage="train",
+        signatures={"1.x": ("outputs",)},
+        fixed={"outputs": None},
     ),
     HookSpec(
         "on_train_end",
         "When training ends, before loggers are closed.",
         _EVERYONE,
         stage="train",
-        eras=("0.8", "2.0", "2.x"),
+        eras=("0.8", "1.x", "2.0", "2.x"),
     ),
 )
 
@@ -111,7 +120,14 @@ def _evaluation(
             signatures=numbering,
         ),
         HookSpec(f"on_{word}_batch_end", f"After a {word} batch.", receivers, ("outputs", *_BATCH), stage=stage),
-        HookSpec(f"on_{word}_epoch_end", f"When a {word} epoch ends.", receivers, stage=stage),
+        HookSpec(
+            f"on_{word}_epoch_end",
+            f"When a {word} epoch ends.",
+            receivers,
+            stage=stage,
+            signatures={"1.x": ("outputs",)} if word == "predict" else {},
+            fixed={"outputs": None} if word == "predict" else {},
+        ),
         HookSpec(f"on_{word}_end", f"When {word} ends.", _EVERYONE, stage=stage),
         HookSpec(
             f"on_{word}_model_train",
@@ -119,6 +135,7 @@ def _evaluation(
             _MODULE,
             kind="override",
             stage=stage,
+            eras=("2.0", "2.x") if word == "predict" else ("1.x", "2.0", "2.x"),
         ),
     )
 
@@ -137,5 +154,5 @@ HOOKS = (
     _ZERO_GRAD_BEFORE_VALIDATION,
     *_evaluation("validate", "validation", _EVERYONE, _ALL_ERAS),
     *_evaluation("test", "test", _EVERYONE, _ALL_ERAS),
-    *_evaluation("predict", "predict", _CALLBACK_AND_MODULE, ("2.0", "2.x")),
+    *_evaluation("predict", "predict", _CALLBACK_AND_MODULE, ("1.x", "2.0", "2.x")),
 )

@@ -1,6 +1,6 @@
 """The order of hooks as data: the life cycle of each verb, from which trees, diagrams and checks are made."""
 
-from camshaft.hooks_core.grammar.life_cycle import after_an_exception, life_cycle, verbs_of
+from camshaft.hooks_core.grammar.life_cycle import after_an_exception, life_cycle, life_cycle_of_version, verbs_of
 from camshaft.hooks_core.grammar.mermaid import mermaid
 from camshaft.hooks_core.grammar.nodes import (
     Call,
@@ -31,6 +31,7 @@ __all__ = [
     "after_an_exception",
     "hooks_in",
     "life_cycle",
+    "life_cycle_of_version",
     "mermaid",
     "tree",
     "verbs_of",

@@ -2,25 +2,33 @@
 
 from __future__ import annotations
 
-from camshaft.hooks_core.grammar.nodes import Call, Condition, If, Maybe, Node, Repeat, Seq, Set
+from camshaft.hooks_core.eras.behaviour import Behaviour
+from camshaft.hooks_core.grammar.nodes import Call, Condition, Either, If, Maybe, Node, Repeat, Seq, Set, Within
 
 VERBS = ("fit", "test")
 
+_SAVE_POINT = Repeat(Call("on_hpc_save"), each="requested checkpoint")
+_SINCE_0_9 = "since 0.9"
+_PROGRESS_BAR = Maybe(Seq("get_progress_bar_dict", "get_tqdm_dict"), when="if a progress bar is drawn")
 
-def fit(*, zero_before_backward: bool) -> Node:
-    """The life cycle of fit before 2.0.
+
+def fit(behaviour: Behaviour) -> Node:
+    """The life cycle of fit up to 0.9.
 
     Args:
-        zero_before_backward: Whether `on_before_zero_grad` comes before backward, as the list in the document of 0.7
-            has it; else it follows the update, as those of 0.5 and 0.8 say.
+        behaviour: The era's: whether `on_before_zero_grad` comes before backward, as the list in the document of 0.7
+            has it, or follows the update, as those of 0.5 and 0.8 say; and whether `optimizer_step` zeroes, as in 0.5.
     """
     return Seq(
         _set_up(),
         "on_fit_start",
+        Maybe(Seq("on_pretrain_routine_start", "on_pretrain_routine_end"), when=_SINCE_0_9),
         "on_train_start",
+        _SAVE_POINT,
         Maybe(Seq("on_sanity_check_start", _validation(is_sanity_check=True)), when="if a sanity check is asked for"),
-        Repeat(_epoch(zero_before_backward), each="training epoch"),
+        Repeat(_epoch(behaviour), each="training epoch"),
         "on_train_end",
+        _SAVE_POINT,
         "on_fit_end",
         "teardown",
     )
@@ -41,12 +49,14 @@ def _set_up() -> Node:
     return Seq(
         Maybe(Call("prepare_data"), when="on one process only"),
         "setup",
+        Maybe(Call("on_hpc_load"), when="if a checkpoint is loaded"),
         Maybe(Call("init_ddp_connection"), when="if several processes run"),
         "configure_optimizers",
         Maybe(Call("init_optimizers"), when="if there are optimizers"),
         Maybe(Call("configure_apex"), when="if apex is used"),
         Maybe(Call("configure_ddp"), when="if several processes run"),
         "train_dataloader",
+        Maybe(Call("tng_dataloader"), when="if the training loader still has its first name"),
         "test_dataloader",
         "val_dataloader",
         Maybe(Call("summarize"), when="if a summary is asked for"),
@@ -54,41 +64,65 @@ def _set_up() -> Node:
     )
 
 
-def _epoch(zero_before_backward: bool) -> Node:
-    before, after = (["on_before_zero_grad"], []) if zero_before_backward else ([], ["on_before_zero_grad"])
-    stepping = Seq("optimizer_step", *after)
-    split = Repeat(
-        Seq(
-            "training_step",
-            "training_step_end",
-            *before,
-            "backward",
-            "on_after_backward",
-            Maybe(stepping, when="if the accumulation window ends"),
-        ),
-        each="optimizer",
-        at_least=1,
-    )
+def _epoch(behaviour: Behaviour) -> Node:
     batch = Seq(
+        Set(Condition.MOVED, False),
+        Maybe(Seq("transfer_batch_to_device", Set(Condition.MOVED, True)), when="if batches are moved ahead"),
         Call("on_batch_start", sets=Condition.SKIPPED, on="-1"),
+        Maybe(Call("on_train_batch_start", sets=Condition.SKIPPED, on="-1"), when=_SINCE_0_9),
         If(
             Condition.SKIPPED,
             Seq(
-                "transfer_batch_to_device",
-                "tbptt_split_batch",
-                Repeat(split, each="split of the batch", at_least=1),
+                If(Condition.MOVED, Call("transfer_batch_to_device"), holds=False),
+                Maybe(Call("tbptt_split_batch"), when="if batches are split along time"),
+                Repeat(_optimization(behaviour), each="split of the batch", at_least=1),
+                Maybe(Call("on_train_batch_end"), when=_SINCE_0_9),
                 "on_batch_end",
+                _PROGRESS_BAR,
                 Maybe(_validation(), when="if validation is due"),
+                _SAVE_POINT,
             ),
             holds=False,
         ),
     )
     return Seq(
         Set(Condition.SKIPPED, False),
+        # What an epoch that ended early left in the gradients may be kept or zeroed.
+        Maybe(Set(Condition.HELD, False), when=""),
         "on_epoch_start",
         Repeat(batch, each="training batch", until=Condition.SKIPPED),
-        "training_epoch_end",
+        Maybe(Call("training_epoch_end"), when="unless no batch was run", left_out_if=Condition.SKIPPED),
         "on_epoch_end",
+        _SAVE_POINT,
+    )
+
+
+def _optimization(behaviour: Behaviour) -> Node:
+    """What a split of a batch does to the weights: forward, backward and update, optimizer by optimizer."""
+    forward = Seq("training_step", "training_step_end", "training_end")
+    backward = Seq("backward", "on_after_backward")
+    again = Repeat(Seq(forward, backward), each="further evaluation, by an optimizer that asks for it")
+    zero = Seq("on_before_zero_grad", "optimizer_zero_grad")
+    gradients: Node = Seq(forward, backward)
+    stepping: Node = Within("optimizer_step", again)
+    if behaviour.step_zeroes:
+        steps = Repeat(Seq(again, "on_before_zero_grad"), each="step of the optimizer, which it zeroes after")
+        stepping = Within("optimizer_step", steps)
+    elif behaviour.zero_grad == "before_backward":
+        gradients = Seq(forward, If(Condition.HELD, zero, holds=False), backward)
+    else:
+        stepping = Seq(stepping, zero)
+    return Either(
+        Seq(
+            Repeat(Seq(gradients, stepping), each="optimizer", at_least=1),
+            Set(Condition.HELD, False),
+            label="where the accumulation window ends",
+        ),
+        Seq(
+            Repeat(gradients, each="optimizer", at_least=1),
+            Set(Condition.HELD, True),
+            label="where gradients are only accumulated",
+        ),
     )
 
 
@@ -104,4 +138,5 @@ def _steps(word: str) -> Node:
     return Seq(
         Repeat(Seq("transfer_batch_to_device", f"{word}_step", f"{word}_step_end"), each=f"{word} batch"),
         f"{word}_epoch_end",
+        f"{word}_end",
     )

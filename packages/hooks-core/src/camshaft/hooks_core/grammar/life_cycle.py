@@ -6,22 +6,32 @@ from functools import lru_cache
 
 from camshaft.hooks_core.catalogue import CATALOGUE
 from camshaft.hooks_core.catalogue.registry import check_era
+from camshaft.hooks_core.eras.behaviour import Behaviour, behaviour_of
 from camshaft.hooks_core.grammar import legacy, present
+from camshaft.hooks_core.grammar.moments import with_old_hooks
 from camshaft.hooks_core.grammar.nodes import Call, Either, Maybe, Node, Repeat, Seq, Within, keep
-from camshaft.hooks_core.grammar.optimization import Optimization, by_split, optimization_in_line
+from camshaft.hooks_core.grammar.optimization import (
+    Optimization,
+    by_split,
+    optimization_after_backward,
+    optimization_in_line,
+)
 from camshaft.hooks_core.grammar.optimization import optimization as optimize
 from camshaft.hooks_core.messages import must_be
 from camshaft.hooks_core.spec import MODULE_ONLY_ERAS, VERBS, ZERO_GRADS, ZeroGrad
 
 _WORDS = {"validate": "validation", "test": "test", "predict": "predict"}
 
-_PLACES_OF_ERAS: dict[str, ZeroGrad] = {
-    "0.5": "after_optimizer_step",
-    "0.7": "before_backward",
-    "0.8": "after_optimizer_step",
-    "2.0": "before_backward",
-    "2.x": "before_training_step",
+_PLACES_OF_ERAS: dict[str, tuple[ZeroGrad, ...]] = {
+    "0.5": ("after_optimizer_step",),
+    "0.7": ("before_backward",),
+    "0.8": ("after_optimizer_step",),
+    "1.x": ("before_backward", "after_optimizer_step"),  # 1.0 and 1.1 had the latter
+    "2.0": ("before_backward",),
+    "2.x": ("before_training_step",),
 }
+
+_OLD_HOOKS = tuple(spec for spec in CATALOGUE.values() if not spec.is_current)
 
 
 def verbs_of(era: str | None) -> tuple[str, ...]:
@@ -45,15 +55,16 @@ def life_cycle(
 
     Args:
         verb: "fit", "validate", "test" or "predict".
-        era: One of the five eras for the order in its document; None for camshaft's own.
+        era: One of the eras, for the order in its document, or for 1.x the one that was measured; None for camshaft's
+            own.
         optimization: Who differentiates and steps: the loop ("automatic"), the module inside of `training_step`
             ("manual") or nobody ("none"). Matters to fit alone, since 2.0.
         zero_grad: Where the loop zeroes gradients in fit: "before_training_step", "before_backward" or
-            "after_optimizer_step". None takes the place in the era's document; camshaft's own is "before_backward".
+            "after_optimizer_step". None takes the era's (first) place; camshaft's own is "before_backward".
 
     Raises:
         ValueError: If there is no such era, or it has no such verb; if `zero_grad` is none of the three places, is
-            another than that of the era's document, or is given although the loop does not optimize.
+            none of the era's, or is given although the loop does not optimize.
     """
     verbs = verbs_of(era)
     if verb not in verbs:
@@ -61,9 +72,39 @@ def life_cycle(
         rule = f"one of {', '.join(verbs)} for {whose}"
         raise ValueError(must_be("verb", rule, verb, "life_cycle", "Pass one of these."))
     place = _zero_grad(era, optimization, zero_grad)
-    node = _legacy(verb, place) if era in MODULE_ONLY_ERAS else _present(verb, era, optimization, place)
+    node = _legacy(verb, era) if era in MODULE_ONLY_ERAS else _present(verb, era, optimization, place)
     known = frozenset(spec.name for spec in CATALOGUE.values() if (era in spec.eras if era else spec.is_current))
     return keep(node, known)
+
+
+@lru_cache(maxsize=64)
+def life_cycle_of_version(
+    verb: str,
+    version: str,
+    *,
+    moments: str | None = None,
+    optimization: Optimization = "automatic",
+    zero_grad: ZeroGrad | None = None,
+) -> Node:
+    """The order in which camshaft runs a module of a version of an earlier era, with the hooks of today around it.
+
+    Args:
+        verb: "fit", "validate", "test" or "predict".
+        version: The version, as `behaviour_of` takes it.
+        moments: The version that says in which moments of today its hooks are called, where the module is of today and
+            other receivers are not; None for the same.
+        optimization: As `life_cycle` takes it.
+        zero_grad: As `life_cycle` takes it; None for the version's own place.
+
+    Raises:
+        ValueError: If there is no such verb, `version` is none, or `zero_grad` is given although the loop does not
+            optimize.
+    """
+    life_cycle(verb, optimization=optimization, zero_grad=zero_grad)  # for its errors
+    behaviour = behaviour_of(version)
+    node = _of_version(verb, behaviour, optimization, zero_grad or behaviour.zero_grad)
+    era = behaviour_of(moments or version).era
+    return with_old_hooks(keep(node, frozenset(CATALOGUE)), _OLD_HOOKS, era, moments or version)
 
 
 def after_an_exception(*, while_tearing_down: bool = False) -> Node:
@@ -74,7 +115,8 @@ def after_an_exception(*, while_tearing_down: bool = False) -> Node:
             exceptions, but still owes the other receivers theirs.
     """
     saves = Repeat(Call("on_save_checkpoint"), each="checkpoint that a receiver asks for")
-    report = Seq(Within("on_exception", saves), saves)
+    interrupted = Maybe(Call("on_keyboard_interrupt"), when="if the user interrupted the verb")
+    report = Seq(interrupted, Within("on_exception", saves), saves)
     if while_tearing_down:
         return Either(Seq(report, "teardown"), Seq("teardown", Maybe(report, when="if it is reported")))
     return Seq(report, "teardown")
@@ -84,7 +126,7 @@ def _zero_grad(era: str | None, optimization: Optimization, chosen: ZeroGrad | N
     """Where gradients are zeroed, checked against the era and the kind of optimization."""
     documented = _PLACES_OF_ERAS[era] if era else None
     if chosen is None:
-        return documented or "before_backward"
+        return documented[0] if documented else "before_backward"
     if chosen not in ZERO_GRADS:
         rule = f"one of {', '.join(ZERO_GRADS)}"
         raise ValueError(must_be("zero_grad", rule, chosen, "life_cycle", "Pass one of these."))
@@ -92,20 +134,35 @@ def _zero_grad(era: str | None, optimization: Optimization, chosen: ZeroGrad | N
         how = "manual optimization" if optimization == "manual" else "no optimization"
         rule = f"None with {how}, where the loop zeroes no gradients"
         raise ValueError(must_be("zero_grad", rule, chosen, "life_cycle", "Leave it out."))
-    if documented not in (None, chosen):
-        rule = f"{documented}, as the document of era {era} has it"
+    if documented is not None and chosen not in documented:
+        rule = f"{' or '.join(documented)}, as era {era} has it"
         raise ValueError(must_be("zero_grad", rule, chosen, "life_cycle", "Leave out one of the two."))
     return chosen
 
 
 def _present(verb: str, era: str | None, optimization: Optimization, zero_grad: ZeroGrad) -> Node:
     if verb != "fit":
+        node = present.evaluate(_WORDS[verb])
+    elif era == "2.x" and optimization == "automatic":
+        node = present.fit(optimization_in_line())
+    elif era in ("2.0", "2.x"):
+        node = present.fit(optimize(optimization, zero_grad))
+    else:
+        one = by_split(optimize(optimization, zero_grad))
+        node = present.fit(one, may_validate_after_epoch=era == "1.x")
+    return with_old_hooks(node, _OLD_HOOKS, era) if era == "1.x" else node
+
+
+def _of_version(verb: str, behaviour: Behaviour, optimization: Optimization, zero_grad: ZeroGrad) -> Node:
+    if verb != "fit":
         return present.evaluate(_WORDS[verb])
-    if era == "2.x" and optimization == "automatic":
-        return present.fit(optimization_in_line())
-    one = optimize(optimization, zero_grad)
-    return present.fit(one if era else by_split(one))
+    if optimization == "automatic" and behaviour.steps_after_backward:
+        one = optimization_after_backward(zero_grad, step_zeroes=behaviour.step_zeroes)
+    else:
+        one = optimize(optimization, zero_grad)
+    late = behaviour.epoch_ends_before_validation
+    return present.fit(by_split(one), behaviour, may_validate_after_epoch=late)
 
 
-def _legacy(verb: str, zero_grad: ZeroGrad) -> Node:
-    return legacy.fit(zero_before_backward=zero_grad == "before_backward") if verb == "fit" else legacy.test()
+def _legacy(verb: str, era: str) -> Node:
+    return legacy.fit(behaviour_of(era)) if verb == "fit" else legacy.test()

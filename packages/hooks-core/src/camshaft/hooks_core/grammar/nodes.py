@@ -19,6 +19,7 @@ class Condition(StrEnum):
     ANY_NO_LOSS = "`training_step` returned None for an optimizer"
     NOTHING_APPLIED = "the optimizer had no gradients to apply"
     RESUMED = "the run goes on from a checkpoint"
+    MOVED = "the batch was moved to its device before its start hook"
 
 
 @attrs.frozen
@@ -29,11 +30,13 @@ class Call:
         hook: The hook's name.
         sets: A condition that becomes true by the call.
         on: The result, as a trace writes it, that makes `sets` true; None means any.
+        clears: A condition that becomes false by the call, unless it returns None.
     """
 
     hook: str
     sets: Condition | None = None
     on: str | None = None
+    clears: Condition | None = None
 
 
 def _node(value: Node | str) -> Node:

@@ -12,6 +12,11 @@ Optimization = Literal["automatic", "manual", "none"]
 _STEP = Seq(
     Set(Condition.NO_LOSS, False),
     Call("training_step", sets=Condition.NO_LOSS, on="None"),
+    If(
+        Condition.NO_LOSS,
+        Maybe(Call("training_step_end", clears=Condition.NO_LOSS), when="if it is asked all the same"),
+    ),
+    If(Condition.NO_LOSS, Call("training_step_end"), holds=False),
 )
 _ZERO = Seq("on_before_zero_grad", "optimizer_zero_grad")
 _ZERO_FIRST = If(Condition.HELD, _ZERO, holds=False)
@@ -33,6 +38,43 @@ def optimization(kind: Optimization, zero_grad: ZeroGrad) -> Node:
     if kind == "none":
         return Call("training_step")
     return _in_closure(zero_grad)
+
+
+def optimization_after_backward(zero_grad: ZeroGrad, *, step_zeroes: bool = False) -> Node:
+    """What a batch does to the weights where forward and backward come before `optimizer_step`, as up to 0.9.
+
+    An optimizer that asks for its closure evaluates them once more, inside of `optimizer_step`.
+
+    Args:
+        zero_grad: Where the loop zeroes gradients.
+        step_zeroes: Whether `optimizer_step` zeroes them instead, after each step.
+    """
+    zero_before = _ZERO_FIRST if zero_grad == "before_backward" else Seq()
+    by_default = Maybe(Call("optimizer_zero_grad"), when="by default")
+    zero_inside = Seq("on_before_zero_grad", by_default) if step_zeroes else Seq()
+    zero_after = _ZERO if zero_grad == "after_optimizer_step" and not step_zeroes else Seq()
+    again = Seq(_STEP, _backward_of_loss())
+    further = Repeat(again, each="further evaluation, by an optimizer that asks for it")
+    by_closure = Repeat(Seq(again, _BEFORE_UPDATE), each="evaluation by the optimizer", at_least=1)
+    stepping = Seq(
+        Either(
+            Seq(_BEFORE_UPDATE, Within("optimizer_step", _steps(further, zero_inside)), label="before the step"),
+            Seq(Within("optimizer_step", _steps(by_closure, zero_inside)), label="by the step's closure"),
+        ),
+        zero_after,
+    )
+    held = If(Condition.HELD, Maybe(stepping, when="if they are applied all the same"))
+    update = Seq(
+        _STEP,
+        If(Condition.NO_LOSS, Seq(zero_before, _BACKWARD, stepping), holds=False),
+        If(Condition.NO_LOSS, held),
+    )
+    return _by_window(update, Seq(_STEP, _backward_of_loss(zero=zero_before)), opens_with_first_batch=False)
+
+
+def _steps(evaluations: Node, zero: Node) -> Node:
+    """What `optimizer_step` runs: each step of the optimizer with what follows it."""
+    return Repeat(Seq(evaluations, zero), each="step of the optimizer") if zero != Seq() else evaluations
 
 
 def optimization_in_line() -> Node:

@@ -15,6 +15,9 @@ Moment = Literal["batch", "epoch"]
 class Logger(Protocol):
     """Where metrics and hyperparameters are written.
 
+    A logger may also have `begin_fit(module)`, called when a fit begins, and `after_save_checkpoint(callback)`, called
+    by a callback that saves checkpoints once one is durable, on the first process.
+
     Attributes:
         name: Name of the experiment.
         version: Name or number of the run.
@@ -76,6 +79,13 @@ class MetricSink(Protocol):
 
     def enter(self, stage: str, moment: Moment | None) -> None:
         """Go on collecting for a stage, after another one ran within it."""
+
+    def log_returned(self, values: Mapping[str, Any], *, logger: bool, prog_bar: bool) -> None:
+        """Collect numbers and tensors that a step or an epoch's end returned to be logged, as earlier eras had it.
+
+        They belong to the step or epoch of the present moment. `logger` and `prog_bar` say whether they go to loggers
+        and to progress bars; whoever monitors metrics gets all of them.
+        """
 
     def end_train_batch(self, is_update: bool) -> None:
         """Publish what the batch, or a split of it, logged; `is_update` says whether it ended with an update."""

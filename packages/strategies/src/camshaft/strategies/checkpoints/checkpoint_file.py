@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import pickle
+import struct
 import zipfile
 from collections.abc import Mapping
 from pathlib import Path
@@ -13,9 +14,14 @@ from typing import Any
 import torch
 
 from camshaft.strategies.checkpoints.durable_files import find_existing, new_file
+from camshaft.strategies.checkpoints.earlier_files import UnknownNamesError, read_earlier_file
 from camshaft.strategies.checkpoints.plain_values import to_plain
 
-_UNREADABLE = (RuntimeError, EOFError, ValueError, KeyError, OSError, zipfile.BadZipFile, pickle.UnpicklingError)
+_UNREADABLE = (
+    *(RuntimeError, EOFError, ValueError, LookupError, OSError, zipfile.BadZipFile, pickle.UnpicklingError),
+    # what else torch stumbles over in a damaged file of before torch 1.6, which has no checksums
+    *(AssertionError, AttributeError, OverflowError, TypeError, struct.error),
+)
 
 _IS_DIRECTORY = 0x10
 
@@ -63,6 +69,8 @@ def read_checkpoint(
 ) -> dict[str, Any]:
     """Read a checkpoint; only tensors and plain values are accepted, and no name found in it is imported.
 
+    Files of earlier releases name classes: see `read_earlier_file`.
+
     Args:
         path: The file, or the directory of a sharded checkpoint, whose tensors are put together.
         map_location: Where tensors go; None puts those of a file where they were saved from.
@@ -108,7 +116,12 @@ def read_file(path: Path, map_location: torch.device | str | None = "cpu", *, mm
             if is_archive:
                 check_archive(stream)
         # Not an archive: an older format, or no checkpoint at all. torch decides.
-        checkpoint = torch.load(file, map_location=map_location, weights_only=True, mmap=mmap and is_archive)
+        checkpoint = _load(path, map_location, mmap=mmap and is_archive)
+    except UnknownNamesError as error:
+        raise CheckpointError(
+            f"`path` must be a whole checkpoint of tensors and plain values, but got {file!r} (str), which {error}",
+            file,
+        ) from error
     except _UNREADABLE as error:
         # EINVAL: an offset beyond a truncated file's end
         if isinstance(error, OSError) and error.errno != errno.EINVAL:
@@ -125,6 +138,18 @@ def read_file(path: Path, map_location: torch.device | str | None = "cpu", *, mm
             file,
         )
     return checkpoint
+
+
+def _load(path: Path, map_location: torch.device | str | None, *, mmap: bool) -> Any:
+    try:
+        return torch.load(str(path), map_location=map_location, weights_only=True, mmap=mmap)
+    except pickle.UnpicklingError as error:
+        try:
+            return read_earlier_file(path, map_location, mmap=mmap)
+        except UnknownNamesError:
+            raise
+        except _UNREADABLE:
+            raise error from None  # it is damaged, or no file of torch's
 
 
 def check_archive(stream: Any) -> None:

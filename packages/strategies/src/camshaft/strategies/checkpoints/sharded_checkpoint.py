@@ -27,6 +27,7 @@ from torch.futures import Future
 
 from camshaft.hooks_core.durable_paths import flush, remove
 from camshaft.hooks_core.messages import must_be
+from camshaft.hooks_core.partial_paths import claimed, new_partial_name
 from camshaft.strategies.checkpoints.checkpoint_file import write_plain
 from camshaft.strategies.checkpoints.durable_files import PLAIN_FILE, check_replaceable, put_in_place
 from camshaft.strategies.checkpoints.plain_values import Keys, name_of
@@ -92,7 +93,8 @@ def write_sharded(
     """Write a checkpoint with sharded tensors so that it is durable and whole once it has its name.
 
     Collective among the group, in any thread; what one process raises, all raise. A directory beside the target is
-    written, flushed to disk and renamed by the first process after all are done.
+    written, flushed to disk and renamed by the first process after all are done. What a killed writer leaves there,
+    `hooks_core.partial_paths.abandoned_in` finds.
 
     Args:
         plain: Plain values, with placeholders; those of the first process count.
@@ -102,27 +104,30 @@ def write_sharded(
         group: All processes, with a backend for the CPU.
     """
     target = Path(path)
-    partial = target.with_name(f".{target.name}.partial")
     is_first = dist.get_rank(group) == 0
-    try:
-        with cause_raised():
-            metadata = save(
-                dict(tensors),
-                storage_writer=_PartialDirectory(partial, target),
-                planner=_LocalParts(local_parts),
-                process_group=group,
-            )
-        outcome: list[BaseException | None] = [None]
-        if is_first:
-            outcome = [_finish(plain, metadata, partial, target)]
-        dist.broadcast_object_list(outcome, src=0, group=group)
-        if outcome[0] is not None:
-            raise outcome[0]
-    except BaseException:
-        if is_first:
-            with contextlib.suppress(OSError):  # it is what failed
-                remove(partial)
-        raise
+    names: list[Any] = [str(new_partial_name(target)) if is_first else None]
+    dist.broadcast_object_list(names, src=0, group=group)
+    partial = Path(names[0])
+    with contextlib.ExitStack() as claim:
+        try:
+            with cause_raised():
+                metadata = save(
+                    dict(tensors),
+                    storage_writer=_PartialDirectory(partial, target, claim),
+                    planner=_LocalParts(local_parts),
+                    process_group=group,
+                )
+            outcome: list[BaseException | None] = [None]
+            if is_first:
+                outcome = [_finish(plain, metadata, partial, target)]
+            dist.broadcast_object_list(outcome, src=0, group=group)
+            if outcome[0] is not None:
+                raise outcome[0]
+        except BaseException:
+            if is_first:
+                with contextlib.suppress(OSError):  # it is what failed
+                    remove(partial)
+            raise
 
 
 @contextlib.contextmanager
@@ -181,11 +186,12 @@ class _LocalParts(DefaultSavePlanner):
 
 
 class _PartialDirectory(FileSystemWriter):
-    """Writes into a directory that nobody reads yet; what a killed process left there goes first."""
+    """Writes into a directory that nobody reads yet, and that the first process claims as long as it is written."""
 
-    def __init__(self, partial: Path, target: Path) -> None:
+    def __init__(self, partial: Path, target: Path, claim: contextlib.ExitStack) -> None:
         super().__init__(partial, sync_files=True)
         self._target = target
+        self._claim = claim
         self._is_coordinator = False
 
     def set_up_storage_writer(self, is_coordinator: bool, *args: Any, **kwargs: Any) -> None:
@@ -194,9 +200,10 @@ class _PartialDirectory(FileSystemWriter):
 
     def prepare_local_plan(self, plan: SavePlan) -> SavePlan:
         if not self._is_coordinator:
-            return plan  # the others come to the directory once the first process has made it anew
+            return plan  # the others come to the directory once the first process has made it
         check_replaceable(self._target)
-        remove(Path(self.path))
+        Path(self.path).mkdir(parents=True)
+        self._claim.enter_context(claimed(Path(self.path)))
         return super().prepare_local_plan(plan)
 
     def write_data(self, plan: SavePlan, planner: SavePlanner) -> Future[list[WriteResult]]:

@@ -1,0 +1,122 @@
+"""Which checkpoints a logger copies to its run, and what it says about them."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from camshaft.callbacks.errors import InvalidArgumentError
+
+if TYPE_CHECKING:
+    from camshaft.callbacks.model_checkpoint import ModelCheckpoint
+
+LogModel = bool | Literal["all"]
+"""Which checkpoints: none, those that are kept when a verb ends, or "all" as they are saved."""
+
+_ARGUMENTS = (
+    "monitor",
+    "mode",
+    "save_last",
+    "save_top_k",
+    "save_weights_only",
+    "every_n_train_steps",
+    "every_n_epochs",
+)
+
+
+@dataclass(frozen=True)
+class LoggedCheckpoint:
+    """A checkpoint that is to be logged.
+
+    Args:
+        path: The file or folder.
+        name: Its path in the folder of the checkpoints, without extension, with "/".
+        aliases: "latest"; "best", by a `monitor`, and "last" if it is that, too.
+        metadata: Its score, its file's name and the callback's arguments, as plain values.
+    """
+
+    path: Path
+    name: str
+    aliases: tuple[str, ...]
+    metadata: dict[str, Any]
+
+
+class CheckpointLog:
+    """Chooses the checkpoints of `ModelCheckpoint`s that are to be logged, each once.
+
+    A name that was written anew is another checkpoint; two names of the same data, such as "last", are one.
+
+    Args:
+        log_model: Which.
+        where: The logger.
+
+    Raises:
+        InvalidArgumentError: If `log_model` is none of them.
+    """
+
+    def __init__(self, log_model: LogModel, where: str) -> None:
+        if log_model not in (True, False, "all"):
+            action = "Say which checkpoints to log."
+            raise InvalidArgumentError("log_model", 'True, False or "all"', log_model, where, action)
+        self.log_model = log_model
+        self._callbacks: list[ModelCheckpoint] = []
+        self._logged: set[tuple[int, ...]] = set()
+
+    def after_save(self, callback: ModelCheckpoint) -> list[LoggedCheckpoint]:
+        """What is to be logged now that a callback's `saved_path` has become durable."""
+        if not self.log_model:
+            return []
+        if not any(callback is known for known in self._callbacks):
+            self._callbacks.append(callback)
+        if self.log_model == "all" or callback.save_top_k == -1:
+            return self._fresh(callback, [callback.saved_path])
+        return []
+
+    def at_end(self) -> list[LoggedCheckpoint]:
+        """What is kept and was not logged yet, oldest first of each callback."""
+        found = []
+        for callback in self._callbacks:
+            kept = [*callback.best_k_models, callback.best_model_path, callback.last_model_path]
+            found += self._fresh(callback, kept)
+        return found
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Without the callbacks, which are of this process's trainer."""
+        return {**vars(self), "_callbacks": []}
+
+    def _fresh(self, callback: ModelCheckpoint, paths: list[str]) -> list[LoggedCheckpoint]:
+        found: list[tuple[int, LoggedCheckpoint]] = []
+        for path in paths:
+            try:
+                status = os.stat(path)
+            except FileNotFoundError:  # "" for none, or removed by somebody else
+                continue
+            identity = (status.st_dev, status.st_ino, status.st_mtime_ns)
+            if identity not in self._logged:
+                self._logged.add(identity)
+                found.append((status.st_mtime_ns, _described(callback, Path(path))))
+        return [one for _, one in sorted(found, key=lambda pair: pair[0])]
+
+
+def _described(callback: ModelCheckpoint, path: Path) -> LoggedCheckpoint:
+    score = callback.best_k_models.get(str(path), callback.current_score)
+    # what ranks nothing calls its newest the best, and would take that name from one that does
+    best = "" if callback.monitor is None else callback.best_model_path
+    places = {"best": best, "last": callback.last_model_path}
+    aliases = ("latest", *(alias for alias, place in places.items() if _is_same(place, path)))
+    metadata = {
+        "score": None if score is None else float(score),
+        "original_filename": path.name,
+        type(callback).__name__: {name: getattr(callback, name) for name in _ARGUMENTS},
+    }
+    name = Path(os.path.relpath(path, callback.dirpath)).with_suffix("")
+    return LoggedCheckpoint(path, name.as_posix(), aliases, metadata)
+
+
+def _is_same(place: str, path: Path) -> bool:
+    try:
+        return os.path.samefile(place, path)
+    except FileNotFoundError:
+        return False

@@ -1,0 +1,1 @@
+"""What `Profiler` writes."""

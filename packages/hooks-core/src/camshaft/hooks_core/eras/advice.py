@@ -1,0 +1,216 @@
+"""The edits that make a class of an earlier era one of today, method by method."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import attrs
+
+from camshaft.hooks_core.binding import Argument
+from camshaft.hooks_core.catalogue import CATALOGUE, Catalogue
+from camshaft.hooks_core.eras.evidence import calls_method, returns_logs, uses_parameter
+from camshaft.hooks_core.eras.reading import EraReading, MethodReading
+from camshaft.hooks_core.eras.sketches import (
+    collecting,
+    manual_optimization,
+    returned_dictionary,
+    rewritten_step,
+)
+from camshaft.hooks_core.implementation import class_of, implementation
+from camshaft.hooks_core.methods import arguments_of
+from camshaft.hooks_core.spec import HookSpec, Receiver
+
+_MOVED = {
+    "on_init_start": "Do this in `__init__`: nothing is called any more while a trainer is made.",
+    "on_init_end": "Do this in `setup(self, trainer, pl_module, stage)`, which begins every verb.",
+    "init_ddp_connection": "Pass the trainer a strategy that joins the process group in this way.",
+    "configure_ddp": "Pass the trainer a strategy that wraps the module in this way.",
+    "configure_apex": 'Leave it out, and pass `precision="16-mixed"` to the trainer: apex is no more.',
+    "init_optimizers": "Return the optimizers and schedulers from `configure_optimizers` as they are to be.",
+    "summarize": "Leave it out, and pass a `ModelSummary` callback to the trainer.",
+    "restore_weights": "Load the weights in `setup(self, stage)`, or pass `ckpt_path` to `fit`.",
+    "get_progress_bar_dict": "Log these values with `self.log(name, value, prog_bar=True)`.",
+    "on_post_move_to_device": "Tie the weights in `configure_model(self)`.",
+}
+"""What stands for hooks that have no moment of today."""
+
+_STAGES = {"training_epoch_end": "training", "validation_epoch_end": "validation", "test_epoch_end": "test"}
+_SEVERAL_STEPS = ("training_step_end", "validation_step_end", "test_step_end")
+_COULD_RETURN_LOGS = ("training_step", "training_step_end", "training_end", *_STAGES, "validation_end", "test_end")
+
+
+@attrs.frozen
+class Advice:
+    """What to do about one method.
+
+    Attributes:
+        method: Its name.
+        text: The edit in words.
+        sketch: The code that comes in its place, or an empty string.
+    """
+
+    method: str
+    text: str
+    sketch: str = ""
+
+
+def advise(receiver: object, reading: EraReading, catalogue: Catalogue = CATALOGUE) -> list[Advice]:
+    """The edits that make a receiver one of today, in the order of its methods' names.
+
+    Args:
+        receiver: A callback, module, data module or strategy, or the class of one.
+        reading: What was found out about it.
+        catalogue: The hooks.
+    """
+    found: list[Advice] = []
+    for method in reading.methods.values():
+        found += _of_method(receiver, method, reading, catalogue)
+    if reading.kind is Receiver.MODULE:
+        found += _of_step(receiver, reading)
+        found += _of_returned_logs(receiver)
+        found += _of_zeroing(receiver, reading)
+    found.sort(key=lambda advice: advice.method)
+    if found and reading.is_declared:
+        found.append(Advice("hook_era", "Remove it when all of this is done."))
+    return found
+
+
+def _of_method(receiver: object, method: MethodReading, reading: EraReading, catalogue: Catalogue) -> Iterator[Advice]:
+    name = method.name
+    spec = catalogue[name]
+    function = implementation(receiver, name)
+    assert function is not None
+    later = _later_name(spec, catalogue)
+    if name in _MOVED:
+        yield Advice(name, _MOVED[name])
+    elif name == "training_step":
+        return  # what is to be done depends on its arguments, and is said of those of today as well
+    elif name == "optimizer_step":
+        yield _of_optimizer_step(function, method, reading)
+    elif later in _STAGES:
+        stage = _STAGES[later]
+        step = _signature_as_written(receiver, f"{stage}_step")
+        outputs = _name_of(function, method.arguments, "outputs")
+        text = f"Rename it to `on_{_word(stage)}_epoch_end`, and collect what the steps return yourself."
+        yield Advice(name, text, collecting(stage, _word(stage), step, outputs))
+    elif later in _SEVERAL_STEPS:
+        yield Advice(name, f"Do this at the end of `{later.removesuffix('_end')}`, with what that returns now.")
+    elif name == "on_train_epoch_end":
+        step = _signature_as_written(receiver, "training_step") if reading.kind is Receiver.MODULE else ""
+        text = "Take no `outputs`: collect what you need of each batch yourself."
+        yield Advice(name, text, collecting("training", "train", step, "outputs") if step else "")
+    elif spec.is_current:
+        yield Advice(name, "Take today's arguments.", _signature(spec, reading.kind, function, method))
+    else:
+        yield _of_moments(spec, later, function, method, reading, catalogue)
+
+
+def _of_moments(
+    spec: HookSpec,
+    later: str,
+    function: Callable[..., Any],
+    method: MethodReading,
+    reading: EraReading,
+    catalogue: Catalogue,
+) -> Advice:
+    """A hook that goes by another name today."""
+    if later in _MOVED:
+        return Advice(spec.name, _MOVED[later])
+    moments = [name for name in method.moments if catalogue[name].is_current]
+    if catalogue[later].kind != spec.kind:  # it announces what another provides
+        return Advice(spec.name, f"Do this at the beginning of `{later}`.")
+    text = f"Rename it to `{later}`."
+    if spec.condition:
+        text += f" Act only where `{spec.condition}`."
+    if moments[1:]:
+        others = " and ".join(f"`{name}`" for name in moments[1:])
+        text += f" It was called with {others} as well: do it there too if it matters there."
+    return Advice(spec.name, text, _signature(catalogue[later], reading.kind, function, method))
+
+
+def _of_optimizer_step(function: Callable[..., Any], method: MethodReading, reading: EraReading) -> Advice:
+    text = "Take today's arguments, and hand the closure on: it runs training_step, zeroes gradients and runs backward."
+    if reading.behaviour.steps_after_backward:
+        text += " What looks at gradients belongs in `on_before_optimizer_step`."
+    if calls_method(function, "zero_grad"):
+        text += " Leave `zero_grad()` out."
+    optimizer_idx = _name_of(function, method.arguments, "optimizer_idx", "")
+    names = [_name_of(function, method.arguments, name) for name in ("epoch", "batch_idx", "optimizer")]
+    if optimizer_idx and uses_parameter(function, optimizer_idx):
+        text += f" There is no `{optimizer_idx}`: with several optimizers, do this in `training_step`, by hand."
+    return Advice("optimizer_step", text, rewritten_step(*names))
+
+
+def _of_step(receiver: object, reading: EraReading) -> Iterator[Advice]:
+    """The step of a module that is called for each optimizer."""
+    step = implementation(receiver, "training_step")
+    if step is None:
+        return
+    names = list(inspect.signature(step).parameters)
+    index = next((name for name in names if name in ("optimizer_idx", "optimizer_i")), None)
+    if index is None and "training_step" in reading.methods:
+        index = _name_of(step, reading.methods["training_step"].arguments, "optimizer_idx", "") or None
+    if index is None:
+        return
+    kept = [name for name in names if name != index]
+    text = f"Take no `{index}`: set `automatic_optimization = False`, and step the optimizers by hand."
+    yield Advice("training_step", text, manual_optimization(kept, index))
+
+
+def _of_returned_logs(receiver: object) -> Iterator[Advice]:
+    for name in _COULD_RETURN_LOGS:
+        method = implementation(receiver, name)
+        if method is not None and returns_logs(class_of(receiver), method):
+            text = "Log what it returns as `log` and `progress_bar` by `self.log_dict`."
+            yield Advice(name, text, returned_dictionary(name == "training_step"))
+
+
+def _of_zeroing(receiver: object, reading: EraReading) -> Iterator[Advice]:
+    name = "on_before_zero_grad"
+    if reading.behaviour.zero_grad == "after_optimizer_step" and implementation(receiver, name) is not None:
+        yield Advice(
+            name,
+            "It comes before backward today, and came after the update. Do what needs the new weights, such as a "
+            "moving average, in `on_train_batch_end(self, outputs, batch, batch_idx)`.",
+        )
+
+
+def _later_name(spec: HookSpec, catalogue: Catalogue) -> str:
+    """What a hook is called today, or was called last."""
+    while spec.today:
+        spec = catalogue[spec.today[0]]
+    return spec.name
+
+
+def _word(stage: str) -> str:
+    return "train" if stage == "training" else stage
+
+
+def _signature(spec: HookSpec, kind: Receiver, function: Callable[..., Any], method: MethodReading) -> str:
+    """The signature that a method should have, with its own names for the arguments that it has already."""
+    names = [_name_of(function, method.arguments, source) for source in arguments_of(spec, kind)]
+    return f"def {spec.name}({', '.join(['self', *names])}):"
+
+
+def _name_of(
+    function: Callable[..., Any], arguments: tuple[Argument, ...], source: str, default: str | None = None
+) -> str:
+    """What a method calls one of its arguments; the default, or the argument's name, if it does not take it."""
+    parameters = list(inspect.signature(function).parameters.values())
+    for position, argument in enumerate(arguments):
+        if argument.source == source:
+            if argument.keyword is not None:
+                return argument.keyword
+            if position < len(parameters) and parameters[position].kind is not inspect.Parameter.VAR_POSITIONAL:
+                return parameters[position].name
+    return ("pl_module" if source == "module" else source) if default is None else default
+
+
+def _signature_as_written(receiver: object, name: str) -> str:
+    """The names of a method's parameters as its owner wrote them; today's if there is no such method."""
+    method = implementation(receiver, name)
+    if method is None:
+        return "self, batch, batch_idx"
+    return ", ".join(["self", *(str(one).partition(":")[0] for one in inspect.signature(method).parameters.values())])

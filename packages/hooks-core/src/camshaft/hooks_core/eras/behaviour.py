@@ -1,0 +1,122 @@
+"""What versions of earlier eras did otherwise than today, as data; measured where the documents are silent."""
+
+from __future__ import annotations
+
+import re
+from typing import Literal
+
+import attrs
+
+from camshaft.hooks_core.messages import must_be
+from camshaft.hooks_core.spec import ZeroGrad
+
+EpochOutputs = Literal["last_optimizer", "by_optimizer", "by_batch"]
+"""The form of a training epoch's outputs with several optimizers: the dictionaries of the last one alone, a list for
+each optimizer with an item for each batch, or a list for each batch with an item for each optimizer."""
+
+
+@attrs.frozen(kw_only=True)
+class Behaviour:
+    """Where a version departs from today's order and contracts.
+
+    Attributes:
+        since: The first version that does it, such as (0, 8).
+        era: Name of the era whose hooks and signatures it has.
+        steps_after_backward: Whether forward and backward run before `optimizer_step`, whose closure evaluates them
+            once more; else they run inside of it, by its closure.
+        zero_grad: Where gradients are zeroed.
+        step_zeroes: Whether `optimizer_step` zeroes the gradients as well, so that one that is overridden decides by
+            itself when.
+        train_start_comes_first: Whether `on_train_start` comes before the sanity check.
+        epoch_outputs: What `training_epoch_end` gets where there are several optimizers.
+        epoch_ends_before_validation: Whether the end hooks of a training epoch come before the validation at its end.
+        returns_logs: Whether steps and epoch-end hooks return dictionaries with what to log.
+    """
+
+    since: tuple[int, ...]
+    era: str
+    steps_after_backward: bool = False
+    zero_grad: ZeroGrad = "before_backward"
+    step_zeroes: bool = False
+    train_start_comes_first: bool = False
+    epoch_outputs: EpochOutputs = "by_batch"
+    epoch_ends_before_validation: bool = False
+    returns_logs: bool = False
+
+
+TODAY = Behaviour(since=(2, 1), era="2.x")
+
+_BEHAVIOURS = (
+    Behaviour(
+        since=(0,),
+        era="0.5",
+        steps_after_backward=True,
+        zero_grad="after_optimizer_step",
+        step_zeroes=True,
+        train_start_comes_first=True,
+        epoch_outputs="last_optimizer",
+        returns_logs=True,
+    ),
+    Behaviour(
+        since=(0, 6),
+        era="0.7",
+        steps_after_backward=True,
+        train_start_comes_first=True,
+        epoch_outputs="last_optimizer",
+        returns_logs=True,
+    ),
+    Behaviour(
+        since=(0, 8),
+        era="0.8",
+        steps_after_backward=True,
+        zero_grad="after_optimizer_step",
+        train_start_comes_first=True,
+        epoch_outputs="last_optimizer",
+        returns_logs=True,
+    ),
+    Behaviour(
+        since=(0, 9),
+        era="0.8",
+        steps_after_backward=True,
+        zero_grad="after_optimizer_step",
+        train_start_comes_first=True,
+        epoch_outputs="by_optimizer",
+        returns_logs=True,
+    ),
+    Behaviour(since=(1, 0), era="1.x", zero_grad="after_optimizer_step", epoch_outputs="by_optimizer"),
+    Behaviour(
+        since=(1, 1),
+        era="1.x",
+        zero_grad="after_optimizer_step",
+        epoch_outputs="by_optimizer",
+        epoch_ends_before_validation=True,
+    ),
+    Behaviour(since=(1, 2), era="1.x", epoch_outputs="by_optimizer", epoch_ends_before_validation=True),
+    Behaviour(since=(1, 4), era="1.x", epoch_outputs="by_optimizer"),
+    Behaviour(since=(1, 6), era="1.x"),
+    Behaviour(since=(2, 0), era="2.0"),
+    TODAY,
+)
+
+_VERSIONS_OF_ERAS = {"1.x": "1.5", "2.x": "2.1"}
+"""The version that stands for an era where nobody says which: of 1.x the last before `[batch][optimizer]`."""
+
+_RELEASE = re.compile(r"(0\.([4-9]|10)|1\.[0-9]|2\.\d+)(\.\d+)*")
+
+
+def behaviour_of(version: str, where: str = "behaviour_of") -> Behaviour:
+    """What a version did.
+
+    Args:
+        version: An era of the catalogue ("0.8", "1.x"), or any version from 0.4 on ("1.1.8").
+        where: Who asks, for errors.
+
+    Raises:
+        ValueError: If it is neither an era nor a release from 0.4 to 2.x.
+    """
+    numbers = _VERSIONS_OF_ERAS.get(version, version) if isinstance(version, str) else ""
+    if not _RELEASE.fullmatch(numbers):
+        rule = 'a release from "0.4" to "2.x", such as "0.8" or "1.1.8", or one of the eras "1.x" and "2.x"'
+        raise ValueError(must_be("hook_era", rule, version, where, "Name the release that the code was written for."))
+    parts = tuple(int(part) for part in numbers.split("."))
+    return next(behaviour for behaviour in reversed(_BEHAVIOURS) if behaviour.since <= parts)

@@ -1,0 +1,169 @@
+"""What a method's code shows of the release that it was written for; it is read and never run."""
+
+from __future__ import annotations
+
+import ast
+import dis
+import inspect
+import textwrap
+from collections.abc import Callable, Iterator
+from types import CodeType
+from typing import Any
+
+RETURNED_LOGS = frozenset({"log", "progress_bar"})
+"""Keys of the dictionaries by which steps and epoch-end hooks of 0.x returned what to log."""
+
+_LOGGING = frozenset({"log", "log_dict"})
+
+
+def returns_logs(receiver_class: type, method: Callable[..., Any]) -> bool:
+    """Whether a method returns a dictionary with `log` or `progress_bar`: written out in what it returns, in a variable
+    that it returns, or by another method of the class whose result it returns.
+
+    Args:
+        receiver_class: The class, for methods that the method calls.
+        method: The method.
+    """
+    return _returns_logs(receiver_class, method, frozenset())
+
+
+def logs_by_itself(method: Callable[..., Any]) -> bool:
+    """Whether a method calls `self.log` or `self.log_dict`, as modules do since 1.0."""
+    code, name = _code(method), _first_parameter(method)
+    if code is None or name is None:
+        return False
+    before: Any = None
+    for instruction in dis.get_instructions(code):
+        loads_it = instruction.opname in ("LOAD_ATTR", "LOAD_METHOD") and instruction.argval in _LOGGING
+        if loads_it and before is not None and _names(before, name):
+            return True
+        before = instruction
+    return False
+
+
+def uses_parameter(method: Callable[..., Any], name: str) -> bool:
+    """Whether a method's code reads one of its parameters; true where its code is not to be had."""
+    code = _code(method)
+    if code is None:
+        return True
+    return name in code.co_cellvars or any(_names(one, name) for one in dis.get_instructions(code))
+
+
+def calls_method(method: Callable[..., Any], name: str) -> bool:
+    """Whether a method's code calls something by an attribute of this name, such as `optimizer.zero_grad()`."""
+    code = _code(method)
+    return code is not None and name in code.co_names
+
+
+def _returns_logs(receiver_class: type, method: Callable[..., Any], seen: frozenset[CodeType]) -> bool:
+    code = _code(method)
+    if code is None or code in seen:
+        return False
+    named: dict[str, Any] = {name: getattr(receiver_class, name, None) for name in code.co_names}
+    own = {name: one for name, one in named.items() if _mentions_keys(one)}
+    if not own and not _mentions_keys(method):
+        return False
+    tree = _tree(method)
+    if tree is None:  # no source: one of the keys beside `loss` has to do
+        return _mentions_keys(method) and "loss" in _strings(code)
+    returned, names = _returned(tree)
+    if any(map(_has_key, returned)) or any(_sets_key(node, names) for node in _own_nodes(tree)):
+        return True
+    called = {_method_called(value) for value in returned}
+    return any(name in called and _returns_logs(receiver_class, one, seen | {code}) for name, one in own.items())
+
+
+def _mentions_keys(method: object) -> bool:
+    code = _code(method)
+    return code is not None and bool(RETURNED_LOGS & set(_strings(code)))
+
+
+def _returned(tree: ast.AST) -> tuple[list[ast.expr], set[str]]:
+    """What a function returns, as expressions, with what is assigned to variables that it returns; and their names."""
+    nodes = list(_own_nodes(tree))
+    returned = [node.value for node in nodes if isinstance(node, ast.Return) and node.value is not None]
+    names = {value.id for value in returned if isinstance(value, ast.Name)}
+    for node in nodes:
+        if isinstance(node, ast.Assign | ast.AnnAssign) and node.value is not None and names & set(_targets(node)):
+            returned.append(node.value)
+    return returned, names
+
+
+def _tree(method: Callable[..., Any]) -> ast.AST | None:
+    try:
+        source = inspect.getsource(inspect.unwrap(method))
+        body = ast.parse(textwrap.dedent(source)).body[0]
+    except (OSError, TypeError, SyntaxError, IndexError):
+        return None
+    return body if isinstance(body, ast.FunctionDef | ast.AsyncFunctionDef) else None
+
+
+def _own_nodes(node: ast.AST) -> Iterator[ast.AST]:
+    """The nodes of a function without those of the functions inside it."""
+    for child in ast.iter_child_nodes(node):
+        if not isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda | ast.ClassDef):
+            yield child
+            yield from _own_nodes(child)
+
+
+def _targets(node: ast.Assign | ast.AnnAssign) -> Iterator[str]:
+    targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+    return (target.id for target in targets if isinstance(target, ast.Name))
+
+
+def _has_key(value: ast.expr) -> bool:
+    """Whether an expression is a dictionary that is written out with one of the keys."""
+    if isinstance(value, ast.Dict):
+        return any(isinstance(key, ast.Constant) and key.value in RETURNED_LOGS for key in value.keys)
+    if isinstance(value, ast.Call) and isinstance(value.func, ast.Name | ast.Attribute):
+        name = value.func.id if isinstance(value.func, ast.Name) else value.func.attr
+        if name in ("dict", "OrderedDict"):
+            return any(keyword.arg in RETURNED_LOGS for keyword in value.keywords) or any(map(_has_key, value.args))
+    return False
+
+
+def _sets_key(node: ast.AST, names: set[str]) -> bool:
+    """Whether a statement is `name["log"] = ...` for one of the names."""
+    targets = node.targets if isinstance(node, ast.Assign) else []
+    return any(
+        isinstance(target, ast.Subscript)
+        and isinstance(target.value, ast.Name)
+        and target.value.id in names
+        and isinstance(target.slice, ast.Constant)
+        and target.slice.value in RETURNED_LOGS
+        for target in targets
+    )
+
+
+def _method_called(value: ast.expr) -> str | None:
+    """The name of the method, if an expression is a call of one of the receiver's own."""
+    if isinstance(value, ast.Call) and isinstance(value.func, ast.Attribute):
+        owner = value.func.value
+        return value.func.attr if isinstance(owner, ast.Name) and owner.id == "self" else None
+    return None
+
+
+def _code(method: Any) -> CodeType | None:
+    function = inspect.unwrap(method) if callable(method) else method
+    code = getattr(getattr(function, "__func__", function), "__code__", None)
+    return code if isinstance(code, CodeType) else None
+
+
+def _first_parameter(method: Callable[..., Any]) -> str | None:
+    code = _code(method)
+    return code.co_varnames[0] if code is not None and code.co_argcount else None
+
+
+def _names(instruction: dis.Instruction, name: str) -> bool:
+    """Whether an instruction loads a local variable; newer ones load two at once."""
+    if not instruction.opname.startswith(("LOAD_FAST", "LOAD_DEREF", "LOAD_CLOSURE", "STORE_FAST_LOAD_FAST")):
+        return False
+    return instruction.argval == name or (isinstance(instruction.argval, tuple) and name in instruction.argval)
+
+
+def _strings(code: CodeType) -> Iterator[str]:
+    for constant in code.co_consts:
+        if isinstance(constant, str):
+            yield constant
+        elif isinstance(constant, tuple):
+            yield from (item for item in constant if isinstance(item, str))

@@ -1,0 +1,163 @@
+"""Who is called by a hook, in which order, with which arguments."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+import attrs
+
+from camshaft.hooks_core.binding import Argument, BindingError, bind, default_of
+from camshaft.hooks_core.catalogue import Catalogue
+from camshaft.hooks_core.eras.behaviour import behaviour_of
+from camshaft.hooks_core.eras.reading import EraReading
+from camshaft.hooks_core.implementation import implementation
+from camshaft.hooks_core.methods import arguments_of
+from camshaft.hooks_core.spec import HookSpec, Receiver
+
+
+@attrs.frozen
+class HookCall:
+    """One receiver's part in a hook.
+
+    Args:
+        receiver: Whose it is.
+        kind: What the receiver is.
+        hook: Name of the hook; one of an earlier era where that is called in the moment of another.
+        function: What is called.
+        arguments: What it gets.
+        defaults: Its own defaults of the optional arguments among these, by name: what it gets where the hook's caller
+            does not pass them.
+        condition: When it is called, as an expression of the hook's arguments; empty for always.
+    """
+
+    receiver: object
+    kind: Receiver
+    hook: str
+    function: Callable[..., Any]
+    arguments: tuple[Argument, ...]
+    defaults: Mapping[str, Any] = attrs.field(factory=dict)
+    condition: str = ""
+
+
+@attrs.frozen
+class ResolvedReceiver:
+    """A receiver, what it is, and what is known of its methods.
+
+    Args:
+        kind: What it is.
+        receiver: The receiver.
+        reading: Which of its methods are called as an earlier era did.
+        faulty: Names of the methods that are left out.
+    """
+
+    kind: Receiver
+    receiver: object
+    reading: EraReading
+    faulty: Collection[str]
+
+
+def calls_of(spec: HookSpec, receivers: Iterable[ResolvedReceiver], catalogue: Catalogue) -> list[HookCall]:
+    """The calls of a hook, in order: receiver by receiver, and of what has one owner alone that owner's.
+
+    Each hook that an earlier era has in this moment comes as a whole, before or after the hook's own calls. What
+    announces that something is about to be provided comes along with its owner's call.
+
+    Args:
+        spec: The hook.
+        receivers: All receivers of the run.
+        catalogue: The hooks.
+    """
+    ranked: list[tuple[tuple[int, int], HookCall]] = []
+    places = {name: place for place, name in enumerate(catalogue, start=1)}
+    for one in receivers:
+        own = _own_call(spec, one)
+        if own is not None:
+            ranked.append(((0, _rank(one, spec)), own))
+        for call in _old_calls(spec, one, catalogue):
+            old = catalogue[call.hook]
+            place = places[old.name] - len(places) - 1 if old.precedes else places[old.name]
+            ranked.append(((place, _rank(one, old)), call))
+    calls = [call for _, call in sorted(ranked, key=lambda entry: entry[0])]
+    if spec.kind == "event":
+        return calls
+    owners = [call for call in calls if catalogue[call.hook].kind != "event"]
+    announced = [call for call in calls if catalogue[call.hook].kind == "event"]
+    return [*announced, owners[0]] if owners else []
+
+
+def in_era_of_module(readings: Sequence[EraReading], catalogue: Catalogue) -> list[EraReading]:
+    """What was read, where those that do not say which era they are of share the module's if that is an earlier one.
+
+    The hooks of earlier eras that a callback has do not tell in which of them it was written; its company does.
+
+    Args:
+        readings: What was found out about each receiver.
+        catalogue: The hooks.
+    """
+    version = next((one.version for one in readings if one.kind is Receiver.MODULE), None)
+    if version is None:
+        return list(readings)
+    return [
+        one if one.is_of_today or one.is_declared or one.kind is Receiver.MODULE else _moved(one, version, catalogue)
+        for one in readings
+    ]
+
+
+def _moved(reading: EraReading, version: str, catalogue: Catalogue) -> EraReading:
+    """A reading with its methods at the moments of a version."""
+    era = behaviour_of(version).era
+    methods = {
+        name: attrs.evolve(method, moments=catalogue[name].moments_in(era, version)) if method.moments else method
+        for name, method in reading.methods.items()
+    }
+    return attrs.evolve(reading, version=version, methods=methods)
+
+
+def wrapped(call: HookCall, wrappers: Sequence[Callable[..., Any]]) -> HookCall:
+    """The call as the callbacks that wrap calls want it; the last of them is outermost."""
+    function = call.function
+    for wrap in wrappers:
+        function = wrap(call.hook, call.kind, call.receiver, function)
+    return attrs.evolve(call, function=function)
+
+
+def runs_after_module(callback: object, hook: str) -> bool:
+    """Whether a callback declared that it runs after the module for a hook."""
+    if hook == "on_train_epoch_end" and getattr(callback, "monitors", False):
+        return True
+    return hook in getattr(callback, "after_module", ())
+
+
+def _own_call(spec: HookSpec, one: ResolvedReceiver) -> HookCall | None:
+    function = implementation(one.receiver, spec.name)
+    if one.kind not in spec.receivers or function is None or spec.name in one.faulty:
+        return None
+    of_era = one.reading.methods.get(spec.name)
+    if of_era is not None:
+        return None if of_era.moments else HookCall(one.receiver, one.kind, spec.name, function, of_era.arguments)
+    if not spec.is_current:
+        return None
+    try:
+        arguments = bind(function, arguments_of(spec, one.kind), spec.optional)
+    except BindingError:  # pragma: no cover - reported as a fault before
+        return None
+    taken = [argument.source for argument in arguments if argument.source in spec.optional]
+    defaults = {name: default_of(function, name) for name in taken}
+    return HookCall(one.receiver, one.kind, spec.name, function, arguments, defaults)
+
+
+def _old_calls(spec: HookSpec, one: ResolvedReceiver, catalogue: Catalogue) -> Iterator[HookCall]:
+    """What an earlier era calls in a hook's moment."""
+    for method in one.reading.methods.values():
+        if spec.name in method.moments and method.name not in one.faulty:
+            function = implementation(one.receiver, method.name)
+            assert function is not None
+            condition = catalogue[method.name].condition
+            yield HookCall(one.receiver, one.kind, method.name, function, method.arguments, condition=condition)
+
+
+def _rank(one: ResolvedReceiver, spec: HookSpec) -> int:
+    if one.kind is not Receiver.CALLBACK:
+        return {Receiver.DATA: 1, Receiver.MODULE: 2, Receiver.STRATEGY: 4}[one.kind]
+    return 3 if runs_after_module(one.receiver, spec.name) else 0

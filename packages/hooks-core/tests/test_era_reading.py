@@ -1,0 +1,265 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from old_classes import (
+    Classifier07,
+    Classifier08,
+    Docs12,
+    Ema13,
+    Gan05,
+    Gan13,
+    Ignores09,
+    Last19,
+    Net05,
+    Outputs12,
+    Passes15,
+    Printing09,
+    Recent15,
+    Vae10,
+    Warm09,
+    WarmUp08,
+)
+
+from camshaft.hooks_core import CATALOGUE, Callback, DataHooks, ModelHooks, Receiver
+from camshaft.hooks_core.eras import EraReading, read_era
+
+
+def read(klass: type, kind: Receiver | None = None) -> EraReading:
+    if kind is None:
+        bases = {Callback: Receiver.CALLBACK, DataHooks: Receiver.DATA}
+        kind = next((kind for base, kind in bases.items() if issubclass(klass, base)), Receiver.MODULE)
+    return read_era(klass, kind, CATALOGUE)
+
+
+def call(reading: EraReading, method: str) -> str:
+    return ", ".join(str(argument) for argument in reading.methods[method].arguments)
+
+
+@pytest.mark.parametrize(
+    ("klass", "version", "method", "arguments"),
+    [
+        (Gan05, "0.5", "optimizer_step", "epoch, batch_idx, optimizer, optimizer_idx, optimizer_closure"),
+        (Gan05, "0.5", "training_step", "batch, batch_idx, optimizer_idx"),
+        (Gan05, "0.5", "on_batch_start", ""),
+        (Net05, "0.5", "optimizer_step", "epoch, batch_idx, optimizer, optimizer_idx, optimizer_closure"),
+        (Net05, "0.5", "validation_end", "outputs"),
+        (Classifier07, "0.7", "backward", "use_amp, loss, optimizer, optimizer_idx"),
+        (Classifier07, "0.7", "init_ddp_connection", "global_rank, world_size"),
+        (Classifier08, "0.8", "on_batch_start", "batch"),
+        (Classifier08, "0.8", "backward", "trainer, loss, optimizer, optimizer_idx"),
+        (
+            WarmUp08,
+            "0.8",
+            "optimizer_step",
+            "epoch, batch_idx, optimizer, optimizer_idx, optimizer_closure, on_tpu, using_native_amp, using_lbfgs",
+        ),
+        (Warm09, "0.9", "on_train_batch_end", "batch, batch_idx, dataloader_idx"),
+        (Warm09, "0.9", "training_epoch_end", "outputs"),
+        (Vae10, "1.3", "on_train_epoch_end", "outputs"),
+        (
+            Gan13,
+            "1.x",
+            "optimizer_step",
+            "epoch, batch_idx, optimizer, optimizer_idx, optimizer_closure, on_tpu, using_native_amp, using_lbfgs",
+        ),
+        (
+            Docs12,
+            "1.x",
+            "optimizer_step",
+            "epoch, batch_idx, optimizer, optimizer_idx, optimizer_closure, on_tpu, using_native_amp, using_lbfgs",
+        ),
+        (
+            Ignores09,
+            "0.8",
+            "optimizer_step",
+            "epoch, batch_idx, optimizer, optimizer_idx, optimizer_closure, using_native_amp",
+        ),
+        (Recent15, "1.x", "on_before_optimizer_step", "optimizer, optimizer_idx"),
+        (Recent15, "1.x", "optimizer_zero_grad", "epoch, batch_idx, optimizer, optimizer_idx"),
+        (Last19, "1.x", "lr_scheduler_step", "scheduler, optimizer_idx, metric"),
+        (
+            Passes15,
+            "1.x",
+            "optimizer_step",
+            "epoch, batch_idx, optimizer, optimizer_idx, optimizer_closure, on_tpu, using_native_amp, using_lbfgs",
+        ),
+        (Ema13, "1.x", "on_train_batch_end", "trainer, module, outputs, batch, batch_idx, dataloader_idx"),
+        (Ema13, "1.x", "on_epoch_end", "trainer, module"),
+        (Printing09, "1.x", "on_train_batch_end", "trainer, module, batch, batch_idx, dataloader_idx"),
+        (Printing09, "1.x", "on_init_end", "trainer"),
+        (Outputs12, "1.3", "on_train_epoch_end", "trainer, module, outputs"),
+    ],
+)
+def test_an_old_class_is_of_its_era_and_gets_its_arguments(
+    klass: type, version: str, method: str, arguments: str
+) -> None:
+    reading = read(klass)
+    assert (reading.version, call(reading, method)) == (version, arguments)
+
+
+def test_what_is_called_as_today_is_no_part_of_a_reading() -> None:
+    assert set(read(Last19).methods) == {"configure_gradient_clipping", "lr_scheduler_step"}
+    assert set(read(Vae10).methods) == {"on_train_epoch_end", "training_epoch_end"}
+
+
+def test_a_method_with_names_of_another_era_is_of_the_classs_where_its_arguments_are_the_same() -> None:
+    class Mostly08(Classifier08):
+        def training_step(self, batch, batch_nb, optimizer_i): ...
+
+    reading = read(Mostly08)
+    assert (reading.version, reading.methods["training_step"].era) == ("0.8", "0.8")
+
+
+def test_moments_are_those_of_the_release() -> None:
+    class Declared:
+        hook_era = "1.1.8"
+
+        def on_epoch_end(self): ...
+
+    assert read(Declared).methods["on_epoch_end"].moments == ("on_train_epoch_end",)
+    declared = type("Later", (Declared,), {"hook_era": "1.5"})
+    every = ("on_train_epoch_end", "on_validation_epoch_end", "on_test_epoch_end")
+    assert read(declared).methods["on_epoch_end"].moments == every
+    assert read(Recent15).methods["validation_epoch_end"].moments == ()
+
+
+class Model(ModelHooks):
+    """A class of today with every way of taking arguments that today's users have."""
+
+    def training_step(self, *args: Any, **kwargs: Any) -> Any:
+        self.log("log", args)
+        return {"loss": args, "progress": kwargs}
+
+    def validation_step(self, batch: Any, batch_nb: int, dataloader_idx: int = 0) -> Any:
+        names = ["log", "progress_bar"]
+        return {"loss": batch, "names": names, "table": {"log": 1}["log"]}
+
+    def on_train_epoch_end(self, outputs: Any = None) -> None: ...
+
+    def on_train_batch_end(self, outputs: Any, batch: Any, batch_idx: int, dataloader_idx: int = 0) -> None: ...
+
+    def on_train_batch_start(self, batch: Any, _: int) -> None: ...
+
+    def optimizer_step(self, *args: Any, **kwargs: Any) -> None: ...
+
+    def on_before_zero_grad(self, optimizer: Any) -> None: ...
+
+    def transfer_batch_to_device(self, batch: Any, device: Any) -> Any: ...
+
+    def setup(self, stage: str | None = None) -> None: ...
+
+    def summarize(self, mode: str) -> str:
+        return mode
+
+
+class Adversarial(ModelHooks):
+    def training_step(self, batch: Any, batch_idx: int, optimizer_idx: int = 0) -> Any: ...
+
+    def tbptt_split_batch(self, batch: Any, split_size: int) -> Any: ...
+
+    def optimizer_step(self, epoch: int, batch_idx: int, optimizer: Any, optimizer_closure: Any = None) -> None: ...
+
+
+class Watching(Callback):
+    def on_train_batch_end(self, trainer: Any, pl_module: Any, outputs: Any, *_: Any) -> None: ...
+
+    def on_validation_end(self, trainer: Any, pl_module: Any) -> None: ...
+
+    def on_train_epoch_end(self, *args: Any) -> None: ...
+
+    def on_exception(self, trainer: Any, module: Any, exception: BaseException) -> None: ...
+
+
+class Digits(DataHooks):
+    def prepare_data(self, *args: Any, **kwargs: Any) -> None: ...
+
+    def train_dataloader(self, *args: Any) -> Any: ...
+
+    def transfer_batch_to_device(self, batch: Any, device: Any) -> Any: ...
+
+
+class Namesakes(ModelHooks):
+    """Methods that happen to be called as hooks of 0.5 were."""
+
+    def validation_end(self) -> bool: ...
+
+    def training_end(self) -> bool: ...
+
+
+@pytest.mark.parametrize("klass", [Model, Adversarial, Namesakes, Watching, Digits, ModelHooks, Callback, DataHooks])
+def test_a_class_of_today_is_of_today(klass: type) -> None:
+    reading = read(klass)
+    assert reading.is_of_today
+    assert (reading.methods, reading.returns_logs) == ({}, False)
+
+
+@pytest.mark.parametrize("version", ["0.4.9", "0.5", "0.10.0", "1.x", "1.1.8", "1.9", "2.x", "2.0", "2.11"])
+def test_a_release_can_be_declared(version: str) -> None:
+    reading = read(type("Declared", (), {"hook_era": version, "training_step": Model.training_step}))
+    assert reading.is_declared
+    assert reading.version == (None if version.startswith("2") else version)
+
+
+@pytest.mark.parametrize("version", ["0.3", "0.11", "3.0", "1.10", "1", "new", "", "1.5rc1", 0.8, 1, ("0", "8")])
+def test_a_release_that_never_was_cannot_be_declared(version: object) -> None:
+    with pytest.raises(ValueError, match=r'`hook_era` must be a release from "0.4" to "2.x".* in Declared\. Name the'):
+        read(type("Declared", (), {"hook_era": version}))
+
+
+def test_a_declared_era_decides_where_signatures_do_not() -> None:
+    class Ambiguous:
+        def on_batch_start(self): ...
+
+        def validation_step(self, batch, batch_idx): ...
+
+    assert read(Ambiguous).version == "1.x"
+    assert read(type("Old", (Ambiguous,), {"hook_era": "0.5"})).behaviour.step_zeroes
+
+
+def test_an_instance_can_declare_its_era() -> None:
+    model = Model()
+    model.hook_era = "1.4"  # type: ignore[attr-defined]
+    assert read_era(model, Receiver.MODULE, CATALOGUE).version == "1.4"
+
+
+def test_hooks_of_two_eras_are_each_called_as_in_theirs() -> None:
+    class Both(ModelHooks):
+        def on_epoch_start(self): ...
+
+        def on_train_epoch_start(self): ...
+
+        def validation_epoch_end(self, outputs): ...
+
+        def on_validation_epoch_end(self): ...
+
+    assert set(read(Both).methods) == {"on_epoch_start", "validation_epoch_end"}
+
+
+def test_a_step_that_logs_by_itself_is_not_of_0_x() -> None:
+    class Logging:
+        def training_step(self, batch, batch_idx):
+            self.log("loss", batch)
+
+        def backward(self, trainer, loss, optimizer, optimizer_idx): ...
+
+        def on_pre_performance_check(self): ...
+
+    class Epochs:
+        def on_epoch_end(self): ...
+
+        def training_step(self, batch, batch_nb):
+            self.log("loss", batch)
+
+    assert read(Logging).version == "0.8"
+    assert read(Epochs).version == "1.x"
+
+
+def test_an_everyday_name_is_called_as_a_hook_only_in_an_old_class() -> None:
+    class Old:
+        def summarize(self, mode): ...
+
+        def on_epoch_end(self): ...
+
+    assert set(read(Old).methods) == {"on_epoch_end", "summarize"}

@@ -1,0 +1,213 @@
+"""The update of one optimizer as earlier eras made it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from torch import Tensor
+from torch.optim import Optimizer
+
+from camshaft.hooks_core.eras import Behaviour
+from camshaft.hooks_core.messages import must_be
+from camshaft.hooks_core.spec import ZeroGrad
+from camshaft.loops.optimizer_update import OptimizerUpdate
+from camshaft.loops.releases import COUNTS_UPDATES, NEEDS_THE_CLOSURE, release_of
+from camshaft.loops.run import Run
+from camshaft.loops.step_outputs import loss_of
+
+
+def update_class(behaviour: Behaviour) -> type[OptimizerUpdate]:
+    """Which update a module's era had."""
+    if behaviour.steps_after_backward:
+        return UpdateAfterBackward
+    return CountedUpdate if behaviour.since < COUNTS_UPDATES else OptimizerUpdate
+
+
+class CountedUpdate(OptimizerUpdate):
+    """Every end of a window counts as an update, whether or not an override of `optimizer_step` steps (1.0 to 1.5).
+
+    Before 1.5 an override could leave a batch out by doing nothing at all: then `training_step` does not run. Stepping
+    without the closure stays an error, since it would train on nothing.
+    """
+
+    def __init__(self, run: Run, optimizer: Optimizer, optimizer_idx: int, *arguments: Any, **keywords: Any) -> None:
+        super().__init__(run, optimizer, optimizer_idx, *arguments, **keywords)
+        self._may_leave_out = release_of(run) < NEEDS_THE_CLOSURE
+
+    def run(self, batch: Any, batch_idx: int, ends_window: bool) -> Any:
+        """As `OptimizerUpdate.run`."""
+        outputs = super().run(batch, batch_idx, ends_window)
+        self.has_updated = ends_window
+        return outputs
+
+    def _check_left_out(self) -> None:
+        if not self._may_leave_out or self._has_stepped:
+            super()._check_left_out()
+
+
+class UpdateAfterBackward(OptimizerUpdate):
+    """Forward and backward run first, then `optimizer_step`, once for each window (0.x).
+
+    The closure that `optimizer_step` gets computes the step once more, from zeroed gradients; by default it is passed
+    on to an optimizer that evaluates the loss itself, as LBFGS does. Every end of a window counts as an update, also
+    where an override does not step. Where `optimizer_step` zeroes as well, what an override leaves in place is added to
+    later gradients.
+
+    Args:
+        arguments, keywords: Those of `OptimizerUpdate`.
+        step_zeroes: Whether `optimizer_step` zeroes the gradients, so that the loop never does; `zero_grad` is then
+            the place of `on_before_zero_grad` alone, "after_optimizer_step" standing for right after each step of the
+            optimizer.
+    """
+
+    def __init__(
+        self,
+        run: Run,
+        optimizer: Optimizer,
+        optimizer_idx: int,
+        *arguments: Any,
+        zero_grad: ZeroGrad,
+        step_zeroes: bool,
+        **keywords: Any,
+    ) -> None:
+        super().__init__(run, optimizer, optimizer_idx, *arguments, zero_grad=zero_grad, **keywords)
+        self._step_zeroes = step_zeroes
+        self._is_window_open = False
+        self._zeroing_hook = None
+        if step_zeroes:
+            optimizer.zero_grad()
+            self._zero_grad = None  # not the loop's task
+            if self._zeroes_last and self._on_before_zero_grad is not None:
+                self._zeroing_hook = optimizer.register_step_post_hook(self._announce_zeroing)
+
+    def run(self, batch: Any, batch_idx: int, ends_window: bool) -> Any:
+        """Add a step's gradients to those of its window, and let `optimizer_step` follow if it ends the window.
+
+        Collective.
+
+        Hooks: training_step, on_before_zero_grad (in its era's place), on_before_backward, backward, on_after_backward;
+        at a window's end on_before_optimizer_step, configure_gradient_clipping, optimizer_step, optimizer_zero_grad.
+
+        Args:
+            batch: The batch or split, on its device.
+            batch_idx: Index of the batch in the epoch.
+            ends_window: Whether the window's gradients are complete with it.
+
+        Returns:
+            What `training_step` returned, when it ran first.
+
+        Raises:
+            TypeError: If `training_step` returned neither a loss nor None.
+            RuntimeError: If an override of `optimizer_step` called the closure although gradients of other steps wait,
+                or the closure found no loss.
+        """
+        had_gradients = self.holds_gradients
+        outputs = super().run(batch, batch_idx, ends_window=False)
+        self._is_window_open = not ends_window
+        if ends_window:
+            self.has_updated = True
+            if self.holds_gradients:
+                self._update(batch, batch_idx, had_gradients)
+            if not self._step_zeroes:
+                self.holds_gradients = False
+            self._zeroed = self._zeroes_last
+        return outputs
+
+    def drop(self) -> None:
+        """Forget the gradients of a window that no update will end; those that an override left in place stay."""
+        if self._step_zeroes and not self._is_window_open:
+            self.holds_gradients = self._has_gradients()
+            return
+        if self._step_zeroes:
+            self.optimizer.zero_grad()
+        super().drop()
+        self._is_window_open = False
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on inside the window that was open; its gradients are restored by whoever restores the weights."""
+        super().load_state_dict(state)
+        self._is_window_open = not self._window.is_complete
+
+    def close(self) -> None:
+        """Leave the optimizer as it was."""
+        super().close()
+        if self._zeroing_hook is not None:
+            self._zeroing_hook.remove()
+
+    def _update(self, batch: Any, batch_idx: int, had_gradients: bool) -> None:
+        closure = SecondOrderClosure(
+            evaluate=lambda: self._evaluate_once_more(batch, batch_idx, had_gradients),
+            step=lambda closure: self._step_by_default(batch_idx, closure),
+        )
+        if self._own_step is not None:
+            self._before_step()
+            self._own_step(self._progress.current_epoch, batch_idx, self.optimizer, closure)
+        else:
+            if self._has_work_before_step and not self._evaluates_loss:
+                self._before_step()
+            closure.step_by_default()
+        if self._step_zeroes:
+            self.holds_gradients = self._has_gradients()
+        elif self._zeroes_last:
+            self._zero_gradients(batch_idx)
+
+    def _step_by_default(self, batch_idx: int, closure: SecondOrderClosure) -> None:
+        """What `optimizer_step` does unless it is overridden."""
+        if self._evaluates_loss:
+            self._step(self.optimizer, closure)
+        else:
+            self._step(self.optimizer)
+        if self._step_zeroes:
+            self._clear_gradients(batch_idx)
+
+    def _evaluate_once_more(self, batch: Any, batch_idx: int, had_gradients: bool) -> Tensor | None:
+        """Forward and backward from zeroed gradients, and what comes before a step."""
+        if had_gradients or self._window.length != 1:
+            rule = "called only where no gradients of other steps wait, since it begins with zeroed ones"
+            where = f"{type(self._module).__qualname__}.optimizer_step"
+            action = "Step without it, or zero the gradients in every batch and pass accumulate_grad_batches=1."
+            raise RuntimeError(must_be("second_order_closure", rule, "a call", where, action))
+        self.optimizer.zero_grad()
+        self._zeroed, self.holds_gradients = True, False
+        outputs = super().run(batch, batch_idx, ends_window=False)
+        self.has_updated = True
+        self._before_step_of_closure(batch_idx, num_evaluations=2)
+        return loss_of(outputs, self._module)
+
+    def _zero_gradients(self, batch_idx: int) -> None:
+        if not self._step_zeroes:
+            super()._zero_gradients(batch_idx)
+            return
+        if self._on_before_zero_grad is not None:
+            self._on_before_zero_grad(self.optimizer)
+        self._zeroed = True
+
+    def _has_gradients(self) -> bool:
+        groups = self.optimizer.param_groups
+        return any(parameter.grad is not None for group in groups for parameter in group["params"])
+
+    def _announce_zeroing(self, *_: Any) -> None:
+        if self._on_before_zero_grad is not None:
+            self._on_before_zero_grad(self.optimizer)
+
+
+class SecondOrderClosure:
+    """What `optimizer_step` gets in 0.x: calling it computes loss and gradients once more.
+
+    Args:
+        evaluate: Does so.
+        step: The default of `optimizer_step`; it gets the closure.
+    """
+
+    def __init__(self, evaluate: Callable[[], Any], step: Callable[[SecondOrderClosure], None]) -> None:
+        self._evaluate = evaluate
+        self._step = step
+
+    def __call__(self) -> Any:
+        """Compute the loss and its gradients. Returns the loss."""
+        return self._evaluate()
+
+    def step_by_default(self) -> None:
+        """Do what `optimizer_step` does unless it is overridden, for an override that calls that."""
+        self._step(self)

@@ -1,0 +1,47 @@
+"""What earlier eras do around the steps of a module: they end them with a hook, and log what they return."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from camshaft.loops.returned_logs import log_returned
+from camshaft.loops.run import Run
+
+_STEPS = ("training_step", "validation_step", "test_step")
+
+
+def adapt_steps(run: Run) -> None:
+    """Let the steps of a module of an earlier era end as they did there; those of a module of today stay as they are.
+
+    After a step comes its end hook, with what the step returned; what that returns is used in its place, unless it is
+    None. What a training step returned to be logged is logged, in the eras that do.
+
+    Args:
+        run: A run with its hooks resolved, whose steps nobody has bound yet.
+    """
+    hooks = run.hooks
+    for name in _STEPS:
+        step, end = getattr(hooks, name), getattr(hooks, f"{name}_end")
+        if step is not None and end is not None:
+            setattr(hooks, name, _ended(step, end))
+    if hooks.training_step is not None and hooks.behaviour.returns_logs and run.metrics is not None:
+        hooks.training_step = _logged(hooks.training_step, run)
+
+
+def _ended(step: Callable[..., Any], end: Callable[[Any], Any]) -> Callable[..., Any]:
+    def ended_step(*arguments: Any, **keywords: Any) -> Any:
+        outputs = step(*arguments, **keywords)
+        ended = end(outputs)
+        return outputs if ended is None else ended
+
+    return ended_step
+
+
+def _logged(step: Callable[..., Any], run: Run) -> Callable[..., Any]:
+    def logged_step(*arguments: Any, **keywords: Any) -> Any:
+        outputs = step(*arguments, **keywords)
+        log_returned(run.metrics, outputs)
+        return outputs
+
+    return logged_step

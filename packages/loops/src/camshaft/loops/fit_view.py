@@ -1,0 +1,102 @@
+"""What a fit loop shows of itself, read from where it is kept."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import attrs
+
+from camshaft.loops.evaluation_loops import ValidationLoop
+from camshaft.loops.fit_data import FitData
+from camshaft.loops.fit_limits import FitLimits
+from camshaft.loops.optimization_mode import OptimizationMode
+from camshaft.loops.optimization_settings import OptimizationSettings
+from camshaft.loops.progress import FitProgress
+from camshaft.loops.stopping import StoppingRules
+from camshaft.loops.training_epoch import TrainingEpoch
+
+
+class FitView:
+    """The attributes of a fit loop that are kept in its parts."""
+
+    progress: FitProgress
+    settings: OptimizationSettings
+    validation: ValidationLoop
+    _data: FitData | None
+    _epoch: TrainingEpoch | None
+    _mode: OptimizationMode | None
+    _stopping: StoppingRules
+
+    @property
+    def limits(self) -> FitLimits:
+        """How long to train and how often to validate; other ones count from the next fit on, or the next epoch."""
+        return self._stopping.limits
+
+    @limits.setter
+    def limits(self, limits: FitLimits) -> None:
+        self._stopping.limits = limits
+
+    @property
+    def accumulate_grad_batches(self) -> int:
+        """Batches whose gradients make one update; splits, if batches are split.
+
+        What is set in `on_train_epoch_start` or before counts from the epoch's first batch on, what is set after it
+        from the next epoch on. Set it in every process alike.
+
+        Raises:
+            TypeError, ValueError: On setting what is no positive int, or what the fit that runs cannot do.
+        """
+        return self.settings.accumulate_grad_batches
+
+    @accumulate_grad_batches.setter
+    def accumulate_grad_batches(self, value: int) -> None:
+        settings = attrs.evolve(self.settings, accumulate_grad_batches=value)
+        if self._mode is not None:
+            self._mode.accumulate_grad_batches = value
+        self.settings = settings
+
+    @property
+    def data(self) -> FitData | None:
+        """What the current or last fit iterates over; None before the first."""
+        return self._data
+
+    @property
+    def loader(self) -> Any:
+        """The training loader, a `CombinedLoader` if there are several; None before the fit has asked for it."""
+        return None if self._data is None else self._data.loader
+
+    @property
+    def num_batches(self) -> int | float:
+        """Batches of a training epoch; infinite if unknown, 0 before the fit has asked for the loader."""
+        return 0 if self._data is None else self._data.num_batches
+
+    @property
+    def should_stop(self) -> bool:
+        """Whether training is to stop at the next opportunity; set it to true from anywhere."""
+        return self.progress.should_stop
+
+    @should_stop.setter
+    def should_stop(self, value: bool) -> None:
+        self.progress.should_stop = value
+
+    @property
+    def is_preempted(self) -> bool:
+        """Whether the current or latest fit ends because `Run.preempt` asked all processes to save and leave."""
+        return self._stopping.is_preempted
+
+    @property
+    def stop_reason(self) -> str | None:
+        """Why the latest fit ended, in words; None while it runs, and if an error ended it."""
+        return self._stopping.reason
+
+    @property
+    def is_last_batch(self) -> bool:
+        """Whether the batch that runs is known to be its epoch's last."""
+        return self._epoch is not None and self._epoch.is_last_batch
+
+    @property
+    def num_sanity_batches(self) -> list[int | float]:
+        """How many batches of each validation loader the sanity check takes."""
+        steps = self.limits.num_sanity_val_steps
+        available = self.validation.num_batches
+        return [num_batches if steps == -1 else min(steps, num_batches) for num_batches in available]

@@ -1,0 +1,226 @@
+"""Files of earlier releases name classes; nothing of them is imported."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import warnings
+from collections import OrderedDict
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis.strategies import floats, integers
+from torch.serialization import safe_globals
+
+from camshaft.strategies import CheckpointError, read_checkpoint
+from camshaft.strategies.checkpoints.earlier_files import names_in
+from camshaft.strategies.checkpoints.stand_ins import NamedValues
+
+pytestmark = pytest.mark.processes  # one, for all files
+
+FAKES = """
+import argparse, collections, enum, os, pathlib, sys, types
+import numpy, torch
+
+def module(name):
+    parent = name.rpartition(".")[0]
+    if parent and parent not in sys.modules:
+        module(parent)
+    made = sys.modules[name] = types.ModuleType(name)
+    made.__path__ = []
+    return made
+
+def klass(full, bases=(object,), **members):
+    where, _, name = full.rpartition(".")
+    made = type(name, bases, {"__module__": where, **members})
+    setattr(sys.modules.get(where) or module(where), name, made)
+    return made
+
+AttributeDict = klass("pytorch_lightning.utilities.parsing.AttributeDict", (dict,))
+ModelCheckpoint = klass("pytorch_lightning.callbacks.model_checkpoint.ModelCheckpoint")
+EarlyStopping = klass("pytorch_lightning.callbacks.early_stopping.EarlyStopping")
+Loss = klass("research.losses.Loss")
+Config = klass("research.config.Config", (dict,))
+Layers = klass("research.config.Layers", (list,))
+weights = collections.OrderedDict(weight=torch.arange(3.0), bias=torch.ones(1))
+
+def begun():
+    state = collections.OrderedDict(weights)
+    return {"epoch": 3, "global_step": 12, "state_dict": state, "optimizer_states": [], "lr_schedulers": []}
+
+def calling(function, *arguments):
+    return type("Calling", (), {"__reduce__": lambda self: (function, arguments)})()
+"""
+"""What every script begins with; the names are those of modules that are installed nowhere."""
+
+PLAIN = """
+mine = AttributeDict(rate=numpy.float64(0.5), steps=numpy.int64(7), flag=numpy.bool_(True))
+mine["nested"] = AttributeDict(dtype=torch.float16, size=torch.Size([2]))
+checkpoint["hyper_parameters"] = mine
+checkpoint["hparams"] = argparse.Namespace(folder=pathlib.PurePosixPath("/data/set"), inner=argparse.Namespace(a=1))
+checkpoint["table"] = numpy.asfortranarray(numpy.arange(6, dtype="float32").reshape(2, 3))
+checkpoint["mask"] = numpy.array([True, False])
+checkpoint["counts"] = collections.defaultdict(list, a=[1])
+checkpoint["names"] = frozenset(["b"])
+checkpoint["queue"] = collections.deque([1, 2], maxlen=2)
+checkpoint["config"] = Config(width=3)
+checkpoint["layers"] = Layers([1, 2])
+checkpoint["callbacks"] = {ModelCheckpoint: {"best_model_score": numpy.float32(0.25)}, EarlyStopping: {"wait": 1}}
+"""
+
+CONFIGURATION = """
+DictConfig = klass("omegaconf.dictconfig.DictConfig")
+ListConfig = klass("omegaconf.listconfig.ListConfig")
+AnyNode = klass("omegaconf.nodes.AnyNode")
+Metadata = klass("omegaconf.base.ContainerMetadata")
+
+def built(kind, parent, **state):
+    made = kind()
+    vars(made).update(_metadata=Metadata(), _parent=parent, **state)
+    return made
+
+root = built(DictConfig, None)
+inner = built(DictConfig, root)
+sizes = built(ListConfig, inner)
+vars(sizes)["_content"] = [built(AnyNode, sizes, _val=1), built(AnyNode, sizes, _val="${model.width}")]
+vars(inner)["_content"] = {"width": built(AnyNode, inner, _val=8), "sizes": sizes}
+vars(root)["_content"] = {"model": inner, "size": built(AnyNode, root, _val="${model.width}")}
+vars(root)["_content"]["text"] = built(AnyNode, root, _val="${oc.env:HOME}")
+checkpoint["hyper_parameters"] = root
+checkpoint["hparams_type"] = DictConfig
+"""
+
+SCRIPTS = {
+    "plain": PLAIN,
+    "configuration": CONFIGURATION,
+    "objects": 'checkpoint["hyper_parameters"] = {"width": 3, "loss": Loss(), "many": [1, Loss()], "kind": Loss}',
+    "namespace": 'checkpoint["hparams"] = argparse.Namespace(a=1)',
+    "optimizer": 'checkpoint["optimizer_states"] = [{"state": Loss()}]',
+    "weights": 'checkpoint["state_dict"]["extra"] = Loss()',
+    "foreign": "checkpoint.clear(); checkpoint.update(weights=weights, loss=Loss())",
+    "blocked": 'checkpoint["hparams"] = {"run": calling(os.system, "true")}',
+    "code": """checkpoint["hparams"] = {"width": 3, "run": calling(exec, "open(" + repr(path + ".ran") + ", 'w')")}""",
+    "protected": 'checkpoint["hparams"] = {"width": 3, "run": calling(getattr, calling(__import__, "os"), "system")}',
+}
+"""What fills `checkpoint` before it is saved."""
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with what the scripts saved, in archives (.ckpt) and in the format before torch 1.6 (.old)."""
+    folder = tmp_path_factory.mktemp("files")
+    program = f"""
+{FAKES}
+for name, script in {SCRIPTS!r}.items():
+    names = dict(globals(), checkpoint=begun(), path={str(folder)!r} + "/" + name)
+    exec(script, names)
+    torch.save(names["checkpoint"], names["path"] + ".ckpt")
+    torch.save(names["checkpoint"], names["path"] + ".old", _use_new_zipfile_serialization=False)
+"""
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=120)
+    return folder
+
+
+def read_silently(path: Path) -> dict[str, Any]:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        return read_checkpoint(path)
+
+
+@pytest.mark.parametrize("extension", ["ckpt", "old"])
+def test_plain_data_takes_the_place_of_every_name_that_such_files_have(extension: str, files: Path) -> None:
+    path = files / f"plain.{extension}"
+    before = set(sys.modules)
+    checkpoint = read_silently(path)
+    assert not [name for name in set(sys.modules) - before if name.startswith(("pytorch_lightning", "research"))]
+    assert "pytorch_lightning.utilities.parsing.AttributeDict" in names_in(path)
+    saved = checkpoint["hyper_parameters"]
+    assert isinstance(saved, NamedValues)
+    assert (saved.rate, saved.steps, saved.flag) == (0.5, 7, True)
+    assert type(saved.rate) is float
+    assert saved.nested == {"dtype": torch.float16, "size": torch.Size([2])}
+    assert checkpoint["hparams"].folder == "/data/set"
+    assert checkpoint["hparams"].inner.a == 1
+    assert torch.equal(checkpoint["table"], torch.arange(6.0).reshape(2, 3))
+    assert checkpoint["mask"].tolist() == [True, False]
+    assert (checkpoint["counts"], checkpoint["names"], checkpoint["queue"]) == ({"a": [1]}, {"b"}, [1, 2])
+    assert (checkpoint["config"], checkpoint["layers"]) == ({"width": 3}, [1, 2])
+    assert checkpoint["callbacks"] == {"ModelCheckpoint": {"best_model_score": 0.25}, "EarlyStopping": {"wait": 1}}
+    assert torch.equal(checkpoint["state_dict"]["weight"], torch.arange(3.0))
+    assert type(checkpoint["state_dict"]) is OrderedDict
+
+
+def test_objects_that_are_no_plain_data_are_left_out_and_named(files: Path) -> None:
+    with pytest.warns(UserWarning, match=r"\['loss'\] \(a research\.losses\.Loss\).*\['many'\]\[1\].*\['kind'\]"):
+        checkpoint = read_checkpoint(files / "objects.ckpt")
+    assert checkpoint["hyper_parameters"] == {"width": 3}
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("optimizer", r"needs research\.losses\.Loss, .* at checkpoint\['optimizer_states'\]\[0\]\['state'\]"),
+        ("weights", r"add_safe_globals\(\[\(stand_in, 'research\.losses\.Loss'\)\]"),
+        ("foreign", r"not imported: research\.losses\.Loss\b"),
+        ("blocked", r"not imported: posix\.system\b"),
+    ],
+)
+@pytest.mark.parametrize("extension", ["ckpt", "old"])
+def test_what_cannot_be_read_is_named(name: str, message: str, extension: str, files: Path) -> None:
+    with pytest.raises(CheckpointError, match=message):
+        read_checkpoint(files / f"{name}.{extension}")
+
+
+@pytest.mark.parametrize("extension", ["ckpt", "old"])
+@pytest.mark.parametrize("name", ["code", "protected"])
+def test_nothing_that_a_file_names_is_called(name: str, extension: str, files: Path) -> None:
+    with pytest.warns(UserWarning, match=r"\['hparams'\]\['run'\] \(a builtins\."):
+        checkpoint = read_checkpoint(files / f"{name}.{extension}")
+    assert checkpoint["hparams"] == {"width": 3}
+    assert not (files / "code.ran").exists()
+
+
+def test_what_the_user_declared_safe_is_used(files: Path) -> None:
+    class StandIn:
+        pass
+
+    with safe_globals([(StandIn, "research.losses.Loss")]):
+        assert type(read_silently(files / "weights.ckpt")["state_dict"]["extra"]) is StandIn
+
+
+@pytest.mark.parametrize("extension", ["ckpt", "old"])
+def test_a_truncated_file_is_reported_as_one(extension: str, files: Path, tmp_path: Path) -> None:
+    content = (files / f"namespace.{extension}").read_bytes()
+    path = tmp_path / "truncated.ckpt"
+    for share in (0.2, 0.6, 0.95):
+        path.write_bytes(content[: int(len(content) * share)])
+        with pytest.raises(CheckpointError, match="must be a whole checkpoint"):
+            read_checkpoint(path)
+    path.write_bytes(content)
+    assert read_silently(path)["hparams"] == {"a": 1}
+
+
+@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(share=floats(0, 1, exclude_max=True), value=integers(0, 255))
+def test_a_damaged_file_is_read_or_refused_in_words(share: float, value: int, files: Path, tmp_path: Path) -> None:
+    for extension in ("ckpt", "old"):
+        content = bytearray((files / f"plain.{extension}").read_bytes())
+        content[int(share * len(content))] = value
+        path = tmp_path / "damaged.ckpt"
+        path.write_bytes(content)
+        with warnings.catch_warnings(), suppress(CheckpointError):
+            warnings.simplefilter("ignore")
+            assert "state_dict" in read_checkpoint(path)
+
+
+def test_a_configuration_becomes_dictionaries_with_its_references_resolved(files: Path) -> None:
+    with pytest.warns(UserWarning, match=r"references that stay text: .*\['text'\]"):
+        checkpoint = read_checkpoint(files / "configuration.ckpt")
+    saved = checkpoint["hyper_parameters"]
+    assert saved == {"model": {"width": 8, "sizes": [1, 8]}, "size": 8, "text": "${oc.env:HOME}"}
+    assert saved.model.width == 8
+    assert checkpoint["hparams_type"] == "DictConfig"

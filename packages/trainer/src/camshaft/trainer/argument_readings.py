@@ -1,0 +1,214 @@
+"""What single arguments of earlier releases are today, where that is more than another name."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+
+from camshaft.callbacks import (
+    BatchSizeFinder,
+    CSVLogger,
+    DeviceStatsMonitor,
+    EarlyStopping,
+    GradientAccumulationScheduler,
+    HookTimeline,
+    LearningRateFinder,
+    ModelCheckpoint,
+    ModelSummary,
+    NonFiniteGuard,
+    Profiler,
+)
+from camshaft.hooks_core import Callback
+from camshaft.hooks_core.messages import must_be
+from camshaft.trainer.argument_translation import Translate, Translation, refusal
+from camshaft.trainer.gradient_norms import GradientNorms
+
+_WHERE = "Trainer"
+_Given = Mapping[str, Any]
+
+
+def same(name: str, value: Any, given: _Given) -> None:
+    """A value that is one of today's."""
+
+
+def share_of(today: str) -> Translate:
+    """A share of the batches, of which 1 is all and not one batch."""
+
+    def translate(name: str, value: Any, given: _Given) -> Translation:
+        if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value <= 1:
+            raise ValueError(must_be(name, "a share from 0 to 1", value, _WHERE, f"Pass `{today}`."))
+        return Translation(arguments={today: float(value)})
+
+    return translate
+
+
+def callback_or_switch(today: str) -> Translate:
+    """A callback, or whether there is one of its kind."""
+
+    def translate(name: str, value: Any, given: _Given) -> Translation:
+        if isinstance(value, bool):
+            return Translation(arguments={today: value})
+        return Translation(callbacks=(value,))
+
+    return translate
+
+
+def early_stop_callback(name: str, value: Any, given: _Given) -> Translation:
+    """A callback, or True for one that watches `val_loss`."""
+    return Translation(callbacks=(EarlyStopping("val_loss", verbose=True) if value is True else value,))
+
+
+def accumulation(name: str, value: Any, given: _Given) -> Translation | None:
+    """A schedule, where it is no number."""
+    if not isinstance(value, Mapping):
+        return None
+    remark = "" if 0 in value else "epochs count from 0, and not from 1 as up to 0.7"
+    return Translation(callbacks=(GradientAccumulationScheduler(value),), remark=remark)
+
+
+def manual_optimization(name: str, value: Any, given: _Given) -> Translation:
+    """Optimization by hand, which is the module's to declare."""
+    remark = "is `self.automatic_optimization = False` in the module"
+    return Translation(settings={"of_module": {"automatic_optimization": False}}, remark=remark)
+
+
+def move_metrics_to_cpu(name: str, value: Any, given: _Given) -> Translation:
+    """What steps return, kept on the CPU for hooks that get it when the epoch ends."""
+    remark = "is `self.outputs_on_cpu = True` in the module; what is logged takes no memory that grows"
+    return Translation(settings={"of_module": {"outputs_on_cpu": True}}, remark=remark)
+
+
+def prepare_data_per_node(name: str, value: Any, given: _Given) -> Translation:
+    """Where data is prepared, which module and data module say themselves."""
+    if given.get("num_nodes") in (None, 1) and given.get("nb_gpu_nodes") in (None, 1):
+        return Translation(remark="is left out: there is one machine")
+    why = "module and data module say themselves whether every machine prepares data"
+    raise refusal(name, value, why, "Set the attribute `prepare_data_per_node` there.")
+
+
+def lr_find(name: str, value: Any, given: _Given) -> Translation:
+    """A search by `tune`, for an attribute if it names one."""
+    finder = LearningRateFinder(attr_name=value) if isinstance(value, str) else LearningRateFinder()
+    remark = "is what `trainer.tune(model)` searches for, and only that; `callbacks=[LearningRateFinder()]` does in fit"
+    return Translation(settings={"lr_find": finder}, remark=remark)
+
+
+def scale_batch_size(name: str, value: Any, given: _Given) -> Translation:
+    """A search by `tune`, in a mode if it names one."""
+    finder = BatchSizeFinder(mode=value) if isinstance(value, str) else BatchSizeFinder()
+    remark = "is what `trainer.tune(model)` searches for, and only that; `callbacks=[BatchSizeFinder()]` does in fit"
+    return Translation(settings={"scale_batch_size": finder}, remark=remark)
+
+
+def use_amp(name: str, value: Any, given: _Given) -> Translation:
+    """Mixed precision by torch."""
+    if str(given.get("precision")) in ("16", "16-mixed"):
+        return Translation(remark="says the same as `precision`")
+    return Translation(arguments={"precision": "16-mixed"})
+
+
+def amp_level(name: str, value: Any, given: _Given) -> Translation:
+    """A level of apex; those of mixed precision are what torch does."""
+    if value in ("O1", "O2"):
+        remark = "is left out: it is for apex, which no longer exists, and torch's own mixed precision has no levels"
+        return Translation(remark=remark)
+    why = "it is for apex, which no longer exists"
+    raise refusal(name, value, why, "Pass `precision`: '32-true' for 'O0', '16-true' for 'O3'.")
+
+
+def amp_backend(name: str, value: Any, given: _Given) -> Translation:
+    """A library for mixed precision, of which there is one now."""
+    if value != "apex":
+        raise ValueError(must_be(name, "'native' or 'apex'", value, _WHERE, "Leave it out."))
+    return Translation(remark="is left out: apex no longer exists, and torch's own mixed precision takes its place")
+
+
+def sync_batchnorm(name: str, value: Any, given: _Given) -> Translation:
+    """A setting of the strategy."""
+    return Translation(settings={"sync_batchnorm": True}, remark="is `DDPStrategy(sync_batchnorm=True)` today")
+
+
+def switch(name: str, value: Any, given: _Given) -> Translation:
+    """A switch of torch."""
+    remark = f"is `callbacks=[TorchSwitches({name}={value!r})]` of `camshaft.trainer.torch_switches`"
+    return Translation(settings={"switches": {name: value}}, remark=remark)
+
+
+def flush_logs(name: str, value: Any, given: _Given) -> Translation:
+    """A setting of the logger that the trainer makes; other loggers have their own."""
+    if given.get("logger") not in (None, True):
+        return Translation(remark="is left out: loggers write as they were told when they were made")
+    root = given.get("default_root_dir") or given.get("default_save_path") or os.curdir
+    logger = CSVLogger(os.path.abspath(os.path.expanduser(root)), flush_logs_every_n_steps=value)
+    return Translation(arguments={"logger": logger})
+
+
+def log_gpu_memory(name: str, value: Any, given: _Given) -> Translation:
+    """Statistics of the devices, where there are GPUs."""
+    if not torch.cuda.is_available():
+        return Translation(remark="is left out: this machine has no GPU")
+    return Translation(callbacks=(DeviceStatsMonitor(cpu_stats=False),))
+
+
+def track_grad_norm(name: str, value: Any, given: _Given) -> Translation:
+    """The norms of the gradients, logged."""
+    return Translation(callbacks=(GradientNorms(value),))
+
+
+def print_nan_grads(name: str, value: Any, given: _Given) -> Translation:
+    """A warning about gradients."""
+    return Translation(callbacks=(NonFiniteGuard("warn", check_loss=False, check_gradients=True),))
+
+
+def terminate_on_nan(name: str, value: Any, given: _Given) -> Translation:
+    """An error about losses."""
+    return Translation(callbacks=(NonFiniteGuard(),))
+
+
+def profiler(name: str, value: Any, given: _Given) -> Translation:
+    """A callback that measures."""
+    if value is True or value == "simple":
+        return Translation(callbacks=(HookTimeline(),))
+    if value == "pytorch":
+        return Translation(callbacks=(Profiler(),))
+    if isinstance(value, Callback):
+        return Translation(callbacks=(value,))
+    why = "profilers are callbacks, and none measures every Python function"
+    raise refusal(name, value, why, "Pass `callbacks=[HookTimeline()]`, or run the script with `python -m cProfile`.")
+
+
+def progress_bar_refresh_rate(name: str, value: Any, given: _Given) -> Translation:
+    """Batches between two drawings, none at 0; today a bar is drawn by time."""
+    if value == 0:
+        return Translation(arguments={"enable_progress_bar": False})
+    remark = "is left out: the bar is drawn by time, as `RichProgressBar(refresh_rate_seconds=...)` says"
+    return Translation(remark=remark)
+
+
+def weights_summary(name: str, value: Any, given: _Given) -> Translation:
+    """How much of the model is shown."""
+    if value is None:
+        return Translation(arguments={"enable_model_summary": False})
+    if value != "full":
+        raise ValueError(must_be(name, "'top', 'full' or None", value, _WHERE, "Pass `enable_model_summary`."))
+    return Translation(callbacks=(ModelSummary(max_depth=-1),))
+
+
+def weights_save_path(name: str, value: Any, given: _Given) -> Translation:
+    """Where checkpoints go, which is a setting of the callback."""
+    callbacks = given.get("callbacks") or ()
+    passed = [*(callbacks if isinstance(callbacks, (list, tuple)) else [callbacks]), given.get("checkpoint_callback")]
+    is_off = False in (given.get("checkpoint_callback"), given.get("enable_checkpointing"))
+    if is_off or any(isinstance(callback, ModelCheckpoint) for callback in passed):
+        why = "the callback that saves has the folder, and the trainer makes none here"
+        raise refusal(name, value, why, "Pass `ModelCheckpoint(dirpath=...)`.")
+    return Translation(callbacks=(ModelCheckpoint(dirpath=value),))
+
+
+def resume_from_checkpoint(name: str, value: Any, given: _Given) -> Translation:
+    """What fit resumes from."""
+    remark = f"is `trainer.fit(..., ckpt_path={value!r})` today"
+    return Translation(settings={"ckpt_path": value}, remark=remark)

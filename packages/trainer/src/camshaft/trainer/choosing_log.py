@@ -1,0 +1,24 @@
+"""The metric log of a trainer."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from camshaft.trainer.epoch_end_reduction import EpochEndReduction
+from camshaft.trainer.metric_log import MetricLog
+
+if TYPE_CHECKING:
+    from camshaft.trainer.trainer import Trainer
+
+
+def choose_metric_log(trainer: Trainer) -> MetricLog:
+    """Make it; of several processes the trainer gets a callback, the first, that reduces the values of epochs."""
+    metric_log = MetricLog(
+        loggers=trainer.loggers,
+        log_every_n_steps=trainer.log_every_n_steps,
+        progress=trainer.fit_loop.progress,
+        strategy=trainer.strategy,
+    )
+    if trainer.world_size > 1:
+        trainer.callbacks.insert(0, EpochEndReduction(metric_log))
+    return metric_log

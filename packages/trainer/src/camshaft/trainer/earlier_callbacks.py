@@ -1,0 +1,123 @@
+"""What callbacks of earlier releases remembered, for those of today."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from camshaft.callbacks import EarlyStopping, ModelCheckpoint
+from camshaft.hooks_core.implementation import implementation
+from camshaft.loops.callback_state import state_key, takes_state
+
+
+def callback_states(
+    checkpoint: Mapping[str, Any], callbacks: Sequence[object]
+) -> tuple[dict[str, dict[str, Any]], list[str]]:
+    """The states of callbacks that are there, and the names of those that are left out.
+
+    `ModelCheckpoint` and `EarlyStopping` take what they can from any release; callbacks that are no part of camshaft
+    get what one of their class's name saved, if they can load it. Where two of a kind are there, it must be clear which
+    one is meant.
+
+    Args:
+        checkpoint: The checkpoint.
+        callbacks: The callbacks of the run.
+
+    Returns:
+        States by `state_key`; names.
+    """
+    states: dict[str, dict[str, Any]] = {}
+    left_out: list[str] = []
+    for name, arguments, state in _saved(checkpoint):
+        takers = [(callback, read) for callback in callbacks if (read := _reader(callback, name))]
+        matching = [(callback, read) for callback, read in takers if _fits(callback, arguments)]
+        if len(matching) == 1:
+            callback, read = matching[0]
+            states[state_key(callback)] = read(callback, state)
+        elif not any(takes_state(callback) and type(callback).__qualname__ == name for callback in callbacks):
+            left_out.append(name)  # else its own `on_load_checkpoint` has got it
+    return states, left_out
+
+
+def _saved(checkpoint: Mapping[str, Any]) -> Iterator[tuple[str, dict[str, Any], dict[str, Any]]]:
+    """Class name, the arguments that are known, and state of each callback that had one."""
+    callbacks = checkpoint.get("callbacks")
+    for key, state in callbacks.items() if isinstance(callbacks, Mapping) else ():
+        found = re.fullmatch(r"(\w[\w.]*)(\{.*\})?", str(key), re.DOTALL)
+        if isinstance(state, dict) and state:
+            arguments = _literal(found[2]) if found and found[2] else {}
+            monitored = {"monitor": state["monitor"]} if state.get("monitor") is not None else {}
+            yield found[1] if found else str(key), {**monitored, **arguments}, state
+    best = {
+        new: checkpoint[old]
+        for new, old in (
+            ("best_model_score", "checkpoint_callback_best"),
+            ("best_model_score", "checkpoint_callback_best_model_score"),
+            ("best_model_path", "checkpoint_callback_best_model_path"),
+        )
+        if old in checkpoint
+    }
+    if best:
+        yield "ModelCheckpoint", {}, best
+    if "early_stop_callback_state_dict" in checkpoint:
+        yield "EarlyStopping", {}, dict(checkpoint["early_stop_callback_state_dict"])
+    elif "early_stop_callback_wait" in checkpoint:
+        yield "EarlyStopping", {}, {"wait_count": checkpoint["early_stop_callback_wait"]}
+
+
+def _literal(text: str) -> dict[str, Any]:
+    try:
+        arguments = ast.literal_eval(text)
+    except (ValueError, SyntaxError):  # a duration, say, which no other callback has either
+        return {}
+    return {key: arguments[key] for key in ("monitor", "mode") if key in arguments}
+
+
+def _fits(callback: object, arguments: dict[str, Any]) -> bool:
+    return all(getattr(callback, name, value) == value for name, value in arguments.items())
+
+
+def _reader(callback: object, name: str) -> Callable[[Any, dict[str, Any]], dict[str, Any]] | None:
+    """How a callback takes what one of a class's name saved; None if it does not."""
+    if isinstance(callback, ModelCheckpoint) and name == "ModelCheckpoint":
+        return _of_model_checkpoint
+    if isinstance(callback, EarlyStopping) and name == "EarlyStopping":
+        return _of_early_stopping
+    is_own = type(callback).__module__.partition(".")[0] == "camshaft"
+    if is_own or type(callback).__qualname__ != name or implementation(callback, "load_state_dict") is None:
+        return None
+    return lambda _, state: state
+
+
+def _of_early_stopping(callback: EarlyStopping, saved: dict[str, Any]) -> dict[str, Any]:
+    state = callback.state_dict()
+    if saved.get("best_score") is not None:
+        state["best_score"] = _scalar(saved["best_score"])
+    for name in ("wait_count", "stopped_epoch"):
+        state[name] = int(saved.get(name, state[name]))
+    return state
+
+
+def _of_model_checkpoint(callback: ModelCheckpoint, saved: dict[str, Any]) -> dict[str, Any]:
+    state = callback.state_dict()
+    best = str(saved.get("best_model_path") or "")
+    scores = {str(path): _scalar(score) for path, score in (saved.get("best_k_models") or {}).items()}
+    if not scores and best and saved.get("best_model_score") is not None and callback.monitor is not None:
+        scores = {best: _scalar(saved["best_model_score"])}
+    current = saved.get("current_score")
+    return state | {
+        "best_k_models": scores,
+        "best_model_path": best,
+        "last_model_path": str(saved.get("last_model_path") or ""),
+        "current_score": None if current is None else _scalar(current),
+        "dirpath": saved.get("dirpath") or state["dirpath"],
+    }
+
+
+def _scalar(value: Any) -> Tensor:
+    return value.detach().cpu().reshape(()) if isinstance(value, Tensor) else torch.tensor(float(value))

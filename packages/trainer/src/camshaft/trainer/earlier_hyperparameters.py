@@ -1,0 +1,131 @@
+"""The arguments that earlier releases would have built a module with."""
+
+from __future__ import annotations
+
+import ast
+import csv
+import importlib.util
+import inspect
+import os
+from argparse import Namespace
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from camshaft.hooks_core.messages import must_be
+from camshaft.strategies.checkpoints.stand_ins import NamedValues
+from camshaft.trainer.hyperparameters import HYPER_PARAMETERS_KEY, Hyperparameters, accepted_by
+
+_FILE_ARGUMENTS = ("hparams_file", "tags_csv")
+
+
+def split_file_arguments(cls: type, arguments: Mapping[str, Any]) -> tuple[dict[str, Any], str | None]:
+    """Take the path of a file of hyperparameters out of the arguments, unless the constructor has one so called.
+
+    Returns:
+        The other arguments, and the path or None.
+    """
+    taken = [name for name in _FILE_ARGUMENTS if arguments.get(name) is not None and name not in _parameters(cls)]
+    others = {
+        name: value for name, value in arguments.items() if name not in _FILE_ARGUMENTS or name in _parameters(cls)
+    }
+    return others, os.fspath(arguments[taken[0]]) if taken else None
+
+
+def read_hyperparameters(path: str) -> dict[str, Any]:
+    """What earlier releases' loggers wrote beside their checkpoints: `hparams.yaml`, or `meta_tags.csv`.
+
+    Raises:
+        ValueError: If it is of another kind.
+        ModuleNotFoundError: If it is of YAML, and PyYAML is not installed.
+    """
+    where = "load_from_checkpoint"
+    extension = Path(path).suffix
+    if extension == ".csv":
+        with open(path, newline="", encoding="utf-8") as stream:
+            return {row["key"]: _value(row["value"]) for row in csv.DictReader(stream)}
+    if extension not in (".yaml", ".yml"):
+        raise ValueError(must_be("hparams_file", "a file of .yaml, .yml or .csv", path, where, "Pass another."))
+    if importlib.util.find_spec("yaml") is None:
+        action = "Install it, or pass the hyperparameters as arguments."
+        raise ModuleNotFoundError(must_be("hparams_file", "read with PyYAML", path, where, action))
+    import yaml  # type: ignore[import-untyped, unused-ignore]
+
+    with open(path, encoding="utf-8") as stream:
+        read = yaml.safe_load(stream)
+    if not isinstance(read, dict):
+        raise ValueError(must_be("hparams_file", "one of names and values", read, where, "Pass another."))
+    return read
+
+
+def constructor_arguments(cls: type, checkpoint: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
+    """What a class is built with, from the hyperparameters of a checkpoint of an earlier release.
+
+    Those that were one argument (`hparams`, or whatever name the checkpoint tells) are one again, readable as items and
+    as attributes; a namespace before 0.8 is one. Others are keywords, as far as the constructor takes them.
+
+    Args:
+        cls: The class.
+        checkpoint: The checkpoint.
+        given: Arguments that count before those that were saved; those of the constructor, else values in the one.
+    """
+    saved = {**_dict(checkpoint, "hparams"), **_dict(checkpoint, HYPER_PARAMETERS_KEY)}
+    parameters = _parameters(cls)
+    name = _single(cls, checkpoint, saved)
+    if name is None:
+        return {**accepted_by(cls, {key: _readable(value) for key, value in saved.items()}), **given}
+    inner = {key: value for key, value in given.items() if key not in parameters and not _takes_any(cls)}
+    outer = {key: value for key, value in given.items() if key not in inner}
+    if name in outer:
+        return {**outer, **inner}
+    values = {key: _readable(value) for key, value in {**saved, **inner}.items()}
+    is_namespace = HYPER_PARAMETERS_KEY not in checkpoint and checkpoint.get("hparams_type", "Namespace") == "Namespace"
+    return {name: Namespace(**values) if is_namespace else Hyperparameters(values), **outer}
+
+
+def _single(cls: type, checkpoint: Mapping[str, Any], saved: Mapping[str, Any]) -> str | None:
+    """The name of the one argument that hyperparameters were; None if each was an argument, or there are none."""
+    parameters = _parameters(cls)
+    told = checkpoint.get("hparams_name")
+    if told in parameters:
+        return str(told)
+    if not saved or told is not None:
+        return None
+    if "hparams" in parameters:
+        return "hparams"
+    if "hparams" not in checkpoint and "pytorch-lightning_version" in checkpoint:
+        return None
+    first = next(iter(parameters.values()), None)
+    is_required = first is not None and first.kind is first.POSITIONAL_OR_KEYWORD and first.default is first.empty
+    return first.name if first is not None and is_required and first.name not in saved else None
+
+
+def _parameters(cls: type) -> dict[str, inspect.Parameter]:
+    parameters = inspect.signature(cls).parameters
+    return {name: one for name, one in parameters.items() if one.kind not in (one.VAR_KEYWORD, one.VAR_POSITIONAL)}
+
+
+def _takes_any(cls: type) -> bool:
+    return any(one.kind is one.VAR_KEYWORD for one in inspect.signature(cls).parameters.values())
+
+
+def _dict(checkpoint: Mapping[str, Any], key: str) -> dict[str, Any]:
+    value = checkpoint.get(key)
+    return dict(value) if isinstance(value, Mapping) else {}
+
+
+def _readable(value: Any) -> Any:
+    """Containers in which what was a namespace can be saved again as hyperparameters."""
+    if isinstance(value, NamedValues):
+        return Hyperparameters({key: _readable(item) for key, item in value.items()})
+    if type(value) is dict:
+        return {key: _readable(item) for key, item in value.items()}
+    return type(value)(_readable(item) for item in value) if type(value) in (list, tuple) else value
+
+
+def _value(text: str) -> Any:
+    """What a word in a table stands for."""
+    try:
+        return ast.literal_eval(text)
+    except (ValueError, SyntaxError):
+        return text

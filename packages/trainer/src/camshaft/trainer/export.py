@@ -1,0 +1,70 @@
+"""Saving a module's `forward` for others to run."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import nn
+
+from camshaft.hooks_core.messages import must_be
+from camshaft.hooks_core.transfer import move_to_device
+
+
+def to_torchscript(
+    module: Any, file_path: str | os.PathLike[str] | None, method: str, example: Any, options: Mapping[str, Any]
+) -> Any:
+    """See `TrainingModule.to_torchscript`."""
+    where = f"{type(module).__qualname__}.to_torchscript"
+    if method not in ("script", "trace"):
+        raise ValueError(must_be("method", "'script' or 'trace'", method, where, "Pass one of the two."))
+    with _for_export(module):
+        if method == "script":
+            exported = torch.jit.script(module, **options)
+        else:
+            inputs = _example(module, example, "example_inputs", where)
+            exported = torch.jit.trace(module, inputs, **options)  # type: ignore[no-untyped-call]
+    if file_path is not None:
+        torch.jit.save(exported, os.fspath(file_path))
+    return exported
+
+
+def to_onnx(module: Any, file_path: str | os.PathLike[str], example: Any, options: Mapping[str, Any]) -> None:
+    """See `TrainingModule.to_onnx`."""
+    example = _example(module, example, "input_sample", f"{type(module).__qualname__}.to_onnx")
+    with _for_export(module):
+        torch.onnx.export(
+            module, example if isinstance(example, tuple) else (example,), os.fspath(file_path), **options
+        )
+
+
+@contextmanager
+def _for_export(module: nn.Module) -> Iterator[None]:
+    """In evaluation mode, without gradients; where there is no trainer something stands for it.
+
+    TorchScript looks at every attribute, and one that raises anything but `AttributeError` would end it.
+    """
+    modes = {part: part.training for part in module.modules()}
+    alone = [part for part in modes if getattr(part, "_trainer", module) is None]
+    for part in alone:
+        part.__dict__["_trainer"] = object()
+    module.eval()
+    try:
+        with torch.no_grad():
+            yield
+    finally:
+        for part in alone:
+            del part.__dict__["_trainer"]
+        for part, is_training in modes.items():
+            part.training = is_training
+
+
+def _example(module: Any, given: Any, field: str, where: str) -> Any:
+    example = module.example_input_array if given is None else given
+    if example is None:
+        rule = "given, or the module's `example_input_array` set"
+        raise ValueError(must_be(field, rule, None, where, "Pass what `forward` takes."))
+    return move_to_device(example, module.device)

@@ -1,0 +1,111 @@
+"""Finding and making the modules that stand for those of earlier code."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+from importlib import import_module
+from importlib.abc import Loader, MetaPathFinder
+from importlib.machinery import ModuleSpec
+from types import ModuleType
+from typing import Any
+
+from camshaft.trainer.import_names.refusals import REFUSED_MODULES, REFUSED_NAMES
+from camshaft.trainer.import_names.table import COUNTERPARTS, MODULES, ROOTS, SUBMODULES
+
+_OTHERWISE = "Nothing stands for it. Look for it in `camshaft.trainer`, `camshaft.callbacks` or `camshaft.strategies`."
+
+
+class AliasFinder(MetaPathFinder):
+    """Finds modules by the names of earlier code, before Python looks for files."""
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        """The module of that name; None if it is none of these names.
+
+        Raises:
+            ImportError: If nothing stands for that module or that name.
+        """
+        place = place_of(fullname)
+        if place is None:
+            return None
+        if place in MODULES:
+            # A package, so that a name that is not there is looked for as a module, and can say what to use.
+            return ModuleSpec(fullname, _AliasLoader(place), origin="camshaft.trainer.import_names", is_package=True)
+        raise ImportError(f"cannot import {fullname!r}: {_advice(place)}", name=fullname)
+
+
+class _AliasLoader(Loader):
+    """Fills a module with what stands for the names of that place."""
+
+    def __init__(self, place: str) -> None:
+        self.place = place
+
+    def exec_module(self, module: ModuleType) -> None:
+        """Let the module find its names when they are asked for."""
+        names = names_in(self.place)
+        module.__dict__["__all__"] = sorted(name for name in names if not name.startswith("_"))
+        module.__dict__["__getattr__"] = _getter(module, self.place, names)
+        module.__dict__["__dir__"] = lambda: sorted({*module.__dict__, *names, *SUBMODULES[self.place]})
+
+
+def is_alias(module: object) -> bool:
+    """Whether a module was made here."""
+    spec = getattr(module, "__spec__", None)
+    return isinstance(getattr(spec, "loader", None), _AliasLoader)
+
+
+def place_of(fullname: str) -> str | None:
+    """The place of a module in the table, "" being the first; None if it is below none of the roots."""
+    for root in sorted(ROOTS, key=len, reverse=True):
+        if fullname == root:
+            return ROOTS[root]
+        if fullname.startswith(f"{root}."):
+            return f"{ROOTS[root]}.{fullname[len(root) + 1 :]}".removeprefix(".")
+    return None
+
+
+def names_in(place: str) -> dict[str, str]:
+    """By name, where the counterpart is of everything that a place has: a module and a name in it, with ":" between."""
+    found = {}
+    for entry in MODULES[place].split():
+        name, _, counterpart = entry.partition("=")
+        found[name] = COUNTERPARTS[counterpart or name]
+    return found
+
+
+def load(counterpart: str) -> Any:
+    """What stands at a module and a name in it, with ":" between; without a name, the module."""
+    module, _, name = counterpart.partition(":")
+    return getattr(import_module(module), name) if name else import_module(module)
+
+
+def _getter(module: ModuleType, place: str, names: dict[str, str]) -> Callable[[str], Any]:
+    def get(name: str) -> Any:
+        if name in names:
+            value = load(names[name])
+        elif name in SUBMODULES[place] and not name.startswith("__"):
+            value = import_module(f"{module.__name__}.{name}")
+        elif name.startswith("__"):
+            raise AttributeError(f"module {module.__name__!r} has no attribute {name!r}")
+        else:
+            advice = _advice(f"{place}.{name}".removeprefix("."))
+            raise AttributeError(f"module {module.__name__!r} has no {name!r} here: {advice}")
+        if sys.modules.get(module.__name__) is module:
+            setattr(module, name, value)
+        return value
+
+    return get
+
+
+def _advice(place: str) -> str:
+    """What to use in place of a name or a module for which nothing stands."""
+    name = place.rpartition(".")[2]
+    if place in REFUSED_NAMES or name in REFUSED_NAMES:
+        return REFUSED_NAMES.get(place) or REFUSED_NAMES[name]
+    while place:
+        if place in REFUSED_MODULES:
+            return REFUSED_MODULES[place]
+        place = place.rpartition(".")[0]
+    return _OTHERWISE

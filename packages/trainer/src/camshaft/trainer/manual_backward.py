@@ -1,0 +1,48 @@
+"""What `manual_backward` passes on to `loss.backward`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from torch import Tensor
+from torch.optim import Optimizer
+
+from camshaft.hooks_core.messages import must_be
+
+
+def backward_with(
+    module: object, args: Sequence[Any], kwargs: Mapping[str, Any], override: Callable[..., Any] | None
+) -> Callable[..., Any] | None:
+    """What differentiates a loss that `manual_backward` got with further arguments.
+
+    Args:
+        module: The module.
+        args: These arguments; an optimizer in the first place is none for `loss.backward`.
+        kwargs: Those that were passed by name.
+        override: The module's own `backward`, if it has one.
+
+    Raises:
+        TypeError: If any are left for an override.
+    """
+    passed = args[1:] if args and isinstance(args[0], Optimizer) else args
+    named = {name: value for name, value in kwargs.items() if name != "optimizer"}
+    if not passed and not named:
+        return override
+    if override is not None:
+        where = f"{type(module).__qualname__}.manual_backward"
+        action = "Call `loss.backward` with them in `backward` itself."
+        raise TypeError(
+            must_be(
+                "arguments of `loss.backward`",
+                "left out where `backward` is overridden",
+                named or passed,
+                where,
+                action,
+            )
+        )
+
+    def backward(loss: Tensor) -> None:
+        loss.backward(*passed, **named)  # type: ignore[no-untyped-call]
+
+    return backward
