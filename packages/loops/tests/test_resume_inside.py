@@ -206,6 +206,15 @@ def test_going_on_from_any_batch_is_exact(training: Training, data: st.DataObjec
     check_every_resume(training, whole, points)
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_is_saved_after_going_on_from_an_epochs_end_is_exact_too(kind: str) -> None:
+    training = Training(kind=kind, num_samples=5)
+    whole = run_whole(training)
+    assert whole is not None
+    end = whole.trainer.progress.total_batches // 2
+    check_every_resume(training, whole, [end, end + 1])
+
+
 @settings(max_examples=10, deadline=None)
 @given(
     trainings([kind for kind in KINDS if kind != "torchdata loader"]).filter(lambda training: training.limit == 1.0),

@@ -32,8 +32,8 @@ from camshaft.callbacks import (
 )
 from camshaft.hooks_core import Callback
 from camshaft.trainer import Trainer
-from camshaft.trainer.argument_translation import translate_arguments
-from camshaft.trainer.earlier_arguments import EARLIER_ARGUMENTS
+from camshaft.trainer.earlier.argument_translation import translate_arguments
+from camshaft.trainer.earlier.arguments import EARLIER_ARGUMENTS
 from camshaft.trainer.gradient_norms import GradientNorms
 from camshaft.trainer.strategy_choice import choose_strategy
 from camshaft.trainer.torch_switches import TorchSwitches

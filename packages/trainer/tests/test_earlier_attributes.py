@@ -26,8 +26,8 @@ from camshaft.callbacks import EarlyStopping, ModelSummary
 from camshaft.hooks_core import CATALOGUE, Callback, DataHooks, ModelHooks, is_overridden
 from camshaft.hooks_core.methods import candidates
 from camshaft.trainer import DataModule, Trainer, TrainingModule
-from camshaft.trainer.earlier_attributes import ABSENT_ATTRIBUTES
-from camshaft.trainer.earlier_hooks import EarlierDataHooks, EarlierHooks
+from camshaft.trainer.earlier.attributes import ABSENT_ATTRIBUTES
+from camshaft.trainer.earlier.hooks import EarlierDataHooks, EarlierHooks
 
 pytestmark = pytest.mark.filterwarnings(NO_VALIDATION)
 

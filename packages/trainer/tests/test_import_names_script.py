@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from camshaft.trainer.old_script import USAGE, main
+from camshaft.trainer.earlier.script import USAGE, main
 
 OLD_FILES = Path(__file__).parent / "old_files"
 SPAWNING = """

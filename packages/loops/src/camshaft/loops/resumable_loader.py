@@ -168,6 +168,8 @@ class ResumableLoader:
             self._source.state_dict()
         if not self._is_exhausted:
             iter(self._source)
+        elif self._is_node_loader:
+            _come_to_the_end(self._source)
 
 
 def _going_on(loader: Any) -> Iterator[Any]:
@@ -176,10 +178,22 @@ def _going_on(loader: Any) -> Iterator[Any]:
     It reads a batch when it is asked for its iterator, which must draw the numbers of its turn, so that is done with
     the first batch; and where nothing is left of the epoch it must not begin the next one.
     """
+    yield from _without_restart(loader)
+
+
+def _come_to_the_end(loader: Any) -> None:
+    """Let a loader of torchdata's nodes, whose state is that of an epoch's end, begin anew when it is asked next.
+
+    If it finds out by itself that nothing is left, it keeps that state, and tells it from then on.
+    """
+    next(_without_restart(loader), None)
+
+
+def _without_restart(loader: Any) -> Iterator[Any]:
     restarts, loader.restart_on_stop_iteration = loader.restart_on_stop_iteration, False
-    iterator = iter(loader)
+    iterator: Iterator[Any] = iter(loader)
     loader.restart_on_stop_iteration = restarts
-    yield from iterator
+    return iterator
 
 
 def _stateless_message(loader: object, where: str) -> str:

@@ -15,7 +15,7 @@ from camshaft.hooks_core.spec import Verb
 from camshaft.hooks_core.user_warnings import warn_user
 from camshaft.strategies import CheckpointError, job_id, restart_count
 from camshaft.trainer.checkpoints import FIT_IDX_KEY, JOB_KEY
-from camshaft.trainer.earlier_checkpoints import translated
+from camshaft.trainer.earlier.checkpoints import translated
 
 EXTENSION = ModelCheckpoint.FILE_EXTENSION
 

@@ -9,9 +9,9 @@ from typing import Any, Concatenate, ParamSpec, TypeVar, cast
 
 from camshaft.hooks_core import Callback, is_overridden
 from camshaft.hooks_core.messages import must_be
-from camshaft.trainer.argument_translation import EarlierSettings, translate_arguments
 from camshaft.trainer.defaults import check_barebones, listed
-from camshaft.trainer.earlier_arguments import EARLIER_ARGUMENTS
+from camshaft.trainer.earlier.argument_translation import EarlierSettings, translate_arguments
+from camshaft.trainer.earlier.arguments import EARLIER_ARGUMENTS
 from camshaft.trainer.module_settings import ModuleSettings
 from camshaft.trainer.torch_switches import TorchSwitches
 

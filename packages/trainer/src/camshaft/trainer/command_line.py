@@ -1,4 +1,4 @@
-"""The command line: `python -m camshaft.trainer {fit,validate,test,predict}`; see `old_script` for `run`."""
+"""The command line: `python -m camshaft.trainer {fit,validate,test,predict}`; see `earlier.script` for `run`."""
 
 from __future__ import annotations
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from camshaft.hooks_core import CheckpointHooks, DataHooks
 from camshaft.hooks_core.messages import must_be
-from camshaft.trainer.earlier_hooks import EarlierDataHooks
+from camshaft.trainer.earlier.hooks import EarlierDataHooks
 from camshaft.trainer.hyperparameters import HyperparametersMixin
 
 if TYPE_CHECKING:

@@ -13,8 +13,8 @@ from torch.optim import Optimizer
 
 from camshaft.hooks_core import CheckpointHooks, DataHooks, ModelHooks
 from camshaft.hooks_core.messages import must_be
-from camshaft.trainer.earlier_hooks import EarlierHooks
-from camshaft.trainer.earlier_module import EarlierModule, names_not_exported
+from camshaft.trainer.earlier.hooks import EarlierHooks
+from camshaft.trainer.earlier.module import EarlierModule, names_not_exported
 from camshaft.trainer.hyperparameters import HyperparametersMixin
 from camshaft.trainer.manual_backward import backward_with
 from camshaft.trainer.module_logging import LogsMetrics

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from camshaft.trainer.attachment import Attached
-from camshaft.trainer.earlier_log_options import check_earlier_options
+from camshaft.trainer.earlier.log_options import check_earlier_options
 from camshaft.trainer.log_options import ReduceFx, check_alone, check_metric_attribute
 from camshaft.trainer.metric_values import Value, is_metric_collection
 from camshaft.trainer.standalone_log import StandaloneLog

@@ -12,8 +12,8 @@ from torch import Tensor
 from camshaft.hooks_core import is_overridden
 from camshaft.hooks_core.messages import must_be
 from camshaft.strategies import read_checkpoint
-from camshaft.trainer.earlier_checkpoints import is_earlier, unwrapped
-from camshaft.trainer.earlier_hyperparameters import constructor_arguments, read_hyperparameters, split_file_arguments
+from camshaft.trainer.earlier.checkpoints import is_earlier, unwrapped
+from camshaft.trainer.earlier.hyperparameters import constructor_arguments, read_hyperparameters, split_file_arguments
 from camshaft.trainer.hyperparameters import HYPER_PARAMETERS_KEY, accepted_by
 
 if TYPE_CHECKING:

@@ -9,12 +9,12 @@ from typing import Any
 
 from camshaft.hooks_core.spec import ZeroGrad
 from camshaft.loops import EvaluationLoop, StatelessLoaders, run_verb
-from camshaft.trainer.argparse_arguments import ArgparseArguments
 from camshaft.trainer.choosing_arguments import takes_earlier_arguments
 from camshaft.trainer.choosing_log import choose_metric_log
 from camshaft.trainer.defaults import choose_callbacks, choose_log_interval
-from camshaft.trainer.earlier_attributes import EarlierAttributes
-from camshaft.trainer.earlier_calls import choose_ckpt_path, given_loaders
+from camshaft.trainer.earlier.argparse_arguments import ArgparseArguments
+from camshaft.trainer.earlier.attributes import EarlierAttributes
+from camshaft.trainer.earlier.calls import choose_ckpt_path, given_loaders
 from camshaft.trainer.fit_summary import fit_summary
 from camshaft.trainer.hook_comparison import choose_hook_comparison
 from camshaft.trainer.loggers import begin_fit, choose_loggers, log_hyperparameters
@@ -31,7 +31,7 @@ class Trainer(ArgparseArguments, EarlierAttributes, Tuning, Predicting):
     """Trains, validates, tests and predicts with a module.
 
     Names and meanings follow Lightning 2.x wherever the concept is the same. Every argument is keyword-only. Those of
-    releases 0.4 to 1.9 are taken as well (see `camshaft.trainer.earlier_arguments`), with a note that names today's.
+    releases 0.4 to 1.9 are taken as well (see `camshaft.trainer.earlier.arguments`), with a note that names today's.
 
     Args:
         accelerator: "cpu", "cuda", "mps", "gpu" (CUDA or MPS) or "auto", the best there is.

@@ -11,8 +11,8 @@ from camshaft.callbacks import LearningRateFinder
 from camshaft.hooks_core import Callback
 from camshaft.hooks_core.messages import must_be
 from camshaft.loops import run_verb
-from camshaft.trainer.argument_translation import EarlierSettings
-from camshaft.trainer.earlier_calls import given_loaders
+from camshaft.trainer.earlier.argument_translation import EarlierSettings
+from camshaft.trainer.earlier.calls import given_loaders
 from camshaft.trainer.running import VerbRunner
 from camshaft.trainer.silent_logger import SilentLogger
 

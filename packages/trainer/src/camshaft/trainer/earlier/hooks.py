@@ -71,20 +71,6 @@ def _do_nothing(self: Any, *args: Any, **kwargs: Any) -> None:
     """Nothing, whatever the arguments are."""
 
 
-def _optimizer_step(
-    self: Any, epoch: int, batch_idx: int, optimizer: Any, *args: Any, optimizer_closure: Any = None, **kwargs: Any
-) -> None:
-    """Update the weights, as the release of the closure that is passed did: `(..., optimizer_closure)`, or
-    `(..., optimizer_idx, optimizer_closure)`, or `(..., optimizer_i, second_order_closure)`."""
-    closures = [one for one in (optimizer_closure, kwargs.get("second_order_closure"), *args) if callable(one)]
-    closure = closures[0] if closures else None
-    by_default = getattr(closure, "step_by_default", None)
-    if by_default is None:
-        ModelHooks.optimizer_step(self, epoch, batch_idx, optimizer, closure)
-    else:
-        by_default()
-
-
 def _optimizer_zero_grad(self: Any, epoch: int, batch_idx: int, optimizer: Any, optimizer_idx: int = 0) -> None:
     """Zero the gradients: `optimizer.zero_grad()`."""
     ModelHooks.optimizer_zero_grad(self, epoch, batch_idx, optimizer)
@@ -167,7 +153,6 @@ _WITH_OTHER_ARGUMENTS = (
 _OF_MODULES: Mapping[str, Callable[..., Any]] = {
     **_OF_DATA,
     **dict.fromkeys((*_OF_EARLIER_RELEASES, *_WITH_OTHER_ARGUMENTS), _do_nothing),
-    "optimizer_step": _optimizer_step,
     "optimizer_zero_grad": _optimizer_zero_grad,
     "backward": _backward,
     "configure_gradient_clipping": _configure_gradient_clipping,

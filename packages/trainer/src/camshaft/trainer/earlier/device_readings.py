@@ -7,8 +7,10 @@ from typing import Any
 
 import torch
 
+from camshaft.hooks_core import StrategyDefaults
 from camshaft.hooks_core.messages import must_be
-from camshaft.trainer.argument_translation import Translation, refusal
+from camshaft.trainer.earlier.argument_translation import Translation, refusal
+from camshaft.trainer.strategy_choice import STRATEGY_NAMES
 
 _WHERE = "Trainer"
 _Given = Mapping[str, Any]
@@ -106,6 +108,8 @@ def plugins(name: str, value: Any, given: _Given) -> Translation:
     plugin = value[0] if several else value
     if isinstance(plugin, str) and plugin in _STRATEGIES:
         return _of(plugin, _STRATEGIES)
+    if isinstance(plugin, StrategyDefaults) or (isinstance(plugin, str) and plugin in STRATEGY_NAMES):
+        return Translation(arguments={"strategy": plugin})
     raise refusal(name, value, "there are no plugins", "Pass a strategy object and `precision`.")
 
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, Self
 
 from camshaft.hooks_core.messages import must_be
-from camshaft.trainer.earlier_arguments import EARLIER_ARGUMENTS
+from camshaft.trainer.earlier.arguments import EARLIER_ARGUMENTS
 
 _WORDS: dict[str, Any] = {
     "none": None,

@@ -11,7 +11,7 @@ from torch.optim.lr_scheduler import ReduceLROnPlateau
 
 from camshaft.callbacks import ModelSummary
 from camshaft.hooks_core import is_overridden
-from camshaft.trainer.argument_translation import EarlierSettings
+from camshaft.trainer.earlier.argument_translation import EarlierSettings
 from camshaft.trainer.view import TrainerView
 
 _OPTIMIZERS = "`trainer.optimizers` and `trainer.lr_scheduler_configs`"

@@ -17,7 +17,7 @@ from typing import Any
 
 from camshaft.trainer.import_names import install_aliases
 
-_NAME = "camshaft.trainer.old_script"
+_NAME = "camshaft.trainer.earlier.script"
 _WHAT = "CAMSHAFT_OLD_SCRIPT"
 """The variable that tells processes which are started afresh what runs: a path, or a module after "-m "."""
 

@@ -23,7 +23,7 @@ from camshaft.callbacks import (
 )
 from camshaft.hooks_core import Callback
 from camshaft.hooks_core.messages import must_be
-from camshaft.trainer.argument_translation import Translate, Translation, refusal
+from camshaft.trainer.earlier.argument_translation import Translate, Translation, refusal
 from camshaft.trainer.gradient_norms import GradientNorms
 
 _WHERE = "Trainer"
@@ -133,7 +133,7 @@ def sync_batchnorm(name: str, value: Any, given: _Given) -> Translation:
 
 def switch(name: str, value: Any, given: _Given) -> Translation:
     """A switch of torch."""
-    remark = f"is `callbacks=[TorchSwitches({name}={value!r})]` of `camshaft.trainer.torch_switches`"
+    remark = f"is `callbacks=[TorchSwitches({name}={value!r})]`"
     return Translation(settings={"switches": {name: value}}, remark=remark)
 
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from camshaft.trainer import argument_readings as readings
-from camshaft.trainer import device_readings
-from camshaft.trainer.argument_translation import EarlierArgument, needless, refuse, rename
+from camshaft.trainer.earlier import argument_readings as readings
+from camshaft.trainer.earlier import device_readings
+from camshaft.trainer.earlier.argument_translation import EarlierArgument, needless, refuse, rename
 
 _SELECT_DEVICES = "Pass accelerator='gpu' with devices=[...], or set CUDA_VISIBLE_DEVICES."
 _NO_TPU = refuse("there is no strategy for these devices", "Leave it out, and pass `accelerator` and `devices`.")

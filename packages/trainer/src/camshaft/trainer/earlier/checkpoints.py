@@ -15,8 +15,8 @@ from camshaft.loops.random_state import random_state
 from camshaft.loops.resume import EARLIER_KEY
 from camshaft.loops.run import Run
 from camshaft.trainer.checkpoints import JOB_KEY
-from camshaft.trainer.earlier_callbacks import callback_states
-from camshaft.trainer.earlier_progress import UNVERSIONED, EarlierProgress, read_progress, release_of, settled
+from camshaft.trainer.earlier.callback_states import callback_states
+from camshaft.trainer.earlier.progress import UNVERSIONED, EarlierProgress, read_progress, release_of, settled
 
 _SCALER_KEYS = (
     "native_amp_scaling_state",
