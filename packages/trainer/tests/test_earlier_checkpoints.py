@@ -466,6 +466,9 @@ def test_hyperparameters_come_from_the_file_beside_a_checkpoint(tmp_path: Path) 
     given = built(ByHparams, tmp_path, {}, tags_csv=table).given
     assert dict(given) == {**SAVED, "name": "a b"}
     assert built(ByKeywords, tmp_path, {}, hparams_file=table).given == SAVED
+    listed = tmp_path / "hparams.yaml"
+    listed.write_text("".join(f"{name}: {value}\n" for name, value in SAVED.items()))
+    assert built(ByKeywords, tmp_path, {}, hparams_file=listed).given == SAVED
     with pytest.raises(ValueError, match=r"`hparams_file` must be a file of \.yaml"):
         built(ByKeywords, tmp_path, {}, hparams_file=tmp_path / "hparams.txt")
 

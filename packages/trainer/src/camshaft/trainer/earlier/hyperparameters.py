@@ -47,7 +47,7 @@ def read_hyperparameters(path: str) -> dict[str, Any]:
     if extension not in (".yaml", ".yml"):
         raise ValueError(must_be("hparams_file", "a file of .yaml, .yml or .csv", path, where, "Pass another."))
     if importlib.util.find_spec("yaml") is None:
-        action = "Install it, or pass the hyperparameters as arguments."
+        action = "Install camshaft-trainer[legacy-names], or pass the hyperparameters as arguments."
         raise ModuleNotFoundError(must_be("hparams_file", "read with PyYAML", path, where, action))
     import yaml  # type: ignore[import-untyped, unused-ignore]
 
