@@ -5,7 +5,16 @@ from typing import Any
 
 import pytest
 
-from camshaft.hooks_core import CATALOGUE, Callback, HookSpec, ModelHooks, Receiver, StrategyHooks, resolve
+from camshaft.hooks_core import (
+    CATALOGUE,
+    Callback,
+    HookFaultError,
+    HookSpec,
+    ModelHooks,
+    Receiver,
+    StrategyHooks,
+    resolve,
+)
 from camshaft.hooks_core.hook_calls import runs_after_module
 from camshaft.hooks_core.spec import SKIP_EPOCH
 
@@ -399,3 +408,18 @@ def test_only_callbacks_wrap_calls_and_what_nobody_wraps_is_called_as_it_is(monk
     assert step.__globals__["call_0"] == model.training_step
     wrapped: Any = resolve(callbacks=[Wrapping("w", [])], module=model).training_step
     assert wrapped.__code__ is step.__code__  # only what is called differs
+
+
+def test_a_hook_that_the_run_does_not_need_may_take_anything_and_is_left_out() -> None:
+    class Loading:
+        def train_dataloader(self, batch_size: int) -> list[int]:
+            return [batch_size]
+
+        def val_dataloader(self) -> list[int]:
+            return [1]
+
+    hooks = resolve(module=Loading(), uncalled=["train_dataloader"])
+    assert hooks.train_dataloader is None
+    assert hooks.val_dataloader is not None and hooks.val_dataloader() == [1]
+    with pytest.raises(HookFaultError, match="train_dataloader"):
+        resolve(module=Loading())

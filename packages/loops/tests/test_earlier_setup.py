@@ -8,6 +8,7 @@ import torch
 from bare_parts import BareStrategy, BareTrainer, Batch, Net, Sized, hooked, make_batches, same_bits, seeded, weights
 from torch import Tensor, nn
 
+from camshaft.hooks_core import HookFaultError
 from camshaft.loops.era_setup import prepare_data
 
 
@@ -304,3 +305,15 @@ def test_a_data_module_that_the_module_owns_gives_its_loaders() -> None:
             return self.loss(batch[0]) + self.loss(batch[1])
 
     assert BareTrainer(Owning(), max_epochs=1, limit_val_batches=0).fit().fit_loop.num_batches == 3
+
+
+def test_a_loader_hook_that_the_user_calls_may_take_arguments() -> None:
+    class Loading(Net):
+        def train_dataloader(self, batch_size: int) -> Any:
+            return make_batches(3, batch_size)
+
+    module = Loading()
+    trainer = BareTrainer(module, max_epochs=1).fit(Sized(module.train_dataloader(batch_size=4)))
+    assert trainer.global_step == 3
+    with pytest.raises(HookFaultError, match="train_dataloader"):
+        BareTrainer(module, max_epochs=1).fit()

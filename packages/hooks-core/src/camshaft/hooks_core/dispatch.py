@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 import attrs
 
@@ -30,6 +30,7 @@ def resolve(
     catalogue: Catalogue = CATALOGUE,
     strict: bool = True,
     runs_eras: bool = False,
+    uncalled: Collection[str] = (),
 ) -> Hooks:
     """Turn receivers into the hooks of a run.
 
@@ -51,6 +52,8 @@ def resolve(
         runs_eras: Whether who calls the hooks runs those of earlier eras as well. What `read_era` takes for such is
             then called with its era's arguments: in the moment of today's hook, or where the caller calls the old hook,
             which is an attribute of the result as any other. Otherwise it is a fault.
+        uncalled: Names of hooks that this run has no need of, such as that of a loader which was passed. A method of
+            such a name may take any arguments, and is left out.
 
     Returns:
         The hooks; see `Hooks` for what an attribute is.
@@ -70,10 +73,13 @@ def resolve(
         for kind, receiver in found
     ]
     readings = in_era_of_module(readings, catalogue)
-    faults = [_faults(receiver, reading, catalogue) for (_, receiver), reading in zip(found, readings, strict=True)]
+    faults = [
+        [fault for fault in _faults(receiver, reading, catalogue) if fault.method not in uncalled]
+        for (_, receiver), reading in zip(found, readings, strict=True)
+    ]
     _report(faults, module, required, catalogue, strict)
     receivers = [
-        ResolvedReceiver(kind, receiver, reading, {fault.method for fault in of_one})
+        ResolvedReceiver(kind, receiver, reading, {*uncalled, *(fault.method for fault in of_one)})
         for (kind, receiver), reading, of_one in zip(found, readings, faults, strict=True)
     ]
 

@@ -19,6 +19,15 @@ if TYPE_CHECKING:
     from camshaft.hooks_core.spec import Verb
 
 
+_LOADER_HOOKS = {
+    "train": "train_dataloader",
+    "validate": "val_dataloader",
+    "test": "test_dataloader",
+    "predict": "predict_dataloader",
+}
+"""Who is asked for the loaders of a stage if none were passed."""
+
+
 @attrs.frozen
 class SaveRequest:
     """A checkpoint that somebody asked for, to be written at the next save point."""
@@ -95,6 +104,7 @@ class Run:
             position=self.position,
             strict=self.strict_hooks,
             runs_eras=True,
+            uncalled=[hook for stage, hook in _LOADER_HOOKS.items() if self.loaders.get(stage) is not None],
         )
         if states is not None:
             states.attach()
