@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -17,6 +18,7 @@ from camshaft.hooks_core.protocols import Strategy
 from camshaft.loops import FitLimits, FitLoop, Run, SaveRequest, ValidationLoop, collect, run_verb
 
 NUM_FEATURES = 3
+_SEEDING = threading.Lock()
 Batch = tuple[Tensor, Tensor]
 
 
@@ -119,9 +121,10 @@ def adam(module: nn.Module) -> Optimizer:
 
 
 def seeded(make: Callable[..., Any] = Net, *arguments: Any, seed: int = 0, **keywords: Any) -> Any:
-    """What `make` returns after seeding."""
-    torch.manual_seed(seed)
-    return make(*arguments, **keywords)
+    """What `make` returns after seeding; ranks that are threads share the random numbers, so one after the other."""
+    with _SEEDING:
+        torch.manual_seed(seed)
+        return make(*arguments, **keywords)
 
 
 def make_batches(number: int, batch_size: int = 2, seed: int = 1) -> list[Batch]:
