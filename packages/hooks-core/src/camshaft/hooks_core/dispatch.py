@@ -111,10 +111,12 @@ def nobody(*arguments: object, **further: object) -> None:
 
 def _faults(receiver: object, reading: EraReading, catalogue: Catalogue) -> list[Fault]:
     """The faults of a receiver's methods, one by one and together."""
-    own = set(candidates(receiver))  # not what a trace put on it
-    together = [conflict for conflict in conflicts(receiver, reading, catalogue) if conflict.method in own]
-    contradicting = [Fault(reading.receiver, conflict.method, conflict.message) for conflict in together]
-    return [*find_faults(receiver, reading.kind, catalogue, reading.methods), *contradicting]
+    read = reading.methods.keys() | reading.of_today.keys()
+    faults = find_faults(receiver, reading.kind, catalogue, read)
+    together = conflicts(receiver, reading, catalogue)
+    own = set(candidates(receiver)) if together else set()  # not what a trace put on it
+    contradicting = [conflict for conflict in together if conflict.method in own]
+    return [*faults, *(Fault(reading.receiver, conflict.method, conflict.message) for conflict in contradicting)]
 
 
 def _report(

@@ -55,14 +55,14 @@ def report(faults: Sequence[Fault], strict: bool) -> None:
         warn_user(str(fault), HookFaultWarning)
 
 
-def find_faults(receiver: object, kind: Receiver, catalogue: Catalogue, of_eras: Collection[str] = ()) -> list[Fault]:
+def find_faults(receiver: object, kind: Receiver, catalogue: Catalogue, read: Collection[str] = ()) -> list[Fault]:
     """Check every hook of a receiver: unknown names, hooks that are not its own or no longer run, wrong arity.
 
     Args:
         receiver: A callback, module, data module or strategy, or the class of one.
         kind: Which of these it is.
         catalogue: The hooks to check against.
-        of_eras: Names of the methods that are called as an earlier era did, and so are no faults.
+        read: Names of the methods of which it is known how they are called, and which so are no faults.
 
     Returns:
         The faults, in the order of the methods' names; empty if there are none.
@@ -71,7 +71,7 @@ def find_faults(receiver: object, kind: Receiver, catalogue: Catalogue, of_eras:
     for name in sorted(candidates(receiver)):
         spec = catalogue.get(name)
         message = None
-        if name in of_eras:
+        if name in read:
             message = _defined_twice(receiver, catalogue[name])
         elif spec is None:
             if name.startswith("on_"):

@@ -69,14 +69,14 @@ def calls_of(spec: HookSpec, receivers: Iterable[ResolvedReceiver], catalogue: C
         catalogue: The hooks.
     """
     ranked: list[tuple[tuple[int, int], HookCall]] = []
-    places = {name: place for place, name in enumerate(catalogue, start=1)}
     for one in receivers:
         own = _own_call(spec, one)
         if own is not None:
             ranked.append(((0, _rank(one, spec)), own))
         for call in _old_calls(spec, one, catalogue):
             old = catalogue[call.hook]
-            place = places[old.name] - len(places) - 1 if old.precedes else places[old.name]
+            place = list(catalogue).index(old.name) + 1
+            place -= len(catalogue) + 1 if old.precedes else 0
             ranked.append(((place, _rank(one, old)), call))
     calls = [call for _, call in sorted(ranked, key=lambda entry: entry[0])]
     if spec.kind == "event":
@@ -138,10 +138,12 @@ def _own_call(spec: HookSpec, one: ResolvedReceiver) -> HookCall | None:
         return None if of_era.moments else HookCall(one.receiver, one.kind, spec.name, function, of_era.arguments)
     if not spec.is_current:
         return None
-    try:
-        arguments = bind(function, arguments_of(spec, one.kind), spec.optional)
-    except BindingError:  # pragma: no cover - reported as a fault before
-        return None
+    arguments = one.reading.of_today.get(spec.name)
+    if arguments is None:
+        try:
+            arguments = bind(function, arguments_of(spec, one.kind), spec.optional)
+        except BindingError:  # pragma: no cover - reported as a fault before
+            return None
     taken = [argument.source for argument in arguments if argument.source in spec.optional]
     defaults = {name: default_of(function, name) for name in taken}
     return HookCall(one.receiver, one.kind, spec.name, function, arguments, defaults)

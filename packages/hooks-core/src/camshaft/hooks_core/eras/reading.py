@@ -69,6 +69,7 @@ class EraReading:
         methods: Its methods of earlier eras, by name.
         returns_logs: Whether a step of it returns a dictionary with what to log.
         kind: What it is.
+        of_today: Its methods that are called as today, by name, each with its arguments.
     """
 
     receiver: str
@@ -77,6 +78,7 @@ class EraReading:
     methods: Mapping[str, MethodReading] = attrs.field(factory=dict)
     returns_logs: bool = False
     kind: Receiver = Receiver.MODULE
+    of_today: Mapping[str, tuple[Argument, ...]] = attrs.field(factory=dict, repr=False)
 
     @property
     def behaviour(self) -> Behaviour:
@@ -114,7 +116,9 @@ def read_era(receiver: object, kind: Receiver, catalogue: Catalogue) -> EraReadi
         behaviour_of(declared, name)
     specs = [spec for method in sorted(candidates(receiver)) if (spec := catalogue.get(method)) is not None]
     specs = [spec for spec in specs if kind in spec.receivers]
-    old = [spec for spec in specs if not is_of_today(receiver, spec, kind)]
+    bound = {spec.name: _bound(receiver, spec, kind, None) for spec in specs if spec.is_current}
+    of_today = {method: arguments for method, arguments in bound.items() if arguments is not None}
+    old = [spec for spec in specs if spec.name not in of_today]
     evidence = [spec for spec in old if _is_evidence(receiver, spec, kind)]
     logs = kind is Receiver.MODULE and any(
         returns_logs(class_of(receiver), method)
@@ -122,14 +126,15 @@ def read_era(receiver: object, kind: Receiver, catalogue: Catalogue) -> EraReadi
         if (method := implementation(receiver, step)) is not None
     )
     if declared is None and not evidence and not logs:
-        return EraReading(name, kind=kind)
+        return EraReading(name, kind=kind, of_today=of_today)
     version = declared if declared is not None else _likeliest(receiver, kind, evidence, specs, logs)
     behaviour = behaviour_of(version)
     is_earlier = behaviour.era in EARLIER_ERAS
     own = specs if is_earlier else old
     read = ((spec.name, _read(receiver, spec, kind, behaviour.era, version)) for spec in own)
     methods = {method: reading for method, reading in read if reading is not None}
-    return EraReading(name, version if is_earlier else None, declared is not None, methods, logs, kind)
+    of_today = {method: arguments for method, arguments in of_today.items() if method not in methods}
+    return EraReading(name, version if is_earlier else None, declared is not None, methods, logs, kind, of_today)
 
 
 def is_of_today(receiver: object, spec: HookSpec, kind: Receiver) -> bool:
