@@ -29,6 +29,25 @@ _TRAINING_0_7 = [
     "on_batch_end",
 ]
 
+_VALIDATION_1_5 = [
+    "on_validation_model_eval",
+    "on_validation_start",
+    "on_epoch_start",
+    "on_validation_epoch_start",
+    "on_before_batch_transfer",
+    "transfer_batch_to_device",
+    "on_after_batch_transfer",
+    "on_validation_batch_start",
+    "validation_step",
+    "validation_step_end",
+    "on_validation_batch_end",
+    "validation_epoch_end",
+    "on_validation_epoch_end",
+    "on_epoch_end",
+    "on_validation_end",
+    "on_validation_model_train",
+]
+
 GOLDEN: dict[str, dict[str, list[str]]] = {
     "0.5": {
         "fit": [
@@ -97,8 +116,43 @@ GOLDEN: dict[str, dict[str, list[str]]] = {
             "teardown",
         ],
     },
+    "1.x": {
+        "fit": [
+            "prepare_data",
+            "setup",
+            "configure_optimizers",
+            "on_fit_start",
+            "on_pretrain_routine_start",
+            "on_pretrain_routine_end",
+            *_VALIDATION_1_5,
+            "on_train_start",
+            "on_epoch_start",
+            "on_train_epoch_start",
+            "on_before_batch_transfer",
+            "transfer_batch_to_device",
+            "on_after_batch_transfer",
+            "on_train_batch_start",
+            "optimizer_step",
+            "training_step",
+            "training_step_end",
+            "on_before_zero_grad",
+            "optimizer_zero_grad",
+            "on_before_backward",
+            "on_after_backward",
+            "on_before_optimizer_step",
+            "configure_gradient_clipping",
+            "on_train_batch_end",
+            *_VALIDATION_1_5,
+            "training_epoch_end",
+            "on_train_epoch_end",
+            "on_epoch_end",
+            "on_train_end",
+            "on_fit_end",
+            "teardown",
+        ],
+    },
 }
-"""A run of one epoch of one batch, with a sanity check and validation of one batch each."""
+"""A run of one epoch of one batch, with a sanity check and validation of one batch each; 1.x as 1.5 was."""
 
 
 class Recorded:
@@ -280,7 +334,104 @@ class Of08(Of07):
     def on_sanity_check_start(self) -> None: ...
 
 
-MODULES: dict[str, type[Base]] = {"0.5": Of05, "0.7": Of07, "0.8": Of08}
+class Of15(Base):
+    hook_era = "1.5"
+
+    def training_step(self, batch: Tensor, batch_idx: int) -> Any:
+        return self.layer(batch).mean()
+
+    def training_step_end(self, outputs: Any) -> Any:
+        return outputs
+
+    def training_epoch_end(self, outputs: Any) -> Any:
+        self.keep("training_epoch_end", outputs)
+
+    def validation_step(self, batch: Tensor, batch_idx: int, dataloader_idx: int = 0) -> Any:
+        return self.layer(batch).mean()
+
+    def validation_step_end(self, outputs: Any) -> Any:
+        return outputs
+
+    def validation_epoch_end(self, outputs: Any) -> Any:
+        self.keep("validation_epoch_end", outputs)
+
+    def on_fit_start(self) -> Any: ...
+    def on_fit_end(self) -> Any: ...
+    def setup(self, stage: str | None = None) -> Any: ...
+    def teardown(self, stage: str | None = None) -> Any: ...
+    def prepare_data(self) -> Any: ...
+    def on_pretrain_routine_start(self) -> Any: ...
+    def on_pretrain_routine_end(self) -> Any: ...
+    def on_train_start(self) -> Any: ...
+    def on_train_end(self) -> Any: ...
+    def on_epoch_start(self) -> Any: ...
+    def on_epoch_end(self) -> Any: ...
+    def on_train_epoch_start(self) -> Any: ...
+    def on_train_epoch_end(self) -> Any: ...
+    def on_train_batch_start(self, batch: Tensor, batch_idx: int, dataloader_idx: int) -> Any:
+        self.keep("on_train_batch_start", batch_idx, dataloader_idx)
+
+    def on_train_batch_end(self, outputs: Any, batch: Tensor, batch_idx: int, dataloader_idx: int) -> Any:
+        self.keep("on_train_batch_end", sorted(outputs), batch_idx, dataloader_idx)
+
+    def on_validation_start(self) -> Any: ...
+    def on_validation_end(self) -> Any: ...
+    def on_validation_epoch_start(self) -> Any: ...
+    def on_validation_epoch_end(self) -> Any: ...
+    def on_validation_batch_start(self, batch: Tensor, batch_idx: int, dataloader_idx: int) -> Any: ...
+    def on_validation_batch_end(self, outputs: Any, batch: Tensor, batch_idx: int, dataloader_idx: int) -> Any: ...
+    def on_validation_model_eval(self) -> Any:
+        self.eval()
+
+    def on_validation_model_train(self) -> Any:
+        self.train()
+
+    def on_before_zero_grad(self, optimizer: Any) -> Any: ...
+    def on_before_backward(self, loss: Tensor) -> Any: ...
+    def on_after_backward(self) -> Any: ...
+    def on_before_optimizer_step(self, optimizer: Any, optimizer_idx: int) -> Any:
+        self.keep("on_before_optimizer_step", optimizer_idx)
+
+    def optimizer_zero_grad(self, epoch: int, batch_idx: int, optimizer: Any, optimizer_idx: int) -> Any:
+        optimizer.zero_grad()
+
+    def optimizer_step(
+        self,
+        epoch: int,
+        batch_idx: int,
+        optimizer: Any,
+        optimizer_idx: int,
+        optimizer_closure: Any,
+        on_tpu: bool,
+        using_native_amp: bool,
+        using_lbfgs: bool,
+    ) -> Any:
+        self.keep(
+            "optimizer_step",
+            epoch,
+            batch_idx,
+            type(optimizer).__name__,
+            optimizer_idx,
+            on_tpu,
+            using_native_amp,
+            using_lbfgs,
+        )
+        optimizer.step(closure=optimizer_closure)
+
+    def configure_gradient_clipping(
+        self, optimizer: Any, optimizer_idx: int, gradient_clip_val: Any, gradient_clip_algorithm: Any
+    ) -> Any: ...
+    def transfer_batch_to_device(self, batch: Tensor, device: Any, dataloader_idx: int) -> Any:
+        return batch.to(device)
+
+    def on_before_batch_transfer(self, batch: Tensor, dataloader_idx: int) -> Any:
+        return batch
+
+    def on_after_batch_transfer(self, batch: Tensor, dataloader_idx: int) -> Any:
+        return batch
+
+
+MODULES: dict[str, type[Base]] = {"0.5": Of05, "0.7": Of07, "0.8": Of08, "1.x": Of15}
 
 
 def run(verb: str, module: Base, root: Path, callbacks: list[Any]) -> Trainer:
@@ -299,7 +450,7 @@ def run(verb: str, module: Base, root: Path, callbacks: list[Any]) -> Trainer:
     return trainer
 
 
-CASES = [(era, verb) for era in GOLDEN for verb in ("fit", "test")]
+CASES = [(era, verb) for era, of_verbs in GOLDEN.items() for verb in of_verbs]
 
 
 @pytest.mark.parametrize(("era", "verb"), CASES)
@@ -334,6 +485,13 @@ def test_the_arguments_are_those_of_the_era(tmp_path: Path) -> None:
     number, keys = module.got["training_epoch_end"]
     assert number == 1 and "loss" in keys
     assert {"epoch_loss", "val_loss"} <= set(trainer.callback_metrics)
+    module = Of15()
+    run("fit", module, tmp_path, [])
+    assert module.got["optimizer_step"] == (0, 0, "SGD", 0, False, False, False)
+    assert module.got["on_train_batch_start"] == (0, 0) and module.got["on_before_optimizer_step"] == (0,)
+    assert module.got["on_train_batch_end"] == (["loss"], 0, 0)
+    assert [sorted(one) for one in module.got["training_epoch_end"][0]] == [["loss"]]
+    assert [type(one) for one in module.got["validation_epoch_end"][0]] == [Tensor]
     module = Of08()
     run("test", module, tmp_path, [])
     assert module.got["setup"] == module.got["teardown"] == ("test",)

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 
 import attrs
 
+from camshaft.hooks_core.catalogue import CATALOGUE
 from camshaft.hooks_core.grammar.nodes import Call, Either, If, Maybe, Node, Repeat, Seq, Set, Within
 from camshaft.hooks_core.spec import HookSpec
 
@@ -50,4 +51,6 @@ def _call(spec: HookSpec, moment: Call | Within) -> Node:
     call = Call(spec.name)
     if spec.can_skip_epoch and isinstance(moment, Call):
         call = attrs.evolve(moment, hook=spec.name)
+    if CATALOGUE[moment.hook].kind == "provide":
+        return Maybe(call, when=f"if `{moment.hook}` is asked")
     return Maybe(call, when=f"if {spec.condition}") if spec.condition else call
