@@ -263,3 +263,23 @@ def test_an_everyday_name_is_called_as_a_hook_only_in_an_old_class() -> None:
         def on_epoch_end(self): ...
 
     assert set(read(Old).methods) == {"on_epoch_end", "summarize"}
+
+
+def test_an_update_whose_closure_only_an_era_would_fill_is_of_that_era() -> None:
+    class Optional:
+        def optimizer_step(
+            self, epoch: int, batch_idx: int, optimizer: Any, opt_idx: int = 0, closure: Any = None
+        ) -> None:
+            optimizer.step(closure=closure)
+
+    reading = read(Optional, Receiver.MODULE)
+    sources = [argument.source for argument in reading.methods["optimizer_step"].arguments]
+    assert reading.version == "1.x"
+    assert sources == ["epoch", "batch_idx", "optimizer", "optimizer_idx", "optimizer_closure"]
+
+
+def test_an_update_that_takes_no_closure_at_all_stays_one_of_today() -> None:
+    class Without:
+        def optimizer_step(self, epoch: int, batch_idx: int, optimizer: Any) -> None: ...
+
+    assert read(Without, Receiver.MODULE).is_of_today

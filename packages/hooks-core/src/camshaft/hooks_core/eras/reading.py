@@ -116,7 +116,7 @@ def read_era(receiver: object, kind: Receiver, catalogue: Catalogue) -> EraReadi
         behaviour_of(declared, name)
     specs = [spec for method in sorted(candidates(receiver)) if (spec := catalogue.get(method)) is not None]
     specs = [spec for spec in specs if kind in spec.receivers]
-    bound = {spec.name: _bound(receiver, spec, kind, None) for spec in specs if spec.is_current}
+    bound = {spec.name: _arguments_of_today(receiver, spec, kind) for spec in specs}
     of_today = {method: arguments for method, arguments in bound.items() if arguments is not None}
     old = [spec for spec in specs if spec.name not in of_today]
     evidence = [spec for spec in old if _is_evidence(receiver, spec, kind)]
@@ -139,7 +139,22 @@ def read_era(receiver: object, kind: Receiver, catalogue: Catalogue) -> EraReadi
 
 def is_of_today(receiver: object, spec: HookSpec, kind: Receiver) -> bool:
     """Whether a method is a hook of today that takes today's arguments."""
-    return spec.is_current and _bound(receiver, spec, kind, None) is not None
+    return _arguments_of_today(receiver, spec, kind) is not None
+
+
+def _arguments_of_today(receiver: object, spec: HookSpec, kind: Receiver) -> tuple[Argument, ...] | None:
+    """What a method gets as a hook of today; None if it is none, or would lack the closure that an era gives it."""
+    if not spec.is_current:
+        return None
+    arguments = _bound(receiver, spec, kind, None)
+    if spec.name != "optimizer_step" or arguments is None or _takes_closure(arguments):
+        return arguments
+    lacks_it = any(map(_takes_closure, _fits(receiver, spec, kind).values()))
+    return None if lacks_it else arguments
+
+
+def _takes_closure(arguments: Iterable[Argument]) -> bool:
+    return any(argument.source == "optimizer_closure" for argument in arguments)
 
 
 def _is_evidence(receiver: object, spec: HookSpec, kind: Receiver) -> bool:
@@ -198,7 +213,7 @@ def _read(receiver: object, spec: HookSpec, kind: Receiver, era: str, version: s
     if fitting.get(era) == arguments:
         best = era
     if spec.is_current:
-        of_today = _bound(receiver, spec, kind, None)
+        of_today = _arguments_of_today(receiver, spec, kind)
         is_same = of_today == arguments
         if is_same or (
             of_today is not None and not _means_otherwise(receiver, spec, kind, best, era, of_today, arguments)
