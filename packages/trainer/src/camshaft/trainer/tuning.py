@@ -7,7 +7,7 @@ from typing import Any
 
 import attrs
 
-from camshaft.callbacks import LearningRateFinder
+import camshaft.callbacks as callbacks
 from camshaft.hooks_core import Callback
 from camshaft.hooks_core.messages import must_be
 from camshaft.loops import run_verb
@@ -68,7 +68,7 @@ class Tuning(VerbRunner):
             action = "Pass one of them, or add a finder to the callbacks of a fit."
             raise RuntimeError(must_be("trainer", rule, None, "Trainer.tune", action))
         loaders = given_loaders("fit", {"train": train_dataloaders, "validate": val_dataloaders}, earlier)
-        callbacks, loggers = self.callbacks, self._loggers
+        attached, loggers = self.callbacks, self._loggers
         progress, limits = self.fit_loop.progress.state_dict(), self.fit_loop.limits
         finders = [finder for finder in (size, rate) if finder is not None]
         self.callbacks, self._loggers = [*finders, _EndOfSearch()], [SilentLogger() for _ in loggers]
@@ -78,7 +78,7 @@ class Tuning(VerbRunner):
                 run_verb(run, self.fit_loop)
         finally:
             self.tuning = False
-            self.callbacks, self._loggers = callbacks, loggers
+            self.callbacks, self._loggers = attached, loggers
             self.fit_loop.limits = limits
             self.fit_loop.progress.load_state_dict(progress)
         found = {
@@ -104,5 +104,5 @@ def _with_options(finder: Any, options: Mapping[str, Any] | None, names: Mapping
     if finder is None or not options:
         return finder
     kind = type(finder)
-    own = {"attr_name": finder.attr_name} if kind is LearningRateFinder else {"mode": finder.mode}
+    own = {"attr_name": finder.attr_name} if kind is callbacks.LearningRateFinder else {"mode": finder.mode}
     return kind(**{**own, **{names.get(name, name): value for name, value in options.items()}})

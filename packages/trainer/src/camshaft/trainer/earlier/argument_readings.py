@@ -8,21 +8,10 @@ from typing import Any
 
 import torch
 
-from camshaft.callbacks import (
-    BatchSizeFinder,
-    CSVLogger,
-    DeviceStatsMonitor,
-    EarlyStopping,
-    GradientAccumulationScheduler,
-    HookTimeline,
-    LearningRateFinder,
-    ModelCheckpoint,
-    ModelSummary,
-    NonFiniteGuard,
-    Profiler,
-)
+import camshaft.callbacks as callbacks  # what it exports is imported when it is asked for, which few trainers do here
 from camshaft.hooks_core import Callback
 from camshaft.hooks_core.messages import must_be
+from camshaft.trainer.defaults import listed
 from camshaft.trainer.earlier.argument_translation import Translate, Translation, refusal
 from camshaft.trainer.gradient_norms import GradientNorms
 
@@ -58,7 +47,7 @@ def callback_or_switch(today: str) -> Translate:
 
 def early_stop_callback(name: str, value: Any, given: _Given) -> Translation:
     """A callback, or True for one that watches `val_loss`."""
-    return Translation(callbacks=(EarlyStopping("val_loss", verbose=True) if value is True else value,))
+    return Translation(callbacks=(callbacks.EarlyStopping("val_loss", verbose=True) if value is True else value,))
 
 
 def accumulation(name: str, value: Any, given: _Given) -> Translation | None:
@@ -66,7 +55,7 @@ def accumulation(name: str, value: Any, given: _Given) -> Translation | None:
     if not isinstance(value, Mapping):
         return None
     remark = "" if 0 in value else "epochs count from 0, and not from 1 as up to 0.7"
-    return Translation(callbacks=(GradientAccumulationScheduler(value),), remark=remark)
+    return Translation(callbacks=(callbacks.GradientAccumulationScheduler(value),), remark=remark)
 
 
 def manual_optimization(name: str, value: Any, given: _Given) -> Translation:
@@ -91,14 +80,14 @@ def prepare_data_per_node(name: str, value: Any, given: _Given) -> Translation:
 
 def lr_find(name: str, value: Any, given: _Given) -> Translation:
     """A search by `tune`, for an attribute if it names one."""
-    finder = LearningRateFinder(attr_name=value) if isinstance(value, str) else LearningRateFinder()
+    finder = callbacks.LearningRateFinder(attr_name=value) if isinstance(value, str) else callbacks.LearningRateFinder()
     remark = "is what `trainer.tune(model)` searches for, and only that; `callbacks=[LearningRateFinder()]` does in fit"
     return Translation(settings={"lr_find": finder}, remark=remark)
 
 
 def scale_batch_size(name: str, value: Any, given: _Given) -> Translation:
     """A search by `tune`, in a mode if it names one."""
-    finder = BatchSizeFinder(mode=value) if isinstance(value, str) else BatchSizeFinder()
+    finder = callbacks.BatchSizeFinder(mode=value) if isinstance(value, str) else callbacks.BatchSizeFinder()
     remark = "is what `trainer.tune(model)` searches for, and only that; `callbacks=[BatchSizeFinder()]` does in fit"
     return Translation(settings={"scale_batch_size": finder}, remark=remark)
 
@@ -142,7 +131,7 @@ def flush_logs(name: str, value: Any, given: _Given) -> Translation:
     if given.get("logger") not in (None, True):
         return Translation(remark="is left out: loggers write as they were told when they were made")
     root = given.get("default_root_dir") or given.get("default_save_path") or os.curdir
-    logger = CSVLogger(os.path.abspath(os.path.expanduser(root)), flush_logs_every_n_steps=value)
+    logger = callbacks.CSVLogger(os.path.abspath(os.path.expanduser(root)), flush_logs_every_n_steps=value)
     return Translation(arguments={"logger": logger})
 
 
@@ -150,7 +139,7 @@ def log_gpu_memory(name: str, value: Any, given: _Given) -> Translation:
     """Statistics of the devices, where there are GPUs."""
     if not torch.cuda.is_available():
         return Translation(remark="is left out: this machine has no GPU")
-    return Translation(callbacks=(DeviceStatsMonitor(cpu_stats=False),))
+    return Translation(callbacks=(callbacks.DeviceStatsMonitor(cpu_stats=False),))
 
 
 def track_grad_norm(name: str, value: Any, given: _Given) -> Translation:
@@ -160,20 +149,20 @@ def track_grad_norm(name: str, value: Any, given: _Given) -> Translation:
 
 def print_nan_grads(name: str, value: Any, given: _Given) -> Translation:
     """A warning about gradients."""
-    return Translation(callbacks=(NonFiniteGuard("warn", check_loss=False, check_gradients=True),))
+    return Translation(callbacks=(callbacks.NonFiniteGuard("warn", check_loss=False, check_gradients=True),))
 
 
 def terminate_on_nan(name: str, value: Any, given: _Given) -> Translation:
     """An error about losses."""
-    return Translation(callbacks=(NonFiniteGuard(),))
+    return Translation(callbacks=(callbacks.NonFiniteGuard(),))
 
 
 def profiler(name: str, value: Any, given: _Given) -> Translation:
     """A callback that measures."""
     if value is True or value == "simple":
-        return Translation(callbacks=(HookTimeline(),))
+        return Translation(callbacks=(callbacks.HookTimeline(),))
     if value == "pytorch":
-        return Translation(callbacks=(Profiler(),))
+        return Translation(callbacks=(callbacks.Profiler(),))
     if isinstance(value, Callback):
         return Translation(callbacks=(value,))
     why = "profilers are callbacks, and none measures every Python function"
@@ -194,18 +183,17 @@ def weights_summary(name: str, value: Any, given: _Given) -> Translation:
         return Translation(arguments={"enable_model_summary": False})
     if value != "full":
         raise ValueError(must_be(name, "'top', 'full' or None", value, _WHERE, "Pass `enable_model_summary`."))
-    return Translation(callbacks=(ModelSummary(max_depth=-1),))
+    return Translation(callbacks=(callbacks.ModelSummary(max_depth=-1),))
 
 
 def weights_save_path(name: str, value: Any, given: _Given) -> Translation:
     """Where checkpoints go, which is a setting of the callback."""
-    callbacks = given.get("callbacks") or ()
-    passed = [*(callbacks if isinstance(callbacks, (list, tuple)) else [callbacks]), given.get("checkpoint_callback")]
+    passed = [*listed(given.get("callbacks")), given.get("checkpoint_callback")]
     is_off = False in (given.get("checkpoint_callback"), given.get("enable_checkpointing"))
-    if is_off or any(isinstance(callback, ModelCheckpoint) for callback in passed):
+    if is_off or any(isinstance(callback, callbacks.ModelCheckpoint) for callback in passed):
         why = "the callback that saves has the folder, and the trainer makes none here"
         raise refusal(name, value, why, "Pass `ModelCheckpoint(dirpath=...)`.")
-    return Translation(callbacks=(ModelCheckpoint(dirpath=value),))
+    return Translation(callbacks=(callbacks.ModelCheckpoint(dirpath=value),))
 
 
 def resume_from_checkpoint(name: str, value: Any, given: _Given) -> Translation:
