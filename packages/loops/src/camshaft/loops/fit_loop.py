@@ -272,7 +272,7 @@ class FitLoop(FitView):
         if metrics is not None:
             metrics.end_epoch()
         if is_complete:
-            self._schedulers.step("epoch", progress.current_epoch + 1)
+            self._schedulers.step("epoch", progress.current_epoch, progress.current_epoch + 1)
             progress.epochs.completed += 1
             progress.end_epoch()
             data.batches.end_epoch()

@@ -83,10 +83,12 @@ class OptimizerUpdate:
             using_lbfgs=isinstance(optimizer, LBFGS),
         )
         self._strategy = run.strategy
+        self._unscale_gradients, self._clip_gradients = run.strategy.unscale_gradients, run.strategy.clip_gradients
         backward: Any = run.strategy.backward
         differentiate = known("backward", optimizer=optimizer, use_amp=is_under_autocast(run.strategy))
         self._backward = backward if differentiate is None else partial(backward, differentiate=differentiate)
-        self._on_before_optimizer_step: Any = known("on_before_optimizer_step")
+        has_on_before_step = hooks.on_before_optimizer_step is not nobody
+        self._on_before_optimizer_step: Any = known("on_before_optimizer_step") if has_on_before_step else None
         self._configure_gradient_clipping = known("configure_gradient_clipping")
         self._optimizer_idx = optimizer_idx
         self._carries_hiddens = carries_hiddens
@@ -97,7 +99,7 @@ class OptimizerUpdate:
         self._always_has_work_before_step = (
             gradient_clip_val is not None
             or hooks.configure_gradient_clipping is not None
-            or hooks.on_before_optimizer_step is not nobody
+            or has_on_before_step
         )
         self.follow_window()
         self._zeroes_first = zero_grad == "before_training_step"
@@ -247,12 +249,13 @@ class OptimizerUpdate:
         window = self._window
         if window.length != 1 and window.position != window.divisor:
             self._average_over(window.position)
-        self._strategy.unscale_gradients(self.optimizer)
-        self._on_before_optimizer_step(self.optimizer)
+        self._unscale_gradients(self.optimizer)
+        if self._on_before_optimizer_step is not None:
+            self._on_before_optimizer_step(self.optimizer)
         if self._configure_gradient_clipping is not None:
             self._configure_gradient_clipping(self.optimizer, self._clip_val, self._clip_algorithm)
         elif self._clip_val is not None:
-            self._strategy.clip_gradients(self.optimizer, self._clip_val, self._clip_algorithm)
+            self._clip_gradients(self.optimizer, self._clip_val, self._clip_algorithm)
 
     def _average_over(self, length: int) -> None:
         """Correct gradients that were divided by another length before the epoch's end was known."""

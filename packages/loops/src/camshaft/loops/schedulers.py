@@ -30,36 +30,32 @@ class SchedulerSteps:
             config.interval == "step" and config.monitor is not None for config in configs
         )
 
-    def step(self, interval: Literal["epoch", "step"], count: int, *, monitored: bool | None = None) -> None:
-        """Step what is due.
+    def step(
+        self, interval: Literal["epoch", "step"], before: int, after: int, *, monitored: bool | None = None
+    ) -> None:
+        """Step what is due, for each interval that has ended since; a batch that is split makes several updates.
 
         Hooks: lr_scheduler_step.
 
         Args:
-            interval: Which interval is over.
-            count: How many of them are over in all.
+            interval: Which intervals are over.
+            before: How many of them had been over before.
+            after: How many of them are over in all.
             monitored: Whether to step those that monitor a value, or those that do not; None steps both.
 
         Raises:
             LookupError: If a strict scheduler monitors a value that nobody has logged.
         """
-        for config in self._configs:
-            if config.interval != interval or count % config.frequency:
-                continue
-            if monitored is not None and monitored != (config.monitor is not None):
-                continue
-            self._step(config)
-
-    def step_updates(self, before: int, after: int, *, monitored: bool) -> None:
-        """Step what is due after the updates of a batch, one after the other; splits of a batch make several.
-
-        Args:
-            before: Number of updates before the batch.
-            after: Number of updates after it.
-            monitored: As in `step`.
-        """
         for count in range(before + 1, after + 1):
-            self.step("step", count, monitored=monitored)
+            for config in self._configs:
+                if config.interval != interval or count % config.frequency:
+                    continue
+                if monitored is not None and monitored != (config.monitor is not None):
+                    continue
+                if config.monitor is None and self._override is None:
+                    config.scheduler.step()
+                else:
+                    self._step(config)
 
     def _step(self, config: LRSchedulerConfig) -> None:
         metric = None
@@ -68,9 +64,7 @@ class SchedulerSteps:
             if metric is None:
                 return
         override = self._override
-        if override is None and metric is None:
-            config.scheduler.step()
-        elif override is None:
+        if override is None:
             config.scheduler.step(metric)
         elif self._passes_optimizer_idx:
             override(config.scheduler, metric, optimizer_idx=config.optimizer_idx)

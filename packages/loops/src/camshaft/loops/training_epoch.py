@@ -91,7 +91,7 @@ class TrainingEpoch:
             counts.processed += 1
             is_update = progress.global_step != step_before
             if is_update and schedulers.after_update:
-                schedulers.step_updates(step_before, progress.global_step, monitored=False)
+                schedulers.step("step", step_before, progress.global_step, monitored=False)
             if hooks.on_train_batch_end is not nobody:
                 hooks.on_train_batch_end(without_graph(outputs), batch, batch_idx)
             outputs = None  # lets go of the graph before the next one is built
@@ -107,7 +107,7 @@ class TrainingEpoch:
                 if agreement is not None:
                     self._agree()
             if is_update and schedulers.after_update_monitored:
-                schedulers.step_updates(step_before, progress.global_step, monitored=True)
+                schedulers.step("step", step_before, progress.global_step, monitored=True)
             if progress.global_step >= step_limit or (wishes.should_stop and self._may_stop()):
                 return is_last
             if run.save_requests and not is_last:

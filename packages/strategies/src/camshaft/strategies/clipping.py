@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from torch.distributed.tensor import DTensor
 
 ALGORITHMS = ("norm", "value")
-_PLAIN = (Tensor, nn.Parameter)
+_PLAIN = {Tensor, nn.Parameter}
 
 
 def clip_gradients(optimizer: Optimizer, clip_val: float, algorithm: str = "norm") -> None:
@@ -38,7 +38,8 @@ def clip_gradients(optimizer: Optimizer, clip_val: float, algorithm: str = "norm
         action = "Pass one of the two."
         raise ValueError(must_be("algorithm", "'norm' or 'value'", algorithm, "clip_gradients", action))
     parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
-    if any(type(parameter) not in _PLAIN and hasattr(parameter, "device_mesh") for parameter in parameters):
+    # few kinds of tensors, many parameters
+    if any(hasattr(kind, "device_mesh") for kind in set(map(type, parameters)) - _PLAIN):
         _clip_sharded([parameter for parameter in parameters if parameter.grad is not None], clip_val, algorithm)
     elif algorithm == "norm":
         clip_grad_norm_(parameters, clip_val)

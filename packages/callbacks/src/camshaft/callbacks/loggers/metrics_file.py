@@ -76,4 +76,4 @@ class MetricsFile:
 
 
 def _write(file: TextIO, columns: list[str], rows: Iterable[Mapping[str, Any]]) -> None:
-    csv.DictWriter(file, columns, restval="", lineterminator="\n").writerows(rows)
+    csv.writer(file, lineterminator="\n").writerows([row.get(column) for column in columns] for row in rows)
