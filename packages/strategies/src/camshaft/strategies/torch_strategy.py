@@ -89,7 +89,9 @@ class TorchStrategy(StrategyDefaults, StrategyHooks):
         """Update the weights. Returns the closure's loss, if there is a closure."""
         return optimizer.step() if closure is None else optimizer.step(closure)
 
-    clip_gradients = staticmethod(clip_gradients)  # as it is: a frame less at each step
+    def clip_gradients(self, optimizer: Optimizer, clip_val: float, algorithm: str) -> None:
+        """Clip an optimizer's gradients; see `camshaft.strategies.clipping.clip_gradients`."""
+        clip_gradients(optimizer, clip_val, algorithm)
 
     def state_dict(self) -> dict[str, Any]:
         """What the precision has learned, such as the scale of losses."""

@@ -14,7 +14,6 @@ from typing import Any
 import torch
 
 from camshaft.strategies.checkpoints.durable_files import find_existing, new_file
-from camshaft.strategies.checkpoints.earlier_files import UnknownNamesError, read_earlier_file
 from camshaft.strategies.checkpoints.plain_values import to_plain
 
 _UNREADABLE = (
@@ -117,11 +116,8 @@ def read_file(path: Path, map_location: torch.device | str | None = "cpu", *, mm
                 check_archive(stream)
         # Not an archive: an older format, or no checkpoint at all. torch decides.
         checkpoint = _load(path, map_location, mmap=mmap and is_archive)
-    except UnknownNamesError as error:
-        raise CheckpointError(
-            f"`path` must be a whole checkpoint of tensors and plain values, but got {file!r} (str), which {error}",
-            file,
-        ) from error
+    except CheckpointError:
+        raise
     except _UNREADABLE as error:
         # EINVAL: an offset beyond a truncated file's end
         if isinstance(error, OSError) and error.errno != errno.EINVAL:
@@ -144,10 +140,16 @@ def _load(path: Path, map_location: torch.device | str | None, *, mmap: bool) ->
     try:
         return torch.load(str(path), map_location=map_location, weights_only=True, mmap=mmap)
     except pickle.UnpicklingError as error:
+        from camshaft.strategies.checkpoints.earlier_files import UnknownNamesError, read_earlier_file  # seldom needed
+
         try:
             return read_earlier_file(path, map_location, mmap=mmap)
-        except UnknownNamesError:
-            raise
+        except UnknownNamesError as unknown:
+            raise CheckpointError(
+                "`path` must be a whole checkpoint of tensors and plain values, but got "
+                f"{str(path)!r} (str), which {unknown}",
+                str(path),
+            ) from unknown
         except _UNREADABLE:
             raise error from None  # it is damaged, or no file of torch's
 

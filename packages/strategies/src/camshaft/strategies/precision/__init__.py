@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import torch
 
 from camshaft.hooks_core.messages import must_be
-from camshaft.strategies.precision.autocast import AutocastPrecision
-from camshaft.strategies.precision.gradient_scaling import ScaledPrecision
+from camshaft.hooks_core.on_demand import on_demand
 from camshaft.strategies.precision.true_precision import Precision, TruePrecision
+
+if TYPE_CHECKING:
+    from camshaft.strategies.precision.autocast import AutocastPrecision
+    from camshaft.strategies.precision.gradient_scaling import ScaledPrecision
+else:  # imported when asked for; a type checker does not understand that
+    __getattr__ = on_demand(__name__, {"AutocastPrecision": "autocast", "ScaledPrecision": "gradient_scaling"})
 
 __all__ = ["PRECISIONS", "AutocastPrecision", "Precision", "ScaledPrecision", "TruePrecision", "choose_precision"]
 
@@ -49,8 +56,12 @@ def choose_precision(name: str | int | Precision, device_type: str) -> Precision
 def _make(full_name: str, device_type: str) -> Precision:
     match full_name:
         case "16-mixed":
+            from camshaft.strategies.precision.gradient_scaling import ScaledPrecision
+
             return ScaledPrecision(device_type)
         case "bf16-mixed":
+            from camshaft.strategies.precision.autocast import AutocastPrecision
+
             return AutocastPrecision(device_type)
         case "bf16-true":
             return TruePrecision(torch.bfloat16)
