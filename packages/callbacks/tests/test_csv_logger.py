@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import copy
 import csv
 import json
 import os
@@ -153,3 +154,10 @@ def test_what_does_not_fit_a_row_is_refused(tmp_path: Path, metrics: dict[str, A
 def test_a_flush_interval_below_one_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InvalidArgumentError, match="`flush_logs_every_n_steps` must be 1 or more, but got 0"):
         CSVLogger(tmp_path, flush_logs_every_n_steps=0)
+
+
+def test_what_a_csv_file_lacks_says_which_logger_has_it(tmp_path: Path) -> None:
+    experiment = CSVLogger(tmp_path).experiment
+    with pytest.raises(AttributeError, match=r"'add_histogram', but got a MetricsFile in .*logger=TensorBoardLogger"):
+        experiment.add_histogram("weights", [1.0])
+    assert not hasattr(experiment, "add_scalar") and copy.deepcopy(experiment).path == experiment.path

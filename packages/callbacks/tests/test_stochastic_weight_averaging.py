@@ -155,6 +155,16 @@ def test_without_annealing_the_goal_is_there_at_once_and_without_schedulers_one_
     assert [type(config.scheduler) for config in fit.trainer.lr_scheduler_configs] == [SWALR]
 
 
+def test_without_a_rate_each_group_keeps_the_one_that_it_has(tmp_path: Path) -> None:
+    step = (lambda optimizer: ExponentialLR(optimizer, 0.7), "epoch")
+    fit = Fit(tmp_path, StochasticWeightAveraging(None, 3), step)
+    fit.optimizer.add_param_group({"params": [nn.Parameter(torch.ones(1))], "lr": 0.3})
+    rates = fit.epochs(0, 6)
+    assert rates == pytest.approx([0.8, 0.56, 0.392, 0.392, 0.392, 0.392])
+    assert rates[2:] == [rates[2]] * 4  # to the bit
+    assert fit.optimizer.param_groups[1]["lr"] == pytest.approx(0.147)
+
+
 def test_a_trainer_that_steps_no_later_scheduler_anneals_as_well(tmp_path: Path) -> None:
     fit = Fit(tmp_path, StochasticWeightAveraging(0.2, 3, 2, "linear"))
     rates = []

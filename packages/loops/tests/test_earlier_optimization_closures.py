@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 import attrs
 import pytest
@@ -430,6 +430,50 @@ def test_before_1_5_a_step_that_optimizes_by_hand_gets_the_first_index(era: str)
             differentiate(lambda x=x, idx=idx: by_hand.loss(x, idx), optimizer)
             optimizer.step()
     assert same_bits(weights(module), weights(by_hand))
+
+
+def test_steps_by_hand_zero_gradients_in_1_1_and_no_earlier() -> None:
+    class InTwoSteps(ByHand):
+        seen: ClassVar[list[bool]]
+
+        def training_step(self, batch: Tensor, batch_idx: int, optimizer_idx: int) -> None:
+            optimizer = self.trainer.fit_loop.optimization.optimizers[0]
+            differentiate(lambda: self.loss(batch, 0), optimizer)
+            optimizer.step()
+            self.seen.append(any(one.grad is not None for group in optimizer.param_groups for one in group["params"]))
+
+    for era, keeps in (("1.0", True), ("1.0.8", True), ("1.1", False), ("1.1.8", False), ("1.2", True)):
+        kind = type("OfEra", (InTwoSteps,), {"hook_era": era, "seen": []})
+        fit(seeded(kind), make_inputs(2))
+        assert kind.seen == [keeps, keeps], era
+
+
+def test_in_1_1_a_step_by_hand_may_be_left_at_its_closure() -> None:
+    class Accumulating(ByHand):
+        hook_era = "1.1"
+
+        def training_step(self, batch: Tensor, batch_idx: int, optimizer_idx: int) -> None:
+            first, second = self.trainer.fit_loop.optimization.optimizers
+
+            def closure() -> None:
+                self.loss(batch, 0).backward()
+
+            first.step(closure=closure, make_optimizer_step=batch_idx % 2 == 1)
+            second.step(make_optimizer_step=False)
+
+    module, by_hand, inputs = seeded(Accumulating), seeded(ByHand), make_inputs(4)
+    trainer = fit(module, inputs)
+    optimizer = by_hand.optimizers_by_hand()[0]
+    for batch_idx, x in enumerate(inputs):
+        by_hand.loss(x, 0).backward()
+        if batch_idx % 2 == 1:
+            optimizer.step()
+            optimizer.zero_grad()
+    assert same_bits(weights(module), weights(by_hand))
+    assert trainer.global_step == 4
+    for used in trainer.fit_loop.optimization.optimizers:
+        with pytest.raises(TypeError, match="make_optimizer_step"):
+            used.step(make_optimizer_step=True)  # as it was before the fit
 
 
 def test_in_1_5_it_is_an_error_that_names_the_way_out() -> None:

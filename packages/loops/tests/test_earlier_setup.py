@@ -226,14 +226,7 @@ def test_set_up_runs_in_the_order_of_0_7() -> None:
     ]
 
 
-# what has no place any more
-
-
-class Apex(Net):
-    hook_era = "0.8"
-
-    def configure_apex(self, amp: Any, model: Any, optimizers: Any, amp_level: str) -> Any:
-        raise AssertionError("apex no longer exists")
+# joining and wrapping
 
 
 class Wrapping(Net):
@@ -250,22 +243,19 @@ class Connecting(Net):
         raise AssertionError("the strategy connects")
 
 
-def test_apex_is_refused_with_what_to_pass_in_its_place() -> None:
-    with pytest.raises(
-        NotImplementedError,
-        match=r'`configure_apex` must be left out, since apex.*pass Trainer\(precision="16-mixed"\)',
-    ):
-        fit(Apex())
-
-
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (Wrapping, "`configure_ddp` must be left out with several processes.*find_unused_parameters=True"),
-        (Connecting, "`init_ddp_connection` must be left out with several processes.*such as `backend` or `timeout`"),
+        (
+            Wrapping,
+            "`configure_ddp` must be left out with SeveralProcesses.*such as `find_unused_parameters=True`",
+        ),
+        (Connecting, "`init_ddp_connection` must be left out with SeveralProcesses.*such as `backend` or `timeout`"),
     ],
 )
-def test_overrides_for_several_processes_are_refused_there_and_not_called_with_one(make: Any, message: str) -> None:
+def test_overrides_for_several_processes_are_not_called_with_one_and_refused_without_a_place(
+    make: Any, message: str
+) -> None:
     fit(make())
     with pytest.raises(NotImplementedError, match=message):
         fit(make(), strategy=SeveralProcesses())

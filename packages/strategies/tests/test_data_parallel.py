@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 import ddp_communication_checks
+import ddp_delegation_checks
 import ddp_manual_checks
 import ddp_setup_checks
 import ddp_training_checks
@@ -29,7 +30,9 @@ def checks_of(*modules: Any) -> dict[str, Callable[[], None]]:
     return {name: value for module in modules for name, value in vars(module).items() if name.startswith("check_")}
 
 
-CHECKS = checks_of(ddp_training_checks, ddp_communication_checks, ddp_manual_checks, ddp_setup_checks)
+CHECKS = checks_of(
+    ddp_training_checks, ddp_communication_checks, ddp_delegation_checks, ddp_manual_checks, ddp_setup_checks
+)
 OF_FOUR = checks_of(ddp_training_checks)
 OF_GPUS = {"check_batch_norm_is_over_all_ranks": ddp_setup_checks.batch_norm_is_over_all_ranks}
 

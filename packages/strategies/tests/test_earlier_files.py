@@ -160,6 +160,13 @@ def test_objects_that_are_no_plain_data_are_left_out_and_named(files: Path) -> N
     assert checkpoint["hyper_parameters"] == {"width": 3}
 
 
+def test_the_first_process_alone_says_so(files: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in {"RANK": "1", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1"}.items():
+        monkeypatch.setenv(name, value)
+    assert read_silently(files / "objects.ckpt")["hyper_parameters"] == {"width": 3}
+    assert read_silently(files / "configuration.ckpt")["hyper_parameters"]["model"]["width"] == 8
+
+
 @pytest.mark.parametrize(
     ("name", "message"),
     [

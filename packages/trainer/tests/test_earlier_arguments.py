@@ -29,6 +29,7 @@ from camshaft.callbacks import (
     ModelCheckpoint,
     ModelSummary,
     NonFiniteGuard,
+    StochasticWeightAveraging,
 )
 from camshaft.hooks_core import Callback
 from camshaft.trainer import Trainer
@@ -186,7 +187,6 @@ REFUSED = [
     ({"amp_level": "O3"}, r"`amp_level` must be left out.*'16-true' for 'O3'"),
     ({"amp_backend": "nvidia"}, r"`amp_backend` must be 'native' or 'apex'"),
     ({"auto_select_gpus": True}, r"`auto_select_gpus` must be left out"),
-    ({"stochastic_weight_avg": True}, r"`stochastic_weight_avg` must be left out.*swa_lrs"),
     ({"multiple_trainloader_mode": "min_size"}, r"`multiple_trainloader_mode` must be left out.*CombinedLoader"),
     ({"prepare_data_per_node": False, "num_nodes": 2}, r"`prepare_data_per_node` must be left out"),
     ({"process_position": 1}, r"`process_position` must be left out"),
@@ -227,6 +227,7 @@ CALLBACKS = [
     ({"weights_summary": "full"}, ModelSummary),
     ({"weights_save_path": "somewhere"}, ModelCheckpoint),
     ({"benchmark": True}, TorchSwitches),
+    ({"stochastic_weight_avg": True}, StochasticWeightAveraging),
 ]
 
 
@@ -237,6 +238,15 @@ def test_what_callbacks_do_today_is_a_callback_after_those_that_were_passed(give
         trainer = Trainer(**given, callbacks=own, logger=False, enable_progress_bar=False)
     assert trainer.callbacks[0] is own
     assert isinstance(trainer.callbacks[1], kind)
+
+
+def test_weights_are_averaged_at_the_rates_that_the_optimizer_has_unless_a_callback_does_it() -> None:
+    (averaging,) = translated(stochastic_weight_avg=True)[0]["callbacks"]
+    assert averaging.swa_lrs is None and averaging.swa_epoch_start == 0.8
+    own = StochasticWeightAveraging(0.1)
+    arguments, _, note = translated(stochastic_weight_avg=True, callbacks=[own])
+    assert arguments["callbacks"] == [own]
+    assert "`stochastic_weight_avg=True` is left out: the callback that was passed does it" in note
 
 
 def test_batch_normalisation_is_synchronised_by_the_strategy_and_by_nothing_else() -> None:

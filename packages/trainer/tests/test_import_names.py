@@ -72,8 +72,6 @@ def test_versions_are_the_last_in_which_the_names_held() -> None:
         ("from lightning import Fabric", "no trainer-less mode"),
         ("from pytorch_lightning.lite import LightningLite", "no trainer-less mode"),
         ("import lightning.app", "no apps"),
-        ("from pytorch_lightning import EvalResult", r"self\.log\(name, value"),
-        ("from pytorch_lightning.core.step_result import TrainResult", r"self\.log\(name, value"),
         ("from pytorch_lightning.loggers import CometLogger", "Use `WandbLogger`"),
         ("from pytorch_lightning.loggers.neptune import NeptuneLogger", "Nothing stands for it"),
         ("from pytorch_lightning.logging import TestTubeLogger", "Use `WandbLogger`"),
@@ -100,8 +98,8 @@ def test_a_name_without_counterpart_says_what_to_use(statement: str, advice: str
 @pytest.mark.usefixtures("names")
 def test_an_attribute_without_counterpart_says_what_to_use() -> None:
     pl = import_module("pytorch_lightning")
-    with pytest.raises(AttributeError, match="'pytorch_lightning' has no 'TrainResult' here: Return the loss"):
-        _ = pl.TrainResult
+    with pytest.raises(AttributeError, match="'pytorch_lightning' has no 'Fabric' here: There is no trainer-less mode"):
+        _ = pl.Fabric
     assert not hasattr(pl, "Fabric")
 
 

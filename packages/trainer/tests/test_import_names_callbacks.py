@@ -192,8 +192,10 @@ def test_averaging_takes_its_arguments_by_name() -> None:
     assert StochasticWeightAveraging(swa_lrs=0.1, swa_epoch_start=2).swa_epoch_start == 2
     with pytest.raises(TypeError, match=r"up to 1\.6 the first was `swa_epoch_start`, and `swa_lrs` later"):
         StochasticWeightAveraging(0.8)
-    with pytest.raises(ValueError, match="`swa_lrs` must be the learning rate"):
-        StochasticWeightAveraging(swa_epoch_start=0.8)
+
+
+def test_averaging_without_a_rate_keeps_those_of_the_optimizer() -> None:
+    assert StochasticWeightAveraging(swa_epoch_start=0.7).swa_lrs is None
 
 
 # progress bars and profilers

@@ -26,6 +26,7 @@ CALLBACKS = {
     "ema": lambda: EMAWeightAveraging(decay=0.7, update_every_n_steps=2, update_starting_at_epoch=1),
     "without buffers": lambda: EMAWeightAveraging(decay=0.7, use_buffers=False),
     "swa": lambda: StochasticWeightAveraging(0.02, 2, annealing_epochs=2),
+    "swa_rates_kept": lambda: StochasticWeightAveraging(None, 2),
 }
 
 

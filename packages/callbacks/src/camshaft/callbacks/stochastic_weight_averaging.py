@@ -35,7 +35,8 @@ class StochasticWeightAveraging(Callback):
     callback. "state_dict" has the weights of training, and the average in those that are saved after training ended.
 
     Args:
-        swa_lrs: The learning rate that these epochs end up with; or a list with one of each parameter group.
+        swa_lrs: The learning rate that these epochs end up with; or a list with one of each parameter group; or None:
+            each group keeps the one that it has when they begin.
         swa_epoch_start: Which epoch is the first of them, counted from 1; a float is a share of `max_epochs`.
         annealing_epochs: Epochs in which the learning rate goes there; 0 has it there at once.
         annealing_strategy: "cos" or "linear": how it goes there.
@@ -57,7 +58,7 @@ class StochasticWeightAveraging(Callback):
 
     def __init__(
         self,
-        swa_lrs: float | list[float],
+        swa_lrs: float | list[float] | None,
         swa_epoch_start: int | float = 0.8,
         annealing_epochs: int = 10,
         annealing_strategy: str = "cos",
@@ -192,11 +193,14 @@ class StochasticWeightAveraging(Callback):
 
     def _begin(self, trainer: TrainerProtocol, module: Any) -> AveragedWeights:
         """Make room for the average, and change the schedulers."""
-        optimizer, lrs = trainer.optimizers[0], self.swa_lrs
+        optimizer, lrs, annealing_epochs = trainer.optimizers[0], self.swa_lrs, self.annealing_epochs
+        if lrs is None:
+            # at once: going from a rate to itself in steps would round it
+            lrs, annealing_epochs = [group["lr"] for group in optimizer.param_groups], 0
         if isinstance(lrs, list) and len(lrs) != len(optimizer.param_groups):
             rule = f"one number or {len(optimizer.param_groups)}, one of each parameter group"
             raise InvalidArgumentError("swa_lrs", rule, lrs, type(self).__name__, "Pass as many.")
-        scheduler: Any = SWALR(optimizer, lrs, self.annealing_epochs, self.annealing_strategy)  # type: ignore[arg-type]
+        scheduler: Any = SWALR(optimizer, lrs, annealing_epochs, self.annealing_strategy)  # type: ignore[arg-type]
         self._scheduler = scheduler
         _replace_schedulers(trainer.lr_scheduler_configs, scheduler)
         self.average_model = AveragedWeights(module, self.device, self.avg_fn)
@@ -263,9 +267,10 @@ def _replace_schedulers(configs: list[Any], scheduler: SWALR) -> None:
 def _check_arguments(
     where: str, swa_lrs: object, swa_epoch_start: object, annealing_epochs: object, annealing_strategy: object
 ) -> None:
-    rates = swa_lrs if isinstance(swa_lrs, list) and swa_lrs else [swa_lrs]
+    rates = swa_lrs if isinstance(swa_lrs, list) and swa_lrs else [] if swa_lrs is None else [swa_lrs]
     if not all(isinstance(rate, (int, float)) and not isinstance(rate, bool) and rate > 0 for rate in rates):
-        raise InvalidArgumentError("swa_lrs", "a positive number or a list of them", swa_lrs, where, "Pass such.")
+        rule = "a positive number, a list of them, or None"
+        raise InvalidArgumentError("swa_lrs", rule, swa_lrs, where, "Pass such.")
     start, is_right = swa_epoch_start, False
     if isinstance(start, float):
         is_right = 0.0 <= start <= 1.0

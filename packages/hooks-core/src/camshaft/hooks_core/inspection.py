@@ -15,12 +15,6 @@ from camshaft.hooks_core.implementation import implementation
 from camshaft.hooks_core.methods import arguments_of, candidates
 from camshaft.hooks_core.spec import ERAS, HookSpec, Receiver
 
-_REFUSED = {
-    "configure_apex": "apex no longer exists, so no run takes it. Remove it, and pass the trainer "
-    '`precision="16-mixed"`.',
-}
-"""What every run refuses as it is set up, though it is a hook of its era."""
-
 
 @attrs.frozen
 class HookMethod:
@@ -77,7 +71,6 @@ def inspect_class(klass: type, kind: Receiver | None = None, catalogue: Catalogu
     reading = read_era(klass, kind, catalogue)
     faults = find_faults(klass, kind, catalogue, reading.methods)
     wrong = [(conflict.method, conflict.message) for conflict in conflicts(klass, reading, catalogue)]
-    wrong += [(name, message) for name, message in _REFUSED.items() if name in reading.methods]
     faults += [Fault(reading.receiver, name, message) for name, message in wrong]
     faulty = {fault.method for fault in faults}
     names = sorted(name for name in candidates(klass) if name in catalogue and kind in catalogue[name].receivers)

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from functools import partial
+from collections.abc import Callable
+from functools import partial, wraps
+from types import MethodType
 from typing import Any
 
+import torch
 from torch.optim import Optimizer
 
 from camshaft.loops.automatic import AutomaticOptimization, TruncatedOptimization
@@ -70,7 +73,8 @@ class BatchCountedManualOptimization(ManualOptimization):
         run: The run.
         optimizers: The optimizers.
         arguments, keywords: The further ones of `ManualOptimization`.
-        zeroes_after_step: Whether an optimizer's gradients are zeroed after each of its steps.
+        zeroes_after_step: Whether an optimizer's gradients are zeroed after each of its steps, and its step takes
+            `make_optimizer_step`, which may leave it at the closure.
     """
 
     def __init__(
@@ -89,6 +93,7 @@ class BatchCountedManualOptimization(ManualOptimization):
             self._step_hooks += [
                 optimizer.register_step_post_hook(partial(self._zero, optimizer)) for optimizer in optimizers
             ]
+        self._restore_steps = [_make_step_optional(optimizer) for optimizer in optimizers if zeroes_after_step]
 
     def run_batch(self, batch: Any, batch_idx: int, is_last: bool) -> Any:
         """As `ManualOptimization.run_batch`. Hooks: also on_before_zero_grad, if gradients are zeroed after steps."""
@@ -96,6 +101,45 @@ class BatchCountedManualOptimization(ManualOptimization):
         self._of_fit.global_step += 1
         return outputs
 
+    def close(self) -> None:
+        """Leave the optimizers as they were."""
+        super().close()
+        for restore in self._restore_steps:
+            restore()
+
     def _zero(self, optimizer: Optimizer, *_: Any) -> None:
         self._on_before_zero_grad(optimizer)
         optimizer.zero_grad()
+
+
+def _make_step_optional(optimizer: Optimizer) -> Callable[[], None]:
+    """Let an optimizer's step take `make_optimizer_step`, and do no more than call its closure where that is false.
+
+    Returns:
+        Gives the optimizer its step back.
+    """
+    original, was_replaced = optimizer.step, "step" in vars(optimizer)
+
+    # Learning-rate schedulers mark what they wrapped by an attribute of the function.
+    @wraps(getattr(original, "__func__", original))
+    def step(_: Optimizer, *args: Any, make_optimizer_step: bool | None = None, **kwargs: Any) -> Any:
+        if make_optimizer_step is None or make_optimizer_step:
+            return original(*args, **kwargs)
+        closure = args[0] if args else kwargs.get("closure")
+        if closure is None:
+            return None
+        with torch.enable_grad():
+            return closure()
+
+    replacement = MethodType(step, optimizer)
+    optimizer.step = replacement  # type: ignore[method-assign]
+
+    def restore() -> None:
+        if vars(optimizer).get("step") is not replacement:
+            return  # somebody replaced it since; without the argument it does what the original does
+        if was_replaced:
+            optimizer.step = original  # type: ignore[method-assign]
+        else:
+            del optimizer.step
+
+    return restore

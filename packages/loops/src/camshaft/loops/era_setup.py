@@ -25,38 +25,6 @@ def announce_eras(run: Run) -> None:
             print(text)
 
 
-def check_setup_overrides(run: Run) -> None:
-    """Refuse what a module of an earlier era overrides of the set-up that has no place any more.
-
-    Raises:
-        NotImplementedError: If the module overrides `configure_apex`, or with several processes `configure_ddp` or
-            `init_ddp_connection`; with one process these two were not called.
-    """
-    hooks, where = run.hooks, type(run.module).__qualname__
-    if hooks.configure_apex is not None:
-        rule = "left out, since apex no longer exists: torch has mixed precision of its own"
-        action = 'Remove the method, and pass Trainer(precision="16-mixed") for the same precision.'
-        raise NotImplementedError(must_be("configure_apex", rule, hooks.configure_apex, where, action))
-    for name, does, action in (
-        (
-            "configure_ddp",
-            "wraps the model by itself",
-            "Remove the method, and pass what it sets by Trainer(strategy=DDPStrategy(...)), such as "
-            "`find_unused_parameters=True`.",
-        ),
-        (
-            "init_ddp_connection",
-            "joins the processes by itself",
-            "Remove the method, and pass what it sets by Trainer(strategy=DDPStrategy(...)), such as `backend` or "
-            "`timeout`; address and port come from the environment that starts the processes.",
-        ),
-    ):
-        override = getattr(hooks, name)
-        if override is not None and run.strategy.world_size > 1:
-            rule = f"left out with several processes, where the strategy {does}"
-            raise NotImplementedError(must_be(name, rule, override, where, action))
-
-
 def prepare_data(run: Run) -> None:
     """Prepare the data on one process, while the others wait. Collective.
 

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from camshaft.loops.returned_logs import log_returned
 from camshaft.loops.run import Run
 
 _STEPS = ("training_step", "validation_step", "test_step")
+
+returned_readers: list[Callable[[Run, str, Any], Any]] = []
+"""Who reads what steps return, before loops and hooks do, and gives what counts as returned: functions of the run, the
+step's name and what it returned. Whoever imports what steps of an earlier era returned adds one; else there is none."""
 
 
 def adapt_steps(run: Run) -> None:
@@ -25,6 +30,9 @@ def adapt_steps(run: Run) -> None:
         step, end = getattr(hooks, name), getattr(hooks, f"{name}_end")
         if step is not None and end is not None:
             setattr(hooks, name, _ended(step, end))
+        for read in returned_readers:
+            if (step := getattr(hooks, name)) is not None:
+                setattr(hooks, name, _read(step, partial(read, run, name)))
     if hooks.training_step is not None and hooks.behaviour.returns_logs and run.metrics is not None:
         hooks.training_step = _logged(hooks.training_step, run)
 
@@ -36,6 +44,13 @@ def _ended(step: Callable[..., Any], end: Callable[[Any], Any]) -> Callable[...,
         return outputs if ended is None else ended
 
     return ended_step
+
+
+def _read(step: Callable[..., Any], read: Callable[[Any], Any]) -> Callable[..., Any]:
+    def read_step(*arguments: Any, **keywords: Any) -> Any:
+        return read(step(*arguments, **keywords))
+
+    return read_step
 
 
 def _logged(step: Callable[..., Any], run: Run) -> Callable[..., Any]:

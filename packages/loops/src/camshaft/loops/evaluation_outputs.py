@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import attrs
@@ -20,8 +22,9 @@ def end_as_era(hooks: StageHooks, run: Run, stage: str, num_loaders: int) -> Sta
     """The hooks of an evaluation for a module of an earlier era; those of a module of today stay as they are.
 
     The end hook of the era gets the outputs of all steps, a list for one loader and a list of lists for several; what
-    it returns to be logged is logged. In eras whose steps return what to log, and without such a hook, the mean over
-    the batches of what steps return is logged.
+    it returns to be logged is logged. In a process that had no batch, where others did, it is left out: those eras gave
+    each process some, and code that puts outputs together fails without any. In eras whose steps return what to log,
+    and without such a hook, the mean over the batches of what steps return is logged.
 
     Args:
         hooks: The stage's hooks.
@@ -35,9 +38,11 @@ def end_as_era(hooks: StageHooks, run: Run, stage: str, num_loaders: int) -> Sta
             return attrs.evolve(hooks, step=_logged(hooks, run))
         return hooks
     outputs: list[list[Any]] = [[] for _ in range(num_loaders)]
+    num_steps = [0] * num_loaders
     on_cpu = goes_to_cpu(run)
 
     def step(batch: Any, batch_idx: int, dataloader_idx: int) -> Any:
+        num_steps[dataloader_idx] += 1
         returned = hooks.step(batch, batch_idx, dataloader_idx)
         if returned is not None:
             outputs[dataloader_idx].append(kept(returned, on_cpu=on_cpu))
@@ -45,11 +50,27 @@ def end_as_era(hooks: StageHooks, run: Run, stage: str, num_loaders: int) -> Sta
 
     def epoch_end() -> None:
         of_loaders, outputs[:] = list(outputs), []  # what is handed on is the receiver's to keep
-        log_returned(run.metrics, end(of_loaders[0] if num_loaders == 1 else of_loaders))
+        if any(num_steps) or run.strategy.world_size == 1:
+            with _explaining(num_steps, run):
+                log_returned(run.metrics, end(of_loaders[0] if num_loaders == 1 else of_loaders))
         del of_loaders
         hooks.epoch_end()
 
     return attrs.evolve(hooks, step=step, epoch_end=epoch_end)
+
+
+@contextmanager
+def _explaining(num_steps: list[int], run: Run) -> Iterator[None]:
+    """Say with an error that this process has outputs of some loaders only, where that may be the reason."""
+    try:
+        yield
+    except Exception as error:
+        if run.strategy.world_size > 1 and not all(num_steps):
+            error.add_note(
+                f"Loader {num_steps.index(0)} has fewer batches than there are processes, and none for this one: its "
+                "list of outputs is empty. Give each loader a batch for every process, by a smaller batch size."
+            )
+        raise
 
 
 def _logged(hooks: StageHooks, run: Run) -> Any:

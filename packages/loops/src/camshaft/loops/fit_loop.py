@@ -9,6 +9,7 @@ import attrs
 from camshaft.hooks_core.spec import ZeroGrad
 from camshaft.loops.argument_checks import check_one_of
 from camshaft.loops.batches import set_epoch
+from camshaft.loops.earlier_apex import configure_apex
 from camshaft.loops.era_setup import configure_optimizers, restore_weights, summarize
 from camshaft.loops.evaluation_loops import ValidationLoop
 from camshaft.loops.fit_data import FitData
@@ -162,6 +163,7 @@ class FitLoop(FitView):
         self._state = FitState(data)
         self._epoch_end = None
         self.optimization = configure_optimizers(run)
+        configure_apex(run, self.optimization)
         self.optimization.take(run.strategy.setup_optimizers(self.optimization.optimizers))
         summarize(run)
         restore_weights(run)

@@ -12,7 +12,8 @@ from camshaft.hooks_core.forks import make_forks_safe
 from camshaft.hooks_core.notes import describe
 from camshaft.hooks_core.orderly_exit import OrderlyExit
 from camshaft.hooks_core.strategy_check import check_strategy
-from camshaft.loops.era_setup import announce_eras, check_setup_overrides, prepare_data, restores_itself
+from camshaft.loops.earlier_processes import delegate
+from camshaft.loops.era_setup import announce_eras, prepare_data, restores_itself
 from camshaft.loops.era_steps import adapt_steps
 from camshaft.loops.modes import ModuleModes
 from camshaft.loops.resume import restore_module
@@ -37,8 +38,8 @@ class Loop(Protocol):
 def run_verb(run: Run, loop: Loop) -> Any:
     """Run a loop with everything around it: preparation, set-up, weights, device, tear-down. Collective.
 
-    Hooks: configure_callbacks, prepare_data, setup, configure_sharded_model, configure_model, on_load_checkpoint,
-    then the loop's, then teardown; on_exception if anything raises.
+    Hooks: configure_callbacks, init_ddp_connection, prepare_data, setup, configure_sharded_model, configure_model,
+    on_load_checkpoint, then the loop's, then teardown; on_exception if anything raises.
 
     Args:
         run: The receivers and what they run on.
@@ -50,15 +51,15 @@ def run_verb(run: Run, loop: Loop) -> Any:
     Raises:
         TypeError: If the strategy lacks something of the protocol.
         HookFaultError: If receivers' hooks are faulty or a step is missing; no hook was called then.
-        NotImplementedError: If the module overrides a set-up of earlier eras that has no place any more.
+        NotImplementedError: If the module overrides a set-up of earlier eras that has no place in the strategy.
         Exception: Whatever was raised inside, with a note that says where.
     """
     check_strategy(run.strategy, run.verb)
     run.resolve_hooks(loop.required)
-    check_setup_overrides(run)
     announce_eras(run)
     adapt_steps(run)
     hooks, strategy = run.hooks, run.strategy
+    delegate(hooks, strategy)
     strategy.connect()
     if strategy.world_size > 1:
         make_forks_safe()

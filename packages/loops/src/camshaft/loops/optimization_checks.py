@@ -6,7 +6,6 @@ from collections.abc import Sequence
 
 from torch.optim import Optimizer
 
-from camshaft.hooks_core.eras import TODAY
 from camshaft.hooks_core.implementation import implementation
 from camshaft.hooks_core.messages import must_be
 from camshaft.hooks_core.spec import ZeroGrad
@@ -38,8 +37,7 @@ def check_manual(
     if run.hooks.takes("training_step", "optimizer_idx") and len(optimization.optimizers) > 1:
         rule = "one without `optimizer_idx` under manual optimization, where it steps all optimizers by itself"
         action = "Leave `optimizer_idx` out, or set `automatic_optimization = True`."
-        if run.hooks.behaviour is not TODAY:
-            action = f'{action} If it was written for 1.3 or 1.4, which passed 0, declare it: `hook_era = "1.4"`.'
+        action = f'{action} If it was written for 1.0 to 1.4, which passed 0, declare it: `hook_era = "1.4"`.'
         raise ValueError(must_be("training_step", rule, implementation(run.module, "training_step"), where, action))
 
 

@@ -26,7 +26,7 @@ from camshaft.loops.optimizer_update import OptimizerUpdate
 from camshaft.loops.optimizers import Optimization
 from camshaft.loops.per_optimizer import PerOptimizerOptimization
 from camshaft.loops.progress import FitProgress
-from camshaft.loops.releases import COUNTS_UPDATES, TURNS_BY_EPOCH, release_of
+from camshaft.loops.releases import COUNTS_UPDATES, TURNS_BY_EPOCH, ZEROES_BY_HAND, release_of
 from camshaft.loops.run import Run
 from camshaft.loops.toggling import toggle_of
 from camshaft.loops.truncated import BatchSplitter, split_size_of
@@ -165,7 +165,7 @@ def _manual(
 ) -> OptimizationMode:
     if not _counts_batches(run):
         return ManualOptimization(run, optimizers, progress, split=split)
-    zeroes = run.hooks.behaviour.zero_grad == "after_optimizer_step"
+    zeroes = run.hooks.behaviour.zero_grad == "after_optimizer_step" and release_of(run) >= ZEROES_BY_HAND
     return BatchCountedManualOptimization(run, optimizers, progress, split=split, zeroes_after_step=zeroes)
 
 

@@ -97,9 +97,7 @@ class OptimizerUpdate:
         self._clip_val = gradient_clip_val
         self._clip_algorithm = gradient_clip_algorithm
         self._always_has_work_before_step = (
-            gradient_clip_val is not None
-            or hooks.configure_gradient_clipping is not None
-            or has_on_before_step
+            gradient_clip_val is not None or hooks.configure_gradient_clipping is not None or has_on_before_step
         )
         self.follow_window()
         self._zeroes_first = zero_grad == "before_training_step"

@@ -14,6 +14,9 @@ NEEDS_THE_CLOSURE = (1, 5)
 REFUSES_INDEX_BY_HAND = (1, 5)
 """From here on a step that optimizes by hand must not ask for `optimizer_idx`; before, it got 0."""
 
+ZEROES_BY_HAND = (1, 1)
+"""From here on, and before 1.2, the step of an optimizer zeroes its gradients also where the module steps it."""
+
 TURNS_BY_EPOCH = (1, 3)
 """From here on the frequencies of optimizers count from each epoch's start; before, from the fit's."""
 

@@ -12,6 +12,7 @@ from camshaft.loops.optimization_mode import OptimizationMode
 from camshaft.loops.progress import FitProgress
 from camshaft.loops.run import Run
 from camshaft.loops.schedulers import SchedulerSteps
+from camshaft.loops.skipped_epochs import batch_start_of_all
 from camshaft.loops.step_outputs import without_graph
 from camshaft.loops.stopping import StoppingRules
 
@@ -56,6 +57,7 @@ class TrainingEpoch:
         self._agree = stopping.agree
         self._time_is_over = stopping.time_is_over if stopping.limits.max_seconds is not None else None
         self._move = batch_mover(run)
+        self._batch_start = batch_start_of_all(run)
         self.is_last_batch = False
 
     def run(self) -> bool:
@@ -74,7 +76,7 @@ class TrainingEpoch:
         run, progress, metrics, validates = self._run, self._progress, self._run.metrics, self._data.validates
         hooks, schedulers, move, step_limit = run.hooks, self._schedulers, self._move, self._step_limit
         counts, time_is_over, wishes, agreement = progress.batches, self._time_is_over, self._wishes, self._agreement
-        self.is_last_batch = False
+        batch_start, self.is_last_batch = self._batch_start, False
         for batch_idx, batch, is_last in self._data.batches:
             run.batch_idx = batch_idx
             counts.ready += 1
@@ -83,7 +85,7 @@ class TrainingEpoch:
                 batch = move(batch, 0)
             if metrics is not None:
                 metrics.batch = batch
-            if hooks.on_train_batch_start is not nobody and hooks.on_train_batch_start(batch, batch_idx) == SKIP_EPOCH:
+            if batch_start is not nobody and batch_start(batch, batch_idx) == SKIP_EPOCH:
                 return True
             counts.started += 1
             step_before = progress.global_step

@@ -13,12 +13,10 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from camshaft.hooks_core.messages import must_be
-from camshaft.strategies.ddp.communication_hook import (
-    check_communication_hook,
-    forget_gradients,
-    is_power_sgd,
-)
-from camshaft.strategies.ddp.ddp_arguments import DDPArguments
+from camshaft.hooks_core.protocols import JoinProcesses, WrapReplica
+from camshaft.strategies.ddp.communication_hook import check_communication_hook, forget_gradients, is_power_sgd
+from camshaft.strategies.ddp.ddp_arguments import DDPArguments, syncs_buffers
+from camshaft.strategies.ddp.delegated_wrap import wrap_by
 from camshaft.strategies.ddp.replica import Replica, trainable_parameters
 from camshaft.strategies.ddp.same_weights import broadcast_tensors, check_same_structure
 from camshaft.strategies.ddp.synchronized_batch_norm import SynchronizedBatchNorm
@@ -42,7 +40,8 @@ class DDPStrategy(ParallelStrategy):
             `max_restarts` and `save_asynchronously`.
         find_unused_parameters: Whether a loss may depend on some of the trainable parameters only: with several
             optimizers, or branches. It costs a walk through the graph of each step. Where a loss does that without it,
-            an error says so.
+            an error says so. None is True for a module of an era before 2.0, where that was the default, and for one
+            whose `training_step` takes `optimizer_idx`; else False.
         static_graph: Whether all steps use the same parameters in the same way, which allows for reentrant
             checkpointing and saves the walk. What the first step uses, the others must.
         gradient_as_bucket_view: Whether gradients are views of what is communicated, which saves their size in memory.
@@ -72,7 +71,7 @@ class DDPStrategy(ParallelStrategy):
         timeout: timedelta | float = timedelta(minutes=10),
         max_restarts: int = 0,
         save_asynchronously: bool = False,
-        find_unused_parameters: bool = False,
+        find_unused_parameters: bool | None = None,
         static_graph: bool = False,
         gradient_as_bucket_view: bool = False,
         bucket_cap_mb: float = 25,
@@ -114,6 +113,12 @@ class DDPStrategy(ParallelStrategy):
         self._module: nn.Module | None = None
         self._replica: Replica | None = None
         self._is_wrap_due = False
+        self._delegated_wrap: WrapReplica | None = None
+
+    def delegate(self, join: JoinProcesses | None, wrap: WrapReplica | None) -> None:
+        """Let a module of an earlier era join the processes, and make its DistributedDataParallel, by itself."""
+        super().delegate(join, None)
+        self._delegated_wrap = wrap
 
     def setup_module(self, module: nn.Module) -> nn.Module:
         """Move a module to the device, in place, with the weights and buffers of the first process. Collective.
@@ -193,7 +198,7 @@ class DDPStrategy(ParallelStrategy):
         """Differentiate a scalar loss, after its step or inside of it. Collective if gradients are averaged.
 
         Raises:
-            RuntimeError: If it leaves trainable parameters without gradients, but `find_unused_parameters` is false.
+            RuntimeError: If it leaves trainable parameters without gradients, which `find_unused_parameters` forbids.
         """
         if self._replica is None:
             self.precision.backward(loss, differentiate)
@@ -259,9 +264,13 @@ class DDPStrategy(ParallelStrategy):
             known.close()
         if trainable_parameters(self._module):
             is_manual = getattr(self._module, "automatic_optimization", True) is False
-            wrap = partial(self._arguments.wrap, broadcasts_weights=known is None)
+            arguments = self._arguments.for_module(self._module)
+            wrap = partial(arguments.wrap, broadcasts_weights=known is None)
+            own = self._delegated_wrap
             # a sum of two is the same in any order, and a hook that remembers gradients is to see real ones only
-            settles = self.world_size > 2 and self._arguments.comm_state is None
+            settles = self.world_size > 2 and self._arguments.comm_state is None and own is None
+            if own is not None:
+                wrap = partial(wrap_by, own, wrap, self._arguments, self.device)
             self._replica = Replica(self._module, wrap, is_manual=is_manual, settles=settles)
 
     def _finish_gradients(self) -> None:
@@ -272,9 +281,12 @@ class DDPStrategy(ParallelStrategy):
             replica.check_unused()
 
     def _broadcast_buffers(self) -> None:
-        if self._module is not None and self._arguments.broadcast_buffers and self.world_size > 1:
+        if self._module is not None and self.world_size > 1 and self._syncs_buffers():
             self._enter("evaluation")
             broadcast_tensors(self._module.buffers())
+
+    def _syncs_buffers(self) -> bool:
+        return self._arguments.broadcast_buffers if self._replica is None else syncs_buffers(self._replica.ddp)
 
     def _after_overflow(self, has_overflowed: bool) -> bool:
         """All processes have the same gradients, so they agree; what PowerSGD remembers has overflowed as well."""

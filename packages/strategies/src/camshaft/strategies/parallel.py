@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import timedelta
+from functools import partial
 from math import isfinite
 from typing import ClassVar, TypeVar
 
@@ -11,7 +12,7 @@ import torch
 from torch import Tensor
 
 from camshaft.hooks_core.messages import must_be
-from camshaft.hooks_core.protocols import ReduceOp
+from camshaft.hooks_core.protocols import JoinProcesses, ReduceOp, WrapReplica
 from camshaft.strategies.precision import Precision
 from camshaft.strategies.processes import collectives
 from camshaft.strategies.processes.command_line import check_launchable
@@ -81,6 +82,7 @@ class ParallelStrategy(TorchStrategy):
         self._timeout = _to_timedelta(timeout, where)
         self._backend = default_backend(self.device) if backend is None else check_backend(backend, self.device, where)
         self._group: JoinedGroup | None = None
+        self._join: JoinProcesses | None = None
 
     @property
     def timeout(self) -> timedelta:
@@ -92,6 +94,11 @@ class ParallelStrategy(TorchStrategy):
         """Whether this is the first of all processes."""
         return self.global_rank == 0
 
+    def delegate(self, join: JoinProcesses | None, wrap: WrapReplica | None) -> None:
+        """Let a module of an earlier era join the processes. Raises `NotImplementedError` if it is to wrap itself."""
+        super().delegate(None, wrap)
+        self._join = join
+
     def connect(self) -> None:
         """Join the other processes' group, which stays until the interpreter ends. Collective.
 
@@ -101,7 +108,9 @@ class ParallelStrategy(TorchStrategy):
         Raises:
             CollectiveError: If a process failed before, and others did not.
             SystemExit: In a process that started the others, when they have ended; see `elastic_launch.launch`.
-            RuntimeError: If the group was initialised meanwhile for other ranks, or the others do not come in time.
+            RuntimeError: If the group was initialised for other ranks, meanwhile or by what `delegate` was given, or by
+                that not at all; or the others do not come in time.
+            Exception: Whatever that raised.
         """
         if self._is_launcher:
             from camshaft.strategies.processes.elastic_launch import (
@@ -111,7 +120,10 @@ class ParallelStrategy(TorchStrategy):
             launch(self.world_size, self._max_restarts, type(self).__qualname__)
         if self.device.type == "cuda":
             torch.cuda.set_device(self.device)
-        self._group = join_process_group(self._environment, self.device, self._backend, self._timeout)
+        join, self._join = self._join, None
+        if join is not None:
+            join = partial(join, is_started_by_slurm=self._environment.source == "slurm")
+        self._group = join_process_group(self._environment, self.device, self._backend, self._timeout, join)
 
     def broadcast(self, value: T, src: int = 0) -> T:
         """The value of the process `src` on every process; see `collectives.broadcast`. Collective."""

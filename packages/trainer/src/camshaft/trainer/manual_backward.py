@@ -27,6 +27,10 @@ def backward_with(
     """
     passed = args[1:] if args and isinstance(args[0], Optimizer) else args
     named = {name: value for name, value in kwargs.items() if name != "optimizer"}
+    if len(passed) != len(args) or len(named) != len(kwargs):
+        from camshaft.trainer.earlier.manual_step import tell_of_zeroing
+
+        tell_of_zeroing(module)
     if not passed and not named:
         return override
     if override is not None:

@@ -91,7 +91,7 @@ class Entry:
             return value
         try:
             if kept.borrows and type(value) is Tensor and not (value.ndim or value._version):
-                return value.detach()
+                return value.detach() if value.requires_grad else value
         except RuntimeError:  # a tensor of inference mode does not count its changes
             pass
         if is_metric(value):
@@ -209,7 +209,7 @@ class MetricEntry(Entry):
             action = "Call `metric(...)` instead of `metric.update(...)`, or log with on_step=False, on_epoch=True."
             rule = "a metric that was called with the batch"
             raise ValueError(must_be("value", rule, value, f"log({self.name!r})", action))
-        return super().keep(of_batch)
+        return Entry.keep(self, of_batch)  # without `super()`, which costs more than it does
 
     def epoch_value(self) -> Value | None:
         """What the metric computes of all batches of this process."""

@@ -16,6 +16,7 @@ from camshaft.hooks_core.protocols import PendingSave
 from camshaft.hooks_core.spec import Verb
 from camshaft.hooks_core.user_warnings import warn_user
 from camshaft.loops import FitLoop, Run, SaveRequest
+from camshaft.loops.earlier_processes import delegate_early
 from camshaft.trainer.checkpoint_search import best_of_last_fit, read_requested
 from camshaft.trainer.checkpoints import checkpoint_of
 from camshaft.trainer.data_module import DataModule, attach_data_module
@@ -57,12 +58,13 @@ class VerbRunner(TrainerView):
             rule = "called when no verb of the trainer is running"
             action = "Use another trainer inside of hooks."
             raise RuntimeError(must_be(verb, rule, self._run and self._run.verb, "Trainer", action))
+        module, trainer = choose_module(verb, model, self.model), cast("Trainer", self)
+        attach_module(module, trainer, self._metric_log)  # before it joins the processes, if it does that itself
+        delegate_early(module, self.strategy, trainer)
         self.strategy.connect()
         self._log_dir = share_log_dir(self.strategy, self._loggers, self._default_root_dir)
-        run = self._new_run(verb, model, loaders, datamodule, ckpt_path)
+        run = self._new_run(verb, module, model is None, loaders, datamodule, ckpt_path)
         self._run, self._is_running = run, True
-        trainer = cast("Trainer", self)
-        attach_module(run.module, trainer, self._metric_log)
         if isinstance(run.data, DataModule):
             attach_data_module(run.data, trainer)
         if self._metric_log is not None:
@@ -84,15 +86,15 @@ class VerbRunner(TrainerView):
     def _new_run(
         self,
         verb: Verb,
-        model: Any,
+        module: nn.Module,
+        is_previous: bool,
         loaders: dict[str, Any],
         datamodule: Any,
         ckpt_path: str | os.PathLike[str] | None,
     ) -> Run:
-        module = choose_module(verb, model, self.model)
         previous_data = self.datamodule if module is self.model else None
         loaders, data = choose_data(verb, loaders, datamodule, previous_data)
-        if model is None and ckpt_path is None and verb != "fit" and module is self._fitted:
+        if is_previous and ckpt_path is None and verb != "fit" and module is self._fitted:
             ckpt_path = best_of_last_fit(self, verb)
         if verb == "fit":
             self._fit_idx = next(_fit_idxs)

@@ -31,6 +31,14 @@ class MetricsFile:
         self.columns: list[str] = []
         self._is_open = False
 
+    def __getattr__(self, name: str) -> Any:
+        """Raise `AttributeError` that says which loggers have more than numbers, such as `add_histogram`."""
+        raise AttributeError(
+            f"`experiment` must be one that has {name!r}, but got a {type(self).__name__} in "
+            f"{self.__dict__.get('path')}. Pass the trainer a logger that has it, such as "
+            "logger=TensorBoardLogger(...): a CSV file holds numbers alone."
+        )
+
     def append(self, rows: Sequence[Row]) -> None:
         """Add rows; they outlive this process when this returns. On an error the file is as it was.
 

@@ -25,8 +25,8 @@ from camshaft.hooks_core.spec import HookSpec, Receiver
 _MOVED = {
     "on_init_start": "Do this in `__init__`: nothing is called any more while a trainer is made.",
     "on_init_end": "Do this in `setup(self, trainer, pl_module, stage)`, which begins every verb.",
-    "init_ddp_connection": "Pass the trainer a strategy that joins the process group in this way.",
-    "configure_ddp": "Pass the trainer a strategy that wraps the module in this way.",
+    "init_ddp_connection": "Leave it out, and pass what it sets by `DDPStrategy(backend=..., timeout=...)`.",
+    "configure_ddp": "Leave it out, and pass what it sets by `DDPStrategy(find_unused_parameters=...)` and its like.",
     "configure_apex": 'Leave it out, and pass `precision="16-mixed"` to the trainer: apex is no more.',
     "init_optimizers": "Return the optimizers and schedulers from `configure_optimizers` as they are to be.",
     "summarize": "Leave it out, and pass a `ModelSummary` callback to the trainer.",

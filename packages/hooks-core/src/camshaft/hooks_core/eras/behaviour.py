@@ -31,6 +31,8 @@ class Behaviour:
         epoch_outputs: What `training_epoch_end` gets where there are several optimizers.
         epoch_ends_before_validation: Whether the end hooks of a training epoch come before the validation at its end.
         returns_logs: Whether steps and epoch-end hooks return dictionaries with what to log.
+        finds_unused_parameters: Whether several processes allow a loss that depends on some of the parameters only,
+            unless they are told otherwise. (Those from 1.1.3 to 1.2.3 raised an error about it.)
     """
 
     since: tuple[int, ...]
@@ -42,9 +44,10 @@ class Behaviour:
     epoch_outputs: EpochOutputs = "by_batch"
     epoch_ends_before_validation: bool = False
     returns_logs: bool = False
+    finds_unused_parameters: bool = True
 
 
-TODAY = Behaviour(since=(2, 1), era="2.x")
+TODAY = Behaviour(since=(2, 1), era="2.x", finds_unused_parameters=False)
 
 _BEHAVIOURS = (
     Behaviour(
@@ -94,7 +97,7 @@ _BEHAVIOURS = (
     Behaviour(since=(1, 2), era="1.x", epoch_outputs="by_optimizer", epoch_ends_before_validation=True),
     Behaviour(since=(1, 4), era="1.x", epoch_outputs="by_optimizer"),
     Behaviour(since=(1, 6), era="1.x"),
-    Behaviour(since=(2, 0), era="2.0"),
+    Behaviour(since=(2, 0), era="2.0", finds_unused_parameters=False),
     TODAY,
 )
 

@@ -13,13 +13,13 @@ _ZEROING: dict[ZeroGrad, str] = {
     "before_backward": "before backward",
     "after_optimizer_step": "after the update",
 }
-_REFUSED = "by a run of several processes it is refused, since the strategy does this; by others not called"
-_REFUSALS = {
-    "configure_apex": "a run refuses it, since apex no longer exists",
-    "configure_ddp": _REFUSED,
-    "init_ddp_connection": _REFUSED,
+_WITH_ONE = "with one process it is not called"
+_OTHERWISE = {
+    "configure_apex": "when fit is set up in mixed precision, with torch's own in place of `amp`: apex is no more",
+    "configure_ddp": f"where several processes run, to wrap the model when fit is set up; {_WITH_ONE}",
+    "init_ddp_connection": f"where several processes run, to join them unless they have joined; {_WITH_ONE}",
 }
-"""What stands in the place of the moment of hooks that have none any more."""
+"""What stands in the place of the moment of hooks that are called under some conditions only."""
 
 
 def kind_in_words(kind: Receiver) -> str:
@@ -60,8 +60,8 @@ def moment_of(method: MethodReading, behaviour: Behaviour, catalogue: Catalogue 
         catalogue: The hooks.
     """
     spec = catalogue[method.name]
-    if method.name in _REFUSALS:
-        return _REFUSALS[method.name]
+    if method.name in _OTHERWISE:
+        return _OTHERWISE[method.name]
     if method.moments and spec.kind != "event":
         return f"as {_both(method.moments)}, its later name"
     if method.moments:

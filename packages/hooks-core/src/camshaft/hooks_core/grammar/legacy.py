@@ -47,10 +47,10 @@ def test() -> Node:
 
 def _set_up() -> Node:
     return Seq(
+        Maybe(Call("init_ddp_connection"), when="if several processes run and have not joined"),
         Maybe(Call("prepare_data"), when="on one process only"),
         "setup",
         Maybe(Call("on_hpc_load"), when="if a checkpoint is loaded"),
-        Maybe(Call("init_ddp_connection"), when="if several processes run"),
         "configure_optimizers",
         Maybe(Call("init_optimizers"), when="if there are optimizers"),
         Maybe(Call("configure_apex"), when="if apex is used"),

@@ -9,9 +9,9 @@ _TRANSFER = Seq("on_before_batch_transfer", "transfer_batch_to_device", "on_afte
 _SAVE_POINT = Repeat(Call("on_save_checkpoint"), each="requested checkpoint")
 _SCHEDULERS = Repeat(Call("lr_scheduler_step"), each="scheduler that is due")
 _PROGRESS_BAR = Maybe(Call("get_progress_bar_dict"), when="if a progress bar is drawn")
+_JOIN = Maybe(Call("init_ddp_connection"), when="if several processes run and have not joined")
 _IN_PLACE_OF_DEFAULTS = Repeat(
     Either(
-        "init_ddp_connection",
         "init_optimizers",
         "configure_apex",
         "configure_ddp",
@@ -82,7 +82,9 @@ def evaluation(word: str) -> Node:
 def _set_up(loaders: tuple[str, ...]) -> Node:
     return Seq(
         Maybe(Seq("on_init_start", "on_init_end"), when="when the trainer is made"),
+        _JOIN,
         "configure_callbacks",
+        _JOIN,
         Maybe(Call("prepare_data"), when="on one process only"),
         _IN_PLACE_OF_DEFAULTS,
         "setup",

@@ -1,11 +1,19 @@
 """What the packages expect of each other; whoever satisfies a protocol can take a part's place."""
 
 from camshaft.hooks_core.protocols.logging import Logger, MetricSink, Moment
-from camshaft.hooks_core.protocols.strategy import Collectives, PendingSave, ReduceOp, Strategy
+from camshaft.hooks_core.protocols.strategy import (
+    Collectives,
+    JoinProcesses,
+    PendingSave,
+    ReduceOp,
+    Strategy,
+    WrapReplica,
+)
 from camshaft.hooks_core.protocols.trainer import TrainerProtocol
 
 __all__ = [
     "Collectives",
+    "JoinProcesses",
     "Logger",
     "MetricSink",
     "Moment",
@@ -13,4 +21,5 @@ __all__ = [
     "ReduceOp",
     "Strategy",
     "TrainerProtocol",
+    "WrapReplica",
 ]

@@ -16,6 +16,7 @@ from torch.serialization import get_unsafe_globals_in_checkpoint, safe_globals
 from camshaft.hooks_core.user_warnings import warn_user
 from camshaft.strategies.checkpoints.plain_contents import PlainContents
 from camshaft.strategies.checkpoints.stand_ins import Shape, Unknown, stand_in
+from camshaft.strategies.processes.rank_zero import is_rank_zero
 
 _NUM_LEGACY_HEADERS = 3
 """Pickles before the value in a file that is no archive: a magic number, a version, facts about the machine."""
@@ -73,7 +74,7 @@ def _skip_pickle(stream: IO[bytes]) -> None:
 def read_earlier_file(path: Path, map_location: Any = "cpu", *, mmap: bool = False) -> dict[str, Any]:
     """Read a checkpoint of an earlier release with plain values in the places of what it names; nothing is imported.
 
-    Warns of what has to be left out, such as objects among the hyperparameters.
+    The first process warns of what has to be left out, such as objects among the hyperparameters.
 
     Args:
         path: The file.
@@ -101,13 +102,13 @@ def read_earlier_file(path: Path, map_location: Any = "cpu", *, mmap: bool = Fal
     contents = PlainContents()
     checkpoint: dict[str, Any] = contents.of(raw)
     _check_needed(contents.left_out)
-    if contents.left_out:
+    if contents.left_out and is_rank_zero():
         listed = ", ".join(f"{place} (a {name})" for place, name in contents.left_out.items())
         warn_user(
             f"The checkpoint {str(path)!r} holds objects that are no plain values, and their classes are not imported: "
             f"{listed}. They are left out. Pass those that a constructor needs as its arguments."
         )
-    if contents.unresolved:
+    if contents.unresolved and is_rank_zero():
         warn_user(
             f"The checkpoint {str(path)!r} holds configurations with references that stay text: "
             f"{', '.join(contents.unresolved)}. Pass their values as arguments."

@@ -69,6 +69,7 @@ class ScaledPrecision(AutocastPrecision):
         self._optimizers: dict[int, ScaledOptimizer] = {}
         self._overflow_elsewhere = Overflow()
         self._has_scaled = False
+        self._is_loss_scaled = False  # while somebody differentiates for `backward`
         self._has_unscaled = False  # since the scale last changed; the next backward lets it follow
         self._has_stepped = False
         self._holds_other_scales = False  # some gradients were made with another scale, or with none
@@ -80,6 +81,23 @@ class ScaledPrecision(AutocastPrecision):
 
     def backward(self, loss: Tensor, differentiate: Callable[[Tensor], Any] | None = None) -> None:
         """Differentiate a scalar loss times the scale, outside of autocast."""
+        loss = self.scale_loss(loss)
+        if differentiate is None:
+            super().backward(loss)
+            return
+        self._is_loss_scaled = True
+        try:
+            super().backward(loss, differentiate)
+        finally:
+            self._is_loss_scaled = False
+
+    def scale_loss(self, loss: Tensor) -> Tensor:
+        """A loss times the scale, for whoever differentiates it without `backward`.
+
+        What `backward` lets differentiate has been multiplied already: it stays as it is.
+        """
+        if self._is_loss_scaled:
+            return loss
         if self._has_unscaled:
             self._update_scale()
         if self._holds_other_scales:
@@ -87,7 +105,7 @@ class ScaledPrecision(AutocastPrecision):
                 scaled.bring_to_scale(self._scaler)
             self._holds_other_scales = False
         self._has_scaled = True
-        super().backward(self._scaler.scale(loss), differentiate)
+        return self._scaler.scale(loss)
 
     def setup_optimizer(self, optimizer: Optimizer) -> None:
         """Let an optimizer's step unscale its gradients first, and skip itself if they overflowed.

@@ -6,8 +6,9 @@ import atexit
 import gc
 import signal
 import sys
+from collections.abc import Callable
 from datetime import timedelta
-from functools import cache
+from functools import cache, partial
 from types import TracebackType
 
 import torch
@@ -17,6 +18,7 @@ from torch.distributed import HashStore, PrefixStore, Store, rendezvous  # type:
 
 from camshaft.hooks_core.forks import make_forks_safe
 from camshaft.hooks_core.messages import must_be
+from camshaft.strategies.processes.delegated_join import join_by
 from camshaft.strategies.processes.failure_watch import FailureWatch
 from camshaft.strategies.processes.process_environment import ProcessEnvironment, restart_count
 
@@ -80,7 +82,11 @@ def check_backend(backend: str, device: torch.device, where: str) -> str:
 
 
 def join_process_group(
-    environment: ProcessEnvironment, device: torch.device, backend: str, timeout: timedelta
+    environment: ProcessEnvironment,
+    device: torch.device,
+    backend: str,
+    timeout: timedelta,
+    join: Callable[[Callable[[], None]], None] | None = None,
 ) -> JoinedGroup:
     """Initialise the default process group, unless somebody did, and watch it. Collective; later calls return the same.
 
@@ -92,11 +98,13 @@ def join_process_group(
         device: Where it computes.
         backend: The group's backend, as `torch.distributed.init_process_group` takes it.
         timeout: How long a collective, and joining, waits for the other processes.
+        join: Initialises the group, where nobody did, in place of what it gets; see `join_by`.
 
     Raises:
         CollectiveError: If a process failed before, and not all did.
-        RuntimeError: If somebody initialised a group in which this process is another one than before; or from torch,
-            if the other processes do not come within the timeout.
+        RuntimeError: If somebody, or `join`, initialised a group in which this process is another one than before, or
+            `join` initialised none; or from torch, if the other processes do not come within the timeout.
+        Exception: Whatever `join` raises.
     """
     global _joined, _generation
     if _joined is not None and _is_current(_joined):
@@ -116,7 +124,10 @@ def join_process_group(
         watch = FailureWatch(PrefixStore("failures", store), environment.global_rank, environment.world_size, timeout)
         watch.start()
     try:
-        default, cpu_group = _initialise(environment, device, backend, timeout, store if is_own else None)
+        if is_own:
+            initialise = partial(_initialise, environment, device, backend, timeout, store)
+            initialise() if join is None else join_by(join, initialise, environment, store)
+        default, cpu_group = _default_groups(timeout)
     except BaseException as error:
         if watch is not None:
             watch.note(error)
@@ -176,18 +187,20 @@ def _open_store(environment: ProcessEnvironment, timeout: timedelta) -> Store:
 
 
 def _initialise(
-    environment: ProcessEnvironment, device: torch.device, backend: str, timeout: timedelta, store: Store | None
-) -> tuple[dist.ProcessGroup, dist.ProcessGroup]:
-    """The default group, initialised at the store unless that is None, and the group for the CPU. Collective."""
-    if store is not None:
-        dist.init_process_group(
-            backend,
-            store=store,
-            rank=environment.global_rank,
-            world_size=environment.world_size,
-            timeout=timeout,
-            device_id=device if device.type == "cuda" and "nccl" in backend else None,
-        )
+    environment: ProcessEnvironment, device: torch.device, backend: str, timeout: timedelta, store: Store
+) -> None:
+    dist.init_process_group(
+        backend,
+        store=store,
+        rank=environment.global_rank,
+        world_size=environment.world_size,
+        timeout=timeout,
+        device_id=device if device.type == "cuda" and "nccl" in backend else None,
+    )
+
+
+def _default_groups(timeout: timedelta) -> tuple[dist.ProcessGroup, dist.ProcessGroup]:
+    """The default group, and the group for the CPU. Collective."""
     default = dist.group.WORLD
     assert default is not None
     has_cpu = "cpu" in _device_types(default)

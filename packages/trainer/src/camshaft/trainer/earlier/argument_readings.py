@@ -64,6 +64,14 @@ def manual_optimization(name: str, value: Any, given: _Given) -> Translation:
     return Translation(settings={"of_module": {"automatic_optimization": False}}, remark=remark)
 
 
+def stochastic_weight_avg(name: str, value: Any, given: _Given) -> Translation:
+    """A callback that averages, which keeps the optimizer's learning rates; one that was passed is enough."""
+    kind = callbacks.StochasticWeightAveraging
+    if any(isinstance(callback, kind) for callback in listed(given.get("callbacks"))):
+        return Translation(remark="is left out: the callback that was passed does it")
+    return Translation(callbacks=(kind(swa_lrs=None),))
+
+
 def move_metrics_to_cpu(name: str, value: Any, given: _Given) -> Translation:
     """What steps return, kept on the CPU for hooks that get it when the epoch ends."""
     remark = "is `self.outputs_on_cpu = True` in the module; what is logged takes no memory that grows"

@@ -89,11 +89,8 @@ _OPTIMIZATION = (
     EarlierArgument(
         "stochastic_weight_avg",
         ("1.2", "1.6"),
-        "`StochasticWeightAveraging(swa_lrs)`",
-        refuse(
-            "averaging needs a learning rate",
-            "Pass `callbacks=[StochasticWeightAveraging(swa_lrs=...)]` of `camshaft.callbacks`.",
-        ),
+        "`StochasticWeightAveraging(swa_lrs=None)`",
+        readings.stochastic_weight_avg,
         (None, False),
     ),
     EarlierArgument("auto_lr_find", ("0.7", "1.9"), "`LearningRateFinder`", readings.lr_find, (None, False)),

@@ -52,7 +52,6 @@ ABSENT_ATTRIBUTES: Mapping[str, str] = {
     "scale_batch_size": (
         "`BatchSizeFinder` of `camshaft.callbacks`, or `Trainer(auto_scale_batch_size=True)` with `trainer.tune(model)`"
     ),
-    "scaler": "`trainer.strategy.precision`",
     "slurm_job_id": "`os.environ['SLURM_JOB_ID']`",
     "tng_tqdm_dic": "`trainer.progress_bar_metrics`",
     "train_loop": "`trainer.fit_loop`",
@@ -208,6 +207,13 @@ class EarlierAttributes(TrainerView):
         return str(name).endswith("-mixed")
 
     use_native_amp = use_amp
+
+    @property
+    def scaler(self) -> Any:
+        """What scales gradients, under the names of torch's `GradScaler`; None unless precision is mixed."""
+        from camshaft.trainer.earlier.gradient_scaler import scaler_of
+
+        return scaler_of(self.strategy)
 
     # data, metrics, files
 

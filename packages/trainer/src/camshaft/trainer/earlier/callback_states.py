@@ -10,7 +10,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from camshaft.callbacks import EarlyStopping, ModelCheckpoint
+from camshaft.callbacks import EarlyStopping, ModelCheckpoint, StochasticWeightAveraging, Timer
+from camshaft.callbacks.finetuning import BaseFinetuning
+from camshaft.callbacks.weight_averaging import AVERAGING_KEY
 from camshaft.hooks_core.implementation import implementation
 from camshaft.loops.callback_state import state_key, takes_state
 
@@ -20,9 +22,9 @@ def callback_states(
 ) -> tuple[dict[str, dict[str, Any]], list[str]]:
     """The states of callbacks that are there, and the names of those that are left out.
 
-    `ModelCheckpoint` and `EarlyStopping` take what they can from any release; callbacks that are no part of camshaft
-    get what one of their class's name saved, if they can load it. Where two of a kind are there, it must be clear which
-    one is meant.
+    `ModelCheckpoint`, `EarlyStopping`, `Timer` and `StochasticWeightAveraging` take what they can from any release;
+    callbacks that are no part of camshaft get what one of their class's name saved, if they can load it. Where two of a
+    kind are there, it must be clear which one is meant.
 
     Args:
         checkpoint: The checkpoint.
@@ -42,6 +44,35 @@ def callback_states(
         elif not any(takes_state(callback) and type(callback).__qualname__ == name for callback in callbacks):
             left_out.append(name)  # else its own `on_load_checkpoint` has got it
     return states, left_out
+
+
+def averages(checkpoint: Mapping[str, Any], callbacks: Sequence[object]) -> dict[str, Any]:
+    """What `StochasticWeightAveraging` looks for in a checkpoint, of what that of 1.8 and later saved of its average.
+
+    Earlier releases saved nothing: with these the average begins anew.
+
+    Returns:
+        Entries of the checkpoint; none if there is no average, or nobody to take it.
+    """
+    if not any(isinstance(callback, StochasticWeightAveraging) for callback in callbacks):
+        return {}
+    for name, _, state in _saved(checkpoint):
+        if name == "StochasticWeightAveraging" and _has_average(state):
+            count = torch.tensor(int(state["n_averaged"]))
+            return {AVERAGING_KEY: {"n_averaged": count, "weights": state["average_model_state"]}}
+    return {}
+
+
+def without_finetuning(
+    checkpoint: Mapping[str, Any], callbacks: Sequence[object]
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The states of callbacks in a checkpoint, and apart from these those of callbacks that fine-tune.
+
+    These do not say what is frozen, which ours look up as soon as they see the checkpoint.
+    """
+    keys = {state_key(callback) for callback in callbacks if isinstance(callback, BaseFinetuning)}
+    states = dict(checkpoint.get("callbacks") or {})
+    return states, {key: states.pop(key) for key in list(states) if str(key) in keys}
 
 
 def _saved(checkpoint: Mapping[str, Any]) -> Iterator[tuple[str, dict[str, Any], dict[str, Any]]]:
@@ -75,7 +106,7 @@ def _literal(text: str) -> dict[str, Any]:
         arguments = ast.literal_eval(text)
     except (ValueError, SyntaxError):  # a duration, say, which no other callback has either
         return {}
-    return {key: arguments[key] for key in ("monitor", "mode") if key in arguments}
+    return {key: arguments[key] for key in ("monitor", "mode", "interval") if key in arguments}
 
 
 def _fits(callback: object, arguments: dict[str, Any]) -> bool:
@@ -88,6 +119,12 @@ def _reader(callback: object, name: str) -> Callable[[Any, dict[str, Any]], dict
         return _of_model_checkpoint
     if isinstance(callback, EarlyStopping) and name == "EarlyStopping":
         return _of_early_stopping
+    if isinstance(callback, Timer) and name == "Timer":
+        return _of_timer
+    if isinstance(callback, StochasticWeightAveraging) and name == "StochasticWeightAveraging":
+        return _of_averaging
+    if isinstance(callback, BaseFinetuning):
+        return None
     is_own = type(callback).__module__.partition(".")[0] == "camshaft"
     if is_own or type(callback).__qualname__ != name or implementation(callback, "load_state_dict") is None:
         return None
@@ -101,6 +138,23 @@ def _of_early_stopping(callback: EarlyStopping, saved: dict[str, Any]) -> dict[s
     for name in ("wait_count", "stopped_epoch"):
         state[name] = int(saved.get(name, state[name]))
     return state
+
+
+def _of_timer(callback: Timer, saved: dict[str, Any]) -> dict[str, Any]:
+    stages = callback.state_dict()["time_elapsed"]
+    return {"time_elapsed": {stage: float(saved.get("time_elapsed", {}).get(stage, 0.0)) for stage in stages}}
+
+
+def _of_averaging(callback: StochasticWeightAveraging, saved: dict[str, Any]) -> dict[str, Any]:
+    """An average took in the weights that each of its epochs began with."""
+    if not _has_average(saved):
+        return callback.state_dict()
+    latest = int(saved["latest_update_epoch"])
+    return {"begun_epoch": latest + 1 - int(saved["n_averaged"]), "latest_epoch": latest}
+
+
+def _has_average(saved: Mapping[str, Any]) -> bool:
+    return bool(saved.get("n_averaged")) and isinstance(saved.get("average_model_state"), Mapping)
 
 
 def _of_model_checkpoint(callback: ModelCheckpoint, saved: dict[str, Any]) -> dict[str, Any]:

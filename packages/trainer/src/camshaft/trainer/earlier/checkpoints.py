@@ -9,13 +9,13 @@ from typing import Any
 import attrs
 from torch import nn
 from torch.optim.lr_scheduler import ReduceLROnPlateau
+from torch.optim.swa_utils import SWALR
 
 from camshaft.hooks_core.user_warnings import warn_user
 from camshaft.loops.random_state import random_state
 from camshaft.loops.resume import EARLIER_KEY
 from camshaft.loops.run import Run
 from camshaft.trainer.checkpoints import JOB_KEY
-from camshaft.trainer.earlier.callback_states import callback_states
 from camshaft.trainer.earlier.progress import UNVERSIONED, EarlierProgress, read_progress, release_of, settled
 
 _SCALER_KEYS = (
@@ -49,17 +49,22 @@ def translated(checkpoint: dict[str, Any], trainer: Any) -> dict[str, Any]:
     """
     if not is_earlier(checkpoint):
         return checkpoint
+    from camshaft.trainer.earlier.callback_states import averages, without_finetuning  # seldom needed
+
     progress = read_progress(checkpoint, trainer.accumulate_grad_batches)
     validation = trainer.fit_loop.validation.progress.state_dict()
     scaler = _scaler_of(checkpoint)
+    states, apart = without_finetuning(checkpoint, trainer.callbacks)
+    average = averages(checkpoint, trainer.callbacks)
     return {
-        "callbacks": {},
         **checkpoint,
+        "callbacks": states,
+        **average,
         "loops": {**checkpoint.get("loops", {}), "fit": progress.state_dict(), "validate": validation},
         "fit": {"metrics": None, "metric_states": {}},
         "rng": random_state(),
         "strategy": {} if scaler is None else {"gradient_scaler": scaler},
-        EARLIER_KEY: Earlier(trainer, progress),
+        EARLIER_KEY: Earlier(trainer, progress, apart, bool(average)),
     }
 
 
@@ -70,10 +75,14 @@ class Earlier:
     Args:
         trainer: The trainer that reads it.
         progress: What the checkpoint says about the progress.
+        states_apart: States of callbacks that these do not find in the checkpoint.
+        has_average: Whether weights had been averaged, which a callback goes on with.
     """
 
     trainer: Any
     progress: EarlierProgress
+    states_apart: dict[str, Any] = attrs.field(factory=dict)
+    has_average: bool = False
     _scheduler_lag: int = attrs.field(default=1, init=False)
 
     def weights(self, saved: Mapping[str, Any], module: nn.Module) -> Mapping[str, Any]:
@@ -90,6 +99,8 @@ class Earlier:
 
         Collective.
         """
+        from camshaft.trainer.earlier.callback_states import callback_states
+
         trainer = self.trainer
         self.progress = progress = settled(
             self.progress, checkpoint, trainer.num_training_batches, trainer.accumulate_grad_batches
@@ -100,8 +111,11 @@ class Earlier:
         checkpoint["rng"] = random_state(trainer.fit_loop.data.generators)  # files have none: that of now, to go on
         # before 0.7 schedulers were given the index of the epoch that was over, so the first step changed nothing
         self._scheduler_lag = 2 if release_of(checkpoint) == UNVERSIONED else 1
-        states, left_out = callback_states(checkpoint, run.callbacks)
+        saved = {**checkpoint, "callbacks": {**checkpoint["callbacks"], **self.states_apart}}
+        states, left_out = callback_states(saved, run.callbacks)
         schedulers, added = _scheduler_states(checkpoint, trainer)
+        if self.has_average:
+            schedulers = [_of_averaging(state) if "_step_count" in state else state for state in schedulers[:1]]
         if trainer.is_global_zero:
             warn_user(_summary(checkpoint, progress, left_out, added))
         return {"callbacks": states, "lr_schedulers": schedulers}
@@ -112,6 +126,8 @@ class Earlier:
             return
         for config in self.trainer.lr_scheduler_configs:
             scheduler, num_epochs = config.scheduler, self.progress.num_epochs
+            if self.has_average and isinstance(scheduler, SWALR):
+                continue  # it counts from where averaging began; the callback makes the steps that it lacks
             is_plain = config.interval == "epoch" and not isinstance(scheduler, ReduceLROnPlateau)
             if not is_plain or num_epochs % config.frequency:
                 continue
@@ -183,6 +199,12 @@ def _scheduler_states(checkpoint: Mapping[str, Any], trainer: Any) -> tuple[list
             state = {**state, "_last_lr": [group["lr"] for group in groups]}
         states.append(state)
     return [*states, *saved[len(states) :]], added
+
+
+def _of_averaging(state: dict[str, Any]) -> dict[str, Any]:
+    """The state of SWALR, which releases began to count at `max_epochs`, and torch saved with a function."""
+    kept = {name: value for name, value in state.items() if not name.endswith("anneal_func")}
+    return kept | {"last_epoch": state["_step_count"] - 1}
 
 
 def _summary(

@@ -14,6 +14,7 @@ from torch.optim import Optimizer
 from camshaft.callbacks import summarize
 from camshaft.hooks_core import DataHooks, ModelHooks
 from camshaft.hooks_core.messages import must_be
+from camshaft.loops.earlier_processes import default_of
 from camshaft.loops.optimizers import read_configuration
 from camshaft.loops.resume import restore_module
 
@@ -50,17 +51,25 @@ class EarlierHooks:
         if run is not None and run.checkpoint is not None:
             restore_module(run, run.checkpoint)
 
-    def configure_apex(self, *args: Any, **kwargs: Any) -> Any:
-        """Raise `NotImplementedError`: apex no longer exists."""
-        raise NotImplementedError(_refusal(self, "configure_apex", 'Pass Trainer(precision="16-mixed").'))
+    def configure_apex(self, amp: Any, model: Any, optimizers: Any, amp_level: str) -> Any:
+        """What `amp` makes of the module and its optimizers at a level."""
+        return amp.initialize(model, optimizers, opt_level=amp_level)
 
-    def configure_ddp(self, *args: Any, **kwargs: Any) -> Any:
-        """Raise `NotImplementedError`: the strategy wraps the module."""
-        raise NotImplementedError(_refusal(self, "configure_ddp", "Pass Trainer(strategy=DDPStrategy(...))."))
+    def configure_ddp(self, model: Any, device_ids: Any = None) -> Any:
+        """Wrap what the module's override was given as the strategy would. Collective."""
+        return _default(self, "configure_ddp")(model)
 
-    def init_ddp_connection(self, *args: Any, **kwargs: Any) -> Any:
-        """Raise `NotImplementedError`: the strategy joins the processes."""
-        raise NotImplementedError(_refusal(self, "init_ddp_connection", "Pass Trainer(strategy=DDPStrategy(...))."))
+    def init_ddp_connection(self, *args: Any, **kwargs: Any) -> None:
+        """Join the processes as the strategy would, whatever the arguments are. Collective."""
+        _default(self, "init_ddp_connection")()
+
+
+def _default(module: object, hook: str) -> Callable[..., Any]:
+    default = default_of(hook)
+    if default is None:
+        action = f"Call it in an override of `{hook}` alone: the strategy does this where there is none."
+        raise NotImplementedError(_refusal(module, hook, action))
+    return default
 
 
 def _refusal(module: object, hook: str, action: str) -> str:

@@ -14,6 +14,8 @@ from camshaft.trainer.export import to_onnx, to_torchscript
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from torch.optim import Optimizer
+
 
 class FromTrainer:
     """An attribute that a module has from its trainer, until it sets one of its own under the name.
@@ -81,6 +83,33 @@ class EarlierModule(Attached):
     ) -> Self:
         """`load_from_checkpoint` with hyperparameters from a table, as `meta_tags.csv` is."""
         return cls.load_from_checkpoint(weights_path, map_location, tags_csv=tags_csv)
+
+    # optimization by hand
+
+    def manual_optimizer_step(
+        self,
+        optimizer: Optimizer,
+        *args: Any,
+        make_optimizer_step: bool | None = None,
+        optimizer_closure: Callable[[], Any] | None = None,
+        **kwargs: Any,
+    ) -> None:
+        """Step an optimizer under manual optimization and zero its gradients, as in 1.0.6 to 1.0.8. Collective.
+
+        Hooks: on_before_optimizer_step; around it optimizer_step, if it is overridden.
+
+        Args:
+            optimizer: The optimizer.
+            make_optimizer_step: False leaves it at calling the closure.
+            optimizer_closure: Called for the gradients, if they are not there yet.
+            args, kwargs: Further arguments of `optimizer.step`.
+
+        Raises:
+            RuntimeError: Under automatic optimization, or without a trainer.
+        """
+        from camshaft.trainer.earlier.manual_step import step_by_hand
+
+        step_by_hand(self, optimizer, make_optimizer_step, optimizer_closure, args, kwargs)
 
     # export
 

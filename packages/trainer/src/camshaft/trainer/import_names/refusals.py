@@ -5,10 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 _LOGGER = "No logger writes there. Use `WandbLogger`, `MLFlowLogger`, `TensorBoardLogger` or `CSVLogger`."
-_RESULT = (
-    "Return the loss from `training_step`, nothing from other steps, and log by `self.log(name, value, ...)`, which "
-    "takes the arguments that `result.log` took."
-)
 _FABRIC = "There is no trainer-less mode. Take the loops of `camshaft.loops`, or a strategy of `camshaft.strategies`."
 _PRECISION = 'Precision is no plugin. Pass `Trainer(precision="16-mixed")`, "bf16-mixed", "16-true" or "64-true".'
 _ENVIRONMENT = "Nothing needs to be passed: torchrun, SLURM and the trainer's own launcher are recognised."
@@ -36,7 +32,6 @@ _DISTRIBUTED = "Use the functions of `torch.distributed`, or `self.log(..., sync
 REFUSED_NAMES: Mapping[str, str] = {
     **dict.fromkeys(("CometLogger", "NeptuneLogger", "TestTubeLogger", "TrainsLogger", "LitLogger"), _LOGGER),
     "LoggerCollection": "Several loggers are a list: `Trainer(logger=[...])`, `trainer.loggers`.",
-    **dict.fromkeys(("Result", "TrainResult", "EvalResult"), _RESULT),
     **dict.fromkeys(("Fabric", "LightningLite"), _FABRIC),
     **dict.fromkeys(("LightningApp", "LightningFlow", "LightningWork"), "There are no apps here."),
     "LightningCLI": _COMMAND_LINE,
@@ -111,7 +106,6 @@ REFUSED_MODULES: Mapping[str, str] = {
     "cluster_environments": _ENVIRONMENT,
     "core.grads": "Pass `Trainer(track_grad_norm=2)`.",
     "core.saving": _HPARAMS_FILE,
-    "core.step_result": _RESULT,
     "demos": _EXAMPLE,
     "distributed": _DISTRIBUTED,
     "lite": _FABRIC,

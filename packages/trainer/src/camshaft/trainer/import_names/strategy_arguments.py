@@ -51,7 +51,7 @@ class DDPStrategy(metaclass=_Named):
         if not kwargs:
             return _UNUSED[find_unused_parameters]
         arguments = {_RENAMED.get(name, name): value for name, value in kwargs.items()}
-        return _DDPStrategy(find_unused_parameters=bool(find_unused_parameters), **arguments)
+        return _DDPStrategy(find_unused_parameters=find_unused_parameters, **arguments)
 
 
 class DDPPlugin(DDPStrategy):

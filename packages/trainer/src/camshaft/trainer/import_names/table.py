@@ -17,6 +17,7 @@ ROOTS: Mapping[str, str] = {
 
 _STANDS_FOR: Mapping[str, str] = {
     "camshaft.trainer": "Trainer LightningModule=TrainingModule LightningDataModule=DataModule",
+    "camshaft.trainer.earlier.step_results": "EvalResult Result TrainResult",
     "camshaft.trainer.hyperparameters": "AttributeDict=Hyperparameters HyperparametersMixin",
     "camshaft.hooks_core": "Callback ModelHooks DataHooks CheckpointHooks",
     "camshaft.callbacks": """
@@ -119,7 +120,7 @@ _TYPES = """
 _FEWER_CLASSES = "Callback LightningDataModule LightningModule Trainer seed_everything"
 
 MODULES: Mapping[str, str] = {
-    "": f"{_FEWER_CLASSES} __version__ _logger=logger data_loader rank_zero_only",
+    "": f"{_FEWER_CLASSES} EvalResult TrainResult __version__ _logger=logger data_loader rank_zero_only",
     "@lightning": f"{_FEWER_CLASSES} __version__=lightning_version",
     "@fabric": "__version__=lightning_version seed_everything",
     "@fabric.utilities": f"{_RANK_ZERO} move_data_to_device",
@@ -170,6 +171,7 @@ MODULES: Mapping[str, str] = {
     "core.module": "LightningModule",
     "core.optimizer": "LightningOptimizer",
     "core.root_module": "LightningModule",
+    "core.step_result": "EvalResult Result TrainResult",
     "loggers": f"{_LOGGERS} DummyLogger rank_zero_experiment",
     "loggers.base": _LOGGER_BASE,
     "loggers.csv_logs": "CSVLogger",

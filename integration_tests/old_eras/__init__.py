@@ -1,0 +1,1 @@
+"""Modules of earlier eras on two ranks, and the scripts that these run."""
