@@ -74,9 +74,9 @@ def _source(spec: HookSpec, calls: Sequence[HookCall], defaults: Collection[str]
     for number, one in enumerate(calls):
         call = f"call_{number}({', '.join(str(argument) for argument in one.arguments)})"
         if one.condition:
-            call = f"{call} if {one.condition} else None"
+            call = f"({call} if {one.condition} else None)"
         if spec.can_skip_epoch:
-            lines.append(f"        result = {SKIP_EPOCH} if {call} == {SKIP_EPOCH} else result")
+            lines.append(f"        if {call} == {SKIP_EPOCH}: result = {SKIP_EPOCH}")
         elif spec.kind == "event" or number < len(calls) - 1:
             lines.append(f"        {call}")
         else:

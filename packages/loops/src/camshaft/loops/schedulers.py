@@ -48,9 +48,7 @@ class SchedulerSteps:
         """
         for count in range(before + 1, after + 1):
             for config in self._configs:
-                if config.interval != interval or count % config.frequency:
-                    continue
-                if monitored is not None and monitored != (config.monitor is not None):
+                if config.interval != interval or monitored is (config.monitor is None) or count % config.frequency:
                     continue
                 if config.monitor is None and self._override is None:
                     config.scheduler.step()

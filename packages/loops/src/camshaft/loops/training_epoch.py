@@ -74,9 +74,10 @@ class TrainingEpoch:
             RuntimeError: If the loader gives no batch at all.
         """
         run, progress, metrics, validates = self._run, self._progress, self._run.metrics, self._data.validates
-        hooks, schedulers, move, step_limit = run.hooks, self._schedulers, self._move, self._step_limit
-        counts, time_is_over, wishes, agreement = progress.batches, self._time_is_over, self._wishes, self._agreement
-        batch_start, self.is_last_batch = self._batch_start, False
+        batch_start, run_batch, batch_end = self._batch_start, self._optimization.run_batch, run.hooks.on_train_batch_end
+        schedulers, move, step_limit, counts = self._schedulers, self._move, self._step_limit, progress.batches
+        time_is_over, wishes, agreement = self._time_is_over, self._wishes, self._agreement
+        self.is_last_batch = False
         for batch_idx, batch, is_last in self._data.batches:
             run.batch_idx = batch_idx
             counts.ready += 1
@@ -89,13 +90,13 @@ class TrainingEpoch:
                 return True
             counts.started += 1
             step_before = progress.global_step
-            outputs = self._optimization.run_batch(batch, batch_idx, is_last)
+            outputs = run_batch(batch, batch_idx, is_last)
             counts.processed += 1
             is_update = progress.global_step != step_before
             if is_update and schedulers.after_update:
                 schedulers.step("step", step_before, progress.global_step, monitored=False)
-            if hooks.on_train_batch_end is not nobody:
-                hooks.on_train_batch_end(without_graph(outputs), batch, batch_idx)
+            if batch_end is not nobody:
+                batch_end(without_graph(outputs), batch, batch_idx)
             outputs = None  # lets go of the graph before the next one is built
             counts.completed += 1
             if metrics is not None:

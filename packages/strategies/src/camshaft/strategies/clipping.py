@@ -38,8 +38,8 @@ def clip_gradients(optimizer: Optimizer, clip_val: float, algorithm: str = "norm
         action = "Pass one of the two."
         raise ValueError(must_be("algorithm", "'norm' or 'value'", algorithm, "clip_gradients", action))
     parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
-    # few kinds of tensors, many parameters
-    if any(hasattr(kind, "device_mesh") for kind in set(map(type, parameters)) - _PLAIN):
+    kinds = set(map(type, parameters)) - _PLAIN  # of many parameters, few kinds
+    if kinds and any(hasattr(kind, "device_mesh") for kind in kinds):
         _clip_sharded([parameter for parameter in parameters if parameter.grad is not None], clip_val, algorithm)
     elif algorithm == "norm":
         clip_grad_norm_(parameters, clip_val)

@@ -87,14 +87,15 @@ class Entry:
     def keep(self, value: object) -> Value | None:
         """Something that keeps a value that was logged; see `KeptTensors.keep`."""
         kept = self.kept
-        if type(value) is float:
+        if type(value) is Tensor:
+            try:
+                if kept.borrows and not (value.ndim or value._version):
+                    return value.detach() if value.requires_grad else value
+            except RuntimeError:  # a tensor of inference mode does not count its changes
+                pass
+        elif type(value) is float:
             return value
-        try:
-            if kept.borrows and type(value) is Tensor and not (value.ndim or value._version):
-                return value.detach() if value.requires_grad else value
-        except RuntimeError:  # a tensor of inference mode does not count its changes
-            pass
-        if is_metric(value):
+        elif is_metric(value):
             rule = "a number or a tensor as at first"
             raise TypeError(must_be("value", rule, value, f"log({self.name!r})", "Log it under another name."))
         return kept.keep(value)
