@@ -15,7 +15,6 @@ from camshaft.hooks_core.spec import Verb
 from camshaft.hooks_core.user_warnings import warn_user
 from camshaft.strategies import CheckpointError, job_id, restart_count
 from camshaft.trainer.checkpoints import FIT_IDX_KEY, JOB_KEY
-from camshaft.trainer.earlier.checkpoints import translated
 
 EXTENSION = ModelCheckpoint.FILE_EXTENSION
 
@@ -182,6 +181,8 @@ def _read(trainer: Any, path: str) -> dict[str, Any]:
             failure = CheckpointError(f"Rank {elsewhere} could not read it: {texts[elsewhere]}", path)
     if failure is not None:
         raise failure
+    from camshaft.trainer.earlier.checkpoints import translated  # needed where there is a checkpoint alone
+
     return translated(checkpoint, trainer)
 
 

@@ -18,7 +18,6 @@ from camshaft.trainer.earlier.module import EarlierModule, names_not_exported
 from camshaft.trainer.hyperparameters import HyperparametersMixin
 from camshaft.trainer.manual_backward import backward_with
 from camshaft.trainer.module_logging import LogsMetrics
-from camshaft.trainer.rebuilding import rebuild
 from camshaft.trainer.standalone_log import StandaloneLog
 
 if TYPE_CHECKING:
@@ -260,6 +259,8 @@ class TrainingModule(
         if chosen is None or (path is not None and checkpoint_path is not None):
             rule, where = "passed once", f"{cls.__qualname__}.load_from_checkpoint"
             raise TypeError(must_be("path", rule, (path, checkpoint_path), where, "Pass the path first."))
+        from camshaft.trainer.rebuilding import rebuild  # seldom needed
+
         return rebuild(cls, chosen, map_location, strict, kwargs)
 
     def _missing(self, method: str, parameters: str) -> str:
