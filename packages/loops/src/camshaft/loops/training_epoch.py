@@ -74,9 +74,10 @@ class TrainingEpoch:
             RuntimeError: If the loader gives no batch at all.
         """
         run, progress, metrics, validates = self._run, self._progress, self._run.metrics, self._data.validates
-        batch_start, run_batch, batch_end = self._batch_start, self._optimization.run_batch, run.hooks.on_train_batch_end
-        schedulers, move, step_limit, counts = self._schedulers, self._move, self._step_limit, progress.batches
-        time_is_over, wishes, agreement = self._time_is_over, self._wishes, self._agreement
+        batch_start, batch_end = self._batch_start, run.hooks.on_train_batch_end
+        run_batch, schedulers, move = self._optimization.run_batch, self._schedulers, self._move
+        counts, step_limit, time_is_over = progress.batches, self._step_limit, self._time_is_over
+        wishes, agreement = self._wishes, self._agreement
         self.is_last_batch = False
         for batch_idx, batch, is_last in self._data.batches:
             run.batch_idx = batch_idx

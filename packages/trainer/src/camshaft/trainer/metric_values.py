@@ -90,7 +90,7 @@ def to_floats(values: Sequence[Value]) -> list[float]:
     numbers: list[float] = [0.0] * len(values)
     on_devices: dict[torch.device, list[int]] = {}
     for position, value in enumerate(values):
-        if isinstance(value, Tensor) and not value.is_cpu:
+        if isinstance(value, Tensor):
             on_devices.setdefault(value.device, []).append(position)
         else:
             numbers[position] = float(value)
