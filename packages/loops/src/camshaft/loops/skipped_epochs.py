@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import dis
-import inspect
 from collections.abc import Callable
 from typing import Any
 
 import torch
 
 from camshaft.hooks_core.catalogue import CATALOGUE
+from camshaft.hooks_core.eras.evidence import returns_anything
 from camshaft.hooks_core.implementation import implementation
 from camshaft.hooks_core.spec import SKIP_EPOCH
 from camshaft.loops.run import Run
@@ -44,22 +43,4 @@ def _may_skip(run: Run) -> bool:
     names = [spec.name for spec in CATALOGUE.values() if spec.can_skip_epoch]
     receivers = [*run.callbacks, run.data, run.module, run.strategy]
     methods = [implementation(receiver, name) for receiver in receivers if receiver is not None for name in names]
-    return any(_returns_anything(method) for method in methods if method is not None)
-
-
-def _returns_anything(method: Callable[..., Any]) -> bool:
-    """Whether a method's code returns anything but None; true where its code is not to be had."""
-    function = inspect.unwrap(method)
-    code = getattr(getattr(function, "__func__", function), "__code__", None)
-    if code is None:
-        return True
-    before = None
-    for instruction in dis.get_instructions(code):
-        if instruction.opname == "RETURN_CONST" and instruction.argval is not None:
-            return True
-        if instruction.opname == "RETURN_VALUE":
-            is_none = before is not None and before.opname == "LOAD_CONST" and before.argval is None
-            if not is_none or instruction.is_jump_target:
-                return True
-        before = instruction
-    return False
+    return any(returns_anything(method) for method in methods if method is not None)

@@ -1,4 +1,4 @@
-"""What a method's code shows of the release that it was written for; it is read and never run."""
+"""What a method's code shows, such as of the release that it was written for; it is read and never run."""
 
 from __future__ import annotations
 
@@ -53,6 +53,23 @@ def calls_method(method: Callable[..., Any], name: str) -> bool:
     """Whether a method's code calls something by an attribute of this name, such as `optimizer.zero_grad()`."""
     code = _code(method)
     return code is not None and name in code.co_names
+
+
+def returns_anything(method: Callable[..., Any]) -> bool:
+    """Whether a method's code returns anything but None; true where its code is not to be had."""
+    code = _code(method)
+    if code is None:
+        return True
+    before = None
+    for instruction in dis.get_instructions(code):
+        if instruction.opname == "RETURN_CONST" and instruction.argval is not None:
+            return True
+        if instruction.opname == "RETURN_VALUE":
+            is_none = before is not None and before.opname == "LOAD_CONST" and before.argval is None
+            if not is_none or instruction.is_jump_target:
+                return True
+        before = instruction
+    return False
 
 
 def _returns_logs(receiver_class: type, method: Callable[..., Any], seen: frozenset[CodeType]) -> bool:
