@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+# Imported once there is a process group, it keeps the group's threads alive until the interpreter's end, where they may
+# abort the process.
+import torch.distributed.nn.functional  # noqa: F401
 from torch import nn
 
 from camshaft.hooks_core import StrategyDefaults

@@ -7,6 +7,7 @@ own, each with its half of every batch, end with the weights of one process that
 from __future__ import annotations
 
 import ast
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -199,6 +200,29 @@ def test_two_processes_on_halves_train_as_one_on_whole_batches(library: str, tmp
 def test_an_example_runs_in_two_processes_and_says_so_once(library: str, tmp_path: Path) -> None:
     done = start_two(str(EXAMPLES / f"strategy_{library}.py"), folder=tmp_path)
     assert done.stdout.count("test accuracy after 345 updates") == 1  # 23 batches of 32 in each half, 15 epochs
+
+
+THREADS_AT_THE_END = """
+import atexit, os, runpy, sys
+
+def tell():
+    threads = os.listdir("/proc/self/task")
+    print("threads:", *(open(f"/proc/self/task/{thread}/comm").read().strip() for thread in threads))
+
+atexit.register(tell)  # runs after what is registered later
+sys.path.insert(0, os.path.dirname(sys.argv[1]))
+runpy.run_path(sys.argv[1], run_name="__main__")
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="threads of torch are told apart by /proc alone")
+@pytest.mark.parametrize("library", ["accelerate", "fabric"])
+def test_no_thread_of_torch_outlives_an_example(library: str, tmp_path: Path) -> None:
+    """One that still holds a tensor when the interpreter is taken down would abort the process."""
+    script = tmp_path / "example_and_threads.py"
+    script.write_text(THREADS_AT_THE_END)
+    done = start_two(str(script), str(EXAMPLES / f"strategy_{library}.py"), folder=tmp_path)
+    assert done.stdout.count("threads:") == 2 and "gloo" not in done.stdout.replace("backend=gloo", "")
 
 
 @pytest.mark.parametrize("library", LIBRARIES)

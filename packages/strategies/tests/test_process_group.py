@@ -128,7 +128,7 @@ def test_joining_ends_when_the_others_do_not_come() -> None:
     assert "Error" in outcome.output and "connect" in outcome.output
 
 
-HELD_BY_A_CYCLE = """
+THREADS_AT_THE_END = """
 import atexit, os
 from pathlib import Path
 from launching import report
@@ -143,15 +143,27 @@ from camshaft.strategies import DDPStrategy
 
 strategy = DDPStrategy(accelerator="cpu", timeout=60)
 strategy.connect()
+"""
+
+HELD_BY_A_CYCLE = """
 strategy.reduce(torch.ones(3))
 cycle = [torch.distributed.group.WORLD]
 cycle.append(cycle)
 del cycle
 """
 
+HELD_BY_A_MODEL = """
+module = strategy.setup_module(torch.nn.Linear(2, 2))  # imports much of torch.distributed
+loss = strategy.wrap_step(lambda batch: module(batch).sum())(torch.ones(1, 2))
+strategy.backward(loss)
+strategy.teardown()
+del loss
+"""
+
 
 @pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="threads of torch are told apart by /proc alone")
-def test_threads_of_a_group_that_a_cycle_holds_end_before_the_interpreter() -> None:
-    outcome = run_ranks(HELD_BY_A_CYCLE, 2).succeeded()
+@pytest.mark.parametrize("use", [HELD_BY_A_CYCLE, HELD_BY_A_MODEL], ids=["cycle", "model"])
+def test_threads_of_a_group_end_before_the_interpreter(use: str) -> None:
+    outcome = run_ranks(THREADS_AT_THE_END + use, 2).succeeded()
     assert [len(reports) for reports in outcome.reports] == [1, 1]
     assert not [name for (names,) in outcome.reports for name in names if "gloo" in name]

@@ -13,6 +13,10 @@ from types import TracebackType
 
 import torch
 import torch.distributed as dist
+
+# Defaults of its functions are the group that there is at its import; imported later (by DDP), it keeps that group, and
+# so the group's threads, until the interpreter is taken down.
+import torch.distributed.nn.functional
 from attrs import define
 from torch.distributed import HashStore, PrefixStore, Store, rendezvous  # type: ignore[attr-defined]
 
