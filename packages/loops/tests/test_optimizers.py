@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
-from torch.optim import LBFGS, SGD, Adam
+from torch.optim import LBFGS, SGD, Adam, Optimizer
 from torch.optim.lr_scheduler import ExponentialLR, ReduceLROnPlateau, StepLR
 
-from camshaft.loops.optimizers import LRSchedulerConfig, needs_closure, read_configuration
+from camshaft.loops.optimizers import LRSchedulerConfig, dropping_gradients, needs_closure, read_configuration
 
 
 def optimizer(**settings: Any) -> SGD:
@@ -174,3 +174,41 @@ def test_only_optimizers_whose_closure_is_required_need_one() -> None:
             pass
 
     assert not needs_closure(WithoutClosure(parameters, lr=0.1))
+
+
+class CountsZeroing(SGD):
+    count = 0
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        self.count += 1
+        super().zero_grad(set_to_none)
+
+
+@pytest.mark.parametrize("optimizer_class", [SGD, Adam, LBFGS])
+def test_gradients_are_dropped_as_torch_does_it_also_of_groups_that_came_later(optimizer_class: Any) -> None:
+    first, second = (nn.Parameter(torch.ones(2)) for _ in range(2))
+    optimizer = optimizer_class([first])
+    drop = dropping_gradients(optimizer)
+    if optimizer_class is not LBFGS:  # which takes one group
+        optimizer.add_param_group({"params": [second]})
+    for parameter in (first, second):
+        parameter.grad = torch.ones(2)
+    drop()
+    assert first.grad is None
+    assert (second.grad is None) == (optimizer_class is not LBFGS)
+
+
+def test_a_zeroing_of_the_optimizers_own_is_called() -> None:
+    optimizer = CountsZeroing([nn.Parameter(torch.ones(2))], lr=0.1)
+    dropping_gradients(optimizer)()
+    assert optimizer.count == 1
+
+
+def test_a_zeroing_that_was_set_on_the_optimizer_or_on_torch_is_called(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[str] = []
+    optimizer, other = (SGD([nn.Parameter(torch.ones(2))], lr=0.1) for _ in range(2))
+    optimizer.zero_grad = lambda set_to_none=True: calls.append("own")
+    dropping_gradients(optimizer)()
+    monkeypatch.setattr(Optimizer, "zero_grad", lambda self, set_to_none=True: calls.append("torch"))
+    dropping_gradients(other)()
+    assert calls == ["own", "torch"]

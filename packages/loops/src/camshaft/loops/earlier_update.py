@@ -76,7 +76,7 @@ class UpdateAfterBackward(OptimizerUpdate):
         self._is_window_open = False
         self._zeroing_hook = None
         if step_zeroes:
-            optimizer.zero_grad()
+            self._drop_gradients()
             self._zero_grad = None  # not the loop's task
             if self._zeroes_last and self._on_before_zero_grad is not None:
                 self._zeroing_hook = optimizer.register_step_post_hook(self._announce_zeroing)
@@ -120,7 +120,7 @@ class UpdateAfterBackward(OptimizerUpdate):
             self.holds_gradients = self._has_gradients()
             return
         if self._step_zeroes:
-            self.optimizer.zero_grad()
+            self._drop_gradients()
         super().drop()
         self._is_window_open = False
 
@@ -168,7 +168,7 @@ class UpdateAfterBackward(OptimizerUpdate):
             where = f"{type(self._module).__qualname__}.optimizer_step"
             action = "Step without it, or zero the gradients in every batch and pass accumulate_grad_batches=1."
             raise RuntimeError(must_be("second_order_closure", rule, "a call", where, action))
-        self.optimizer.zero_grad()
+        self._drop_gradients()
         self._zeroed, self.holds_gradients = True, False
         outputs = super().run(batch, batch_idx, ends_window=False)
         self.has_updated = True

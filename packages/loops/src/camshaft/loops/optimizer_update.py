@@ -14,7 +14,7 @@ from camshaft.hooks_core.messages import must_be
 from camshaft.hooks_core.spec import ZeroGrad
 from camshaft.loops.accumulation import AccumulationWindow
 from camshaft.loops.era_arguments import is_under_autocast, with_arguments
-from camshaft.loops.optimizers import needs_closure
+from camshaft.loops.optimizers import dropping_gradients, needs_closure
 from camshaft.loops.progress import FitProgress
 from camshaft.loops.run import Run
 from camshaft.loops.step_outputs import loss_of
@@ -73,7 +73,8 @@ class OptimizerUpdate:
         self._on_before_zero_grad = _implemented(hooks.on_before_zero_grad)
         self._on_before_backward = _implemented(hooks.on_before_backward)
         self._on_after_backward = _implemented(hooks.on_after_backward)
-        self._zero_grad = None if self._on_before_zero_grad or hooks.optimizer_zero_grad else optimizer.zero_grad
+        self._drop_gradients = dropping_gradients(optimizer)
+        self._zero_grad = None if self._on_before_zero_grad or hooks.optimizer_zero_grad else self._drop_gradients
         self._optimizer_zero_grad = known("optimizer_zero_grad")
         self._step = run.strategy.optimizer_step
         self._own_step = known(
@@ -105,7 +106,7 @@ class OptimizerUpdate:
         self._zeroed = self._zeroes_last
         self._has_stepped = False
         if self._zeroes_last:
-            optimizer.zero_grad()  # what was there before must not leak into the first update
+            self._drop_gradients()  # what was there before must not leak into the first update
         self._step_hook = optimizer.register_step_post_hook(self._note_step) if self._with_closure else None
 
     def run(self, batch: Any, batch_idx: int, ends_window: bool) -> Any:
@@ -171,7 +172,7 @@ class OptimizerUpdate:
     def drop(self) -> None:
         """Forget the gradients of a window that no update will end."""
         if self._zeroes_last and self.holds_gradients:
-            self.optimizer.zero_grad()
+            self._drop_gradients()
         self._zeroed, self.holds_gradients = self._zeroes_last, False
 
     def state_dict(self) -> dict[str, Any]:
@@ -241,7 +242,7 @@ class OptimizerUpdate:
         if self._optimizer_zero_grad is not None:
             self._optimizer_zero_grad(self._progress.current_epoch, batch_idx, self.optimizer)
         else:
-            self.optimizer.zero_grad()
+            self._drop_gradients()
 
     def _before_step(self) -> None:
         window = self._window
@@ -272,7 +273,7 @@ class OptimizerUpdate:
             raise RuntimeError(must_be("optimizer_closure", rule, "another call", where, action))
         self._zeroed, self.holds_gradients = self._zeroes_last, False
         if self._zeroes_last:
-            self.optimizer.zero_grad()
+            self._drop_gradients()
 
     def _before_step_of_closure(self, batch_idx: int, num_evaluations: int) -> None:
         """What comes before the step, if the closure gave gradients."""

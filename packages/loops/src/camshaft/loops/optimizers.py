@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
 
 import attrs
@@ -17,6 +17,7 @@ from camshaft.loops.toggling import OptimizerToggle
 
 _WHERE = "configure_optimizers"
 _FIRST_OF_TODAY = (2, 0)
+_ZERO_GRAD_OF_TORCH = Optimizer.zero_grad
 _FORMS = (
     "an optimizer, a list of optimizers, two lists (optimizers, schedulers), a dictionary with 'optimizer' and perhaps "
     "'lr_scheduler' and 'frequency', a list of such dictionaries, or None"
@@ -122,6 +123,23 @@ def needs_closure(optimizer: Optimizer) -> bool:
     """Whether an optimizer evaluates the loss itself, as LBFGS does."""
     closure = inspect.signature(optimizer.step).parameters.get("closure")
     return closure is not None and closure.default is inspect.Parameter.empty
+
+
+def dropping_gradients(optimizer: Optimizer) -> Callable[[], None]:
+    """What does for an optimizer what its `zero_grad()` does: that method, unless it is torch's own.
+
+    In place of torch's, gradients are set to None and no more, without the label that profilers show for it; that takes
+    a tenth of the time for a small model.
+    """
+    if getattr(type(optimizer), "zero_grad", None) is not _ZERO_GRAD_OF_TORCH or "zero_grad" in vars(optimizer):
+        return optimizer.zero_grad
+
+    def drop_gradients() -> None:
+        for group in optimizer.param_groups:
+            for parameter in group["params"]:
+                parameter.grad = None
+
+    return drop_gradients
 
 
 def _from_dictionaries(dictionaries: Sequence[Mapping[str, Any]]) -> Optimization:
