@@ -178,3 +178,51 @@ def test_memory_is_read_back_as_safely_as_any_checkpoint(tmp_path: Path) -> None
 def test_state_keys_tell_apart_what_differs() -> None:
     keys = {EarlyStopping("a").state_key, EarlyStopping("b").state_key, EarlyStopping("a", mode="max").state_key}
     assert len(keys) == 3
+
+
+def resumed(stopping: EarlyStopping) -> RecordingTrainer:
+    trainer = RecordingTrainer(".", callbacks=[stopping])
+    trainer.begin()
+    stopping.on_train_start(trainer, None)
+    return trainer
+
+
+def test_a_run_that_goes_on_from_a_stop_stops_as_well(recwarn: pytest.WarningsRecorder) -> None:
+    first, second = (EarlyStopping("loss", patience=1) for _ in range(2))
+    assert epochs_until_stop(first, [1.0, 2.0]) == 1
+    second.load_state_dict(first.state_dict())
+    assert resumed(second).should_stop
+    assert (second.stopped_epoch, second.stopping_reason) == (1, first.stopping_reason)
+    [warning] = recwarn.list
+    assert str(warning.message) == (
+        f"EarlyStopping has stopped the run that is resumed, and stops this one as well: {first.stopping_reason} "
+        "Change one of its arguments, such as `patience`, to train on."
+    )
+    assert not resumed(second).should_stop  # the next fit is none that was resumed
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"patience": 2},
+        {"min_delta": 0.5},
+        {"check_finite": False},
+        {"stopping_threshold": 0},
+        {"divergence_threshold": 9},
+    ],
+)
+def test_one_with_other_rules_trains_on(changes: dict[str, Any]) -> None:
+    first, second = EarlyStopping("loss", patience=1), EarlyStopping("loss", **({"patience": 1} | changes))
+    epochs_until_stop(first, [1.0, 2.0])
+    second.load_state_dict(first.state_dict())
+    assert not resumed(second).should_stop
+    assert (second.stopped_epoch, second.stopping_reason, second.wait_count) == (0, None, 1)
+
+
+def test_a_state_without_rules_trains_on() -> None:
+    first, second = EarlyStopping("loss", patience=1), EarlyStopping("loss", patience=1)
+    epochs_until_stop(first, [1.0, 2.0])
+    state = first.state_dict()
+    del state["rules"]
+    second.load_state_dict(state)
+    assert not resumed(second).should_stop and second.stopping_reason is None

@@ -23,12 +23,17 @@ from camshaft.hooks_core.user_warnings import warn_user
 if TYPE_CHECKING:
     from camshaft.hooks_core.protocols import TrainerProtocol
 
+_RULES = ("min_delta", "patience", "check_finite", "stopping_threshold", "divergence_threshold")
+
 
 class EarlyStopping(Callback):
     """Asks the trainer to stop when a metric stops improving, diverges or reaches its goal.
 
     One check takes place per due time: at the end of each training epoch where validation runs once per epoch
     or not at all, after each validation otherwise. Rank 0's value decides for all ranks.
+
+    A stop holds for runs that are resumed from a checkpoint of it, such as that of a job that was killed before it had
+    ended: they end alike. To train on, change an argument, such as `patience`.
 
     Args:
         monitor: Name of the logged metric, a scalar.
@@ -94,6 +99,7 @@ class EarlyStopping(Callback):
         self.stopping_reason: str | None = None
         self._is_fitting = False
         self._has_warned = False
+        self._has_resumed = False
 
     @property
     def state_key(self) -> str:
@@ -103,6 +109,17 @@ class EarlyStopping(Callback):
     def setup(self, trainer: TrainerProtocol, module: Any, stage: str) -> None:
         """Check in fit alone."""
         self._is_fitting = stage == "fit"
+
+    def on_train_start(self, trainer: TrainerProtocol, module: Any) -> None:
+        """Stop again, with a warning, if the run that is resumed had been stopped."""
+        if self._has_resumed and self.stopping_reason is not None:
+            trainer.should_stop = True
+            if trainer.is_global_zero:
+                warn_user(
+                    f"EarlyStopping has stopped the run that is resumed, and stops this one as well: "
+                    f"{self.stopping_reason} Change one of its arguments, such as `patience`, to train on."
+                )
+        self._has_resumed = False
 
     def on_train_epoch_end(self, trainer: TrainerProtocol, module: Any) -> None:
         """Check here if this is the due time. Collective."""
@@ -115,20 +132,27 @@ class EarlyStopping(Callback):
             self._check(trainer)
 
     def state_dict(self) -> dict[str, Any]:
-        """Best score, number of checks since, and whether and why it stopped."""
+        """Best score, number of checks since, whether and why it stopped, and by which rules."""
         return {
             "best_score": self.best_score,
             "wait_count": self.wait_count,
             "stopped_epoch": self.stopped_epoch,
             "stopping_reason": self.stopping_reason,
+            "rules": {name: getattr(self, name) for name in _RULES},
         }
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Go on where `state_dict` was taken; the constructor's arguments stay as they are."""
+        """Go on where `state_dict` was taken; the constructor's arguments stay as they are.
+
+        A stop is forgotten if it was by other rules than those of the arguments.
+        """
         self.best_score = state_dict["best_score"].clone()
         self.wait_count = state_dict["wait_count"]
-        self.stopped_epoch = state_dict["stopped_epoch"]
-        self.stopping_reason = state_dict["stopping_reason"]
+        self.stopped_epoch, self.stopping_reason = 0, None
+        self._has_resumed = state_dict.get("rules") == {name: getattr(self, name) for name in _RULES}
+        if self._has_resumed:
+            self.stopped_epoch = state_dict["stopped_epoch"]
+            self.stopping_reason = state_dict["stopping_reason"]
 
     def _is_due_at_train_epoch_end(self, trainer: TrainerProtocol) -> bool:
         if self.check_on_train_epoch_end is not None:
