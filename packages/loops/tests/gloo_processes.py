@@ -173,11 +173,22 @@ def uneven_training_ends_together_and_says_what_is_left_out(strategy: GlooStrate
     assert len(heard["stream"]) == strategy.global_rank, "only the rank that has more can say so"
 
 
+def different_arguments_are_refused_before_anybody_waits(strategy: GlooStrategy) -> None:
+    trainer = BareTrainer(made(), strategy=strategy, max_epochs=2 + strategy.global_rank)
+    try:
+        trainer.fit(data())
+    except ValueError as error:
+        assert str(error).startswith("`max_epochs` must be 2, as on rank 0, but got 3 (int) in fit on rank 1."), error
+    else:
+        raise AssertionError("both ranks must be told")
+
+
 CHECKS = (
     shuffling_and_weights_are_those_of_one_process,
     going_on_inside_an_epoch_is_exact,
     evaluation_is_exact_and_predictions_come_in_order,
     uneven_training_ends_together_and_says_what_is_left_out,
+    different_arguments_are_refused_before_anybody_waits,
 )
 
 

@@ -10,6 +10,7 @@ from camshaft.hooks_core.spec import ZeroGrad
 from camshaft.loops.argument_checks import check_one_of
 from camshaft.loops.batches import set_epoch
 from camshaft.loops.earlier_apex import configure_apex
+from camshaft.loops.equal_arguments import check_equal_arguments
 from camshaft.loops.era_setup import configure_optimizers, restore_weights, summarize
 from camshaft.loops.evaluation_loops import ValidationLoop
 from camshaft.loops.fit_data import FitData
@@ -55,7 +56,8 @@ class FitLoop(FitView):
             four times per second, see `Agreement`. Fewer let a `should_stop` within an epoch take effect earlier.
 
     Raises:
-        TypeError, ValueError: If an argument is of the wrong type or out of range.
+        TypeError, ValueError: If an argument is of the wrong type or out of range; when it runs, if several processes
+            were given different ones.
     """
 
     required: tuple[str, ...] = ("training_step", "configure_optimizers")
@@ -145,6 +147,7 @@ class FitLoop(FitView):
     def _set_up(self, run: Run) -> FitData:
         """Load, configure and restore."""
         checkpoint, progress = run.checkpoint, self.progress
+        check_equal_arguments(self.arguments, run.strategy, "fit")
         self._stopping.begin(run)
         if checkpoint is not None:
             check_resumable(checkpoint)

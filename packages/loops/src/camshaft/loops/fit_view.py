@@ -56,6 +56,18 @@ class FitView:
         self.settings = settings
 
     @property
+    def arguments(self) -> dict[str, Any]:
+        """What all processes must have been given alike, by name.
+
+        The time is not among it: each process may have found out how much it has left, and all stop with the first.
+        """
+        arguments = attrs.asdict(self.limits) | attrs.asdict(self.settings)
+        del arguments["max_time"], arguments["max_seconds"]
+        arguments["limit_val_batches"] = self.validation.limit_batches
+        arguments["agree_every_n_batches"] = self._stopping.agree_every_n_batches
+        return arguments
+
+    @property
     def data(self) -> FitData | None:
         """What the current or last fit iterates over; None before the first."""
         return self._data

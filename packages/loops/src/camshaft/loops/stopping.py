@@ -20,6 +20,7 @@ class StoppingRules:
 
     Attributes:
         limits: The same; another one counts from then on.
+        agree_every_n_batches: The same.
         agreement: By what several processes decide together; None with one process, and while nothing is trained.
         is_preempted: Whether training is to end as soon as it can, whatever minimum there is.
         reason: Why the latest fit ended, in words; None if nothing ended it, and while it runs.
@@ -33,7 +34,7 @@ class StoppingRules:
         self.is_preempted = False
         self.reason: str | None = None
         self._progress = progress
-        self._every_n_batches = agree_every_n_batches
+        self.agree_every_n_batches = agree_every_n_batches
         self._stopwatch: Stopwatch | None = None
         self._run: Run | None = None
 
@@ -43,7 +44,7 @@ class StoppingRules:
         self._progress.should_stop = self.is_preempted = False
         self.reason = None
         if run.strategy.world_size > 1:
-            self.agreement = Agreement(run.strategy, self._progress, self._every_n_batches)
+            self.agreement = Agreement(run.strategy, self._progress, self.agree_every_n_batches)
         run.on_preempt = self._preempt
         if run.preempt_path is not None:
             self._preempt(run.preempt_path)
