@@ -81,6 +81,7 @@ _MODULES = {
     "fabric": "with_fabric",
     "ignite": "with_ignite",
     "torchtnt": "with_torchtnt",
+    "lean": "lean_by_hand",
 }
 FRAMEWORK_NAMES = tuple(name for name in _MODULES if name != BY_HAND)
 
