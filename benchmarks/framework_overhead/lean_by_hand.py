@@ -1,6 +1,6 @@
 """The hand-written loop without what two of torch's functions cost beside their work.
 
-Nobody writes that by hand. camshaft's loops and strategies save the same, so this tells how much of its figures that is.
+Nobody writes that by hand. camshaft saves the same, so this tells how much of its figures that is.
 """
 
 from __future__ import annotations
