@@ -10,7 +10,8 @@ from torch import nn
 from torch.optim import LBFGS, SGD, Adam, Optimizer
 from torch.optim.lr_scheduler import ExponentialLR, ReduceLROnPlateau, StepLR
 
-from camshaft.loops.optimizers import LRSchedulerConfig, dropping_gradients, needs_closure, read_configuration
+from camshaft.hooks_core.optimizer_step import needs_closure
+from camshaft.loops.optimizers import LRSchedulerConfig, dropping_gradients, read_configuration
 
 
 def optimizer(**settings: Any) -> SGD:

@@ -23,8 +23,6 @@ from camshaft.hooks_core.user_warnings import warn_user
 if TYPE_CHECKING:
     from camshaft.hooks_core.protocols import TrainerProtocol
 
-_RULES = ("min_delta", "patience", "check_finite", "stopping_threshold", "divergence_threshold")
-
 
 class EarlyStopping(Callback):
     """Asks the trainer to stop when a metric stops improving, diverges or reaches its goal.
@@ -116,7 +114,7 @@ class EarlyStopping(Callback):
             trainer.should_stop = True
             if trainer.is_global_zero:
                 warn_user(
-                    f"EarlyStopping has stopped the run that is resumed, and stops this one as well: "
+                    "EarlyStopping has stopped the run that is resumed, and stops this one as well: "
                     f"{self.stopping_reason} Change one of its arguments, such as `patience`, to train on."
                 )
         self._has_resumed = False
@@ -138,7 +136,7 @@ class EarlyStopping(Callback):
             "wait_count": self.wait_count,
             "stopped_epoch": self.stopped_epoch,
             "stopping_reason": self.stopping_reason,
-            "rules": {name: getattr(self, name) for name in _RULES},
+            "rules": self._rules,
         }
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
@@ -148,11 +146,20 @@ class EarlyStopping(Callback):
         """
         self.best_score = state_dict["best_score"].clone()
         self.wait_count = state_dict["wait_count"]
-        self.stopped_epoch, self.stopping_reason = 0, None
-        self._has_resumed = state_dict.get("rules") == {name: getattr(self, name) for name in _RULES}
-        if self._has_resumed:
-            self.stopped_epoch = state_dict["stopped_epoch"]
-            self.stopping_reason = state_dict["stopping_reason"]
+        self._has_resumed = state_dict.get("rules") == self._rules
+        self.stopped_epoch = state_dict["stopped_epoch"] if self._has_resumed else 0
+        self.stopping_reason = state_dict["stopping_reason"] if self._has_resumed else None
+
+    @property
+    def _rules(self) -> dict[str, Any]:
+        """By which it stops."""
+        return {
+            "min_delta": self.min_delta,
+            "patience": self.patience,
+            "check_finite": self.check_finite,
+            "stopping_threshold": self.stopping_threshold,
+            "divergence_threshold": self.divergence_threshold,
+        }
 
     def _is_due_at_train_epoch_end(self, trainer: TrainerProtocol) -> bool:
         if self.check_on_train_epoch_end is not None:

@@ -8,7 +8,7 @@ from typing import Any
 from torch.optim import Optimizer
 
 from camshaft.hooks_core.messages import must_be
-from camshaft.loops.optimizers import needs_closure
+from camshaft.hooks_core.optimizer_step import needs_closure
 
 _COUNTS = ("position", "divisor", "num_begun", "is_complete")
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial, wraps
-from types import MethodType
+from functools import partial
 from typing import Any
 
 import torch
 from torch.optim import Optimizer
 
+from camshaft.hooks_core.optimizer_step import replace_step
 from camshaft.loops.automatic import AutomaticOptimization, TruncatedOptimization
 from camshaft.loops.era_arguments import with_arguments
 from camshaft.loops.manual import ManualOptimization
@@ -93,7 +93,7 @@ class BatchCountedManualOptimization(ManualOptimization):
             self._step_hooks += [
                 optimizer.register_step_post_hook(partial(self._zero, optimizer)) for optimizer in optimizers
             ]
-        self._restore_steps = [_make_step_optional(optimizer) for optimizer in optimizers if zeroes_after_step]
+        self._restore_steps = [replace_step(optimizer, _optional_step) for optimizer in optimizers if zeroes_after_step]
 
     def run_batch(self, batch: Any, batch_idx: int, is_last: bool) -> Any:
         """As `ManualOptimization.run_batch`. Hooks: also on_before_zero_grad, if gradients are zeroed after steps."""
@@ -112,16 +112,9 @@ class BatchCountedManualOptimization(ManualOptimization):
         optimizer.zero_grad()
 
 
-def _make_step_optional(optimizer: Optimizer) -> Callable[[], None]:
-    """Let an optimizer's step take `make_optimizer_step`, and do no more than call its closure where that is false.
+def _optional_step(original: Callable[..., Any]) -> Callable[..., Any]:
+    """A step that takes `make_optimizer_step`, and does no more than call its closure where that is false."""
 
-    Returns:
-        Gives the optimizer its step back.
-    """
-    original, was_replaced = optimizer.step, "step" in vars(optimizer)
-
-    # Learning-rate schedulers mark what they wrapped by an attribute of the function.
-    @wraps(getattr(original, "__func__", original))
     def step(_: Optimizer, *args: Any, make_optimizer_step: bool | None = None, **kwargs: Any) -> Any:
         if make_optimizer_step is None or make_optimizer_step:
             return original(*args, **kwargs)
@@ -131,15 +124,4 @@ def _make_step_optional(optimizer: Optimizer) -> Callable[[], None]:
         with torch.enable_grad():
             return closure()
 
-    replacement = MethodType(step, optimizer)
-    optimizer.step = replacement  # type: ignore[method-assign]
-
-    def restore() -> None:
-        if vars(optimizer).get("step") is not replacement:
-            return  # somebody replaced it since; without the argument it does what the original does
-        if was_replaced:
-            optimizer.step = original  # type: ignore[method-assign]
-        else:
-            del optimizer.step
-
-    return restore
+    return step

@@ -11,10 +11,11 @@ from torch.optim import LBFGS, Optimizer
 
 from camshaft.hooks_core.dispatch import nobody
 from camshaft.hooks_core.messages import must_be
+from camshaft.hooks_core.optimizer_step import needs_closure
 from camshaft.hooks_core.spec import ZeroGrad
 from camshaft.loops.accumulation import AccumulationWindow
 from camshaft.loops.era_arguments import is_under_autocast, with_arguments
-from camshaft.loops.optimizers import dropping_gradients, needs_closure
+from camshaft.loops.optimizers import dropping_gradients
 from camshaft.loops.progress import FitProgress
 from camshaft.loops.run import Run
 from camshaft.loops.step_outputs import loss_of

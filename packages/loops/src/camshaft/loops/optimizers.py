@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
 
@@ -117,12 +116,6 @@ def read_configuration(returned: Any, behaviour: Behaviour = TODAY) -> Optimizat
             return _from_dictionaries(returned)
         return Optimization(_checked(returned), [])
     raise TypeError(must_be("return value", _FORMS, returned, _WHERE, "Return one of these."))
-
-
-def needs_closure(optimizer: Optimizer) -> bool:
-    """Whether an optimizer evaluates the loss itself, as LBFGS does."""
-    closure = inspect.signature(optimizer.step).parameters.get("closure")
-    return closure is not None and closure.default is inspect.Parameter.empty
 
 
 def dropping_gradients(optimizer: Optimizer) -> Callable[[], None]:

@@ -77,7 +77,12 @@ def _are_alike(gradients: list[Tensor]) -> bool:
 def _scale_to_norm(gradients: list[Tensor], max_norm: float) -> None:
     """The operations of `torch.nn.utils.clip_grad_norm_`, which end in the same bits."""
     total_norm = torch.linalg.vector_norm(torch.stack(torch._foreach_norm(gradients, 2.0)), 2.0)
-    torch._foreach_mul_(gradients, (max_norm / (total_norm + 1e-6)).clamp_(max=1.0))
+    torch._foreach_mul_(gradients, _factor(max_norm, total_norm))
+
+
+def _factor(max_norm: float, total_norm: Tensor) -> Tensor:
+    """What gradients are multiplied by, as `torch.nn.utils.clip_grad_norm_` has it."""
+    return (max_norm / (total_norm + 1e-6)).clamp_(max=1.0)
 
 
 def _clamp(gradients: list[Tensor], largest: float) -> None:
@@ -100,7 +105,7 @@ def _clip_sharded(parameters: Sequence[Tensor], clip_val: float, algorithm: str)
     if not squares:
         return
     total_norm = torch.stack([square.to(squares[0].device) for square in squares]).sum().sqrt()
-    factor = (clip_val / (total_norm + 1e-6)).clamp(max=1.0)  # as torch.nn.utils.clip_grad_norm_ has it
+    factor = _factor(clip_val, total_norm)
     for tensors in parts.values():
         torch._foreach_mul_(tensors, factor.to(tensors[0].device))
 

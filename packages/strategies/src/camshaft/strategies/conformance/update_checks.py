@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable
 from typing import Any
 
@@ -10,6 +9,7 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
+from camshaft.hooks_core.optimizer_step import needs_closure
 from camshaft.strategies.conformance.life import Life, Reference, one
 from camshaft.strategies.conformance.subject import Subject, adam, midpoint, momentum, sgd
 from camshaft.strategies.conformance.trial import Trial, same
@@ -27,7 +27,7 @@ def prepared_optimizers_serve_as_the_originals(trial: Trial) -> None:
             held = [id(parameter) for group in optimizer.param_groups for parameter in group["params"]]
             own = [id(parameter) for parameter in layer.parameters()]
             trial.expect(held == own, "`param_groups` must hold the parameters of the original", "they hold others")
-            needs = _needs_closure(optimizer)
+            needs = needs_closure(optimizer)
             trial.expect(not needs, "`step` must need a closure only where that of the original does", "it always does")
             for name in ("register_step_pre_hook", "register_step_post_hook"):
                 has_it = callable(getattr(optimizer, name, None))
@@ -59,7 +59,7 @@ def closures_are_evaluated(trial: Trial) -> None:
     reference = Reference(reference.num_data_ranks, one(midpoint))
     try:
         with Life(trial, Subject(), one(midpoint)) as life:
-            needs = _needs_closure(life.optimizer)
+            needs = needs_closure(life.optimizer)
             trial.expect(needs, "`step` must need a closure where that of the original does", "it needs none")
             num_calls = _step_with_closure(life, 0, unscales=True)
             weights = life.weights()
@@ -150,11 +150,6 @@ def _count_steps(optimizer: Any) -> dict[str, int]:
     optimizer.register_step_pre_hook(count("pre"))
     optimizer.register_step_post_hook(count("post"))
     return counts
-
-
-def _needs_closure(optimizer: Any) -> bool:
-    closure = inspect.signature(optimizer.step).parameters.get("closure")
-    return closure is not None and closure.default is inspect.Parameter.empty
 
 
 def _two(module: Any) -> list[Optimizer]:

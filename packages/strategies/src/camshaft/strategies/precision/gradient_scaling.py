@@ -10,8 +10,9 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from camshaft.hooks_core.messages import must_be
+from camshaft.hooks_core.optimizer_step import needs_closure
 from camshaft.strategies.precision.autocast import AutocastPrecision
-from camshaft.strategies.precision.scaled_optimizer import Overflow, ScaledOptimizer, evaluates_loss
+from camshaft.strategies.precision.scaled_optimizer import Overflow, ScaledOptimizer
 
 _WHERE = "ScaledPrecision"
 _STATE = "gradient_scaler"
@@ -115,7 +116,7 @@ class ScaledPrecision(AutocastPrecision):
             ValueError: If it has parameters in float16, whose gradients cannot be unscaled.
         """
         kind = type(optimizer).__name__
-        if evaluates_loss(optimizer):
+        if needs_closure(optimizer):
             rule = "one that does not evaluate the loss several times per update, under precision='16-mixed'"
             raise TypeError(must_be("optimizer", rule, kind, _WHERE, "Use another optimizer, or 'bf16-mixed'."))
         if any(parameter.dtype == torch.float16 for group in optimizer.param_groups for parameter in group["params"]):

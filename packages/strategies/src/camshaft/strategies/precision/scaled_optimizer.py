@@ -1,11 +1,9 @@
-"""What a gradient scaler sees of an optimizer, and the replacement of the optimizer's step."""
+"""What a gradient scaler sees of an optimizer, whose step goes through it."""
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable
-from functools import partial, wraps
-from types import MethodType
+from functools import partial
 from typing import Any
 
 import torch
@@ -13,11 +11,7 @@ from torch import Tensor
 from torch.amp import GradScaler
 from torch.optim import Optimizer
 
-
-def evaluates_loss(optimizer: Optimizer) -> bool:
-    """Whether an optimizer's step needs a closure, which it calls as often as it likes."""
-    closure = inspect.signature(optimizer.step).parameters.get("closure")
-    return closure is not None and closure.default is inspect.Parameter.empty
+from camshaft.hooks_core.optimizer_step import replace_step
 
 
 class ScaledOptimizer:
@@ -48,9 +42,7 @@ class ScaledOptimizer:
         self._optimizer = optimizer
         self._through: Callable[[ScaledOptimizer, Callable[[], Any]], Any] | None = through
         self._is_sharded = is_sharded
-        self._original = optimizer.step
-        self._was_replaced = "step" in vars(optimizer)  # as a learning-rate scheduler does
-        self._replacement = self._replace_step()
+        self._restore_step = replace_step(optimizer, self._scaled_step)
 
     @property
     def param_groups(self) -> list[dict[str, Any]]:
@@ -101,23 +93,14 @@ class ScaledOptimizer:
     def release(self) -> None:
         """Give the optimizer its step back; where somebody replaced it since, let that step as the original does."""
         self._through = None
-        if vars(self._optimizer).get("step") is not self._replacement:
-            return
-        if self._was_replaced:
-            self._optimizer.step = self._original  # type: ignore[method-assign]
-        else:
-            del self._optimizer.step
+        self._restore_step()
 
     def _parameters(self) -> list[Any]:
         """Those that have gradients."""
         groups = self._optimizer.param_groups
         return [parameter for group in groups for parameter in group["params"] if parameter.grad is not None]
 
-    def _replace_step(self) -> Callable[..., Any]:
-        original = self._original
-
-        # Learning-rate schedulers wrap the function of a bound method, and mark what they wrapped by an attribute.
-        @wraps(getattr(original, "__func__", original))
+    def _scaled_step(self, original: Callable[..., Any]) -> Callable[..., Any]:
         def step(optimizer: Optimizer, *args: Any, **kwargs: Any) -> Any:
             if self._through is None:
                 return original(*args, **kwargs)
@@ -132,10 +115,7 @@ class ScaledOptimizer:
             self._through(self, partial(original, None, *rest, **kwargs))
             return loss
 
-        step.__signature__ = _with_self(original)  # type: ignore[attr-defined]
-        replacement = MethodType(step, self._optimizer)
-        self._optimizer.step = replacement  # type: ignore[method-assign]
-        return replacement
+        return step
 
 
 class Overflow:
@@ -164,12 +144,3 @@ def _local_part(parameter: Any) -> Tensor:
         local: Tensor = parameter.to_local().detach()
         local.grad = parameter.grad.to_local()
     return local
-
-
-def _with_self(bound: Callable[..., Any]) -> inspect.Signature:
-    """A callable's signature with a first parameter, which a bound method drops again."""
-    signature = inspect.signature(bound)
-    parameters = list(signature.parameters.values())
-    if not parameters or parameters[0].name != "self":
-        parameters.insert(0, inspect.Parameter("self", inspect.Parameter.POSITIONAL_OR_KEYWORD))
-    return signature.replace(parameters=parameters)
