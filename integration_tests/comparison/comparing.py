@@ -65,7 +65,7 @@ def compare(
 def check_same(theirs: Recording, own: Recording) -> None:
     """Raise `Mismatch` unless two recordings are the same."""
     _check_calls(theirs.calls, own.calls)
-    for what in ("raised", "progress", "returned", "callback_metrics", "checkpoints"):
+    for what in ("raised", "progress", "returned", "callback_metrics", "checkpoints", "loading"):
         if getattr(theirs, what) != getattr(own, what):
             raise Mismatch(what, f"Lightning has\n  {getattr(theirs, what)}\ncamshaft has\n  {getattr(own, what)}")
     if len(theirs.rows) != len(own.rows):

@@ -30,7 +30,8 @@ class Configuration:
         is_stream: Whether training data comes from an iterable dataset, whose length nobody knows.
         loaders_from: Who provides the loaders.
         trainer: Further arguments of both trainers; `max_epochs` is 2 if it is not among them.
-        optimizer: Which optimizer; with `is_manual` there are two of it.
+        optimizer: Which optimizer; with `is_manual` there are two of it. "own" and "sam" are not torch's classes, and
+            evaluate a closure once and twice; "duck" is no `Optimizer` at all.
         scheduling: The learning-rate scheduler, if any.
         is_manual: Whether `training_step` optimizes by itself.
         returns: What `training_step` returns.
@@ -39,11 +40,23 @@ class Configuration:
         skips_from: `on_train_batch_start` of the module returns -1 at this batch of each epoch.
         callback_skips: Whether it is a callback that returns -1 instead.
         stops_at: A callback sets `should_stop` at the end of this (epoch, batch).
+        stops_in: A callback sets `should_stop` in this hook, which comes before the first batch.
         raises_in: A callback raises in this hook, the first time after the sanity check.
         checkpoints: Arguments of the stock ModelCheckpoint; None for none.
         resumes_to: After the verbs, a new module resumes from the last checkpoint and trains up to this epoch.
         early_stopping: Arguments of the stock EarlyStopping; None for none.
+        averaging: Arguments of the stock EMAWeightAveraging; None for none.
         monitoring_first: Whether the monitoring callback is passed before the others.
+        signatures: How evaluation steps and batch hooks take arguments: by name, by `*args`, by `*args, **kwargs`
+            behind the first one, or by those of a decorator that names what it wraps.
+        optimizers_as: The form in which `configure_optimizers` returns optimizer and scheduler.
+        steps_schedulers: When a module that optimizes by itself steps its schedulers; with `is_manual` alone.
+        logs_again: Whether `on_train_epoch_end` and `on_validation_epoch_end` log names that a step has logged.
+        callback_logs: Whether a callback logs in its own name.
+        batches: What batches are: lists, or dictionaries that refuse changes, as those of Hugging Face do.
+        loaders: What loaders are: torch's, or iterables that are their own iterators and raise behind their end.
+        continues_to: After the verbs, `fit_loop.max_epochs` is set to this and `fit` called once more.
+        samplers_know_epoch: Whether loaders have a sampler with `set_epoch`, whose calls are recorded.
         draws_at_start: Whether losses are scaled by a random number that `on_train_start` draws.
     """
 
@@ -63,11 +76,22 @@ class Configuration:
     skips_from: int | None = None
     callback_skips: bool = False
     stops_at: tuple[int, int] | None = None
+    stops_in: str | None = None
     raises_in: str | None = None
     checkpoints: dict[str, Any] | None = None
     resumes_to: int | None = None
     early_stopping: dict[str, Any] | None = None
+    averaging: dict[str, Any] | None = None
     monitoring_first: bool = False
+    signatures: Literal["named", "args", "rest", "decorated"] = "named"
+    optimizers_as: Literal["nested", "flat", "lists", "tuple"] = "nested"
+    steps_schedulers: Literal["never", "batch", "epoch"] = "never"
+    logs_again: bool = False
+    callback_logs: bool = False
+    batches: Literal["list", "guarded"] = "list"
+    loaders: Literal["torch", "own"] = "torch"
+    continues_to: int | None = None
+    samplers_know_epoch: bool = False
     dropout: float = 0.25
     shuffle: bool = True
     draws_at_start: bool = False
@@ -80,7 +104,7 @@ class Configuration:
     @property
     def num_epoch_batches(self) -> int:
         """Batches of an epoch that nothing cuts short."""
-        limit = self.trainer.get("limit_train_batches", 1.0)
+        limit = self.trainer.get("overfit_batches") or self.trainer.get("limit_train_batches", 1.0)
         return min(self.num_batches, limit if isinstance(limit, int) else int(self.num_batches * limit))
 
     @property

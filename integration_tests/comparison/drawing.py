@@ -41,12 +41,18 @@ def fits(draw: st.DrawFn) -> Configuration:
         is_stream=is_stream,
         trainer=draw(_trainer(is_manual=is_manual, is_stream=is_stream)),
         optimizer=draw(st.sampled_from(["sgd", "momentum", "adam"])),
-        scheduling=None if is_manual else draw(st.none() | schedulings()),
+        scheduling=draw(st.none() | schedulings()),
+        steps_schedulers=draw(st.sampled_from(["never", "batch", "epoch"])),
         is_manual=is_manual,
         no_loss_at=draw(st.just(frozenset[int]()) | st.frozensets(st.integers(0, 4), max_size=3)),
         **draw(_common()),
         **draw(_cut_short()),
     )
+    if draw(_rarely()) and not is_manual:
+        optimizer = draw(st.sampled_from(["own", "sam", "duck"]))
+        configuration = attrs.evolve(configuration, optimizer=optimizer, no_loss_at=frozenset())
+    if draw(_rarely()):
+        configuration = attrs.evolve(configuration, continues_to=configuration.trainer["max_epochs"] + 1)
     if not draw(st.booleans()):
         configuration = attrs.evolve(configuration, verbs=("fit",), num_eval_batches=())
     return _checked(configuration)
@@ -72,14 +78,16 @@ def savings(draw: st.DrawFn) -> Configuration:
     """Runs with stock callbacks that monitor, of which some resume from the last checkpoint."""
     max_epochs = draw(st.integers(1, 3))
     resumes = draw(st.booleans())
-    rhythms: list[dict[str, Any]] = [{}, {"every_n_epochs": 2}, {"every_n_train_steps": 2}]
+    rhythms: list[dict[str, Any]] = [{}, {"every_n_epochs": 2}, {"every_n_epochs": 5}, {"every_n_train_steps": 2}]
     saving = {"save_top_k": -1, **draw(st.sampled_from(rhythms[:1] if resumes else rhythms))}
     if not resumes:
         ranked = {
-            "monitor": draw(st.sampled_from(["val_loss", "loss_epoch"])),
+            "monitor": draw(st.sampled_from(["val_loss", "loss_epoch", "epoch", "step"])),
             "mode": draw(st.sampled_from(["min", "max"])),
         }
         saving |= draw(st.sampled_from([{}, {**ranked, "save_top_k": 1}, {**ranked, "save_top_k": 2}]))
+        saving |= draw(st.sampled_from([{}, {"save_last": True}, {"save_last": True, "save_top_k": 0}]))
+        saving |= draw(st.sampled_from([{}, {"save_on_train_epoch_end": True}, {"save_on_train_epoch_end": False}]))
     stopping = {"monitor": "val_loss", "patience": draw(st.integers(0, 1)), "min_delta": 0.3}
     return _checked(
         Configuration(
@@ -88,7 +96,9 @@ def savings(draw: st.DrawFn) -> Configuration:
                 "max_epochs": max_epochs,
                 "accumulate_grad_batches": draw(st.integers(1, 2)),
                 "log_every_n_steps": draw(st.integers(1, 3)),
+                "val_check_interval": draw(st.sampled_from([1.0, 1.0, 2])),
             },
+            averaging=draw(_averaging()),
             optimizer=draw(st.sampled_from(["sgd", "momentum", "adam"])),
             scheduling=draw(st.none() | schedulings()),
             checkpoints=saving,
@@ -99,9 +109,35 @@ def savings(draw: st.DrawFn) -> Configuration:
     )
 
 
+@st.composite
+def _averaging(draw: st.DrawFn) -> dict[str, Any] | None:
+    if draw(st.booleans()):
+        return None
+    starts = {"update_starting_at_step": draw(st.integers(0, 4)), "update_starting_at_epoch": draw(st.integers(0, 1))}
+    return {
+        "decay": 0.5,
+        "update_every_n_steps": draw(st.integers(1, 3)),
+        **{name: start for name, start in starts.items() if draw(st.booleans())},
+    }
+
+
 def _checked(configuration: Configuration) -> Configuration:
+    """The configuration, without what means nothing in it."""
+    if configuration.is_stream or "limit_train_batches" in configuration.trainer:
+        configuration = _without(configuration, "overfit_batches")
+    if configuration.is_stream:
+        configuration = attrs.evolve(configuration, loaders="torch", samplers_know_epoch=False)
+    if configuration.loaders == "own":
+        configuration = attrs.evolve(_without(configuration, "overfit_batches"), shuffle=False)
+    if configuration.scheduling not in (None, Scheduling(), Scheduling(monitor="loss_epoch")):
+        configuration = attrs.evolve(configuration, optimizers_as="nested")
     assume(is_comparable(configuration))
     return configuration
+
+
+def _without(configuration: Configuration, argument: str) -> Configuration:
+    trainer = {name: value for name, value in configuration.trainer.items() if name != argument}
+    return attrs.evolve(configuration, trainer=trainer)
 
 
 def _rarely() -> st.SearchStrategy[bool]:
@@ -132,6 +168,13 @@ def _common(draw: st.DrawFn) -> dict[str, Any]:
         "monitoring_first": draw(st.booleans()),
         "shuffle": draw(st.booleans()),
         "dropout": draw(st.sampled_from([0.0, 0.25])),
+        "signatures": draw(st.sampled_from(["named", "named", "args", "rest", "decorated"])),
+        "optimizers_as": draw(st.sampled_from(["nested", "flat", "lists", "tuple"])),
+        "logs_again": draw(_rarely()),
+        "callback_logs": draw(_rarely()),
+        "batches": draw(st.sampled_from(["list", "list", "guarded"])),
+        "loaders": draw(st.sampled_from(["torch", "torch", "own"])),
+        "samplers_know_epoch": draw(_rarely()),
     }
 
 
@@ -145,6 +188,7 @@ def _cut_short(draw: st.DrawFn) -> dict[str, Any]:
                 {},
                 {},
                 {"stops_at": (epoch, batch_idx)},
+                {"stops_in": draw(st.sampled_from(["setup", "on_fit_start", "on_train_start"]))},
                 {"skips_from": batch_idx, "callback_skips": draw(st.booleans())},
                 {
                     "raises_in": draw(
@@ -169,8 +213,11 @@ def _trainer(draw: st.DrawFn, *, is_manual: bool, is_stream: bool) -> dict[str, 
         numbers["max_steps"] = draw(st.integers(1, 6))
     if draw(_rarely()):
         numbers["min_epochs"] = min(2, numbers["max_epochs"])
+    if draw(_rarely()):
+        numbers["reload_dataloaders_every_n_epochs"] = draw(st.integers(1, 2))
     if not is_stream:
-        numbers["limit_train_batches"] = draw(st.sampled_from([1.0, 1.0, 0.5, 0.75, 2]))
+        limits = ["limit_train_batches", "limit_train_batches", "overfit_batches"]
+        numbers[draw(st.sampled_from(limits))] = draw(st.sampled_from([1.0, 1.0, 0.5, 0.75, 2]))
     if not is_manual:
         numbers["accumulate_grad_batches"] = draw(st.sampled_from([1, 1, 2, 3, 4]))
         numbers["gradient_clip_val"] = draw(st.sampled_from([None, 0.1]))

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Container, Iterable, Mapping
 from typing import Any
 
 import attrs
@@ -53,6 +54,7 @@ class Recording:
         rows: That each verb added to the CSV files.
         returned: By each verb.
         checkpoints: What is in each file, by its name.
+        loading: How often each loader was iterated over in each verb, and the epochs that its sampler was told.
         raised: What a verb raised.
     """
 
@@ -63,6 +65,7 @@ class Recording:
     rows: list[list[dict[str, float]]] = attrs.field(factory=list)
     returned: list[Any] = attrs.field(factory=list)
     checkpoints: dict[str, Any] = attrs.field(factory=dict)
+    loading: list[dict[str, Any]] = attrs.field(factory=list)
     raised: list[str] = attrs.field(factory=list)
 
 
@@ -79,18 +82,32 @@ class Recorder:
         self.trainer: Any = None
         self.module: nn.Module | None = None
 
-    def recorded(self, base: type, receiver: str, hooks: Mapping[str, tuple[str, ...]]) -> Any:
+    def recorded(
+        self,
+        base: type,
+        receiver: str,
+        hooks: Mapping[str, tuple[str, ...]],
+        form: str = "named",
+        formed: Container[str] = (),
+    ) -> Any:
         """A subclass that records hooks, and then does what `base` does.
 
         Args:
             base: The class.
             receiver: The name under which it records.
             hooks: Each hook's parameters, without `self`; those from `dataloader_idx` on may be left out by callers.
+            form: How the hooks in `formed` take their arguments, see `Configuration.signatures`.
+            formed: The hooks that do not take them by name.
         """
-        methods = {name: self._method(base, receiver, name, parameters) for name, parameters in hooks.items()}
+        methods = {
+            name: self._method(base, receiver, name, parameters, form if name in formed else "named")
+            for name, parameters in hooks.items()
+        }
         return type(base.__name__, (base,), methods)
 
-    def _method(self, base: type, receiver: str, name: str, parameters: tuple[str, ...]) -> Callable[..., Any]:
+    def _method(
+        self, base: type, receiver: str, name: str, parameters: tuple[str, ...], form: str
+    ) -> Callable[..., Any]:
         signature = inspect.Signature(
             [
                 inspect.Parameter(
@@ -105,7 +122,8 @@ class Recorder:
 
         def method(*args: Any, **kwargs: Any) -> Any:
             bound = signature.bind(*args, **kwargs)
-            bound.apply_defaults()
+            if form == "named":
+                bound.apply_defaults()
             arguments = {key: value for key, value in bound.arguments.items() if key not in _HIDDEN}
             self._recording.calls.append(self._call(receiver, name, arguments))
             self._depth += 1
@@ -114,9 +132,7 @@ class Recorder:
             finally:
                 self._depth -= 1
 
-        method.__name__ = name
-        method.__signature__ = signature  # type: ignore[attr-defined]
-        return method
+        return _in_form(method, form, name, signature)
 
     def _call(self, receiver: str, name: str, arguments: Mapping[str, Any]) -> Call:
         trainer, module = self.trainer, self.module
@@ -136,6 +152,37 @@ class Recorder:
 
 
 _HIDDEN = ("self", "trainer", "module", "pl_module")
+
+
+def _in_form(method: Callable[..., Any], form: str, name: str, signature: inspect.Signature) -> Callable[..., Any]:
+    """The method as a function that takes its arguments in the form."""
+    if form == "args":
+
+        def formed(self: Any, *args: Any) -> Any:
+            return method(self, *args)
+
+    elif form == "rest":
+
+        def formed(self: Any, first: Any, *args: Any, **kwargs: Any) -> Any:
+            return method(self, first, *args, **kwargs)
+
+    elif form == "decorated":
+
+        def named(self: Any) -> None:
+            """Stands for a function with the parameters."""
+
+        named.__signature__ = signature  # type: ignore[attr-defined]
+
+        @functools.wraps(named)
+        def formed(*args: Any, **kwargs: Any) -> Any:
+            return method(*args, **kwargs)
+
+        del formed.__signature__  # type: ignore[attr-defined]
+    else:
+        formed = method
+        formed.__signature__ = signature  # type: ignore[attr-defined]
+    formed.__name__ = name
+    return formed
 
 
 def as_numbers(metrics: Mapping[str, Any]) -> dict[str, float]:

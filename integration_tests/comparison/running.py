@@ -20,6 +20,11 @@ from comparison.frameworks import Framework
 from comparison.participants import Loaders, make_data, make_module, make_watcher
 from comparison.recording import Recorder, Recording, as_numbers, parameters_of, summary
 
+_WITH_LOADER_IDX = frozenset(
+    name
+    for name, spec in CATALOGUE.items()
+    if spec.is_current and "dataloader_idx" in spec.parameters and "transfer" not in name
+)
 _TRANSFERS = ("on_before_batch_transfer", "transfer_batch_to_device", "on_after_batch_transfer")
 _OF_LOADERS = ("train_dataloader", "val_dataloader", "test_dataloader", "predict_dataloader")
 _STEPS = (
@@ -62,6 +67,7 @@ class _Runs:
     directory: Path
     adapt: Callable[[Any], Any]
     recorder: Recorder = attrs.field(init=False)
+    loaders: Loaders = attrs.field(init=False)
     num_built: int = attrs.field(default=0, init=False)
     module: Any = attrs.field(default=None, init=False)
     data: Any = attrs.field(default=None, init=False)
@@ -69,11 +75,15 @@ class _Runs:
 
     def run(self) -> None:
         self.recorder = Recorder(self.recording)
+        self.loaders = Loaders(self.configuration)
         configuration, recording = self.configuration, self.recording
         self._build(configuration.trainer)
         torch.manual_seed(7)
         for verb in configuration.verbs:
             self._run_verb(verb)
+        if configuration.continues_to is not None:
+            self.trainer.fit_loop.max_epochs = configuration.continues_to
+            self._run_verb("fit")
         if configuration.resumes_to is not None:
             newest = max((self.directory / "kept").glob("*.ckpt"), key=lambda path: int(path.stem.rpartition("=")[2]))
             self._build({**configuration.trainer, "max_epochs": configuration.resumes_to})
@@ -86,7 +96,7 @@ class _Runs:
         self.num_built += 1
         torch.manual_seed(3)
         self.module = self._recorded_module()()
-        self.data = self._recorded(make_data(framework, configuration), "data", Receiver.DATA)()
+        self.data = self._recorded(make_data(framework, configuration, self.loaders), "data", Receiver.DATA)()
         strategy = self._recorded(framework.strategy, "strategy", Receiver.STRATEGY)("cpu")
         self.trainer = framework.trainer(
             **framework.quiet,
@@ -99,7 +109,7 @@ class _Runs:
 
     def _recorded_module(self) -> Any:
         configuration = self.configuration
-        base = make_module(self.framework, configuration)
+        base = make_module(self.framework, configuration, self.loaders)
         return self.adapt(self._recorded(base, "module", Receiver.MODULE, (*_STEPS, *configuration.overrides)))
 
     def _callbacks(self) -> list[Any]:
@@ -113,6 +123,8 @@ class _Runs:
         callbacks.insert(0 if configuration.monitoring_first else len(callbacks), monitor)
         if configuration.early_stopping is not None:
             callbacks.append(framework.early_stopping(**configuration.early_stopping))
+        if configuration.averaging is not None:
+            callbacks.append(framework.averaging(**configuration.averaging))
         # an own one in any case, since trainers add one otherwise
         saving = configuration.checkpoints if configuration.checkpoints is not None else {"every_n_epochs": 0}
         return [*callbacks, framework.model_checkpoint(self.directory / "kept", **saving)]
@@ -120,9 +132,9 @@ class _Runs:
     def _recorded(self, base: type, receiver: str, kind: Receiver, further: tuple[str, ...] = ()) -> Any:
         names = [spec.name for spec in CATALOGUE.values() if kind in spec.receivers and _is_recorded(spec, self, kind)]
         names += further
-        return self.recorder.recorded(
-            base, receiver, parameters_of(names, CATALOGUE, is_callback=kind is Receiver.CALLBACK)
-        )
+        parameters = parameters_of(names, CATALOGUE, is_callback=kind is Receiver.CALLBACK)
+        formed = _WITH_LOADER_IDX if kind in (Receiver.CALLBACK, Receiver.MODULE) else ()
+        return self.recorder.recorded(base, receiver, parameters, self.configuration.signatures, formed)
 
     def _run_verb(self, verb: str, **arguments: Any) -> None:
         recording, trainer = self.recording, self.trainer
@@ -134,6 +146,7 @@ class _Runs:
             recording.raised.append(repr(error))
         else:
             recording.returned.append(summary(returned))
+        recording.loading.append(self.loaders.take_loading())
         recording.progress.append({"epoch": trainer.current_epoch, "step": trainer.global_step})
         recording.callback_metrics.append(as_numbers(trainer.callback_metrics))
         recording.rows.append(self._rows()[sum(map(len, recording.rows)) :])
@@ -144,7 +157,7 @@ class _Runs:
             return {}
         if source == "data":
             return {"datamodule": self.data}
-        loaders = Loaders(self.configuration)
+        loaders = self.loaders
         if verb == "fit":
             return {"train_dataloaders": loaders.train(), "val_dataloaders": loaders.evaluation()}
         return {"dataloaders": loaders.evaluation()}
