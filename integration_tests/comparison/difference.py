@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Literal
 
 import attrs
 
 from comparison.configuration import Configuration
 from comparison.recording import Recording
+
+
+Topic = Literal["hooks", "optimization", "data", "logging", "checkpoints", "callbacks", "errors"]
 
 
 def _align_nothing(theirs: Recording, own: Recording, configuration: Configuration) -> None:
@@ -21,9 +24,11 @@ class Difference:
 
     Args:
         name: In a few words.
+        topic: The part of the page `docs/coming-from-lightning.md` in which it stands.
         lightning: What Lightning does.
         camshaft: What camshaft does.
         reason: Why.
+        write: What a user writes, or may leave as it is.
         witness: A configuration in which the difference shows.
         align: Changes the recordings (Lightning's, camshaft's) so that this difference is gone from them.
         prepare: Changes what Lightning runs.
@@ -32,9 +37,11 @@ class Difference:
     """
 
     name: str
+    topic: Topic
     lightning: str
     camshaft: str
     reason: str
+    write: str
     witness: Configuration
     align: Callable[[Recording, Recording, Configuration], None] = _align_nothing
     prepare: Callable[[Configuration], Configuration] = lambda configuration: configuration

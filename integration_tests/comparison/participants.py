@@ -261,7 +261,7 @@ def make_module(framework: Framework, configuration: Configuration, loaders: Loa
             self.log("train_end", float(self.current_epoch))
             if configuration.logs_again:
                 self.log("largest", float(self.current_epoch))
-            if configuration.steps_schedulers == "epoch":
+            if configuration.is_manual and configuration.steps_schedulers == "epoch":
                 self.step_schedulers()
 
         def evaluate(self, stage: str, batch: Any, batch_idx: int) -> Tensor:
