@@ -10,7 +10,6 @@ import attrs
 from comparison.configuration import Configuration
 from comparison.recording import Recording
 
-
 Topic = Literal["hooks", "optimization", "data", "logging", "checkpoints", "callbacks", "errors"]
 
 

@@ -1,4 +1,4 @@
-"""The tables of `docs/coming-from-lightning.md`; `python -m comparison.page`, from this folder's parent, writes them anew."""
+"""The tables of `docs/coming-from-lightning.md`; `python -m comparison.page` in integration_tests writes them anew."""
 
 from __future__ import annotations
 
