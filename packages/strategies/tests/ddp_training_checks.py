@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import copy
+from typing import Any
+
 import torch
 import torch.distributed as dist
 from ddp_reference import (
@@ -109,6 +112,66 @@ def check_a_window_whose_last_step_has_no_loss_is_averaged() -> None:
         train(strategy_of(**arguments), ours, [share(batch) for batch in global_batches(9)], accumulate=3)
         assert_close(weights(one_device), weights(ours))
         assert_same_on_all_ranks(weights(ours))
+
+
+def check_a_resumed_window_has_the_gradients_of_a_whole_one() -> None:
+    class Branches(nn.Module):
+        """Its branches take turns; where a window ends there may be no loss."""
+
+        def __init__(self, has_last_loss: bool) -> None:
+            super().__init__()
+            torch.manual_seed(0)
+            self.parts = nn.ModuleList(nn.Linear(4, 2) for _ in range(2))
+            self.has_last_loss = has_last_loss
+
+        def training_step(self, batch: Tensor, batch_idx: int) -> Tensor | None:
+            if batch_idx == 3 and not self.has_last_loss:
+                return None
+            return (self.parts[batch_idx % 2](batch) - batch.sum(1, keepdim=True)).square().mean()
+
+    def layout(gradient: Tensor | None) -> object:
+        if gradient is None:
+            return None
+        return gradient.data_ptr() % 64, gradient.stride(), gradient._is_view(), gradient.tolist()
+
+    def go(
+        module: Branches, idxs: range, saved: dict[str, Any] | None, arguments: dict[str, Any]
+    ) -> tuple[list[list[object]], dict[str, Any]]:
+        strategy = strategy_of(find_unused_parameters=True, **arguments)
+        step = strategy.wrap_step(module.training_step)
+        strategy.setup_module(module)
+        (optimizer,) = strategy.setup_optimizers([Adam(module.parameters())])
+        if saved is not None:
+            module.load_state_dict(saved["module"])
+            optimizer.load_state_dict(saved["optimizer"])
+            strategy.load_state_dict(saved["strategy"])
+            for parameter, gradient in zip(module.parameters(), saved["gradients"], strict=True):
+                parameter.grad = gradient
+        seen = []
+        for idx in idxs:
+            strategy.set_gradient_sync(idx % 2 == 1)
+            loss = step(share(global_batches()[idx]), idx)
+            if loss is not None:
+                strategy.backward(loss / 2)
+            seen.append([layout(parameter.grad) for parameter in module.parameters()])
+            if idx % 2 == 1:
+                strategy.optimizer_step(optimizer)
+                optimizer.zero_grad()
+        found = {"strategy": strategy.state_dict(), "optimizer": optimizer.state_dict()}
+        gradients = [None if one.grad is None else one.grad.clone() for one in module.parameters()]
+        strategy.teardown()
+        assert strategy.state_dict() == found["strategy"]
+        return seen, copy.deepcopy({**found, "module": module.state_dict(), "gradients": gradients})
+
+    for has_last_loss in (True, False):
+        for arguments in ({}, {"gradient_as_bucket_view": True}):
+            whole, stopped, resumed = (Branches(has_last_loss) for _ in range(3))
+            seen, _ = go(whole, range(4), None, arguments)
+            _, saved = go(stopped, range(3), None, arguments)
+            seen_after, _ = go(resumed, range(3, 4), saved, arguments)
+            assert seen_after == seen[3:]
+            assert_equal(weights(whole), weights(resumed))
+            assert_same_on_all_ranks(weights(resumed))
 
 
 def check_sparse_gradients_are_averaged_also_where_they_wait() -> None:

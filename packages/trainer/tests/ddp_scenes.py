@@ -21,7 +21,7 @@ from trainer_parts import Regression, dataset, weights
 
 from camshaft.callbacks import EarlyStopping, ModelCheckpoint
 from camshaft.hooks_core import Callback
-from camshaft.strategies import CheckpointError
+from camshaft.strategies import CheckpointError, DDPStrategy
 from camshaft.trainer import Trainer, seed_everything
 from camshaft.trainer.hook_comparison import HookDivergenceError
 from camshaft.trainer.metric_records import MetricMismatchError
@@ -138,6 +138,39 @@ def resume(folder: Path, num_processes: int) -> dict[str, Any]:
         "whole": (weights(whole), {name: float(value) for name, value in trainer.callback_metrics.items()}),
         "resumed": (weights(resumed), {name: float(value) for name, value in second.callback_metrics.items()}),
     }
+
+
+class Branches(Regression):
+    """Two branches, of which each batch uses one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.other = torch.nn.Linear(3, 1)
+
+    def training_step(self, batch: list[Tensor], batch_idx: int) -> Tensor:
+        return self.loss(batch) if batch_idx % 2 else self.other(batch[0]).square().mean()
+
+
+class SavesInsideWindow(Callback):
+    """Saves after the third batch, while a window of two is open."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def on_train_batch_end(self, trainer: Any, module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
+        if batch_idx == 2:
+            trainer.save_checkpoint(self.path)
+
+
+def resume_window(folder: Path, num_processes: int) -> dict[str, Any]:
+    """Resumed inside an accumulation window, whose last batch leaves out a branch that an earlier one used."""
+    arguments: dict[str, Any] = {"max_epochs": 1, "accumulate_grad_batches": 2, "enable_checkpointing": False}
+    arguments["strategy"] = DDPStrategy(accelerator="cpu", find_unused_parameters=True)
+    whole, resumed = Branches(), Branches()
+    trainer = measured_trainer(folder, callbacks=[SavesInsideWindow(folder / "window.ckpt")], **arguments)
+    trainer.fit(whole, loaders(num_processes)[0])
+    measured_trainer(folder, **arguments).fit(resumed, loaders(num_processes)[0], ckpt_path=folder / "window.ckpt")
+    return {"whole": weights(whole), "resumed": weights(resumed)}
 
 
 class Naming(Regression):
@@ -260,6 +293,7 @@ SCENES: list[Callable[[Path, int], Any]] = [
     fit,
     loggers,
     resume,
+    resume_window,
     names,
     tiny,
     predict,

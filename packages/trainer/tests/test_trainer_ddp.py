@@ -93,6 +93,13 @@ def test_a_run_that_was_stopped_inside_an_epoch_goes_on_to_the_bit(scenes: Scene
         assert_same(found["resume"]["resumed"], found["resume"]["whole"])
 
 
+def test_a_window_that_was_stopped_inside_averages_what_its_last_batch_leaves_out(scenes: Scenes) -> None:
+    _, first, second = scenes
+    for found in (first["resume_window"], second["resume_window"]):
+        assert_same(found["resumed"], found["whole"])
+    assert_same(first["resume_window"]["resumed"], second["resume_window"]["resumed"])
+
+
 def test_names_that_only_one_process_logs_are_known_to_both(scenes: Scenes) -> None:
     _, first, second = scenes
     expected = ["of_0", "of_0_epoch", "of_0_step", "of_1", "of_1_epoch", "of_1_step", "val_of_0", "val_of_1"]

@@ -24,6 +24,7 @@ from camshaft.strategies.parallel import ParallelStrategy
 from camshaft.strategies.precision import Precision
 
 _WHERE = "DDPStrategy"
+_LOCAL_GRADIENTS = "holds_local_gradients"
 
 
 class DDPStrategy(ParallelStrategy):
@@ -113,6 +114,7 @@ class DDPStrategy(ParallelStrategy):
         self._module: nn.Module | None = None
         self._replica: Replica | None = None
         self._is_wrap_due = False
+        self._left_local_gradients = False
         self._delegated_wrap: WrapReplica | None = None
 
     def delegate(self, join: JoinProcesses | None, wrap: WrapReplica | None) -> None:
@@ -135,6 +137,7 @@ class DDPStrategy(ParallelStrategy):
             action = "Make both submodules of one nn.Module, and set that up."
             raise RuntimeError(must_be("module", rule, type(module).__qualname__, f"{_WHERE}.setup_module", action))
         self._release()
+        self._left_local_gradients = False
         self._enter("setup_module")
         computing = super().setup_module(module)
         self._module = module
@@ -228,6 +231,21 @@ class DDPStrategy(ParallelStrategy):
 
         return optimizer.step(finishing)
 
+    def state_dict(self) -> dict[str, Any]:
+        """What the precision has learned and, only if so, that gradients wait which were not averaged."""
+        replica = self._replica
+        waits = self._left_local_gradients if replica is None else replica.holds_local_gradients
+        return super().state_dict() | ({_LOCAL_GRADIENTS: True} if waits else {})
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on with it; gradients that were not averaged have to be restored before the next step."""
+        super().load_state_dict({key: value for key, value in state.items() if key != _LOCAL_GRADIENTS})
+        if state.get(_LOCAL_GRADIENTS):
+            if self._is_wrap_due:
+                self._wrap()
+            if self._replica is not None:
+                self._replica.expect_local_gradients()
+
     def on_train_batch_start(self, batch: Any, batch_idx: int) -> None:
         """At an epoch's first batch: average the gradients of what is trainable now. Collective."""
         if batch_idx == 0 and self._module is not None and self.world_size > 1:
@@ -296,6 +314,7 @@ class DDPStrategy(ParallelStrategy):
 
     def _release(self) -> None:
         if self._replica is not None:
+            self._left_local_gradients = self._replica.holds_local_gradients  # a finished run may be saved as well
             self._replica.close()
             self._replica = None
         if self._batch_norm is not None:

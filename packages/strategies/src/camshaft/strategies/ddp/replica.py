@@ -53,6 +53,7 @@ class Replica:
         self.is_plain = False
         self.is_manual = is_manual
         self._knows_who_differentiates = False
+        self._has_restored_gradients = False
         if is_manual:
             self.ddp.require_backward_grad_sync = False
         # DistributedDataParallel fails where the backward by which it learns a static graph does not average.
@@ -70,6 +71,11 @@ class Replica:
         if not self.is_manual:
             self.ddp.require_backward_grad_sync = is_on or not self._has_learned_graph
 
+    def expect_local_gradients(self) -> None:
+        """Take the gradients that the next step finds for ones that were not averaged, as in a resumed run."""
+        self.holds_local_gradients = self._has_restored_gradients = True
+        self.is_plain = False
+
     def run(self, step: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         """Run the first step, one of manual optimization, or one while gradients wait to be averaged. Collective.
 
@@ -78,6 +84,9 @@ class Replica:
         """
         if self.is_manual:
             self.ddp.require_forward_param_sync = self.syncs
+        if self._has_restored_gradients:
+            self._has_restored_gradients = False
+            self._mark_local_gradients()
         num_gradients = 0 if self._knows_who_differentiates else self._count_gradients()
         self.is_inside = True
         try:
@@ -142,6 +151,25 @@ class Replica:
         self.average()
         for parameter, gradient in zip(self.trainable, gradients, strict=True):
             parameter.grad = gradient
+
+    def _mark_local_gradients(self) -> None:
+        """Let DistributedDataParallel know which parameters have gradients that were not averaged.
+
+        Looking for unused parameters, it averages those that the latest backward leaves out as well, if an earlier one
+        that did not average has used them. It notes that in each backward, and in a resumed run it has seen none.
+        """
+        waiting = [(one, one.grad, one.requires_grad) for one in self.trainable if one.grad is not None]
+        if not waiting or not self.ddp.find_unused_parameters or self.ddp.static_graph:
+            return  # without such a search, a backward averages the gradients of all parameters
+        for parameter, _, _ in waiting:
+            parameter.grad = None
+            parameter.requires_grad_(True)
+        with torch.enable_grad():
+            # not prepared by a forward, so it averages nothing
+            _zero_loss(*(parameter for parameter, _, _ in waiting)).backward()  # type: ignore[no-untyped-call]
+        for parameter, gradient, requires_grad in waiting:
+            parameter.grad = gradient
+            parameter.requires_grad_(requires_grad)
 
     def close(self) -> None:
         """Leave the parameters as they were. Not collective."""
