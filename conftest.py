@@ -1,6 +1,11 @@
-"""Shared by the tests of all packages: `gpu` tests are skipped, with the reason, where they cannot run."""
+"""Shared by the tests of all packages: `gpu` tests are skipped, with the reason, where they cannot run.
+
+`--examples-factor=N` gives every property test N times as many examples as it has in the gate.
+"""
 
 from __future__ import annotations
+
+from typing import Any
 
 import pytest
 
@@ -15,7 +20,31 @@ def reason_without_gpu() -> str | None:
     return None
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_addoption(parser: pytest.Parser) -> None:
+    help_text = "Times as many examples as usual of each property test, drawn anew in every run."
+    parser.addoption("--examples-factor", type=int, default=1, help=help_text)
+
+
+def multiply_examples(items: list[pytest.Item], factor: int) -> None:
+    """Let property tests draw more examples, also those that say how many; other tests stay as they are."""
+    from hypothesis import is_hypothesis_test, settings
+
+    functions = {id(function): function for function in map(function_of, items) if is_hypothesis_test(function)}
+    for function in functions.values():
+        own = getattr(function, "_hypothesis_internal_use_settings", None) or settings()
+        more = settings(own, max_examples=own.max_examples * factor, derandomize=False, print_blob=True)
+        function._hypothesis_internal_use_settings = more
+
+
+def function_of(item: pytest.Item) -> Any:
+    method = getattr(item, "obj", None)
+    return getattr(method, "__func__", method)
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    factor = config.getoption("--examples-factor")
+    if factor != 1:
+        multiply_examples(items, factor)
     gpu_tests = [item for item in items if item.get_closest_marker("gpu")]
     reason = reason_without_gpu() if gpu_tests else None
     if reason is not None:

@@ -168,6 +168,19 @@ def gpu(session: nox.Session) -> None:
         pytest(session, folder, "-m", "gpu", "-rs", success_codes=(0, PYTEST_NO_TESTS))
 
 
+@nox.session
+def soak(session: nox.Session) -> None:
+    """Property tests of the packages with 50 times as many examples, in no gate; `-- --examples-factor=N -k resume`."""
+    install(session, PACKAGES.values(), extras=["test"])
+    for package in in_dependency_order():
+        pytest(
+            session,
+            f"packages/{package.folder}/tests",
+            *("-m", "hypothesis and not processes", "--examples-factor=50"),
+            success_codes=(0, PYTEST_NO_TESTS),
+        )
+
+
 @nox.session(reuse_venv=False)
 def oldest(session: nox.Session) -> None:
     """Package tests with the lowest versions that the packages declare for what they run on.
@@ -261,7 +274,7 @@ def bench(session: nox.Session) -> None:
 
 @nox.session(venv_backend="none")
 def tests(session: nox.Session) -> None:
-    """The contributor gate: every check of this file but `gpu` and `bench`, two sessions at a time."""
+    """The contributor gate: every check of this file but `gpu`, `soak` and `bench`, two sessions at a time."""
     if session.posargs:
         session.error("`tests` passes no arguments on. Give them to one session, such as tests-loops.")
     of_packages = [f"tests-{package.folder}" for package in in_dependency_order()]

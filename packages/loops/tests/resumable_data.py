@@ -8,9 +8,11 @@ from typing import Any
 
 import numpy as np
 import torch
+import torchdata.nodes as nodes
 from bare_parts import NUM_FEATURES
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, IterableDataset, RandomSampler, Sampler, WeightedRandomSampler
+from torchdata.stateful_dataloader import StatefulDataLoader
 
 from camshaft.loops import CombinedLoader
 
@@ -111,6 +113,24 @@ class Walk(Sampler[int]):
         self.at, self.num_given = state["at"], state["num_given"]
 
 
+class ByEpoch(Sampler[int]):
+    """A sampler that shuffles by the epoch that it is told."""
+
+    def __init__(self, length: int) -> None:
+        self.length = length
+        self.epoch = 0
+
+    def __len__(self) -> int:
+        return self.length
+
+    def __iter__(self) -> Iterator[int]:
+        generator = torch.Generator().manual_seed(self.epoch)
+        return iter(torch.randperm(self.length, generator=generator).tolist())
+
+    def set_epoch(self, epoch: int) -> None:
+        self.epoch = epoch
+
+
 class Own:
     """A loader of the user's own with a state; it has a length or not."""
 
@@ -149,6 +169,16 @@ class Stateless:
             yield x, x.sum(1, keepdim=True)
 
 
+def node_loader(samples: Any) -> Any:
+    """A loader of torchdata's nodes that gives batches of two."""
+
+    def collated(samples: list[Sample]) -> Sample:
+        xs, ys = zip(*samples, strict=True)
+        return torch.stack(xs), torch.stack(ys)
+
+    return nodes.Loader(nodes.Mapper(nodes.Batcher(samples, batch_size=2, drop_last=False), collated))
+
+
 def make_data(kind: str, length: int, seed: int) -> Any:
     """A loader of a kind over some samples; `seed` is that of generators which the loader owns."""
     generator = torch.Generator().manual_seed(seed)
@@ -172,24 +202,30 @@ def make_data(kind: str, length: int, seed: int) -> Any:
         case "stream":
             return DataLoader(NoisyStream(length), batch_size=2)
         case "torchdata loader":
-            from torchdata.stateful_dataloader import StatefulDataLoader
-
             return StatefulDataLoader(Noisy(length), batch_size=2, shuffle=True)
         case "torchdata nodes":
-            from torchdata.nodes import Batcher, IterableWrapper, Loader, Mapper
-
-            def collated(samples: list[Sample]) -> Sample:
-                xs, ys = zip(*samples, strict=True)
-                return torch.stack(xs), torch.stack(ys)
-
-            node = Batcher(Mapper(IterableWrapper(range(length)), sample), batch_size=2, drop_last=False)
-            return Loader(Mapper(node, collated))
+            return node_loader(nodes.Mapper(nodes.IterableWrapper(range(length)), sample))
+        case "shuffled nodes":
+            return node_loader(nodes.MapStyleWrapper(Noisy(length), RandomSampler(Noisy(length))))
+        case "nodes with own generator":
+            sampler = RandomSampler(Noisy(length), generator=generator)
+            return node_loader(nodes.MapStyleWrapper(Noisy(length), sampler))
+        case "nodes by epoch":
+            return node_loader(nodes.MapStyleWrapper(Noisy(length), ByEpoch(length)))
+        case "stream nodes":
+            return node_loader(nodes.IterableWrapper(NoisyStream(length)))
+        case "weighted nodes":
+            sources = {name: nodes.MapStyleWrapper(Noisy(length), ByEpoch(length)) for name in "ab"}
+            stop = nodes.StopCriteria.CYCLE_UNTIL_ALL_DATASETS_EXHAUSTED
+            return node_loader(nodes.MultiNodeWeightedSampler(sources, {"a": 0.3, "b": 0.7}, stop, seed=1))
         case "own":
             return Own(length)
         case "own sized":
             return OwnSized(length)
         case "plain stream":
             return DataLoader(PlainStream(length), batch_size=2)
+        case "plain torchdata stream":
+            return StatefulDataLoader(PlainStream(length), batch_size=2)
         case "stateless":
             return Stateless(length)
         case "combined":
@@ -210,10 +246,17 @@ def make_data(kind: str, length: int, seed: int) -> Any:
     raise LookupError(kind)
 
 
+NODES = (
+    *("torchdata nodes", "shuffled nodes", "nodes with own generator", "nodes by epoch", "stream nodes"),
+    "weighted nodes",
+)
 KINDS = (
     *("shuffled", "own generator", "weighted", "replacement", "single samples", "stateful sampler"),
-    *("stateful dataset", "stream", "torchdata loader", "torchdata nodes", "own", "own sized", "combined"),
+    *("stateful dataset", "stream", "torchdata loader", *NODES, "own", "own sized", "combined"),
     *("combined max", "combined sequence"),
 )
-FAST_FORWARDED = ("plain stream", "stateless")
+GOING_ON = ("stateful sampler", "stream", "own", "own sized", "combined max", "combined sequence", "stream nodes")
+"""Those that go on with the rest of the data in the epoch after one that a limit cut short."""
+
+FAST_FORWARDED = ("plain stream", "plain torchdata stream", "stateless")
 WITH_WORKERS = ("workers", "stream workers", "persistent workers")

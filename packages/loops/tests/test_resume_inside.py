@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 import torch
 from bare_parts import BareTrainer, Net, Sized, adam, hooked, make_batches, same_bits, seeded, sgd, weights
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from resumable_data import FAST_FORWARDED, KINDS, WITH_WORKERS, Noisy, make_data
+from resumable_data import FAST_FORWARDED, GOING_ON, KINDS, NODES, WITH_WORKERS, Noisy, make_data
 from test_resume import SCHEDULERS, same_values, without_time
 from torch.utils.data import DataLoader
 
@@ -52,7 +52,7 @@ def trainings(kinds: Any) -> st.SearchStrategy[Training]:
         accumulate=st.integers(1, 3),
         optimizer=st.sampled_from(["sgd", "adam"]),
         scheduler=st.none() | st.sampled_from(sorted(SCHEDULERS)),
-        limit=st.sampled_from([1.0, 1.0, 1, 2, 3]),
+        limit=st.just(1.0) | st.integers(1, 5),  # of 1 to 5 batches, so that it often is all there are
         val_check_interval=st.sampled_from([1.0, 1]) | st.integers(1, 4).map(lambda number: -number),
         overridden=st.booleans(),
         none_at=st.none() | st.integers(0, 3),
@@ -177,7 +177,7 @@ def check_every_resume(training: Training, whole: Process, points: list[int]) ->
         assert len(calls) < len(expected) and calls == expected[len(expected) - len(calls) :]
         for path in earlier.trainer.files:
             one, other = (without_time(process.trainer.load(path)) for process in (earlier, whole))
-            if training.kind in ("torchdata nodes", *FAST_FORWARDED):  # they count anew what was read before
+            if training.kind in (*NODES, *FAST_FORWARDED):  # they count anew what was read before
                 del one["fit"]["batches"], other["fit"]["batches"]
             assert same_values(one, other), path
 
@@ -195,22 +195,34 @@ def run_whole(training: Training) -> Process | None:
     return whole
 
 
-@settings(max_examples=40, deadline=None)
-@given(trainings(KINDS), st.data())
-def test_going_on_from_any_batch_is_exact(training: Training, data: st.DataObject) -> None:
-    whole = run_whole(training)
-    if whole is None or not whole.trainer.files:
-        return
+stops = st.lists(st.integers(-3, 14), min_size=1, max_size=4)
+"""Where a chain of runs is stopped: after a batch, counted over all epochs; -1, -2, ... is the end of an epoch."""
+
+
+def points_of(stops: list[int], training: Training, whole: Process) -> list[int]:
     number = whole.trainer.progress.total_batches
-    points = data.draw(st.lists(st.integers(1, number), min_size=1, max_size=3, unique=True).map(sorted), "stops")
-    check_every_resume(training, whole, points)
+    per_epoch = number // training.num_epochs
+    ends = {-stop % training.num_epochs * per_epoch or number for stop in stops if stop < 0}
+    return sorted(ends | {stop % number + 1 for stop in stops if stop >= 0})
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_what_is_saved_after_going_on_from_an_epochs_end_is_exact_too(kind: str) -> None:
-    training = Training(kind=kind, num_samples=5)
+@settings(max_examples=40, deadline=None)
+@given(trainings(KINDS), stops)
+@example(Training(kind="torchdata nodes", num_samples=5, limit=3, optimizer="sgd", scheduler=None), [2, 3])
+def test_going_on_from_any_batch_is_exact(training: Training, stops: list[int]) -> None:
     whole = run_whole(training)
-    assert whole is not None
+    if whole is not None and whole.trainer.files:
+        check_every_resume(training, whole, points_of(stops, training, whole))
+
+
+@pytest.mark.parametrize("limit", [1.0, 2, 3])
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_is_saved_after_going_on_from_an_epochs_end_is_exact_too(kind: str, limit: int | float) -> None:
+    training = Training(kind=kind, num_samples=5, limit=limit)
+    whole = run_whole(training)
+    if whole is None:
+        assert kind in GOING_ON
+        return
     end = whole.trainer.progress.total_batches // 2
     check_every_resume(training, whole, [end, end + 1])
 
@@ -219,23 +231,23 @@ def test_what_is_saved_after_going_on_from_an_epochs_end_is_exact_too(kind: str)
 @given(
     trainings([kind for kind in KINDS if kind != "torchdata loader"]).filter(lambda training: training.limit == 1.0),
     st.sampled_from([1.0, 1, 2, 3]),
-    st.data(),
+    stops,
 )
 def test_going_on_with_some_batches_of_every_epoch_is_exact(
-    training: Training, overfit: int | float, data: st.DataObject
+    training: Training, overfit: int | float, stops: list[int]
 ) -> None:
     training = attrs.evolve(training, overfit=overfit)
     whole = run_whole(training)
     if whole is not None:
-        check_every_resume(training, whole, [data.draw(st.integers(1, whole.trainer.progress.total_batches), "stop")])
+        check_every_resume(training, whole, points_of(stops, training, whole))
 
 
 @settings(max_examples=10, deadline=None)
-@given(trainings(FAST_FORWARDED), st.data())
-def test_a_loader_without_state_is_fast_forwarded_if_that_is_wished(training: Training, data: st.DataObject) -> None:
+@given(trainings(FAST_FORWARDED), stops)
+def test_a_loader_without_state_is_fast_forwarded_if_that_is_wished(training: Training, stops: list[int]) -> None:
     whole = run_whole(training)
     if whole is not None:
-        check_every_resume(training, whole, [data.draw(st.integers(1, whole.trainer.progress.total_batches), "stop")])
+        check_every_resume(training, whole, points_of(stops, training, whole))
 
 
 @pytest.mark.parametrize("kind", WITH_WORKERS)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 import warnings
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any, TypeVar
 
 from torch import Tensor
@@ -54,6 +55,27 @@ def samplers_of(loader: object) -> list[Any]:
                 follow(sampler)
 
     follow(loader)
+    return list(found.values())
+
+
+def nodes_of(loader: object) -> list[Any]:
+    """Return the nodes of a loader of torchdata's nodes, each once; none of any other loader."""
+    nodes = sys.modules.get("torchdata.nodes")
+    if nodes is None or not isinstance(loader, (nodes.Loader, nodes.BaseNode)):
+        return []
+    found: dict[int, Any] = {}
+
+    def follow(part: object) -> None:
+        if isinstance(part, Mapping):
+            part = list(part.values())
+        if isinstance(part, (list, tuple)):
+            for item in part:
+                follow(item)
+        elif isinstance(part, nodes.BaseNode) and id(part) not in found:
+            found[id(part)] = part
+            follow(vars(part))
+
+    follow(loader.root if isinstance(loader, nodes.Loader) else loader)
     return list(found.values())
 
 

@@ -11,12 +11,17 @@ from typing import Any
 import torch
 
 from camshaft.hooks_core.messages import must_be
-from camshaft.loops.loader_copy import samplers_of
+from camshaft.loops.loader_copy import nodes_of, samplers_of
 
 
 def generators_of(loader: Iterable[Any]) -> list[torch.Generator]:
-    """The random number generators of a loader's own, each once: those of the loader and of its samplers."""
-    found = [getattr(owner, "generator", None) for owner in (loader, *samplers_of(loader))]
+    """The random number generators of a loader's own, each once: those of the loader and of its samplers.
+
+    Of torchdata's nodes, those of the samplers and the iterables that they wrap.
+    """
+    wrapped = [getattr(node, name, None) for node in nodes_of(loader) for name in ("sampler", "iterable")]
+    owners = [owner for source in (loader, *wrapped) for owner in (source, *samplers_of(source))]
+    found = [getattr(owner, "generator", None) for owner in owners]
     return list(dict.fromkeys(generator for generator in found if isinstance(generator, torch.Generator)))
 
 

@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from camshaft.hooks_core.messages import must_be
 from camshaft.hooks_core.user_warnings import warn_user
-from camshaft.loops.loader_copy import has_state, is_plain, is_stream
+from camshaft.loops.loader_copy import has_state, is_plain, is_stream, nodes_of
 from camshaft.loops.random_state import generators_of, isolated_randomness, random_state, restore_random_state
 
 StatelessLoaders = Literal["refuse", "fast_forward"]
@@ -41,15 +41,12 @@ class ResumableLoader:
         nodes = sys.modules.get("torchdata.nodes")
         self._source: Any = nodes.Loader(loader) if nodes is not None and isinstance(loader, nodes.BaseNode) else loader
         self._is_node_loader = nodes is not None and isinstance(self._source, nodes.Loader)
-        self._is_converted = is_plain(loader)
+        self._is_converted = is_plain(loader) and not _is_stateless_stream(loader)
         if self._is_converted:
             from camshaft.loops.stateful_data_loader import to_stateful
 
             self._source = to_stateful(loader)  # type: ignore[arg-type]
-        self._has_state = has_state(self._source)
-        self._is_stateless = not self._has_state
-        if is_stream(loader):
-            self._is_stateless = not has_state(loader.dataset)  # type: ignore[attr-defined]
+        self._is_stateless = _is_stateless_stream(loader) or not has_state(self._source)
         self._resumed: Iterator[Any] | None = None
         self._unread: dict[str, Any] | None = None  # the loader's state that was loaded, until it is read
         self._start: dict[str, Any] | None = None
@@ -73,14 +70,12 @@ class ResumableLoader:
 
     def end_iteration(self) -> None:
         """Let an iteration that was left count as over: the next one begins anew."""
-        if self._unread is not None and self._is_node_loader:
-            self._source.load_state_dict(None)  # it has not been asked to go on yet, and need not any more
         self._resumed = None
         self._is_under_way = False
 
     def _iterate(self, iterator: Iterator[Any] | None) -> Iterator[Any]:
         if iterator is None:
-            if self._is_stateless:
+            if self._is_stateless or self._is_node_loader:
                 self._start = random_state(generators_of(self.loader))
             self._num_read = 0
             iterator = iter(self._source)
@@ -88,12 +83,12 @@ class ResumableLoader:
         self._is_exhausted = False
         self._unread = None
         try:
-            if self._has_state:
-                yield from iterator
-            else:
+            if self._is_stateless:
                 for batch in iterator:
                     self._num_read += 1
                     yield batch
+            else:
+                yield from iterator
             self._is_exhausted = True
         finally:
             self._is_under_way = False
@@ -103,12 +98,12 @@ class ResumableLoader:
         state: dict[str, Any] = {"is_under_way": self._is_under_way, "is_exhausted": self._is_exhausted}
         if self._is_under_way:
             state["num_read"] = self._num_read
-            if self._is_stateless:
+            if self._start is not None:
                 state["start"] = self._start
-                if self._stateless == "refuse":
-                    warn_user(_stateless_message(self.loader, "checkpoint"))
-        if self._has_state and self._was_begun and (self._is_under_way or self._carries_state):
-            # one that was not read since may not be asked, as a loader of torchdata's nodes reads a batch then
+            if self._is_stateless and self._stateless == "refuse":
+                warn_user(_stateless_message(self.loader, "checkpoint"))
+        if not self._is_stateless and self._was_begun and (self._is_under_way or self._carries_state):
+            # one that was not read since may have begun anew already, and would tell of that
             state["loader"] = self._source.state_dict() if self._unread is None else self._unread
         return state
 
@@ -147,52 +142,59 @@ class ResumableLoader:
                 "checkpoint are read again and dropped. If it draws random numbers between batches, the run differs "
                 "from one that was not stopped."
             )
-            self._start = state["start"]
-            restore_random_state(state["start"], generators_of(self.loader))
-        if self._has_state:
-            self._source.load_state_dict(state["loader"])
-            self._resumed = _going_on(self._source) if self._is_node_loader else iter(self._source)
-        else:
+        self._start = state.get("start")
+        if self._start is not None:
+            restore_random_state(self._start, generators_of(self.loader))
+        if self._is_stateless:
             self._resumed = iter(self._source)
             for _ in range(self._num_read):
                 next(self._resumed, None)
+        else:
+            self._source.load_state_dict(state["loader"])
+            self._resumed = _without_restart(self._source) if self._is_node_loader else iter(self._source)
 
     def _begin_anew(self) -> None:
         """Let the next iteration be a new one, though the state that was loaded is that of the last.
 
-        torchdata's loader restores what outlives an epoch (the state of its sampler, dataset or workers) when it makes
-        an iterator, which asking for its state does.
+        torchdata's loaders restore what outlives an epoch (the state of samplers, datasets or workers) when they make
+        an iterator, which asking a `StatefulDataLoader` for its state does.
         """
         torchdata = sys.modules.get("torchdata.stateful_dataloader")
+        if self._is_node_loader:
+            _without_restart(self._source)
+            return
         if torchdata is not None and isinstance(self._source, torchdata.StatefulDataLoader):
             self._source.state_dict()
         if not self._is_exhausted:
             iter(self._source)
-        elif self._is_node_loader:
-            _come_to_the_end(self._source)
 
 
-def _going_on(loader: Any) -> Iterator[Any]:
-    """Go on with a loader of torchdata's nodes.
+def _is_stateless_stream(loader: object) -> bool:
+    """Return whether a loader reads an `IterableDataset` without state, as torch's or torchdata's loaders do.
 
-    It reads a batch when it is asked for its iterator, which must draw the numbers of its turn, so that is done with
-    the first batch; and where nothing is left of the epoch it must not begin the next one.
+    torchdata's would read and drop batches as well, but count them twice.
     """
-    yield from _without_restart(loader)
-
-
-def _come_to_the_end(loader: Any) -> None:
-    """Let a loader of torchdata's nodes, whose state is that of an epoch's end, begin anew when it is asked next.
-
-    If it finds out by itself that nothing is left, it keeps that state, and tells it from then on.
-    """
-    next(_without_restart(loader), None)
+    if not is_stream(loader) or has_state(loader.dataset):  # type: ignore[attr-defined]
+        return False
+    torchdata = sys.modules.get("torchdata.stateful_dataloader")
+    own = getattr(type(loader), "state_dict", None)
+    return own is None or (torchdata is not None and own is torchdata.StatefulDataLoader.state_dict)
 
 
 def _without_restart(loader: Any) -> Iterator[Any]:
+    """Return the iterator of a loader of torchdata's nodes that goes on from a loaded state, also from an epoch's end.
+
+    By itself the loader would read a batch to see whether there is one; if there is none, it would begin the next epoch
+    and tell the state of the last one from then on.
+    """
     restarts, loader.restart_on_stop_iteration = loader.restart_on_stop_iteration, False
     iterator: Iterator[Any] = iter(loader)
     loader.restart_on_stop_iteration = restarts
+    nodes = sys.modules["torchdata.nodes"]
+    for node in nodes_of(loader):
+        if isinstance(node, (nodes.SamplerWrapper, nodes.MultiNodeWeightedSampler)):
+            # they count only epochs that they were read in, and forget that they were when they load a state
+            node._started = node._num_yielded > 0
     return iterator
 
 
