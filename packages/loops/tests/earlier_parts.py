@@ -103,14 +103,31 @@ class Alternating(TwoNets):
                 optimizer.zero_grad()
 
 
-def alternate_by_hand(module: TwoNets, inputs: list[Tensor], num_epochs: int = 1, *, zeroes: bool = False) -> None:
+def alternate_by_hand(
+    module: TwoNets, inputs: list[Tensor], num_epochs: int = 1, *, zeroes: str | None = None, freezes: bool = False
+) -> None:
+    """Train as `Alternating` says.
+
+    Args:
+        module: The module.
+        inputs: The batches of an epoch.
+        num_epochs: How many there are.
+        zeroes: Where an optimizer's gradients are zeroed in each of its turns: "before" or "after"; None leaves that to
+            the module.
+        freezes: Whether a turn gives gradients to the parameters of its optimizer alone.
+    """
     optimizers = module.optimizers_by_hand()
     for _ in range(num_epochs):
         for batch_idx, x in enumerate(inputs):
             for idx, optimizer in enumerate(optimizers):
-                differentiate(lambda x=x, idx=idx: module.loss(x, idx), optimizer)
+                if zeroes == "before":
+                    optimizer.zero_grad()
+                if freezes:
+                    differentiate(lambda x=x, idx=idx: module.loss(x, idx), optimizer)
+                else:
+                    module.loss(x, idx).backward()
                 if batch_idx % (2, 4)[idx] == 0:
                     optimizer.step()
                     optimizer.zero_grad()
-                if zeroes:
+                if zeroes == "after":
                     optimizer.zero_grad()

@@ -34,7 +34,7 @@ def test_in_0_8_the_loop_zeroes_after_every_batch() -> None:
 
     module, by_hand, inputs = seeded(OfEra08), seeded(OfEra08), make_inputs(6)
     fit(module, inputs)
-    alternate_by_hand(by_hand, inputs, zeroes=True)
+    alternate_by_hand(by_hand, inputs, zeroes="after", freezes=True)
     assert same_bits(weights(module), weights(by_hand))
 
 
@@ -177,7 +177,7 @@ def test_where_optimizer_step_zeroes_the_loop_only_announces_it_before_backward(
     monkeypatch.setattr("camshaft.hooks_core.eras.reading.behaviour_of", lambda *arguments: behaviour)
     module, by_hand, inputs = seeded(Alternating07), seeded(Alternating07), make_inputs(5)
     fit(module, inputs, max_epochs=2)
-    alternate_by_hand(by_hand, inputs, 2)
+    alternate_by_hand(by_hand, inputs, 2, freezes=True)
     assert same_bits(weights(module), weights(by_hand))
     assert module.num_announced == 2 * 5 * 2
 
@@ -186,5 +186,5 @@ def test_where_optimizer_step_zeroes_the_loop_only_announces_it_before_backward(
 def test_a_place_that_is_chosen_counts_more_than_the_eras(place: str) -> None:
     module, by_hand, inputs = seeded(Alternating), seeded(Alternating), make_inputs(6)
     fit(module, inputs, zero_grad=place)
-    alternate_by_hand(by_hand, inputs, zeroes=True)
+    alternate_by_hand(by_hand, inputs, zeroes="after" if place == "after_optimizer_step" else "before")
     assert same_bits(weights(module), weights(by_hand))

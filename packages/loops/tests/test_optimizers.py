@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 from torch.optim import LBFGS, SGD, Adam, Optimizer
-from torch.optim.lr_scheduler import ExponentialLR, ReduceLROnPlateau, StepLR
+from torch.optim.lr_scheduler import ExponentialLR, OneCycleLR, ReduceLROnPlateau, StepLR
 
 from camshaft.hooks_core.optimizer_step import needs_closure
 from camshaft.loops.optimizers import LRSchedulerConfig, dropping_gradients, read_configuration
@@ -40,6 +40,9 @@ FIRST, SECOND = StepLR(ONE, 1), ExponentialLR(TWO, 0.9)
         ({"optimizer": ONE, "lr_scheduler": {"scheduler": FIRST, "interval": "step"}}, [ONE], [FIRST]),
         ([{"optimizer": ONE, "lr_scheduler": FIRST}, {"optimizer": TWO}], [ONE, TWO], [FIRST]),
         (({"optimizer": ONE}, {"optimizer": TWO, "lr_scheduler": SECOND}), [ONE, TWO], [SECOND]),
+        (([ONE], FIRST), [ONE], [FIRST]),
+        (([ONE], {"scheduler": FIRST, "interval": "step"}), [ONE], [FIRST]),
+        ({"optimizer": ONE, "monitor": "val_loss"}, [ONE], []),
     ],
 )
 def test_every_accepted_form(returned: Any, optimizers: list[Any], schedulers: list[Any]) -> None:
@@ -58,10 +61,6 @@ def test_every_accepted_form(returned: Any, optimizers: list[Any], schedulers: l
         ([ONE, FIRST], "`return value` must be an optimizer, .* but got <torch.optim.lr_scheduler.StepLR"),
         ([[ONE, 3], []], "`return value` must be an optimizer, .* but got 3"),
         ({"lr_scheduler": FIRST}, r"must be a dictionary with the keys 'optimizer' .* but got \['lr_scheduler'\]"),
-        (
-            {"optimizer": ONE, "monitor": "x"},
-            r"must be a dictionary with .* but got \['monitor', 'optimizer'\]",
-        ),
         ({"optimizer": 3}, "`return value` must be an optimizer, .* but got 3"),
         ([{"optimizer": ONE}, TWO], "`return value` must be an optimizer, .* but got {'optimizer'"),
         (([ONE], [3]), r"`lr_scheduler` must be a learning-rate scheduler \(with `step`.* but got 3"),
@@ -73,15 +72,19 @@ def test_every_accepted_form(returned: Any, optimizers: list[Any], schedulers: l
             {"optimizer": ONE, "lr_scheduler": {"interval": "step"}},
             r"`lr_scheduler` must be a dictionary with 'scheduler' and any of frequency, .* but got \['interval'\]",
         ),
-        (
-            {"optimizer": ONE, "lr_scheduler": {"scheduler": FIRST, "every": 2}},
-            r"`lr_scheduler` must be a dictionary with 'scheduler' and any of frequency, .*, but got",
-        ),
     ],
 )
 def test_every_other_form_is_refused(returned: Any, message: str) -> None:
     with pytest.raises(TypeError, match=message):
         read_configuration(returned)
+
+
+def test_settings_that_nobody_knows_are_left_out_with_a_warning() -> None:
+    with pytest.warns(UserWarning, match=r"`keys beside 'lr_scheduler'` must be any of frequency, .* got \['every'\]"):
+        configuration = read_configuration({"optimizer": ONE, "lr_scheduler": {"scheduler": FIRST, "every": 2}})
+    assert configuration.schedulers[0].scheduler is FIRST
+    with pytest.warns(UserWarning, match=r"`keys beside 'optimizer'` must be any of frequency, .* got \['scheduler'\]"):
+        assert read_configuration({"optimizer": ONE, "scheduler": FIRST}).schedulers == []
 
 
 @pytest.mark.parametrize(
@@ -138,6 +141,64 @@ def test_a_scheduler_on_plateau_needs_to_know_what_it_monitors() -> None:
         read_configuration({"optimizer": ONE, "lr_scheduler": plateau})
     config = {"scheduler": plateau, "monitor": "val_loss"}
     assert read_configuration(([ONE], [config])).schedulers[0].monitor == "val_loss"
+
+
+PLATEAU = ReduceLROnPlateau(ONE)
+
+
+@pytest.mark.parametrize(
+    ("returned", "expected"),
+    [
+        ({"optimizer": ONE, "lr_scheduler": PLATEAU, "monitor": "val_loss"}, "val_loss"),
+        ({"optimizer": ONE, "lr_scheduler": {"scheduler": PLATEAU}, "monitor": "val_loss"}, "val_loss"),
+        ({"optimizer": ONE, "lr_scheduler": {"scheduler": PLATEAU, "monitor": "acc"}, "monitor": "val_loss"}, "acc"),
+        ([{"optimizer": ONE, "lr_scheduler": PLATEAU, "monitor": "val_loss"}], "val_loss"),
+        (([ONE], [{"scheduler": PLATEAU, "reduce_on_plateau": True, "monitor": "val_loss"}]), "val_loss"),
+        ({"optimizer": ONE, "lr_scheduler": FIRST, "monitor": "val_loss"}, None),
+        (([ONE], [{"scheduler": FIRST, "monitor": "val_loss"}]), None),
+        (([ONE], [{"scheduler": FIRST, "monitor": "val_loss", "reduce_on_plateau": True}]), "val_loss"),
+    ],
+)
+def test_what_is_monitored_stands_beside_the_optimizer_or_the_scheduler_and_is_of_plateaus(
+    returned: Any, expected: str | None
+) -> None:
+    (config,) = read_configuration(returned).schedulers
+    assert (config.monitor, config.reduce_on_plateau) == (expected, expected is not None)
+
+
+def test_one_that_is_to_reduce_on_plateau_needs_to_know_what_it_monitors_unless_the_module_steps_it() -> None:
+    for scheduler in (PLATEAU, {"scheduler": FIRST, "reduce_on_plateau": True}):
+        with pytest.raises(ValueError, match="`monitor` must be the name of a logged value"):
+            read_configuration(([ONE], [scheduler]))
+        assert len(read_configuration(([ONE], [scheduler]), is_manual=True).schedulers) == 1
+    with pytest.warns(UserWarning, match="`monitor` must be left out under manual optimization, but got 'val_loss'"):
+        read_configuration({"optimizer": ONE, "lr_scheduler": PLATEAU, "monitor": "val_loss"}, is_manual=True)
+
+
+def test_one_cycle_by_epochs_warns() -> None:
+    one_cycle = OneCycleLR(ONE, max_lr=0.1, total_steps=10)
+    with pytest.warns(UserWarning, match="`interval` must be 'step' for a OneCycleLR that counts updates"):
+        read_configuration(([ONE], [one_cycle]))
+
+
+@pytest.mark.parametrize("is_manual", [False, True])
+def test_a_scheduler_of_an_optimizer_that_was_not_returned_is_refused(is_manual: bool) -> None:
+    message = "`lr_scheduler` must be one for an optimizer that is returned as well.*'ExponentialLR for another SGD'"
+    for returned in (([ONE], [SECOND]), {"optimizer": ONE, "lr_scheduler": {"scheduler": SECOND}}):
+        with pytest.raises(ValueError, match=message):
+            read_configuration(returned, is_manual=is_manual)
+
+
+def test_a_scheduler_of_what_an_optimizer_wraps_sets_its_rate() -> None:
+    class Outer(SGD):
+        """Shares the groups of another, as wrappers do, or that one's dictionaries alone."""
+
+    inner = optimizer()
+    by_list, by_dictionaries = Outer(inner.param_groups), Outer(inner.param_groups)
+    by_list.param_groups = inner.param_groups
+    for outer in (by_list, by_dictionaries):
+        config = read_configuration(([ONE, outer], [StepLR(inner, 1)])).schedulers[0]
+        assert config.optimizer_idx == 1
 
 
 def test_defaults_of_a_scheduler() -> None:

@@ -9,7 +9,7 @@ import pytest
 import torch
 from bare_parts import BareTrainer, Net, Sized, hooked, make_batches, seeded, sgd
 from recording_sink import RecordingSink
-from torch.optim.lr_scheduler import ReduceLROnPlateau
+from torch.optim.lr_scheduler import ReduceLROnPlateau, StepLR
 
 from camshaft.hooks_core.protocols import MetricSink
 
@@ -145,6 +145,81 @@ def test_a_monitored_value_that_nobody_logged_is_an_error(metrics: Any, logged: 
 def test_a_monitored_value_that_nobody_logged_is_a_warning_if_it_is_not_strict() -> None:
     with pytest.warns(UserWarning, match="`monitor` must be a logged value"):
         assert fit({"monitor": "val_loss", "strict": False}, metrics=RecordingSink()) == []
+
+
+class ByHand(Net):
+    """Steps its optimizer, and nothing else."""
+
+    automatic_optimization = False
+
+    def training_step(self, batch: Any, batch_idx: int) -> None:
+        self.optimizer.zero_grad()
+        self.loss(batch).backward()
+        self.optimizer.step()
+
+    def configure_optimizers(self) -> Any:
+        self.optimizer = torch.optim.SGD(self.parameters(), lr=1.0)
+        return [self.optimizer], [{"scheduler": StepLR(self.optimizer, 1, gamma=0.5), "interval": self.interval}]
+
+
+@pytest.mark.parametrize("interval", ["epoch", "step"])
+@pytest.mark.parametrize(
+    ("era", "steps"), [(None, False), ("1.0", True), ("1.1", True), ("1.2.10", True), ("1.3", False), ("1.9", False)]
+)
+def test_who_optimizes_by_hand_steps_schedulers_by_hand_but_from_1_0_to_1_2(
+    interval: str, era: str | None, steps: bool
+) -> None:
+    module = type("OfEra", (ByHand,), {"interval": interval, "hook_era": era} if era else {"interval": interval})()
+    trainer = BareTrainer(module, max_epochs=1).fit(Sized(make_batches(3)))
+    assert trainer.fit_loop.optimization.schedulers[0].interval == interval
+    rate = module.optimizer.param_groups[0]["lr"]
+    assert rate == ({"epoch": 0.5, "step": 0.125}[interval] if steps else 1.0)
+
+
+def test_a_scheduler_on_plateau_needs_no_monitor_where_the_module_steps_it() -> None:
+    class OnPlateau(ByHand):
+        def configure_optimizers(self) -> Any:
+            self.optimizer = sgd(self)
+            self.plateau = ReduceLROnPlateau(self.optimizer, factor=0.5, patience=0)
+            return {"optimizer": self.optimizer, "lr_scheduler": self.plateau}
+
+        def training_step(self, batch: Any, batch_idx: int) -> None:
+            super().training_step(batch, batch_idx)
+            self.plateau.step(1.0)
+
+    module = seeded(OnPlateau)
+    BareTrainer(module, max_epochs=1).fit(Sized(make_batches(3)))
+    assert module.optimizer.param_groups[0]["lr"] == 0.1 / 4
+
+
+def test_what_an_optimizers_monitor_names_reaches_its_scheduler_on_plateau() -> None:
+    def configure(module: Any) -> Any:
+        optimizer = torch.optim.SGD(module.parameters(), lr=1.0)
+        plateau = ReduceLROnPlateau(optimizer, factor=0.5, patience=0)
+        return {"optimizer": optimizer, "lr_scheduler": plateau, "monitor": "val_loss"}
+
+    trainer = BareTrainer(seeded(Net, configure), metrics=RecordingSink(val_loss=torch.tensor(1.0)), max_epochs=3)
+    trainer.fit(Sized(make_batches(1)))
+    assert trainer.fit_loop.optimization.optimizers[0].param_groups[0]["lr"] == 0.25
+
+
+def test_a_value_is_no_epoch_for_schedulers_that_are_not_of_plateaus() -> None:
+    class ByEpochs(Counting):
+        def step(self, epoch: int, metric: Any = None) -> None:  # type: ignore[override]
+            self.steps.append((epoch, metric))
+
+    class Own(Net):
+        def lr_scheduler_step(self, scheduler: Any, metric: Any) -> None:
+            scheduler.step(7, metric)
+
+    scheduler = ByEpochs()
+
+    def configure(module: Any) -> Any:
+        return {"optimizer": sgd(module), "lr_scheduler": {"scheduler": scheduler, "monitor": "val_loss"}}
+
+    sink = RecordingSink(val_loss=torch.tensor(1.0))
+    BareTrainer(seeded(Own, configure), metrics=sink, max_epochs=1).fit(Sized(make_batches(1)))
+    assert scheduler.steps == [(7, None)]
 
 
 def test_nothing_warns_where_everything_is_as_it_should_be() -> None:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import wraps
 from types import MethodType
 from typing import TYPE_CHECKING, Any
+
+from camshaft.hooks_core.eras.evidence import uses_parameter
 
 if TYPE_CHECKING:
     from torch.optim import Optimizer
@@ -16,6 +18,27 @@ def needs_closure(optimizer: Optimizer) -> bool:
     """Whether an optimizer evaluates the loss itself, by a closure that it calls as often as it likes (LBFGS does)."""
     closure = inspect.signature(optimizer.step).parameters.get("closure")
     return closure is not None and closure.default is inspect.Parameter.empty
+
+
+def accepts_closure(step: Callable[..., Any]) -> bool:
+    """Return whether a step can be given `closure=`, as one with such a parameter or with `**kwargs` can."""
+    try:
+        parameters = inspect.signature(step).parameters
+    except (TypeError, ValueError):  # a builtin without a signature
+        return False
+    kinds = [parameter.kind for parameter in parameters.values()]
+    return "closure" in parameters or inspect.Parameter.VAR_KEYWORD in kinds
+
+
+def steps_with_closure(optimizer: Optimizer) -> bool:
+    """Return whether an optimizer's step is to get the closure that evaluates the loss and its gradients.
+
+    True for one that needs it, and for one that is not torch's own and uses what it gets: it may evaluate the loss
+    again, or first move the weights. The steps of torch's own do the same without as with a closure that was called.
+    """
+    if needs_closure(optimizer):
+        return True
+    return not _is_torchs(optimizer.step) and accepts_closure(optimizer.step) and _uses_closure(optimizer.step)
 
 
 def replace_step(
@@ -55,3 +78,30 @@ def _with_self(bound: Callable[..., Any]) -> inspect.Signature:
     if not parameters or parameters[0].name != "self":
         parameters.insert(0, inspect.Parameter("self", inspect.Parameter.POSITIONAL_OR_KEYWORD))
     return signature.replace(parameters=parameters)
+
+
+def _is_torchs(step: Callable[..., Any]) -> bool:
+    """Whether a step is one of torch's optimizers, also where torch or camshaft have put another around it."""
+    layers = list(_layers(step))
+    packages = [_package_of(layer) for layer in layers]
+    return packages[-1] == "torch" and set(packages) <= {"torch", "camshaft"}
+
+
+def _uses_closure(step: Callable[..., Any]) -> bool:
+    innermost = list(_layers(step))[-1]
+    if "closure" not in inspect.signature(innermost).parameters:
+        return True  # passed on among others
+    return uses_parameter(innermost, "closure")
+
+
+def _layers(step: Any) -> Iterator[Any]:
+    """A step, what it was put around by `functools.wraps`, and so on."""
+    yield getattr(step, "__func__", step)
+    while hasattr(step, "__wrapped__"):
+        step = step.__wrapped__
+        yield getattr(step, "__func__", step)
+
+
+def _package_of(function: Any) -> str:
+    # that of its code: `functools.wraps` gives a function the `__module__` of another
+    return str(getattr(function, "__globals__", {}).get("__name__")).partition(".")[0]

@@ -5,17 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from torch.optim import Optimizer
 from torch.optim.lr_scheduler import ReduceLROnPlateau
 
 from camshaft.hooks_core.eras import Behaviour
-from camshaft.hooks_core.messages import must_be
-from camshaft.loops.foreign_optimizer import foreign_optimizer
 
-_WHERE = "configure_optimizers"
 _FIRST_WITHOUT_DEFAULT_MONITOR = (1, 0)
 _FIRST_THAT_ASKS_SETTINGS = (1, 6)
-_FIRST_WITHOUT_FOREIGN_OPTIMIZERS = (1, 2)
 _OF_EARLIER_SCHEDULERS = ("reduce_on_plateau", "opt_idx")
 
 
@@ -27,7 +22,6 @@ def in_form_of_today(returned: Any, behaviour: Behaviour) -> Any:
       said otherwise.
     - Beside an optimizer, `monitor` is that of its scheduler, and an empty `lr_scheduler` is none.
     - The frequency of a single optimizer made no difference.
-    - Up to 1.1, anything that steps and has what an optimizer must have was one; see `foreign_optimizer`.
 
     Args:
         returned: What the module returned.
@@ -35,42 +29,30 @@ def in_form_of_today(returned: Any, behaviour: Behaviour) -> Any:
 
     Returns:
         The same for today; forms that no era had are left for `read_configuration` to refuse.
-
-    Raises:
-        ValueError: If a scheduler that needs a value does not say which.
-        TypeError: If an object that steps lacks something that optimizers must have.
     """
     reading = _Reading(behaviour)
     if isinstance(returned, Mapping):
         return reading.without_frequency(reading.dictionary(returned))
     if not isinstance(returned, (list, tuple)):
-        return reading.optimizer(returned)
+        return returned
     if len(returned) == 2 and isinstance(returned[0], (list, tuple)):
         optimizers, schedulers = returned
         schedulers = schedulers if isinstance(schedulers, (list, tuple)) else [schedulers]
-        return [reading.optimizer(one) for one in optimizers], [reading.scheduler(one) for one in schedulers]
+        return list(optimizers), [reading.scheduler(one) for one in schedulers]
     if returned and all(isinstance(one, Mapping) for one in returned):
         dictionaries = [reading.dictionary(one) for one in returned]
         return dictionaries if len(dictionaries) > 1 else [reading.without_frequency(dictionaries[0])]
-    return [reading.optimizer(one) for one in returned]
+    return list(returned)
 
 
 class _Reading:
     def __init__(self, behaviour: Behaviour) -> None:
-        self._takes_foreign_optimizers = behaviour.since < _FIRST_WITHOUT_FOREIGN_OPTIMIZERS
         self._default_monitor = "val_loss" if behaviour.since < _FIRST_WITHOUT_DEFAULT_MONITOR else None
         self._asks_settings = behaviour.since >= _FIRST_THAT_ASKS_SETTINGS
-
-    def optimizer(self, given: Any) -> Any:
-        if isinstance(given, Optimizer) or not callable(getattr(given, "step", None)):
-            return given
-        return foreign_optimizer(given, _WHERE) if self._takes_foreign_optimizers else given
 
     def dictionary(self, given: Mapping[str, Any]) -> dict[str, Any]:
         settings = dict(given)
         monitor = settings.pop("monitor", None)
-        if "optimizer" in settings:
-            settings["optimizer"] = self.optimizer(settings["optimizer"])
         scheduler = settings.pop("lr_scheduler", None)
         is_empty = scheduler is None or (isinstance(scheduler, (list, tuple, Mapping)) and not scheduler)
         if not is_empty:
@@ -92,7 +74,4 @@ class _Reading:
             settings.pop(name, None)
         if not takes_value:
             return settings
-        if monitor is None:
-            rule, action = "the name of a logged value", "Return it beside the scheduler, as 'monitor'."
-            raise ValueError(must_be("monitor", rule, None, f"{_WHERE}, {type(scheduler).__name__}", action))
-        return {**settings, "monitor": monitor}
+        return {**settings, "monitor": monitor, "reduce_on_plateau": True}

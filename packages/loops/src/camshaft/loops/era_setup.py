@@ -55,16 +55,17 @@ def configure_optimizers(run: Run) -> Optimization:
     """
     hooks, behaviour = run.hooks, run.hooks.behaviour
     assert hooks.configure_optimizers is not None
+    is_manual = not getattr(run.module, "automatic_optimization", True)
     configured = hooks.configure_optimizers()
     if hooks.init_optimizers is None:
-        return read_configuration(configured, behaviour)
+        return read_configuration(configured, behaviour, is_manual=is_manual)
     returned = hooks.init_optimizers(configured)
     where = f"{type(run.module).__qualname__}.init_optimizers"
     if not isinstance(returned, tuple) or len(returned) not in (2, 3):
         rule = "the optimizers and the schedulers, and perhaps the optimizers' frequencies"
         raise TypeError(must_be("return value", rule, returned, where, "Return a tuple of two lists, or of three."))
     optimizers, schedulers, *further = returned
-    optimization = read_configuration((list(optimizers), list(schedulers or ())), behaviour)
+    optimization = read_configuration((list(optimizers), list(schedulers or ())), behaviour, is_manual=is_manual)
     frequencies = [frequency for frequency in (further[0] if further else None) or () if frequency is not None]
     if frequencies and len(frequencies) != len(optimization.optimizers):
         rule = f"one for each of the {len(optimization.optimizers)} optimizers, or none"

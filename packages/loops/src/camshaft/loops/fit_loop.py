@@ -289,7 +289,7 @@ class FitLoop(FitView):
         if epoch_end.comes_before_validation and self.is_last_batch:
             self._end_before_validation(run, epoch_end)
         zero_grad = run.hooks.on_validation_model_zero_grad
-        if zero_grad is None and getattr(run.module, "automatic_optimization", True):
+        if zero_grad is None and not mode.keeps_gradients:
             zero_grad = run.module.zero_grad  # a module that optimizes by hand may still need its gradients
         if zero_grad is not None and not mode.holds_gradients:
             zero_grad()

@@ -10,8 +10,17 @@ import torch
 from torch.optim import Optimizer
 
 from camshaft.hooks_core.messages import must_be
+from camshaft.hooks_core.optimizer_step import accepts_closure
 
 _NEEDED = ("param_groups", "step", "zero_grad", "state_dict", "load_state_dict")
+
+
+def is_initialized(given: object) -> bool:
+    """Whether an object is an optimizer of torch that torch's constructor has made, so that it has step hooks.
+
+    A wrapper may claim to be one by its `__class__`, or inherit from it without calling its constructor.
+    """
+    return issubclass(type(given), Optimizer) and "_optimizer_step_pre_hooks" in vars(given)
 
 
 def foreign_optimizer(given: Any, where: str) -> Optimizer:
@@ -48,7 +57,7 @@ class ForeignOptimizer(Optimizer):
     def __init__(self, foreign: Any) -> None:
         self.foreign = foreign
         self._is_made = False
-        self._takes_closure = "closure" in _parameters_of(foreign.step)
+        self._takes_closure = accepts_closure(foreign.step)
         self._takes_set_to_none = "set_to_none" in _parameters_of(foreign.zero_grad)
         super().__init__([torch.zeros(0)], {})  # what torch makes of these is hidden by the properties below
         self._is_made = True
@@ -61,6 +70,15 @@ class ForeignOptimizer(Optimizer):
 
     @param_groups.setter
     def param_groups(self, groups: list[dict[str, Any]]) -> None:
+        """Only torch's own constructor sets them."""
+
+    @property
+    def defaults(self) -> dict[str, Any]:
+        """Those of the object; empty if it has none."""
+        return getattr(self.foreign, "defaults", {})
+
+    @defaults.setter
+    def defaults(self, defaults: Any) -> None:
         """Only torch's own constructor sets them."""
 
     @property
@@ -82,7 +100,7 @@ class ForeignOptimizer(Optimizer):
         if closure is None:
             return self.foreign.step()
         if self._takes_closure:
-            return self.foreign.step(closure)
+            return self.foreign.step(closure=closure)
         with torch.enable_grad():
             loss = closure()
         self.foreign.step()
@@ -90,7 +108,9 @@ class ForeignOptimizer(Optimizer):
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Let the object zero the gradients."""
-        if self._takes_set_to_none:
+        if getattr(type(self.foreign), "zero_grad", None) is Optimizer.zero_grad:
+            super().zero_grad(set_to_none)  # for want of its constructor, the object's would break its step
+        elif self._takes_set_to_none:
             self.foreign.zero_grad(set_to_none=set_to_none)
         else:
             self.foreign.zero_grad()
@@ -100,8 +120,15 @@ class ForeignOptimizer(Optimizer):
         return self.foreign.state_dict()
 
     def load_state_dict(self, state_dict: Any) -> None:
-        """Load it into the object."""
+        """Load it into the object, and into what that wraps."""
+        groups, state, own = self.param_groups, self.state, getattr(self.foreign, "__dict__", {})
+        is_borrowed = "param_groups" not in own  # those of what it wraps
         self.foreign.load_state_dict(state_dict)
+        if is_borrowed and "param_groups" in own:  # torch's `load_state_dict` has set its own, beside them
+            for group, loaded in zip(groups, own.pop("param_groups"), strict=True):
+                group.update(loaded)
+            state.clear()
+            state.update(own.pop("state"))
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__") or name == "foreign":

@@ -28,7 +28,7 @@ from camshaft.loops.per_optimizer import PerOptimizerOptimization
 from camshaft.loops.progress import FitProgress
 from camshaft.loops.releases import COUNTS_UPDATES, TURNS_BY_EPOCH, ZEROES_BY_HAND, release_of
 from camshaft.loops.run import Run
-from camshaft.loops.toggling import toggle_of
+from camshaft.loops.toggling import NoToggle, toggle_of
 from camshaft.loops.truncated import BatchSplitter, split_size_of
 
 
@@ -181,13 +181,17 @@ def _per_optimizer(
     if _counts_batches(run):
         turns_by_epoch = release_of(run) >= TURNS_BY_EPOCH
         make_mode = partial(BatchCountedPerOptimizerOptimization, turns_by_epoch=turns_by_epoch)
+    toggle = toggle_of(run.module, optimization.optimizers)
+    if toggle is None:
+        freezes = run.hooks.behaviour.freezes_other_optimizers
+        toggle = optimization.toggle if freezes else NoToggle(optimization.optimizers)
     mode: PerOptimizerOptimization = make_mode(
         updates,
         window,
         progress,
         run.strategy,
         module=run.module,
-        toggle=toggle_of(run.module, optimization.optimizers) or optimization.toggle,
+        toggle=toggle,
         frequencies=optimization.frequencies,
         split=split,
         metrics=run.metrics,

@@ -6,12 +6,13 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
+import torch
 from torch import Tensor
 from torch.optim import LBFGS, Optimizer
 
 from camshaft.hooks_core.dispatch import nobody
 from camshaft.hooks_core.messages import must_be
-from camshaft.hooks_core.optimizer_step import needs_closure
+from camshaft.hooks_core.optimizer_step import needs_closure, steps_with_closure
 from camshaft.hooks_core.spec import ZeroGrad
 from camshaft.loops.accumulation import AccumulationWindow
 from camshaft.loops.era_arguments import is_under_autocast, with_arguments
@@ -64,7 +65,7 @@ class OptimizerUpdate:
         known = partial(with_arguments, hooks, optimizer_idx=optimizer_idx)
         self._evaluates_loss = needs_closure(optimizer)
         self.optimizer = optimizer
-        self._with_closure = self._evaluates_loss or hooks.optimizer_step is not None
+        self._with_closure = hooks.optimizer_step is not None or steps_with_closure(optimizer)
         self.holds_gradients = False
         self.hiddens: Any = None
         self.has_updated = False
@@ -127,8 +128,8 @@ class OptimizerUpdate:
 
         Raises:
             TypeError: If `training_step` returned neither a loss nor None.
-            RuntimeError: If an override of `optimizer_step` never called its closure, or called it twice although
-                gradients are accumulated.
+            RuntimeError: If an override of `optimizer_step`, or an optimizer's own step, never called its closure, or
+                called it twice although gradients are accumulated.
         """
         if ends_window and self._with_closure:
             return self._run_with_closure(batch, batch_idx)
@@ -193,12 +194,14 @@ class OptimizerUpdate:
     def _run_with_closure(self, batch: Any, batch_idx: int) -> Any:
         """The window's last step and its update as their owner wants them.
 
-        The owner is an override of `optimizer_step`, or an optimizer that evaluates the loss itself. What they call is
-        a closure with the step's forward, zeroing and backward, and what comes before an update.
+        The owner is an override of `optimizer_step`, or an optimizer that is not torch's own. What they call is a
+        closure with the step's forward, zeroing and backward, and what comes before an update, each time anew; it
+        enables gradients, which many an optimizer's step has disabled.
         """
         outputs: Any = None
         num_evaluations = 0
 
+        @torch.enable_grad()
         def closure() -> Tensor | None:
             nonlocal outputs, num_evaluations
             outputs = None  # lets go of an earlier evaluation's graph
@@ -226,7 +229,12 @@ class OptimizerUpdate:
         return outputs
 
     def _check_left_out(self) -> None:
-        """Refuse an override of `optimizer_step` that has not called its closure."""
+        """Refuse an override of `optimizer_step`, or an optimizer's own step, that has not called its closure."""
+        if self._own_step is None:
+            raise RuntimeError(
+                "`closure` must be called in `step`, since it computes the gradients, but got no call of it in "
+                f"{type(self.optimizer).__qualname__}.step. Call it first: `loss = closure()`."
+            )
         raise RuntimeError(
             "`optimizer_closure` must be called in `optimizer_step`, but got no call of it in "
             f"{type(self._module).__qualname__}.optimizer_step. Pass it on: "
@@ -271,6 +279,8 @@ class OptimizerUpdate:
             rule = "called once per update, since the gradients of a window are added up"
             action = "Call it once, or pass accumulate_grad_batches=1."
             where = f"{type(self._module).__qualname__}.optimizer_step"
+            if self._own_step is None:
+                where = f"{type(self.optimizer).__qualname__}.step"
             raise RuntimeError(must_be("optimizer_closure", rule, "another call", where, action))
         self._zeroed, self.holds_gradients = self._zeroes_last, False
         if self._zeroes_last:
@@ -280,7 +290,7 @@ class OptimizerUpdate:
         """What comes before the step, if the closure gave gradients."""
         if self.holds_gradients:
             self._before_step()
-        elif not self._evaluates_loss:
+        elif self._own_step is not None and not self._evaluates_loss:
             if not self._zeroed:
                 self._zero_gradients(batch_idx)  # so that the step that follows has nothing to apply
         elif num_evaluations == 1:

@@ -2,24 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import inspect
+from collections.abc import Callable, Mapping, Sequence, Set
 from typing import Any, Literal
 
 import attrs
 from torch.optim import Optimizer
-from torch.optim.lr_scheduler import ReduceLROnPlateau
+from torch.optim.lr_scheduler import LRScheduler, OneCycleLR, ReduceLROnPlateau
 
 from camshaft.hooks_core.eras import TODAY, Behaviour
 from camshaft.hooks_core.messages import must_be
+from camshaft.hooks_core.user_warnings import warn_user
 from camshaft.loops.earlier_configuration import in_form_of_today
+from camshaft.loops.foreign_optimizer import foreign_optimizer, is_initialized
 from camshaft.loops.toggling import OptimizerToggle
 
 _WHERE = "configure_optimizers"
 _FIRST_OF_TODAY = (2, 0)
+_FIRST_THAT_CHECKS_SCHEDULERS = (1, 2)
+_OF_OPTIMIZERS = frozenset({"optimizer", "lr_scheduler", "monitor", "frequency"})
 _ZERO_GRAD_OF_TORCH = Optimizer.zero_grad
 _FORMS = (
     "an optimizer, a list of optimizers, two lists (optimizers, schedulers), a dictionary with 'optimizer' and perhaps "
-    "'lr_scheduler' and 'frequency', a list of such dictionaries, or None"
+    "'lr_scheduler', 'monitor' and 'frequency', a list of such dictionaries, or None"
 )
 
 
@@ -34,6 +39,9 @@ class LRSchedulerConfig:
         monitor: Name of the logged value that its `step` gets; None calls it without.
         strict: Whether a missing value is an error; if false the step is skipped with a warning.
         name: Its name for whoever shows learning rates.
+        reduce_on_plateau: Whether its `step` gets the value that `monitor` names; where it does not, `monitor` is None.
+            The default is true for a `ReduceLROnPlateau`, false for torch's other schedulers; one of another kind gets
+            the value if there is a `monitor`, unless what its `step` takes first is an `epoch`.
         optimizer_idx: Index of the optimizer whose learning rate it sets; 0 if that is unknown.
     """
 
@@ -43,6 +51,7 @@ class LRSchedulerConfig:
     monitor: str | None = None
     strict: bool = True
     name: str | None = None
+    reduce_on_plateau: bool | None = None
     optimizer_idx: int = attrs.field(default=0, init=False)
 
     def __attrs_post_init__(self) -> None:
@@ -54,9 +63,24 @@ class LRSchedulerConfig:
             raise ValueError(must_be("interval", rule, self.interval, _WHERE, "Return one of the two."))
         if not isinstance(self.frequency, int) or self.frequency < 1:
             raise ValueError(must_be("frequency", "a positive int", self.frequency, _WHERE, "Return 1 or more."))
-        if isinstance(self.scheduler, ReduceLROnPlateau) and self.monitor is None:
-            action = "Return a dictionary with 'scheduler' and 'monitor'."
-            raise ValueError(must_be("monitor", "the name of a logged value", None, _WHERE, action))
+        if self.reduce_on_plateau is None:
+            self.reduce_on_plateau = _takes_value(self.scheduler, self.monitor)
+        if not self.reduce_on_plateau:
+            self.monitor = None
+
+    def check_stepped(self) -> None:
+        """Check what only matters if the loop steps the scheduler; warns of a `OneCycleLR` that steps by epochs.
+
+        Raises:
+            ValueError: If its `step` gets a value, but `monitor` names none.
+        """
+        if self.reduce_on_plateau and self.monitor is None:
+            action = "Return it beside the scheduler, as 'monitor'."
+            where = f"{_WHERE}, {type(self.scheduler).__name__}"
+            raise ValueError(must_be("monitor", "the name of a logged value", None, where, action))
+        if isinstance(self.scheduler, OneCycleLR) and self.interval == "epoch":
+            rule, action = "'step' for a OneCycleLR that counts updates", "Return 'interval': 'step' beside it."
+            warn_user(must_be("interval", rule, self.interval, _WHERE, action))
 
 
 @attrs.define(eq=False)
@@ -79,8 +103,8 @@ class Optimization:
     def __attrs_post_init__(self) -> None:
         self.toggle = OptimizerToggle(self.optimizers)
         for config in self.schedulers:
-            own_groups = getattr(getattr(config.scheduler, "optimizer", None), "param_groups", None)
-            idxs = [idx for idx, one in enumerate(self.optimizers) if one.param_groups is own_groups]
+            own_groups = getattr(getattr(config.scheduler, "optimizer", None), "param_groups", ())
+            idxs = [idx for idx, one in enumerate(self.optimizers) if _shares_groups(own_groups, one)]
             config.optimizer_idx = idxs[0] if idxs else 0
 
     def take(self, optimizers: list[Optimizer]) -> None:
@@ -89,33 +113,53 @@ class Optimization:
         self.toggle = OptimizerToggle(optimizers)
 
 
-def read_configuration(returned: Any, behaviour: Behaviour = TODAY) -> Optimization:
+def read_configuration(returned: Any, behaviour: Behaviour = TODAY, *, is_manual: bool = False) -> Optimization:
     """Bring what `configure_optimizers` returned into one form.
+
+    An optimizer is one of torch's `Optimizer`, or what has the attributes of one; see `foreign_optimizer`. Settings of
+    schedulers and optimizers that nobody knows are left out, with a warning.
 
     Args:
         returned: An optimizer, a list of them, two lists, a dictionary, a list of dictionaries, or None.
         behaviour: What the module's era did; before 2.0 there are more forms, see `in_form_of_today`.
+        is_manual: Whether the module optimizes by hand. It then steps schedulers by hand as well, except in eras that
+            did it, and these need not say what they monitor.
 
     Raises:
-        TypeError: If it is none of these.
-        ValueError: If a scheduler's settings or the optimizers' frequencies make no sense.
+        TypeError: If it is none of these, or an object that steps lacks something that optimizers must have.
+        ValueError: If a scheduler's settings or the optimizers' frequencies make no sense, or a scheduler sets the
+            learning rate of an optimizer that was not returned.
     """
+    steps_schedulers = behaviour.steps_schedulers_by_hand or not is_manual
     if behaviour.since < _FIRST_OF_TODAY:
         returned = in_form_of_today(returned, behaviour)
+    optimization = _read(returned)
+    if behaviour.since >= _FIRST_THAT_CHECKS_SCHEDULERS:
+        for config in optimization.schedulers:
+            _check_attached(config.scheduler, optimization.optimizers)
+    for config in optimization.schedulers:
+        if steps_schedulers:
+            config.check_stepped()
+        elif config.monitor is not None:
+            rule, action = "left out under manual optimization", "Step the scheduler in the module, with the value."
+            warn_user(must_be("monitor", rule, config.monitor, _WHERE, action))
+    return optimization
+
+
+def _read(returned: Any) -> Optimization:
     if returned is None:
         return Optimization([], [])
-    if isinstance(returned, Optimizer):
-        return Optimization([returned], [])
     if isinstance(returned, Mapping):
         return _from_dictionaries([returned])
-    if isinstance(returned, (list, tuple)):
-        if len(returned) == 2 and all(isinstance(part, (list, tuple)) for part in returned):
-            optimizers, schedulers = returned
-            return Optimization(_checked(optimizers), [_scheduler(scheduler) for scheduler in schedulers])
-        if returned and all(isinstance(part, Mapping) for part in returned):
-            return _from_dictionaries(returned)
-        return Optimization(_checked(returned), [])
-    raise TypeError(must_be("return value", _FORMS, returned, _WHERE, "Return one of these."))
+    if not isinstance(returned, (list, tuple)):
+        return Optimization([_optimizer(returned)], [])
+    if len(returned) == 2 and isinstance(returned[0], (list, tuple)):
+        optimizers, schedulers = returned
+        schedulers = schedulers if isinstance(schedulers, (list, tuple)) else [schedulers]
+        return Optimization([_optimizer(one) for one in optimizers], [_scheduler(one) for one in schedulers])
+    if returned and all(isinstance(part, Mapping) for part in returned):
+        return _from_dictionaries(returned)
+    return Optimization([_optimizer(one) for one in returned], [])
 
 
 def dropping_gradients(optimizer: Optimizer) -> Callable[[], None]:
@@ -138,14 +182,14 @@ def dropping_gradients(optimizer: Optimizer) -> Callable[[], None]:
 def _from_dictionaries(dictionaries: Sequence[Mapping[str, Any]]) -> Optimization:
     optimizers, schedulers = [], []
     for dictionary in dictionaries:
-        unknown = set(dictionary) - {"optimizer", "lr_scheduler", "frequency"}
-        if unknown or "optimizer" not in dictionary:
-            rule = "a dictionary with the keys 'optimizer' and perhaps 'lr_scheduler' and 'frequency'"
+        if "optimizer" not in dictionary:
+            rule = "a dictionary with the keys 'optimizer' and perhaps 'lr_scheduler', 'monitor' and 'frequency'"
             raise TypeError(must_be("return value", rule, sorted(dictionary), _WHERE, "Return these keys only."))
-        optimizers.append(dictionary["optimizer"])
+        _warn_of_unknown("optimizer", dictionary, _OF_OPTIMIZERS)
+        optimizers.append(_optimizer(dictionary["optimizer"]))
         if dictionary.get("lr_scheduler") is not None:
-            schedulers.append(_scheduler(dictionary["lr_scheduler"]))
-    return Optimization(_checked(optimizers), schedulers, _frequencies(dictionaries))
+            schedulers.append(_scheduler(dictionary["lr_scheduler"], dictionary.get("monitor")))
+    return Optimization(optimizers, schedulers, _frequencies(dictionaries))
 
 
 def _frequencies(dictionaries: Sequence[Mapping[str, Any]]) -> list[int]:
@@ -166,20 +210,58 @@ def _frequencies(dictionaries: Sequence[Mapping[str, Any]]) -> list[int]:
     return [int(frequency) for frequency in frequencies if frequency is not None]
 
 
-def _checked(optimizers: Sequence[Any]) -> list[Optimizer]:
-    for optimizer in optimizers:
-        if not isinstance(optimizer, Optimizer):
-            raise TypeError(must_be("return value", _FORMS, optimizer, _WHERE, "Return one of these."))
-    return list(optimizers)
+def _optimizer(given: Any) -> Optimizer:
+    if is_initialized(given):
+        return given  # type: ignore[no-any-return]
+    if not callable(getattr(given, "step", None)) or isinstance(given, LRScheduler):
+        raise TypeError(must_be("return value", _FORMS, given, _WHERE, "Return one of these."))
+    return foreign_optimizer(given, _WHERE)
 
 
-def _scheduler(given: Any) -> LRSchedulerConfig:
+def _scheduler(given: Any, monitor: str | None = None) -> LRSchedulerConfig:
+    """A scheduler with its settings; `monitor` is the value that was named beside its optimizer."""
     if not isinstance(given, Mapping):
-        return LRSchedulerConfig(given)
-    settings = dict(given)
+        return LRSchedulerConfig(given, monitor=monitor)
     known = {name for name, field in attrs.fields_dict(LRSchedulerConfig).items() if field.init}
-    unknown = sorted(set(settings) - known)
-    if unknown or "scheduler" not in settings:
+    if "scheduler" not in given:
         rule = f"a dictionary with 'scheduler' and any of {', '.join(sorted(known - {'scheduler'}))}"
         raise TypeError(must_be("lr_scheduler", rule, sorted(given), _WHERE, "Return these keys only."))
+    _warn_of_unknown("lr_scheduler", given, known)
+    settings = {name: value for name, value in given.items() if name in known}
+    if settings.get("monitor") is None:
+        settings["monitor"] = monitor
     return LRSchedulerConfig(**settings)
+
+
+def _warn_of_unknown(what: str, given: Mapping[str, Any], known: Set[str]) -> None:
+    unknown = sorted(str(name) for name in given if name not in known)
+    if unknown:
+        rule = f"any of {', '.join(sorted(known))}; others make no difference"
+        warn_user(must_be(f"keys beside '{what}'", rule, unknown, _WHERE, "Leave these out."))
+
+
+def _takes_value(scheduler: Any, monitor: str | None) -> bool:
+    """Whether the `step` of a scheduler gets what it monitors, where its settings do not say so."""
+    if isinstance(scheduler, LRScheduler) or monitor is None:
+        return isinstance(scheduler, ReduceLROnPlateau)
+    return next(iter(inspect.signature(scheduler.step).parameters), None) != "epoch"
+
+
+def _check_attached(scheduler: Any, optimizers: Sequence[Optimizer]) -> None:
+    """Raise `ValueError` if a scheduler sets the learning rate of none of the optimizers.
+
+    A wrapper and what it wraps share their groups, or the list of them.
+    """
+    own = getattr(scheduler, "optimizer", None)
+    groups = getattr(own, "param_groups", None)
+    if groups is None or any(own is one or _shares_groups(groups, one) for one in optimizers):
+        return
+    rule = "one for an optimizer that is returned as well, since it would change the rate of no other"
+    got = f"{type(scheduler).__name__} for another {type(own).__name__}"
+    action = "Make the scheduler with the optimizer that you return, or return that one."
+    raise ValueError(must_be("lr_scheduler", rule, got, _WHERE, action))
+
+
+def _shares_groups(groups: Sequence[Any], optimizer: Optimizer) -> bool:
+    others = optimizer.param_groups
+    return groups is others or any(one is other for one in groups for other in others)

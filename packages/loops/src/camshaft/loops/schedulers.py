@@ -12,7 +12,9 @@ from camshaft.loops.run import Run
 
 
 class SchedulerSteps:
-    """Steps the schedulers of a fit when their interval is over.
+    """Steps the schedulers of a fit when their interval is over; those of a module that optimizes by hand are its own.
+
+    Up to 1.2 the schedulers of such modules were stepped as well.
 
     Args:
         run: The run, for its hooks and its metrics.
@@ -23,6 +25,9 @@ class SchedulerSteps:
         self._run = run
         self._override = run.hooks.lr_scheduler_step
         self._passes_optimizer_idx = run.hooks.takes("lr_scheduler_step", "optimizer_idx")
+        is_manual = not getattr(run.module, "automatic_optimization", True)
+        if is_manual and not run.hooks.behaviour.steps_schedulers_by_hand:
+            configs = ()
         self._configs = configs  # no copy: a callback may replace a scheduler, or add one that steps after epochs
         # so that the loop can skip the call where there is nothing to do
         self.after_update = any(config.interval == "step" and config.monitor is None for config in configs)

@@ -53,6 +53,14 @@ class OptimizerToggle:
         self._frozen.clear()
 
 
+class NoToggle(OptimizerToggle):
+    """Leaves all parameters as their owner wants them, as releases up to 0.5 did."""
+
+    def toggle(self, optimizer: Optimizer) -> None:
+        """Freeze nothing."""
+        self.active = optimizer
+
+
 class ModuleToggle(OptimizerToggle):
     """Lets a module that overrides `toggle_optimizer` decide what requires gradients while an optimizer is at work.
 

@@ -31,6 +31,8 @@ class Behaviour:
         epoch_outputs: What `training_epoch_end` gets where there are several optimizers.
         epoch_ends_before_validation: Whether the end hooks of a training epoch come before the validation at its end.
         returns_logs: Whether steps and epoch-end hooks return dictionaries with what to log.
+        freezes_other_optimizers: Whether the parameters of other optimizers require no gradients while one is at work.
+        steps_schedulers_by_hand: Whether learning-rate schedulers are stepped under manual optimization as well.
         finds_unused_parameters: Whether several processes allow a loss that depends on some of the parameters only,
             unless they are told otherwise. (Those from 1.1.3 to 1.2.3 raised an error about it.)
     """
@@ -44,6 +46,8 @@ class Behaviour:
     epoch_outputs: EpochOutputs = "by_batch"
     epoch_ends_before_validation: bool = False
     returns_logs: bool = False
+    freezes_other_optimizers: bool = True
+    steps_schedulers_by_hand: bool = False
     finds_unused_parameters: bool = True
 
 
@@ -59,6 +63,7 @@ _BEHAVIOURS = (
         train_start_comes_first=True,
         epoch_outputs="last_optimizer",
         returns_logs=True,
+        freezes_other_optimizers=False,
     ),
     Behaviour(
         since=(0, 6),
@@ -86,15 +91,29 @@ _BEHAVIOURS = (
         epoch_outputs="by_optimizer",
         returns_logs=True,
     ),
-    Behaviour(since=(1, 0), era="1.x", zero_grad="after_optimizer_step", epoch_outputs="by_optimizer"),
+    Behaviour(
+        since=(1, 0),
+        era="1.x",
+        zero_grad="after_optimizer_step",
+        epoch_outputs="by_optimizer",
+        steps_schedulers_by_hand=True,
+    ),
     Behaviour(
         since=(1, 1),
         era="1.x",
         zero_grad="after_optimizer_step",
         epoch_outputs="by_optimizer",
         epoch_ends_before_validation=True,
+        steps_schedulers_by_hand=True,
     ),
-    Behaviour(since=(1, 2), era="1.x", epoch_outputs="by_optimizer", epoch_ends_before_validation=True),
+    Behaviour(
+        since=(1, 2),
+        era="1.x",
+        epoch_outputs="by_optimizer",
+        epoch_ends_before_validation=True,
+        steps_schedulers_by_hand=True,
+    ),
+    Behaviour(since=(1, 3), era="1.x", epoch_outputs="by_optimizer", epoch_ends_before_validation=True),
     Behaviour(since=(1, 4), era="1.x", epoch_outputs="by_optimizer"),
     Behaviour(since=(1, 6), era="1.x"),
     Behaviour(since=(2, 0), era="2.0", finds_unused_parameters=False),

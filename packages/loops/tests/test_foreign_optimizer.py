@@ -1,0 +1,98 @@
+"""Objects that are optimizers by their attributes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from bare_parts import BareTrainer, Net, Sized, hooked, make_batches, same_bits, seeded, weights
+from own_optimizers import WRAPPERS, Taking, momentum
+from torch.optim.lr_scheduler import StepLR
+
+pytestmark = pytest.mark.filterwarnings("ignore:There is a `validation_step`")
+
+wrappers = pytest.mark.parametrize("wrapper", WRAPPERS, ids=lambda one: one.__name__)
+
+
+def by_hand(wrapper: Any, batches: Any, num_epochs: int = 1) -> Any:
+    net = seeded()
+    optimizer = wrapper(momentum(net))
+    for batch in batches * num_epochs:
+        net.zero_grad()
+        net.loss(batch).backward()
+        optimizer.step()
+    return weights(net)
+
+
+@wrappers
+@pytest.mark.parametrize("overrides", [False, True])
+def test_a_wrapper_trains_as_by_hand_and_its_steps_count(wrapper: Any, overrides: bool) -> None:
+    announced: list[Any] = []
+    callback = hooked(on_before_optimizer_step=lambda trainer, module, optimizer: announced.append(optimizer.inner))
+
+    class Overriding(Net):
+        def optimizer_step(self, epoch: int, batch_idx: int, optimizer: Any, optimizer_closure: Any) -> None:
+            optimizer.step(closure=optimizer_closure)
+
+    net = seeded(Overriding if overrides else Net, lambda module: wrapper(momentum(module)))
+    trainer = BareTrainer(net, callbacks=[callback], max_epochs=1).fit(Sized(make_batches(4)))
+    assert same_bits(weights(net), by_hand(wrapper, make_batches(4)))
+    assert trainer.global_step == 4
+    assert announced == [trainer.fit_loop.optimization.optimizers[0].inner] * 4
+
+
+@wrappers
+def test_a_wrapper_is_stepped_by_hand_in_manual_optimization(wrapper: Any) -> None:
+    class ByHand(Net):
+        automatic_optimization = False
+
+        def training_step(self, batch: Any, batch_idx: int) -> None:
+            [optimizer] = trainer.fit_loop.optimization.optimizers
+            optimizer.zero_grad()
+            self.loss(batch).backward()
+            optimizer.step()
+
+    net = seeded(ByHand, lambda module: wrapper(momentum(module)))
+    trainer = BareTrainer(net, max_epochs=1)
+    trainer.fit(Sized(make_batches(4)))
+    assert same_bits(weights(net), by_hand(wrapper, make_batches(4)))
+    assert trainer.global_step == 4
+
+
+@wrappers
+def test_a_fit_with_a_wrapper_resumes_exactly(wrapper: Any) -> None:
+    def fit(module: Any, checkpoint: Any = None) -> BareTrainer:
+        callback = hooked(on_train_epoch_end=lambda trainer, _: trainer.save_checkpoint("epoch"))
+        trainer = BareTrainer(module, callbacks=[callback], max_epochs=1 if checkpoint is None else 3)
+        return trainer.fit(Sized(make_batches(3)), checkpoint=checkpoint)
+
+    def configure(module: Any) -> Any:
+        inner = momentum(module)
+        return [wrapper(inner)], [StepLR(inner, 1, gamma=0.5)]
+
+    stopped, resumed = seeded(Net, configure), seeded(Net, configure, seed=7)
+    fit(resumed, fit(stopped).load("epoch"))
+    whole = seeded(Net, configure)
+    BareTrainer(whole, max_epochs=3).fit(Sized(make_batches(3)))
+    assert same_bits(weights(whole), weights(resumed))
+
+
+def test_what_a_borrowed_method_loads_reaches_what_is_wrapped() -> None:
+    inner, other = momentum(Net()), momentum(Net())
+    inner.param_groups[0]["lr"] = 0.5
+    net = seeded(Net, lambda module: Taking(other))
+    trainer = BareTrainer(net, max_epochs=0).fit(Sized(make_batches(1)))
+    [optimizer] = trainer.fit_loop.optimization.optimizers
+    optimizer.load_state_dict(inner.state_dict())
+    assert (optimizer.param_groups[0]["lr"], other.param_groups[0]["lr"]) == (0.5, 0.5)
+    assert optimizer.defaults is other.defaults
+
+
+def test_an_optimizer_of_torch_stays_what_it_is() -> None:
+    net = Net()
+    optimizer = torch.optim.AdamW(net.parameters())
+    trainer = BareTrainer(net, max_epochs=0)
+    object.__setattr__(net, "configure", lambda module: optimizer)
+    trainer.fit(Sized(make_batches(1)))
+    assert trainer.fit_loop.optimization.optimizers == [optimizer]
