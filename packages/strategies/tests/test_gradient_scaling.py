@@ -14,6 +14,7 @@ from precision_reference import assert_equal, batches, model_of, one_parameter, 
 from torch import Tensor, nn
 from torch.optim import SGD, Adam, Optimizer
 from torch.optim.lr_scheduler import StepLR
+from torch.overrides import TorchFunctionMode
 
 from camshaft.strategies import SingleDeviceStrategy
 from camshaft.strategies.precision import ScaledPrecision
@@ -357,7 +358,106 @@ def test_the_state_of_another_precision_changes_nothing(scaled: SingleDeviceStra
     assert full.state_dict() == {}
 
 
-def test_an_optimizer_that_evaluates_the_loss_itself_is_refused(scaled: SingleDeviceStrategy) -> None:
+class Ahead(SGD):
+    """Steps by the gradient one unit ahead; it evaluates its closure twice, and moves weights by way of `data`."""
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> Any:  # type: ignore[override]
+        loss = closure()
+        parameters = self.param_groups[0]["params"]
+        for parameter in parameters:
+            parameter.data.add_(1.0)
+        closure()
+        for parameter in parameters:
+            parameter.data.sub_(1.0)
+        super().step()
+        return loss
+
+
+def test_one_that_evaluates_its_closure_again_gets_gradients_of_their_true_size(scaled: SingleDeviceStrategy) -> None:
+    parameter, optimizer = one_parameter(scaled, lambda own: Ahead(own, lr=0.5))
+    seen: list[float] = []
+
+    def closure() -> Tensor:
+        optimizer.zero_grad()
+        loss = parameter.square().sum()
+        scaled.backward(loss)
+        seen.append(parameter.grad.item() / scaled.precision.scale)  # type: ignore[attr-defined]
+        return loss
+
+    for step in (lambda: scaled.optimizer_step(optimizer, closure), lambda: optimizer.step(closure)):
+        before = parameter.item()
+        assert step().item() == before**2
+        assert parameter.item() == before - 0.5 * 2 * (before + 1)
+        assert seen == [2 * before, 2 * (before + 1)]
+        seen.clear()
+
+
+@pytest.mark.parametrize("first_steps", [0, 1])
+@pytest.mark.parametrize("overflowing", [0, 1])
+def test_an_overflow_of_any_evaluation_skips_the_step_and_puts_the_weights_back(
+    scaled: SingleDeviceStrategy, first_steps: int, overflowing: int
+) -> None:
+    parameter, optimizer = one_parameter(scaled, lambda own: Ahead(own, lr=0.5))
+    factors: list[float] = []
+
+    def closure() -> Tensor:
+        optimizer.zero_grad()
+        loss = weight_loss(parameter, factors.pop(0))
+        scaled.backward(loss)
+        return loss
+
+    def step(*of_evaluations: float) -> None:
+        factors[:] = of_evaluations
+        scaled.optimizer_step(optimizer, closure)
+
+    for _ in range(first_steps):
+        step(1.0, 1.0)
+    before = parameter.item()
+    step(*(math.inf if idx == overflowing else 1.0 for idx in range(2)))
+    assert (parameter.item(), scaled.has_skipped_step) == (before, True)
+    assert len(factors) == (1 if overflowing == 0 else 0)
+    step(1.0, 3.0)
+    assert (parameter.item(), scaled.has_skipped_step) == (before - 1.5, False)
+    assert scaled.precision.scale == 512.0  # type: ignore[attr-defined]
+
+
+def test_weights_are_copied_for_those_alone_that_evaluate_again(scaled: SingleDeviceStrategy) -> None:
+    class Once(SGD):
+        def step(self, closure: Any = None) -> Any:  # type: ignore[override]
+            return super().step(closure)
+
+    def num_copies(make: Any) -> list[int]:
+        parameter, optimizer = one_parameter(scaled, make)
+        counts = []
+
+        def closure() -> Tensor:
+            optimizer.zero_grad()
+            loss = weight_loss(parameter, 1.0)
+            scaled.backward(loss)
+            return loss
+
+        for _ in range(3):
+            with Clones() as clones:
+                scaled.optimizer_step(optimizer, closure)
+            counts.append(clones.count)
+        return counts
+
+    assert num_copies(lambda own: Once(own, lr=0.5)) == [1, 0, 0]
+    assert num_copies(lambda own: Ahead(own, lr=0.5)) == [1, 1, 1]
+
+
+class Clones(TorchFunctionMode):
+    """Counts calls of `Tensor.clone`."""
+
+    count = 0
+
+    def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.count += function is Tensor.clone
+        return function(*args, **(kwargs or {}))
+
+
+def test_an_lbfgs_is_refused(scaled: SingleDeviceStrategy) -> None:
     with pytest.raises(TypeError, match="under precision='16-mixed', but got 'LBFGS'"):
         scaled.setup_optimizers([torch.optim.LBFGS([nn.Parameter(torch.ones(1))])])
 

@@ -229,7 +229,7 @@ class DDPStrategy(ParallelStrategy):
             self._finish_gradients()
             return loss
 
-        return optimizer.step(finishing)
+        return optimizer.step(closure=finishing)
 
     def state_dict(self) -> dict[str, Any]:
         """What the precision has learned and, only if so, that gradients wait which were not averaged."""

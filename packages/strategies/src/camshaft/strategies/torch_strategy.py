@@ -87,7 +87,7 @@ class TorchStrategy(StrategyDefaults, StrategyHooks):
 
     def optimizer_step(self, optimizer: Optimizer, closure: Callable[[], Any] | None = None) -> Any:
         """Update the weights. Returns the closure's loss, if there is a closure."""
-        return optimizer.step() if closure is None else optimizer.step(closure)
+        return optimizer.step() if closure is None else optimizer.step(closure=closure)
 
     def clip_gradients(self, optimizer: Optimizer, clip_val: float, algorithm: str) -> None:
         """Clip an optimizer's gradients; see `camshaft.strategies.clipping.clip_gradients`."""

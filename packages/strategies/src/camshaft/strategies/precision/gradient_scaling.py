@@ -7,10 +7,9 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.optim import Optimizer
+from torch.optim import LBFGS, Optimizer
 
 from camshaft.hooks_core.messages import must_be
-from camshaft.hooks_core.optimizer_step import needs_closure
 from camshaft.strategies.precision.autocast import AutocastPrecision
 from camshaft.strategies.precision.scaled_optimizer import Overflow, ScaledOptimizer
 
@@ -23,7 +22,8 @@ class ScaledPrecision(AutocastPrecision):
 
     `backward` multiplies the loss by a scale; an optimizer's step divides its gradients by it first, unless `unscale`
     did, and is skipped if any of them is infinite or NaN. Whoever calls the step: it is the optimizer's own `step` that
-    is replaced, until `release`. Of a step that is skipped, the optimizer's step hooks learn nothing.
+    is replaced, until `release`. Of a step that is skipped, the optimizer's step hooks learn nothing; but those that
+    run before it, where the optimizer is not torch's own and so computes its gradients within the step.
 
     The scale changes only before the first backward after a step, so the gradients of an accumulation window, and
     those of several optimizers that step one after the other, share one. Gradients that wait for a later step while
@@ -112,12 +112,12 @@ class ScaledPrecision(AutocastPrecision):
         """Let an optimizer's step unscale its gradients first, and skip itself if they overflowed.
 
         Raises:
-            TypeError: If the optimizer evaluates the loss itself, as LBFGS does.
+            TypeError: If the optimizer is an LBFGS, whose search along a line cannot leave out an evaluation.
             ValueError: If it has parameters in float16, whose gradients cannot be unscaled.
         """
         kind = type(optimizer).__name__
-        if needs_closure(optimizer):
-            rule = "one that does not evaluate the loss several times per update, under precision='16-mixed'"
+        if isinstance(optimizer, LBFGS):
+            rule = "another than LBFGS, which cannot leave out a step that overflowed, under precision='16-mixed'"
             raise TypeError(must_be("optimizer", rule, kind, _WHERE, "Use another optimizer, or 'bf16-mixed'."))
         if any(parameter.dtype == torch.float16 for group in optimizer.param_groups for parameter in group["params"]):
             rule = "of other parameters than float16 ones under precision='16-mixed'"

@@ -11,7 +11,8 @@ from torch import Tensor
 from torch.amp import GradScaler
 from torch.optim import Optimizer
 
-from camshaft.hooks_core.optimizer_step import replace_step
+from camshaft.hooks_core.messages import must_be
+from camshaft.hooks_core.optimizer_step import replace_step, steps_with_closure
 
 
 class ScaledOptimizer:
@@ -19,7 +20,9 @@ class ScaledOptimizer:
 
     Args:
         optimizer: The optimizer; its `step` is replaced until `release`.
-        through: Is called with this and the original step, when the closure (if any) has been evaluated.
+        through: Is called with this and the original step, when the closure (if any) has been evaluated. For an
+            optimizer that evaluates its closure by itself, it is called with nothing to do after each evaluation: one
+            that overflows ends the step, and leaves the weights as they were before it.
         is_sharded: Whether processes hold parts of parameters, and `through` agrees with them on overflows.
 
     Attributes:
@@ -42,6 +45,8 @@ class ScaledOptimizer:
         self._optimizer = optimizer
         self._through: Callable[[ScaledOptimizer, Callable[[], Any]], Any] | None = through
         self._is_sharded = is_sharded
+        self._evaluates_closure = steps_with_closure(optimizer)
+        self._copies_weights: bool | None = None  # whether its steps move weights before the last evaluation, if known
         self._restore_step = replace_step(optimizer, self._scaled_step)
 
     @property
@@ -110,12 +115,61 @@ class ScaledOptimizer:
                 closure, rest = kwargs.pop("closure", None), []
             if closure is None:
                 return self._through(self, partial(original, *args, **kwargs))
+            if self._evaluates_closure:
+                return self._step_evaluating(closure, lambda evaluate: original(evaluate, *rest, **kwargs))
             with torch.enable_grad():
                 loss = closure()
             self._through(self, partial(original, None, *rest, **kwargs))
             return loss
 
         return step
+
+    def _step_evaluating(self, closure: Callable[[], Any], step: Callable[[Callable[[], Any]], Any]) -> Any:
+        """Step an optimizer that evaluates its closure as often as it likes, with gradients of their true size.
+
+        Weights that it moves before an evaluation are put back if that overflows, from copies. Whether it does so is
+        learned from its first step, so that others need no copies.
+        """
+        parameters = [parameter for group in self._optimizer.param_groups for parameter in group["params"]]
+        copies = None if self._copies_weights is False else [one.detach().clone() for one in parameters]
+        versions = [one._version for one in parameters]
+        loss: Any = None
+        num_evaluations, has_moved = 0, False
+
+        def evaluate() -> Any:
+            nonlocal loss, num_evaluations, has_moved
+            # moves by way of `.data` change no version, and come before another evaluation
+            has_moved |= num_evaluations > 0 or versions != [one._version for one in parameters]
+            num_evaluations += 1
+            with torch.enable_grad():
+                loss = closure()
+            if self._through is not None and self._through(self, _true) is None:
+                raise _OverflowError
+            return loss
+
+        try:
+            returned = step(evaluate)
+        except _OverflowError:
+            if has_moved and copies is None:
+                rule = "evaluated several times in the first step as well, so that overflows can be undone"
+                where = f"{type(self._optimizer).__qualname__}.step under precision='16-mixed'"
+                action = "Evaluate it so, or pass precision='bf16-mixed'."
+                raise RuntimeError(must_be("closure", rule, "an overflow", where, action)) from None
+            if has_moved and copies is not None:
+                with torch.no_grad():
+                    for parameter, copy in zip(parameters, copies, strict=True):
+                        parameter.copy_(copy)
+            return loss
+        self._copies_weights = bool(self._copies_weights) or has_moved
+        return returned
+
+
+class _OverflowError(Exception):
+    """Ends the step of an optimizer whose gradients have overflowed."""
+
+
+def _true() -> bool:
+    return True
 
 
 class Overflow:
