@@ -11,6 +11,8 @@ from graphs import Graphs
 from overriding_parts import override
 from torch import nn
 
+from camshaft.loops.step_outputs import LossError
+
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
 
 PLACES = ("before_training_step", "before_backward", "after_optimizer_step")
@@ -230,3 +232,65 @@ def test_the_index_of_a_single_optimizer_is_given_to_a_step_that_names_it() -> N
     net.indices = []
     BareTrainer(net, max_epochs=1).fit(Sized(make_batches(2)))
     assert net.indices == [0, 0]
+
+
+@pytest.mark.parametrize("configure", [sgd, lbfgs])
+@pytest.mark.parametrize("accumulate", [1, 2])
+@pytest.mark.parametrize(
+    ("spoil", "message"),
+    [
+        (
+            lambda loss: loss.repeat(2, 3),
+            r"`training_step` must return a loss with one element, but got one of shape \(2, 3\) in .*Spoiling\. R",
+        ),
+        (
+            lambda loss: loss.detach(),
+            r"`training_step` must return a loss that depends on parameters which .* of shape \(\), in .*Spoiling\. C",
+        ),
+        (lambda loss: torch.ones(4), r"without a graph, of shape \(4,\), in"),
+    ],
+)
+def test_a_loss_that_cannot_be_differentiated_is_told_with_its_shape_and_what_to_do(
+    spoil: Any, message: str, accumulate: int, configure: Any
+) -> None:
+    class Spoiling(Net):
+        def training_step(self, batch: Any, batch_idx: int) -> Any:
+            return {"loss": spoil(self.loss(batch))}
+
+    accumulate = 1 if configure is lbfgs else accumulate
+    with pytest.raises(LossError, match=message) as caught:
+        BareTrainer(seeded(Spoiling, configure), max_epochs=1, accumulate_grad_batches=accumulate).fit(
+            Sized(make_batches(2))
+        )
+    assert isinstance(caught.value, RuntimeError)
+    assert isinstance(caught.value.__cause__, RuntimeError)
+
+
+def test_a_loss_of_one_element_or_with_a_backward_of_its_own_is_fine_and_other_errors_stay() -> None:
+    class Vector(Net):
+        def training_step(self, batch: Any, batch_idx: int) -> Any:
+            return self.loss(batch).reshape(1, 1)
+
+    class Own(Net):
+        def training_step(self, batch: Any, batch_idx: int) -> Any:
+            return self.loss(batch).repeat(3)
+
+        def backward(self, loss: Any) -> None:
+            loss.mean().backward()
+
+    class Twice(Net):
+        def training_step(self, batch: Any, batch_idx: int) -> Any:
+            loss = self.loss(batch)
+            loss.backward()
+            return loss
+
+    by_torch = seeded()
+    BareTrainer(by_torch, max_epochs=1).fit(Sized(make_batches(2)))
+    for make in (Vector, Own):
+        net = seeded(make)
+        BareTrainer(net, max_epochs=1).fit(Sized(make_batches(2)))
+        for one, other in zip(weights(net), weights(by_torch), strict=True):
+            torch.testing.assert_close(one, other)
+    with pytest.raises(RuntimeError, match="backward through the graph a second time") as caught:
+        BareTrainer(seeded(Twice), max_epochs=1).fit(Sized(make_batches(2)))
+    assert not isinstance(caught.value, LossError)

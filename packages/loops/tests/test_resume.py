@@ -285,3 +285,33 @@ def test_callbacks_that_a_checkpoint_does_not_know_start_afresh() -> None:
     callback = Stateful()
     BareTrainer(seeded(), callbacks=[callback], max_epochs=1).fit(Sized(make_batches(4)), checkpoint=save_after(3))
     assert callback.drawn == []
+
+
+def resumed(configure: Any, checkpoint: dict[str, Any]) -> None:
+    BareTrainer(seeded(Net, configure), max_epochs=2).fit(Sized(make_batches(2)), checkpoint=checkpoint)
+
+
+def saved_with(configure: Any) -> dict[str, Any]:
+    callback = hooked(on_train_epoch_end=lambda trainer, module: trainer.save_checkpoint("epoch"))
+    trainer = BareTrainer(seeded(Net, configure), callbacks=[callback], max_epochs=1)
+    return trainer.fit(Sized(make_batches(2))).load("epoch")
+
+
+def test_another_class_of_optimizer_is_refused_and_both_are_named() -> None:
+    checkpoint = saved_with(sgd)
+    message = "`optimizer` must be that of the checkpoint, SGD, but got 'Adam' .str. in configure_optimizers"
+    with pytest.raises(ValueError, match=message):
+        resumed(adam, checkpoint)
+    del checkpoint["fit"]["optimizer_classes"]  # as those of earlier releases
+    message = "`optimizer` must be that of the checkpoint, which has the settings dampening, .*, but got 'Adam'"
+    with pytest.raises(ValueError, match=message):
+        resumed(adam, checkpoint)
+    resumed(sgd, checkpoint)
+
+
+def test_another_class_with_the_same_settings_goes_on_with_a_warning() -> None:
+    class OwnAdam(torch.optim.Adam):
+        """Another name."""
+
+    with pytest.warns(UserWarning, match="The state of Adam in the checkpoint is loaded into OwnAdam"):
+        resumed(lambda module: OwnAdam(module.parameters()), saved_with(adam))

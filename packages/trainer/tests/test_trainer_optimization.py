@@ -13,6 +13,9 @@ from torch.utils.data import DataLoader, TensorDataset
 from trainer_parts import NO_VALIDATION, ListLogger, Regression, assert_same, loader, own_frames, quiet_trainer, weights
 
 from camshaft.callbacks import ModelCheckpoint
+from camshaft.loops.step_outputs import LossError
+from camshaft.strategies import SingleDeviceStrategy
+from camshaft.strategies.precision import ScaledPrecision
 from camshaft.trainer import TrainingModule
 
 pytestmark = pytest.mark.filterwarnings(NO_VALIDATION)
@@ -231,3 +234,93 @@ def test_gradients_are_zeroed_where_it_was_chosen(zero_grad: Any, order: list[st
 
     quiet_trainer(tmp_path, zero_grad=zero_grad).fit(Recording(), loader(2))
     assert called == 2 * order
+
+
+@pytest.mark.parametrize(
+    ("spoil", "message"),
+    [
+        (
+            lambda loss: loss.repeat(2),
+            r"`manual_backward` must be called in `training_step` with a loss with one element, .* \(2,\) in .*ByHand",
+        ),
+        (lambda loss: loss.detach(), r"with a loss that depends on parameters .* without a graph, of shape \(\), in"),
+    ],
+)
+def test_manual_backward_tells_what_is_wrong_with_a_loss(tmp_path: Path, spoil: Any, message: str) -> None:
+    class ByHand(Regression):
+        automatic_optimization = False
+
+        def training_step(self, batch: Any, batch_idx: int) -> None:
+            self.manual_backward(spoil(self.loss(batch)))
+
+    with pytest.raises(LossError, match=message):
+        quiet_trainer(tmp_path, max_epochs=1).fit(ByHand(), loader())
+
+
+class Sam(torch.optim.Optimizer):
+    """Steps by the gradients at the worst weights nearby."""
+
+    def __init__(self, parameters: Any, lr: float = 0.1) -> None:
+        super().__init__(parameters, {"lr": lr})
+        self.base = torch.optim.SGD(self.param_groups, lr=lr)
+        self.param_groups = self.base.param_groups
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> Any:  # type: ignore[override]
+        loss = closure()
+        changes = [(one, 0.05 * one.grad.sign()) for group in self.param_groups for one in group["params"]]
+        for parameter, change in changes:
+            parameter.add_(change)
+        closure()
+        for parameter, change in changes:
+            parameter.sub_(change)
+        self.base.step()
+        return loss
+
+
+class Wrapper:
+    """An optimizer by its attributes."""
+
+    def __init__(self, inner: torch.optim.Optimizer) -> None:
+        self.inner = inner
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.__dict__["inner"], name)
+
+    def step(self, closure: Any = None) -> Any:
+        return self.inner.step(closure)
+
+
+def fitted(root: Path, configure: Any, **arguments: Any) -> Any:
+    class Configured(Regression):
+        def configure_optimizers(self) -> Any:
+            return configure(self.parameters())
+
+    torch.manual_seed(0)
+    module = Configured()
+    trainer = quiet_trainer(root, **{"max_epochs": 2, **arguments})
+    trainer.fit(module, loader(), ckpt_path=arguments.get("ckpt_path"))
+    return module
+
+
+@pytest.mark.parametrize("precision", ["32-true", "bf16-mixed", "16-mixed"])
+def test_an_optimizer_that_evaluates_twice_trains_in_every_precision(tmp_path: Path, precision: str) -> None:
+    by_hand = fitted(tmp_path, Sam)
+    chosen = ScaledPrecision("cpu", init_scale=64.0) if precision == "16-mixed" else precision
+    module = fitted(tmp_path, Sam, strategy=SingleDeviceStrategy("cpu", precision=chosen))
+    assert module.trainer.global_step == by_hand.trainer.global_step == 8
+    for name, value in weights(module).items():
+        torch.testing.assert_close(value, weights(by_hand)[name], rtol=0, atol=2e-2)
+    assert not torch.equal(weights(by_hand)["layer.weight"], weights(fitted(tmp_path, torch.optim.SGD))["layer.weight"])
+
+
+@pytest.mark.parametrize("precision", ["32-true", "16-mixed"])
+@pytest.mark.parametrize("strategy", ["auto", "ddp", "fsdp"])
+def test_a_wrapper_trains_as_what_it_wraps_under_every_strategy(tmp_path: Path, precision: str, strategy: str) -> None:
+    def sgd(parameters: Any) -> Any:
+        return torch.optim.SGD(parameters, lr=0.1, momentum=0.9)
+
+    arguments: dict[str, Any] = {"precision": precision, "strategy": strategy, "accelerator": "cpu", "devices": 1}
+    plain = fitted(tmp_path, sgd, **arguments)
+    wrapped = fitted(tmp_path, lambda parameters: Wrapper(sgd(parameters)), **arguments)
+    assert_same(weights(wrapped), weights(plain))

@@ -23,7 +23,7 @@ from camshaft.loops.optimizers import Optimization
 from camshaft.loops.progress import FitProgress
 from camshaft.loops.rank_states import of_this_rank
 from camshaft.loops.resumable_loader import STATELESS_LOADERS, StatelessLoaders
-from camshaft.loops.resume import check_resumable, restore_data_module, restore_training
+from camshaft.loops.resume import check_resumable, classes_of, restore_data_module, restore_training
 from camshaft.loops.run import Run
 from camshaft.loops.sanity_check import check_sanity
 from camshaft.loops.schedulers import SchedulerSteps
@@ -108,6 +108,7 @@ class FitLoop(FitView):
     def state_dict(self, run: Run) -> dict[str, Any]:
         """What a resumed run needs beside weights, optimizers, progress and callbacks; see `FitState.state_dict`."""
         state = self._state.state_dict(run)
+        state = {**state, "fit": state["fit"] | {"optimizer_classes": classes_of(self.optimization.optimizers)}}
         if self._epoch_end is not None and self.progress.is_inside_epoch:
             state = {**state, "fit": state["fit"] | self._epoch_end.state_dict()}
         return state
@@ -247,6 +248,7 @@ class FitLoop(FitView):
         """Begin an epoch, or go on inside one."""
         progress, metrics = self.progress, run.metrics
         run.epoch, run.batch_idx = progress.current_epoch, None
+        self._stopping.start_epoch(is_new=not progress.is_inside_epoch)
         if not progress.is_inside_epoch:
             data.reload_if_due()
             mode.num_batches = data.num_batches
@@ -276,6 +278,7 @@ class FitLoop(FitView):
             epoch_end.run()
         if metrics is not None:
             metrics.end_epoch()
+        has_run = is_complete and progress.batches.processed > 0
         if is_complete:
             self._schedulers.step("epoch", progress.current_epoch, progress.current_epoch + 1)
             progress.epochs.completed += 1
@@ -284,6 +287,8 @@ class FitLoop(FitView):
             epoch_end.clear()
         self._stopping.agree()
         run.save_point()
+        if has_run:
+            self._stopping.check_can_end(run)
 
     def _validate(self, run: Run, mode: OptimizationMode, epoch_end: TrainingEpochEnd) -> None:
         if epoch_end.comes_before_validation and self.is_last_batch:

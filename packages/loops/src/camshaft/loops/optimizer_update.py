@@ -19,7 +19,7 @@ from camshaft.loops.era_arguments import is_under_autocast, with_arguments
 from camshaft.loops.optimizers import dropping_gradients
 from camshaft.loops.progress import FitProgress
 from camshaft.loops.run import Run
-from camshaft.loops.step_outputs import loss_of
+from camshaft.loops.step_outputs import LossError, check_loss, loss_of
 
 
 class OptimizerUpdate:
@@ -128,6 +128,7 @@ class OptimizerUpdate:
 
         Raises:
             TypeError: If `training_step` returned neither a loss nor None.
+            LossError: If the loss has several elements or no graph.
             RuntimeError: If an override of `optimizer_step`, or an optimizer's own step, never called its closure, or
                 called it twice although gradients are accumulated.
         """
@@ -152,7 +153,11 @@ class OptimizerUpdate:
                 loss = loss / self._window.divisor
             if self._on_before_backward is not None:
                 self._on_before_backward(loss)
-            self._backward(loss)
+            try:
+                self._backward(loss)
+            except RuntimeError as error:
+                self._explain(loss, error)
+                raise
             self.holds_gradients = True
             if self._on_after_backward is not None:
                 self._on_after_backward()
@@ -227,6 +232,13 @@ class OptimizerUpdate:
             self._zero_gradients(batch_idx)
         self._zeroed, self.holds_gradients = self._zeroes_last, False
         return outputs
+
+    def _explain(self, loss: Tensor, error: RuntimeError) -> None:
+        """Say more of an error of backward, if the loss is to blame."""
+        try:
+            check_loss(loss, "`training_step` must return", type(self._module).__qualname__)
+        except LossError as of_loss:
+            raise of_loss from error
 
     def _check_left_out(self) -> None:
         """Refuse an override of `optimizer_step`, or an optimizer's own step, that has not called its closure."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
@@ -11,6 +11,7 @@ from torch import nn
 from camshaft.hooks_core.implementation import implementation
 from camshaft.hooks_core.messages import must_be
 from camshaft.hooks_core.notes import noting
+from camshaft.hooks_core.user_warnings import warn_user
 from camshaft.loops.callback_state import state_key, warn_of_absent
 from camshaft.loops.optimizers import Optimization
 from camshaft.loops.rank_states import of_all_ranks
@@ -128,7 +129,8 @@ def restore_training(run: Run, checkpoint: dict[str, Any], optimization: Optimiz
     Hooks: load_state_dict of callbacks.
 
     Raises:
-        ValueError: If the checkpoint holds other optimizers or schedulers than the module has.
+        ValueError: If the checkpoint holds other optimizers or schedulers than the module has, or optimizers of other
+            classes with other settings.
     """
     earlier: EarlierTraining | None = checkpoint.get(EARLIER_KEY)
     if earlier is not None:
@@ -140,7 +142,9 @@ def restore_training(run: Run, checkpoint: dict[str, Any], optimization: Optimiz
         ("schedulers", schedulers, states[1]),
     ):
         _check_number(what, owners, theirs)
-    for optimizer, state in zip(optimization.optimizers, states[0], strict=True):
+    classes = checkpoint["fit"].get("optimizer_classes") or [None] * len(states[0])
+    for optimizer, state, saved_class in zip(optimization.optimizers, states[0], classes, strict=True):
+        _check_class(optimizer, state, saved_class)
         run.strategy.load_optimizer_state(optimizer, state)
     for scheduler, state in zip(schedulers, states[1], strict=True):
         scheduler.load_state_dict(state)
@@ -183,6 +187,39 @@ def _states_of_callbacks(run: Run) -> dict[str, Any]:
         with noting(callback, "state_dict", run.position):
             states[state_key(callback)] = save()
     return states
+
+
+def classes_of(optimizers: Sequence[Any]) -> list[str]:
+    """Return the names of the classes of optimizers, as a checkpoint keeps them."""
+    return [type(getattr(one, "foreign", one)).__name__ for one in optimizers]
+
+
+def _check_class(optimizer: Any, state: Any, saved_class: str | None) -> None:
+    """Refuse the state of an optimizer of another class, or warn of it where both have the same settings.
+
+    Checkpoints that do not name the class are refused where either has settings that the other has not.
+    """
+    [own_class] = classes_of([optimizer])
+    if saved_class == own_class:
+        return
+    groups = state.get("param_groups", ()) if isinstance(state, Mapping) else ()
+    own, saved = _settings(optimizer.param_groups), _settings(groups)
+    where, action = "configure_optimizers", "Configure the same class, or fit without `ckpt_path`."
+    if saved_class is None:
+        if own - saved and saved - own:
+            rule = f"that of the checkpoint, which has the settings {', '.join(sorted(saved - own))}"
+            raise ValueError(must_be("optimizer", rule, own_class, where, action))
+    elif own == saved:
+        warn_user(
+            f"The state of {saved_class} in the checkpoint is loaded into {own_class} of configure_optimizers, which "
+            "has the same settings; those of the checkpoint count."
+        )
+    else:
+        raise ValueError(must_be("optimizer", f"that of the checkpoint, {saved_class}", own_class, where, action))
+
+
+def _settings(groups: Sequence[Mapping[str, Any]]) -> set[str]:
+    return {name for group in groups for name in group} - {"params", "initial_lr"}
 
 
 def _check_number(what: str, owners: list[Any], states: list[Any]) -> None:

@@ -28,6 +28,45 @@ def loss_of(outputs: Any, module: nn.Module) -> Tensor | None:
     )
 
 
+class LossError(ValueError, RuntimeError):
+    """A loss cannot be differentiated; torch says so by a `RuntimeError`, its cause.
+
+    Attributes:
+        shape: The loss's shape.
+    """
+
+    def __init__(self, message: str, shape: tuple[int, ...]) -> None:
+        super().__init__(message)
+        self.shape = shape
+
+
+def check_loss(loss: Tensor, does: str, where: str) -> None:
+    """Raise what was wrong with a loss that torch could not differentiate, if that is its shape or its graph.
+
+    Args:
+        loss: The loss.
+        does: Who gave it, as the beginning of the message: "`training_step` must return".
+        where: The class.
+
+    Raises:
+        LossError: If it has several elements, or does not depend on anything that requires gradients.
+    """
+    shape = tuple(loss.shape)
+    if not loss.requires_grad:
+        raise LossError(
+            f"{does} a loss that depends on parameters which require gradients, but got one without a graph, of shape "
+            f"{shape}, in {where}. Compute it from the model's outputs, without `detach()`, `item()` or "
+            "`torch.no_grad()`, and leave parameters trainable.",
+            shape,
+        )
+    if loss.numel() != 1:
+        raise LossError(
+            f"{does} a loss with one element, but got one of shape {shape} in {where}. Reduce it, such as by "
+            "`loss.mean()`.",
+            shape,
+        )
+
+
 def without_graph(outputs: Any) -> Any:
     """What `on_train_batch_end` gets of what `training_step` returned.
 

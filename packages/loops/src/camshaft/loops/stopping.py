@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from camshaft.hooks_core.eras.evidence import class_mentions
 from camshaft.loops.agreement import Agreement
 from camshaft.loops.argument_checks import check_at_least
 from camshaft.loops.fit_limits import FitLimits
@@ -37,6 +38,7 @@ class StoppingRules:
         self.agree_every_n_batches = agree_every_n_batches
         self._stopwatch: Stopwatch | None = None
         self._run: Run | None = None
+        self._step_of_epoch: int | None = None
 
     def begin(self, run: Run) -> None:
         """Forget what earlier runs were asked, and decide together with the other processes of this one."""
@@ -99,6 +101,36 @@ class StoppingRules:
             progress.current_epoch >= limits.epoch_limit
             or progress.global_step >= limits.step_limit
             or (self.wishes.should_stop and self.may_stop())
+        )
+
+    def start_epoch(self, *, is_new: bool) -> None:
+        """Remember where an epoch begins; one that goes on after a resume has no known beginning."""
+        self._step_of_epoch = self._progress.global_step if is_new else None
+
+    def check_can_end(self, run: Run) -> None:
+        """Check, after an epoch, that something will end the run.
+
+        Limits of epochs and of time end it, and so may `should_stop` where the module, its data module or a callback
+        uses it. All else needs updates. (Those that overflowed are none, but the next may be.)
+
+        Raises:
+            RuntimeError: If nothing of this is there, and no update was made in an epoch with batches.
+        """
+        limits, progress = self.limits, self._progress
+        if progress.global_step != self._step_of_epoch or limits.epoch_limit != float("inf") or self.is_done():
+            return
+        if limits.max_seconds is not None or run.strategy.has_skipped_step:
+            return
+        if any(class_mentions(type(one), "should_stop") for one in (run.module, run.data, *run.callbacks)):
+            return
+        is_automatic = getattr(run.module, "automatic_optimization", True)
+        does, action = "return a loss", "Return a loss, or pass max_epochs or max_time."
+        if not is_automatic:
+            does, action = "step an optimizer", "Step one of `self.optimizers()`, or pass max_epochs or max_time."
+        raise RuntimeError(
+            f"`training_step` must {does} in some batch of each epoch, where nothing else can end training "
+            f"(max_epochs={limits.max_epochs}, max_steps={limits.max_steps}), but got no update in epoch "
+            f"{progress.current_epoch - 1} in {type(run.module).__qualname__}. {action}"
         )
 
     def _why_done(self) -> str | None:

@@ -9,6 +9,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from camshaft.hooks_core.messages import must_be
+from camshaft.loops.step_outputs import LossError, check_loss
 
 
 def backward_with(
@@ -50,3 +51,11 @@ def backward_with(
         loss.backward(*passed, **named)  # type: ignore[no-untyped-call]
 
     return backward
+
+
+def explain_manual(loss: Tensor, module: object, error: RuntimeError) -> None:
+    """Say more of an error of `manual_backward`, if the loss is to blame."""
+    try:
+        check_loss(loss, "`manual_backward` must be called in `training_step` with", type(module).__qualname__)
+    except LossError as of_loss:
+        raise of_loss from error

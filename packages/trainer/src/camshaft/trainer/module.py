@@ -16,7 +16,7 @@ from camshaft.hooks_core.messages import must_be
 from camshaft.trainer.earlier.hooks import EarlierHooks
 from camshaft.trainer.earlier.module import EarlierModule, names_not_exported
 from camshaft.trainer.hyperparameters import HyperparametersMixin
-from camshaft.trainer.manual_backward import backward_with
+from camshaft.trainer.manual_backward import backward_with, explain_manual
 from camshaft.trainer.module_logging import LogsMetrics
 from camshaft.trainer.standalone_log import StandaloneLog
 
@@ -121,6 +121,7 @@ class TrainingModule(
 
         Raises:
             RuntimeError: Under automatic optimization, or without a trainer.
+            LossError: If the loss has no graph, or several elements and `loss.backward` gets no gradient of them.
             TypeError: If `loss.backward` is to get arguments, but `backward` is overridden.
         """
         trainer = self.trainer
@@ -133,7 +134,11 @@ class TrainingModule(
         if args or kwargs:
             backward = backward_with(self, args, kwargs, backward)
         hooks.on_before_backward(loss)
-        trainer.strategy.backward(loss, backward)
+        try:
+            trainer.strategy.backward(loss, backward)
+        except RuntimeError as error:
+            explain_manual(loss, self, error)
+            raise
         hooks.on_after_backward()
 
     def toggle_optimizer(self, optimizer: Optimizer, optimizer_idx: int | None = None) -> None:

@@ -55,6 +55,13 @@ def calls_method(method: Callable[..., Any], name: str) -> bool:
     return code is not None and name in code.co_names
 
 
+def class_mentions(klass: type, name: str) -> bool:
+    """Return whether a method of a class, or of one that it inherits from, reads or sets an attribute of this name."""
+    members = (member for one in klass.__mro__ for member in vars(one).values())
+    codes = (_code(getattr(member, "fget", None) or getattr(member, "__func__", member)) for member in members)
+    return any(code is not None and _code_mentions(code, name) for code in codes)
+
+
 def returns_anything(method: Callable[..., Any]) -> bool:
     """Whether a method's code returns anything but None; true where its code is not to be had."""
     code = _code(method)
@@ -164,6 +171,11 @@ def _code(method: Any) -> CodeType | None:
     function = inspect.unwrap(method) if callable(method) else method
     code = getattr(getattr(function, "__func__", function), "__code__", None)
     return code if isinstance(code, CodeType) else None
+
+
+def _code_mentions(code: CodeType, name: str) -> bool:
+    inner = (constant for constant in code.co_consts if isinstance(constant, CodeType))
+    return name in code.co_names or any(_code_mentions(one, name) for one in inner)
 
 
 def _first_parameter(method: Callable[..., Any]) -> str | None:
