@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -87,7 +88,8 @@ def test_before_the_first_average_validation_sees_the_weights_of_training(tmp_pa
     fit = Fit(tmp_path, EMAWeightAveraging(update_starting_at_step=10))
     fit.update(5.0)
     assert fit.validated() == 5.0 and "current_model_state" not in fit.checkpoint()
-    fit.end()
+    with pytest.warns(UserWarning, match="averaged nothing"):
+        fit.end()
     assert fit.module.value == 5.0
 
 
@@ -110,13 +112,69 @@ def test_several_updates_of_a_batch_are_asked_for_each_and_averaged_once(tmp_pat
 
 
 def test_the_average_decays_exponentially_from_where_it_begins(tmp_path: Path) -> None:
-    fit = Fit(tmp_path, EMAWeightAveraging(decay=0.75, update_starting_at_step=1, update_starting_at_epoch=1))
+    fit = Fit(tmp_path, EMAWeightAveraging(decay=0.75, update_starting_at_step=1))
     fit.update(100.0)
-    fit.update(200.0)  # the step is reached, the epoch is not
-    fit.trainer.current_epoch = 1
     fit.update(4.0)
     fit.update(8.0)
     assert fit.validated() == 0.75 * 4.0 + 0.25 * 8.0
+
+
+def end_epochs(fit: Fit, *values: float) -> None:
+    """Epochs of one update each."""
+    for epoch, value in enumerate(values):
+        fit.trainer.current_epoch = epoch
+        fit.update(value)
+        fit.callback.on_train_epoch_end(fit.trainer, fit.module)
+
+
+def test_a_starting_epoch_adds_averages_at_the_ends_of_epochs_to_those_after_updates(tmp_path: Path) -> None:
+    fit = Fit(tmp_path, EMAWeightAveraging(decay=0.5, update_starting_at_epoch=1))
+    end_epochs(fit, 8.0, 16.0)
+    assert fit.validated() == 14.0 and fit.callback.state_dict() == {"n_averaged": 3}  # 8; 12 and 14
+
+
+def test_with_no_averages_after_updates_those_at_the_ends_of_epochs_are_left(tmp_path: Path) -> None:
+    fit = Fit(tmp_path, EMAWeightAveraging(decay=0.5, update_every_n_steps=0, update_starting_at_epoch=1))
+    end_epochs(fit, 100.0, 8.0, 16.0)
+    assert fit.validated() == 12.0
+
+
+def test_what_names_the_updates_may_be_changed_later_and_asked_by_an_override(tmp_path: Path) -> None:
+    class NotTheThird(EMAWeightAveraging):
+        def should_update(self, step_idx: int | None = None, epoch_idx: int | None = None) -> bool:
+            return super().should_update(step_idx=step_idx, epoch_idx=epoch_idx) and step_idx != 2
+
+    callback = NotTheThird(decay=0.5, update_starting_at_step=100)
+    callback.update_starting_at_step = 1
+    fit = Fit(tmp_path, callback)
+    for value in (100.0, 8.0, 100.0, 16.0):
+        fit.update(value)
+    assert fit.validated() == 12.0
+
+
+def test_buffers_that_are_not_averaged_are_those_of_the_last_average(tmp_path: Path) -> None:
+    fit = Fit(tmp_path, EMAWeightAveraging(use_buffers=False, update_every_n_steps=2))
+    fit.module.register_buffer("seen", torch.zeros(()))
+    fit.callback.on_fit_start(fit.trainer, fit.module)
+    for value in (1.0, 2.0):
+        fit.module.seen.fill_(value)  # type: ignore[operator, union-attr]
+        fit.update(value)
+    saved = fit.checkpoint()
+    assert float(saved["state_dict"]["seen"]) == 1.0 and float(saved["current_model_state"]["seen"]) == 2.0
+    fit.callback.on_validation_start(fit.trainer, fit.module)
+    assert fit.module.state_dict()["seen"] == 1.0
+    fit.callback.on_validation_end(fit.trainer, fit.module)
+    assert fit.module.state_dict()["seen"] == 2.0
+
+
+def test_a_fit_that_averages_nothing_says_so(tmp_path: Path) -> None:
+    fit = Fit(tmp_path, EMAWeightAveraging(update_starting_at_step=10))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        fit.callback.on_train_end(fit.trainer, fit.module)  # nothing was trained
+    fit.update(5.0)
+    with pytest.warns(UserWarning, match="EMAWeightAveraging has averaged nothing"):
+        fit.end()
 
 
 def test_an_override_may_average_at_the_end_of_epochs(tmp_path: Path) -> None:
@@ -205,6 +263,7 @@ def test_two_callbacks_that_average_are_refused(tmp_path: Path) -> None:
         ({"decay": 1.5}, "`decay` must be from 0 to 1"),
         ({"decay": float("nan")}, "`decay` must be from 0 to 1"),
         ({"update_every_n_steps": 0}, "`update_every_n_steps` must be 1 or more"),
+        ({"update_every_n_steps": -1, "update_starting_at_epoch": 0}, "`update_every_n_steps` must be 1 or more"),
         ({"update_starting_at_step": -1}, "`update_starting_at_step` must be 0 or more"),
         ({"update_starting_at_epoch": -1}, "`update_starting_at_epoch` must be 0 or more"),
     ],

@@ -10,6 +10,7 @@ from camshaft.callbacks.errors import InvalidArgumentError
 from camshaft.callbacks.weights.averaged_weights import AveragedWeights
 from camshaft.hooks_core import Callback
 from camshaft.hooks_core.messages import must_be
+from camshaft.hooks_core.user_warnings import warn_user
 
 if TYPE_CHECKING:
     from camshaft.hooks_core.protocols import TrainerProtocol
@@ -25,7 +26,8 @@ class WeightAveraging(Callback):
     """Averages the weights of training; validation, and the module after fit, have the averages.
 
     By default the weights after every update count the same. They are averaged by torch's `AveragedModel`, of which
-    `AveragedWeights` says what is averaged. Before the first of them, everything is as without this callback.
+    `AveragedWeights` says what is averaged. Before the first average, validation and checkpoints have the weights of
+    training (Lightning's, those from before training); a fit that ends without any leaves these, and warns.
 
     From `on_validation_start` to `on_validation_end` (likewise test and prediction) the module has the averages, so
     what is logged there, monitored and kept as the best checkpoint is theirs. A whole checkpoint holds them as
@@ -38,7 +40,7 @@ class WeightAveraging(Callback):
     Args:
         device: Where the averages are kept, such as "cpu" to spare a GPU's memory. None means beside the weights.
         use_buffers: Whether buffers, such as the statistics of batch normalisation, are averaged as well; otherwise the
-            module's own are used with the averages.
+            averages have those that the module had when it was last averaged.
         apply_at_end: Whether the module ends fit with the averages; otherwise with the weights of training.
         avg_fn: How an average takes in one more weight: `avg_fn(average, weight, num_averaged)` returns the new one.
             Of sharded parameters it gets parts.
@@ -73,7 +75,7 @@ class WeightAveraging(Callback):
         self.avg_fn = avg_fn
         self.multi_avg_fn = multi_avg_fn
         self.average_model: AveragedWeights | None = None
-        self._seen_step = 0
+        self._start_step = self._seen_step = 0
         self._is_applied = False  # whether the module has the averages
         self._is_evaluating = False  # whether it has them until the end of an evaluation
         self._is_fitting = False
@@ -107,7 +109,7 @@ class WeightAveraging(Callback):
     def on_fit_start(self, trainer: TrainerProtocol, module: Any) -> None:
         """Make room for the averages, and take those of a checkpoint. Collective if they are sharded."""
         self.average_model = average = AveragedWeights(
-            module, self.device, self.avg_fn, self.multi_avg_fn, self.use_buffers
+            module, self.device, self.avg_fn, self.multi_avg_fn, self.use_buffers, copies_buffers=not self.use_buffers
         )
         loaded, self._loaded = self._loaded, None
         if loaded is not None:
@@ -116,7 +118,7 @@ class WeightAveraging(Callback):
 
     def on_train_start(self, trainer: TrainerProtocol, module: Any) -> None:
         """Count updates from here on."""
-        self._seen_step = trainer.global_step
+        self._start_step = self._seen_step = trainer.global_step
 
     def on_train_batch_end(
         self, trainer: TrainerProtocol, module: Any, outputs: Any, batch: Any, batch_idx: int
@@ -164,6 +166,12 @@ class WeightAveraging(Callback):
 
     def on_train_end(self, trainer: TrainerProtocol, module: Any) -> None:
         """Give the module the averages for good; checkpoints that are saved from here on still hold both."""
+        average = self.average_model
+        if average is not None and not average.num_averaged and self._seen_step > self._start_step:
+            warn_user(
+                f"{type(self).__name__} has averaged nothing: `should_update` was true after none of the updates. The "
+                "module has the weights of training. Let averaging begin earlier."
+            )
         self._apply_at_end()
 
     def on_fit_end(self, trainer: TrainerProtocol, module: Any) -> None:
@@ -216,15 +224,18 @@ class WeightAveraging(Callback):
 class EMAWeightAveraging(WeightAveraging):
     """Averages the weights of training with exponentially decaying shares; see `WeightAveraging`.
 
-    Each time `average = decay * average + (1 - decay) * weight`; the first time, the weights are copied. It begins when
-    both `update_starting_at_step` and `update_starting_at_epoch` are reached.
+    Each time `average = decay * average + (1 - decay) * weight`; the first time, the weights are copied. It is done
+    after the updates that `update_every_n_steps` and `update_starting_at_step` name, and, if `update_starting_at_epoch`
+    is given, at the end of each epoch from that one on as well.
 
     Args:
         device: As in `WeightAveraging`; likewise `use_buffers` and `apply_at_end`.
         decay: The share of the average that stays each time, from 0 to 1.
-        update_every_n_steps: Optimizer updates from one time to the next: those whose index is a multiple of it.
-        update_starting_at_step: Index of the first update after which weights are averaged. None means 0.
-        update_starting_at_epoch: Index of the first epoch in which they are. None means 0.
+        update_every_n_steps: Average after the updates whose zero-based index is a multiple of it. 0 averages after
+            none, which needs `update_starting_at_epoch`.
+        update_starting_at_step: Zero-based index of the first update after which weights are averaged. None means 0.
+        update_starting_at_epoch: Zero-based index of the first epoch at whose end weights are averaged, beside the
+            averages after updates. None means at the end of none.
 
     Raises:
         InvalidArgumentError: If a number is out of range.
@@ -246,9 +257,10 @@ class EMAWeightAveraging(WeightAveraging):
             raise InvalidArgumentError(
                 "decay", "from 0 to 1", decay, where, "Pass the share that stays, such as 0.999."
             )
-        if update_every_n_steps < 1:
+        if update_every_n_steps < (1 if update_starting_at_epoch is None else 0):
+            rule = "1 or more, or 0 beside `update_starting_at_epoch`"
             raise InvalidArgumentError(
-                "update_every_n_steps", "1 or more", update_every_n_steps, where, "Pass a number of updates."
+                "update_every_n_steps", rule, update_every_n_steps, where, "Pass a number of updates."
             )
         for field, value in (
             ("update_starting_at_step", update_starting_at_step),
@@ -266,21 +278,15 @@ class EMAWeightAveraging(WeightAveraging):
         self.update_every_n_steps = update_every_n_steps
         self.update_starting_at_step = update_starting_at_step
         self.update_starting_at_epoch = update_starting_at_epoch
-        self._first_step = update_starting_at_step or 0
-        self._first_epoch = update_starting_at_epoch or 0
 
     def should_update(self, step_idx: int | None = None, epoch_idx: int | None = None) -> bool:
-        """Whether an update's index is due; the epoch is checked before."""
-        return step_idx is not None and step_idx >= self._first_step and step_idx % self.update_every_n_steps == 0
-
-    def on_train_batch_end(
-        self, trainer: TrainerProtocol, module: Any, outputs: Any, batch: Any, batch_idx: int
-    ) -> None:
-        """Take the weights in if they were updated, and it is time."""
-        if trainer.current_epoch < self._first_epoch:
-            self._seen_step = trainer.global_step
-        else:
-            super().on_train_batch_end(trainer, module, outputs, batch, batch_idx)
+        """Return whether the arguments name this update, or the end of this epoch."""
+        if step_idx is not None:
+            every, start = self.update_every_n_steps, self.update_starting_at_step
+            if every > 0 and step_idx % every == 0 and (start is None or step_idx >= start):
+                return True
+        start = self.update_starting_at_epoch
+        return epoch_idx is not None and start is not None and epoch_idx >= start
 
 
 def check_averages_alone(callback: Callback, trainer: TrainerProtocol) -> None:

@@ -33,7 +33,9 @@ class AveragedWeights(AveragedModel):
         device: Where the averages are kept; None means beside the weights.
         avg_fn: How an average takes in one more weight.
         multi_avg_fn: How lists of averages do. With neither, all models count the same.
-        use_buffers: Whether buffers are averaged as well; otherwise they stay the module's own.
+        use_buffers: Whether buffers are averaged as well.
+        copies_buffers: Whether saved buffers that are not averaged are copied with each update, and change places with
+            the averages; otherwise they stay the module's own, as buffers that are not saved do.
 
     Attributes:
         module: Submodules without a forward that hold the averages under the names that they have in the module.
@@ -45,6 +47,7 @@ class AveragedWeights(AveragedModel):
     """
 
     _slots: list[tuple[dict[str, Any], str]]
+    _copied_slots: list[tuple[dict[str, Any], str]]
     _sharded: list[Any]
     _model: weakref.ref[nn.Module]
 
@@ -55,21 +58,26 @@ class AveragedWeights(AveragedModel):
         avg_fn: AverageFunction | None = None,
         multi_avg_fn: MultiAverageFunction | None = None,
         use_buffers: bool = False,
+        *,
+        copies_buffers: bool = False,
     ) -> None:
         sharded = list(sharded_parts(model))
         _reshard(sharded)
         names, slots = _slots(model, use_buffers)
         averages = _Weights()
         for name, (owner, key) in zip(names, slots, strict=True):
-            value = _local(owner[key]).detach()
-            averages.hold(name, value.clone() if device is None else value.to(device, copy=True))
+            averages.hold(name, _copy(_local(owner[key]), device))
         super().__init__(averages, None, avg_fn, multi_avg_fn, use_buffers)  # type: ignore[arg-type]
         self._names = names
         self._averages = [tensor for _, tensor in averages.held]
         self._groups = _groups(self._averages)
+        copied = _buffers_besides(model, slots) if copies_buffers else []
+        self._copied_names = [name for name, _, _ in copied]
+        self._copies = [_copy(_local(owner[key]), device) for _, owner, key in copied]
         self._is_distributed = any(hasattr(owner[key], "to_local") for owner, key in slots)
         # past `nn.Module.__setattr__`: the module's submodules and weights are not this one's
         vars(self)["_slots"] = slots
+        vars(self)["_copied_slots"] = [(owner, key) for _, owner, key in copied]
         vars(self)["_sharded"] = sharded
         vars(self)["_model"] = weakref.ref(model)
 
@@ -116,12 +124,14 @@ class AveragedWeights(AveragedModel):
                     update(averages, _on(device, weights), count)
                 else:
                     update([averages[idx] for idx in indexes], _on(device, [weights[idx] for idx in indexes]), count)
+        for kept, buffer in self._copied_pairs():
+            kept.copy_(buffer)
         count += 1
 
     @torch.no_grad()
     def exchange(self) -> None:
         """Put the averages into the module and the module's weights here; the second time it is as before."""
-        for average, weight in zip(self._averages, self._weights(), strict=True):
+        for average, weight in (*zip(self._averages, self._weights(), strict=True), *self._copied_pairs()):
             kept = average.clone()
             average.copy_(weight)
             weight.copy_(kept)
@@ -133,6 +143,7 @@ class AveragedWeights(AveragedModel):
         _reshard(self._sharded)
         like = [owner[key] for owner, key in self._slots]
         values = {id(one): _laid_out(value, one) for one, value in zip(like, self._averages, strict=True)}
+        values.update((id(buffer), kept) for kept, buffer in self._copied_pairs())
         tensors = (*model.named_parameters(remove_duplicate=False), *model.named_buffers(remove_duplicate=False))
         return {name: values[id(tensor)] for name, tensor in tensors if id(tensor) in values}
 
@@ -152,6 +163,17 @@ class AveragedWeights(AveragedModel):
                 action = "Resume with the module that was saved, or fit without a checkpoint."
                 raise ValueError(must_be("checkpoint", f"one with an average of {name!r}", None, "fit", action))
             average.copy_(_local(place_like(values[name], owner[key].detach())))
+        for name, kept in zip(self._copied_names, self._copies, strict=True):
+            if name in values:
+                kept.copy_(values[name])
+
+    def _copied_pairs(self) -> list[tuple[Tensor, Tensor]]:
+        """Return the copies with the module's buffers, without those that have another shape by now."""
+        if not self._copies:
+            return []
+        now = [owner.get(key) for owner, key in self._copied_slots]
+        pairs = zip(self._copies, now, strict=True)
+        return [(kept, buffer) for kept, buffer in pairs if buffer is not None and buffer.shape == kept.shape]
 
     def _weights(self) -> list[Tensor]:
         if not self._sharded and not self._is_distributed:
@@ -224,6 +246,24 @@ def _slots(model: nn.Module, use_buffers: bool) -> tuple[list[str], list[tuple[d
         for prefix, part in model.named_modules():
             add(prefix, part._buffers, part._non_persistent_buffers_set)
     return names, slots
+
+
+def _buffers_besides(
+    model: nn.Module, slots: list[tuple[dict[str, Any], str]]
+) -> list[tuple[str, dict[str, Any], str]]:
+    """Return the name and the place of each saved buffer that is in none of the slots, each buffer once."""
+    seen = {id(owner[key]) for owner, key in slots}
+    found = []
+    for prefix, part in model.named_modules():
+        for key, value in part._buffers.items():
+            if value is not None and id(value) not in seen and key not in part._non_persistent_buffers_set:
+                seen.add(id(value))
+                found.append((f"{prefix}.{key}" if prefix else key, part._buffers, key))
+    return found
+
+
+def _copy(tensor: Tensor, device: torch.device | str | int | None) -> Tensor:
+    return tensor.detach().clone() if device is None else tensor.detach().to(device, copy=True)
 
 
 def _groups(averages: list[Tensor]) -> list[tuple[torch.device, list[int]]]:

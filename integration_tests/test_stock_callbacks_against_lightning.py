@@ -1,0 +1,131 @@
+"""Stock callbacks do what Lightning's of the same name and arguments do: the same runs on both."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from comparison.frameworks import CAMSHAFT, LIGHTNING, Framework
+from lightning.pytorch import callbacks as lightning_callbacks
+from torch import Tensor, nn
+from torch.utils.data import DataLoader, TensorDataset
+
+import camshaft.callbacks
+
+CALLBACKS = {LIGHTNING.name: lightning_callbacks, CAMSHAFT.name: camshaft.callbacks}
+
+Weights = dict[str, Tensor]
+
+
+def loader(num_batches: int) -> DataLoader[Any]:
+    inputs = torch.randn(4 * num_batches, 3, generator=torch.Generator().manual_seed(7))
+    return DataLoader(TensorDataset(inputs, inputs.sum(dim=1, keepdim=True)), batch_size=4)
+
+
+def weights(module: nn.Module) -> Weights:
+    """All but counters, which average as integers in Lightning."""
+    return {name: value.clone() for name, value in module.state_dict().items() if value.is_floating_point()}
+
+
+def assert_close(actual: dict[Any, Weights], expected: dict[Any, Weights]) -> None:
+    assert list(actual) == list(expected)
+    for where, values in expected.items():
+        for name, value in values.items():
+            torch.testing.assert_close(actual[where][name], value, rtol=1e-5, atol=1e-6, msg=f"{where}: {name}")
+
+
+def normed_line(framework: Framework) -> Any:
+    class NormedLine(framework.module):  # type: ignore[misc]
+        def __init__(self) -> None:
+            super().__init__()
+            self.backbone = nn.Sequential(nn.Linear(3, 3), nn.BatchNorm1d(3))
+            self.layer = nn.Linear(3, 1)
+            self.validated: list[Weights] = []
+            self.trained: list[Weights] = []
+
+        def loss(self, batch: Any) -> Tensor:
+            return nn.functional.mse_loss(self.layer(self.backbone(batch[0])), batch[1])
+
+        def training_step(self, batch: Any, batch_idx: int) -> Tensor:
+            return self.loss(batch)
+
+        def validation_step(self, batch: Any, batch_idx: int) -> None:
+            if batch_idx == 0:
+                self.validated.append(weights(self))
+
+        def on_train_epoch_end(self) -> None:
+            self.trained.append(weights(self))
+
+        def configure_optimizers(self) -> Any:
+            return torch.optim.SGD(self.parameters(), lr=0.05)
+
+    torch.manual_seed(3)
+    return NormedLine()
+
+
+def averaged(
+    framework: Framework, folder: Path, make: Callable[[Any], Any], options: dict[str, Any]
+) -> dict[Any, Weights]:
+    """The weights of each validation and epoch, at the end, and in checkpoints."""
+    module = normed_line(framework)
+    saving = framework.model_checkpoint(folder, filename="{step}", save_top_k=-1)
+    trainer = framework.trainer(
+        default_root_dir=folder,
+        logger=False,
+        num_sanity_val_steps=0,
+        callbacks=[make(CALLBACKS[framework.name]), saving],
+        **{**framework.quiet, "max_epochs": 3, **options},
+    )
+    trainer.fit(module, loader(6), loader(2))
+    found: dict[Any, Weights] = {"end": weights(module)}
+    found.update((("validated", idx), values) for idx, values in enumerate(module.validated))
+    found.update((("trained", idx), values) for idx, values in enumerate(module.trained))
+    for path in sorted(folder.glob("*.ckpt")):
+        saved = torch.load(path, weights_only=False)
+        for key in ("state_dict", "current_model_state"):
+            found[path.name, key] = {name: value for name, value in saved[key].items() if value.is_floating_point()}
+        found[path.name, "number"] = {"n_averaged": saved["averaging_state"]["n_averaged"]}
+    return found
+
+
+def not_the_third(callbacks: Any) -> Any:
+    class NotTheThird(callbacks.EMAWeightAveraging):  # type: ignore[misc]
+        def should_update(self, step_idx: int | None = None, epoch_idx: int | None = None) -> bool:
+            return super().should_update(step_idx=step_idx, epoch_idx=epoch_idx) and step_idx != 2
+
+    return NotTheThird(decay=0.5, update_starting_at_epoch=0)
+
+
+AVERAGING: dict[str, tuple[Callable[[Any], Any], dict[str, Any]]] = {
+    "a starting epoch": (lambda c: c.EMAWeightAveraging(decay=0.7, update_starting_at_epoch=1), {}),
+    "a starting epoch alone": (
+        lambda c: c.EMAWeightAveraging(decay=0.7, update_every_n_steps=0, update_starting_at_epoch=0),
+        {"limit_val_batches": 0},  # Lightning would validate the untrained weights before the first average
+    ),
+    "a starting epoch and sparse steps": (
+        lambda c: c.EMAWeightAveraging(
+            decay=0.7, use_buffers=False, update_every_n_steps=4, update_starting_at_step=3, update_starting_at_epoch=2
+        ),
+        {},
+    ),
+    "sparse steps without buffers, with accumulation": (
+        lambda c: c.EMAWeightAveraging(decay=0.7, use_buffers=False, update_every_n_steps=2),
+        {"accumulate_grad_batches": 2, "val_check_interval": 3},
+    ),
+    "equal shares": (lambda c: c.WeightAveraging(), {}),
+    "equal shares without buffers": (lambda c: c.WeightAveraging(use_buffers=False), {"accumulate_grad_batches": 3}),
+    "an override": (not_the_third, {}),
+}
+
+
+@pytest.mark.parametrize("kind", AVERAGING)
+def test_weights_are_averaged_as_by_lightning(tmp_path: Path, kind: str) -> None:
+    make, options = AVERAGING[kind]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        expected = averaged(LIGHTNING, tmp_path / "lightning", make, options)
+        assert_close(averaged(CAMSHAFT, tmp_path / "camshaft", make, options), expected)
