@@ -129,3 +129,67 @@ def test_weights_are_averaged_as_by_lightning(tmp_path: Path, kind: str) -> None
         warnings.simplefilter("ignore")
         expected = averaged(LIGHTNING, tmp_path / "lightning", make, options)
         assert_close(averaged(CAMSHAFT, tmp_path / "camshaft", make, options), expected)
+
+
+def written(framework: Framework, folder: Path, loaders: Any, returns: bool) -> Any:
+    """What a prediction writer gets, and what prediction returns."""
+    calls: list[Any] = []
+
+    class Writer(CALLBACKS[framework.name].BasePredictionWriter):  # type: ignore[misc, name-defined]
+        def write_on_batch_end(
+            self,
+            trainer: Any,
+            pl_module: Any,
+            prediction: Any,
+            batch_indices: Any,
+            batch: Any,
+            batch_idx: int,
+            dataloader_idx: int,
+        ) -> None:
+            calls.append(("batch", prediction.tolist(), batch_indices, batch[0].tolist(), batch_idx, dataloader_idx))
+
+        def write_on_epoch_end(self, trainer: Any, pl_module: Any, predictions: Any, batch_indices: Any) -> None:
+            calls.append(("epoch", to_lists(predictions), batch_indices))
+
+    class Sum(framework.module):  # type: ignore[misc]
+        def predict_step(self, batch: Any, batch_idx: int, dataloader_idx: int = 0) -> Tensor:
+            return batch[0].sum(dim=1)  # type: ignore[no-any-return]
+
+    trainer = framework.trainer(
+        default_root_dir=folder,
+        logger=False,
+        limit_predict_batches=3,
+        callbacks=[Writer("batch_and_epoch")],
+        **framework.quiet,
+    )
+    torch.manual_seed(1)
+    return calls, to_lists(trainer.predict(Sum(), loaders(), return_predictions=returns))
+
+
+def to_lists(values: Any) -> Any:
+    if isinstance(values, list):
+        return [to_lists(value) for value in values]
+    return values.tolist() if isinstance(values, Tensor) else values
+
+
+def ordered(order: Any) -> DataLoader[Any]:
+    return DataLoader(loader(5).dataset, batch_size=4, sampler=order)
+
+
+@pytest.mark.parametrize("returns", [True, False])
+@pytest.mark.parametrize(
+    "loaders",
+    [
+        lambda: loader(2),
+        lambda: [loader(2)],
+        lambda: [loader(5), ordered([7, 3, 1, 0, 2])],
+        lambda: DataLoader(loader(5).dataset, batch_size=4, shuffle=True),
+        lambda: ordered(torch.utils.data.SubsetRandomSampler([5, 1, 9, 2, 3])),
+    ],
+    ids=["one", "a list of one", "two", "shuffled", "a random sampler"],
+)
+def test_a_prediction_writer_gets_what_it_gets_from_lightning(tmp_path: Path, loaders: Any, returns: bool) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        expected = written(LIGHTNING, tmp_path / "lightning", loaders, returns)
+        assert written(CAMSHAFT, tmp_path / "camshaft", loaders, returns) == expected

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 import torch
-from predicting import predict
-from torch.utils.data import DataLoader, DistributedSampler, IterableDataset, TensorDataset
+from predicting import PredictingTrainer, predict
+from torch.utils.data import DataLoader, DistributedSampler, IterableDataset, Sampler, TensorDataset
 
 from camshaft.callbacks.errors import InvalidArgumentError
 from camshaft.callbacks.predictions.prediction_indices import BatchIndices
@@ -41,6 +41,13 @@ class Recording(BasePredictionWriter):
         self.epochs.append((predictions, batch_indices))
 
 
+def shown(loaders: list[Any], root: Path) -> Any:
+    """A trainer that predicts the loaders."""
+    trainer = PredictingTrainer(str(root))
+    trainer.predict_dataloaders, trainer.num_predict_batches = loaders, [len(loader) for loader in loaders]
+    return trainer
+
+
 def double(batch: Any) -> Any:
     return 2 * batch[0]
 
@@ -64,7 +71,7 @@ def test_an_epoch_is_written_as_a_whole_in_the_form_of_its_loaders(tmp_path: Pat
     predict(writer, [loader], double, tmp_path)
     predict(writer, [loader, DataLoader(numbers(1))], double, tmp_path)
     (one, one_indices), (two, two_indices) = writer.epochs
-    assert [batch.tolist() for batch in one] == [[0, 2], [4]] and one_indices == [[0, 1], [2]]
+    assert [batch.tolist() for batch in one] == [[0, 2], [4]] and one_indices == [[[0, 1], [2]]]
     assert [[batch.tolist() for batch in loader] for loader in two] == [[[0, 2], [4]], [[0]]]
     assert two_indices == [[[0, 1], [2]], [[0]]]
     assert writer.batches == []
@@ -85,6 +92,54 @@ def test_a_time_that_is_none_or_that_nobody_writes_at_is_an_error(tmp_path: Path
 
     with pytest.raises(InvalidArgumentError, match="Define `write_on_epoch_end`, or pass another interval"):
         predict(OnlyBatches("batch_and_epoch"), [], double, tmp_path)
+
+
+def test_samples_of_an_order_that_is_drawn_are_noted_as_the_loader_reads_them(tmp_path: Path) -> None:
+    class Downwards(Sampler[int]):
+        def __iter__(self) -> Any:
+            return iter((4, 3, 2, 1, 0))
+
+        def __len__(self) -> int:
+            return 5
+
+    loaders = [
+        DataLoader(numbers(5), batch_size=2, shuffle=True),
+        DataLoader(numbers(5), batch_size=2, sampler=Downwards()),
+        DataLoader(numbers(5), batch_size=None, sampler=Downwards(), num_workers=1),
+    ]
+    orders = [loader.batch_sampler for loader in loaders]
+    torch.manual_seed(4)
+    plain = [[batch[0].tolist() for batch in loader] for loader in loaders]
+    torch.manual_seed(4)
+    writer, other = Recording("batch_and_epoch"), Recording()
+    for each in (writer, other):
+        each.on_predict_epoch_start(trainer := shown(loaders, tmp_path), None)
+    read = [[batch[0].tolist() for batch in each] for each in loaders]
+    assert read == plain
+    for each in (writer, other):
+        for dataloader_idx, batches in enumerate(read):
+            for batch_idx, batch in enumerate(batches):
+                each.on_predict_batch_end(
+                    trainer, None, torch.tensor(batch), [torch.tensor(batch)], batch_idx, dataloader_idx
+                )
+        each.on_predict_epoch_end(trainer, None)
+        each.teardown(trainer, None, "predict")
+        assert [indices for _, indices, *_ in each.batches] == [
+            batch if isinstance(batch, list) else [batch] for batches in plain for batch in batches
+        ]
+    assert [loader.batch_sampler for loader in loaders] == orders
+    assert isinstance(loaders[2].sampler, Downwards)
+    [(_, by_loader)] = writer.epochs
+    assert by_loader[:2] == plain[:2]
+
+
+def test_a_prediction_that_fails_gives_the_loader_its_sampler_back(tmp_path: Path) -> None:
+    loader = DataLoader(numbers(4), shuffle=True)
+    order, writer = loader.batch_sampler, Recording()
+    writer.on_predict_epoch_start(trainer := shown([loader], tmp_path), None)
+    assert loader.batch_sampler is not order
+    writer.teardown(trainer, None, "predict")
+    assert loader.batch_sampler is order
 
 
 class Stream(IterableDataset[Any]):

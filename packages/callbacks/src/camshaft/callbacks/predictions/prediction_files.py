@@ -38,8 +38,8 @@ class PredictionFiles(BasePredictionWriter, ABC):
     whole, whenever a prediction is interrupted; without its end `read_predictions` refuses it.
 
     Every row has columns that tell where it belongs: `_dataloader_idx`, `_batch_idx` (as one process would count),
-    `_row_idx` in the batch, and `_sample_idx`, the index in the dataset, -1 where that cannot be known or the batch has
-    not one row for each sample.
+    `_row_idx` in the batch, and `_sample_idx`, the index in the dataset, -1 where the loader's order is not a fixed one
+    or the batch has not one row for each sample.
 
     Args:
         dirpath: The folder; it is made when needed.
@@ -56,6 +56,7 @@ class PredictionFiles(BasePredictionWriter, ABC):
     suffix: ClassVar[str]
     library: ClassVar[str]
     extra: ClassVar[str]
+    _notes_drawn_orders: ClassVar[bool] = False  # what is shuffled is read back as it was predicted
 
     def __init__(self, dirpath: str | os.PathLike[str], rows_per_file: int = 10_000, overwrite: bool = False) -> None:
         super().__init__("batch")

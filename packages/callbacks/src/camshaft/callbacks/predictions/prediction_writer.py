@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, get_args
 
 import torch
 
@@ -32,13 +32,15 @@ class BasePredictionWriter(Callback):
         InvalidArgumentError: If `write_interval` is none of these; in `setup`, if the method for it is not overridden.
     """
 
+    _notes_drawn_orders: ClassVar[bool] = True
+
     def __init__(self, write_interval: WriteInterval = "batch") -> None:
         if write_interval not in get_args(WriteInterval):
             rule = "'batch', 'epoch' or 'batch_and_epoch'"
             where = type(self).__name__
             raise InvalidArgumentError("write_interval", rule, write_interval, where, "Say when to write.")
         self.write_interval = write_interval
-        self._indices: dict[int, BatchIndices] = {}
+        self._indices: list[BatchIndices] = []  # by loader
         self._predictions: list[list[Any]] = []
         self._batch_indices: list[list[list[int] | None]] = []
 
@@ -59,7 +61,7 @@ class BasePredictionWriter(Callback):
             module: The module.
             prediction: What `predict_step` returned, on its device.
             batch_indices: Indices in the dataset of the batch's samples; None where they cannot be known, as when the
-                loader shuffles or reads a stream. See `BatchIndices`.
+                loader reads a stream. See `BatchIndices`.
             batch: The batch.
             batch_idx: Its index among this process's batches of the loader.
             dataloader_idx: Index of the loader.
@@ -75,7 +77,7 @@ class BasePredictionWriter(Callback):
             trainer: The trainer.
             module: The module.
             predictions: On the CPU: an item for each batch of this process; a list of such lists for several loaders.
-            batch_indices: In the same form, what `write_on_batch_end` gets for each batch.
+            batch_indices: What `write_on_batch_end` gets for each batch: a list for each loader, also for a single one.
         """
         raise NotImplementedError(f"{type(self).__qualname__} must define `write_on_epoch_end`.")
 
@@ -92,8 +94,11 @@ class BasePredictionWriter(Callback):
                 raise InvalidArgumentError("write_interval", rule, self.write_interval, where, action)
 
     def on_predict_epoch_start(self, trainer: TrainerProtocol, module: Any) -> None:
-        """Forget what an earlier prediction left."""
-        self._indices = {}
+        """Forget what an earlier prediction left, and follow the loaders' samplers."""
+        self._stop_following()
+        loaders = getattr(trainer, "predict_dataloaders", None)
+        loaders = loaders if isinstance(loaders, list) else []
+        self._indices = [BatchIndices(loader, notes_drawn_orders=self._notes_drawn_orders) for loader in loaders]
         self._predictions = [[] for _ in trainer.num_predict_batches]
         self._batch_indices = [[] for _ in trainer.num_predict_batches]
 
@@ -101,9 +106,8 @@ class BasePredictionWriter(Callback):
         self, trainer: TrainerProtocol, module: Any, outputs: Any, batch: Any, batch_idx: int, dataloader_idx: int = 0
     ) -> None:
         """Write a batch, or keep it."""
-        if dataloader_idx not in self._indices:
-            self._indices[dataloader_idx] = BatchIndices(_loader_of(trainer, dataloader_idx))
-        indices = self._indices[dataloader_idx].of(batch_idx)
+        known = self._indices
+        indices = known[dataloader_idx].of(batch_idx) if dataloader_idx < len(known) else None
         if "batch" in self.write_interval:
             self.write_on_batch_end(trainer, module, outputs, indices, batch, batch_idx, dataloader_idx)
         if "epoch" in self.write_interval:
@@ -114,15 +118,17 @@ class BasePredictionWriter(Callback):
         """Write all that was kept."""
         predictions, self._predictions = self._predictions, []
         batch_indices, self._batch_indices = self._batch_indices, []
-        self._indices = {}
+        self._stop_following()
         if "epoch" in self.write_interval:
-            if len(predictions) == 1:
-                self.write_on_epoch_end(trainer, module, predictions[0], batch_indices[0])
-            else:
-                self.write_on_epoch_end(trainer, module, predictions, batch_indices)
+            self.write_on_epoch_end(
+                trainer, module, predictions[0] if len(predictions) == 1 else predictions, batch_indices
+            )
 
+    def teardown(self, trainer: TrainerProtocol, module: Any, stage: str) -> None:
+        """Give the loaders their samplers back, if prediction did not come to its end."""
+        self._stop_following()
 
-def _loader_of(trainer: TrainerProtocol, dataloader_idx: int) -> Any:
-    """The loader that a trainer predicts, if it shows its loaders as `predict_dataloaders`."""
-    loaders = getattr(trainer, "predict_dataloaders", None)
-    return loaders[dataloader_idx] if isinstance(loaders, list) and dataloader_idx < len(loaders) else None
+    def _stop_following(self) -> None:
+        followed, self._indices = self._indices, []
+        for indices in followed:
+            indices.close()
