@@ -4,9 +4,11 @@ import copy
 import csv
 import json
 import os
+import pickle
 import subprocess
 import sys
 import tempfile
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -25,13 +27,14 @@ def read(logger: CSVLogger) -> list[dict[str, str]]:
         return list(csv.DictReader(file))
 
 
-def test_is_a_logger_and_makes_nothing_before_it_writes(tmp_path: Path) -> None:
+def test_is_a_logger_and_makes_nothing_but_its_folder_before_it_writes(tmp_path: Path) -> None:
     logger: Logger = CSVLogger(tmp_path)
+    assert os.listdir(tmp_path) == []
     assert (logger.name, logger.version, logger.save_dir) == ("camshaft_logs", 0, str(tmp_path))
     assert logger.log_dir == str(tmp_path / "camshaft_logs" / "version_0")
     logger.log_metrics({"loss": 1.0}, step=0)
     logger.log_metrics({})
-    assert os.listdir(tmp_path) == []
+    assert os.listdir(str(logger.log_dir)) == []
     logger.save()
     assert os.listdir(str(logger.log_dir)) == ["metrics.csv"]
 
@@ -117,8 +120,64 @@ class TestVersions:
             (tmp_path / "logs" / name).mkdir(parents=True)
         logger = CSVLogger(tmp_path, "logs")
         assert logger.version == 11
-        (tmp_path / "logs" / "version_11").mkdir()
+        (tmp_path / "logs" / "version_12").mkdir()
         assert logger.version == 11  # chosen once
+
+    def test_loggers_that_are_made_together_do_not_share_one(self, tmp_path: Path) -> None:
+        loggers = [CSVLogger(tmp_path) for _ in range(3)]
+        assert [logger.version for logger in reversed(loggers)] == [0, 1, 2]
+        for number, logger in enumerate(loggers):
+            logger.log_metrics({"loss": float(number)}, 0)
+            logger.finalize("success")
+        assert [read(logger)[0]["loss"] for logger in loggers] == ["0.0", "1.0", "2.0"]
+
+    def test_threads_that_ask_at_once_get_different_ones(self, tmp_path: Path) -> None:
+        loggers = [CSVLogger(tmp_path) for _ in range(16)]
+        with ThreadPoolExecutor(len(loggers)) as pool:
+            versions = list(pool.map(lambda logger: logger.version, loggers))
+        assert sorted(versions, key=int) == list(range(16))
+
+    def test_processes_that_ask_at_once_get_different_ones(self, tmp_path: Path) -> None:
+        program = (
+            "import os, sys, time; from camshaft.callbacks import CSVLogger\n"
+            "open(sys.argv[2], 'x').close()\n"
+            "while len(os.listdir(os.path.dirname(sys.argv[2]))) < 2: pass\n"
+            "for _ in range(20): CSVLogger(sys.argv[1]).log_hyperparams({'process': os.getpid()})"
+        )
+        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+        (tmp_path / "started").mkdir()
+        arguments = [
+            [sys.executable, "-c", program, str(tmp_path), str(tmp_path / "started" / str(n))] for n in range(2)
+        ]
+        processes = [subprocess.Popen(argument, env=environment) for argument in arguments]
+        assert [process.wait(120) for process in processes] == [0, 0]
+        claims = [json.loads(path.read_text())["process"] for path in tmp_path.glob("*/version_*/hparams.json")]
+        assert sorted(claims) == sorted([process.pid for process in processes] * 20)
+
+    def test_a_folder_in_which_nothing_was_written_is_removed(self, tmp_path: Path) -> None:
+        logger = CSVLogger(tmp_path / "deep")
+        assert Path(logger.log_dir).is_dir()
+        logger.finalize("success")
+        assert os.listdir(tmp_path) == []
+        other, path = CSVLogger(tmp_path), CSVLogger(tmp_path / "forgotten").log_dir
+        assert other.version == 0 and not os.path.exists(path)
+        Path(other.log_dir, "notes.txt").write_text("of the user")
+        other.finalize("success")
+        assert other.version == 0 and os.listdir(other.log_dir) == ["notes.txt"]
+
+    def test_a_copy_keeps_the_version_and_a_given_one_makes_nothing(self, tmp_path: Path) -> None:
+        logger = CSVLogger(tmp_path)
+        assert (logger.version, copy.deepcopy(logger).version, pickle.loads(pickle.dumps(logger)).version) == (0, 0, 0)
+        assert CSVLogger(tmp_path / "given", version=4).log_dir.endswith("version_4")
+        assert os.listdir(tmp_path) == ["camshaft_logs"]
+
+    def test_processes_of_one_run_share_one(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        for rank in ("1", "0", "1", "0"):
+            monkeypatch.setenv("RANK", rank)
+            first = CSVLogger(tmp_path)
+            assert first.version == 0  # until the first process writes
+        monkeypatch.setenv("RANK", "1")
+        assert CSVLogger(tmp_path).version == 0
 
     def test_a_given_version_is_continued_with_wider_rows(self, tmp_path: Path) -> None:
         for step, metrics in enumerate([{"loss": 1.0}, {"loss": 0.5, "acc": 0.9}]):

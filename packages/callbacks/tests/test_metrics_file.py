@@ -2,6 +2,8 @@ from __future__ import annotations
 
 import csv
 import os
+import subprocess
+import sys
 import tempfile
 from pathlib import Path
 from typing import Any, TextIO
@@ -81,3 +83,34 @@ def test_a_failed_append_leaves_the_file_and_can_be_repeated(
     file.append([row])
     assert [one["loss"] for one in read(tmp_path / "m.csv")] == ["1.0", "2.0"]
     assert os.listdir(tmp_path) == ["m.csv"]
+
+
+FULL_DISK = """
+import resource, signal, sys
+from pathlib import Path
+from camshaft.callbacks.loggers.metrics_file import MetricsFile
+
+file = MetricsFile(Path(sys.argv[1]))
+file.append([{"step": 7, "loss": 0.5}])
+before = file.path.read_bytes()
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+_, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+long, wide = [{"step": 8, "loss": 1 / 3}] * 900, [{"step": 8, "new": 1.0}]
+for rows, limit_bytes in ((long, 16), (long, 21), (long, 5000), (wide, 10), (wide, 25)):
+    resource.setrlimit(resource.RLIMIT_FSIZE, (limit_bytes, hard))
+    try:
+        file.append(rows)
+    except OSError:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (hard, hard))
+    else:
+        sys.exit("it fitted")
+    assert file.path.read_bytes() == before, file.path.read_bytes()[:200]
+file.append([{"step": 8, "loss": 1.0}])
+"""
+
+
+def test_a_disk_that_is_full_leaves_the_file_as_it_was(tmp_path: Path) -> None:
+    path = tmp_path / "m.csv"
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    subprocess.run([sys.executable, "-c", FULL_DISK, str(path)], env=environment, check=True, timeout=120)
+    assert path.read_text() == "step,loss\n7,0.5\n8,1.0\n" and os.listdir(tmp_path) == ["m.csv"]

@@ -60,6 +60,7 @@ def hparams_tab(root: Path) -> tuple[list[str], dict[str, dict[str, Any]], dict[
 
 def test_is_a_logger_and_makes_nothing_before_it_writes(tmp_path: Path) -> None:
     logger: Logger = TensorBoardLogger(tmp_path)
+    assert os.listdir(tmp_path) == []
     assert (logger.name, logger.version, logger.save_dir) == ("camshaft_logs", 0, str(tmp_path))
     assert logger.log_dir == str(tmp_path / "camshaft_logs" / "version_0")
     logger.log_metrics({}, step=0)
@@ -68,6 +69,7 @@ def test_is_a_logger_and_makes_nothing_before_it_writes(tmp_path: Path) -> None:
     assert os.listdir(tmp_path) == []
     logger.log_metrics({"loss": 1.0}, step=0)
     assert len(os.listdir(str(logger.log_dir))) == 1
+    assert (logger.version, TensorBoardLogger(tmp_path).version) == (0, 1)
 
 
 def test_scalars_are_read_back_whatever_they_are(tmp_path: Path) -> None:

@@ -17,14 +17,14 @@ class CSVLogger(RunFolderLogger):
     """Writes `<save_dir>/<name>/<version>/metrics.csv` and, beside it, `hparams.json`.
 
     The CSV file has a column "step" and one per metric; each call of `log_metrics` makes a row. Rows are held back and
-    written in groups; what `save` or `finalize` has written survives a crash. Folders are made when something is
-    first written. One process writes: the trainer calls loggers on rank 0.
+    written in groups; what `save` or `finalize` has written survives a crash. One process writes: the trainer calls
+    loggers on rank 0. See `RunFolderLogger` for when a version is claimed and its folder made.
 
     Args:
         save_dir: Folder of all experiments.
         name: Folder of the experiment in it; "" uses `save_dir` itself.
         version: Folder of the run in that: a number n stands for "version_n", a text for itself. None takes the number
-            after the highest there is when it is first asked for. A version that exists is continued.
+            after the highest there is when it is first asked for. A version that is given is continued if it exists.
         prefix: Put before the metrics' names, with "-" between; "" leaves them as they are.
         flush_logs_every_n_steps: Rows are written at the latest this many steps, or rows, after those before.
 
@@ -96,13 +96,15 @@ class CSVLogger(RunFolderLogger):
         Raises:
             OSError: If the file cannot be written; the rows are still held back then.
         """
-        self.experiment.append(self._rows)
+        if self._rows:
+            self.experiment.append(self._rows)
         self._rows = []
         self._step_on_disk = self._newest_step
 
     def finalize(self, status: str) -> None:
         """Write the rows that are held back, whatever `status` is. Logging may go on afterwards."""
         self.save()
+        super().finalize(status)
 
     def _check_names(self, names: Mapping[str, object]) -> None:
         for name in names:

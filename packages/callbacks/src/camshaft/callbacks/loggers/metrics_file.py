@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import io
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -51,14 +52,20 @@ class MetricsFile:
             self._continue_or_create()
         new_columns = dict.fromkeys(name for row in rows for name in row if name not in self.columns)
         if new_columns:
-            self._widen([*self.columns, *new_columns])
-        with self.path.open("a", newline="", encoding="utf-8") as file:
-            size = file.tell()
+            self._widen([*self.columns, *new_columns], rows)
+            return
+        text = io.StringIO(newline="")
+        _write(text, self.columns, rows)
+        left = memoryview(text.getvalue().encode())
+        # Past Python's buffer, whose rest would follow as the file is closed, after it was cut. What is written is with
+        # the operating system: a killed process loses nothing, and training waits for no disk.
+        with self.path.open("ab", buffering=0) as file:
+            size = file.seek(0, os.SEEK_END)
             try:
-                _write(file, self.columns, rows)
-                file.flush()  # to the operating system: a killed process loses nothing, and training waits for no disk
+                while left:
+                    left = left[file.write(left) :]
             except BaseException:
-                os.truncate(self.path, size)
+                file.truncate(size)
                 raise
 
     def _continue_or_create(self) -> None:
@@ -71,14 +78,16 @@ class MetricsFile:
                 self.columns = next(csv.reader(text), [])
         self._is_open = True
 
-    def _widen(self, columns: list[str]) -> None:
-        """Write the file anew with more columns, beside the old one, and take its place."""
+    def _widen(self, columns: list[str], rows: Sequence[Row]) -> None:
+        """Write the file anew with more columns, and further rows, beside the old one, and take its place."""
         with written_whole(self.path) as fresh, fresh.open("w", newline="", encoding="utf-8") as file:
             csv.writer(file, lineterminator="\n").writerow(columns)
             if self.columns:
                 with self.path.open(newline="", encoding="utf-8") as old:
                     _write(file, columns, csv.DictReader(old))
-                file.flush()
+            _write(file, columns, rows)
+            file.flush()
+            if self.columns:
                 os.fsync(file.fileno())  # before the rename, or a power cut could lose the rows that were there
         self.columns = columns
 

@@ -26,8 +26,8 @@ class TensorBoardLogger(RunFolderLogger):
     """Writes event files for TensorBoard and `hparams.json` to `<save_dir>/<name>/<version>`.
 
     `experiment` is torch's `SummaryWriter`: `self.logger.experiment.add_histogram(...)`, `add_image`, `add_figure`
-    and so on. Folder and files are made when something is first written. A version that exists is continued in a new
-    event file; pass `purge_step=<first step>` to hide what a run that crashed wrote from that step on.
+    and so on. See `RunFolderLogger` for when a version is claimed. A version that is given is continued in a new event
+    file; pass `purge_step=<first step>` to hide what a run that crashed wrote from that step on.
 
     Hyperparameters, nested ones by their path (`optimizer/lr`), are shown in the HPARAMS tab, whose columns TensorBoard
     takes from all runs below its folder: every hyperparameter and every metric. What `log_hyperparams` is told before
@@ -37,7 +37,7 @@ class TensorBoardLogger(RunFolderLogger):
         save_dir: Folder of all experiments.
         name: Folder of the experiment in it; "" and None use `save_dir` itself.
         version: Folder of the run in that: a number n stands for "version_n", a text for itself. None takes the number
-            after the highest there is when it is first asked for. A version that exists is continued.
+            after the highest there is when it is first asked for. A version that is given is continued if it exists.
         prefix: Put before the metrics' names, with "-" between; "" leaves them as they are.
         sub_dir: Folder inside that of the version for what this logger writes; "~" and variables are expanded.
         log_graph: Whether to write the graph of the module that is trained, with its `example_input_array`, before the
@@ -176,6 +176,7 @@ class TensorBoardLogger(RunFolderLogger):
         """Write what is held back and close the file; after a success the HPARAMS tab tells that. Logging may go on."""
         self.save()
         if self._writer is None:
+            super().finalize(status)
             return
         if self._shown_hparams is not None and status == "success" and not self._is_ended:
             from torch.utils.tensorboard.summary import hparams
