@@ -193,3 +193,81 @@ def test_a_prediction_writer_gets_what_it_gets_from_lightning(tmp_path: Path, lo
         warnings.simplefilter("ignore")
         expected = written(LIGHTNING, tmp_path / "lightning", loaders, returns)
         assert written(CAMSHAFT, tmp_path / "camshaft", loaders, returns) == expected
+
+
+def all_of(module: nn.Module) -> list[dict[str, Any]]:
+    return [{"params": list(module.parameters())}]
+
+
+def trainable_of(module: nn.Module) -> list[dict[str, Any]]:
+    return [{"params": [parameter for parameter in module.parameters() if parameter.requires_grad]}]
+
+
+def in_groups(module: Any) -> list[dict[str, Any]]:
+    return [{"params": module.layer.parameters()}, {"params": module.backbone.parameters(), "lr": 0.01}]
+
+
+def layer_by_layer(callbacks: Any) -> Any:
+    class LayerByLayer(callbacks.BaseFinetuning):  # type: ignore[misc]
+        def freeze_before_training(self, pl_module: Any) -> None:
+            self.freeze(pl_module.backbone, train_bn=False)
+
+        def finetune_function(self, pl_module: Any, epoch: int, optimizer: Any) -> None:
+            if epoch in (1, 2):
+                self.unfreeze_and_add_param_group(pl_module.backbone[2 - epoch], optimizer, initial_denom_lr=4.0)
+
+    return LayerByLayer()
+
+
+FINETUNING: dict[str, Callable[[Any], Any]] = {
+    "default": lambda c: c.BackboneFinetuning(1),
+    "from the start": lambda c: c.BackboneFinetuning(0, lambda epoch: 1.5, backbone_initial_ratio_lr=0.5),
+    "without aligning": lambda c: c.BackboneFinetuning(1, lambda epoch: 8.0, should_align=False),
+    "from a rate": lambda c: c.BackboneFinetuning(2, backbone_initial_lr=0.002),
+    "layers": layer_by_layer,
+}
+
+OPTIMIZATION: dict[str, Any] = {
+    "adamw": (torch.optim.AdamW, None),
+    "sgd and steps": (torch.optim.SGD, lambda optimizer: torch.optim.lr_scheduler.StepLR(optimizer, 2, 0.5)),
+}
+
+
+def finetuned(framework: Framework, folder: Path, make: Any, groups: Any, optimizer: Any, scheduler: Any) -> Any:
+    """Names and learning rates of the optimizer's groups in each batch, and weights after each epoch."""
+    module = normed_line(framework)
+    seen: list[Any] = []
+
+    class Grouped(type(module)):  # type: ignore[misc]
+        def configure_optimizers(self) -> Any:
+            made = optimizer(groups(self), lr=0.05)
+            return made if scheduler is None else ([made], [scheduler(made)])
+
+        def on_train_batch_start(self, batch: Any, batch_idx: int) -> None:
+            names = {id(parameter): name for name, parameter in self.named_parameters()}
+            of_groups = self.trainer.optimizers[0].param_groups
+            seen.append([(sorted(names[id(p)] for p in group["params"]), round(group["lr"], 9)) for group in of_groups])
+
+    module.__class__ = Grouped
+    trainer = framework.trainer(
+        default_root_dir=folder,
+        logger=False,
+        limit_val_batches=0,
+        callbacks=[make(CALLBACKS[framework.name])],
+        **{**framework.quiet, "max_epochs": 4, "enable_checkpointing": False},
+    )
+    trainer.fit(module, loader(3))
+    return seen, dict(enumerate(module.trained))
+
+
+@pytest.mark.parametrize("optimization", OPTIMIZATION)
+@pytest.mark.parametrize("groups", [trainable_of, all_of, in_groups])
+@pytest.mark.parametrize("kind", FINETUNING)
+def test_a_module_is_finetuned_as_by_lightning(tmp_path: Path, kind: str, groups: Any, optimization: str) -> None:
+    arguments = FINETUNING[kind], groups, *OPTIMIZATION[optimization]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        expected_groups, expected = finetuned(LIGHTNING, tmp_path / "lightning", *arguments)
+        found_groups, found = finetuned(CAMSHAFT, tmp_path / "camshaft", *arguments)
+    assert found_groups == expected_groups
+    assert_close(found, expected)

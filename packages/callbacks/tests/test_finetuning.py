@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ import torch
 from recording_trainer import RecordingTrainer
 from torch import nn
 from torch.optim import SGD
+from torch.optim.lr_scheduler import OneCycleLR
 
 from camshaft.callbacks.backbone_finetuning import BackboneFinetuning
 from camshaft.callbacks.errors import InvalidArgumentError
@@ -39,13 +41,16 @@ class Unfreezing(BaseFinetuning):
 class Fit:
     """A fit as far as the callback sees it."""
 
-    def __init__(self, folder: Path, callback: Any, checkpoint: dict[str, Any] | None = None) -> None:
+    def __init__(
+        self, folder: Path, callback: Any, checkpoint: dict[str, Any] | None = None, *, filters: bool = True
+    ) -> None:
         self.trainer: Any = RecordingTrainer(str(folder), callbacks=[callback])
         self.module, self.callback = Net(), callback
         callback.setup(self.trainer, self.module, "fit")
         if checkpoint is not None:
             callback.on_load_checkpoint(self.trainer, self.module, checkpoint)
-        self.optimizer = SGD([p for p in self.module.parameters() if p.requires_grad], lr=0.8, momentum=0.9)
+        parameters = [p for p in self.module.parameters() if p.requires_grad or not filters]
+        self.optimizer = SGD(parameters, lr=0.8, momentum=0.9)
         self.trainer.optimizers = [self.optimizer]
         callback.on_fit_start(self.trainer, self.module)
         if checkpoint is not None:
@@ -202,6 +207,27 @@ def test_a_resumed_backbone_goes_on_with_its_learning_rate(tmp_path: Path) -> No
     assert resumed.epochs(3).rates() == fit.epochs(3).rates() == pytest.approx([0.8, 0.32])
 
 
+@pytest.mark.filterwarnings("ignore:SGD was built with frozen parameters")
+def test_an_optimizer_of_all_parameters_has_its_last_group_follow_the_backbones_learning_rate(tmp_path: Path) -> None:
+    fit = Fit(tmp_path, BackboneFinetuning(1), filters=False).epochs(0)
+    assert trainable(fit.module) == {*HEAD, *NORM}
+    assert fit.epochs(1).rates() == [0.8] and trainable(fit.module) == {*HEAD, *NORM, *FIRST, *LAST}
+    assert fit.epochs(2).rates() == pytest.approx([0.16])
+    resumed = Fit(tmp_path, BackboneFinetuning(1), fit.checkpoint(), filters=False)
+    assert trainable(resumed.module) == trainable(fit.module)
+    assert resumed.epochs(3).rates() == fit.epochs(3).rates() == pytest.approx([0.16])  # it is the first group's
+
+
+def test_a_scheduler_that_cannot_take_groups_is_fine_where_none_is_added(tmp_path: Path) -> None:
+    fit = Fit(tmp_path, BackboneFinetuning(1), filters=False)
+    fit.trainer.lr_scheduler_configs = [SimpleNamespace(scheduler=OneCycleLR(fit.optimizer, 0.8, 10))]
+    fit.callback.on_fit_start(fit.trainer, fit.module)
+    filtered = Fit(tmp_path, BackboneFinetuning(1))
+    filtered.trainer.lr_scheduler_configs = [SimpleNamespace(scheduler=OneCycleLR(filtered.optimizer, 0.8, 10))]
+    with pytest.raises(ValueError, match="`scheduler` must be one that takes parameter groups later"):
+        filtered.callback.on_fit_start(filtered.trainer, filtered.module)
+
+
 def test_learning_rates_are_printed_if_asked_for(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     Fit(tmp_path, BackboneFinetuning(0, verbose=True, rounding=2)).epochs(0)
     assert capsys.readouterr().out == "BackboneFinetuning, epoch 0: learning rate 0.8, of the backbone 0.08\n"
@@ -214,10 +240,7 @@ def test_a_module_that_cannot_be_finetuned_is_refused_at_set_up(tmp_path: Path) 
         callback.setup(trainer, nn.Linear(1, 1), "fit")
     net = Net()
     callback.setup(trainer, net, "fit")
-    trainer.optimizers = [SGD(net.parameters(), lr=0.1)]
-    with pytest.raises(ValueError, match="`optimizer` must be built without the frozen parameters"):
-        callback.on_fit_start(trainer, net)
-    trainer.optimizers *= 2
+    trainer.optimizers = [SGD(net.parameters(), lr=0.1)] * 2
     with pytest.raises(ValueError, match="`optimizers` must be one optimizer, but got 2"):
         callback.on_fit_start(trainer, net)
 

@@ -27,6 +27,10 @@ class BackboneFinetuning(BaseFinetuning):
     See `BaseFinetuning` for what the module has to do, and what a resumed fit has. The backbone's learning rate is set
     as each epoch starts; within epochs it follows the course of the scheduler, if that steps there.
 
+    An optimizer that was built of all parameters trains the backbone with the learning rate of its group from that
+    epoch on; from the next one on, what would be the backbone's learning rate becomes that of the optimizer's last
+    group, as in Lightning. A warning says so.
+
     Args:
         unfreeze_backbone_at_epoch: Zero-based index of the epoch from which on the backbone is trained.
         lambda_func: Given the index of the next epoch: by what the backbone's learning rate is multiplied as an epoch
@@ -43,8 +47,8 @@ class BackboneFinetuning(BaseFinetuning):
 
     Raises:
         InvalidArgumentError: If a number is out of range, or the share is given in two ways.
-        ValueError: In fit, if the module has no `backbone` when it is set up, there are several optimizers, theirs has
-            frozen parameters of the backbone, or a scheduler cannot take groups later; or as `BaseFinetuning`.
+        ValueError: In fit, if the module has no `backbone` when it is set up, there are several optimizers, or a
+            scheduler cannot take the group that will be added; or as `BaseFinetuning`.
     """
 
     def __init__(
@@ -113,13 +117,9 @@ class BackboneFinetuning(BaseFinetuning):
         if len(trainer.optimizers) != 1:
             rule, action = "one optimizer", "Use one, or a BaseFinetuning of your own."
             raise ValueError(must_be("optimizers", rule, len(trainer.optimizers), where, action))
-        check_takes_groups([config.scheduler for config in trainer.lr_scheduler_configs], where)
-        optimizer = trainer.optimizers[0]
-        frozen = list(self.filter_params(module.backbone, requires_grad=False))
-        if len(self.filter_on_optimizer(optimizer, frozen)) < len({id(parameter) for parameter in frozen}):
-            action = "Build it of `[p for p in self.parameters() if p.requires_grad]`."
-            rule = "built without the frozen parameters of the backbone"
-            raise ValueError(must_be("optimizer", rule, type(optimizer).__name__, where, action))
+        frozen = self.filter_params(module.backbone, train_bn=self.train_bn, requires_grad=False)
+        if self.filter_on_optimizer(trainer.optimizers[0], frozen):
+            check_takes_groups([config.scheduler for config in trainer.lr_scheduler_configs], where)
         super().on_fit_start(trainer, module)
 
     def finetune_function(self, module: Any, epoch: int, optimizer: Any) -> None:
@@ -131,14 +131,13 @@ class BackboneFinetuning(BaseFinetuning):
             rate = self._initial_lr(current)
             num_groups = len(optimizer.param_groups)
             self.unfreeze_and_add_param_group(module.backbone, optimizer, rate, train_bn=self.train_bn)
-            self._group_idx = num_groups
+            self._group_idx = min(num_groups, len(optimizer.param_groups) - 1)
         else:
             rate = self.lambda_func(epoch + 1) * self.previous_backbone_lr
             if self.should_align and rate > current:
                 rate = current
-        self.previous_backbone_lr = rate
-        if self._group_idx < len(optimizer.param_groups):
             _set_lr(optimizer.param_groups[self._group_idx], rate)
+        self.previous_backbone_lr = rate
         if self._prints:
             rounded = round(current, self.rounding), round(rate, self.rounding)
             print(f"BackboneFinetuning, epoch {epoch}: learning rate {rounded[0]}, of the backbone {rounded[1]}")

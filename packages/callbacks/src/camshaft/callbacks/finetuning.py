@@ -26,8 +26,9 @@ Modules = nn.Module | Iterable[Any]
 class BaseFinetuning(Callback):
     """Freezes parts of a module before training, and lets epochs start with more of them; to be subclassed.
 
-    Define `freeze_before_training` and `finetune_function`. Build the optimizer of the parameters that require
-    gradients, `[p for p in self.parameters() if p.requires_grad]`, and the frozen parts in the module's `__init__`.
+    Define `freeze_before_training` and `finetune_function`. Build the frozen parts in the module's `__init__`, and the
+    optimizer of the parameters that require gradients, `[p for p in self.parameters() if p.requires_grad]`: one that
+    has the frozen ones trains them, once they are not, with the learning rate of their group.
 
     Learning-rate schedulers of torch go on with the groups that were added: their learning rates follow the first
     group's course, in proportion. A resumed fit has the same parameters frozen, and the same groups.
