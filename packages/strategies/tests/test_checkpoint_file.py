@@ -2,9 +2,11 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import subprocess
 import sys
 import textwrap
+import threading
 import time
 from collections import OrderedDict, defaultdict
 from pathlib import Path
@@ -55,8 +57,8 @@ def test_nothing_but_the_checkpoint_is_left_in_the_directory(tmp_path: Path) -> 
     assert os.listdir(tmp_path) == ["a.ckpt"]
 
 
-@pytest.mark.parametrize("value", [Custom(), {1, 2}, Path("a"), Custom, lambda: None])
-def test_what_is_not_plain_is_refused_with_its_place(value: object, tmp_path: Path) -> None:
+@pytest.mark.parametrize("value", [(number for number in (1,)), threading.Lock(), lambda: None])
+def test_what_cannot_be_pickled_is_refused_with_its_place(value: object, tmp_path: Path) -> None:
     with pytest.raises(
         TypeError, match=r"`checkpoint\['callbacks'\]\['mine'\]\[0\]` must be a tensor or a plain value"
     ):
@@ -82,6 +84,18 @@ def test_a_name_in_a_file_is_never_imported(tmp_path: Path) -> None:
 def test_a_missing_file_is_told_from_a_broken_one(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError, match="must be an existing checkpoint"):
         read_checkpoint(tmp_path / "absent.ckpt")
+
+
+def test_a_path_that_could_wait_for_ever_is_refused_at_once(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "fifo.ckpt")
+    with socket.socket(socket.AF_UNIX) as listening:
+        listening.bind(str(tmp_path / "socket.ckpt"))
+    (tmp_path / "link.ckpt").symlink_to(tmp_path / "fifo.ckpt")
+    places = {tmp_path / "fifo.ckpt": "FIFO", tmp_path / "socket.ckpt": "socket", tmp_path / "link.ckpt": "FIFO"}
+    for path, kind in {**places, Path("/dev/zero"): "device"}.items():
+        for weights_only in (None, False):
+            with pytest.raises(CheckpointError, match=f"which is a {kind}, in read_checkpoint"):
+                read_checkpoint(path, weights_only=weights_only)
 
 
 def test_a_file_that_holds_no_dictionary_is_refused(tmp_path: Path) -> None:
@@ -160,7 +174,7 @@ def test_tensors_may_be_views_of_the_file(tmp_path: Path, mmap: bool) -> None:
 
 
 def test_long_lists_of_plain_values_are_checked_one_by_one(tmp_path: Path) -> None:
-    order = [*range(1000), (1, [2, {"x": Custom()}])]
+    order = [*range(1000), (1, [2, {"x": threading.Lock()}])]
     with pytest.raises(TypeError, match=r"`checkpoint\['order'\]\[1000\]\[1\]\[1\]\['x'\]` must be a tensor"):
         write_checkpoint({"order": order}, tmp_path / "a.ckpt")
 

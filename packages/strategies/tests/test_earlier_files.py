@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 import warnings
+from argparse import Namespace
 from collections import OrderedDict
 from contextlib import suppress
 from pathlib import Path
@@ -16,7 +17,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis.strategies import floats, integers
 from torch.serialization import safe_globals
 
-from camshaft.strategies import CheckpointError, read_checkpoint
+from camshaft.strategies import CheckpointError, objects_left_out, read_checkpoint
 from camshaft.strategies.checkpoints.earlier_files import names_in
 from camshaft.strategies.checkpoints.stand_ins import NamedValues
 
@@ -102,8 +103,10 @@ SCRIPTS = {
     "optimizer": 'checkpoint["optimizer_states"] = [{"state": Loss()}]',
     "weights": 'checkpoint["state_dict"]["extra"] = Loss()',
     "foreign": "checkpoint.clear(); checkpoint.update(weights=weights, loss=Loss())",
-    "blocked": 'checkpoint["hparams"] = {"run": calling(os.system, "true")}',
+    "blocked": 'checkpoint["hparams"] = {"width": 3, "run": calling(os.system, "touch " + path + ".ran")}',
     "code": """checkpoint["hparams"] = {"width": 3, "run": calling(exec, "open(" + repr(path + ".ran") + ", 'w')")}""",
+    "evaluated": 'checkpoint["hparams"] = {"width": 3, "run": calling(eval, "open(" + repr(path + ".ran") + ", 1")}',
+    "metadata": 'checkpoint["state_dict"]._metadata = Loss()',
     "protected": 'checkpoint["hparams"] = {"width": 3, "run": calling(getattr, calling(__import__, "os"), "system")}',
 }
 """What fills `checkpoint` before it is saved."""
@@ -173,7 +176,7 @@ def test_the_first_process_alone_says_so(files: Path, monkeypatch: pytest.Monkey
         ("optimizer", r"needs research\.losses\.Loss, .* at checkpoint\['optimizer_states'\]\[0\]\['state'\]"),
         ("weights", r"add_safe_globals\(\[\(stand_in, 'research\.losses\.Loss'\)\]"),
         ("foreign", r"not imported: research\.losses\.Loss\b"),
-        ("blocked", r"not imported: posix\.system\b"),
+        ("metadata", r"needs research\.losses\.Loss, .* at checkpoint\['state_dict'\]\['_metadata'\]"),
     ],
 )
 @pytest.mark.parametrize("extension", ["ckpt", "old"])
@@ -183,12 +186,36 @@ def test_what_cannot_be_read_is_named(name: str, message: str, extension: str, f
 
 
 @pytest.mark.parametrize("extension", ["ckpt", "old"])
-@pytest.mark.parametrize("name", ["code", "protected"])
-def test_nothing_that_a_file_names_is_called(name: str, extension: str, files: Path) -> None:
-    with pytest.warns(UserWarning, match=r"\['hparams'\]\['run'\] \(a builtins\."):
+@pytest.mark.parametrize(
+    ("name", "named"),
+    [("code", "builtins.exec"), ("evaluated", "builtins.eval"), ("protected", ""), ("blocked", "posix.system")],
+)
+def test_a_name_is_left_out_and_not_called_whatever_it_is(name: str, named: str, extension: str, files: Path) -> None:
+    with pytest.warns(UserWarning, match=rf"\['hparams'\]\['run'\] \(a {named}"):
         checkpoint = read_checkpoint(files / f"{name}.{extension}")
     assert checkpoint["hparams"] == {"width": 3}
-    assert not (files / "code.ran").exists()
+    assert objects_left_out(checkpoint).keys() == {("hparams", "run")}
+    assert not (files / f"{name}.ran").exists()
+
+
+@pytest.mark.parametrize("extension", ["ckpt", "old"])
+def test_a_trusted_file_gives_its_objects_but_those_whose_classes_are_absent(extension: str, files: Path) -> None:
+    read_checkpoint(files / f"blocked.{extension}", weights_only=False)
+    assert (files / "blocked.ran").exists()  # so the tests above would have seen it
+    (files / "blocked.ran").unlink()
+    checkpoint = read_checkpoint(files / f"namespace.{extension}", weights_only=False)
+    assert checkpoint["hparams"] == Namespace(a=1)
+    with pytest.warns(UserWarning, match=r"\['loss'\] \(a research\.losses\.Loss\).*cannot|cannot.*\['loss'\]"):
+        checkpoint = read_checkpoint(files / f"objects.{extension}", weights_only=False)
+    assert checkpoint["hyper_parameters"] == {"width": 3}
+    assert ("hyper_parameters", "loss") in objects_left_out(checkpoint)
+
+
+def test_the_environment_can_forbid_to_trust_a_file(files: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TORCH_FORCE_WEIGHTS_ONLY_LOAD", "1")
+    with pytest.warns(UserWarning, match="posix.system"):
+        read_checkpoint(files / "blocked.ckpt", weights_only=False)
+    assert not (files / "blocked.ran").exists()
 
 
 def test_what_the_user_declared_safe_is_used(files: Path) -> None:

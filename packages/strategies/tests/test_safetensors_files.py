@@ -49,6 +49,7 @@ def test_tied_and_overlapping_weights_are_written_under_each_name(tmp_path: Path
     [
         ({"epoch": 1}, r"must be a checkpoint with a 'state_dict', not one with \['epoch'\]"),
         ({"state_dict": {"a": torch.ones(1), "b._extra_state": 3}}, "these are none: b._extra_state"),
+        ({"state_dict": {"a": torch.ones(1), "b._extra_state": {1}}}, "these are none: b._extra_state"),
         ({"state_dict": {"a": torch.ones(1, dtype=torch.complex128)}}, "weights that can be written as safetensors"),
         ({"state_dict": {"a": torch.eye(2).to_sparse()}}, "weights that can be written as safetensors"),
     ],

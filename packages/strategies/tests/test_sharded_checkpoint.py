@@ -224,6 +224,49 @@ def test_an_index_that_cannot_be_is_refused(
         read_checkpoint(directory)
 
 
+def test_an_index_that_claims_more_than_the_file_has_is_refused_before_memory_is_asked_for(directory: Path) -> None:
+    def claim(content: dict[str, Any], *, num_bytes: int | None) -> None:
+        entry = content["tensors"]["state_dict.layer.0"]
+        entry["size"] = [2**50, *entry["size"][1:]]
+        chunk = entry["chunks"][0]
+        entry["chunks"] = [{**chunk, "offsets": [0] * len(entry["size"]), "sizes": entry["size"]}]
+        if num_bytes is not None:
+            entry["chunks"][0]["num_bytes"] = num_bytes
+
+    rewrite_plain_part(directory, lambda content: claim(content, num_bytes=None))
+    with pytest.raises(CheckpointError, match=r"a chunk that is larger than its part of __0_0\.distcp"):
+        read_checkpoint(directory)
+    rewrite_plain_part(directory, lambda content: claim(content, num_bytes=2**60))
+    with pytest.raises(CheckpointError, match=r"__0_0\.distcp, or an index that claims too much of it"):
+        read_checkpoint(directory)
+
+
+@pytest.mark.parametrize("name", ["__0_0.distcp", "plain.ckpt"])
+def test_a_part_that_could_wait_for_ever_is_refused_at_once(directory: Path, name: str) -> None:
+    (directory / name).unlink()
+    os.mkfifo(directory / name)
+    with pytest.raises(CheckpointError):
+        read_checkpoint(directory)
+
+
+class Holder:
+    def __init__(self, tensor: torch.Tensor) -> None:
+        self.tensor = tensor
+
+
+def test_objects_beside_sharded_tensors_are_read_by_who_trusts_the_directory(mesh: DeviceMesh, tmp_path: Path) -> None:
+    weights = distribute_tensor(torch.arange(12.0).reshape(4, 3), mesh, [Shard(0)])
+    path = tmp_path / "a.ckpt"
+    writer().save({"weights": weights, "holder": Holder(weights), "kind": nn.ReLU}, str(path))
+    assert read_checkpoint(path)["weights"].sum() == 66
+    assert "holder" not in read_checkpoint(path)
+    read = read_checkpoint(path, weights_only=False)
+    assert read["kind"] is nn.ReLU
+    assert torch.equal(read["holder"].tensor, torch.arange(12.0).reshape(4, 3))
+    chunks = writer().load(str(path), sharded=True, weights_only=False)
+    assert isinstance(chunks["holder"].tensor, DTensor) and chunks["kind"] is nn.ReLU
+
+
 class Malicious:
     def __reduce__(self) -> tuple[Any, tuple[str, str]]:
         return Path.write_text, (Path(os.environ["CAMSHAFT_TEST_MALICE"]), "done")  # type: ignore[return-value]

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from camshaft.hooks_core.on_demand import on_demand
 from camshaft.strategies.checkpoints.checkpoint_file import CheckpointError, read_checkpoint, write_checkpoint
+from camshaft.strategies.checkpoints.objects import objects_left_out
 from camshaft.strategies.device import choose_device
 from camshaft.strategies.processes.failure_report import CollectiveError
 from camshaft.strategies.processes.process_environment import job_id, restart_count
@@ -35,6 +36,7 @@ __all__ = [
     "export_safetensors",
     "import_safetensors",
     "job_id",
+    "objects_left_out",
     "rank_zero_first",
     "rank_zero_only",
     "read_checkpoint",

@@ -269,9 +269,9 @@ class ShardedStrategy(ParallelStrategy):
         self._enter("place_like")
         return tensor_like(value, parameter)
 
-    def load_checkpoint(self, path: str) -> dict[str, Any]:
+    def load_checkpoint(self, path: str, weights_only: bool | None = None) -> dict[str, Any]:
         """Read a checkpoint, sharded tensors in parts on the CPU; see `CheckpointWriter.load`. Collective."""
-        return self._checkpoints.load(path, sharded=True)
+        return self._checkpoints.load(path, sharded=True, weights_only=weights_only)
 
     def on_validation_start(self) -> None:
         """Let all processes validate with the buffers of the first. Collective."""

@@ -105,9 +105,9 @@ class TorchStrategy(StrategyDefaults, StrategyHooks):
         """Write a checkpoint; see `CheckpointWriter.save`. Collective."""
         return self._checkpoints.save(checkpoint, path)
 
-    def load_checkpoint(self, path: str) -> dict[str, Any]:
+    def load_checkpoint(self, path: str, weights_only: bool | None = None) -> dict[str, Any]:
         """Read a checkpoint with whole tensors on the CPU; see `CheckpointWriter.load`. Collective."""
-        return self._checkpoints.load(path, sharded=False)
+        return self._checkpoints.load(path, sharded=False, weights_only=weights_only)
 
     def teardown(self) -> None:
         """Leave the optimizers as they were; the module stays where it is, ready for the next verb."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import pickle
+import stat
 import struct
 import zipfile
 from collections.abc import Mapping
@@ -14,7 +15,7 @@ from typing import Any
 import torch
 
 from camshaft.strategies.checkpoints.durable_files import find_existing, new_file
-from camshaft.strategies.checkpoints.plain_values import to_plain
+from camshaft.strategies.checkpoints.objects import ObjectsError, is_trusted, put_back, separate
 
 _UNREADABLE = (
     *(RuntimeError, EOFError, ValueError, LookupError, OSError, zipfile.BadZipFile, pickle.UnpicklingError),
@@ -47,48 +48,73 @@ def write_checkpoint(checkpoint: Mapping[str, Any], path: str | os.PathLike[str]
     file or the new one. Directories are created as needed.
 
     Args:
-        checkpoint: Nested dictionaries and lists of tensors and plain values.
+        checkpoint: Nested dictionaries and lists of tensors and plain values. Other objects go into a part of their
+            own, see `read_checkpoint`.
         path: The target.
 
     Raises:
-        TypeError: If anything else is in it (see `to_plain`); nothing is written then.
+        TypeError: If an object in it cannot be pickled; nothing is written then.
         OSError: If the disk refuses; the target is untouched then, and no partial file stays.
     """
-    write_plain(to_plain(dict(checkpoint)), path)
+    write_plain(separate(checkpoint), path)
 
 
 def write_plain(checkpoint: Any, path: str | os.PathLike[str]) -> None:
-    """Write what `to_plain` returned, as `write_checkpoint` does."""
+    """Write what `separate` returned, as `write_checkpoint` does."""
     with new_file(Path(path)) as partial, open(partial, "wb") as file:
         torch.save(checkpoint, file)
 
 
 def read_checkpoint(
-    path: str | os.PathLike[str], map_location: torch.device | str | None = "cpu", *, mmap: bool = False
+    path: str | os.PathLike[str],
+    map_location: torch.device | str | None = "cpu",
+    *,
+    mmap: bool = False,
+    weights_only: bool | None = None,
 ) -> dict[str, Any]:
-    """Read a checkpoint; only tensors and plain values are accepted, and no name found in it is imported.
+    """Read the tensors and plain values of a checkpoint, and its objects if the caller trusts the file.
 
-    Files of earlier releases name classes: see `read_earlier_file`.
+    Unless `weights_only` is false, no name found in a file is imported or called, whatever it is: what it stands for is
+    left out, and `objects_left_out` names it. A file of another framework is refused where its weights or
+    optimizers need such a name, or where it is no checkpoint; see `read_earlier_file`.
 
     Args:
         path: The file, or the directory of a sharded checkpoint, whose tensors are put together.
         map_location: Where tensors go; None puts those of a file where they were saved from.
         mmap: Whether the tensors of a file are views of it, which the operating system reads as they are used and
             shares among the processes of a machine. The file must stay until they are no longer needed.
+        weights_only: False unpickles the objects in the file, which may run any code: pass it for files that you
+            trust. Otherwise they are left out. The environment variable `TORCH_FORCE_WEIGHTS_ONLY_LOAD` forbids it.
 
     Returns:
         The checkpoint.
 
     Raises:
         FileNotFoundError: If there is neither.
-        CheckpointError: If it is truncated, damaged, lacks a part, or holds anything else.
+        CheckpointError: If it is truncated, damaged, lacks a part, is refused, is neither a file nor a directory, or
+            holds an object that cannot be unpickled.
     """
     found = locate(path)
     if found.is_dir():
         from camshaft.strategies.checkpoints.sharded_reading import read_whole  # reads its plain part with this module
 
-        return read_whole(found, map_location)
-    return read_file(found, map_location, mmap=mmap)
+        checkpoint = read_whole(found, map_location)
+    else:
+        checkpoint = read_file(found, map_location, mmap=mmap, weights_only=weights_only)
+    return with_objects(checkpoint, found, weights_only)
+
+
+def with_objects(checkpoint: dict[str, Any], path: Path, weights_only: bool | None) -> dict[str, Any]:
+    """Put the objects of a checkpoint that was read back; see `read_checkpoint`."""
+    try:
+        return put_back(checkpoint, unpickle=is_trusted(weights_only))
+    except ObjectsError as error:
+        file = str(path)
+        raise CheckpointError(
+            f"`path` must be a whole checkpoint whose objects can be unpickled, but got {file!r} (str), which {error}, "
+            "in read_checkpoint. Make their classes importable, or read it without weights_only=False.",
+            file,
+        ) from error
 
 
 def locate(path: str | os.PathLike[str]) -> Path:
@@ -96,6 +122,7 @@ def locate(path: str | os.PathLike[str]) -> Path:
 
     Raises:
         FileNotFoundError: If there is none.
+        CheckpointError: If what is there is neither a file nor a directory.
     """
     found = find_existing(path)
     if found is None:
@@ -103,19 +130,41 @@ def locate(path: str | os.PathLike[str]) -> Path:
             f"`path` must be an existing checkpoint, but got {os.fspath(path)!r} ({type(path).__name__}) in "
             "read_checkpoint. Check the path."
         )
+    if not found.is_dir():
+        check_is_file(found)
     return found
 
 
-def read_file(path: Path, map_location: torch.device | str | None = "cpu", *, mmap: bool = False) -> dict[str, Any]:
-    """Read a checkpoint that is one file; see `read_checkpoint`."""
+def check_is_file(path: Path) -> None:
+    """Raise `CheckpointError` if a path leads to a FIFO, a socket or a device, whose opening could wait for ever."""
+    mode = path.stat().st_mode
+    if not stat.S_ISREG(mode):
+        kinds = {stat.S_IFIFO: "FIFO", stat.S_IFSOCK: "socket", stat.S_IFCHR: "device", stat.S_IFBLK: "device"}
+        kind = kinds.get(stat.S_IFMT(mode), "directory")
+        raise CheckpointError(
+            f"`path` must be a checkpoint's file, but got {str(path)!r} (str), which is a {kind}, in read_checkpoint. "
+            "Pass a checkpoint's path.",
+            str(path),
+        )
+
+
+def read_file(
+    path: Path,
+    map_location: torch.device | str | None = "cpu",
+    *,
+    mmap: bool = False,
+    weights_only: bool | None = None,
+) -> dict[str, Any]:
+    """Read a checkpoint that is one file, without putting its objects back; see `read_checkpoint`."""
     file = str(path)
+    check_is_file(path)
     try:
         with path.open("rb") as stream:
             is_archive = zipfile.is_zipfile(stream)
             if is_archive:
                 check_archive(stream)
         # Not an archive: an older format, or no checkpoint at all. torch decides.
-        checkpoint = _load(path, map_location, mmap=mmap and is_archive)
+        checkpoint = _load(path, map_location, mmap=mmap and is_archive, is_trusted=is_trusted(weights_only))
     except CheckpointError:
         raise
     except _UNREADABLE as error:
@@ -136,15 +185,17 @@ def read_file(path: Path, map_location: torch.device | str | None = "cpu", *, mm
     return checkpoint
 
 
-def _load(path: Path, map_location: torch.device | str | None, *, mmap: bool) -> Any:
+def _load(path: Path, map_location: torch.device | str | None, *, mmap: bool, is_trusted: bool) -> Any:
     try:
         return torch.load(str(path), map_location=map_location, weights_only=True, mmap=mmap)
     except pickle.UnpicklingError as error:
-        from camshaft.strategies.checkpoints.earlier_files import UnknownNamesError, read_earlier_file  # seldom needed
+        from camshaft.strategies.checkpoints import earlier_files  # seldom needed
 
+        if is_trusted:
+            return earlier_files.read_trusted_file(path, map_location, mmap=mmap)
         try:
-            return read_earlier_file(path, map_location, mmap=mmap)
-        except UnknownNamesError as unknown:
+            return earlier_files.read_earlier_file(path, map_location, mmap=mmap)
+        except earlier_files.UnknownNamesError as unknown:
             raise CheckpointError(
                 "`path` must be a whole checkpoint of tensors and plain values, but got "
                 f"{str(path)!r} (str), which {unknown}",

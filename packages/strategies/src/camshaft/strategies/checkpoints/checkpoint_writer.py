@@ -11,9 +11,10 @@ from torch import Tensor
 
 from camshaft.hooks_core.messages import must_be
 from camshaft.hooks_core.protocols import PendingSave
-from camshaft.strategies.checkpoints.checkpoint_file import locate, read_checkpoint, write_plain
+from camshaft.strategies.checkpoints.checkpoint_file import locate, read_checkpoint, with_objects, write_plain
+from camshaft.strategies.checkpoints.objects import separate
 from camshaft.strategies.checkpoints.pending_write import Peers, PendingWrite, agreed, own_or_first, portable
-from camshaft.strategies.checkpoints.plain_values import Keys, is_sharded, to_plain
+from camshaft.strategies.checkpoints.plain_values import Keys, is_sharded
 from camshaft.strategies.checkpoints.staging import StagingBuffers
 
 if TYPE_CHECKING:
@@ -45,15 +46,15 @@ class CheckpointWriter:
         """Write a checkpoint, after the one before is written. Collective.
 
         Args:
-            checkpoint: Nested dictionaries and lists of tensors and plain values. The first process's plain values and
-                whole tensors count, and every one's sharded tensors.
+            checkpoint: Nested dictionaries and lists of tensors, plain values and objects. The first process's plain
+                values, whole tensors and objects count, and every one's sharded tensors.
             path: The target; directories are created as needed.
 
         Returns:
             None if it is durable and whole now; if asynchronous, what waits until it is.
 
         Raises:
-            TypeError: If anything else is in it (see `to_plain`).
+            TypeError: If an object in it cannot be pickled.
             ValueError: If the processes have different sharded tensors.
             OSError: If the disk refuses; the target is untouched then.
             Exception: What writing the checkpoint before raised, if nobody has waited for that one; this one is not
@@ -72,13 +73,14 @@ class CheckpointWriter:
         self._latest = PendingWrite(self._strategy, path, write)
         return self._latest
 
-    def load(self, path: str, *, sharded: bool) -> dict[str, Any]:
+    def load(self, path: str, *, sharded: bool, weights_only: bool | None = None) -> dict[str, Any]:
         """Read a checkpoint, after the one before is written. Collective.
 
         Args:
             path: The file or directory.
             sharded: Whether the sharded tensors of a directory come as such, chunks of the first dimension over all
                 processes, rather than whole.
+            weights_only: False unpickles the objects in it, as in `read_checkpoint`.
 
         Returns:
             The checkpoint, with its tensors on the CPU. Those of a file may be views of it, which the processes of a
@@ -96,9 +98,10 @@ class CheckpointWriter:
             error = agreed(error, self._strategy, path)
             if error is not None or content is None:
                 raise error or AssertionError
-            return sharded_reading.read_chunks(content, group)
+            return with_objects(sharded_reading.read_chunks(content, group), content.directory, weights_only)
         is_copied = sharded or self._strategy.device.type != "cpu"
-        return read_checkpoint(path, mmap=is_copied and self._strategy.world_size > 1)
+        mmap = is_copied and self._strategy.world_size > 1
+        return read_checkpoint(path, mmap=mmap, weights_only=weights_only)
 
     def finish(self) -> None:
         """Return when this process writes no more. Not collective, and silent about errors, which `wait` raises."""
@@ -183,7 +186,7 @@ class _Parts:
     def take(self, checkpoint: Mapping[str, Any]) -> None:
         """Take a checkpoint apart, and copy what is to be written if training goes on meanwhile."""
         try:
-            self.plain = to_plain(dict(checkpoint), replace_tensor=self._take_tensor)
+            self.plain = separate(checkpoint, self._take_tensor)
             if self.shards is not None:
                 self.local = {name: self._snapshot(self.shards.local(name)) for name in self.shards.tensors}
             if self._buffers is not None:

@@ -29,11 +29,11 @@ class PlainContents:
     is in; a list with such an item is left out itself.
 
     Attributes:
-        left_out: Names of classes by the names of the places where they were.
+        left_out: Names of classes by the keys of the places where they were.
         unresolved: Places of references within configurations that stayed text.
     """
 
-    left_out: dict[str, str] = attrs.field(factory=dict)
+    left_out: dict[Keys, str] = attrs.field(factory=dict)
     unresolved: list[str] = attrs.field(factory=list)
     _done: dict[int, tuple[Any, Any]] = attrs.field(factory=dict, init=False)
 
@@ -72,8 +72,17 @@ class PlainContents:
             value[key] = item
             if _label(key) is not key:  # a class, in place of its name; the order stays as far as it matters
                 value[_label(key)] = value.pop(key)
-        stood_for = origin(value) if isinstance(value, OrderedDict) else None
-        return value if stood_for is None else NamedValues(value)
+        if isinstance(value, OrderedDict):
+            attributes = vars(value)
+            for name in list(attributes):  # such as the versions of a module's parts, "_metadata"
+                item = self._of(attributes[name], (*keys, name))
+                if item is _LEFT_OUT:
+                    del attributes[name]
+                else:
+                    attributes[name] = item
+            if origin(value) is not None:
+                return NamedValues(value)
+        return value
 
     def _known(self, value: Unknown, keys: Keys) -> Any:
         convert = self._conversion(value)
@@ -117,7 +126,7 @@ class PlainContents:
         return value
 
     def _leave_out(self, name: str, keys: Keys) -> Any:
-        self.left_out[name_of("checkpoint", keys)] = name
+        self.left_out[keys] = name
         return _LEFT_OUT
 
 

@@ -17,6 +17,7 @@ from camshaft.strategies.checkpoints.checkpoint_file import (
     write_checkpoint,
 )
 from camshaft.strategies.checkpoints.durable_files import new_file
+from camshaft.strategies.checkpoints.objects import objects_left_out
 
 SUFFIX = ".safetensors"
 
@@ -90,6 +91,7 @@ def _weights_of(checkpoint: dict[str, Any], file: str) -> dict[str, Tensor]:
         rule, action = f"a checkpoint with a 'state_dict', not one with {sorted(checkpoint)}", "Pass a model's."
         raise ValueError(must_be("checkpoint_path", rule, file, "export_safetensors", action))
     others = [name for name, value in weights.items() if not isinstance(value, Tensor)]
+    others += [keys[1] for keys in objects_left_out(checkpoint) if keys[0] == "state_dict" and len(keys) == 2]
     if others:
         rule = f"a checkpoint with tensors alone in its 'state_dict'; these are none: {', '.join(map(str, others))}"
         action = "Leave out what `get_extra_state` adds."

@@ -29,7 +29,13 @@ from torch.distributed.tensor import Replicate, Shard
 from torch.distributed.tensor import empty as empty_dtensor
 from torch.futures import Future
 
-from camshaft.strategies.checkpoints.checkpoint_file import CheckpointError, check_archive, first_line, read_file
+from camshaft.strategies.checkpoints.checkpoint_file import (
+    CheckpointError,
+    check_archive,
+    check_is_file,
+    first_line,
+    read_file,
+)
 from camshaft.strategies.checkpoints.durable_files import PLAIN_FILE
 from camshaft.strategies.checkpoints.sharded_checkpoint import FORMAT, PLACEHOLDER, VERSION, cause_raised
 
@@ -122,20 +128,28 @@ def read_plain_part(directory: Path, map_location: torch.device | str | None = "
     if content.get("version") != VERSION:
         raise _unreadable(directory, f"has format version {content.get('version')!r}; this package reads {VERSION}")
     try:
-        metadata = _metadata_of(content["tensors"])
+        metadata = _metadata_of(content["tensors"], directory)
         plain = content["checkpoint"]
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
+    except (KeyError, TypeError, ValueError, AttributeError, OverflowError, RuntimeError) as error:
+        if isinstance(error, CheckpointError):
+            raise
         raise _unreadable(directory, f"has a damaged index in {PLAIN_FILE} ({first_line(error)})") from error
     if not isinstance(plain, dict):
         raise _unreadable(directory, f"has a {type(plain).__name__} in {PLAIN_FILE}")
     return ShardedContent(directory, plain, metadata)
 
 
-def _metadata_of(index: dict[str, dict[str, Any]]) -> Metadata:
-    """The index as torch has it; `ValueError` if it cannot be a checkpoint's."""
+def _metadata_of(index: dict[str, dict[str, Any]], directory: Path) -> Metadata:
+    """The index as torch has it; `ValueError` if it cannot be a checkpoint's.
+
+    What it claims is compared with the sizes of the files, so that memory is asked for only for what is there.
+    """
     entries: dict[str, Any] = {}
+    claimed_bytes: dict[str, int] = {}
     places: dict[MetadataIndex, _Place] = {}
     for name, entry in index.items():
+        if not isinstance(entry["dtype"], torch.dtype):
+            raise ValueError(f"{name} has no dtype")
         size = torch.Size(entry["size"])
         chunks = []
         for chunk in entry["chunks"]:
@@ -149,14 +163,29 @@ def _metadata_of(index: dict[str, dict[str, Any]]) -> Metadata:
             )
             if not inside:
                 raise ValueError(f"{name} has a chunk outside of it")
+            if math.prod(sizes) * entry["dtype"].itemsize > place.length:
+                raise ValueError(f"{name} has a chunk that is larger than its part of {place.relative_path}")
+            claimed_bytes[place.relative_path] = claimed_bytes.get(place.relative_path, 0) + place.length
             chunks.append(ChunkStorageMetadata(offsets, sizes))
             places[MetadataIndex(name, offsets)] = place
         if sum(math.prod(chunk.sizes) for chunk in chunks) != math.prod(size):
             raise ValueError(f"{name} lacks a chunk")
-        if not isinstance(entry["dtype"], torch.dtype):
-            raise ValueError(f"{name} has no dtype")
         entries[name] = TensorStorageMetadata(TensorProperties(dtype=entry["dtype"]), size, chunks)
+    for file, num_bytes in claimed_bytes.items():
+        _check_size(directory, file, num_bytes)
     return Metadata(entries, storage_data=places)
+
+
+def _check_size(directory: Path, file: str, num_bytes: int) -> None:
+    try:
+        check_is_file(directory / file)
+        size = (directory / file).stat().st_size
+    except FileNotFoundError as error:
+        raise _unreadable(directory, f"has no {file}") from error
+    if num_bytes > size:
+        raise _unreadable(
+            directory, f"has a damaged {file}, or an index that claims too much of it ({num_bytes} bytes of {size})"
+        )
 
 
 def _entries(content: ShardedContent) -> list[tuple[str, TensorStorageMetadata]]:

@@ -35,6 +35,8 @@ _DTYPES = {
 class NamedValues(dict[str, Any]):
     """What was a namespace, or a dictionary whose items are attributes too: both here."""
 
+    is_plain_dict: ClassVar[bool] = True
+
     def __getattr__(self, name: str) -> Any:
         try:
             return self[name]
