@@ -70,6 +70,31 @@ def test_star_arguments_get_everything() -> None:
     assert bound(lambda **arguments: None) == []
 
 
+def test_keywords_get_what_nothing_else_takes_if_they_are_to() -> None:
+    def step(batch, **others): ...  # type: ignore[no-untyped-def]
+
+    assert [str(one) for one in bind(step, PROVIDED[1:])] == ["batch"]
+    assert [str(one) for one in bind(step, PROVIDED[1:], (), ("dataloader_idx",))] == [
+        "batch",
+        "dataloader_idx=dataloader_idx",
+    ]
+
+
+def test_a_parameter_with_a_default_that_is_no_index_does_not_get_the_index_of_the_loader() -> None:
+    step = PROVIDED[1:]
+    assert bound(lambda batch, number, stage="val": None, step) == ["batch", "batch_idx"]
+    assert bound(lambda batch, number, log=True: None, step) == ["batch", "batch_idx"]
+    assert bound(lambda batch, number, loader=0: None, step) == list(step)
+    assert bound(lambda batch, number, loader=None: None, step) == list(step)
+
+
+def test_a_wrapper_that_takes_less_than_what_it_wraps_gets_less() -> None:
+    def inner(batch, batch_idx, dataloader_idx=0): ...  # type: ignore[no-untyped-def]
+
+    assert bound(wraps(inner)(lambda batch, batch_idx: None), PROVIDED[1:]) == ["batch", "batch_idx"]
+    assert bound(wraps(inner)(lambda *args: None), PROVIDED[1:]) == ["batch", "batch_idx", "dataloader_idx"]
+
+
 def test_partials_and_builtins_can_be_bound() -> None:
     assert bound(partial(lambda scale, batch: None, 2.0), ("batch",)) == ["batch"]
     assert bound(print, ("batch",)) == ["batch"]

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import functools
 import traceback
 from typing import Any
 
@@ -423,3 +424,102 @@ def test_a_hook_that_the_run_does_not_need_may_take_anything_and_is_left_out() -
     assert hooks.val_dataloader is not None and hooks.val_dataloader() == [1]
     with pytest.raises(HookFaultError, match="train_dataloader"):
         resolve(module=Loading())
+
+
+def received(module: Any, num_loaders: int, *, hook: str = "validation_step", **options: Any) -> Any:
+    """What a hook of a module that returns its arguments gets."""
+    hooks = resolve(module=module, **options).for_loaders(num_loaders)
+    return getattr(hooks, hook)("batch", 3, 1 if num_loaders > 1 else 0)
+
+
+@pytest.mark.parametrize(
+    ("step", "with_one", "with_two"),
+    [
+        (lambda self, *args: args, ("batch", 3), ("batch", 3, 1)),
+        (lambda self, batch, *rest, **others: (batch, *rest), ("batch", 3), ("batch", 3, 1)),
+        (lambda self, batch, batch_idx, **others: others, {}, {"dataloader_idx": 1}),
+        (lambda self, batch, batch_idx, dataloader_idx=None: dataloader_idx, None, 1),
+        (lambda self, batch, batch_idx, loader=-1: loader, -1, 1),
+        (lambda self, batch, batch_idx, dataloader_idx=0: dataloader_idx, 0, 1),
+        (lambda self, batch, batch_idx, dataloader_idx: dataloader_idx, 0, 1),
+        (lambda self, batch, batch_idx, dataset_idx: dataset_idx, 0, 1),
+        (lambda self, batch, batch_idx, stage="val": stage, "val", "val"),
+    ],
+)
+def test_the_index_of_a_single_loader_goes_only_to_a_step_that_requires_it(
+    step: Any, with_one: Any, with_two: Any
+) -> None:
+    module = type("Model", (ModelHooks,), {"validation_step": step})()
+    assert received(module, 1) == with_one
+    assert received(module, 2) == with_two
+
+
+def test_a_wrapped_step_gets_the_index_of_a_single_loader_only_if_it_requires_it() -> None:
+    def wrapped(step: Any) -> Any:
+        return functools.wraps(step)(lambda self, *args: (len(args), step(self, *args)))
+
+    required = type("Model", (ModelHooks,), {"validation_step": wrapped(lambda self, x, i, dataloader_idx: x)})()
+    optional = type("Model", (ModelHooks,), {"validation_step": wrapped(lambda self, x, i, dataloader_idx=0: x)})()
+    assert received(required, 1) == (3, "batch")
+    assert received(optional, 1) == (2, "batch")
+    assert received(optional, 2) == (3, "batch")
+
+
+def test_batch_hooks_of_callbacks_get_the_index_of_a_single_loader_only_if_they_require_it() -> None:
+    calls: list[Any] = []
+    watching = type("Watch", (Callback,), {"on_test_batch_start": lambda self, *args: calls.append(args[2:])})()
+    required = type(
+        "Needs", (Callback,), {"on_test_batch_start": lambda self, t, m, b, i, dataloader_idx: calls.append((b, i))}
+    )()
+    hooks = resolve(callbacks=[watching, required], trainer="trainer", module=object())
+    hooks.for_loaders(1).on_test_batch_start("batch", 3, 0)
+    hooks.for_loaders(2).on_test_batch_start("batch", 3, 1)
+    assert calls == [("batch", 3), ("batch", 3), ("batch", 3, 1), ("batch", 3)]
+
+
+def test_a_hook_of_an_earlier_era_gets_the_index_of_a_single_loader_as_it_did_and_a_step_does_not() -> None:
+    class Old(ModelHooks):
+        hook_era = "1.5"
+
+        def validation_step(self, *args: Any) -> Any:
+            return args
+
+        def on_validation_batch_start(self, *args: Any) -> Any:
+            calls.append(args)
+
+        def predict_step(self, *args: Any) -> Any:
+            return args
+
+    calls: list[Any] = []
+    received(Old(), 1, hook="on_validation_batch_start", runs_eras=True)
+    assert calls == [("batch", 3, 0)]
+    assert received(Old(), 1, runs_eras=True) == ("batch", 3)
+    assert received(Old(), 1, hook="predict_step", runs_eras=True) == ("batch", 3, 0)
+
+
+def test_what_is_put_around_a_hook_is_there_for_any_number_of_loaders() -> None:
+    module = type("Model", (ModelHooks,), {"validation_step": lambda self, *args: len(args)})()
+    hooks = resolve(module=module)
+    hooks.wrap("validation_step", lambda step: lambda *args: ("wrapped", step(*args)))
+    hooks.wrap("test_step", lambda step: step)
+    assert hooks.for_loaders(1).validation_step("batch", 0, 0) == ("wrapped", 2)
+    assert hooks.for_loaders(2).validation_step("batch", 0, 0) == ("wrapped", 3)
+    assert hooks.for_loaders(2).test_step is None
+
+
+def test_keyword_arguments_get_what_a_hook_has() -> None:
+    class Clipping(ModelHooks):
+        def configure_gradient_clipping(self, optimizer: Any, **settings: Any) -> Any:
+            return settings
+
+        def setup(self, **settings: Any) -> None:
+            stages.append(settings)
+
+    stages: list[Any] = []
+    hooks = resolve(module=Clipping())
+    assert hooks.configure_gradient_clipping("optimizer", 1.0, "norm") == {
+        "gradient_clip_val": 1.0,
+        "gradient_clip_algorithm": "norm",
+    }
+    hooks.setup("fit")
+    assert stages == [{"stage": "fit"}]

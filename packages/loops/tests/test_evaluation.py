@@ -132,6 +132,34 @@ def test_a_limit_takes_so_many_batches_of_each_loader(verb: Any, limit: float, n
 
 
 @pytest.mark.parametrize("verb", VERBS)
+@pytest.mark.parametrize("num_loaders", [1, 2])
+def test_a_variadic_step_gets_the_index_of_its_loader_where_there_are_several(verb: Any, num_loaders: int) -> None:
+    received: list[tuple[Any, ...]] = []
+
+    class Variadic(Net):
+        def shared(self, *args: Any) -> None:
+            received.append(args[1:])
+
+        validation_step = test_step = predict_step = shared
+
+    loaders = [Sized(make_batches(1)) for _ in range(num_loaders)]
+    BareTrainer(Variadic()).verb(verb, LOOPS[verb](), loaders)
+    assert received == ([(0,)] if num_loaders == 1 else [(0, 0), (0, 1)])
+
+
+def test_a_variadic_step_is_called_alike_in_the_sanity_check_and_in_fit() -> None:
+    received: list[tuple[Any, ...]] = []
+
+    class Variadic(Net):
+        def validation_step(self, *args: Any) -> None:
+            received.append(args[1:])
+
+    trainer = BareTrainer(Variadic(), max_epochs=1, num_sanity_val_steps=1)
+    trainer.fit(Sized(make_batches(1)), Sized(make_batches(2)))
+    assert received == [(0,), (0,), (1,)]
+
+
+@pytest.mark.parametrize("verb", VERBS)
 def test_a_missing_loader_is_an_error(verb: Any) -> None:
     message = f"`{verb} loaders` must be given, or provided by the data module or the module, but got None"
     with pytest.raises(ValueError, match=message):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 import attrs
@@ -11,7 +11,8 @@ import attrs
 from camshaft.hooks_core.spec import CANONICAL_NAMES
 
 _POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-_VARIADIC = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+LOADER_INDEX = "dataloader_idx"
+_VARIADIC = {inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD}
 
 # Arguments of old eras that nothing of today stands for: a position that means something else must not fill them.
 _OF_OLD_OPTIMIZATION = frozenset(
@@ -38,16 +39,23 @@ class Argument:
         return self.source if self.keyword is None else f"{self.keyword}={self.source}"
 
 
-def bind(function: Callable[..., Any], provided: Sequence[str], optional: Sequence[str] = ()) -> tuple[Argument, ...]:
+def bind(
+    function: Callable[..., Any],
+    provided: Sequence[str],
+    optional: Sequence[str] = (),
+    to_keywords: Collection[str] = (),
+) -> tuple[Argument, ...]:
     """Choose which of a hook's arguments a function gets, and how.
 
     An argument goes by name where the function knows the name, else by position. So a function may take fewer
-    arguments, or take them under names of its own. What is optional goes by name alone.
+    arguments, or take them under names of its own. What is optional goes by name alone. A function that a decorator
+    wrapped (`functools.wraps`) is bound by its own signature if the wrapper's takes anything.
 
     Args:
         function: A bound method or plain function.
         provided: The names of the arguments that the hook has, in order.
         optional: The names of those that only a function gets whose signature names them.
+        to_keywords: The names of those among `provided` that `**kwargs` of a function gets if nothing else takes them.
 
     Returns:
         The arguments of the call, in order.
@@ -57,32 +65,12 @@ def bind(function: Callable[..., Any], provided: Sequence[str], optional: Sequen
             their positions.
     """
     try:
-        parameters = list(inspect.signature(function).parameters.values())
+        outer = list(inspect.signature(function, follow_wrapped=False).parameters.values())
     except (TypeError, ValueError):  # a builtin without a signature takes what it is given
         return tuple(Argument(name) for name in provided)
-    named = {parameter.name for parameter in parameters if parameter.kind not in _VARIADIC}
-    if any(parameter.kind is inspect.Parameter.VAR_POSITIONAL for parameter in parameters):
-        return _bind_star(parameters, provided, optional)
-
-    by_name = named & {*provided, *optional}
-    # what a parameter names otherwise is that parameter's: no other takes it by position
-    others = {canonical: name for name in named if (canonical := CANONICAL_NAMES.get(name)) is not None}
-    arguments: list[Argument] = []
-    by_keyword = False
-    for position, parameter in enumerate(parameters):
-        if parameter.kind is inspect.Parameter.VAR_KEYWORD:
-            continue
-        source = _source(parameter, position, provided, by_name, others)
-        if source is None:
-            if parameter.default is inspect.Parameter.empty:
-                raise BindingError(_misfit(parameter.name, parameters, provided, optional))
-            by_keyword = True  # a gap: what follows can only be passed by its keyword
-            continue
-        if parameter.kind is inspect.Parameter.POSITIONAL_ONLY and by_keyword:
-            raise BindingError(_misfit(parameter.name, parameters, provided, optional))
-        needs_keyword = by_keyword or parameter.kind is inspect.Parameter.KEYWORD_ONLY
-        arguments.append(Argument(source, parameter.name if needs_keyword else None))
-    return tuple(arguments)
+    if _VARIADIC & {one.kind for one in outer}:
+        outer = list(inspect.signature(function).parameters.values())
+    return _bind(outer, provided, optional, to_keywords)
 
 
 def names_parameter(function: Callable[..., Any], name: str) -> bool:
@@ -117,6 +105,74 @@ def default_of(function: Callable[..., Any], name: str) -> Any:
     """The default of a parameter that a function's signature names; None where it has none."""
     default = inspect.signature(function).parameters[name].default
     return None if default is inspect.Parameter.empty else default
+
+
+def default_filled(function: Callable[..., Any], arguments: Sequence[Argument], source: str) -> Any:
+    """Return the default of the parameter that an argument of a call fills.
+
+    None where it has none, where the argument is not among them, and where `*args` or `**kwargs` of the function or of
+    a wrapper around it take arguments.
+
+    Args:
+        function: A bound method or plain function.
+        arguments: The arguments, as `bind` chose them.
+        source: The hook's parameter.
+    """
+    try:
+        parameters = list(inspect.signature(function, follow_wrapped=False).parameters.values())
+    except (TypeError, ValueError):
+        return None
+    if _VARIADIC & {one.kind for one in parameters}:
+        return None
+    by_name = {one.name: one for one in parameters}
+    for position, argument in enumerate(arguments):
+        if argument.source == source:
+            parameter = parameters[position] if argument.keyword is None else by_name[argument.keyword]
+            return None if parameter.default is inspect.Parameter.empty else parameter.default
+    return None
+
+
+def _bind(
+    parameters: Sequence[inspect.Parameter],
+    provided: Sequence[str],
+    optional: Sequence[str],
+    to_keywords: Collection[str],
+) -> tuple[Argument, ...]:
+    kinds = {parameter.kind for parameter in parameters}
+    if inspect.Parameter.VAR_POSITIONAL in kinds:
+        return _bind_star(parameters, provided, optional)
+    arguments = _bind_named(parameters, provided, optional)
+    if inspect.Parameter.VAR_KEYWORD not in kinds:
+        return arguments
+    taken = {argument.source for argument in arguments} | {parameter.name for parameter in parameters}
+    rest = [name for name in provided if name in to_keywords and name not in taken]
+    return (*arguments, *(Argument(name, name) for name in rest))
+
+
+def _bind_named(
+    parameters: Sequence[inspect.Parameter], provided: Sequence[str], optional: Sequence[str]
+) -> tuple[Argument, ...]:
+    """The arguments of a function without `*args`."""
+    named = {parameter.name for parameter in parameters if parameter.kind not in _VARIADIC}
+    by_name = named & {*provided, *optional}
+    # what a parameter names otherwise is that parameter's: no other takes it by position
+    others = {canonical: name for name in named if (canonical := CANONICAL_NAMES.get(name)) is not None}
+    arguments: list[Argument] = []
+    by_keyword = False
+    for position, parameter in enumerate(parameters):
+        if parameter.kind is inspect.Parameter.VAR_KEYWORD:
+            continue
+        source = _source(parameter, position, provided, by_name, others)
+        if source is None:
+            if parameter.default is inspect.Parameter.empty:
+                raise BindingError(_misfit(parameter.name, parameters, provided, optional))
+            by_keyword = True  # a gap: what follows can only be passed by its keyword
+            continue
+        if parameter.kind is inspect.Parameter.POSITIONAL_ONLY and by_keyword:
+            raise BindingError(_misfit(parameter.name, parameters, provided, optional))
+        needs_keyword = by_keyword or parameter.kind is inspect.Parameter.KEYWORD_ONLY
+        arguments.append(Argument(source, parameter.name if needs_keyword else None))
+    return tuple(arguments)
 
 
 def _bind_star(
@@ -154,7 +210,17 @@ def _source(
         return None
     if parameter.name in _OF_OLD_OPTIMIZATION and provided[position] not in _OF_OLD_OPTIMIZATION:
         return None
+    if name == LOADER_INDEX and not _may_be_index(parameter):
+        return None
     return provided[position]
+
+
+def _may_be_index(parameter: inspect.Parameter) -> bool:
+    """Return whether a parameter's default allows it to stand for an index: `stage="val"` is something else."""
+    default = parameter.default
+    if default is inspect.Parameter.empty or default is None:
+        return True
+    return isinstance(default, int) and not isinstance(default, bool)
 
 
 def _misfit(

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
+from typing import Any
 
 import attrs
 
@@ -90,6 +91,7 @@ def resolve(
     wrap_step = getattr(strategy, "wrap_step", None)
     wrappers = [wrap for callback in callbacks if (wrap := implementation(callback, "wrap_call")) is not None]
     taken: dict[str, frozenset[str]] = {}
+    with_one_loader: dict[str, Callable[..., Any]] = {}
     for spec in catalogue.values():
         if spec.kind == "state":
             continue  # belongs to one receiver's memory: whoever writes checkpoints asks each in turn
@@ -100,8 +102,12 @@ def resolve(
         compile_hook = compile_isolated if spec.isolated else compile_calls
         compiled = compile_hook(spec, calls, trainer, module, position) if calls else None
         setattr(hooks, spec.name, compiled or (nobody if spec.kind == "event" else None))
+        of_one_loader = [call.for_one_loader() for call in calls]
+        if of_one_loader != calls:
+            with_one_loader[spec.name] = compile_hook(spec, of_one_loader, trainer, module, position)
         taken[spec.name] = frozenset(argument.source for call in calls for argument in call.arguments)
     hooks._taken = taken
+    hooks._with_one_loader = with_one_loader
     return hooks
 
 

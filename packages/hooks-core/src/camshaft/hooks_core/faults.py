@@ -6,11 +6,11 @@ from collections.abc import Collection, Sequence
 
 import attrs
 
-from camshaft.hooks_core.binding import Argument, BindingError, bind
+from camshaft.hooks_core.binding import Argument, BindingError
 from camshaft.hooks_core.catalogue import Catalogue
 from camshaft.hooks_core.eras.reading import EVERYDAY_NAMES
 from camshaft.hooks_core.implementation import implementation, receiver_name
-from camshaft.hooks_core.methods import arguments_of, candidates
+from camshaft.hooks_core.methods import bind_hook, candidates
 from camshaft.hooks_core.spec import HookSpec, Receiver
 from camshaft.hooks_core.user_warnings import warn_user
 
@@ -116,7 +116,7 @@ def _of_an_old_era(receiver: object, spec: HookSpec, kind: Receiver, catalogue: 
     misfit = ""
     for era in (era for era in spec.eras if kind in spec.receivers_in(era)):
         try:
-            takes = bind(method, arguments_of(spec, kind, era), spec.optional_in(era))
+            takes = bind_hook(method, spec, kind, era)
         except BindingError as error:
             misfit = str(error)
     if takes is None:
@@ -142,7 +142,7 @@ def _wrong_arity(receiver: object, spec: HookSpec, kind: Receiver) -> str | None
     method = implementation(receiver, spec.name)
     assert method is not None
     try:
-        bind(method, arguments_of(spec, kind), spec.optional)
+        bind_hook(method, spec, kind)
     except BindingError as error:
         return f"{error}. Take these arguments, or fewer of them."
     return None

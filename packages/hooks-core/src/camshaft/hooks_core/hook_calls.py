@@ -7,13 +7,16 @@ from typing import Any
 
 import attrs
 
-from camshaft.hooks_core.binding import Argument, BindingError, bind, default_of
+from camshaft.hooks_core.binding import LOADER_INDEX, Argument, BindingError, default_filled, default_of
 from camshaft.hooks_core.catalogue import Catalogue
 from camshaft.hooks_core.eras.behaviour import behaviour_of
 from camshaft.hooks_core.eras.reading import EraReading
 from camshaft.hooks_core.implementation import implementation
-from camshaft.hooks_core.methods import arguments_of
+from camshaft.hooks_core.methods import bind_hook
 from camshaft.hooks_core.spec import HookSpec, Receiver
+
+_STAGES_OF_LOADERS = ("validate", "test", "predict")
+"""Stages that run one loader after the other, and tell by its index which."""
 
 
 @attrs.frozen
@@ -29,6 +32,7 @@ class HookCall:
         defaults: Its own defaults of the optional arguments among these, by name: what it gets where the hook's caller
             does not pass them.
         condition: When it is called, as an expression of the hook's arguments; empty for always.
+        arguments_of_one_loader: What it gets in a stage with a single loader.
     """
 
     receiver: object
@@ -38,6 +42,13 @@ class HookCall:
     arguments: tuple[Argument, ...]
     defaults: Mapping[str, Any] = attrs.field(factory=dict)
     condition: str = ""
+    arguments_of_one_loader: tuple[Argument, ...] = attrs.field(
+        default=attrs.Factory(lambda self: self.arguments, takes_self=True)
+    )
+
+    def for_one_loader(self) -> HookCall:
+        """Return the call as it is made in a stage with a single loader."""
+        return attrs.evolve(self, arguments=self.arguments_of_one_loader)
 
 
 @attrs.frozen
@@ -135,18 +146,46 @@ def _own_call(spec: HookSpec, one: ResolvedReceiver) -> HookCall | None:
         return None
     of_era = one.reading.methods.get(spec.name)
     if of_era is not None:
-        return None if of_era.moments else HookCall(one.receiver, one.kind, spec.name, function, of_era.arguments)
+        if of_era.moments:
+            return None
+        of_one_loader = _for_one_loader(spec, one, function, of_era.arguments, of_era.era)
+        call = HookCall(one.receiver, one.kind, spec.name, function, of_era.arguments)
+        return attrs.evolve(call, arguments_of_one_loader=of_one_loader)
     if not spec.is_current:
         return None
     arguments = one.reading.of_today.get(spec.name)
     if arguments is None:
         try:
-            arguments = bind(function, arguments_of(spec, one.kind), spec.optional)
+            arguments = bind_hook(function, spec, one.kind)
         except BindingError:  # pragma: no cover - reported as a fault before
             return None
     taken = [argument.source for argument in arguments if argument.source in spec.optional]
     defaults = {name: default_of(function, name) for name in taken}
-    return HookCall(one.receiver, one.kind, spec.name, function, arguments, defaults)
+    of_one_loader = _for_one_loader(spec, one, function, arguments)
+    call = HookCall(one.receiver, one.kind, spec.name, function, arguments, defaults)
+    return attrs.evolve(call, arguments_of_one_loader=of_one_loader)
+
+
+def _for_one_loader(
+    spec: HookSpec,
+    one: ResolvedReceiver,
+    function: Callable[..., Any],
+    arguments: tuple[Argument, ...],
+    era: str | None = None,
+) -> tuple[Argument, ...]:
+    """Return what a method gets in a stage with a single loader: only who requires the loader's index gets it.
+
+    The hooks of earlier eras got it always; of their steps only that of prediction did.
+    """
+    if spec.stage not in _STAGES_OF_LOADERS or all(argument.source != LOADER_INDEX for argument in arguments):
+        return arguments
+    if not one.reading.is_of_today and (spec.kind != "step" or spec.name == "predict_step"):
+        return arguments
+    default = default_filled(getattr(function, "__recorded__", function), arguments, LOADER_INDEX)
+    if type(default) is int and default == 0:
+        return arguments  # it is what it would get
+    found = bind_hook(function, spec, one.kind, era, num_loaders=1)
+    return tuple(argument.under_todays_name() for argument in found)
 
 
 def _old_calls(spec: HookSpec, one: ResolvedReceiver, catalogue: Catalogue) -> Iterator[HookCall]:

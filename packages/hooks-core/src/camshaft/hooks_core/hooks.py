@@ -12,6 +12,8 @@ from camshaft.hooks_core.eras.reading import EraReading
 _Event = Callable[..., Any]
 _OneOwner = Callable[..., Any] | None
 
+_NONE: Mapping[str, Callable[..., Any]] = MappingProxyType({})
+
 
 class Hooks:
     """Each hook of a run as one attribute; `resolve` makes it.
@@ -29,6 +31,7 @@ class Hooks:
     readings: tuple[EraReading, ...] = ()
     behaviour: Behaviour = TODAY
     _taken: Mapping[str, frozenset[str]] = MappingProxyType({})
+    _with_one_loader = _NONE
 
     # around a run
     prepare_data: _Event
@@ -127,6 +130,36 @@ class Hooks:
     validation_epoch_end: _OneOwner
     test_step_end: _OneOwner
     test_epoch_end: _OneOwner
+
+    def for_loaders(self, num_loaders: int) -> Hooks:
+        """Return the hooks as a stage of validation, test or prediction with so many loaders calls them.
+
+        They are called alike, with the loader's index. With a single loader they hand it on only to receivers that
+        require it: to who takes it by `*args`, `**kwargs` or with a default it says that there are several loaders. The
+        hooks as `resolve` returns them are those for several.
+
+        Args:
+            num_loaders: Number of loaders of the stage.
+        """
+        if num_loaders > 1 or not self._with_one_loader:
+            return self
+        hooks = Hooks()
+        hooks.__dict__ |= self.__dict__
+        hooks.__dict__ |= self._with_one_loader
+        return hooks
+
+    def wrap(self, hook: str, wrapper: Callable[[Callable[..., Any]], Callable[..., Any]]) -> None:
+        """Put something around a hook, whatever the number of loaders is; nothing happens where nobody implements it.
+
+        Args:
+            hook: The hook's name.
+            wrapper: Called with the hook; returns what is called in its place.
+        """
+        function = getattr(self, hook)
+        if function is not None:
+            setattr(self, hook, wrapper(function))
+        if hook in self._with_one_loader:
+            self._with_one_loader = {**self._with_one_loader, hook: wrapper(self._with_one_loader[hook])}
 
     def takes(self, hook: str, argument: str) -> bool:
         """Whether some receiver of a hook gets an argument, so that whoever calls the hook need not find it otherwise.

@@ -5,14 +5,14 @@ from __future__ import annotations
 import attrs
 
 from camshaft.hooks_core.bases import Callback, DataHooks, ModelHooks, StrategyHooks
-from camshaft.hooks_core.binding import Argument, BindingError, bind
+from camshaft.hooks_core.binding import Argument, BindingError
 from camshaft.hooks_core.catalogue import CATALOGUE, Catalogue
 from camshaft.hooks_core.eras.conflicts import conflicts
 from camshaft.hooks_core.eras.reading import EraReading, MethodReading, read_era
 from camshaft.hooks_core.eras.report import moment_of
 from camshaft.hooks_core.faults import Fault, find_faults
 from camshaft.hooks_core.implementation import implementation
-from camshaft.hooks_core.methods import arguments_of, candidates
+from camshaft.hooks_core.methods import bind_hook, candidates
 from camshaft.hooks_core.spec import ERAS, HookSpec, Receiver
 
 
@@ -119,7 +119,7 @@ def _arguments_of_today(klass: type, spec: HookSpec, kind: Receiver) -> tuple[Ar
     method = implementation(klass, spec.name)
     assert method is not None
     try:
-        return bind(method, arguments_of(spec, kind), spec.optional)
+        return bind_hook(method, spec, kind)
     except BindingError:
         return None
 
@@ -131,7 +131,7 @@ def _fitting_eras(klass: type, kind: Receiver, spec: HookSpec) -> tuple[str, ...
         if method is None or kind not in spec.receivers_in(era):
             continue
         try:
-            bind(method, arguments_of(spec, kind, era), spec.optional_in(era))
+            bind_hook(method, spec, kind, era)
         except BindingError:
             continue
         fitting.append(era)

@@ -214,6 +214,7 @@ class Trace:
             events.append(Event("exit", hook, receiver, kind, result=_summary(result)))
             return result
 
+        recorded.__recorded__ = method  # type: ignore[attr-defined]
         return recorded
 
 

@@ -27,14 +27,13 @@ def adapt_steps(run: Run) -> None:
     """
     hooks = run.hooks
     for name in _STEPS:
-        step, end = getattr(hooks, name), getattr(hooks, f"{name}_end")
-        if step is not None and end is not None:
-            setattr(hooks, name, _ended(step, end))
+        end = getattr(hooks, f"{name}_end")
+        if end is not None:
+            hooks.wrap(name, partial(_ended, end=end))
         for read in returned_readers:
-            if (step := getattr(hooks, name)) is not None:
-                setattr(hooks, name, _read(step, partial(read, run, name)))
-    if hooks.training_step is not None and hooks.behaviour.returns_logs and run.metrics is not None:
-        hooks.training_step = _logged(hooks.training_step, run)
+            hooks.wrap(name, partial(_read, read=partial(read, run, name)))
+    if hooks.behaviour.returns_logs and run.metrics is not None:
+        hooks.wrap("training_step", partial(_logged, run=run))
 
 
 def _ended(step: Callable[..., Any], end: Callable[[Any], Any]) -> Callable[..., Any]:

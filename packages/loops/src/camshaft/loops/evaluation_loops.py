@@ -27,7 +27,7 @@ class ValidationLoop(EvaluationLoop):
 
     def stage_hooks(self, run: Run) -> StageHooks:
         """The validation hooks."""
-        hooks = run.hooks
+        hooks = run.hooks.for_loaders(len(self.loaders))
         assert hooks.validation_step is not None
         return StageHooks(
             model_eval=hooks.on_validation_model_eval,
@@ -53,7 +53,7 @@ class TestLoop(EvaluationLoop):
 
     def stage_hooks(self, run: Run) -> StageHooks:
         """The test hooks."""
-        hooks = run.hooks
+        hooks = run.hooks.for_loaders(len(self.loaders))
         assert hooks.test_step is not None
         return StageHooks(
             model_eval=hooks.on_test_model_eval,
@@ -111,7 +111,7 @@ class PredictLoop(EvaluationLoop):
 
     def stage_hooks(self, run: Run) -> StageHooks:
         """The prediction hooks."""
-        hooks, module = run.hooks, run.module
+        hooks, module = run.hooks.for_loaders(len(self.loaders)), run.module
 
         def call_module(batch: Any, batch_idx: int, dataloader_idx: int) -> Any:
             return module(batch)

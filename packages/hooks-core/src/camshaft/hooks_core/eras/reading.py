@@ -7,12 +7,12 @@ from collections.abc import Iterable, Mapping
 
 import attrs
 
-from camshaft.hooks_core.binding import Argument, BindingError, bind, parameter_names
+from camshaft.hooks_core.binding import Argument, BindingError, parameter_names
 from camshaft.hooks_core.catalogue import Catalogue
 from camshaft.hooks_core.eras.behaviour import TODAY, Behaviour, behaviour_of
 from camshaft.hooks_core.eras.evidence import logs_by_itself, returns_logs, uses_parameter
 from camshaft.hooks_core.implementation import class_of, implementation, receiver_name
-from camshaft.hooks_core.methods import arguments_of, candidates
+from camshaft.hooks_core.methods import arguments_of, bind_hook, candidates
 from camshaft.hooks_core.spec import ERAS, HookSpec, Receiver
 
 EARLIER_ERAS = tuple(era for era in ERAS if era not in ("2.0", "2.x"))
@@ -272,7 +272,7 @@ def _bound(receiver: object, spec: HookSpec, kind: Receiver, era: str | None) ->
     method = implementation(receiver, spec.name)
     assert method is not None
     try:
-        arguments = bind(method, arguments_of(spec, kind, era), spec.optional_in(era))
+        arguments = bind_hook(method, spec, kind, era)
     except BindingError:
         return None
     return tuple(argument.under_todays_name() for argument in arguments)
