@@ -22,7 +22,7 @@ from old_classes import (
     WarmUp08,
 )
 
-from camshaft.hooks_core import CATALOGUE, Callback, DataHooks, ModelHooks, Receiver
+from camshaft.hooks_core import CATALOGUE, Callback, DataHooks, HookFaultError, ModelHooks, Receiver, resolve
 from camshaft.hooks_core.eras import EraReading, read_era
 
 
@@ -283,3 +283,48 @@ def test_an_update_that_takes_no_closure_at_all_stays_one_of_today() -> None:
         def optimizer_step(self, epoch: int, batch_idx: int, optimizer: Any) -> None: ...
 
     assert read(Without, Receiver.MODULE).is_of_today
+
+
+@pytest.mark.parametrize("parameters", ["foo, bar", "foo", "state", "options=None, *, foo"])
+def test_a_step_with_further_arguments_of_its_own_names_is_of_no_era(parameters: str) -> None:
+    klass = stepping(f"batch, batch_idx, {parameters}")
+    assert read_era(klass, Receiver.MODULE, CATALOGUE).is_of_today
+    with pytest.raises(HookFaultError, match="training_step: its signature"):
+        resolve(module=klass(), runs_eras=True)
+
+
+@pytest.mark.parametrize(
+    ("parameters", "arguments"),
+    [
+        ("batch_nb, optimizer_i", ["batch", "batch_idx", "optimizer_idx"]),
+        ("batch_idx, opt_idx", ["batch", "batch_idx", "optimizer_idx"]),
+        ("batch_idx, opt_idx, hidden_state", ["batch", "batch_idx", "optimizer_idx", "hiddens"]),
+        ("batch_idx, hidden", ["batch", "batch_idx", "hiddens"]),
+        ("_, opt_i", ["batch", "batch_idx", "optimizer_idx"]),
+        ("batch_idx, _", ["batch", "batch_idx", "optimizer_idx"]),
+        ("batch_idx, opt_idx, foo=1", ["batch", "batch_idx", "optimizer_idx"]),
+    ],
+)
+def test_a_step_with_an_earlier_name_of_a_further_argument_is_of_an_era(parameters: str, arguments: list[str]) -> None:
+    reading = read_era(stepping(f"batch, {parameters}"), Receiver.MODULE, CATALOGUE)
+    assert not reading.is_of_today
+    assert [one.source for one in reading.methods["training_step"].arguments] == arguments
+
+
+@pytest.mark.parametrize("parameters", ["optimizer_idx=0", "optimizer_idx=None, hiddens=None", "foo=1"])
+def test_a_step_whose_further_arguments_have_defaults_is_of_today(parameters: str) -> None:
+    assert read_era(stepping(f"batch, batch_idx, {parameters}"), Receiver.MODULE, CATALOGUE).is_of_today
+
+
+def test_an_era_fills_no_argument_of_another_name() -> None:
+    klass = stepping("batch, batch_nb, scale=2.0")
+    klass.hook_era = "0.5"  # type: ignore[attr-defined]
+    reading = read_era(klass, Receiver.MODULE, CATALOGUE)
+    arguments = reading.methods["training_step"].arguments if reading.methods else reading.of_today["training_step"]
+    assert [one.source for one in arguments] == ["batch", "batch_idx"]
+
+
+def stepping(parameters: str) -> type:
+    namespace: dict[str, Any] = {}
+    exec(f"def training_step(self, {parameters}): ...", namespace)
+    return type("Stepping", (), {"training_step": namespace["training_step"]})

@@ -101,6 +101,227 @@ def test_everyday_methods_are_no_faults(name: str) -> None:
     assert faults_of(module_with(**{name: lambda self, anything: None})) == []
 
 
+def method(name: str, parameters: str, body: str = "...") -> Any:
+    namespace: dict[str, Any] = {}
+    exec(f"def {name}(self{parameters}): {body}", namespace)
+    return namespace[name]
+
+
+@pytest.mark.parametrize(
+    ("name", "parameters", "meant"),
+    [
+        ("training_batch_end", ", outputs, batch, batch_idx", "on_train_batch_end"),
+        ("train_batch_end", ", *args", "on_train_batch_end"),
+        ("validation_batch_start", ", batch, batch_idx", "on_validation_batch_start"),
+        ("val_epoch_start", "", "on_validation_epoch_start"),
+        ("validation_start", "", "on_validation_start"),
+        ("predict_epoch_end", "", "on_predict_epoch_end"),
+        ("test_batch_begin", ", batch, batch_idx", "on_test_batch_start"),
+        ("fit_start", "", "on_fit_start"),
+        ("before_optimizer_step", ", optimizer", "on_before_optimizer_step"),
+        ("after_backward", "", "on_after_backward"),
+        ("trainig_batch_end", ", outputs, batch, batch_idx", "on_train_batch_end"),
+        ("val_epoch_end", ", outputs", "validation_epoch_end"),
+        ("configure_optimizer", "", "configure_optimizers"),
+        ("configure_optimisers", "", "configure_optimizers"),
+        ("configure_optmizers", "", "configure_optimizers"),
+        ("validaton_step", ", batch, batch_idx", "validation_step"),
+        ("validation_dataloader", "", "val_dataloader"),
+        ("train_data_loader", "", "train_dataloader"),
+        ("lr_schedulers_step", ", scheduler, metric", "lr_scheduler_step"),
+        ("set_up", ", stage", "setup"),
+        ("on_val_batch_end", ", outputs, batch, batch_idx", "on_validation_batch_end"),
+    ],
+)
+def test_a_name_close_to_a_hooks_with_a_signature_that_fits_is_a_fault(name: str, parameters: str, meant: str) -> None:
+    (fault,) = find_faults(module_with(**{name: method(name, parameters)}), Receiver.MODULE, CATALOGUE)
+    assert fault.message.startswith(f"no hook has this name. Rename it to `{meant}`, or mark it with `@not_a_hook`")
+    assert fault.meant == meant
+
+
+@pytest.mark.parametrize("name", ["training_batch_end", "validation_end", "train_epoch_end", "test_start"])
+def test_a_callbacks_name_close_to_a_hooks_is_a_fault(name: str) -> None:
+    def of_callback(parameters: str) -> list[str]:
+        return faults_of(type("Watch", (Callback,), {name: method(name, parameters)})(), Receiver.CALLBACK)
+
+    assert len(of_callback(", trainer, pl_module")) == 1
+    assert of_callback("") == []
+
+
+OWN_NAMES = [
+    "train_step",
+    "val_step",
+    "valid_step",
+    "validate_step",
+    "eval_step",
+    "test_batch",
+    "train_batch",
+    "training_loss",
+    "validation_loss",
+    "validate",
+    "test_epoch",
+    "train_epoch",
+    "epoch_end",
+    "epoch_start",
+    "batch_end",
+    "save_checkpoint",
+    "load_checkpoint",
+    "configure_optimizer_groups",
+    "configure_loss",
+    "configure_metrics",
+    "configure_scheduler",
+    "configure_schedulers",
+    "setup_data",
+    "setup_model",
+    "setup_optimizer",
+    "prepare_batch",
+    "prepare_dataset",
+    "val_dataset",
+    "train_dataset",
+    "train_loader",
+    "val_loader",
+    "forward_batch",
+    "forward_step",
+    "step",
+    "shared_step",
+    "text_step",
+    "last_step",
+    "tracing_step",
+    "validator_step",
+    "generator_step",
+    "training_step_generator",
+    "optimizer_groups",
+    "train_stats",
+    "epoch_stats",
+    "predict",
+    "predict_batch",
+    "exception",
+    "train_metrics",
+    "transfer_batch",
+    "before_forward",
+    "start",
+    "end",
+    "training_data",
+    "get_train_dataloader",
+    "lr_schedule",
+    "scheduler_step",
+    "clip_gradients",
+    "split_batch",
+    "validation_epoch_metrics",
+    "train_from_start",
+    "set_up",
+]
+
+
+@pytest.mark.parametrize("name", OWN_NAMES)
+@pytest.mark.parametrize(
+    "parameters", ["", ", batch", ", batch, batch_idx", ", *args", ", trainer, pl_module", ", a, b, c"]
+)
+def test_everyday_names_of_research_code_are_no_faults(name: str, parameters: str) -> None:
+    if name == "set_up" and "*" in parameters:
+        return
+    assert faults_of(module_with(**{name: method(name, parameters)})) == []
+    callback = type("Watch", (Callback,), {name: method(name, parameters)})()
+    assert faults_of(callback, Receiver.CALLBACK) == []
+
+
+def test_a_close_name_with_a_signature_of_its_own_is_no_fault() -> None:
+    assert faults_of(module_with(validation_start=method("validation_start", ", index, size"))) == []
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "self.train_batch_end(batch)",
+        "[self.train_batch_end(one) for one in batch]",
+        "getattr(self, f'{stage}_batch_end')(batch)",
+        "getattr(self, 'train_batch_end')(batch)",
+        "list(map(self.train_batch_end, batch))",
+    ],
+)
+def test_a_close_name_that_the_class_calls_itself_is_no_fault(body: str) -> None:
+    own = method("train_batch_end", ", batch")
+    assert faults_of(module_with(train_batch_end=own, shared=method("shared", ", batch, stage", body))) == []
+    assert (
+        faults_of(module_with(on_train_batch_ending=own, shared=method("shared", "", "self.on_train_batch_ending(1)")))
+        == []
+    )
+
+
+def test_a_call_of_its_own_super_is_no_call() -> None:
+    ending = method("train_batch_end", ", batch", "super().train_batch_end(batch)")
+    assert len(faults_of(module_with(train_batch_end=ending))) == 1
+
+
+def test_a_close_name_beside_the_hook_itself_is_no_fault() -> None:
+    methods = {"train_epoch_end": lambda self: None, "on_train_epoch_end": lambda self: None}
+    assert faults_of(module_with(**methods)) == []
+
+
+def test_a_close_name_that_is_marked_or_inherited_from_a_public_base_is_no_fault() -> None:
+    assert faults_of(module_with(train_epoch_end=not_a_hook(lambda self: None))) == []
+    base = type(
+        "Base", (), {"train_epoch_end": lambda self: None, "on_device": lambda self: None, "__module__": "torch.nn"}
+    )
+    inheriting = type(
+        "Model", (ModelHooks, base), {"train_epoch_end": lambda self: None, "on_device": lambda self: None}
+    )
+    assert faults_of(inheriting()) == []
+
+
+def test_a_close_name_of_a_hook_that_the_run_does_not_need_is_no_fault() -> None:
+    module = module_with(training_dataloader=lambda self: None)
+    resolve(module=module, uncalled=["train_dataloader"])
+    with pytest.raises(HookFaultError, match="Rename it to `train_dataloader`"):
+        resolve(module=module)
+
+
+def test_a_missing_step_is_one_fault_that_names_the_close_method() -> None:
+    module = module_with(trainning_step=lambda self, batch: None)
+    with pytest.raises(HookFaultError) as caught:
+        resolve(module=module, required=["training_step"])
+    assert [fault.method for fault in caught.value.faults] == ["training_step"]
+    assert str(caught.value).endswith("is missing. Rename `trainning_step`.")
+
+
+@pytest.mark.parametrize("base", ["torch.nn.modules", "camshaft.trainer.attachment", "lightning.pytorch"])
+def test_a_missing_step_is_never_a_method_of_a_public_base_by_another_name(base: str) -> None:
+    public = type("Base", (), {"optimizers": lambda self: None, "__module__": base})
+    overriding = type("Model", (ModelHooks, public), {"optimizers": lambda self: None})
+    for klass in (type("Model", (ModelHooks, public), {}), overriding):
+        with pytest.raises(HookFaultError, match=r"is missing. Define `configure_optimizers\(\)`"):
+            resolve(module=klass(), required=["configure_optimizers"])
+
+
+def test_a_missing_step_is_no_method_that_the_class_calls_by_itself() -> None:
+    groups = {"optimizer_groups": lambda self: [], "shared": lambda self: self.optimizer_groups()}
+    with pytest.raises(HookFaultError, match=r"Define `configure_optimizers\(\)`"):
+        resolve(module=module_with(**groups), required=["configure_optimizers"])
+
+
+@pytest.mark.parametrize("runs_eras", [True, False])
+def test_an_old_hooks_name_with_a_signature_of_no_era_is_the_users_own_and_a_warning(runs_eras: bool) -> None:
+    module = module_with(on_epoch_end=lambda self, outputs: None, training_step=lambda self, batch: None)
+    with pytest.warns(HookFaultWarning, match=r"Model.on_epoch_end: it is taken for a method of your own: .*`outputs`"):
+        hooks = resolve(module=module, runs_eras=runs_eras)
+    assert hooks.readings == ()
+    hooks.on_train_epoch_end()
+
+
+def test_an_old_hooks_name_with_a_signature_of_no_era_is_a_fault_in_a_class_of_an_old_era() -> None:
+    module = module_with(on_epoch_end=lambda self, outputs: None, training_epoch_end=lambda self, outputs: None)
+    with pytest.raises(HookFaultError, match="on_epoch_end: its signature"):
+        resolve(module=module, runs_eras=True)
+
+
+def test_an_old_hooks_name_that_the_class_calls_itself_is_no_fault() -> None:
+    def on_train_epoch_end(self: Any) -> None:
+        self.on_epoch_end([])
+
+    module = module_with(on_epoch_end=lambda self, outputs: None, on_train_epoch_end=on_train_epoch_end)
+    assert faults_of(module) == []
+
+
 def test_a_marked_method_is_no_fault() -> None:
     assert faults_of(module_with(on_click=not_a_hook(lambda self: None))) == []
 

@@ -138,7 +138,7 @@ def _check(parsed: argparse.Namespace) -> int:
         print(inspection_text(name, inspection))
         if advice is not None:
             print(f"\n{advice_text(advice)}")
-    return _EXIT_FAULTS if inspection.faults else 0
+    return _EXIT_FAULTS if any(not fault.is_warning for fault in inspection.faults) else 0
 
 
 def _load(target: str) -> type:

@@ -92,6 +92,15 @@ def parameter_names(function: Callable[..., Any]) -> frozenset[str]:
     return frozenset(parameter.name for parameter in parameters if parameter.kind not in _VARIADIC)
 
 
+def positional_parameters(function: Callable[..., Any]) -> list[str]:
+    """Return the names of the parameters that a function takes by position, those of `*args` left out."""
+    try:
+        parameters = inspect.signature(function).parameters.values()
+    except (TypeError, ValueError):  # a builtin without a signature
+        return []
+    return [parameter.name for parameter in parameters if parameter.kind in _POSITIONAL]
+
+
 def positional_names(function: Callable[..., Any], provided: Sequence[str], optional: Sequence[str] = ()) -> list[str]:
     """The names of the arguments that a function gets by position, as `bind` takes them; `provided` if none fit."""
     try:

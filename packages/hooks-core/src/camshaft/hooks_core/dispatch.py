@@ -75,7 +75,7 @@ def resolve(
     ]
     readings = in_era_of_module(readings, catalogue)
     faults = [
-        [fault for fault in _faults(receiver, reading, catalogue) if fault.method not in uncalled]
+        [fault for fault in _faults(receiver, reading, catalogue) if not {fault.method, fault.meant} & {*uncalled}]
         for (_, receiver), reading in zip(found, readings, strict=True)
     ]
     _report(faults, module, required, catalogue, strict)
@@ -118,7 +118,7 @@ def nobody(*arguments: object, **further: object) -> None:
 def _faults(receiver: object, reading: EraReading, catalogue: Catalogue) -> list[Fault]:
     """The faults of a receiver's methods, one by one and together."""
     read = reading.methods.keys() | reading.of_today.keys()
-    faults = find_faults(receiver, reading.kind, catalogue, read)
+    faults = find_faults(receiver, reading.kind, catalogue, read, is_of_today=reading.is_of_today)
     together = conflicts(receiver, reading, catalogue)
     own = set(candidates(receiver)) if together else set()  # not what a trace put on it
     contradicting = [conflict for conflict in together if conflict.method in own]
@@ -132,5 +132,6 @@ def _report(
     of_all = [fault for of_one in faults for fault in of_one]
     missing = [name for name in required if module is None or implementation(module, name) is None]
     if missing:  # nothing can go on without these
+        of_all = [fault for fault in of_all if fault.meant not in missing]
         report([*of_all, *(missing_step(module, name, catalogue) for name in missing)], strict=True)
     report(of_all, strict)

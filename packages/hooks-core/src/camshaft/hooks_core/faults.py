@@ -8,20 +8,34 @@ import attrs
 
 from camshaft.hooks_core.binding import Argument, BindingError
 from camshaft.hooks_core.catalogue import Catalogue
+from camshaft.hooks_core.eras.evidence import mentions_method
 from camshaft.hooks_core.eras.reading import EVERYDAY_NAMES
 from camshaft.hooks_core.implementation import implementation, receiver_name
-from camshaft.hooks_core.methods import bind_hook, candidates
+from camshaft.hooks_core.methods import bind_hook, candidates, is_own_name, own_classes
+from camshaft.hooks_core.near_names import meant_hook
 from camshaft.hooks_core.spec import HookSpec, Receiver
 from camshaft.hooks_core.user_warnings import warn_user
+
+_OR_MARK = "or mark it with `@not_a_hook` if it is a method of your own."
 
 
 @attrs.frozen
 class Fault:
-    """One fault: whose, in which method, what is wrong and what to do."""
+    """One fault: whose, in which method, what is wrong and what to do.
+
+    Attributes:
+        receiver: Name of the receiver's class.
+        method: The method.
+        message: What is wrong and what to do.
+        meant: The hook that the method was meant to be, where its name is nearly that of one.
+        is_warning: Whether it keeps nobody from running: it is told, and the method is left alone.
+    """
 
     receiver: str
     method: str
     message: str
+    meant: str = ""
+    is_warning: bool = False
 
     def __str__(self) -> str:
         return f"{self.receiver}.{self.method}: {self.message}"
@@ -47,22 +61,35 @@ def report(faults: Sequence[Fault], strict: bool) -> None:
     """Raise all faults as one error, or warn of each.
 
     Raises:
-        HookFaultError: If there are faults and `strict` is true.
+        HookFaultError: If there are faults that are no warnings and `strict` is true.
     """
-    if faults and strict:
-        raise HookFaultError(faults)
+    errors = [fault for fault in faults if strict and not fault.is_warning]
+    if errors:
+        raise HookFaultError(errors)
     for fault in faults:
         warn_user(str(fault), HookFaultWarning)
 
 
-def find_faults(receiver: object, kind: Receiver, catalogue: Catalogue, read: Collection[str] = ()) -> list[Fault]:
-    """Check every hook of a receiver: unknown names, hooks that are not its own or no longer run, wrong arity.
+def find_faults(
+    receiver: object,
+    kind: Receiver,
+    catalogue: Catalogue,
+    read: Collection[str] = (),
+    *,
+    is_of_today: bool = True,
+) -> list[Fault]:
+    """Check every hook of a receiver: names of no hook, hooks that are not its own or no longer run, wrong arity.
+
+    A name of no hook is one that begins with `on_`, or that nearly is a hook's, unless it is the user's own method; see
+    `meant_hook`.
 
     Args:
         receiver: A callback, module, data module or strategy, or the class of one.
         kind: Which of these it is.
         catalogue: The hooks to check against.
         read: Names of the methods of which it is known how they are called, and which so are no faults.
+        is_of_today: Whether the receiver belongs to no earlier era. A method of it that has an earlier hook's name, but
+            a signature of no era, is the user's own: the fault is a warning.
 
     Returns:
         The faults, in the order of the methods' names; empty if there are none.
@@ -70,46 +97,63 @@ def find_faults(receiver: object, kind: Receiver, catalogue: Catalogue, read: Co
     found: list[Fault] = []
     for name in sorted(candidates(receiver)):
         spec = catalogue.get(name)
-        message = None
         if name in read:
-            message = _defined_twice(receiver, catalogue[name])
-        elif spec is None:
-            if name.startswith("on_"):
-                message = _unknown(name, kind, catalogue)
-        elif kind not in spec.receivers:
-            if name.startswith("on_"):
-                message = _not_received(spec, kind)
-        elif not spec.is_current:
-            message = None if name in EVERYDAY_NAMES else _of_an_old_era(receiver, spec, kind, catalogue)
+            fault = _defined_twice(receiver, catalogue[name])
+        elif spec is None or kind not in spec.receivers:
+            fault = _no_hook(receiver, name, kind, catalogue)
+        elif spec.is_current:
+            fault = _wrong_arity(receiver, spec, kind)
+        elif name in EVERYDAY_NAMES or mentions_method(own_classes(receiver), name):
+            fault = None
         else:
-            message = _wrong_arity(receiver, spec, kind)
-        if message is not None:
-            found.append(Fault(receiver_name(receiver), name, message))
+            fault = _of_an_old_era(receiver, spec, kind, catalogue, is_of_today=is_of_today)
+        if fault is not None:
+            found.append(attrs.evolve(fault, receiver=receiver_name(receiver), method=name))
     return found
 
 
 def missing_step(receiver: object, name: str, catalogue: Catalogue) -> Fault:
-    """The fault of a module that lacks a method which a verb needs."""
-    near = _closest(name, [candidate for candidate in candidates(receiver) if candidate not in catalogue])
+    """Return the fault of a module that lacks a method which a verb needs."""
+    classes = own_classes(receiver)
+    own = [one for one in candidates(receiver) if one not in catalogue and is_own_name(receiver, one)]
+    near = _closest(name, [one for one in own if not mentions_method(classes, one)])
     hint = f"Rename `{near}`." if near else f"Define `{name}({', '.join(catalogue[name].parameters)})`."
     return Fault(receiver_name(receiver), name, f"`{name}` must be defined to run this verb, but is missing. {hint}")
 
 
-def _unknown(name: str, kind: Receiver, catalogue: Catalogue) -> str:
+def _no_hook(receiver: object, name: str, kind: Receiver, catalogue: Catalogue) -> Fault | None:
+    """Return the fault of a method that is no hook of this kind of receiver but looks like one."""
+    spec = catalogue.get(name)
+    meant = meant_hook(receiver, name, kind, catalogue)
+    if meant is None and not (name.startswith("on_") and _looks_forgotten(receiver, name)):
+        return None
+    if spec is not None and (meant is None or name.startswith("on_")):
+        return _fault(_not_received(spec, kind))
+    if meant is not None:
+        return _fault(f"no hook has this name. Rename it to `{meant.name}`, {_OR_MARK}", meant.name)
     near = _closest(name, [spec.name for spec in catalogue.received_by(kind) if spec.is_current])
     hint = f"Rename it to `{near}`" if near else "Rename it so that it does not begin with `on_`"
-    return f"no hook has this name. {hint}, or mark it with `@not_a_hook` if it is a method of your own."
+    return _fault(f"no hook has this name. {hint}, {_OR_MARK}", near or "")
+
+
+def _looks_forgotten(receiver: object, name: str) -> bool:
+    """Return whether nothing shows that a method is the user's own: no public base has it, nothing calls it."""
+    return is_own_name(receiver, name) and not mentions_method(own_classes(receiver), name)
+
+
+def _fault(message: str, meant: str = "", *, is_warning: bool = False) -> Fault:
+    """Return a fault whose receiver and method are filled in by who knows them."""
+    return Fault("", "", message, meant, is_warning)
 
 
 def _not_received(spec: HookSpec, kind: Receiver) -> str:
     owners = " and ".join(f"the {receiver}" for receiver in spec.receivers)
-    return (
-        f"a {kind} does not receive this hook; it goes to {owners}. Move it there, or mark it with `@not_a_hook` if it "
-        "is a method of your own."
-    )
+    return f"a {kind} does not receive this hook; it goes to {owners}. Move it there, {_OR_MARK}"
 
 
-def _of_an_old_era(receiver: object, spec: HookSpec, kind: Receiver, catalogue: Catalogue) -> str | None:
+def _of_an_old_era(
+    receiver: object, spec: HookSpec, kind: Receiver, catalogue: Catalogue, *, is_of_today: bool
+) -> Fault | None:
     method = implementation(receiver, spec.name)
     assert method is not None
     takes: tuple[Argument, ...] | None = None
@@ -119,32 +163,34 @@ def _of_an_old_era(receiver: object, spec: HookSpec, kind: Receiver, catalogue: 
             takes = bind_hook(method, spec, kind, era)
         except BindingError as error:
             misfit = str(error)
+    if takes is None and is_of_today:
+        told = f"it is taken for a method of your own: it has the name of a hook of earlier eras, but {misfit}. Mark it"
+        return _fault(f"{told} with `@not_a_hook`, or take the hook's arguments.", is_warning=True)
     if takes is None:
-        return f"{misfit}. Take these arguments, or mark it with `@not_a_hook` if it is a method of your own."
+        return _fault(f"{misfit}. Take these arguments, {_OR_MARK}")
     if spec.kind == "override" and spec.parameters and not takes:
         return None  # a method of its own that happens to have the name
     eras = ", ".join(spec.eras)
     alike = [name for name in spec.today if catalogue[name].is_current and catalogue[name].kind == spec.kind]
     hint = f"Rename it to `{alike[0]}`" if alike else "Rewrite it with the hooks of era 2.x"
-    return (
-        f"this hook belongs to the eras {eras}, which this run does not call. {hint}, or mark it with `@not_a_hook` if "
-        "it is a method of your own."
-    )
+    return _fault(f"this hook belongs to the eras {eras}, which this run does not call. {hint}, {_OR_MARK}")
 
 
-def _defined_twice(receiver: object, spec: HookSpec) -> str | None:
-    """What is wrong with an earlier name of something that has one owner, where the later name is there too."""
+def _defined_twice(receiver: object, spec: HookSpec) -> Fault | None:
+    """Return the fault of an earlier name of something that has one owner, where the later name is there too."""
     later = [name for name in spec.today if spec.kind != "event" and implementation(receiver, name) is not None]
-    return f"it is an earlier name of `{later[0]}`, which is defined as well. Keep one of the two." if later else None
+    if not later:
+        return None
+    return _fault(f"it is an earlier name of `{later[0]}`, which is defined as well. Keep one of the two.")
 
 
-def _wrong_arity(receiver: object, spec: HookSpec, kind: Receiver) -> str | None:
+def _wrong_arity(receiver: object, spec: HookSpec, kind: Receiver) -> Fault | None:
     method = implementation(receiver, spec.name)
     assert method is not None
     try:
         bind_hook(method, spec, kind)
     except BindingError as error:
-        return f"{error}. Take these arguments, or fewer of them."
+        return _fault(f"{error}. Take these arguments, or fewer of them.")
     return None
 
 

@@ -44,7 +44,7 @@ class Inspection:
     Args:
         kind: What its instances are taken for.
         methods: Its methods that are hooks of any era, by name.
-        faults: What keeps it from running.
+        faults: What keeps it from running, and warnings.
         eras: The eras that fit all of its methods; empty if it has none.
         reading: Which era it is taken to be of.
     """
@@ -69,7 +69,7 @@ def inspect_class(klass: type, kind: Receiver | None = None, catalogue: Catalogu
     """
     kind = kind or kind_of(klass)
     reading = read_era(klass, kind, catalogue)
-    faults = find_faults(klass, kind, catalogue, reading.methods)
+    faults = find_faults(klass, kind, catalogue, reading.methods, is_of_today=reading.is_of_today)
     wrong = [(conflict.method, conflict.message) for conflict in conflicts(klass, reading, catalogue)]
     faults += [Fault(reading.receiver, name, message) for name, message in wrong]
     faulty = {fault.method for fault in faults}

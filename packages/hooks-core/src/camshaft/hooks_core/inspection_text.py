@@ -102,11 +102,12 @@ def _wrapped(label: str, text: str) -> list[str]:
 
 
 def _verdict(inspection: Inspection) -> str:
-    num_faults = len(inspection.faults)
+    num_faults = sum(not fault.is_warning for fault in inspection.faults)
+    colon = ":" if inspection.faults else ""
     if num_faults:
         return f"{num_faults} fault{'s' if num_faults != 1 else ''}:"
     if not inspection.methods:
-        return "No faults: it implements no hooks."
+        return f"No faults: it implements no hooks{colon or '.'}"
     if inspection.reading.is_of_today:
-        return "No faults: it runs with today's hooks."
-    return f"No faults: it runs as a {kind_in_words(inspection.kind)} of era {inspection.reading.version}."
+        return f"No faults: it runs with today's hooks{colon or '.'}"
+    return f"No faults: it runs as a {kind_in_words(inspection.kind)} of era {inspection.reading.version}{colon or '.'}"

@@ -81,6 +81,8 @@ class HookSpec:
             empty for always.
         optionals: The optional arguments in the eras that have any.
         kept: Whether it runs today although no document of the present eras has it.
+        aliases: Arguments of earlier eras that go by name alone, by their names of today, each with the names that
+            signatures have for it. Underscores stand for the argument at their place.
     """
 
     name: str
@@ -101,6 +103,7 @@ class HookSpec:
     condition: str = ""
     precedes: bool = False
     optionals: Mapping[str, tuple[str, ...]] = attrs.field(factory=dict, hash=False)
+    aliases: Mapping[str, tuple[str, ...]] = attrs.field(factory=dict, hash=False)
 
     def parameters_in(self, era: str | None) -> tuple[str, ...]:
         """The parameter names in an era; None stands for today."""

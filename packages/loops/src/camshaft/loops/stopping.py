@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from camshaft.hooks_core.eras.evidence import class_mentions
+from camshaft.hooks_core.eras.evidence import mentions_method
 from camshaft.loops.agreement import Agreement
 from camshaft.loops.argument_checks import check_at_least
 from camshaft.loops.fit_limits import FitLimits
@@ -121,7 +121,7 @@ class StoppingRules:
             return
         if limits.max_seconds is not None or run.strategy.has_skipped_step:
             return
-        if any(class_mentions(type(one), "should_stop") for one in (run.module, run.data, *run.callbacks)):
+        if any(mentions_method(type(one).__mro__, "should_stop") for one in (run.module, run.data, *run.callbacks)):
             return
         is_automatic = getattr(run.module, "automatic_optimization", True)
         does, action = "return a loss", "Return a loss, or pass max_epochs or max_time."

@@ -9,6 +9,11 @@ _EVERYONE = (*_CALLBACK_AND_MODULE, Receiver.STRATEGY)
 _MODULE = (Receiver.MODULE,)
 _ALL_ERAS = ("0.5", "0.7", "0.8", "1.x", "2.0", "2.x")
 _BATCH = ("batch", "batch_idx", "dataloader_idx")
+_OPTIMIZER_INDEX = (
+    *("optimizer_idx", "optimizer_i", "optimizer_index", "optimizer_id", "optimizer_ix", "optimizer_nb"),
+    *("optimiser_idx", "optimiser_i", "optim_idx", "optim_i", "optim_index", "optim_id"),
+    *("opt_idx", "opt_i", "opt_index", "opt_id", "opt_ix"),
+)
 
 _TRAIN = (
     HookSpec(
@@ -57,6 +62,7 @@ _TRAIN = (
             "0.8": ("batch", "batch_idx", "optimizer_idx", "hiddens"),
             "1.x": ("batch", "batch_idx", "optimizer_idx", "hiddens"),
         },
+        aliases={"optimizer_idx": _OPTIMIZER_INDEX, "hiddens": ("hiddens", "hidden", "hidden_state", "hidden_states")},
     ),
     HookSpec(
         "on_train_batch_end",

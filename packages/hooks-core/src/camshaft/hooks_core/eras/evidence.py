@@ -6,13 +6,14 @@ import ast
 import dis
 import inspect
 import textwrap
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from types import CodeType
 from typing import Any
 
 RETURNED_LOGS = frozenset({"log", "progress_bar"})
 """Keys of the dictionaries by which steps and epoch-end hooks of 0.x returned what to log."""
 
+_MIN_AFFIX_LENGTH = 4
 _LOGGING = frozenset({"log", "log_dict"})
 
 
@@ -55,11 +56,18 @@ def calls_method(method: Callable[..., Any], name: str) -> bool:
     return code is not None and name in code.co_names
 
 
-def class_mentions(klass: type, name: str) -> bool:
-    """Return whether a method of a class, or of one that it inherits from, reads or sets an attribute of this name."""
-    members = (member for one in klass.__mro__ for member in vars(one).values())
-    codes = (_code(getattr(member, "fget", None) or getattr(member, "__func__", member)) for member in members)
-    return any(code is not None and _code_mentions(code, name) for code in codes)
+def mentions_method(classes: Iterable[type], name: str) -> bool:
+    """Return whether the code of classes uses one of their methods, such as `self.name(...)`; that of the method itself
+    does not count.
+
+    `getattr` with the name, or with words that it begins or ends with, counts: `getattr(self, f"{stage}_end")`.
+
+    Args:
+        classes: The classes.
+        name: The method's name.
+    """
+    members = [member for klass in classes for own, member in vars(klass).items() if own != name]
+    return any(_mentions(code, name) for member in members for code in _codes(member))
 
 
 def returns_anything(method: Callable[..., Any]) -> bool:
@@ -77,6 +85,32 @@ def returns_anything(method: Callable[..., Any]) -> bool:
                 return True
         before = instruction
     return False
+
+
+def _codes(member: object) -> Iterator[CodeType]:
+    """The code of a class's member: a function, a property, or something with a function inside."""
+    functions: list[Any] = [getattr(member, "func", member)]  # a partial method, a cached property
+    if isinstance(member, property):
+        functions = [member.fget, member.fset, member.fdel]
+    for function in functions:
+        code = _code(function)
+        if code is not None:
+            yield code
+
+
+def _mentions(code: CodeType, name: str) -> bool:
+    if name in code.co_names:
+        return True
+    if "getattr" in code.co_names and any(_is_part(part, name) for part in _strings(code)):
+        return True
+    return any(_mentions(inner, name) for inner in code.co_consts if isinstance(inner, CodeType))
+
+
+def _is_part(part: str, name: str) -> bool:
+    if len(part) < _MIN_AFFIX_LENGTH:
+        return False
+    begins, ends = part.endswith("_") and name.startswith(part), part.startswith("_") and name.endswith(part)
+    return begins or ends or part == name
 
 
 def _returns_logs(receiver_class: type, method: Callable[..., Any], seen: frozenset[CodeType]) -> bool:
@@ -171,11 +205,6 @@ def _code(method: Any) -> CodeType | None:
     function = inspect.unwrap(method) if callable(method) else method
     code = getattr(getattr(function, "__func__", function), "__code__", None)
     return code if isinstance(code, CodeType) else None
-
-
-def _code_mentions(code: CodeType, name: str) -> bool:
-    inner = (constant for constant in code.co_consts if isinstance(constant, CodeType))
-    return name in code.co_names or any(_code_mentions(one, name) for one in inner)
 
 
 def _first_parameter(method: Callable[..., Any]) -> str | None:
