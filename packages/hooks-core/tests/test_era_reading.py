@@ -285,6 +285,21 @@ def test_an_update_that_takes_no_closure_at_all_stays_one_of_today() -> None:
     assert read(Without, Receiver.MODULE).is_of_today
 
 
+def test_a_batch_hook_without_outputs_is_of_0_8_and_0_9() -> None:
+    class Nine:
+        def on_train_batch_end(self, batch: Any, batch_idx: int, dataloader_idx: int) -> None: ...
+
+    class One:
+        def on_train_batch_end(self, outputs: Any, batch: Any, batch_idx: int, dataloader_idx: int) -> None: ...
+
+    def read(klass: type) -> tuple[str | None, str]:
+        reading = read_era(klass, Receiver.MODULE, CATALOGUE)
+        return reading.version, reading.methods["on_train_batch_end"].era
+
+    assert read(Nine) == ("0.9", "0.8")
+    assert read(One) == ("1.x", "1.x")
+
+
 @pytest.mark.parametrize("parameters", ["foo, bar", "foo", "state", "options=None, *, foo"])
 def test_a_step_with_further_arguments_of_its_own_names_is_of_no_era(parameters: str) -> None:
     klass = stepping(f"batch, batch_idx, {parameters}")

@@ -174,3 +174,22 @@ def test_nested_values_and_numbers_that_were_formatted_are_logged_as_numbers() -
 
 def test_a_name_in_both_dictionaries_has_the_value_for_loggers() -> None:
     assert logged({"log": {"a": 1.0}, "progress_bar": {"a": 2.0}, "a": 3.0}) == {"a": 1.0}
+
+
+def test_a_module_of_0_4_sees_the_metrics_of_every_so_many_batches_and_what_it_adds_is_logged() -> None:
+    class Showing(Net):
+        def on_tng_metrics(self, metrics: dict[str, Any]) -> None:
+            seen.append((metrics["epoch"], metrics["batch_nb"], float(metrics["loss"])))
+            metrics["added"] = 7.0
+
+        def on_batch_end(self) -> None:
+            seen.append("end")
+
+    seen: list[Any] = []
+    sink = RecordingSink()
+    trainer = BareTrainer(seeded(Showing), max_epochs=1, limit_val_batches=0, metrics=sink)
+    trainer.log_every_n_steps = 2  # type: ignore[attr-defined]
+    trainer.fit(Sized(make_batches(3)))
+    assert [one if one == "end" else one[:2] for one in seen] == ["end", (0, 0), "end", "end", (0, 2)]
+    assert [call for call in sink.calls if call.startswith("log_returned")] == ["log_returned added: logger"] * 2
+    assert sink.values["added"] == 7.0

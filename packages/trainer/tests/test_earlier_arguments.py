@@ -135,7 +135,7 @@ RENAMED = [
 def test_an_argument_becomes_todays_with_one_note(given: dict[str, Any], today: dict[str, Any]) -> None:
     arguments, _, note = translated(**given)
     assert_same(arguments, today)
-    assert note.startswith("Arguments of the trainer that are others today: ")
+    assert note.startswith("Arguments of the trainer that are others today:")
     assert all(f"`{name}={value!r}`" in note for name, value in given.items() if name not in _DEFAULTS)
 
 
@@ -146,7 +146,11 @@ def test_one_note_tells_all_translations_and_points_at_the_call(tmp_path: Path) 
             default_save_path=tmp_path,
         )
     (warning,) = caught
-    assert "`max_nb_epochs=3` is `max_epochs=3` today; `val_percent_check=0.5` is" in str(warning.message)
+    assert str(warning.message).splitlines()[:3] == [
+        "Arguments of the trainer that are others today:",
+        "  `max_nb_epochs=3` is `max_epochs=3` today",
+        "  `val_percent_check=0.5` is `limit_val_batches=0.5` today",
+    ]
     assert warning.filename == __file__
     assert (trainer.max_epochs, trainer.limit_val_batches, trainer.callbacks) == (3, 0.5, [])
     assert trainer.default_root_dir == str(tmp_path)
@@ -408,7 +412,7 @@ class TestArgparse:
         words = "--gpus 0 --limit_val_batches 0.5 --limit_test_batches 3 --fast_dev_run --logger false --lr 0.2 "
         args = parser.parse_args([*words.split(), "--weights_summary", "full", "--default_root_dir", str(tmp_path)])
         assert args.lr == 0.2
-        with pytest.warns(UserWarning, match=r"`gpus=0` is .*; `weights_summary='full'` is"):
+        with pytest.warns(UserWarning, match=r"today:\n  `gpus=0` is .*\n  `weights_summary='full'` is"):
             trainer = Trainer.from_argparse_args(args, limit_test_batches=4, enable_progress_bar=False)
         assert (trainer.limit_val_batches, trainer.limit_test_batches) == (1, 1)  # those of a trial
         assert (trainer.fast_dev_run, trainer.loggers, trainer.weights_summary) == (True, [], "full")

@@ -8,6 +8,7 @@ from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
+import attrs
 import pytest
 import torch
 from torch import Tensor, nn
@@ -22,8 +23,8 @@ from trainer_parts import (
     weights,
 )
 
-from camshaft.callbacks import EarlyStopping, ModelSummary
-from camshaft.hooks_core import CATALOGUE, Callback, DataHooks, ModelHooks, is_overridden
+from camshaft.callbacks import EarlyStopping, LambdaCallback, ModelSummary
+from camshaft.hooks_core import CATALOGUE, Callback, DataHooks, ModelHooks, Receiver, is_overridden
 from camshaft.hooks_core.methods import candidates
 from camshaft.trainer import DataModule, Trainer, TrainingModule
 from camshaft.trainer.earlier.attributes import ABSENT_ATTRIBUTES
@@ -62,6 +63,107 @@ class TestTrainer:
         assert trainer.is_overridden("validation_step") and not trainer.is_overridden("on_fit_end")
         assert (trainer.default_save_path, trainer.weights_save_path) == (str(tmp_path), str(tmp_path))
         assert trainer.row_log_interval == 50
+
+    def test_counts_and_intervals_of_then_are_there(self, tmp_path: Path) -> None:
+        trainer = quiet_trainer(
+            tmp_path, max_epochs=1, num_sanity_val_steps=1, log_every_n_steps=3, val_check_interval=2
+        )
+        trainer.fit(Regression(), loader(4), loader(3))
+        assert (trainer.nb_sanity_val_steps, trainer.nb_tng_batches) == (1, 4)
+        assert (trainer.add_log_row_interval, trainer.add_row_log_interval) == (3, 3)
+        assert trainer.total_batches == 4 + 2 * 3
+
+    def test_an_epoch_without_validation_has_batches_of_training_alone(self, tmp_path: Path) -> None:
+        trainer = quiet_trainer(tmp_path, max_epochs=1, check_val_every_n_epoch=5)
+        assert trainer.total_batches == 0
+        trainer.fit(Regression(), loader(4), loader(3))
+        assert trainer.total_batches == 4
+
+    def test_the_experiment_is_what_the_logger_writes_to(self, tmp_path: Path) -> None:
+        class Writing(ListLogger):
+            experiment = "the experiment"
+
+        assert Regression().experiment is None
+        model = Regression()
+        trainer = quiet_trainer(tmp_path, max_epochs=1, logger=Writing())
+        trainer.fit(model, loader(1))
+        assert (trainer.experiment, model.experiment) == ("the experiment", "the experiment")
+        model.experiment = "its own"
+        assert model.experiment == "its own"
+        assert quiet_trainer(tmp_path, logger=False).experiment is None
+
+    @pytest.mark.parametrize(
+        ("release", "after"), [("0.4.9", 1), ("0.5", 1), ("0.9", 1), ("1.5", 1), ("1.6", 2), ("2.6", 2), (None, 2)]
+    )
+    def test_current_epoch_after_a_fit_is_that_of_the_release(
+        self, tmp_path: Path, release: str | None, after: int
+    ) -> None:
+        class Counting(Regression):
+            hook_era = release
+
+            def on_train_epoch_start(self) -> None:
+                seen.append(self.current_epoch)
+
+            def on_train_end(self) -> None:
+                seen.append(self.current_epoch)
+
+        seen: list[int] = []
+        model, trainer = Counting(), quiet_trainer(tmp_path, max_epochs=2)
+        assert trainer.current_epoch == 0
+        trainer.fit(model, loader(1))
+        assert seen == [0, 1, after]
+        assert trainer.current_epoch == model.current_epoch == after
+        trainer.fit_loop.limits = attrs.evolve(trainer.fit_loop.limits, max_epochs=3)
+        trainer.validate(model, loader(1), verbose=False)
+        assert trainer.current_epoch == after
+        trainer.fit(model, loader(1))
+        assert seen[3:] == [2, after + 1]
+
+    def test_current_epoch_of_a_fit_that_stopped_within_an_epoch_is_that_epochs(self, tmp_path: Path) -> None:
+        class Old(Regression):
+            hook_era = "0.9"
+
+        trainer = quiet_trainer(tmp_path, max_epochs=5, max_steps=3)
+        trainer.fit(Old(), loader(2))
+        assert trainer.current_epoch == 1
+
+    @pytest.mark.parametrize("release", ["0.5", "0.8", "0.9", "1.0", "1.1", "1.2", "1.5", "1.9"])
+    def test_callbacks_beside_a_module_of_an_old_era_get_each_hook_as_often_as_today(
+        self, tmp_path: Path, release: str
+    ) -> None:
+        class Today(Regression):
+            pass
+
+        class Old(Regression):
+            hook_era = release
+
+            def on_epoch_start(self) -> None: ...
+
+            def on_epoch_end(self) -> None: ...
+
+            def on_batch_end(self) -> None: ...
+
+            def training_epoch_end(self, outputs: Any) -> None: ...
+
+            def validation_epoch_end(self, outputs: Any) -> None: ...
+
+            def on_train_batch_end(self, batch: Any, batch_idx: int, dataloader_idx: int) -> None:
+                assert (len(batch), dataloader_idx) == (2, 0)
+
+        def counted(model: Regression) -> dict[str, int]:
+            counts: dict[str, int] = {}
+            names = [
+                one.name for one in CATALOGUE.received_by(Receiver.CALLBACK) if one.is_current and one.kind == "event"
+            ]
+
+            def counting(name: str) -> Any:
+                return lambda *arguments: counts.update({name: counts.get(name, 0) + 1})
+
+            callback = LambdaCallback(**{name: counting(name) for name in names})
+            quiet_trainer(tmp_path, max_epochs=2, callbacks=[callback]).fit(model, loader(2), loader(1))
+            return counts
+
+        assert counted(Old()) == counted(Today())
 
     def test_mixed_precision_is_amp(self, tmp_path: Path) -> None:
         assert quiet_trainer(tmp_path, precision="bf16-mixed").use_amp

@@ -15,6 +15,7 @@ from trainer_parts import ListLogger, Regression, assert_same, loader, quiet_tra
 from camshaft.callbacks import EarlyStopping, ModelCheckpoint
 from camshaft.loops.era_steps import returned_readers
 from camshaft.trainer.earlier.step_results import EvalResult, TrainResult, read_result
+from camshaft.trainer.import_names.installing import aliases_installed
 
 
 @pytest.fixture(autouse=True)
@@ -30,6 +31,33 @@ def test_whoever_imports_it_lets_steps_return_results(monkeypatch: pytest.Monkey
     monkeypatch.delitem(sys.modules, name)
     returned_readers.clear()
     assert returned_readers == [import_module(name).read_result]
+
+
+def test_a_step_may_be_the_first_to_ask_for_a_result(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Asking(Regression):
+        def training_step(self, batch: Any, batch_idx: int) -> Any:
+            result = pl.TrainResult(self.loss(batch))
+            result.log("train_loss", result.minimize)
+            return result
+
+    monkeypatch.delitem(sys.modules, read_result.__module__)
+    returned_readers.clear()
+    trainers = [quiet_trainer(tmp_path, max_epochs=1) for _ in range(2)]
+    models = [Regression(), Asking()]
+    models[1].load_state_dict(models[0].state_dict())
+    trainers[0].fit(models[0], loader(3))
+    with aliases_installed():
+        import pytorch_lightning as pl
+
+        trainers[1].fit(models[1], loader(3))
+    assert_same(weights(models[1]), weights(models[0]))
+    assert trainers[1].callback_metrics["train_loss"] == trainers[0].callback_metrics["train_loss"]
+
+
+def test_who_uses_no_import_names_of_then_has_nothing_around_steps(tmp_path: Path) -> None:
+    returned_readers.clear()
+    quiet_trainer(tmp_path, max_epochs=1).fit(Regression(), loader(1))
+    assert returned_readers == []
 
 
 class Plain(Regression):

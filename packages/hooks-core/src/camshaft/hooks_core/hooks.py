@@ -124,6 +124,7 @@ class Hooks:
     summarize: _OneOwner
     restore_weights: _OneOwner
     training_step_end: _OneOwner
+    on_tng_metrics: _Event
     get_progress_bar_dict: _OneOwner
     training_epoch_end: _OneOwner
     validation_step_end: _OneOwner

@@ -90,6 +90,7 @@ class FitLoop(FitView):
         self.use_distributed_sampler = use_distributed_sampler
         self.progress = FitProgress()
         self.sanity_checking = False
+        self.has_ended = False
         self.optimization = Optimization([], [])
         self._state = FitState()
         self._data: FitData | None = None
@@ -134,6 +135,7 @@ class FitLoop(FitView):
                     is_first = False
                     is_complete = epoch.run()
                     self._end_epoch(run, data, epoch_end, is_complete)
+                self.has_ended = True
                 self._end(run)
             elif run.checkpoint is not None:
                 self._state.stay(run, run.checkpoint)
@@ -148,6 +150,7 @@ class FitLoop(FitView):
     def _set_up(self, run: Run) -> FitData:
         """Load, configure and restore."""
         checkpoint, progress = run.checkpoint, self.progress
+        self.has_ended = False
         check_equal_arguments(self.arguments, run.strategy, "fit")
         self._stopping.begin(run)
         if checkpoint is not None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from itertools import count
@@ -58,6 +59,7 @@ class VerbRunner(TrainerView):
             rule = "called when no verb of the trainer is running"
             action = "Use another trainer inside of hooks."
             raise RuntimeError(must_be(verb, rule, self._run and self._run.verb, "Trainer", action))
+        _let_steps_return_results()
         module, trainer = choose_module(verb, model, self.model), cast("Trainer", self)
         attach_module(module, trainer, self._metric_log)  # before it joins the processes, if it does that itself
         delegate_early(module, self.strategy, trainer)
@@ -187,6 +189,18 @@ class VerbRunner(TrainerView):
         )
         pending: PendingSave | None = self.strategy.save_checkpoint(checkpoint, request.path)
         return pending
+
+
+def _let_steps_return_results() -> None:
+    """Import what reads the results of 0.9 if a script uses that import name: a step may be the first to ask for them,
+    and hooks are resolved by then."""
+    imported = sys.modules.get("pytorch_lightning")
+    if imported is None:
+        return
+    from camshaft.trainer.import_names.finder import is_alias
+
+    if is_alias(imported):
+        import camshaft.trainer.earlier.step_results  # noqa: F401
 
 
 def warn_if_done(loop: FitLoop, checkpoint: dict[str, Any] | None) -> None:

@@ -71,6 +71,14 @@ _TRAINING = (
         today=("on_train_batch_end",),
     ),
     HookSpec(
+        "on_tng_metrics",
+        "When metrics of training are about to be logged: what it puts into them is logged as well. Up to 0.4.",
+        _MODULE,
+        ("metrics",),
+        stage="train",
+        eras=("0.5",),
+    ),
+    HookSpec(
         "get_progress_bar_dict",
         "When a progress bar is drawn.",
         _MODULE,

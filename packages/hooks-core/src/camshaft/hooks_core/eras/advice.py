@@ -32,6 +32,7 @@ _MOVED = {
     "summarize": "Leave it out, and pass a `ModelSummary` callback to the trainer.",
     "restore_weights": "Load the weights in `setup(self, stage)`, or pass `ckpt_path` to `fit`.",
     "get_progress_bar_dict": "Log these values with `self.log(name, value, prog_bar=True)`.",
+    "on_tng_metrics": "Log these values with `self.log(name, value)` in `training_step`.",
     "on_post_move_to_device": "Tie the weights in `configure_model(self)`.",
 }
 """What stands for hooks that have no moment of today."""

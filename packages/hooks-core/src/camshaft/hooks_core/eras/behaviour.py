@@ -33,6 +33,7 @@ class Behaviour:
         returns_logs: Whether steps and epoch-end hooks return dictionaries with what to log.
         freezes_other_optimizers: Whether the parameters of other optimizers require no gradients while one is at work.
         steps_schedulers_by_hand: Whether learning-rate schedulers are stepped under manual optimization as well.
+        keeps_last_epoch: Whether `current_epoch` is the index of the last epoch after a fit, and not that of the next.
         finds_unused_parameters: Whether several processes allow a loss that depends on some of the parameters only,
             unless they are told otherwise. (Those from 1.1.3 to 1.2.3 raised an error about it.)
     """
@@ -48,10 +49,11 @@ class Behaviour:
     returns_logs: bool = False
     freezes_other_optimizers: bool = True
     steps_schedulers_by_hand: bool = False
+    keeps_last_epoch: bool = True
     finds_unused_parameters: bool = True
 
 
-TODAY = Behaviour(since=(2, 1), era="2.x", finds_unused_parameters=False)
+TODAY = Behaviour(since=(2, 1), era="2.x", keeps_last_epoch=False, finds_unused_parameters=False)
 
 _BEHAVIOURS = (
     Behaviour(
@@ -115,8 +117,8 @@ _BEHAVIOURS = (
     ),
     Behaviour(since=(1, 3), era="1.x", epoch_outputs="by_optimizer", epoch_ends_before_validation=True),
     Behaviour(since=(1, 4), era="1.x", epoch_outputs="by_optimizer"),
-    Behaviour(since=(1, 6), era="1.x"),
-    Behaviour(since=(2, 0), era="2.0", finds_unused_parameters=False),
+    Behaviour(since=(1, 6), era="1.x", keeps_last_epoch=False),
+    Behaviour(since=(2, 0), era="2.0", keeps_last_epoch=False, finds_unused_parameters=False),
     TODAY,
 )
 

@@ -13,7 +13,7 @@ from camshaft.hooks_core.eras.behaviour import TODAY, Behaviour, behaviour_of
 from camshaft.hooks_core.eras.evidence import logs_by_itself, returns_logs, uses_parameter
 from camshaft.hooks_core.implementation import class_of, implementation, receiver_name
 from camshaft.hooks_core.methods import arguments_of, bind_hook, candidates
-from camshaft.hooks_core.spec import ERAS, HookSpec, Receiver
+from camshaft.hooks_core.spec import CANONICAL_NAMES, ERAS, HookSpec, Receiver
 
 EARLIER_ERAS = tuple(era for era in ERAS if era not in ("2.0", "2.x"))
 """The eras whose code does not run on today's protocol as it is."""
@@ -167,8 +167,9 @@ def _is_evidence(receiver: object, spec: HookSpec, kind: Receiver) -> bool:
 def _likeliest(
     receiver: object, kind: Receiver, evidence: Iterable[HookSpec], specs: Iterable[HookSpec], logs: bool
 ) -> str:
-    """The era that fits most of what is old; of several the one whose names are used most, and then the newest."""
-    num_fitting, num_names = dict.fromkeys(EARLIER_ERAS, 0), dict.fromkeys(EARLIER_ERAS, 0)
+    """Return the era that fits most of what is old; of several the one whose names are used most, then the one of whose
+    hooks most take the first arguments and skip none, and then the newest."""
+    num_fitting, num_names, num_unskipped = (dict.fromkeys(EARLIER_ERAS, 0) for _ in range(3))
     for spec in evidence:
         for era in _fits(receiver, spec, kind):
             num_fitting[era] += 1
@@ -176,9 +177,12 @@ def _likeliest(
         num_fitting[era] += logs and behaviour_of(era).returns_logs
         num_fitting[era] += _logs_by_itself(receiver, kind) and not behaviour_of(era).returns_logs
     for spec in specs:
-        for era in _fits(receiver, spec, kind):
+        for era, arguments in _fits(receiver, spec, kind).items():
             num_names[era] += _num_shared_names(receiver, spec, kind, era)
-    era = max(EARLIER_ERAS, key=lambda era: (num_fitting[era], num_names[era], ERAS.index(era)))
+            taken, provided = [one.source for one in arguments], arguments_of(spec, kind, era)
+            num_unskipped[era] += taken == [CANONICAL_NAMES.get(name, name) for name in provided[: len(taken)]]
+    ranks = {era: (num_fitting[era], num_names[era], num_unskipped[era], ERAS.index(era)) for era in EARLIER_ERAS}
+    era = max(EARLIER_ERAS, key=lambda era: ranks[era])
     return _release(era, receiver, kind, {spec.name for spec in specs})
 
 

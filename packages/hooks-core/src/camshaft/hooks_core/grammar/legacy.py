@@ -80,6 +80,7 @@ def _epoch(behaviour: Behaviour) -> Node:
                 "on_batch_end",
                 _PROGRESS_BAR,
                 Maybe(_validation(), when="if validation is due"),
+                Maybe(Call("on_tng_metrics"), when="if metrics are to be logged"),
                 _SAVE_POINT,
             ),
             holds=False,

@@ -126,7 +126,8 @@ def translate_arguments(
     if callbacks:
         arguments["callbacks"] = [*listed(arguments.get("callbacks")), *callbacks]
     if notes:
-        warn_user(f"Arguments of the trainer that are others today: {'; '.join(notes)}.")
+        told = f" {notes[0]}." if len(notes) == 1 else "".join(f"\n  {note}" for note in notes)
+        warn_user(f"Arguments of the trainer that are others today:{told}")
     return arguments, EarlierSettings(**settings)
 
 

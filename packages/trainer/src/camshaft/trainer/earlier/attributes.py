@@ -79,6 +79,23 @@ class EarlierAttributes(TrainerView):
     # progress
 
     @property
+    def current_epoch(self) -> int:
+        """Index of the training epoch; after it has ended, of the next.
+
+        From the end of a fit on, that of the last epoch for a module of a release before 1.6, as it was there.
+        """
+        loop = self.fit_loop
+        epoch = loop.progress.current_epoch
+        if loop.has_ended and not loop.progress.is_inside_epoch and self._keeps_last_epoch:
+            return max(0, epoch - 1)
+        return epoch
+
+    @property
+    def _keeps_last_epoch(self) -> bool:
+        hooks = getattr(self._run, "hooks", None)  # a run that was refused has none
+        return hooks is not None and hooks.behaviour.keeps_last_epoch
+
+    @property
     def batch_idx(self) -> int:
         """Index of the training batch in its epoch; 0 before the first."""
         return max(0, self.fit_loop.progress.batches.ready - 1)
@@ -96,6 +113,28 @@ class EarlierAttributes(TrainerView):
     def nb_training_batches(self) -> int | float:
         """`num_training_batches`."""
         return self.num_training_batches
+
+    nb_tng_batches = nb_training_batches
+
+    @property
+    def total_batches(self) -> int | float:
+        """Batches of an epoch: of training, and of each validation in it."""
+        num_training = self.num_training_batches
+        if not num_training or not self._validates_epoch:
+            return num_training
+        interval = self.val_check_interval
+        batches_between = interval if isinstance(interval, int) else max(1, int(num_training * interval))
+        return num_training + self.nb_val_batches * (num_training // batches_between)
+
+    @property
+    def _validates_epoch(self) -> bool:
+        every = self.check_val_every_n_epoch
+        return every is not None and (self.current_epoch + 1) % every == 0
+
+    @property
+    def nb_sanity_val_steps(self) -> int:
+        """Validation batches of the sanity check; -1 for all."""
+        return self.fit_loop.limits.num_sanity_val_steps
 
     @property
     def nb_val_batches(self) -> int | float:
@@ -261,6 +300,14 @@ class EarlierAttributes(TrainerView):
     def row_log_interval(self) -> int:
         """`log_every_n_steps`."""
         return self.log_every_n_steps
+
+    add_log_row_interval = add_row_log_interval = row_log_interval
+
+    @property
+    def experiment(self) -> Any:
+        """What the first logger writes to, or the logger itself if it shows nothing of that; None without a logger."""
+        logger = self.logger
+        return getattr(logger, "experiment", logger)
 
     @property
     def weights_summary(self) -> str | None:

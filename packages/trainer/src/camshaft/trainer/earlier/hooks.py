@@ -130,6 +130,7 @@ _OF_EARLIER_RELEASES = (
     "on_epoch_end",
     "on_batch_start",
     "on_batch_end",
+    "on_tng_metrics",
     "on_pre_performance_check",
     "on_post_performance_check",
     "on_pretrain_routine_start",

@@ -60,6 +60,7 @@ class EarlierModule(Attached):
     on_gpu: Any = FromTrainer("on_gpu", False)
     on_tpu: Any = FromTrainer("on_tpu", False)
     datamodule: Any = FromTrainer("datamodule", None)
+    experiment: Any = FromTrainer("experiment", None)
 
     def get_progress_bar_dict(self) -> dict[str, Any]:
         """What a progress bar shows; an override may change it."""
