@@ -59,6 +59,11 @@ class AutomaticOptimization:
         check_accumulation(length, [update.optimizer for update in self._updates], self._where)
         self._window.next_length = length
 
+    def set_clipping(self, gradient_clip_val: float | None, gradient_clip_algorithm: str) -> None:
+        """Clip gradients otherwise from the next update on."""
+        for update in self._updates:
+            update.set_clipping(gradient_clip_val, gradient_clip_algorithm)
+
     @property
     def holds_gradients(self) -> bool:
         """Whether gradients of earlier steps wait for the update that ends their window."""

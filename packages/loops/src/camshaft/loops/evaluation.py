@@ -8,6 +8,7 @@ from typing import Any
 import attrs
 import torch
 
+from camshaft.hooks_core.known_attributes import check_known
 from camshaft.hooks_core.messages import must_be
 from camshaft.loops.batches import batch_mover, evaluation_loaders, numbered, set_epoch
 from camshaft.loops.counters import Counters
@@ -63,13 +64,21 @@ class EvaluationLoop:
     def __init__(
         self, *, limit_batches: int | float = 1.0, inference_mode: bool = True, use_distributed_sampler: bool = True
     ) -> None:
-        check_limit(self.limit_argument, limit_batches)
         self.limit_batches = limit_batches
         self.inference_mode = inference_mode
         self.use_distributed_sampler = use_distributed_sampler
         self.loaders: list[Iterable[Any]] = []
         self.num_batches: list[int | float] = []
         self.progress = Counters()
+        self._is_sealed = True
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        """Set an attribute; one that the loop does not have is refused, with the closest that it has."""
+        if name == "limit_batches":
+            check_limit(self.limit_argument, value)
+        else:
+            check_known(self, name)
+        object.__setattr__(self, name, value)
 
     def stage_hooks(self, run: Run) -> StageHooks:
         """The hooks that this loop calls."""

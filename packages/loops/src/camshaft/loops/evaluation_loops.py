@@ -90,6 +90,10 @@ class PredictLoop(EvaluationLoop):
 
     stage = "predict"
     limit_argument = "limit_predict_batches"
+    gather: bool
+    return_predictions: bool
+    _predictions: list[list[Any]]
+    _strategy: Strategy | None
 
     def __init__(
         self,
@@ -106,8 +110,8 @@ class PredictLoop(EvaluationLoop):
         )
         self.gather = gather
         self.return_predictions = True
-        self._predictions: list[list[Any]] = []
-        self._strategy: Strategy | None = None
+        self._predictions = []
+        self._strategy = None
 
     def stage_hooks(self, run: Run) -> StageHooks:
         """The prediction hooks."""

@@ -36,7 +36,7 @@ class FitData:
             None before it was asked for.
         batches: The batches of the training epochs.
         num_batches: Batches of a training epoch, the same in all processes; infinite if unknown.
-        validates: Whether there is anything to validate.
+        limits: The same; other ones count the next time that loaders are asked for.
         validation_interval: After how many batches validation is due; infinity stands for the end of the epoch.
         generators: The loaders' own generators, from which they draw their order.
         origin: The progress and the random numbers with which the loaders were asked for.
@@ -54,18 +54,24 @@ class FitData:
         self.loader: Any = None
         self.batches = TrainingBatches((), 0)
         self.num_batches: int | float = 0
-        self.validates = False
+        self._has_validation = False
         self.validation_interval: int | float = float("inf")
         self.generators: list[torch.Generator] = []
         self.origin: dict[str, Any] = {}
         self._run = run
-        self._limits = limits
+        self.limits = limits
         self._validation = validation
         self._progress = progress
         self._stateless = stateless
         self._shares = use_distributed_sampler
+        self._leaves_validation_out = False
         self._given: Any = None
         self._is_reload_asked = False
+
+    @property
+    def validates(self) -> bool:
+        """Whether there is anything to validate; false as soon as validation is limited to no batches."""
+        return self._has_validation and self._validation.limit_batches != 0
 
     def load(self) -> None:
         """Ask for the loaders. A training loader that is the same as before keeps its workers and its state.
@@ -77,7 +83,7 @@ class FitData:
                 processes cannot share a loader out.
             TypeError: If something is no loader, or a sampler that is to be shared out does not tell its length.
         """
-        limits, strategy = self._limits, self._run.strategy
+        limits, strategy = self.limits, self._run.strategy
         self.origin = {"progress": {**self._progress.state_dict(), "elapsed_seconds": 0.0}, "random": random_state()}
         given = training_loader(self._run)
         if given is None:
@@ -91,11 +97,8 @@ class FitData:
         self.num_batches = self.batches.num_batches
         if self.num_batches == 0 and limits.train_limit[0] != 0:
             warn_user("The training loader is empty: nothing will be trained.")
-        self.validates = self._load_validation()
-        has_validation = self.validates and self.num_batches > 0
-        self.validation_interval = (
-            limits.batches_between_validations(self.num_batches) if has_validation else float("inf")
-        )
+        self._has_validation = self._load_validation()
+        self._set_validation_interval()
         leaves = [leaf for loader in (self.loader, *self._validation.loaders) for leaf in leaves_of(loader)]
         self.generators = list(dict.fromkeys(generator for leaf in leaves for generator in generators_of(leaf)))
 
@@ -148,10 +151,16 @@ class FitData:
 
     def reload_if_due(self) -> None:
         """Ask for the loaders again before an epoch that is to have new ones. Hooks: as `load`."""
-        every, epoch = self._limits.reload_dataloaders_every_n_epochs, self._progress.current_epoch
+        every, epoch = self.limits.reload_dataloaders_every_n_epochs, self._progress.current_epoch
         # also if a resumed run has just asked: this one draws the random numbers of the run that was not stopped
         if every > 0 and epoch > 0 and epoch % every == 0:
             self.load()
+
+    def follow_validation_limit(self) -> None:
+        """Ask for the validation loaders if there were to be none until now. Collective. Hooks: val_dataloader."""
+        if self._leaves_validation_out and self._validation.limit_batches != 0:
+            self._has_validation = self._load_validation()
+            self._set_validation_interval()
 
     def let_go(self) -> None:
         """Forget the batches, with the loader's worker processes; what was counted stays."""
@@ -161,13 +170,20 @@ class FitData:
     def _shared(self, given: Any) -> Any:
         """This process's share of the training loader that was given."""
         loader = as_one_loader(given)
-        loader = in_order(loader, "train") if self._limits.overfit_batches else loader
+        loader = in_order(loader, "train") if self.limits.overfit_batches else loader
         return share_out(loader, self._run.strategy, stage="train") if self._shares else loader
+
+    def _set_validation_interval(self) -> None:
+        has_validation = self._has_validation and self.num_batches > 0
+        self.validation_interval = (
+            self.limits.batches_between_validations(self.num_batches) if has_validation else float("inf")
+        )
 
     def _load_validation(self) -> bool:
         """Get the validation loaders. Returns whether there is anything to validate."""
-        run, validation, limits = self._run, self._validation, self._limits
-        if validation.limit_batches == 0:  # nobody is asked for loaders that are not used
+        run, validation, limits = self._run, self._validation, self.limits
+        self._leaves_validation_out = validation.limit_batches == 0
+        if self._leaves_validation_out:  # nobody is asked for loaders that are not used
             validation.loaders, validation.num_batches = [], []
             return False
         has_step = run.hooks.validation_step is not None

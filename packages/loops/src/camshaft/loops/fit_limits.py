@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from typing import Any
 
 import attrs
@@ -57,19 +58,31 @@ class FitLimits:
     max_seconds: float | None = attrs.field(init=False)
 
     def __attrs_post_init__(self) -> None:
-        object.__setattr__(self, "max_seconds", to_seconds(self.max_time, WHERE))
-        check_limit("limit_train_batches", self.limit_train_batches)
-        check_limit("overfit_batches", self.overfit_batches)
+        self._check_each()
+        self.check_together()
+
+    def with_number(self, name: str, value: Any) -> FitLimits:
+        """Return the same limits but for one number, which may contradict another until `check_together` is called.
+
+        So several can be changed one after the other.
+
+        Raises:
+            TypeError, ValueError: If the number is of the wrong type or out of range.
+        """
+        changed = copy.copy(self)
+        object.__setattr__(changed, name, value)
+        attrs.validate(changed)
+        changed._check_each()
+        return changed
+
+    def check_together(self) -> None:
+        """Raise `TypeError` or `ValueError` if two of the numbers contradict each other."""
         if self.overfit_batches and self.limit_train_batches != 1.0:
             rule = "left out with overfit_batches, which sets it"
             action = "Leave one of the two out."
             raise ValueError(must_be("limit_train_batches", rule, self.limit_train_batches, WHERE, action))
         self._check_minimum("epochs", self.min_epochs, self.epoch_limit)
         self._check_minimum("steps", self.min_steps, self.step_limit)
-        check_limit("val_check_interval", self.val_check_interval)
-        if self.val_check_interval == 0:
-            action = "To train without validation, pass limit_val_batches=0."
-            raise ValueError(must_be("val_check_interval", "above 0", self.val_check_interval, WHERE, action))
         if self.check_val_every_n_epoch is None and isinstance(self.val_check_interval, float):
             rule = "an int if check_val_every_n_epoch is None, since it counts batches across epochs"
             raise TypeError(must_be("val_check_interval", rule, self.val_check_interval, WHERE, "Pass an int."))
@@ -113,6 +126,15 @@ class FitLimits:
             rule = "1.0 or an int for a loader of unknown length"
             raise ValueError(must_be("val_check_interval", rule, interval, WHERE, "Pass an int."))
         return max(1, int(num_batches * interval + 1e-9))  # 0.29 * 100 is a little less than 29
+
+    def _check_each(self) -> None:
+        object.__setattr__(self, "max_seconds", to_seconds(self.max_time, WHERE))
+        check_limit("limit_train_batches", self.limit_train_batches)
+        check_limit("overfit_batches", self.overfit_batches)
+        check_limit("val_check_interval", self.val_check_interval)
+        if self.val_check_interval == 0:
+            action = "To train without validation, pass limit_val_batches=0."
+            raise ValueError(must_be("val_check_interval", "above 0", self.val_check_interval, WHERE, action))
 
     def _check_minimum(self, what: str, minimum: int | None, maximum: float) -> None:
         if minimum is not None and minimum > maximum:

@@ -62,6 +62,7 @@ class FitLoop(FitView):
 
     required: tuple[str, ...] = ("training_step", "configure_optimizers")
     defers_saves = True
+    _schedulers: SchedulerSteps
 
     def __init__(
         self,
@@ -99,7 +100,11 @@ class FitLoop(FitView):
         self._epoch_end: TrainingEpochEnd | None = None
         limits = limits if limits is not None else FitLimits()
         self._stopping = StoppingRules(limits, self.progress, agree_every_n_batches)
-        self._schedulers: SchedulerSteps
+        self._is_sealed = True
+
+    def begin(self) -> None:
+        """Forget that an earlier fit was asked to stop; what asks from here on is heeded."""
+        self._stopping.reset()
 
     def progress_state(self) -> dict[str, Any]:
         """The counters of training and of the last validation, as plain values; in every checkpoint."""
@@ -151,6 +156,7 @@ class FitLoop(FitView):
         """Load, configure and restore."""
         checkpoint, progress = run.checkpoint, self.progress
         self.has_ended = False
+        self.limits.check_together()
         check_equal_arguments(self.arguments, run.strategy, "fit")
         self._stopping.begin(run)
         if checkpoint is not None:
@@ -262,8 +268,10 @@ class FitLoop(FitView):
             if metrics is not None and not is_first:  # what `on_train_start` logs belongs to the first epoch
                 metrics.start_epoch("train")
             run.hooks.on_train_epoch_start()
+            data.follow_validation_limit()
             mode.begin_steps()
             progress.epochs.started += 1
+            self._stopping.agree()
         if metrics is not None:
             metrics.moment = "batch"
 
@@ -294,6 +302,8 @@ class FitLoop(FitView):
             self._stopping.check_can_end(run)
 
     def _validate(self, run: Run, mode: OptimizationMode, epoch_end: TrainingEpochEnd) -> None:
+        if self._data is not None and not self._data.validates:  # `limit_val_batches` was set to 0
+            return
         if epoch_end.comes_before_validation and self.is_last_batch:
             self._end_before_validation(run, epoch_end)
         zero_grad = run.hooks.on_validation_model_zero_grad

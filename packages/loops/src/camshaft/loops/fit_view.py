@@ -6,11 +6,14 @@ from typing import Any
 
 import attrs
 
+from camshaft.hooks_core.known_attributes import check_known
 from camshaft.loops.evaluation_loops import ValidationLoop
 from camshaft.loops.fit_data import FitData
 from camshaft.loops.fit_limits import FitLimits
+from camshaft.loops.lightning_loops import EpochLoopView, EpochProgressView
 from camshaft.loops.optimization_mode import OptimizationMode
 from camshaft.loops.optimization_settings import OptimizationSettings
+from camshaft.loops.optimizers import Optimization
 from camshaft.loops.progress import FitProgress
 from camshaft.loops.stopping import StoppingRules
 from camshaft.loops.training_epoch import TrainingEpoch
@@ -20,6 +23,8 @@ class FitView:
     """The attributes of a fit loop that are kept in its parts."""
 
     progress: FitProgress
+    optimization: Optimization
+    sanity_checking: bool
     settings: OptimizationSettings
     validation: ValidationLoop
     _data: FitData | None
@@ -27,14 +32,94 @@ class FitView:
     _mode: OptimizationMode | None
     _stopping: StoppingRules
 
+    def __setattr__(self, name: str, value: Any) -> None:
+        """Set an attribute; one that the loop does not have is refused, with the closest that it has."""
+        check_known(self, name)
+        object.__setattr__(self, name, value)
+
     @property
     def limits(self) -> FitLimits:
-        """How long to train and how often to validate; other ones count from the next fit on, or the next epoch."""
+        """How long to train and how often to validate.
+
+        What is set while a fit runs counts at once, but for what the loaders were counted by: `limit_train_batches`,
+        `overfit_batches` and `val_check_interval` count from the next time that loaders are asked for.
+        """
         return self._stopping.limits
 
     @limits.setter
     def limits(self, limits: FitLimits) -> None:
-        self._stopping.limits = limits
+        self._stopping.follow(limits)
+        if self._data is not None:
+            self._data.limits = limits
+
+    @property
+    def max_epochs(self) -> int | None:
+        """The largest number of epochs; None if there is no limit. -1 sets none. Set it to train on in the next fit."""
+        limit = self.limits.epoch_limit
+        return None if limit == float("inf") else int(limit)
+
+    @max_epochs.setter
+    def max_epochs(self, value: int | None) -> None:
+        self.limits = self.limits.with_number("max_epochs", value)
+
+    @property
+    def min_epochs(self) -> int | None:
+        """Epochs that `should_stop` cannot cut short."""
+        return self.limits.min_epochs
+
+    @min_epochs.setter
+    def min_epochs(self, value: int | None) -> None:
+        self.limits = self.limits.with_number("min_epochs", value)
+
+    @property
+    def max_steps(self) -> int:
+        """The largest number of updates; -1 if there is no limit."""
+        return self.limits.max_steps
+
+    @max_steps.setter
+    def max_steps(self, value: int) -> None:
+        self.limits = self.limits.with_number("max_steps", value)
+
+    @property
+    def min_steps(self) -> int | None:
+        """Updates that `should_stop` cannot cut short."""
+        return self.limits.min_steps
+
+    @min_steps.setter
+    def min_steps(self, value: int | None) -> None:
+        self.limits = self.limits.with_number("min_steps", value)
+
+    @property
+    def max_batches(self) -> int | float:
+        """Batches of a training epoch, as `num_batches`."""
+        return self.num_batches
+
+    @property
+    def epoch_loop(self) -> EpochLoopView:
+        """What Lightning keeps in a loop of its own: limits in steps, batches, validation."""
+        return EpochLoopView(self)
+
+    @property
+    def epoch_progress(self) -> EpochProgressView:
+        """How many epochs are over; setting it before a fit lets that one begin there."""
+        return EpochProgressView(self.progress)
+
+    def set_clipping(self, gradient_clip_val: float | None, gradient_clip_algorithm: str | None) -> None:
+        """Clip gradients otherwise from the next update on. Set it in every process alike.
+
+        Args:
+            gradient_clip_val: The largest norm or absolute value; None clips nothing.
+            gradient_clip_algorithm: "norm" or "value"; None means "norm".
+
+        Raises:
+            TypeError, ValueError: If an argument is of the wrong type or out of range, or the module optimizes by hand.
+        """
+        settings = attrs.evolve(
+            self.settings, gradient_clip_val=gradient_clip_val, gradient_clip_algorithm=gradient_clip_algorithm
+        )
+        if self._mode is not None:
+            self._mode.set_clipping(settings.gradient_clip_val, settings.gradient_clip_algorithm)
+        self.settings = settings
 
     @property
     def accumulate_grad_batches(self) -> int:

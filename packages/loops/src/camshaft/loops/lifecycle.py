@@ -23,6 +23,8 @@ from camshaft.loops.run import Run
 class Loop(Protocol):
     """What `run_verb` runs.
 
+    It may have a method `begin` as well, called without arguments before any hook is.
+
     Attributes:
         required: Names of the module's steps without which the loop makes no sense.
         defers_saves: Whether it has save points of its own, for which checkpoints wait that are asked for before.
@@ -55,6 +57,9 @@ def run_verb(run: Run, loop: Loop) -> Any:
         Exception: Whatever was raised inside, with a note that says where.
     """
     check_strategy(run.strategy, run.verb)
+    begin = getattr(loop, "begin", None)
+    if begin is not None:
+        begin()
     run.resolve_hooks(loop.required)
     announce_eras(run)
     adapt_steps(run)

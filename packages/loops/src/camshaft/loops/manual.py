@@ -73,6 +73,13 @@ class ManualOptimization:
             raise ValueError(must_be("accumulate_grad_batches", rule, num_batches, where, action))
         self._accumulate_grad_batches = num_batches
 
+    def set_clipping(self, gradient_clip_val: float | None, gradient_clip_algorithm: str) -> None:
+        """Refuse to clip with `ValueError`: the module does it by itself."""
+        if gradient_clip_val is not None and self._step_hooks:
+            rule, where = "None under manual optimization", type(self._module).__qualname__
+            action = "Call `clip_gradients` in `training_step`."
+            raise ValueError(must_be("gradient_clip_val", rule, gradient_clip_val, where, action))
+
     def run_batch(self, batch: Any, batch_idx: int, is_last: bool) -> Any:
         """Run the module's own optimization of a batch, split by split if it is split along time.
 

@@ -52,6 +52,9 @@ class OptimizationMode(Protocol):
     def keeps_gradients(self) -> bool:
         """Whether gradients belong in a checkpoint that is taken now."""
 
+    def set_clipping(self, gradient_clip_val: float | None, gradient_clip_algorithm: str) -> None:
+        """Clip gradients otherwise from the next update on; raises `ValueError` where the module updates by itself."""
+
     def run_batch(self, batch: Any, batch_idx: int, is_last: bool) -> Any:
         """Run a batch. Returns what `training_step` returned."""
 

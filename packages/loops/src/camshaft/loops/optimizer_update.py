@@ -99,9 +99,7 @@ class OptimizerUpdate:
         self._progress = progress
         self._clip_val = gradient_clip_val
         self._clip_algorithm = gradient_clip_algorithm
-        self._always_has_work_before_step = (
-            gradient_clip_val is not None or hooks.configure_gradient_clipping is not None or has_on_before_step
-        )
+        self._calls_before_step = hooks.configure_gradient_clipping is not None or has_on_before_step
         self.follow_window()
         self._zeroes_first = zero_grad == "before_training_step"
         self._zeroes_last = zero_grad == "after_optimizer_step"
@@ -174,7 +172,12 @@ class OptimizerUpdate:
 
     def follow_window(self) -> None:
         """Adapt to the window's length, where that has changed."""
-        self._has_work_before_step = self._always_has_work_before_step or self._window.length != 1
+        self._has_work_before_step = self._calls_before_step or self._clip_val is not None or self._window.length != 1
+
+    def set_clipping(self, gradient_clip_val: float | None, gradient_clip_algorithm: str) -> None:
+        """Clip otherwise from the next update on."""
+        self._clip_val, self._clip_algorithm = gradient_clip_val, gradient_clip_algorithm
+        self.follow_window()
 
     def drop(self) -> None:
         """Forget the gradients of a window that no update will end."""

@@ -20,7 +20,8 @@ class StoppingRules:
         agree_every_n_batches: Batches after which several processes ask each other; None chooses, see `Agreement`.
 
     Attributes:
-        limits: The same; another one counts from then on.
+        limits: The same.
+        step_limit: The largest number of updates.
         agree_every_n_batches: The same.
         agreement: By what several processes decide together; None with one process, and while nothing is trained.
         is_preempted: Whether training is to end as soon as it can, whatever minimum there is.
@@ -31,6 +32,7 @@ class StoppingRules:
         action = "Pass None to let it be chosen."
         check_at_least("agree_every_n_batches", agree_every_n_batches, 1, optional=True, action=action)
         self.limits = limits
+        self.step_limit = limits.step_limit
         self.agreement: Agreement | None = None
         self.is_preempted = False
         self.reason: str | None = None
@@ -40,11 +42,19 @@ class StoppingRules:
         self._run: Run | None = None
         self._step_of_epoch: int | None = None
 
-    def begin(self, run: Run) -> None:
-        """Forget what earlier runs were asked, and decide together with the other processes of this one."""
-        self._run = run
+    def follow(self, limits: FitLimits) -> None:
+        """Decide by other limits from now on."""
+        self.limits = limits
+        self.step_limit = limits.step_limit
+
+    def reset(self) -> None:
+        """Forget what earlier runs were asked."""
         self._progress.should_stop = self.is_preempted = False
         self.reason = None
+
+    def begin(self, run: Run) -> None:
+        """Decide together with the other processes of a run."""
+        self._run = run
         if run.strategy.world_size > 1:
             self.agreement = Agreement(run.strategy, self._progress, self.agree_every_n_batches)
         run.on_preempt = self._preempt

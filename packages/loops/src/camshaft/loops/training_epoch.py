@@ -50,7 +50,7 @@ class TrainingEpoch:
         self._data = data
         self._validation_due = validation_due
         self._validate = validate
-        self._step_limit = stopping.limits.step_limit
+        self._stopping = stopping
         self._may_stop = stopping.may_stop
         self._wishes = stopping.wishes
         self._agreement = stopping.agreement
@@ -76,9 +76,11 @@ class TrainingEpoch:
         run, progress, metrics, validates = self._run, self._progress, self._run.metrics, self._data.validates
         batch_start, batch_end = self._batch_start, run.hooks.on_train_batch_end
         run_batch, schedulers, move = self._optimization.run_batch, self._schedulers, self._move
-        counts, step_limit, time_is_over = progress.batches, self._step_limit, self._time_is_over
+        counts, stopping, time_is_over = progress.batches, self._stopping, self._time_is_over
         wishes, agreement = self._wishes, self._agreement
         self.is_last_batch = False
+        if wishes.should_stop and self._may_stop():
+            return False  # something asked for it at the epoch's start
         for batch_idx, batch, is_last in self._data.batches:
             run.batch_idx = batch_idx
             counts.ready += 1
@@ -112,7 +114,7 @@ class TrainingEpoch:
                     self._agree()
             if is_update and schedulers.after_update_monitored:
                 schedulers.step("step", step_before, progress.global_step, monitored=True)
-            if progress.global_step >= step_limit or (wishes.should_stop and self._may_stop()):
+            if progress.global_step >= stopping.step_limit or (wishes.should_stop and self._may_stop()):
                 return is_last
             if run.save_requests and not is_last:
                 run.save_point()

@@ -32,24 +32,39 @@ class LoopView:
 
     @property
     def max_epochs(self) -> int | None:
-        """The largest number of epochs; None if there is no limit."""
-        limit = self.fit_loop.limits.epoch_limit
-        return None if limit == float("inf") else int(limit)
+        """The largest number of epochs; None if there is no limit. Set it to train on in the next fit."""
+        return self.fit_loop.max_epochs
+
+    @max_epochs.setter
+    def max_epochs(self, value: int | None) -> None:
+        self.fit_loop.max_epochs = value
 
     @property
     def min_epochs(self) -> int | None:
         """Epochs that `should_stop` cannot cut short."""
-        return self.fit_loop.limits.min_epochs
+        return self.fit_loop.min_epochs
+
+    @min_epochs.setter
+    def min_epochs(self, value: int | None) -> None:
+        self.fit_loop.min_epochs = value
 
     @property
     def max_steps(self) -> int:
         """The largest number of updates; -1 if there is no limit."""
-        return self.fit_loop.limits.max_steps
+        return self.fit_loop.max_steps
+
+    @max_steps.setter
+    def max_steps(self, value: int) -> None:
+        self.fit_loop.max_steps = value
 
     @property
     def min_steps(self) -> int | None:
         """Updates that `should_stop` cannot cut short."""
-        return self.fit_loop.limits.min_steps
+        return self.fit_loop.min_steps
+
+    @min_steps.setter
+    def min_steps(self, value: int | None) -> None:
+        self.fit_loop.min_steps = value
 
     @property
     def should_stop(self) -> bool:
@@ -83,53 +98,116 @@ class LoopView:
 
     @property
     def gradient_clip_val(self) -> float | None:
-        """The largest norm or absolute value of the gradients; None if nothing is clipped."""
+        """The largest norm or absolute value of the gradients; None if nothing is clipped.
+
+        What is set while a fit runs counts from its next update on.
+        """
         return self.fit_loop.settings.gradient_clip_val
+
+    @gradient_clip_val.setter
+    def gradient_clip_val(self, value: float | None) -> None:
+        self.fit_loop.set_clipping(value, self.gradient_clip_algorithm)
 
     @property
     def gradient_clip_algorithm(self) -> str:
-        """ "norm" or "value"."""
+        """ "norm" or "value"; set as `gradient_clip_val`."""
         return self.fit_loop.settings.gradient_clip_algorithm
+
+    @gradient_clip_algorithm.setter
+    def gradient_clip_algorithm(self, value: str | None) -> None:
+        self.fit_loop.set_clipping(self.gradient_clip_val, value)
+
+    # what is set of the following while a fit runs counts from the next time that loaders are asked for
 
     @property
     def limit_train_batches(self) -> int | float:
         """How much of a training epoch is taken: an int is a number of batches, a float a share."""
         return self.fit_loop.limits.limit_train_batches
 
+    @limit_train_batches.setter
+    def limit_train_batches(self, value: int | float) -> None:
+        self._set_limit("limit_train_batches", value)
+
     @property
     def limit_val_batches(self) -> int | float:
-        """Likewise of each validation loader."""
+        """Likewise of each validation loader, in fit and in `validate`.
+
+        In a fit that runs 0 ends validation at once, and another number after 0 begins it with the next epoch.
+        """
         return self.validate_loop.limit_batches
+
+    @limit_val_batches.setter
+    def limit_val_batches(self, value: int | float) -> None:
+        self.validate_loop.limit_batches = self.fit_loop.validation.limit_batches = value
 
     @property
     def limit_test_batches(self) -> int | float:
         """Likewise of each test loader."""
         return self.test_loop.limit_batches
 
+    @limit_test_batches.setter
+    def limit_test_batches(self, value: int | float) -> None:
+        self.test_loop.limit_batches = value
+
     @property
     def limit_predict_batches(self) -> int | float:
         """Likewise of each prediction loader."""
         return self.predict_loop.limit_batches
 
-    @property
-    def val_check_interval(self) -> int | float:
-        """How often validation runs within an epoch."""
-        return self.fit_loop.limits.val_check_interval
-
-    @property
-    def check_val_every_n_epoch(self) -> int | None:
-        """In which epochs validation runs."""
-        return self.fit_loop.limits.check_val_every_n_epoch
+    @limit_predict_batches.setter
+    def limit_predict_batches(self, value: int | float) -> None:
+        self.predict_loop.limit_batches = value
 
     @property
     def overfit_batches(self) -> int | float:
         """How much of an epoch is taken again and again; 0 if it is not about overfitting."""
         return self.fit_loop.limits.overfit_batches
 
+    @overfit_batches.setter
+    def overfit_batches(self, value: int | float) -> None:
+        self._set_limit("overfit_batches", value)
+
+    @property
+    def val_check_interval(self) -> int | float:
+        """How often validation runs within an epoch."""
+        return self.fit_loop.limits.val_check_interval
+
+    @val_check_interval.setter
+    def val_check_interval(self, value: int | float) -> None:
+        self._set_limit("val_check_interval", value)
+
+    # what is set of the following while a fit runs counts at once
+
+    @property
+    def check_val_every_n_epoch(self) -> int | None:
+        """In which epochs validation runs."""
+        return self.fit_loop.limits.check_val_every_n_epoch
+
+    @check_val_every_n_epoch.setter
+    def check_val_every_n_epoch(self, value: int | None) -> None:
+        self._set_limit("check_val_every_n_epoch", value)
+
+    @property
+    def num_sanity_val_steps(self) -> int | float:
+        """Validation batches of each loader that are tried before training; infinite if all are."""
+        steps = self.fit_loop.limits.num_sanity_val_steps
+        return float("inf") if steps == -1 else steps
+
+    @num_sanity_val_steps.setter
+    def num_sanity_val_steps(self, value: int | float) -> None:
+        self._set_limit("num_sanity_val_steps", -1 if value == float("inf") else value)
+
     @property
     def reload_dataloaders_every_n_epochs(self) -> int:
         """Before every how many epochs the loaders are asked for again; 0 asks once."""
         return self.fit_loop.limits.reload_dataloaders_every_n_epochs
+
+    @reload_dataloaders_every_n_epochs.setter
+    def reload_dataloaders_every_n_epochs(self, value: int) -> None:
+        self._set_limit("reload_dataloaders_every_n_epochs", value)
+
+    def _set_limit(self, name: str, value: Any) -> None:
+        self.fit_loop.limits = self.fit_loop.limits.with_number(name, value)
 
     # data
 

@@ -165,6 +165,20 @@ class MetricLog(MetricView):
             self._exchange = MetricExchange(strategy, module)
         self._leave()
 
+    def write_to(self, loggers: Sequence[Logger]) -> None:
+        """Write to other loggers from now on; values of evaluation batches from the next evaluation on."""
+        self._rows.loggers = loggers
+        self._reschedule()
+
+    def send_every(self, num_steps: int) -> None:
+        """Send values of training steps after every so many updates from now on; 0 never sends them."""
+        self._steps.every = num_steps
+        self._reschedule()
+
+    def _reschedule(self) -> None:
+        if "train" in self._stages:
+            self._steps.schedule()
+
     # what loops tell
 
     def start_epoch(self, stage: str, num_dataloaders: int = 1, *, is_trial: bool = False) -> None:

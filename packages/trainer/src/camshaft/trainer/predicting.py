@@ -17,7 +17,7 @@ class Predicting(VerbRunner):
         model: Any = None,
         dataloaders: Any = None,
         datamodule: Any = None,
-        return_predictions: bool = True,
+        return_predictions: bool | None = None,
         ckpt_path: str | os.PathLike[str] | None = None,
         gather: bool = False,
     ) -> Any:
@@ -27,7 +27,8 @@ class Predicting(VerbRunner):
             model: The module; None as in `validate`.
             dataloaders: A loader, or a list of them; None asks the data module, then the module.
             datamodule: A data module.
-            return_predictions: Whether to keep and return the predictions; if false, memory does not grow.
+            return_predictions: Whether to keep and return the predictions; if false, memory does not grow. None means
+                true.
             ckpt_path: A checkpoint whose weights to use: a path, "best" or "last".
             gather: Whether each of several processes returns the predictions of all, in the order of the dataset, and
                 not those of its own batches.
@@ -36,6 +37,7 @@ class Predicting(VerbRunner):
             The predictions on the CPU: a list with an item per batch, or a list of such lists for several loaders; None
             if they are not wanted.
         """
-        self.predict_loop.return_predictions, self.predict_loop.gather = return_predictions, gather
+        self.predict_loop.return_predictions = return_predictions is None or return_predictions
+        self.predict_loop.gather = gather
         with self._running("predict", model, {"predict": dataloaders}, datamodule, ckpt_path) as run:
             return run_verb(run, self.predict_loop)

@@ -19,18 +19,19 @@ class StepSending:
         progress: Where training is.
 
     Attributes:
+        every: The same; see `schedule`.
         next_send: The number of updates after which values are sent next; infinite if they are not.
     """
 
     def __init__(self, rows: LoggerRows, log_every_n_steps: int, progress: Progress) -> None:
         self.next_send: float = math.inf
         self._rows = rows
-        self._every = log_every_n_steps
+        self.every = log_every_n_steps
         self._progress = progress
 
     def schedule(self) -> None:
         """Find out when values are sent next."""
-        every = self._every
+        every = self.every
         self.next_send = (self._progress.global_step // every + 1) * every if every and self._rows.loggers else math.inf
 
     def send(self, stage: StageLog, exchange: MetricExchange | None) -> None:
@@ -54,12 +55,12 @@ class StepSending:
     def state_dict(self) -> dict[str, Any]:
         """The schedule, as plain values."""
         return {
-            "log_every_n_steps": self._every,
+            "log_every_n_steps": self.every,
             "next_send": None if self.next_send == math.inf else self.next_send,
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on with a schedule, unless there is another one now."""
-        is_same = state["log_every_n_steps"] == self._every and self.next_send != math.inf
+        is_same = state["log_every_n_steps"] == self.every and self.next_send != math.inf
         if is_same and state["next_send"] is not None:
             self.next_send = state["next_send"]

@@ -21,7 +21,6 @@ from camshaft.trainer.loggers import begin_fit, choose_loggers, log_hyperparamet
 from camshaft.trainer.loop_choice import choose_loops
 from camshaft.trainer.predicting import Predicting
 from camshaft.trainer.running import warn_if_done
-from camshaft.trainer.silent_logger import SilentLogger
 from camshaft.trainer.strategy_choice import choose_strategy
 from camshaft.trainer.trial import check_fast_dev_run
 from camshaft.trainer.tuning import Tuning
@@ -159,9 +158,7 @@ class Trainer(ArgparseArguments, EarlierAttributes, Tuning, Predicting):
             sync_batchnorm=self._earlier.sync_batchnorm,
         )
         self.fast_dev_run = check_fast_dev_run(fast_dev_run)
-        self._loggers = choose_loggers(logger, self._default_root_dir, report)
-        if self.fast_dev_run or not self.is_global_zero:
-            self._loggers = [SilentLogger() for _ in self._loggers]
+        self._loggers = self._writing(choose_loggers(logger, self._default_root_dir, report))
         self.callbacks = choose_callbacks(
             callbacks,
             enable_progress_bar=enable_progress_bar,
@@ -200,7 +197,7 @@ class Trainer(ArgparseArguments, EarlierAttributes, Tuning, Predicting):
         )
         self.fit_loop, self.validate_loop = loops.fit, loops.validate
         self.test_loop, self.predict_loop = loops.test, loops.predict
-        self.log_every_n_steps = choose_log_interval(log_every_n_steps)
+        self._log_every_n_steps = choose_log_interval(log_every_n_steps)
         self._metric_log = None if barebones else choose_metric_log(self)
         comparison = choose_hook_comparison(compare_hooks_every_n_steps, self.world_size)
         if comparison is not None:
@@ -209,6 +206,7 @@ class Trainer(ArgparseArguments, EarlierAttributes, Tuning, Predicting):
         self._is_running = False
         self._fitted = None
         self._fit_idx = 0
+        self._is_sealed = True
 
     def fit(
         self,

@@ -10,11 +10,16 @@ from torch import Tensor
 from camshaft.callbacks import EarlyStopping, ModelCheckpoint
 from camshaft.callbacks.progress_bar import ProgressBar
 from camshaft.hooks_core import Hooks, is_overridden
+from camshaft.hooks_core.known_attributes import check_known
 from camshaft.hooks_core.messages import must_be
+from camshaft.trainer.defaults import choose_log_interval
+from camshaft.trainer.loggers import choose_loggers
 from camshaft.trainer.loop_view import LoopView
 from camshaft.trainer.metric_log import MetricLog
+from camshaft.trainer.silent_logger import SilentLogger
 from camshaft.trainer.strategy_choice import num_devices_of, num_nodes_of
 
+_SET_BY_CONSTRUCTOR = frozenset({"strategy", "fast_dev_run", "barebones"})
 _SHOWN_BY_MODULE = ("get_progress_bar_dict", "get_tqdm_dict")
 
 
@@ -23,11 +28,33 @@ class TrainerView(LoopView):
 
     callbacks: list[Any]
     strategy: Any
-    log_every_n_steps: int
     _loggers: list[Any]
+    _log_every_n_steps: int
     _default_root_dir: str
     _metric_log: MetricLog | None
     _log_dir: str | None = None  # the first process's, where there are several
+    _is_running: bool = False
+    _is_sealed: bool = False
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        """Set an attribute; one that the trainer does not have is refused, with the closest that it has.
+
+        A subclass of one's own may have attributes of its own.
+
+        Raises:
+            AttributeError: If there is none of this name, or it is the constructor's to set.
+            RuntimeError: If `callbacks` are replaced while a verb runs, whose hooks are bound.
+        """
+        if self._is_sealed:
+            if name in _SET_BY_CONSTRUCTOR:
+                rule = "set by the constructor, which other parts have taken it from"
+                action = "Make another trainer."
+                raise AttributeError(must_be(name, rule, value, type(self).__qualname__, action), name=name, obj=self)
+            if name == "callbacks" and self._is_running:
+                action = "Set them before, or let `configure_callbacks` of the module return them."
+                raise RuntimeError(must_be(name, "set while no verb runs", value, type(self).__qualname__, action))
+            check_known(self, name)
+        object.__setattr__(self, name, value)
 
     # what is running
 
@@ -140,13 +167,48 @@ class TrainerView(LoopView):
 
     @property
     def logger(self) -> Any:
-        """The first logger, or None."""
+        """The first logger, or None. Setting it replaces all, as setting `loggers` does."""
         return self._loggers[0] if self._loggers else None
+
+    @logger.setter
+    def logger(self, logger: Any) -> None:
+        self.loggers = logger
 
     @property
     def loggers(self) -> list[Any]:
-        """All loggers."""
+        """All loggers. What is set, in the form of the constructor's `logger`, gets what is logged from then on.
+
+        Raises:
+            TypeError: On setting what is no logger; None means none here.
+        """
         return self._loggers
+
+    @loggers.setter
+    def loggers(self, loggers: Any) -> None:
+        self._loggers = self._writing(choose_loggers(loggers or False, self._default_root_dir))
+        if self._metric_log is not None:
+            self._metric_log.write_to(self._loggers)
+
+    def _writing(self, loggers: list[Any]) -> list[Any]:
+        """The loggers, or as many that write nothing, in a trial and in all processes but the first."""
+        if self.fast_dev_run or not self.is_global_zero:
+            return [SilentLogger() for _ in loggers]
+        return loggers
+
+    @property
+    def log_every_n_steps(self) -> int:
+        """Updates between two entries of step values in the loggers; 0 for none. What is set counts at once.
+
+        Raises:
+            TypeError, ValueError: On setting what is no int, or a negative one.
+        """
+        return self._log_every_n_steps
+
+    @log_every_n_steps.setter
+    def log_every_n_steps(self, value: int) -> None:
+        self._log_every_n_steps = choose_log_interval(value)
+        if self._metric_log is not None:
+            self._metric_log.send_every(self._log_every_n_steps)
 
     @property
     def default_root_dir(self) -> str:

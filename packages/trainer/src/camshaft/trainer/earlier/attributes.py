@@ -76,6 +76,13 @@ class EarlierAttributes(TrainerView):
             message += f" any more. Use {ABSENT_ATTRIBUTES[name]}."
         raise AttributeError(message, name=name, obj=self)
 
+    def __setattr__(self, name: str, value: Any) -> None:
+        """Say what to use in place of an attribute of earlier releases that is set."""
+        if self._is_sealed and name in ABSENT_ATTRIBUTES and not hasattr(type(self), name):
+            message = f"{type(self).__name__!r} object has no attribute {name!r} to be set. Use "
+            raise AttributeError(f"{message}{ABSENT_ATTRIBUTES[name]}.", name=name, obj=self)
+        super().__setattr__(name, value)
+
     # progress
 
     @property

@@ -1,0 +1,57 @@
+"""Refusing to set attributes that an object does not have, so that a misspelt setting is not lost."""
+
+from __future__ import annotations
+
+_PACKAGE = "camshaft"
+
+
+def check_known(owner: object, name: str) -> None:
+    """Refuse an attribute that is about to be set for the first time and that no class of the owner declares.
+
+    Call it from `__setattr__`; it holds once the constructor has set `_is_sealed`. A subclass that is defined outside
+    of this project may have attributes of its own.
+
+    Args:
+        owner: The object.
+        name: The attribute's name.
+
+    Raises:
+        AttributeError: If it is not known; the message names the closest attribute that may be set.
+    """
+    kind = type(owner)
+    attributes = vars(owner)
+    if name in attributes or "_is_sealed" not in attributes or hasattr(kind, name) or _is_declared(kind, name):
+        return
+    if not kind.__module__.startswith(f"{_PACKAGE}."):
+        return
+    raise unknown_attribute(owner, name)
+
+
+def unknown_attribute(owner: object, name: str) -> AttributeError:
+    """Return the error for an attribute that an object does not have, with the closest one that may be set."""
+    from difflib import get_close_matches  # only when there is something to report
+
+    kind = type(owner)
+    where = kind.__qualname__
+    close = get_close_matches(name, settable_attributes(owner), n=1, cutoff=0.6)
+    if close:
+        action = f"Did you mean `{close[0]}`?"
+    else:
+        action = "Keep what is your own in the module or in a callback, or in a subclass."
+    message = f"`{name}` must be an attribute of {where} to be set, but there is none in {where}. {action}"
+    return AttributeError(message, name=name, obj=owner)
+
+
+def settable_attributes(owner: object) -> list[str]:
+    """Return the public attributes of an object that may be set: those it has, and properties with a setter."""
+    kind = type(owner)
+    names = {name for name in vars(owner) if not name.startswith("_")}
+    for klass in kind.__mro__:
+        for name, value in vars(klass).items():
+            if isinstance(value, property) and value.fset is not None and not name.startswith("_"):
+                names.add(name)
+    return sorted(names)
+
+
+def _is_declared(kind: type, name: str) -> bool:
+    return any(name in vars(klass).get("__annotations__", ()) for klass in kind.__mro__)
