@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from typing import Any
 
 from camshaft.hooks_core.messages import must_be
-from camshaft.hooks_core.transfer import rebuild_dict, rebuild_sequence
+from camshaft.hooks_core.transfer import parts_of, rebuilt
 
 _TIME_DIM = 1
 _ACTION = "Implement `tbptt_split_batch` in the module."
@@ -16,7 +16,7 @@ _ACTION = "Implement `tbptt_split_batch` in the module."
 def split_along_time(batch: Any, split_size: int, where: str) -> list[Any]:
     """Cut a batch into pieces along time, the second dimension.
 
-    Goes through lists, tuples, named tuples and dictionaries of any nesting. Cut are tensors of at least two
+    Goes through the collections that `transfer.parts_of` knows, of any nesting. Cut are tensors of at least two
     dimensions, and lists that hold a list of time steps for each sequence, without any tensor. Everything else stands
     whole in every split.
 
@@ -72,14 +72,14 @@ def _lengths(value: Any, path: str, where: str, *, is_batch: bool = False) -> It
             yield path, value.shape[_TIME_DIM]
     elif isinstance(value, PackedSequence):
         raise ValueError(must_be(path, "something that can be cut along time", "PackedSequence", where, _ACTION))
-    elif isinstance(value, dict):
+    elif isinstance(value, Mapping):
         for key, item in value.items():
             yield from _lengths(item, f"{path}[{key!r}]", where)
     elif _is_list_of_sequences(value, is_batch):
         for idx, sequence in enumerate(value):
             yield f"{path}[{idx}]", len(sequence)
-    elif isinstance(value, (list, tuple)):
-        for idx, item in enumerate(value):
+    else:
+        for idx, item in enumerate(parts_of(value) or ()):
             yield from _lengths(item, f"{path}[{idx}]", where)
 
 
@@ -88,16 +88,14 @@ def _pieces(value: Any, split_size: int, num_splits: int, *, is_batch: bool = Fa
     if isinstance(value, _tensor_class()) and value.dim() > _TIME_DIM:
         pieces: Sequence[Any] = value.split(split_size, _TIME_DIM)
         return pieces
-    if isinstance(value, dict) and value:
-        columns = [_pieces(item, split_size, num_splits) for item in value.values()]
-        return [rebuild_dict(value, dict(zip(value, items, strict=True))) for items in zip(*columns, strict=True)]
     if _is_list_of_sequences(value, is_batch):
         starts = range(0, split_size * num_splits, split_size)
         return [[sequence[start : start + split_size] for sequence in value] for start in starts]
-    if isinstance(value, (list, tuple)) and value:
-        columns = [_pieces(item, split_size, num_splits) for item in value]
-        return [rebuild_sequence(value, items) for items in zip(*columns, strict=True)]
-    return [value] * num_splits
+    parts = parts_of(value)
+    if not parts:
+        return [value] * num_splits
+    columns = [_pieces(part, split_size, num_splits) for part in parts]
+    return [rebuilt(value, items) for items in zip(*columns, strict=True)]
 
 
 def _is_list_of_sequences(value: Any, is_batch: bool) -> bool:
@@ -116,4 +114,4 @@ def _is_list_of_sequences(value: Any, is_batch: bool) -> bool:
 def _holds_tensor_or_dict(value: Any) -> bool:
     if isinstance(value, (list, tuple)):
         return any(_holds_tensor_or_dict(item) for item in value)
-    return isinstance(value, (_tensor_class(), dict))
+    return isinstance(value, (_tensor_class(), Mapping))

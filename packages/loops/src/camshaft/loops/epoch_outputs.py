@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from itertools import groupby
 from typing import Any
 
@@ -124,7 +124,7 @@ class TrainingOutputs:
         """A dictionary with the loss; from 1.0 on without the hidden state."""
         if isinstance(outputs, Tensor):
             return {"loss": outputs}
-        if isinstance(outputs, dict) and not self._behaviour.returns_logs:
+        if isinstance(outputs, Mapping) and not self._behaviour.returns_logs:
             return {name: value for name, value in outputs.items() if name != "hiddens"}
         return outputs
 

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from camshaft.hooks_core.transfer import move_to_device, rebuild_dict, rebuild_sequence
+from camshaft.hooks_core.transfer import map_nested, move_to_device
 from camshaft.loops.run import Run
 from camshaft.loops.step_outputs import detached
 
@@ -55,10 +55,4 @@ def restored(value: Any, were_elsewhere: list[bool], device: torch.device) -> An
 
 
 def _with_tensors(value: Any, replace: Callable[[Tensor], Tensor]) -> Any:
-    if isinstance(value, Tensor):
-        return replace(value)
-    if isinstance(value, dict):
-        return rebuild_dict(value, {key: _with_tensors(item, replace) for key, item in value.items()})
-    if isinstance(value, (list, tuple)):
-        return rebuild_sequence(value, [_with_tensors(item, replace) for item in value])
-    return value
+    return map_nested(value, lambda node: isinstance(node, Tensor), replace)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from torch import Tensor, nn
 
 from camshaft.hooks_core.messages import must_be
-from camshaft.hooks_core.transfer import rebuild_dict, rebuild_sequence
+from camshaft.hooks_core.transfer import map_nested
 
 
 def loss_of(outputs: Any, module: nn.Module) -> Tensor | None:
@@ -18,10 +19,10 @@ def loss_of(outputs: Any, module: nn.Module) -> Tensor | None:
     """
     if outputs is None or isinstance(outputs, Tensor):
         return outputs
-    loss = outputs.get("loss") if isinstance(outputs, dict) else None
+    loss = outputs.get("loss") if isinstance(outputs, Mapping) else None
     if isinstance(loss, Tensor):
         return loss
-    got = f"a dictionary with {sorted(map(str, outputs))}" if isinstance(outputs, dict) else repr(outputs)
+    got = f"a dictionary with {sorted(map(str, outputs))}" if isinstance(outputs, Mapping) else repr(outputs)
     raise TypeError(
         f"`training_step` must return a tensor, a dictionary with a tensor as 'loss', or None, but got {got} "
         f"({type(outputs).__name__}) in {type(module).__qualname__}. Return the loss."
@@ -81,7 +82,7 @@ def without_graph(outputs: Any) -> Any:
     """
     if isinstance(outputs, Tensor):
         return {"loss": outputs.detach()}
-    if isinstance(outputs, dict) and isinstance(outputs.get("loss"), Tensor):
+    if isinstance(outputs, Mapping) and isinstance(outputs.get("loss"), Tensor):
         return {**outputs, "loss": outputs["loss"].detach()}
     return outputs
 
@@ -99,10 +100,10 @@ def next_hiddens(outputs: Any, hiddens: Any, module: nn.Module) -> Any:
     """
     if outputs is None:
         return hiddens
-    if not isinstance(outputs, dict) or "hiddens" not in outputs:
+    if not isinstance(outputs, Mapping) or "hiddens" not in outputs:
         rule = "a dictionary with 'hiddens', the state that the next split begins with, or None"
         where = f"{type(module).__qualname__}.training_step"
-        got = sorted(map(str, outputs)) if isinstance(outputs, dict) else outputs
+        got = sorted(map(str, outputs)) if isinstance(outputs, Mapping) else outputs
         action = 'Return {"loss": loss, "hiddens": hiddens}.'
         raise TypeError(must_be("return value", f"{rule}, if batches are split along time", got, where, action))
     hiddens = outputs["hiddens"]
@@ -115,11 +116,13 @@ def with_hiddens(outputs: Any, hiddens: Any) -> Any:
 
 
 def detached(value: Any) -> Any:
-    """The same value without its graph: whatever can be detached in lists, tuples and dictionaries of any nesting."""
-    if isinstance(value, Tensor) or hasattr(value, "detach"):
-        return value.detach()
-    if isinstance(value, dict):
-        return rebuild_dict(value, {key: detached(item) for key, item in value.items()})
-    if isinstance(value, (list, tuple)):
-        return rebuild_sequence(value, [detached(item) for item in value])
-    return value
+    """The same value without its graph: whatever can be detached in collections of any nesting."""
+    return map_nested(value, _can_be_detached, _detach)
+
+
+def _can_be_detached(value: Any) -> bool:
+    return isinstance(value, Tensor) or hasattr(value, "detach")
+
+
+def _detach(value: Any) -> Any:
+    return value.detach()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import fields, is_dataclass
 from numbers import Real
 from typing import Any
 
@@ -12,6 +11,7 @@ import torch
 from torch import Tensor
 
 from camshaft.hooks_core.messages import must_be
+from camshaft.hooks_core.transfer import parts_of
 
 Value = Tensor | float
 """A kept value: a detached tensor of shape () on its device, or a Python number."""
@@ -145,12 +145,6 @@ class SeenBatch:
 def _tensors_in(batch: Any) -> Iterator[Tensor]:
     if isinstance(batch, Tensor):
         yield batch
-    elif isinstance(batch, Mapping):
-        for item in batch.values():
-            yield from _tensors_in(item)
-    elif isinstance(batch, (list, tuple)):
-        for item in batch:
-            yield from _tensors_in(item)
-    elif is_dataclass(batch) and not isinstance(batch, type):
-        for field in fields(batch):
-            yield from _tensors_in(getattr(batch, field.name))
+        return
+    for part in parts_of(batch) or ():
+        yield from _tensors_in(part)

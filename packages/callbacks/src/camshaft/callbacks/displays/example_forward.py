@@ -14,6 +14,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
+from camshaft.hooks_core.transfer import map_nested
+
 if TYPE_CHECKING:
     from torch.utils.flop_counter import FlopCounterMode
 
@@ -133,14 +135,11 @@ def _device_and_dtype(module: nn.Module) -> tuple[torch.device | None, torch.dty
 
 
 def _moved(value: Any, device: torch.device | None, dtype: torch.dtype | None) -> Any:
-    if isinstance(value, Tensor):
+    def move(tensor: Tensor) -> Tensor:
         # A copy: the forward may change its input in place.
-        return value.detach().to(device, dtype if value.is_floating_point() else None, copy=True)
-    if isinstance(value, Mapping):
-        return {name: _moved(part, device, dtype) for name, part in value.items()}
-    if isinstance(value, tuple) and hasattr(value, "_fields"):
-        return type(value)(*(_moved(part, device, dtype) for part in value))
-    return type(value)(_moved(part, device, dtype) for part in value) if type(value) in (tuple, list) else value
+        return tensor.detach().to(device, dtype if tensor.is_floating_point() else None, copy=True)
+
+    return map_nested(value, lambda node: isinstance(node, Tensor), move)
 
 
 @contextlib.contextmanager

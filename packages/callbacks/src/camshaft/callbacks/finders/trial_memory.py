@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
@@ -137,7 +137,7 @@ def _remember_contents(value: Any, seen: set[int]) -> Iterator[Restore]:
         ):  # what has a graph is not changed in place
             yield _remember_tensor(value)
     elif isinstance(value, dict):
-        yield _refill(value, dict(value), value.update)
+        yield _refill_dict(value)
         for item in value.values():
             yield from _remember_contents(item, seen)
     elif isinstance(value, (list, deque)):
@@ -149,6 +149,21 @@ def _remember_contents(value: Any, seen: set[int]) -> Iterator[Restore]:
     elif isinstance(value, tuple):
         for item in value:
             yield from _remember_contents(item, seen)
+
+
+def _refill_dict(container: dict[Any, Any]) -> Restore:
+    items = list(container.items())
+
+    def restore() -> None:
+        now = list(container.items())
+        if len(now) == len(items) and all(a is c and b is d for (a, b), (c, d) in zip(now, items, strict=True)):
+            return
+        base: Any = OrderedDict if isinstance(container, OrderedDict) else dict  # a subclass may refuse to be changed
+        base.clear(container)
+        for key, item in items:
+            base.__setitem__(container, key, item)
+
+    return restore
 
 
 def _refill(container: Any, items: Any, fill: Callable[[Any], Any]) -> Restore:

@@ -11,7 +11,7 @@ from torch.nn.utils.rnn import PackedSequence
 from torch.optim import Optimizer
 
 from camshaft.hooks_core.messages import must_be
-from camshaft.hooks_core.transfer import rebuild_dict, rebuild_sequence
+from camshaft.hooks_core.transfer import map_nested
 
 _CONVERTED = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 
@@ -121,12 +121,13 @@ class TruePrecision(Precision):
 
 def _convert(value: Any, dtype: torch.dtype) -> Any:
     """A value of any nesting with its floating-point tensors in another format."""
-    if isinstance(value, Tensor):
-        return value.to(dtype) if value.dtype in _CONVERTED else value
-    if isinstance(value, PackedSequence):
-        return value.to(dtype) if value.data.dtype in _CONVERTED else value
-    if isinstance(value, dict):
-        return rebuild_dict(value, {key: _convert(item, dtype) for key, item in value.items()})
-    if isinstance(value, (list, tuple)):
-        return rebuild_sequence(value, [_convert(item, dtype) for item in value])
-    return value
+
+    def convert(leaf: Any) -> Any:
+        held = leaf if isinstance(leaf, Tensor) else leaf.data
+        return leaf.to(dtype) if held.dtype in _CONVERTED else leaf
+
+    return map_nested(value, _is_convertible, convert)
+
+
+def _is_convertible(value: Any) -> bool:
+    return isinstance(value, (Tensor, PackedSequence))

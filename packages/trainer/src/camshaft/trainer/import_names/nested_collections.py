@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import IterableDataset
 
-from camshaft.hooks_core.transfer import move_to_device, rebuild_dict, rebuild_sequence
+from camshaft.hooks_core.transfer import map_nested, move_to_device
 
 
 def move_data_to_device(batch: Any, device: torch.device | str) -> Any:
@@ -27,7 +27,7 @@ def apply_to_collection(
     include_none: bool = True,
     **kwargs: Any,
 ) -> Any:
-    """Apply a function to everything of some type in nested lists, tuples and dictionaries.
+    """Apply a function to everything of some type in nested collections, as `map_nested` does.
 
     Args:
         data: The collection.
@@ -39,21 +39,20 @@ def apply_to_collection(
         kwargs: Further arguments of the function.
     """
 
-    def apply(item: Any) -> Any:
-        if isinstance(item, dtype) and not (wrong_dtype is not None and isinstance(item, wrong_dtype)):
-            return function(item, *args, **kwargs)
-        if isinstance(item, dict):
-            applied = {key: apply(value) for key, value in item.items()}
-            if include_none:
-                return rebuild_dict(item, applied)
-            return type(item)({key: value for key, value in applied.items() if value is not None})
-        if isinstance(item, (list, tuple)):
-            values = [apply(value) for value in item]
-            is_named = hasattr(type(item), "_fields")
-            return rebuild_sequence(item, [v for v in values if include_none or is_named or v is not None])
-        return item
+    def is_leaf(item: Any) -> bool:
+        return isinstance(item, dtype) and not (wrong_dtype is not None and isinstance(item, wrong_dtype))
 
-    return apply(data)
+    applied = map_nested(data, is_leaf, lambda item: function(item, *args, **kwargs))
+    return applied if include_none else _without_none(applied)
+
+
+def _without_none(value: Any) -> Any:
+    """Nested dictionaries, lists and tuples without the items that are None."""
+    if isinstance(value, dict):
+        return type(value)({key: _without_none(item) for key, item in value.items() if item is not None})
+    if isinstance(value, (list, tuple)) and not hasattr(type(value), "_fields"):
+        return type(value)(_without_none(item) for item in value if item is not None)
+    return value
 
 
 def recursive_detach(in_dict: Any, to_cpu: bool = False) -> Any:
