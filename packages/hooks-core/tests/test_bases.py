@@ -29,7 +29,7 @@ DECLARED_BY_TRAINING_MODULE = {
     "predict_step",
 }
 DECLARED_BY_DATA_MODULE = {"state_dict", "load_state_dict", "on_exception"}
-NO_HOOKS = {"clip_gradients", "state_key", "monitors", "after_module"}
+NO_HOOKS = {"clip_gradients", "log", "log_dict", "state_key", "monitors", "after_module"}
 
 
 def declared(base: type) -> dict[str, object]:

@@ -8,15 +8,15 @@ from typing import Any
 import attrs
 
 from camshaft.hooks_core.catalogue import CATALOGUE, Catalogue
-from camshaft.hooks_core.compilation import Position, compile_calls, compile_isolated
+from camshaft.hooks_core.compilation import Place, Position, compile_calls, compile_isolated
 from camshaft.hooks_core.eras.conflicts import conflicts
 from camshaft.hooks_core.eras.reading import EraReading, read_era
 from camshaft.hooks_core.faults import Fault, find_faults, missing_step, report
-from camshaft.hooks_core.hook_calls import ResolvedReceiver, calls_of, in_era_of_module, wrapped
+from camshaft.hooks_core.hook_calls import HookCall, ResolvedReceiver, calls_of, in_era_of_module, wrapped
 from camshaft.hooks_core.hooks import Hooks
 from camshaft.hooks_core.implementation import implementation, receiver_name
 from camshaft.hooks_core.methods import candidates
-from camshaft.hooks_core.spec import Receiver
+from camshaft.hooks_core.spec import HookSpec, Receiver
 
 
 def resolve(
@@ -32,6 +32,7 @@ def resolve(
     strict: bool = True,
     runs_eras: bool = False,
     uncalled: Collection[str] = (),
+    place: Place | None = None,
 ) -> Hooks:
     """Turn receivers into the hooks of a run.
 
@@ -55,6 +56,8 @@ def resolve(
             which is an attribute of the result as any other. Otherwise it is a fault.
         uncalled: Names of hooks that this run has no need of, such as that of a loader which was passed. A method of
             such a name may take any arguments, and is left out.
+        place: Is told which hook of callbacks or module runs, by its attribute `hook`; not of those that transfer
+            batches, provide something, or run whatever others raise.
 
     Returns:
         The hooks; see `Hooks` for what an attribute is.
@@ -99,8 +102,12 @@ def resolve(
         if spec.kind == "step" and wrap_step is not None:
             calls = [attrs.evolve(call, function=wrap_step(call.function)) for call in calls]
         calls = [wrapped(call, wrappers) for call in calls] if wrappers else calls
-        compile_hook = compile_isolated if spec.isolated else compile_calls
-        compiled = compile_hook(spec, calls, trainer, module, position) if calls else None
+        compiled: Callable[..., Any] | None = None
+        if calls and spec.isolated:
+            compiled = compile_isolated(spec, calls, trainer, module, position)
+        elif calls:
+            told = place if _may_log(spec, calls) else None
+            compiled = compile_calls(spec, calls, trainer, module, position, told)
         setattr(hooks, spec.name, compiled or (nobody if spec.kind == "event" else None))
         of_one_loader = [call.for_one_loader() for call in calls]
         if of_one_loader != calls:
@@ -113,6 +120,12 @@ def resolve(
 
 def nobody(*arguments: object, **further: object) -> None:
     """A hook that nobody implements."""
+
+
+def _may_log(spec: HookSpec, calls: Sequence[HookCall]) -> bool:
+    """Whether a callback or the module may log in a hook."""
+    is_received = any(call.kind in (Receiver.CALLBACK, Receiver.MODULE) for call in calls)
+    return is_received and spec.kind in ("event", "step", "override")
 
 
 def _faults(receiver: object, reading: EraReading, catalogue: Catalogue) -> list[Fault]:

@@ -114,6 +114,7 @@ class Guard:
                 _attempt(error, "teardown", partial(_tear_down, self._run))
         finally:
             torch.set_grad_enabled(self._grad_enabled)
+            self._run.release_callbacks()
 
     def _tear_down(self) -> None:
         try:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import attrs
 
-from camshaft.hooks_core import Hooks, resolve
+from camshaft.hooks_core import Callback, Hooks, resolve
 from camshaft.hooks_core.implementation import implementation
 from camshaft.hooks_core.notes import noting
 from camshaft.loops.callback_state import ReturnedStates, check_state_keys, has_returned_states
@@ -79,6 +79,7 @@ class Run:
     defers_saves: bool = attrs.field(default=True, init=False)  # what is being set up cannot be saved yet
     preempt_path: str | None = attrs.field(default=None, init=False)
     on_preempt: Callable[[str], None] | None = attrs.field(default=None, init=False)  # set while training listens
+    _attached: list[tuple[Callback, Any]] = attrs.field(factory=list, init=False)
     _saving: tuple[PendingSave, SaveRequest] | None = attrs.field(default=None, init=False)
 
     def resolve_hooks(self, required: tuple[str, ...]) -> None:
@@ -105,9 +106,24 @@ class Run:
             strict=self.strict_hooks,
             runs_eras=True,
             uncalled=[hook for stage, hook in _LOADER_HOOKS.items() if self.loaders.get(stage) is not None],
+            place=cast(Any, self.metrics) if hasattr(self.metrics, "hook") else None,
         )
         if states is not None:
             states.attach()
+        self._attach_callbacks()
+
+    def release_callbacks(self) -> None:
+        """Let callbacks log with the module that they logged with before this run, if there was one."""
+        while self._attached:
+            callback, before = self._attached.pop()
+            vars(callback)["_logging_module"] = before
+
+    def _attach_callbacks(self) -> None:
+        """Let callbacks log with this run's module."""
+        for callback in self.callbacks:
+            if isinstance(callback, Callback):
+                self._attached.append((callback, callback._logging_module))
+                vars(callback)["_logging_module"] = self.module
 
     def position(self) -> str:
         """Where the run is, for the notes of errors."""

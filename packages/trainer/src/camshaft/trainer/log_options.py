@@ -42,9 +42,10 @@ def resolve_options(
     name: str,
     stage: str,
     moment: Moment | None,
+    hook: str | None = None,
     *,
     prog_bar: bool,
-    logger: bool,
+    logger: bool | None,
     on_step: bool | None,
     on_epoch: bool | None,
     reduce_fx: ReduceFx,
@@ -60,12 +61,16 @@ def resolve_options(
     """
     where = f"log({name!r})"
     if moment is None:
-        raise RuntimeError(must_be("log", _WHERE_TO_LOG, name, "TrainingModule", "Move the call to such a hook."))
+        where = "TrainingModule" if hook is None else hook
+        raise RuntimeError(must_be("log", _WHERE_TO_LOG, name, where, "Move the call to such a hook."))
     if not isinstance(name, str):
         raise TypeError(must_be("name", "a string", name, "log", "Pass the name of the value first."))
     if moment == "epoch" and on_step:
         action = "Leave `on_step` out, or log in a hook of a batch."
         raise ValueError(must_be("on_step", "False outside of a batch", on_step, where, action))
+    logger = True if logger is None else logger
+    if isinstance(reduce_fx, str):
+        reduce_fx = reduce_fx.lower()
     of_step = moment == "batch" and stage == "train"
     on_step = of_step if on_step is None else bool(on_step)
     on_epoch = not of_step if on_epoch is None else bool(on_epoch)

@@ -17,16 +17,25 @@ from camshaft.trainer.reductions import Reduction, reduction_for
 from camshaft.trainer.saved_tensors import load_value, save_value
 from camshaft.trainer.torchmetrics_sync import compute_alone, compute_together, num_updates
 
+Key = tuple[str | None, str, int | None]
+"""A hook, a name that is logged in it, and the index of its loader; None if it belongs to no loader."""
+
+UNKNOWN_HOOK = "?"
+"""Stands for the hook of a value in a checkpoint that does not tell it: the first one in which the name is logged."""
+
 
 class Entry:
-    """A name that is logged in a stage's epoch: numbers and tensors.
+    """A name that is logged in one hook in a stage's epoch: numbers and tensors.
 
     Args:
         name: As it was logged.
         options: As it was logged, with defaults filled in.
         dataloader_idx: Index of its loader; None if there is only one or it belongs to no loader.
+        hook: The hook in which it is logged; None outside of hooks.
 
     Attributes:
+        hook: The same.
+        moment: Whether its latest call belonged to a batch or to the epoch.
         asked: The arguments of its latest call as they were written; a call that repeats them needs no check.
         step_value: Its latest value; None if there is none since the values of a step were sent to the loggers.
         reduction: Its values of the epoch; None if it is not logged to the epoch.
@@ -35,8 +44,10 @@ class Entry:
         plain_name, step_name, epoch_name: How its value, its step's and its epoch's value are published.
     """
 
-    def __init__(self, name: str, options: LogOptions, dataloader_idx: int | None) -> None:
+    def __init__(self, name: str, options: LogOptions, dataloader_idx: int | None, hook: str | None = None) -> None:
         self.name = name
+        self.hook = hook
+        self.moment: Moment | None = None
         self.options = options
         self.dataloader_idx = dataloader_idx
         suffix = "" if dataloader_idx is None or not options.add_dataloader_idx else f"/dataloader_idx_{dataloader_idx}"
@@ -51,6 +62,12 @@ class Entry:
         self.kept = KeptTensors(name)
         self.reduction: Reduction | None = self.new_reduction() if options.on_epoch else None
         self._sent_value: Value | None = None
+        self._overtaken: tuple[frozenset[str], Value | None] = frozenset(), None
+
+    @property
+    def key(self) -> Key:
+        """What tells it from others of its epoch."""
+        return self.hook, self.name, self.dataloader_idx
 
     def new_reduction(self) -> Reduction | None:
         """What collects the epoch's values."""
@@ -70,10 +87,12 @@ class Entry:
             differing = next((field for field in before if before[field] != now[field]), None)
             if differing is not None:
                 rule = f"the same in every call of an epoch ({before[differing]!r} at first)"
+                where = f"log({self.name!r})" + ("" if self.hook is None else f" of {self.hook}")
                 action = "Log it under another name."
-                raise ValueError(must_be(differing, rule, now[differing], f"log({self.name!r})", action))
+                raise ValueError(must_be(differing, rule, now[differing], where, action))
             self._learn_function(known)
         self.asked = asked
+        self.moment = moment
         self.needs_weight = moment == "batch" and self.reduction is not None and self.reduction.is_weighted
 
     def _learn_function(self, options: LogOptions) -> None:
@@ -118,10 +137,23 @@ class Entry:
     @property
     def last_value(self) -> Value | None:
         """The value that was logged last, whether it was sent to loggers or not."""
-        value = self._sent_value if self.step_value is None else self.step_value
+        value = self._latest
         if isinstance(value, Tensor):
             self.kept.inspect([value])
         return value
+
+    def give_way(self, names: frozenset[str]) -> None:
+        """Let the values stand that another stage has published under these names since the latest step."""
+        self._overtaken = names, self._latest
+
+    def gives_way(self, name: str) -> bool:
+        """Whether the latest step's value is older than what another stage has published under a name."""
+        names, value = self._overtaken
+        return name in names and self._latest is value
+
+    @property
+    def _latest(self) -> Value | None:
+        return self._sent_value if self.step_value is None else self.step_value
 
     def take_step_value(self) -> Value | None:
         """The value to send to loggers for a step; None if none was logged since the last time."""
@@ -148,10 +180,12 @@ class Entry:
         of_step = self.options.on_step
         return {
             "name": "".join([self.name]),  # of `str` itself, not of a subclass
+            "hook": self.hook,
             "options": self.options.state_dict(),
             "is_metric": isinstance(self, MetricEntry),
             "step_value": save_value(self.step_value) if of_step else None,
             "sent_value": save_value(self._sent_value) if of_step else None,
+            "overtaken": sorted(name for name in self._overtaken[0] if self.gives_way(name)),
             "kept": self.kept.state_dict(),
             "reduction": None if self.reduction is None else self.reduction.state_dict(),
         }
@@ -159,6 +193,7 @@ class Entry:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on with the values of a state."""
         self.step_value, self._sent_value = load_value(state["step_value"]), load_value(state["sent_value"])
+        self.give_way(frozenset(state.get("overtaken", ())))
         self.kept.load_state_dict(state["kept"])
         if self.reduction is not None:
             self.reduction.load_state_dict(state["reduction"])
@@ -179,8 +214,10 @@ class MetricEntry(Entry):
         ValueError: If the options ask for a reduction, since the metric itself is one.
     """
 
-    def __init__(self, name: str, options: LogOptions, dataloader_idx: int | None, metric: Any) -> None:
-        super().__init__(name, options, dataloader_idx)
+    def __init__(
+        self, name: str, options: LogOptions, dataloader_idx: int | None, metric: Any, hook: str | None = None
+    ) -> None:
+        super().__init__(name, options, dataloader_idx, hook)
         self.metric = metric
         self.is_shared = False
         self._together: tuple[Value | None, tuple[int, ...]] | None = None
@@ -256,7 +293,7 @@ class MetricEntry(Entry):
 def load_entry(state: dict[str, Any]) -> Entry:
     """An entry of a training epoch from the state of one."""
     options = LogOptions(**state["options"] | {"reduce_fx": load_function(state["options"]["reduce_fx"])})
-    name = state["name"]
-    entry = MetricEntry(name, options, None, None) if state["is_metric"] else Entry(name, options, None)
+    name, hook = state["name"], state.get("hook", UNKNOWN_HOOK)
+    entry = MetricEntry(name, options, None, None, hook) if state["is_metric"] else Entry(name, options, None, hook)
     entry.load_state_dict(state)
     return entry

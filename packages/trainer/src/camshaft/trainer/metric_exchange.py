@@ -11,8 +11,8 @@ from torch import Tensor, nn
 from camshaft.hooks_core.messages import must_be
 from camshaft.hooks_core.protocols import Strategy
 from camshaft.hooks_core.user_warnings import warn_user
-from camshaft.trainer.metric_entry import Entry, MetricEntry
-from camshaft.trainer.metric_records import Key, MetricMismatchError, Record, by_name, entry_for, record_of
+from camshaft.trainer.metric_entry import Entry, Key, MetricEntry
+from camshaft.trainer.metric_records import MetricMismatchError, Record, by_name, entry_for, record_of
 from camshaft.trainer.metric_values import Value, to_floats
 from camshaft.trainer.own_reduction import OwnReduction
 from camshaft.trainer.parts import Part, all_values, as_value, gather_data, merge, on_host, part_of_step
@@ -87,7 +87,7 @@ class MetricExchange:
                     "of steps of the first process alone. Log it from the first step on."
                 )
             return {}
-        entries: dict[Key, Entry] = {(entry.name, entry.dataloader_idx): entry for entry, _ in taken}
+        entries: dict[Key, Entry] = {entry.key: entry for entry, _ in taken}
         gathered = gather_data(self._strategy, self._step_records(taken))
         records = by_name([_without_parts(of_rank, counts) for of_rank, counts in gathered])
         self._note_steps(records)
@@ -245,7 +245,7 @@ def _value_of(entry: Entry, shared: Mapping[Key, Value], of_epoch: bool) -> Valu
         return entry.epoch_value() if of_epoch else entry.last_value
     if of_epoch and isinstance(entry, MetricEntry):
         return entry.value_together
-    return shared.get((entry.name, entry.dataloader_idx))
+    return shared.get(entry.key)
 
 
 def _step_part(entry: Entry, value: Value) -> Part:

@@ -41,9 +41,8 @@ class MetricLog(MetricView):
         strategy: By which processes tell each other what they logged; None for a single process.
 
     Attributes:
-        moment: See `MetricSink`, like the two others.
+        hook: The hook that runs; values of one name that are logged in two hooks are two results.
         batch: The batch that is worked on. The log puts a `SeenBatch` in its place when something is logged for it.
-        dataloader_idx: Index of the loader that is worked on.
 
     Raises:
         ValueError: If `log_every_n_steps` is negative.
@@ -55,9 +54,10 @@ class MetricLog(MetricView):
         if log_every_n_steps < 0:
             action = "Pass 0 to send only the values of epochs."
             raise ValueError(must_be("log_every_n_steps", "0 or more", log_every_n_steps, "MetricLog", action))
-        self.moment: Moment | None = None
+        self.hook: str | None = None
         self.batch: Any = None
-        self.dataloader_idx = 0
+        self._moment: Moment | None = None
+        self._dataloader_idx = 0
         self._rows = LoggerRows(loggers, progress, strategy)
         self._progress = progress
         self._steps = StepSending(self._rows, log_every_n_steps, progress)
@@ -68,6 +68,29 @@ class MetricLog(MetricView):
         self._published = Published()
         self._entries: dict[str, Entry]  # of the current stage, by name alone: those of the loader that logged last
         self.clear()
+
+    # A change of these two makes the next call for each name look at its arguments anew, so that others need not.
+
+    @property
+    def moment(self) -> Moment | None:
+        """What a value logged now belongs to by default, or None where nothing can be logged; see `MetricSink`."""
+        return self._moment
+
+    @moment.setter
+    def moment(self, moment: Moment | None) -> None:
+        self._moment = moment
+        self._entries.clear()
+
+    @property
+    def dataloader_idx(self) -> int:
+        """Index of the loader that is worked on."""
+        return self._dataloader_idx
+
+    @dataloader_idx.setter
+    def dataloader_idx(self, dataloader_idx: int) -> None:
+        if dataloader_idx != self._dataloader_idx:
+            self._dataloader_idx = dataloader_idx
+            self._entries.clear()
 
     def log(
         self,
@@ -83,8 +106,7 @@ class MetricLog(MetricView):
         add_dataloader_idx: bool = True,
     ) -> None:
         """Log a value; see `TrainingModule.log`. Does not wait for the value's device."""
-        moment, dataloader_idx = self.moment, self.dataloader_idx
-        asked = (moment, dataloader_idx, prog_bar, logger, on_step, on_epoch, reduce_fx, sync_dist, add_dataloader_idx)
+        asked = (self.hook, prog_bar, logger, on_step, on_epoch, reduce_fx, sync_dist, add_dataloader_idx)
         entry = self._entries.get(name)
         if entry is None or entry.asked != asked:
             entry = self._prepare_entry(name, value, asked)
@@ -103,7 +125,7 @@ class MetricLog(MetricView):
             entry.reduction.add(kept, weight)
         if entry.sends_steps:
             self._see_batch()
-            self._current.add_step_value(entry, kept, dataloader_idx)
+            self._current.add_step_value(entry, kept, self._dataloader_idx)
 
     def log_returned(self, values: Mapping[str, Any], *, logger: bool, prog_bar: bool) -> None:
         """Log what a step or an epoch's end returned, by `log`; see `MetricSink` and `options_beside`.
@@ -121,12 +143,18 @@ class MetricLog(MetricView):
 
     def _prepare_entry(self, name: str, value: Any, asked: tuple[Any, ...]) -> Entry:
         """The entry of a name, for a call whose arguments are not those of the call before."""
-        moment, dataloader_idx, prog_bar, logger, on_step, on_epoch, reduce_fx, sync_dist, add_dataloader_idx = asked
-        stage = self._current
+        hook, prog_bar, logger, on_step, on_epoch, reduce_fx, sync_dist, add_dataloader_idx = asked
+        stage, moment = self._current, self._moment
+        dataloader_idx = self._dataloader_idx if moment == "batch" else None
+        known = stage.known(name, dataloader_idx, hook)
+        if known is not None and known.asked == asked and known.moment == moment:
+            self._entries[name] = known  # another hook, or another loader, has logged it since
+            return known
         options = resolve_options(
             name,
             stage.stage,
             moment if stage.stage else None,
+            hook,
             prog_bar=prog_bar,
             logger=logger,
             on_step=on_step,
@@ -135,7 +163,7 @@ class MetricLog(MetricView):
             sync_dist=sync_dist,
             add_dataloader_idx=add_dataloader_idx,
         )
-        entry = stage.entry(name, value, options, dataloader_idx if moment == "batch" else None)
+        entry = stage.entry(name, value, options, dataloader_idx, hook)
         entry.prepare(asked, options, moment)
         self._entries[name] = entry
         return entry
@@ -144,7 +172,7 @@ class MetricLog(MetricView):
         seen = self.batch
         if type(seen) is not SeenBatch:
             seen = self.batch = SeenBatch(seen)
-            self._current.begin_step(self.dataloader_idx)
+            self._current.begin_step(self._dataloader_idx)
             if len(self._current.step_rows) >= _NUM_STEP_ROWS:
                 self._rows.write_steps(self._current.take_step_rows())
         return seen
@@ -213,7 +241,7 @@ class MetricLog(MetricView):
         self._entries = self._current.latest
         self.moment = moment
         self.batch = None
-        self.dataloader_idx = 0
+        self._dataloader_idx = 0
 
     def end_train_batch(self, is_update: bool) -> None:
         """Send what training steps logged, if that is due; `is_update` says whether the batch or split has updated."""
@@ -244,6 +272,8 @@ class MetricLog(MetricView):
         values = stage.live(with_epoch=True) if stage.reduced is None else stage.reduced
         numbers = to_floats([live.value for live in values])
         self._published.add(stage, values, numbers)
+        if stage.stage != "train" and "train" in self._stages:
+            self._stages["train"].give_way_to(values)
         of_epoch = [
             (live.entry, number)
             for live, number in zip(values, numbers, strict=True)

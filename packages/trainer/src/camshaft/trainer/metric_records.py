@@ -7,12 +7,9 @@ from collections.abc import Mapping, Sequence
 import attrs
 
 from camshaft.trainer.log_options import LogOptions
-from camshaft.trainer.metric_entry import Entry, MetricEntry
+from camshaft.trainer.metric_entry import Entry, Key, MetricEntry
 from camshaft.trainer.parts import Part
 from camshaft.trainer.reduce_functions import UNKNOWN_FUNCTION, label_of, reduction_name
-
-Key = tuple[str, int | None]
-"""A name and the index of its loader; None if it belongs to no loader or there is only one."""
 
 
 class MetricMismatchError(ValueError):
@@ -47,6 +44,7 @@ class Record:
         path: Where in the module the metric is; None if it is no attribute, or not known after a resume.
         is_known: Whether this process has the metric, or the function.
         is_current: Whether the metric has got nothing since it was last computed.
+        hook: The hook in which it was logged.
     """
 
     name: str
@@ -59,11 +57,12 @@ class Record:
     path: str | None = None
     is_known: bool = True
     is_current: bool = False
+    hook: str | None = None
 
     @property
     def key(self) -> Key:
         """What tells it from others."""
-        return self.name, self.dataloader_idx
+        return self.hook, self.name, self.dataloader_idx
 
     @property
     def reduction(self) -> str:
@@ -90,6 +89,7 @@ def record_of(entry: Entry, paths: Mapping[int, str]) -> Record:
         path=None if metric is None else paths.get(id(metric)),
         is_known=entry.is_reducible,
         is_current=isinstance(entry, MetricEntry) and entry.is_current,
+        hook=entry.hook,
     )
 
 
@@ -97,10 +97,10 @@ def entry_for(record: Record) -> Entry:
     """An entry for a name that another process logged, without any value."""
     options = record.options
     if record.is_metric:
-        return MetricEntry(record.name, options, record.dataloader_idx, None)
+        return MetricEntry(record.name, options, record.dataloader_idx, None, record.hook)
     if options.reduce_fx == "own":
         options = attrs.evolve(options, reduce_fx=UNKNOWN_FUNCTION)
-    return Entry(record.name, options, record.dataloader_idx)
+    return Entry(record.name, options, record.dataloader_idx, record.hook)
 
 
 def by_name(gathered: Sequence[Sequence[Record]]) -> dict[Key, dict[int, Record]]:

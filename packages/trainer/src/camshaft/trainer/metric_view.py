@@ -13,7 +13,7 @@ from camshaft.trainer.stage_log import LiveValue, StageLog, for_callbacks, for_l
 class MetricView:
     """The properties of a metric log that callbacks, progress bars and users read."""
 
-    moment: Moment | None
+    _moment: Moment | None
     _current: StageLog
     _stages: dict[str, StageLog]
     _published: Published
@@ -37,13 +37,18 @@ class MetricView:
     @property
     def progress_bar_metrics(self) -> dict[str, float | int | str]:
         """The latest values that are meant for progress bars, as numbers. Waits for the device."""
-        live = [live for stage in self._stages.values() for live in self._live(stage) if live.entry.options.prog_bar]
+        live = [
+            live
+            for stage in self._stages.values()
+            for live in self._live(stage)
+            if live.entry.options.prog_bar and live.stands_for(live.name)
+        ]
         numbers = to_floats([shown.value for shown in live])
         return self._published.to_progress_bars | {
             shown.name: number for shown, number in zip(live, numbers, strict=True)
         }
 
     def _live(self, stage: StageLog) -> list[LiveValue]:
-        if stage is not self._current or self.moment == "batch":
+        if stage is not self._current or self._moment == "batch":
             return stage.live(with_epoch=False)
         return stage.live(with_epoch=True) if stage.reduced is None else stage.reduced

@@ -30,7 +30,9 @@ class Published:
         self.to_callbacks |= for_callbacks(values, stage)
         self.to_loggers |= for_loggers(values)
         self.to_progress_bars |= {
-            live.name: number for live, number in zip(values, numbers, strict=True) if live.entry.options.prog_bar
+            live.name: number
+            for live, number in zip(values, numbers, strict=True)
+            if live.entry.options.prog_bar and live.stands_for(live.name)
         }
 
     def clear(self) -> None:

@@ -34,7 +34,7 @@ def options_beside(
     Returns:
         The options; None if the value is to be left out, since the module logs the epoch's value itself.
     """
-    known = stage.latest.get(name) or next((one for key, one in stage.entries.items() if key[0] == name), None)
+    known = stage.latest.get(name) or next((one for key, one in stage.entries.items() if key[1] == name), None)
     if known is None:
         return Readers(logger=logger, prog_bar=prog_bar)
     options = known.options
@@ -44,7 +44,7 @@ def options_beside(
     if is_of_step:
         logger, prog_bar = logger or options.logger, prog_bar or options.prog_bar
     if not is_of_step or (logger, prog_bar) != (options.logger, options.prog_bar):
-        for key in [key for key in stage.entries if key[0] == name]:
+        for key in [key for key in stage.entries if key[:2] == (None, name)]:  # what is returned is of no hook
             del stage.entries[key]
         stage.latest.pop(name, None)
     return Readers(logger=logger, prog_bar=prog_bar)

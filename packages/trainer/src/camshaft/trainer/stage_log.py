@@ -11,7 +11,7 @@ from torch import Tensor
 from camshaft.hooks_core.messages import must_be
 from camshaft.hooks_core.user_warnings import warn_user
 from camshaft.trainer.log_options import LogOptions
-from camshaft.trainer.metric_entry import Entry, MetricEntry, load_entry
+from camshaft.trainer.metric_entry import UNKNOWN_HOOK, Entry, Key, MetricEntry, load_entry
 from camshaft.trainer.metric_values import Value, as_tensor, is_metric, to_floats
 
 
@@ -33,6 +33,10 @@ class LiveValue:
     def name(self) -> str:
         """The name under which loggers and progress bars get it."""
         return self.entry.epoch_name if self.of_epoch else self.entry.step_name
+
+    def stands_for(self, name: str) -> bool:
+        """Whether it is the latest value of a name; a step's is not after another stage has published one."""
+        return self.of_epoch or not self.entry.gives_way(name)
 
 
 @attrs.frozen(eq=False)
@@ -59,8 +63,9 @@ class StageLog:
         num_steps: How many batches of each loader logged in earlier epochs.
 
     Attributes:
-        entries: Entries by name and loader.
-        latest: Entries by name alone: those of the loader that logged last.
+        entries: Entries by hook, name and loader, in the order in which they began: of one name in several hooks the
+            later value is the epoch's.
+        latest: Entries by name alone: those of the hook and loader that logged last.
         step_rows: Values of evaluation batches that are still to be sent.
         held_rows: Those that wait for the epoch's end, as numbers, since they are reduced over processes.
         reduced: The epoch's values of all processes, once they were reduced; None before.
@@ -77,7 +82,7 @@ class StageLog:
     ) -> None:
         self.stage = stage
         self.num_dataloaders = num_dataloaders
-        self.entries: dict[tuple[str, int | None], Entry] = {}
+        self.entries: dict[Key, Entry] = {}
         self.latest: dict[str, Entry] = {}
         self.step_rows: list[StepRow] = []
         self.held_rows: list[StepRow] = []
@@ -87,7 +92,20 @@ class StageLog:
         self._is_shared = is_shared
         self._row: StepRow | None = None
 
-    def entry(self, name: str, value: Any, options: LogOptions, dataloader_idx: int | None) -> Entry:
+    def known(self, name: str, dataloader_idx: int | None, hook: str | None) -> Entry | None:
+        """The entry of a name in a hook, if there is one."""
+        dataloader_idx = None if self.num_dataloaders < 2 else dataloader_idx
+        entry = self.entries.get((hook, name, dataloader_idx))
+        if entry is None and hook is not None:
+            entry = self.entries.pop((UNKNOWN_HOOK, name, dataloader_idx), None)
+            if entry is not None:
+                entry.hook = hook
+                self.entries[entry.key] = entry
+        return entry
+
+    def entry(
+        self, name: str, value: Any, options: LogOptions, dataloader_idx: int | None, hook: str | None = None
+    ) -> Entry:
         """The entry of a name, made for this value if there is none yet.
 
         Args:
@@ -95,23 +113,24 @@ class StageLog:
             value: The first value.
             options: How to log it.
             dataloader_idx: Index of the loader; None if the value belongs to no loader.
+            hook: The hook that logs it.
 
         Raises:
             ValueError: If the name would stand for values of several loaders.
         """
         if self.num_dataloaders < 2:
             dataloader_idx = None
-        entry = self.entries.get((name, dataloader_idx))
+        entry = self.known(name, dataloader_idx, hook)
         if entry is not None:
             return entry
-        if not options.add_dataloader_idx and any(name == other for other, _ in self.entries):
+        if not options.add_dataloader_idx and any((hook, name) == key[:2] for key in self.entries):
             rule = "True, or the name one of its own for each loader"
             action = "Put the loader's name into the name."
             raise ValueError(must_be("add_dataloader_idx", rule, False, f"log({name!r})", action))
         if is_metric(value):
-            entry = MetricEntry(name, options, dataloader_idx, value)
+            entry = MetricEntry(name, options, dataloader_idx, value, hook)
         else:
-            entry = Entry(name, options, dataloader_idx)
+            entry = Entry(name, options, dataloader_idx, hook)
         self.add(entry)
         return entry
 
@@ -120,7 +139,7 @@ class StageLog:
         entry.sends_steps = self._sends_steps and entry.options.on_step and entry.options.logger
         if isinstance(entry, MetricEntry):
             entry.is_shared = self._is_shared
-        self.entries[entry.name, entry.dataloader_idx] = entry
+        self.entries[entry.key] = entry
 
     def begin_step(self, dataloader_idx: int) -> None:
         """Note that a new batch logs something."""
@@ -153,6 +172,13 @@ class StageLog:
         if with_epoch:
             values += [LiveValue(entry, value, True) for entry in entries if (value := entry.epoch_value()) is not None]
         return values
+
+    def give_way_to(self, values: Iterable[LiveValue]) -> None:
+        """Let values of epochs that another stage publishes stand before those of earlier steps of the same names."""
+        names = frozenset(name for live in values if live.of_epoch for name in (live.entry.plain_name, live.name))
+        for entry in self.entries.values():
+            if entry.options.on_step and not names.isdisjoint((entry.plain_name, entry.step_name)):
+                entry.give_way(names)
 
     def reset(self) -> None:
         """Reset the metrics that were logged."""
@@ -191,10 +217,13 @@ def for_callbacks(values: Iterable[LiveValue], stage: StageLog) -> Mapping[str, 
     metrics: dict[str, Tensor] = {}
     for live in values:
         if live.of_epoch or stage.stage == "train":
-            metrics[live.entry.plain_name] = metrics[live.name] = as_tensor(live.value)
+            names = {live.entry.plain_name, live.name}
+            metrics |= {name: as_tensor(live.value) for name in names if live.stands_for(name)}
     return metrics
 
 
 def for_loggers(values: Iterable[LiveValue]) -> Mapping[str, Tensor]:
     """The values that are meant for loggers, under the names that loggers get."""
-    return {live.name: as_tensor(live.value) for live in values if live.entry.options.logger}
+    return {
+        live.name: as_tensor(live.value) for live in values if live.entry.options.logger and live.stands_for(live.name)
+    }

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
+from camshaft.hooks_core.messages import must_be
+
 
 class Callback:
     """Base class of callbacks; every hook is optional, and one that is not overridden costs nothing.
@@ -24,6 +26,8 @@ class Callback:
     """
 
     __hook_base__: ClassVar[bool] = True
+
+    _logging_module: Any = None  # set for a run, past any `__setattr__` of a subclass
 
     monitors: ClassVar[bool] = False
     after_module: ClassVar[frozenset[str]] = frozenset()
@@ -190,6 +194,42 @@ class Callback:
 
     def on_predict_end(self, trainer: Any, module: Any) -> None:
         """When predict ends. Also received by the module and the strategy."""
+
+    def log(self, name: str, value: Any, *args: Any, **kwargs: Any) -> None:
+        """Log a value in a hook, as the module's own `log` does there: same arguments, same defaults by hook.
+
+        Args:
+            name: Its name.
+            value: The value.
+            args, kwargs: What the module's `log` takes beside these.
+
+        Raises:
+            RuntimeError: Outside of a run, where nothing can be logged, and if the module has no `log`.
+            TypeError, ValueError: As the module's `log`.
+        """
+        self._of_module("log")(name, value, *args, **kwargs)
+
+    def log_dict(self, dictionary: Any, *args: Any, **kwargs: Any) -> None:
+        """Log each value of a dictionary; see `log`."""
+        self._of_module("log_dict")(dictionary, *args, **kwargs)
+
+    def _of_module(self, method: str) -> Any:
+        module, where = self._logging_module, f"{type(self).__qualname__}.{method}"
+        if module is None:
+            action = "Move the call to a hook, or write to a logger."
+            raise RuntimeError(must_be("log", "called in a hook of a run that holds the callback", None, where, action))
+        found = getattr(module, method, None)
+        if found is None:
+            action = "Write to a logger."
+            raise RuntimeError(must_be("module", f"one with `{method}`", type(module).__qualname__, where, action))
+        return found
+
+    def __getstate__(self) -> Any:
+        """Copies and pickles leave the module of a run behind."""
+        state = super().__getstate__()
+        if isinstance(state, dict):
+            return {name: value for name, value in state.items() if name != "_logging_module"}
+        return state
 
     def state_dict(self) -> dict[str, Any]:
         """This callback's memory, put into every checkpoint: tensors and plain values. Empty by default."""

@@ -57,6 +57,8 @@ class Logger(Protocol):
 class MetricSink(Protocol):
     """What loops tell whoever collects logged values. Attributes are set on the per-step path, so they stay plain.
 
+    One may have an attribute `hook` as well: then it is told the name of the hook that runs; see `compilation.Place`.
+
     Attributes:
         moment: What a value logged now belongs to by default, or None where logging makes no sense.
         batch: The batch that is worked on; epoch means weigh values by its size.
