@@ -7,6 +7,7 @@ import random
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -61,7 +62,8 @@ class TrainerState:
     holds_gradients: bool = False
     callback_metrics: dict[str, torch.Tensor] = field(default_factory=dict)
     logged_metrics: dict[str, Any] = field(default_factory=dict)
-    requested: list[tuple[str, bool, Callable[[], None] | None]] = field(default_factory=list)
+    requested: list[Callable[[], None]] = field(default_factory=list)
+    is_at_save_point: bool = False
 
     # what this loop has none of
     sanity_checking = False
@@ -145,8 +147,20 @@ class TrainerState:
     def save_checkpoint(
         self, path: str, weights_only: bool = False, on_saved: Callable[[], None] | None = None
     ) -> None:
-        """Ask for a checkpoint at the next save point."""
-        self.requested.append((path, weights_only, on_saved))
+        """Ask for a checkpoint at the next save point; at once if that is where we are."""
+        write = partial(self._write, path, weights_only, on_saved)
+        if self.is_at_save_point:
+            write()
+        else:
+            self.requested.append(write)
+
+    def after_batch(self, function: Callable[[], None]) -> None:
+        """Call a function when the batch and its validation are over: at once, since this loop does not validate."""
+        function()
+
+    def at_save_point(self, function: Callable[[], None]) -> None:
+        """Call a function at the next save point, where what it saves is written at once."""
+        self.requested.append(function)
 
     def preempt(self, path: str) -> None:
         """Ask for a checkpoint, and for an end of training."""
@@ -171,20 +185,26 @@ class TrainerState:
 
     def save_point(self) -> None:
         """Write the checkpoints that were asked for; the loop comes here when no step is half done."""
-        while self.requested:
-            path, weights_only, on_saved = self.requested.pop(0)
-            checkpoint: dict[str, Any] = {"state_dict": self.module.state_dict(), "global_step": self.global_step}
-            checkpoint["epoch"] = self.current_epoch
-            if not weights_only:
-                checkpoint["optimizer_states"] = [optimizer.state_dict() for optimizer in self.optimizers]
-                checkpoint["callbacks"] = {callback.state_key: callback.state_dict() for callback in self.callbacks}
-            if self.hooks is not None:
-                self.hooks.on_save_checkpoint(checkpoint)
-            os.makedirs(os.path.dirname(os.path.abspath(path)), exist_ok=True)
-            torch.save(checkpoint, f"{path}.part")
-            os.replace(f"{path}.part", path)
-            if on_saved is not None:
-                on_saved()
+        self.is_at_save_point = True
+        try:
+            while self.requested:
+                self.requested.pop(0)()
+        finally:
+            self.is_at_save_point = False
+
+    def _write(self, path: str, weights_only: bool, on_saved: Callable[[], None] | None) -> None:
+        checkpoint: dict[str, Any] = {"state_dict": self.module.state_dict(), "global_step": self.global_step}
+        checkpoint["epoch"] = self.current_epoch
+        if not weights_only:
+            checkpoint["optimizer_states"] = [optimizer.state_dict() for optimizer in self.optimizers]
+            checkpoint["callbacks"] = {callback.state_key: callback.state_dict() for callback in self.callbacks}
+        if self.hooks is not None:
+            self.hooks.on_save_checkpoint(checkpoint)
+        os.makedirs(os.path.dirname(os.path.abspath(path)), exist_ok=True)
+        torch.save(checkpoint, f"{path}.part")
+        os.replace(f"{path}.part", path)
+        if on_saved is not None:
+            on_saved()
 
     def _step_schedulers(self, interval: str) -> None:
         for config in self.lr_scheduler_configs:

@@ -173,3 +173,28 @@ def test_without_accumulation_nobody_is_told_of_windows() -> None:
     strategy = ThreadedStrategy(Exchange(1), 0)
     BareTrainer(Net(), strategy=strategy, max_epochs=1).fit(batches(3))
     assert strategy.synced == []
+
+
+@pytest.mark.parametrize("size", [1, 2])
+@pytest.mark.parametrize("step", [3, 12, 24])
+def test_a_preemption_while_a_checkpoint_is_written_stops_at_that_save_point(size: int, step: int) -> None:
+    class Preempted(BareTrainer):
+        """Is told to leave while the checkpoint is written; in the epoch, at its end, and at the end of training."""
+
+        def _write(self, request: Any) -> None:
+            super()._write(request)
+            if request.path == "usual.ckpt" and self.strategy.global_rank == size - 1:
+                self.run.preempt("left.ckpt")
+
+    def run(strategy: ThreadedStrategy) -> BareTrainer:
+        def save(trainer: Any, *_: Any) -> None:
+            if trainer.global_step == step:
+                trainer.save_checkpoint("usual.ckpt")
+
+        arguments = {"max_epochs": 2, "min_epochs": 2, "agree_every_n_batches": 1000}
+        callback = hooked(on_train_batch_end=save)
+        return Preempted(Net(), callbacks=[callback], strategy=strategy, **arguments).fit(batches(12))
+
+    for trainer in on_ranks(size, run):
+        assert trainer.global_step == step
+        assert trainer.load("left.ckpt")["global_step"] == trainer.load("usual.ckpt")["global_step"] == step

@@ -241,3 +241,64 @@ def test_what_a_checkpoint_holds_is_plain(weights_only: bool) -> None:
     if not weights_only:
         assert checkpoint["callbacks"] == {"Remembering": {"best": torch.tensor(0.5), "name": "x"}}
         assert checkpoint["data"] == {"memory": 2}
+
+
+def test_a_function_at_the_save_point_finds_its_checkpoints_written_and_may_change_weights_for_them() -> None:
+    order: list[str] = []
+
+    def save_zeros(trainer: Any) -> None:
+        before = weights(trainer.module)
+        with torch.no_grad():
+            for parameter in trainer.module.parameters():
+                parameter.zero_()
+        trainer.save_checkpoint("zeros", on_saved=lambda: order.append("saved zeros"))
+        order.append("zeros there" if "zeros" in trainer.files else "zeros missing")
+        with torch.no_grad():
+            for parameter, value in zip(trainer.module.parameters(), before, strict=True):
+                parameter.copy_(value)
+
+    def ask(trainer: Any, *_: Any) -> None:
+        trainer.save_checkpoint("a", on_saved=lambda: order.append("saved a"))
+        trainer.run.at_save_point(lambda: save_zeros(trainer))
+        trainer.save_checkpoint("b", on_saved=lambda: order.append("saved b"))
+        order.append("asked")
+
+    trainer = BareTrainer(seeded(), callbacks=[hooked(on_train_batch_end=ask)], max_epochs=1)
+    trainer.fit(Sized(make_batches(1)))
+    assert order == ["asked", "saved a", "saved zeros", "zeros there", "saved b"]
+    assert not any(value.any() for value in trainer.load("zeros")["state_dict"].values())
+    assert trainer.load("a")["global_step"] == trainer.load("zeros")["global_step"] == 1
+    assert same_bits(*(list(trainer.load(path)["state_dict"].values()) for path in ("a", "b")))
+
+
+@pytest.mark.parametrize("cause", ["interval", "late should_stop"])
+def test_a_function_after_the_batch_waits_for_its_validation_and_may_ask_for_the_batchs_checkpoint(cause: str) -> None:
+    order: list[str] = []
+
+    def ask(trainer: Any, module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
+        trainer.run.after_batch(lambda: (order.append(f"after {batch_idx}"), trainer.save_checkpoint(f"{batch_idx}")))
+
+    def stop(trainer: Any, *_: Any) -> None:
+        if cause == "late should_stop" and trainer.global_step == 2:
+            trainer.fit_loop.should_stop = True
+
+    callbacks = [
+        hooked(on_train_batch_end=ask, on_validation_end=lambda *_: order.append("validation")),
+        hooked(on_train_batch_end=stop),
+    ]
+    trainer = BareTrainer(seeded(), callbacks=callbacks, max_epochs=1, val_check_interval=2)
+    trainer.fit(Sized(make_batches(3 if cause == "interval" else 4)), Sized(make_batches(1)))
+    expected = ["after 0", "validation", "after 1"] + (["after 2"] if cause == "interval" else [])
+    assert order == expected
+    assert {path: trainer.load(path)["global_step"] for path in trainer.files} == {
+        str(idx): idx + 1 for idx in range(len(expected) - 1)
+    }
+
+
+def test_functions_are_called_at_once_where_nothing_is_trained() -> None:
+    called: list[str] = []
+    trainer = BareTrainer(seeded(), max_epochs=1)
+    trainer.fit(Sized(make_batches(1)))
+    trainer.run.after_batch(lambda: called.append("after batch"))
+    trainer.run.at_save_point(lambda: called.append("save point"))
+    assert called == ["after batch", "save point"]

@@ -91,7 +91,11 @@ class FitLoop(FitView):
         self.use_distributed_sampler = use_distributed_sampler
         self.progress = FitProgress()
         self.sanity_checking = False
+<<<<<<< HEAD
         self.has_ended = False
+=======
+        self._shows_ended_epoch = False
+>>>>>>> 0401fc2 (A preemption that comes while a checkpoint is written stops at that save point; functions that wait for a batch's validation or for a save point)
         self.optimization = Optimization([], [])
         self._state = FitState()
         self._data: FitData | None = None
@@ -277,8 +281,9 @@ class FitLoop(FitView):
 
     def _end_epoch(self, run: Run, data: FitData, epoch_end: TrainingEpochEnd, is_complete: bool) -> None:
         progress, metrics = self.progress, run.metrics
+        run.end_batch()
         if not is_complete:
-            run.save_point()  # before the hooks of an end that the epoch will have again when it goes on
+            self._stopping.save()  # before the hooks of an end that the epoch will have again when it goes on
             self._state.keep_metrics(run)
         run.batch_idx = None
         if metrics is not None:
@@ -297,7 +302,11 @@ class FitLoop(FitView):
             data.batches.end_epoch()
             epoch_end.clear()
         self._stopping.agree()
-        run.save_point()
+        self._shows_ended_epoch = is_complete
+        try:
+            self._stopping.save()
+        finally:
+            self._shows_ended_epoch = False
         if has_run:
             self._stopping.check_can_end(run)
 

@@ -31,6 +31,12 @@ class FitView:
     _epoch: TrainingEpoch | None
     _mode: OptimizationMode | None
     _stopping: StoppingRules
+    _shows_ended_epoch: bool
+
+    @property
+    def current_epoch(self) -> int:
+        """Index of the epoch; that of the one that has ended until the checkpoints of its end are written."""
+        return self.progress.current_epoch - self._shows_ended_epoch
 
     def __setattr__(self, name: str, value: Any) -> None:
         """Set an attribute; one that the loop does not have is refused, with the closest that it has."""

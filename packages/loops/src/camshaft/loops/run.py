@@ -75,12 +75,14 @@ class Run:
     stage: str | None = attrs.field(default=None, init=False)
     epoch: int = attrs.field(default=0, init=False)
     batch_idx: int | None = attrs.field(default=None, init=False)
-    save_requests: list[SaveRequest] = attrs.field(factory=list, init=False)
+    save_requests: list[SaveRequest | Callable[[], None]] = attrs.field(factory=list, init=False)
+    batch_functions: list[Callable[[], None]] = attrs.field(factory=list, init=False)  # see `after_batch`
     defers_saves: bool = attrs.field(default=True, init=False)  # what is being set up cannot be saved yet
     preempt_path: str | None = attrs.field(default=None, init=False)
     on_preempt: Callable[[str], None] | None = attrs.field(default=None, init=False)  # set while training listens
     _attached: list[tuple[Callback, Any]] = attrs.field(factory=list, init=False)
     _saving: tuple[PendingSave, SaveRequest] | None = attrs.field(default=None, init=False)
+    _writes_at_once: bool = attrs.field(default=False, init=False)
 
     def resolve_hooks(self, required: tuple[str, ...]) -> None:
         """Let the module add its callbacks, then resolve every hook.
@@ -133,9 +135,38 @@ class Run:
 
     def request_save(self, request: SaveRequest) -> None:
         """Ask for a checkpoint: while a verb is set up or trains it waits for a save point, else it comes at once."""
+        if self._writes_at_once:
+            self._write(request)
+            return
         self.save_requests.append(request)
         if not self.defers_saves:
             self.save_point()
+
+    def at_save_point(self, function: Callable[[], None]) -> None:
+        """Call a function at the next save point, in its turn among the checkpoints that were asked for.
+
+        What the function asks for by `request_save` is written before `request_save` returns. Outside of training the
+        function is called at once. All processes must ask alike.
+        """
+        self.save_requests.append(function)
+        if not self.defers_saves:
+            self.save_point()
+
+    def after_batch(self, function: Callable[[], None]) -> None:
+        """Call a function when the training batch and the validation that it triggers are over.
+
+        A checkpoint that the function asks for is written at the batch's save point. Without a batch that runs the
+        function is called at once. All processes must ask alike.
+        """
+        if self.batch_idx is None or not self.defers_saves:
+            function()
+        else:
+            self.batch_functions.append(function)
+
+    def end_batch(self) -> None:
+        """Call the functions that waited for the end of the batch."""
+        while self.batch_functions:
+            self.batch_functions.pop(0)()
 
     def preempt(self, path: str) -> None:
         """Ask for a checkpoint and an end of training as soon as no step is half done, whatever minimum there is.
@@ -160,18 +191,15 @@ class Run:
             Exception: Whatever the writing of an earlier one raised.
         """
         while self.save_requests:
-            self.finish_saving()
             request = self.save_requests.pop(0)
-            if self.write_checkpoint is None:
-                raise RuntimeError(
-                    f"`write_checkpoint` must be set to save {request.path!r}, but got None (NoneType) in Run. "
-                    "Pass a function that writes checkpoints."
-                )
-            pending = self.write_checkpoint(request)
-            if pending is not None:
-                self._saving = (pending, request)
-            elif request.on_saved is not None:
-                request.on_saved()
+            if isinstance(request, SaveRequest):
+                self._write(request)
+                continue
+            self._writes_at_once = True
+            try:
+                request()
+            finally:
+                self._writes_at_once = False
 
     def finish_saving(self) -> None:
         """Wait until the checkpoint is durable that is still being written, if there is one. Collective."""
@@ -190,8 +218,26 @@ class Run:
     def forget_saves(self) -> None:
         """Drop the checkpoints that wait, since after an error no save point comes any more."""
         self.save_requests.clear()
+        self.batch_functions.clear()
         self.defers_saves = False
         self._saving = None  # it is written to its end, but nobody is told: other processes may not be there any more
+
+    def _write(self, request: SaveRequest) -> None:
+        self.finish_saving()
+        if self.write_checkpoint is None:
+            raise RuntimeError(
+                f"`write_checkpoint` must be set to save {request.path!r}, but got None (NoneType) in Run. "
+                "Pass a function that writes checkpoints."
+            )
+        at_once, self._writes_at_once = self._writes_at_once, False  # what hooks ask for meanwhile comes afterwards
+        try:
+            pending = self.write_checkpoint(request)
+        finally:
+            self._writes_at_once = at_once
+        if pending is not None:
+            self._saving = (pending, request)
+        elif request.on_saved is not None:
+            request.on_saved()
 
     def _add_callbacks_of_module(self) -> None:
         """A callback of the module takes the place of one of the same type."""

@@ -91,6 +91,19 @@ class StoppingRules:
         if path is not None:
             self._take_leave(self._run, path)
 
+    def save(self) -> bool:
+        """Write the checkpoints that were asked for, and agree anew where there were any. Collective.
+
+        Returns:
+            Whether training is to end here, since a preemption was asked for while they were written.
+        """
+        run = self._run
+        assert run is not None
+        while run.save_requests:
+            run.save_point()
+            self.agree()
+        return self.is_preempted
+
     @property
     def wishes(self) -> FitProgress | Agreement:
         """Whose `should_stop` counts: what this process wants, or what all agreed upon."""
@@ -166,4 +179,4 @@ class StoppingRules:
 
     def _take_leave(self, run: Run, path: str) -> None:
         self.is_preempted = True
-        run.request_save(SaveRequest(path))
+        run.save_requests.append(SaveRequest(path))  # a signal may come while one is written

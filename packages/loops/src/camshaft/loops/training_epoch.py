@@ -55,6 +55,7 @@ class TrainingEpoch:
         self._wishes = stopping.wishes
         self._agreement = stopping.agreement
         self._agree = stopping.agree
+        self._save = stopping.save
         self._time_is_over = stopping.time_is_over if stopping.limits.max_seconds is not None else None
         self._move = batch_mover(run)
         self._batch_start = batch_start_of_all(run)
@@ -114,10 +115,12 @@ class TrainingEpoch:
                     self._agree()
             if is_update and schedulers.after_update_monitored:
                 schedulers.step("step", step_before, progress.global_step, monitored=True)
+            if run.batch_functions:
+                run.end_batch()
             if progress.global_step >= stopping.step_limit or (wishes.should_stop and self._may_stop()):
                 return is_last
-            if run.save_requests and not is_last:
-                run.save_point()
+            if run.save_requests and not is_last and self._save():
+                return False
         if run.batch_idx is None:
             raise RuntimeError(
                 f"`train loader` must give batches in every epoch, but got none in epoch {progress.current_epoch} "

@@ -23,7 +23,7 @@ class LoopView:
     @property
     def current_epoch(self) -> int:
         """Index of the training epoch; after it has ended, of the next."""
-        return self.fit_loop.progress.current_epoch
+        return self.fit_loop.current_epoch
 
     @property
     def global_step(self) -> int:

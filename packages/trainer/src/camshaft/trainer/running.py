@@ -136,12 +136,33 @@ class VerbRunner(TrainerView):
         Raises:
             RuntimeError: If this trainer has no module yet.
         """
-        if self._run is None:
-            rule = "attached by fit, validate, test or predict"
-            raise RuntimeError(must_be("model", rule, None, "Trainer.save_checkpoint", "Run one of them first."))
-        self._run.request_save(SaveRequest(os.fspath(path), weights_only, on_saved))
+        run = self._run_of("save_checkpoint")
+        run.request_save(SaveRequest(os.fspath(path), weights_only, on_saved))
         if not self._is_running:
-            self._run.finish_saving()  # no verb does it
+            run.finish_saving()  # no verb does it
+
+    def after_batch(self, function: Callable[[], None]) -> None:
+        """Call a function when the training batch and the validation that it triggers are over; see `Run.after_batch`.
+
+        Args:
+            function: What is called. `save_checkpoint` in it asks for a checkpoint of that batch.
+
+        Raises:
+            RuntimeError: If this trainer has no module yet.
+        """
+        self._run_of("after_batch").after_batch(function)
+
+    def at_save_point(self, function: Callable[[], None]) -> None:
+        """Call a function where a checkpoint that is asked for now would be written. Collective.
+
+        Args:
+            function: What is called. A checkpoint that it saves is written before `save_checkpoint` returns, so that
+                the function may change weights for it and put them back.
+
+        Raises:
+            RuntimeError: If this trainer has no module yet.
+        """
+        self._run_of("at_save_point").at_save_point(function)
 
     def preempt(self, path: str | os.PathLike[str]) -> None:
         """Save everything and end training as soon as no step is half done, whatever minimum is set.
@@ -174,6 +195,12 @@ class VerbRunner(TrainerView):
                 yield batches
         finally:
             self._loggers = loggers
+
+    def _run_of(self, method: str) -> Run:
+        if self._run is None:
+            rule = "attached by fit, validate, test or predict"
+            raise RuntimeError(must_be("model", rule, None, f"Trainer.{method}", "Run one of them first."))
+        return self._run
 
     def _write_checkpoint(self, request: SaveRequest) -> PendingSave | None:
         assert self._run is not None

@@ -139,6 +139,12 @@ class TrainerProtocol(Protocol):
     ) -> None:
         """Save: at once outside of a run; inside, at the next save point, after which `on_saved` is called."""
 
+    def after_batch(self, function: Callable[[], None]) -> None:
+        """Call a function when the training batch and the validation that it triggers are over; else at once."""
+
+    def at_save_point(self, function: Callable[[], None]) -> None:
+        """Call a function at the next save point; what it saves there is written before `save_checkpoint` returns."""
+
     def preempt(self, path: str) -> None:
         """Save and end training as soon as no step is half done; one of several processes may ask for all of them."""
 
