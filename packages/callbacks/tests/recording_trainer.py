@@ -56,14 +56,39 @@ class RecordingTrainer:
     strategy: Any = field(factory=OneProcess)
     requested: list[tuple[str, bool, Callable[[], None] | None]] = field(factory=list)
     saved: list[tuple[str, bool]] = field(factory=list)
+    is_preempted: bool = False
+    after_batch_functions: list[Callable[[], None]] = field(factory=list)
+    save_point_functions: list[Callable[[], None]] = field(factory=list)
+    writes_at_once: bool = False
 
     def save_checkpoint(
         self, path: str, weights_only: bool = False, on_saved: Callable[[], None] | None = None
     ) -> None:
         self.requested.append((path, weights_only, on_saved))
+        if self.writes_at_once:
+            self.write_requested()
+
+    def after_batch(self, function: Callable[[], None]) -> None:
+        self.after_batch_functions.append(function)
+
+    def at_save_point(self, function: Callable[[], None]) -> None:
+        self.save_point_functions.append(function)
+
+    def end_batch(self) -> None:
+        """What waited for the batch and its validation."""
+        while self.after_batch_functions:
+            self.after_batch_functions.pop(0)()
 
     def save_point(self, order: Iterable[int] | None = None) -> None:
         """Write every requested checkpoint, then report them durable, in `order` of the requests."""
+        self.end_batch()
+        self.writes_at_once = True
+        while self.save_point_functions:
+            self.save_point_functions.pop(0)()
+        self.writes_at_once = False
+        self.write_requested(order)
+
+    def write_requested(self, order: Iterable[int] | None = None) -> None:
         requested, self.requested = self.requested, []
         for path, weights_only, _ in requested:
             if self.is_global_zero:
@@ -89,6 +114,7 @@ class RecordingTrainer:
             callback.teardown(self, None, stage)
 
     def train_batch(self, batch_idx: int = 0, is_update: bool = True) -> None:
+        self.end_batch()
         self.global_step += is_update
         for callback in self.callbacks:
             callback.on_train_batch_end(self, None, None, None, batch_idx)
@@ -97,8 +123,10 @@ class RecordingTrainer:
         self.log(**metrics)
         for callback in self.callbacks:
             callback.on_validation_end(self, None)
+        self.end_batch()
 
     def end_epoch(self, **metrics: float) -> None:
+        self.end_batch()
         self.log(**metrics)
         for callback in self.callbacks:
             callback.on_train_epoch_end(self, None)

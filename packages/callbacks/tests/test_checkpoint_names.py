@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 import torch
 
@@ -46,5 +48,14 @@ def test_a_fraction_does_not_fit_an_integer_format() -> None:
 
 def test_counts_versions_until_a_name_is_free() -> None:
     taken = {"a.ckpt", "a-v1.ckpt"}
-    assert first_free_path("a", ".ckpt", taken.__contains__) == "a-v2.ckpt"
-    assert first_free_path("b", ".ckpt", taken.__contains__) == "b.ckpt"
+    assert first_free_path(versions_of("a"), taken.__contains__) == "a-v2.ckpt"
+    assert first_free_path(versions_of("b"), taken.__contains__) == "b.ckpt"
+
+
+def test_versions_that_all_have_one_path_are_refused() -> None:
+    with pytest.raises(RuntimeError, match=r"must give each version a path of its own, but got 'a.ckpt'"):
+        first_free_path(lambda version: "a.ckpt", {"a.ckpt"}.__contains__)
+
+
+def versions_of(name: str) -> Callable[[int | None], str]:
+    return lambda version: f"{name}.ckpt" if version is None else f"{name}-v{version}.ckpt"

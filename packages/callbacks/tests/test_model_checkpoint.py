@@ -6,7 +6,7 @@ import shutil
 import tempfile
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 import torch
@@ -320,7 +320,9 @@ class TestErrors:
     def test_at_the_first_due_step_without_a_validation_that_could_bring_it(self, tmp_path: Path) -> None:
         checkpoint = ModelCheckpoint(tmp_path, monitor="loss", every_n_train_steps=1)
         with pytest.raises(MissingMetricError, match="metrics logged so far: none"):
-            start(tmp_path, checkpoint, num_val_batches=[0]).train_batch()
+            trainer = start(tmp_path, checkpoint, num_val_batches=[0])
+            trainer.train_batch()
+            trainer.save_point()
 
     def test_at_the_end_of_the_first_validation_that_did_not_bring_it(self, tmp_path: Path) -> None:
         trainer = start(tmp_path, ModelCheckpoint(tmp_path, monitor="loss", every_n_train_steps=1))
@@ -331,8 +333,23 @@ class TestErrors:
     def test_at_the_first_due_step_after_a_validation_that_did_not_bring_it(self, tmp_path: Path) -> None:
         trainer = start(tmp_path, ModelCheckpoint(tmp_path, monitor="loss", every_n_train_steps=1))
         trainer.validate()
+        trainer.train_batch()
         with pytest.raises(MissingMetricError, match="'loss'"):
-            trainer.train_batch()
+            trainer.save_point()
+
+    def test_at_the_end_of_an_epoch_without_validation_it_is_a_warning_while_one_is_to_come(
+        self, tmp_path: Path
+    ) -> None:
+        checkpoint = ModelCheckpoint(tmp_path, "{epoch}", "val", save_on_train_epoch_end=True, save_last=True)
+        trainer = start(tmp_path, checkpoint, check_val_every_n_epoch=2)
+        trainer.train_batch()
+        with pytest.warns(UserWarning, match="keeps nothing before the first validation, which has 'val' to bring"):
+            trainer.end_epoch()
+        assert files(tmp_path) == {"last.ckpt"}
+        trainer.train_batch()
+        trainer.validate(val=1.0)
+        trainer.end_epoch()
+        assert files(tmp_path) == {"epoch=1.ckpt", "last.ckpt"}
 
     def test_a_metric_with_many_values(self, tmp_path: Path) -> None:
         trainer = start(tmp_path, ModelCheckpoint(tmp_path, monitor="loss"))
@@ -401,3 +418,58 @@ def test_says_what_it_decided(tmp_path: Path, capsys: pytest.CaptureFixture[str]
     first, second = capsys.readouterr().out.splitlines()
     assert first == f"ModelCheckpoint, epoch 0, step 1: loss is 1, saving {tmp_path}/step=1.ckpt"
     assert second == "ModelCheckpoint, epoch 1, step 2: loss is 2, not among the best 1"
+
+
+class TestOverrides:
+    """What subclasses of Lightning's class override; see also the integration tests."""
+
+    def test_what_writes_is_called_at_the_save_point_and_finds_its_files(self, tmp_path: Path) -> None:
+        seen: list[tuple[str, list[str]]] = []
+
+        class Noting(ModelCheckpoint):
+            def _update_best_and_save(self, current: Any, trainer: Any, monitor_candidates: Any) -> None:
+                super()._update_best_and_save(current, trainer, monitor_candidates)
+                seen.append((Path(self.best_model_path).name, sorted(files(tmp_path))))
+
+        trainer = start(tmp_path, Noting(tmp_path, "{epoch}", "loss", every_n_epochs=1))
+        run_epochs(trainer, [3.0, 2.0])
+        assert seen == [("epoch=0.ckpt", ["epoch=0.ckpt"]), ("epoch=1.ckpt", ["epoch=1.ckpt"])]
+
+    def test_a_name_that_is_the_same_for_every_version_is_refused_where_it_is_taken(self, tmp_path: Path) -> None:
+        class Named(ModelCheckpoint):
+            def format_checkpoint_name(self, metrics: Any, filename: Any = None, ver: Any = None, **_: Any) -> str:
+                return str(tmp_path / "model.ckpt")
+
+        trainer = start(tmp_path, Named(tmp_path, save_top_k=-1))
+        trainer.train_batch()
+        trainer.end_epoch()
+        trainer.train_batch()
+        with pytest.raises(RuntimeError, match="must give each version a path of its own"):
+            trainer.end_epoch()
+
+    def test_loggers_are_told_once_of_a_checkpoint_that_the_class_writes(self, tmp_path: Path) -> None:
+        class Log:
+            told: ClassVar[list[str]] = []
+
+            def after_save_checkpoint(self, checkpoint: ModelCheckpoint) -> None:
+                self.told.append(Path(checkpoint.saved_path).name)
+
+        class Twice(ModelCheckpoint):
+            def _save_checkpoint(self, trainer: Any, filepath: str) -> None:
+                super()._save_checkpoint(trainer, filepath)
+                super()._save_checkpoint(trainer, filepath.replace(".ckpt", "-EMA.ckpt"))
+
+        run_epochs(start(tmp_path, Twice(tmp_path, "{epoch}"), loggers=[Log()]), [1.0])
+        assert Log.told == ["epoch=0.ckpt"]
+        assert files(tmp_path) == {"epoch=0.ckpt", "epoch=0-EMA.ckpt"}
+
+    def test_what_the_class_keeps_can_be_set(self, tmp_path: Path) -> None:
+        checkpoint = ModelCheckpoint(tmp_path, monitor="loss", save_top_k=2)
+        assert float(checkpoint.kth_value) == math.inf
+        checkpoint.best_k_models = {"a": torch.tensor(1.0)}
+        checkpoint.best_k_models["b"] = torch.tensor(0.5)
+        checkpoint.best_model_path, checkpoint.last_model_path = "b", "c"
+        checkpoint.current_score = torch.tensor(0.5)
+        state = checkpoint.state_dict()
+        assert (state["best_model_path"], state["last_model_path"], float(state["current_score"])) == ("b", "c", 0.5)
+        assert list(state["best_k_models"]) == ["a", "b"]

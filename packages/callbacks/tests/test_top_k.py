@@ -25,7 +25,7 @@ def expected_survivors(scores: list[float], k: int, mode: Mode) -> set[str]:
 def test_keeps_the_k_best_of_everything_it_has_seen(scores: list[float], k: int, mode: Mode) -> None:
     top_k = TopK(k, mode)
     for idx, score in enumerate(map(torch.tensor, scores)):
-        displaced = top_k.displaced_by(score)
+        displaced = top_k.displaced() if top_k.takes(score) else None
         if displaced is not None:
             for path in displaced:
                 top_k.discard(path)
@@ -47,8 +47,8 @@ def test_names_best_and_worst() -> None:
 
 def test_more_than_k_that_were_restored_go_at_once() -> None:
     top_k = TopK(1, "min", {"a": torch.tensor(1.0), "b": torch.tensor(3.0), "c": torch.tensor(2.0)})
-    assert top_k.displaced_by(torch.tensor(0.5)) == ("a", "c", "b")
-    assert top_k.displaced_by(torch.tensor(1.0)) is None
+    assert top_k.takes(torch.tensor(0.5)) and top_k.displaced() == ("a", "c", "b")
+    assert not top_k.takes(torch.tensor(1.0))
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16, torch.int64])

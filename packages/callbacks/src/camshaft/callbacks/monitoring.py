@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Literal, cast
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 import torch
 from torch import Tensor
@@ -44,9 +45,24 @@ def read_metric(trainer: TrainerProtocol, name: str, where: str) -> Tensor:
         MissingMetricError: If the metric has not been logged.
         InvalidArgumentError: If it is not a scalar.
     """
-    metrics = trainer.callback_metrics
+    return read_scalar(trainer.callback_metrics, name, where)
+
+
+def read_scalar(metrics: Mapping[str, Any], name: str, where: str, logged: Iterable[str] | None = None) -> Tensor:
+    """Return a metric as a scalar on the CPU. Waits for the device.
+
+    Args:
+        metrics: The values by name.
+        name: The metric.
+        where: The class to name in errors.
+        logged: Which names were logged, for the error; None for all of `metrics`.
+
+    Raises:
+        MissingMetricError: If there is no such metric.
+        InvalidArgumentError: If it is not a scalar.
+    """
     if name not in metrics:
-        raise MissingMetricError("monitor", name, metrics, where)
+        raise MissingMetricError("monitor", name, metrics if logged is None else logged, where)
     value = torch.as_tensor(metrics[name]).detach()
     if value.numel() != 1:
         raise InvalidArgumentError(

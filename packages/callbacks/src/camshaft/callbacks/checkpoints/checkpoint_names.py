@@ -34,6 +34,11 @@ class NameTemplate:
         self.equals_char = equals_char
         self._parts = self._parsed()
 
+    @property
+    def metrics(self) -> set[str]:
+        """The logged metrics in the name."""
+        return {name for _, name, _ in self._parts if name not in (None, "epoch", "step")}  # type: ignore[misc]
+
     def render(self, metrics: Mapping[str, Any]) -> str:
         """The name, without extension, with the values of `metrics` (numbers or scalar tensors).
 
@@ -80,21 +85,26 @@ class NameTemplate:
         return InvalidArgumentError("filename", rule, self.template, self.where, action)
 
 
-def first_free_path(
-    stem: str, extension: str, is_taken: Callable[[str], bool], join_char: str = "-", version: int = 1
-) -> str:
-    """The first of `stem.ext`, `stem-v1.ext`, `stem-v2.ext`, ... that is not taken.
+def first_free_path(path_of: Callable[[int | None], str], is_taken: Callable[[str], bool], version: int = 1) -> str:
+    """Return the first path that is not taken: the one without a version, else that with the lowest one.
 
     Args:
-        stem: The path without extension.
-        extension: Its extension, with the dot.
+        path_of: Gives the path with a version, without one for None.
         is_taken: Says so of a path.
-        join_char: What stands before the version.
         version: The first version's number.
+
+    Raises:
+        RuntimeError: If two versions have the same path.
     """
-    path = f"{stem}{extension}"
+    path = path_of(None)
     while is_taken(path):
-        path = f"{stem}{join_char}v{version}{extension}"
+        before, path = path, path_of(version)
+        if path == before:
+            raise RuntimeError(
+                f"`format_checkpoint_name` must give each version a path of its own, but got {path!r} (str) for "
+                f"version {version} as well in ModelCheckpoint. Put `ver` into the name, or pass "
+                "enable_version_counter=False."
+            )
         version += 1
     return path
 

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
-from typing import Any
 
-from camshaft.callbacks.checkpoints.checkpoint_names import NameTemplate, first_free_path
+from camshaft.callbacks.checkpoints.checkpoint_names import NameTemplate
 from camshaft.callbacks.errors import InvalidArgumentError
 
 
@@ -20,8 +17,6 @@ class CheckpointPaths:
         last: Of "last"; None if there is none.
         rescue: Of one that an exception leads to.
         extension: With the dot.
-        join_char: What stands before a version.
-        first_version: The number of the first one.
         has_versions: Whether a name that is taken gets one; otherwise the file is replaced.
     """
 
@@ -29,45 +24,17 @@ class CheckpointPaths:
     last: NameTemplate | None
     rescue: NameTemplate
     extension: str
-    join_char: str
-    first_version: int
     has_versions: bool
+
+    @property
+    def uses_metrics(self) -> bool:
+        """Whether a logged metric is in a name."""
+        return any(template.metrics for template in (self.name, self.last) if template is not None)
 
     @property
     def depth(self) -> int:
         """How many folders down checkpoints are."""
         return self.name.template.count("/")
-
-    def free_path(
-        self,
-        template: NameTemplate,
-        folder: str,
-        metrics: Mapping[str, Any],
-        *,
-        is_claimed: Callable[[str], bool],
-        reusable: Collection[str] = (),
-        taken: str | None = None,
-    ) -> str:
-        """A path that no other checkpoint has.
-
-        Args:
-            template: One of the three.
-            folder: Where it is to be.
-            metrics: What may be in the name.
-            is_claimed: Whether a checkpoint is to come at a path.
-            reusable: Paths that may be taken again.
-            taken: One that may not, whatever else is said.
-        """
-
-        def is_taken(path: str) -> bool:
-            if path == taken:
-                return True
-            if path in reusable or not self.has_versions:
-                return False
-            return os.path.lexists(path) or is_claimed(path)
-
-        stem = os.path.join(folder, template.render(metrics))
-        return first_free_path(stem, self.extension, is_taken, self.join_char, self.first_version)
 
     def may_replace(self, other: CheckpointPaths) -> bool:
         """Whether, in one folder, one of the two could replace a file of the other's."""

@@ -1,4 +1,4 @@
-"""When a save that is due after a batch comes: by the clock of all processes, or after a validation that follows."""
+"""When a save is due by the clock of all processes."""
 
 from __future__ import annotations
 
@@ -6,10 +6,9 @@ import time
 from typing import TYPE_CHECKING
 
 from camshaft.callbacks.agreement import from_rank_zero
-from camshaft.callbacks.monitoring import validates
 
 if TYPE_CHECKING:
-    from camshaft.hooks_core.protocols import Strategy, TrainerProtocol
+    from camshaft.hooks_core.protocols import Strategy
 
 _LARGEST_GROWTH = 4
 
@@ -55,19 +54,3 @@ class TimeRhythm:
         self._looked_at = now
         fitting = int(num_seconds_left / max(seconds_per_batch, 1e-9) / 2)
         return False, max(1, min(fitting, _LARGEST_GROWTH * self._num_batches))
-
-
-def awaits_validation(trainer: TrainerProtocol, monitor: str | None, has_validated: bool) -> bool:
-    """Whether a validation to come brings a metric for the first time, or anew before the epoch ends.
-
-    Args:
-        trainer: Who trains.
-        monitor: The metric; None waits for nothing.
-        has_validated: Whether a validation of this fit has ended.
-    """
-    if monitor is None or not validates(trainer):
-        return False
-    if monitor not in trainer.callback_metrics:
-        return not has_validated
-    every_n = trainer.check_val_every_n_epoch
-    return trainer.is_last_batch and every_n is not None and (trainer.current_epoch + 1) % every_n == 0

@@ -3,28 +3,12 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Sequence
+from typing import Any
 
 from torch import Tensor
 
 from camshaft.callbacks.checkpoints.top_k import TopK
-
-
-class SavePlan(NamedTuple):
-    """What one due time leads to.
-
-    Args:
-        path: Where to save; None if it is not to be kept for its score.
-        score: The monitored value, a scalar on the CPU; None without a monitor.
-        displaced: Kept checkpoints that make room for it.
-        last_path: Where "last" goes; None if it is not wanted.
-    """
-
-    path: str | None
-    score: Tensor | None
-    displaced: tuple[str, ...]
-    last_path: str | None
 
 
 class KeptCheckpoints:
@@ -45,41 +29,31 @@ class KeptCheckpoints:
         self.last_path = ""
         self.current_score: Tensor | None = None
 
-    def plan(
-        self,
-        score: Tensor | None,
-        new_path: Callable[[tuple[str, ...]], str],
-        last_path: Callable[[str | None], str | None],
-    ) -> SavePlan:
-        """What to do at a due time; changes nothing.
+    def displaced(self, *, is_scored: bool) -> tuple[str, ...]:
+        """Return the kept checkpoints that make room for one more."""
+        if is_scored:
+            return self.top_k.displaced()
+        return (self.best_path,) if self.top_k.k == 1 and self.best_path else ()
+
+    def keep(self, path: str, score: Tensor | None, displaced: Sequence[str]) -> tuple[str, ...]:
+        """Keep one more checkpoint.
 
         Args:
+            path: Where it is to be.
             score: The monitored value; None without a monitor.
-            new_path: Gives the new checkpoint's path, handed the paths that it may reuse.
-            last_path: Gives the path of "last", handed the new checkpoint's path.
+            displaced: What makes room for it.
+
+        Returns:
+            The checkpoints that are kept no longer once this one is durable.
         """
-        displaced = self._displaced_by(score)
-        if displaced is None:
-            return SavePlan(None, score, (), last_path(None))
-        path = new_path(displaced)
         if path in self.top_k.scores:
             displaced = (path,)  # the same name again takes its predecessor's place
-        return SavePlan(path, score, displaced, last_path(path))
-
-    def follow(self, plan: SavePlan) -> tuple[str, ...]:
-        """Take a plan in; return the checkpoints that it makes superfluous once its own is durable."""
-        superfluous = list(plan.displaced)
-        self.current_score = plan.score
-        if plan.path is not None:
-            for path in plan.displaced:
-                self.top_k.discard(path)
-            if plan.score is not None:
-                self.top_k.add(plan.path, plan.score)
-            self.best_path = plan.path if plan.score is None else self.top_k.best_path
-        if plan.last_path is not None:
-            superfluous.append(self.last_path)
-            self.last_path = plan.last_path
-        return tuple(path for path in superfluous if path and path not in (plan.path, plan.last_path))
+        for one in displaced:
+            self.top_k.discard(one)
+        if score is not None:
+            self.top_k.add(path, score)
+        self.best_path = path if score is None else self.top_k.best_path
+        return tuple(one for one in displaced if one != path)
 
     def state_dict(self) -> dict[str, Any]:
         """Everything that it remembers, as tensors and plain values."""
@@ -110,10 +84,3 @@ class KeptCheckpoints:
             self.best_path = self.top_k.best_path
         if self.last_path in missing:
             self.last_path = ""
-
-    def _displaced_by(self, score: Tensor | None) -> tuple[str, ...] | None:
-        if score is not None:
-            return self.top_k.displaced_by(score)
-        if self.top_k.k == 0:
-            return None
-        return (self.best_path,) if self.top_k.k == 1 and self.best_path else ()

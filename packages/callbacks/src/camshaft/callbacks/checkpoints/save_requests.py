@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
-
-from camshaft.callbacks.checkpoints.checkpoint_files import point_last_at
-from camshaft.hooks_core.durable_paths import remove
 
 
 class SaveRequest:
@@ -22,6 +20,7 @@ class SaveRequest:
             leaves "last" where it is.
 
     Attributes:
+        is_asked: Whether the trainer was asked to write it.
         is_abandoned: Whether a later save has displaced it already, so that it goes as soon as it comes.
     """
 
@@ -38,6 +37,7 @@ class SaveRequest:
         self.memory = memory
         self.displaced = displaced
         self.last_path = last_path
+        self.is_asked = False
         self.is_abandoned = False
 
 
@@ -49,17 +49,22 @@ class PendingSaves:
     Args:
         folder: The only folder in which checkpoints are removed; one that lies elsewhere is left alone.
         durable_memory: The callback's state as of its newest durable save.
-        touches_files: Whether this process is the one that links and removes files.
-        links_last: Whether "last" is a symbolic link.
+        point_last: Names a durable checkpoint "last", given both paths.
+        remove_checkpoint: Removes the checkpoint at a path.
     """
 
     def __init__(
-        self, folder: Path, durable_memory: dict[str, Any], touches_files: bool, links_last: bool = False
+        self,
+        folder: Path,
+        durable_memory: dict[str, Any],
+        *,
+        point_last: Callable[[str, str], None],
+        remove_checkpoint: Callable[[str], None],
     ) -> None:
         self.folder = folder
         self.durable_memory = durable_memory
-        self.touches_files = touches_files
-        self.links_last = links_last
+        self.point_last = point_last
+        self.remove_checkpoint = remove_checkpoint
         self._requests: list[SaveRequest] = []
         self._num_requested = 0
         self._durable_idx = -1
@@ -67,6 +72,9 @@ class PendingSaves:
 
     def __bool__(self) -> bool:
         return bool(self._requests)
+
+    def __contains__(self, request: object) -> bool:
+        return request in self._requests
 
     def holds(self, path: str) -> bool:
         """Whether a save to `path` is on its way."""
@@ -94,23 +102,27 @@ class PendingSaves:
             Whether there is a checkpoint at its path now.
 
         Raises:
-            OSError: If "last" cannot be moved or a displaced checkpoint cannot be removed.
+            OSError: If "last" cannot be moved, as if the save had failed; or a displaced checkpoint cannot be removed.
         """
         if request not in self._requests:
             return False
+        if request.last_path is not None and request.request_idx > self._last_idx:
+            if request.last_path != request.path:
+                self.point_last(request.path, request.last_path)
+            self._last_idx = request.request_idx
         self._requests.remove(request)
-        if request.request_idx > self._durable_idx:
+        if request.request_idx >= self._durable_idx:
             self._durable_idx = request.request_idx
             self.durable_memory = request.memory
-        if request.last_path is not None and request.request_idx > self._last_idx:
-            self._last_idx = request.request_idx
-            if self.touches_files and request.last_path != request.path:
-                point_last_at(Path(request.path), Path(request.last_path), by_link=self.links_last)
         for path in request.displaced:
             self._let_go(path)
         if request.is_abandoned:
             self._remove(request.path)
         return not request.is_abandoned
+
+    def reopen(self, request: SaveRequest) -> None:
+        """Take a durable save back among those that have something to be done; `settle` does it."""
+        self._requests.append(request)
 
     def give_up(self) -> dict[str, Any]:
         """Forget the saves that never came; return the state that the durable ones leave."""
@@ -125,8 +137,8 @@ class PendingSaves:
             self._remove(path)
 
     def _remove(self, path: str) -> None:
-        if self.touches_files and lies_in(path, self.folder):
-            remove(Path(path))
+        if lies_in(path, self.folder):
+            self.remove_checkpoint(path)
 
 
 def lies_in(path: str, folder: Path) -> bool:

@@ -31,16 +31,16 @@ class TopK:
         # sorted() is stable in both directions: equals stay in the order in which they came.
         return sorted(self.scores, key=lambda path: float(self.scores[path]), reverse=self.mode == "max")
 
-    def displaced_by(self, score: Tensor) -> tuple[str, ...] | None:
-        """The paths that would have to go if `score` came; None if it is not good enough to be kept."""
+    def displaced(self) -> tuple[str, ...]:
+        """Return the paths that have to go if one more comes."""
+        return () if self.k == -1 else tuple(self.ranking()[max(self.k - 1, 0) :])
+
+    def takes(self, score: Tensor) -> bool:
+        """Return whether a score is good enough to be kept."""
         if self.k == 0:
-            return None
-        displaced = [] if self.k == -1 else self.ranking()[self.k - 1 :]
-        if displaced:
-            best_displaced = float(self.scores[displaced[0]])
-            if not is_better(float(self._without_nan(score)), best_displaced, self.mode):
-                return None
-        return tuple(displaced)
+            return False
+        displaced = self.displaced()
+        return not displaced or is_better(float(self._without_nan(score)), float(self.scores[displaced[0]]), self.mode)
 
     def add(self, path: str, score: Tensor) -> None:
         """Keep `path`; one that is kept already becomes the newest."""

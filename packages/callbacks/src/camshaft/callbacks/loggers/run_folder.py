@@ -116,6 +116,9 @@ class RunFolderLogger:
             is_claimed = False
         return version - is_claimed
 
+    def after_save_checkpoint(self, checkpoint_callback: Any) -> None:
+        """Do nothing: a checkpoint is a file already. Subclasses may override it."""
+
     def _next_version(self) -> int:
         try:
             names = os.listdir(self.root_dir)

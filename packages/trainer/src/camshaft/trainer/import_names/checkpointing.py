@@ -11,7 +11,7 @@ from camshaft.trainer.import_names.monitoring import UNSET, chosen_mode
 from camshaft.trainer.import_names.stand_ins import StandIn, note, refuse_argument, refuse_overrides
 
 _WHERE = "ModelCheckpoint"
-_NOT_CALLED = ("_save_model", "_do_save", "_do_check_save", "check_monitor_top_k", "save_checkpoint", "save_function")
+_NOT_CALLED = ("_save_model", "_do_save", "_do_check_save", "save_checkpoint", "save_function")
 _EVERY_EPOCH = "{epoch}"
 
 
