@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import random
+import sys
+import threading
+from collections import namedtuple
 from typing import Any
 
 import pytest
 import torch
 from bare_parts import BareTrainer, Net, Sized, Unsized, hooked, make_batches, same_bits, seeded, weights
 from recording_sink import RecordingSink
+from torch import nn
 from torch.utils.data import DataLoader, Dataset, IterableDataset
 
 try:
@@ -69,6 +73,40 @@ def test_generators_are_put_back_even_if_it_fails() -> None:
         trainer.fit(Sized(make_batches(1)), Sized(make_batches(1)))
     assert torch.equal(torch.get_rng_state(), before)
     assert not trainer.fit_loop.sanity_checking
+
+
+def test_a_callback_may_remember_what_cannot_be_copied() -> None:
+    class Remembering:
+        def __init__(self) -> None:
+            self.weight = torch.ones(2, requires_grad=True)
+            self.total = 3 * self.weight
+            self.shared = [1.0]
+            self.refused = (threading.Lock(), sys.stdout, lambda: 1, (item for item in ()), nn.Linear(1, 1))
+
+        def state_dict(self) -> dict[str, Any]:
+            point = namedtuple("Point", "x y")(self.total, self.shared)
+            return {"total": self.total, "nested": [point, {"shared": self.shared}], "refused": self.refused}
+
+        def load_state_dict(self, state: dict[str, Any]) -> None:
+            [point, others] = state["nested"]
+            assert point.x is state["total"] and point.y is others["shared"]
+            self.total, self.shared, refused = state["total"], others["shared"], state["refused"]
+            assert all(one is other for one, other in zip(refused, self.refused, strict=True))
+
+        def on_validation_batch_end(self, *_: Any) -> None:
+            with torch.no_grad():
+                self.total.zero_()
+            self.shared.append(2.0)
+
+        def on_train_start(self, trainer: Any, module: Any) -> None:
+            assert self.shared == [1.0] and self.total.tolist() == [3.0, 3.0]
+            self.total.sum().backward()
+            assert self.weight.grad is not None and self.weight.grad.tolist() == [3.0, 3.0]
+
+    callback = Remembering()
+    trainer = BareTrainer(seeded(Net), callbacks=[callback], max_epochs=1, num_sanity_val_steps=2)
+    trainer.fit(Sized(make_batches(1)), Sized(make_batches(2)))
+    assert callback.shared == [1.0, 2.0, 2.0]
 
 
 @pytest.mark.parametrize(

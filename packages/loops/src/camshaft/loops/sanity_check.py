@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
+from torch import nn
 from torch.utils.data import DataLoader
 
 from camshaft.hooks_core.implementation import implementation
@@ -55,17 +56,54 @@ def check_sanity(
 
 @contextmanager
 def _isolated(owners: Iterable[object], run: Run) -> Iterator[None]:
-    """Put the memory of receivers and parts of loaders back, of those that have one."""
+    """Put the memory of receivers and parts of loaders back, of those that have one; see `copied`."""
     remembered: list[tuple[object, Any]] = []
     for owner in owners:
         save, load = implementation(owner, "state_dict"), implementation(owner, "load_state_dict")
         if save is not None and load is not None:
             with noting(owner, "state_dict", run.position):
-                remembered.append((owner, copy.deepcopy(save())))
+                remembered.append((owner, copied(save())))
     yield
     for owner, state in remembered:
         with noting(owner, "load_state_dict", run.position):
             owner.load_state_dict(state)  # type: ignore[attr-defined]
+
+
+def copied(state: Any, memo: dict[int, Any] | None = None) -> Any:
+    """Return a copy of a state that later changes of it do not reach, with itself where it cannot be copied.
+
+    A tensor in a graph is copied within the graph. Modules and optimizers, which a state can only refer to, and what
+    `copy.deepcopy` refuses, such as locks and open files, are the same in the copy. What is shared stays shared.
+
+    Args:
+        state: Containers in any nesting, of anything.
+        memo: The copies by the originals' ids, as for `copy.deepcopy`.
+    """
+    memo = {} if memo is None else memo
+    if id(state) in memo:
+        return memo[id(state)]
+    if isinstance(state, (nn.Module, torch.optim.Optimizer)):
+        return state
+    result: Any
+    if isinstance(state, torch.Tensor) and not state.is_leaf:
+        with torch.enable_grad():
+            result = state.clone()
+    elif isinstance(state, dict):
+        memo[id(state)] = result = copy.copy(state)
+        result.update({key: copied(value, memo) for key, value in state.items()})
+    elif isinstance(state, list):
+        memo[id(state)] = result = copy.copy(state)
+        result[:] = [copied(value, memo) for value in state]
+    elif isinstance(state, tuple):
+        values = [copied(value, memo) for value in state]
+        result = type(state)(*values) if hasattr(state, "_fields") else tuple(values)
+    else:
+        try:
+            return copy.deepcopy(state, memo)
+        except Exception:  # whatever its class refuses with
+            result = state
+    memo[id(state)] = result
+    return result
 
 
 def _parts_of(loader: Any) -> list[Any]:
