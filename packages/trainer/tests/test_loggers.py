@@ -17,10 +17,19 @@ import wandb
 from several_processes import run_script
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from torch import Tensor
-from trainer_parts import NO_VALIDATION, Regression, assert_same, files_below, loader, quiet_trainer, weights
+from trainer_parts import (
+    NO_VALIDATION,
+    ListLogger,
+    Regression,
+    assert_same,
+    files_below,
+    loader,
+    quiet_trainer,
+    weights,
+)
 from wandb.proto import wandb_internal_pb2
 
-from camshaft.callbacks import CSVLogger, ModelCheckpoint
+from camshaft.callbacks import CSVLogger, DeviceStatsMonitor, LearningRateMonitor, ModelCheckpoint
 from camshaft.callbacks.loggers.mlflow_logger import MLFlowLogger
 from camshaft.callbacks.loggers.tensorboard_logger import TensorBoardLogger
 from camshaft.callbacks.loggers.wandb_logger import WandbLogger
@@ -262,6 +271,47 @@ def test_a_logger_that_is_to_write_the_graph_is_told_the_module(tmp_path: Path) 
     logger = TensorBoardLogger(tmp_path, log_graph=True)
     quiet_trainer(tmp_path, logger=logger).fit(WithExample(), loader())
     assert any("layer" in node.name for node in events(logger).Graph().node)
+
+
+class KeywordsOnly(ListLogger):
+    """As Lightning's loggers may be written, which are called by keyword."""
+
+    drawn: Any = None
+
+    def log_metrics(self, *, metrics: dict[str, float], step: int | None = None) -> None:  # type: ignore[override]
+        super().log_metrics(metrics, step)
+
+    def log_graph(self, model: Any, input_array: Any = None) -> None:
+        self.drawn = model
+
+
+class OtherNames(ListLogger):
+    """As loggers of 0.5 were written."""
+
+    def log_metrics(self, values: dict[str, float], step_num: int) -> None:  # type: ignore[override]
+        super().log_metrics(values, step_num)
+
+
+def test_loggers_are_called_by_keyword_and_those_with_other_names_by_position(tmp_path: Path) -> None:
+    keywords, names, plain = loggers = KeywordsOnly(), OtherNames(), ListLogger()
+    module = Logging()
+    quiet_trainer(tmp_path, logger=list(loggers), log_every_n_steps=1).fit(module, loader(), loader(2))
+    assert keywords.rows == names.rows == plain.rows and len(plain.rows) > 4
+    assert keywords.drawn is module
+
+
+def test_callbacks_call_loggers_by_keyword(tmp_path: Path) -> None:
+    class Scheduled(Logging):
+        def configure_optimizers(self) -> Any:
+            optimizer = torch.optim.SGD(self.parameters(), lr=0.1)
+            return [optimizer], [torch.optim.lr_scheduler.StepLR(optimizer, 1)]
+
+    logger = KeywordsOnly()
+    callbacks = [LearningRateMonitor(), DeviceStatsMonitor(cpu_stats=True)]
+    trainer = quiet_trainer(tmp_path, logger=logger, log_every_n_steps=1, callbacks=callbacks)
+    trainer.fit(Scheduled(), loader(), loader(2))
+    assert any("lr-SGD" in row for _, row in logger.rows)
+    assert any(name.startswith("DeviceStatsMonitor") for _, row in logger.rows for name in row)
 
 
 @pytest.mark.processes

@@ -89,7 +89,7 @@ class DeviceStatsMonitor(Callback):
             numbers |= _load_of_machine(self._psutil, self._process)
         named = {f"{type(self).__name__}.on_train_batch_start/{name}": value for name, value in numbers.items()}
         for logger in trainer.loggers:
-            logger.log_metrics(named, step=trainer.global_step)
+            logger.log_metrics(metrics=named, step=trainer.global_step)
 
 
 def _load_of_machine(psutil: Any, process: Any) -> dict[str, float]:

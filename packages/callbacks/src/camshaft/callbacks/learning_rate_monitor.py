@@ -106,7 +106,7 @@ class LearningRateMonitor(Callback):
                     numbers |= self._read(group, group_name)
         if numbers:
             for logger in trainer.loggers:
-                logger.log_metrics(numbers, step=trainer.global_step)
+                logger.log_metrics(metrics=numbers, step=trainer.global_step)
 
     def _read(self, group: dict[str, Any], name: str) -> dict[str, float]:
         """The numbers of a group; a rate that is a tensor on a device is waited for."""

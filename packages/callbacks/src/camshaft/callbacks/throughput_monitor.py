@@ -223,7 +223,7 @@ class ThroughputMonitor(Callback):
         metrics = {f"{stage}{self.separator}{name}": value for name, value in self.meters[stage].read().items()}
         if metrics:
             for logger in trainer.loggers:
-                logger.log_metrics(metrics, step=step)
+                logger.log_metrics(metrics=metrics, step=step)
 
     def _schedule(self, global_step: int) -> None:
         self._next_row = (global_step // self._every + 1) * self._every if self._every else math.inf

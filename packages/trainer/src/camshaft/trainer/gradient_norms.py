@@ -52,7 +52,7 @@ class GradientNorms(Callback):
         numbers = {f"grad_{self.norm_type}_norm/{name}": float(norm) for name, norm in norms.items()}
         numbers[f"grad_{self.norm_type}_norm_total"] = float(total)
         for logger in trainer.loggers:
-            logger.log_metrics(numbers, step=trainer.global_step)
+            logger.log_metrics(metrics=numbers, step=trainer.global_step)
 
     def _norm(self, gradient: Tensor) -> Tensor:
         dense = gradient.detach().coalesce().values() if gradient.is_sparse else gradient.detach()

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Protocol
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol
 
 from camshaft.hooks_core.protocols import Logger, Strategy
 from camshaft.trainer.metric_values import Value, to_floats
@@ -38,6 +39,7 @@ class LoggerRows:
         self.loggers = loggers
         self._progress = progress
         self._strategy = strategy
+        self._takes_keywords: dict[type, bool] = {}  # by the logger's class
 
     @property
     def writes(self) -> bool:
@@ -58,8 +60,7 @@ class LoggerRows:
             metrics.setdefault("epoch", self._progress.current_epoch)
             # within training, an update's index; outside of it, the number of updates so far
             step = max(self._progress.global_step - in_training, 0)
-        for logger in self.loggers:
-            logger.log_metrics(metrics, step)
+        self._log(metrics, step)
 
     def write_steps(self, rows: Sequence[StepRow]) -> None:
         """Write what evaluation batches logged for themselves, in one transfer; the step counts these batches."""
@@ -67,11 +68,31 @@ class LoggerRows:
             return
         numbers = iter(to_floats([value for row in rows for value in row.values.values()]))
         for row in rows:
-            metrics = {name: next(numbers) for name in row.values}
-            for logger in self.loggers:
-                logger.log_metrics(metrics, row.step)
+            self._log({name: next(numbers) for name in row.values}, row.step)
 
     def save(self) -> None:
         """Let loggers write what they hold back."""
         for logger in self.loggers:
             logger.save()
+
+    def _log(self, metrics: Mapping[str, float], step: int) -> None:
+        """Call every logger by keyword, or by position those that have other names for the two."""
+        for logger in self.loggers:
+            takes = self._takes_keywords.get(type(logger))
+            if takes is None:
+                takes = self._takes_keywords[type(logger)] = takes_keywords(logger.log_metrics)
+            if takes:
+                logger.log_metrics(metrics=metrics, step=step)
+            else:
+                logger.log_metrics(metrics, step)
+
+
+def takes_keywords(log_metrics: Callable[..., Any]) -> bool:
+    """Return whether a logger's method takes `metrics` and `step` by these names, as all but loggers of 0.5 do."""
+    try:
+        inspect.signature(log_metrics).bind(metrics={}, step=0)
+    except TypeError:
+        return False
+    except ValueError:  # no signature can be read
+        return True
+    return True

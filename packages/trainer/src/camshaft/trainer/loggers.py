@@ -93,9 +93,9 @@ def log_hyperparameters(loggers: Sequence[Any], module: object, data: object | N
 
 
 def begin_fit(loggers: Sequence[Any], module: object) -> None:
-    """Tell loggers that want to know it which module a fit trains."""
+    """Tell loggers which module a fit trains, by `begin_fit`, or by `log_graph` as Lightning does."""
     for logger in loggers:
-        tell = getattr(logger, "begin_fit", None)
+        tell = getattr(logger, "begin_fit", None) or getattr(logger, "log_graph", None)
         if tell is not None:
             tell(module)
 

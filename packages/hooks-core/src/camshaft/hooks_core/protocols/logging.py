@@ -15,8 +15,9 @@ Moment = Literal["batch", "epoch"]
 class Logger(Protocol):
     """Where metrics and hyperparameters are written.
 
-    A logger may also have `begin_fit(module)`, called when a fit begins, and `after_save_checkpoint(callback)`, called
-    by a callback that saves checkpoints once one is durable, on the first process.
+    `log_metrics` is called by keyword, the others by position. A logger may also have `begin_fit(module)`, called when
+    a fit begins (one without it: `log_graph(module)`), and `after_save_checkpoint(callback)`, called by a callback that
+    saves checkpoints once one is durable, on the first process.
 
     Attributes:
         name: Name of the experiment.

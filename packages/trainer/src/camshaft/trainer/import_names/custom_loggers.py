@@ -14,7 +14,7 @@ from camshaft.strategies.processes.rank_zero import is_rank_zero
 from camshaft.trainer.import_names.nested_collections import flatten_dict
 from camshaft.trainer.import_names.stand_ins import StandIn, refuse_overrides
 
-_NOT_CALLED = ("agg_and_log_metrics", "update_agg_funcs", "after_save_checkpoint")
+_NOT_CALLED = ("agg_and_log_metrics", "update_agg_funcs")
 
 
 class LightningLoggerBase(metaclass=StandIn):
