@@ -91,11 +91,8 @@ class FitLoop(FitView):
         self.use_distributed_sampler = use_distributed_sampler
         self.progress = FitProgress()
         self.sanity_checking = False
-<<<<<<< HEAD
         self.has_ended = False
-=======
         self._shows_ended_epoch = False
->>>>>>> 0401fc2 (A preemption that comes while a checkpoint is written stops at that save point; functions that wait for a batch's validation or for a save point)
         self.optimization = Optimization([], [])
         self._state = FitState()
         self._data: FitData | None = None
