@@ -103,15 +103,15 @@ def resolve(
             calls = [attrs.evolve(call, function=wrap_step(call.function)) for call in calls]
         calls = [wrapped(call, wrappers) for call in calls] if wrappers else calls
         compiled: Callable[..., Any] | None = None
+        told = place if _may_log(spec, calls) else None
         if calls and spec.isolated:
             compiled = compile_isolated(spec, calls, trainer, module, position)
         elif calls:
-            told = place if _may_log(spec, calls) else None
             compiled = compile_calls(spec, calls, trainer, module, position, told)
         setattr(hooks, spec.name, compiled or (nobody if spec.kind == "event" else None))
         of_one_loader = [call.for_one_loader() for call in calls]
-        if of_one_loader != calls:
-            with_one_loader[spec.name] = compile_hook(spec, of_one_loader, trainer, module, position)
+        if of_one_loader != calls:  # no isolated hook is told of loaders
+            with_one_loader[spec.name] = compile_calls(spec, of_one_loader, trainer, module, position, told)
         taken[spec.name] = frozenset(argument.source for call in calls for argument in call.arguments)
     hooks._taken = taken
     hooks._with_one_loader = with_one_loader
