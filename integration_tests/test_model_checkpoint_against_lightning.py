@@ -36,7 +36,7 @@ def make_module(framework: Framework) -> Any:
             return self.layer(batch[0]).sum()
 
         def validation_step(self, batch: Any, batch_idx: int) -> None:
-            self.log("score", SCORES[self.trainer.global_step // 3 - 1])
+            self.log("score", SCORES[(self.trainer.global_step // 3 - 1) % len(SCORES)])
 
         def configure_optimizers(self) -> Any:
             return torch.optim.SGD(self.parameters(), lr=1.0)
@@ -321,4 +321,54 @@ def test_methods_that_are_called_from_outside_give_the_same(tmp_path: Path) -> N
         return sorted(text.splitlines()), [name.replace(str(folder), "") for name in names], takes, kth
 
     theirs, ours = both(tmp_path, ask)
+    assert ours == theirs
+
+
+def ignoring_the_first_epochs(base: Any) -> Any:
+    class Later(base):  # type: ignore[misc]
+        def _run_early_stopping_check(self, trainer: Any) -> None:
+            if trainer.current_epoch >= 3:
+                super()._run_early_stopping_check(trainer)
+
+    return Later
+
+
+def own_criteria(base: Any) -> Any:
+    class Criteria(base):  # type: ignore[misc]
+        def _evaluate_stopping_criteria(self, current: Any) -> Any:
+            self.seen = [*getattr(self, "seen", []), float(current)]
+            if self.monitor_op(current - self.min_delta, self.best_score.to(current.device)):
+                self.best_score, self.wait_count = current, 0
+                return False, None
+            return len(self.seen) > 4, "enough seen"
+
+    return Criteria
+
+
+def without_a_reason(base: Any) -> Any:
+    class Stops(base):  # type: ignore[misc]
+        def _evaluate_stopping_criteria(self, current: Any) -> Any:
+            return super()._evaluate_stopping_criteria(current)[0] or float(current) < 3.0, None
+
+    return Stops
+
+
+def skipping(base: Any) -> Any:
+    class Skips(base):  # type: ignore[misc]
+        def _should_skip_check(self, trainer: Any) -> bool:
+            return trainer.current_epoch % 2 == 0 or super()._should_skip_check(trainer)
+
+    return Skips
+
+
+@pytest.mark.parametrize("interval", [1.0, 3])
+@pytest.mark.parametrize("override", [ignoring_the_first_epochs, own_criteria, without_a_reason, skipping])
+def test_overrides_of_early_stopping_stop_at_the_same_step(tmp_path: Path, override: Any, interval: Any) -> None:
+    def train(framework: Framework, folder: Path) -> Any:
+        stopping = override(framework.early_stopping)("score", min_delta=0.6, patience=2)
+        trainer = fit(framework, folder, [stopping], max_epochs=12, val_check_interval=interval)
+        seen = getattr(stopping, "seen", None)
+        return trainer.global_step, stopping.stopped_epoch, stopping.wait_count, float(stopping.best_score), seen
+
+    theirs, ours = both(tmp_path, train)
     assert ours == theirs

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
@@ -392,3 +392,35 @@ def test_without_strictness_faults_are_warnings_and_faulty_methods_are_left_out(
 
 def test_a_fault_reads_as_one_sentence_about_a_method() -> None:
     assert str(Fault("Model", "on_fit_begin", "no hook has this name.")) == "Model.on_fit_begin: no hook has this name."
+
+
+class Stock(Callback):
+    _uncalled_methods: ClassVar[dict[str, str]] = {"_swap": "Override `_save`."}
+
+    def _swap(self) -> None:
+        """Not called, under a name that another framework calls."""
+
+    def _save(self) -> None: ...
+
+
+def test_an_override_that_nobody_calls_is_a_fault_that_says_what_to_use() -> None:
+    class Between(Stock):
+        def _swap(self) -> None: ...
+
+    class Mine(Between): ...
+
+    with pytest.raises(HookFaultError, match=r"Mine\._swap: this method of Lightning's Stock .*Override `_save`\."):
+        resolve(callbacks=[Mine()], module=module_with(), required=())
+
+
+def test_overrides_that_are_called_and_methods_of_ones_own_are_no_faults() -> None:
+    class Mine(Stock):
+        def _save(self) -> None: ...
+
+        def _other(self) -> None: ...
+
+        @not_a_hook
+        def _swap(self) -> None: ...
+
+    for callback in (Mine(), Stock(), Callback()):
+        assert faults_of(callback, Receiver.CALLBACK) == []

@@ -139,7 +139,12 @@ def test_stopping_watches_the_metric_of_0_x_by_default() -> None:
 
 def test_stopping_takes_its_arguments_in_the_earlier_order() -> None:
     stopping, notes = make(EarlyStopping, "loss", 0.1, 5, False, "min", True, log_rank_zero_only=True)
-    assert (stopping.min_delta, stopping.patience, stopping.strict, notes) == (0.1, 5, True, "")
+    assert (stopping.min_delta, stopping.patience, stopping.strict, notes) == (
+        -0.1,
+        5,
+        True,
+        "",
+    )  # as there: signed by mode
 
 
 # classes that stand for ours
@@ -175,7 +180,7 @@ def test_state_is_kept_under_the_same_key_as_that_of_ours() -> None:
     ("base", "method", "advice"),
     [
         (ModelCheckpoint, "_save_model", "`on_save_checkpoint`"),
-        (EarlyStopping, "_run_early_stopping_check", "`on_validation_end`"),
+        (EarlyStopping, "check_metrics", "`on_validation_end`"),
         (ProgressBar, "init_train_tqdm", "`get_metrics`"),
         (TQDMProgressBar, "init_validation_tqdm", "`open_display`"),
     ],

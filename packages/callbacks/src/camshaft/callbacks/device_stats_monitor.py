@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 
@@ -32,6 +33,10 @@ class DeviceStatsMonitor(Callback):
         InvalidArgumentError: At the set-up of fit, if the trainer has no logger, or nothing would be logged.
         ModuleNotFoundError: Likewise, if psutil is needed and not installed.
     """
+
+    _uncalled_methods: ClassVar[Mapping[str, str]] = {
+        "_get_and_log_device_stats": "Override `on_train_batch_start` and `on_train_batch_end`.",
+    }
 
     def __init__(self, cpu_stats: bool | None = None) -> None:
         self.cpu_stats = cpu_stats

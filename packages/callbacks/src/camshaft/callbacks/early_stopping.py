@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
@@ -12,7 +13,6 @@ from camshaft.callbacks.agreement import from_rank_zero
 from camshaft.callbacks.errors import InvalidArgumentError, MissingMetricError
 from camshaft.callbacks.monitoring import (
     checked_mode,
-    is_better,
     is_due_at_train_epoch_end,
     read_metric,
     worst_score,
@@ -38,7 +38,7 @@ class EarlyStopping(Callback):
         min_delta: Smallest change, in the metric's unit, that counts as an improvement; a change of exactly
             `min_delta` does not. Not negative.
         patience: Number of checks in a row without improvement after which training stops; 0 stops at the first.
-        verbose: Whether rank 0 prints each improvement and the reason for stopping.
+        verbose: Whether each improvement and the reason for stopping are printed.
         mode: "min" where lower is better, "max" where higher is.
         strict: Whether a metric that is missing at a check is an error; otherwise the check is left out, with
             a warning the first time.
@@ -47,8 +47,13 @@ class EarlyStopping(Callback):
         divergence_threshold: Value that, once passed in the bad direction, stops training. None: no such value.
         check_on_train_epoch_end: When to check: True at the end of the training epoch, False after validation,
             None chooses as told above.
+        log_rank_zero_only: Whether of several ranks the first one alone prints; otherwise each does, with its rank.
+
+    Subclasses may override the methods that Lightning's class has: `_run_early_stopping_check`,
+    `_evaluate_stopping_criteria`, `_validate_condition_metric`, `_should_skip_check` and others.
 
     Attributes:
+        min_delta: As given where higher is better, and negative where lower is.
         best_score: Best value so far, a scalar on the CPU; an infinity before the first.
         wait_count: Number of checks since it improved.
         stopped_epoch: Zero-based epoch in which it stopped training; 0 if it did not.
@@ -60,6 +65,8 @@ class EarlyStopping(Callback):
     """
 
     monitors: ClassVar[bool] = True
+    mode_dict: ClassVar[Mapping[str, Callable[..., Tensor]]] = {"min": torch.lt, "max": torch.gt}
+    order_dict: ClassVar[Mapping[str, str]] = {"min": "<", "max": ">"}
 
     def __init__(
         self,
@@ -73,6 +80,7 @@ class EarlyStopping(Callback):
         stopping_threshold: float | None = None,
         divergence_threshold: float | None = None,
         check_on_train_epoch_end: bool | None = None,
+        log_rank_zero_only: bool = False,
     ) -> None:
         where = type(self).__name__
         if patience < 0:
@@ -82,7 +90,7 @@ class EarlyStopping(Callback):
                 "min_delta", "0 or more", min_delta, where, "Say the direction with `mode`, not with its sign."
             )
         self.monitor = monitor
-        self.min_delta = min_delta
+        self.min_delta = -min_delta if mode == "min" else min_delta
         self.patience = patience
         self.verbose = verbose
         self.mode = checked_mode(mode, where)
@@ -90,7 +98,8 @@ class EarlyStopping(Callback):
         self.check_finite = check_finite
         self.stopping_threshold = stopping_threshold
         self.divergence_threshold = divergence_threshold
-        self.check_on_train_epoch_end = check_on_train_epoch_end
+        self._check_on_train_epoch_end = check_on_train_epoch_end
+        self.log_rank_zero_only = log_rank_zero_only
         self.best_score: Tensor = torch.tensor(worst_score(self.mode))
         self.wait_count = 0
         self.stopped_epoch = 0
@@ -98,6 +107,20 @@ class EarlyStopping(Callback):
         self._is_fitting = False
         self._has_warned = False
         self._has_resumed = False
+
+    @property
+    def check_on_train_epoch_end(self) -> bool | None:
+        """When to check, as given."""
+        return self._check_on_train_epoch_end
+
+    @check_on_train_epoch_end.setter
+    def check_on_train_epoch_end(self, value: bool | None) -> None:
+        self._check_on_train_epoch_end = value
+
+    @property
+    def monitor_op(self) -> Callable[..., Tensor]:
+        """The comparison by which a value is better than another."""
+        return self.mode_dict[self.mode]
 
     @property
     def state_key(self) -> str:
@@ -121,13 +144,13 @@ class EarlyStopping(Callback):
 
     def on_train_epoch_end(self, trainer: TrainerProtocol, module: Any) -> None:
         """Check here if this is the due time. Collective."""
-        if self._is_due_at_train_epoch_end(trainer):
-            self._check(trainer)
+        if not self._should_skip_check(trainer) and self._is_due_at_train_epoch_end(trainer):
+            self._run_early_stopping_check(trainer)
 
     def on_validation_end(self, trainer: TrainerProtocol, module: Any) -> None:
         """Check here if this is the due time. Collective."""
-        if self._is_fitting and not trainer.sanity_checking and not self._is_due_at_train_epoch_end(trainer):
-            self._check(trainer)
+        if not self._should_skip_check(trainer) and not self._is_due_at_train_epoch_end(trainer):
+            self._run_early_stopping_check(trainer)
 
     def state_dict(self) -> dict[str, Any]:
         """Best score, number of checks since, whether and why it stopped, and by which rules."""
@@ -154,7 +177,7 @@ class EarlyStopping(Callback):
     def _rules(self) -> dict[str, Any]:
         """By which it stops."""
         return {
-            "min_delta": self.min_delta,
+            "min_delta": abs(self.min_delta),
             "patience": self.patience,
             "check_finite": self.check_finite,
             "stopping_threshold": self.stopping_threshold,
@@ -166,49 +189,74 @@ class EarlyStopping(Callback):
             return self.check_on_train_epoch_end
         return from_rank_zero(trainer.strategy, lambda: is_due_at_train_epoch_end(trainer))
 
-    def _check(self, trainer: TrainerProtocol) -> None:
-        """Collective, once per due time."""
+    def _should_skip_check(self, trainer: TrainerProtocol) -> bool:
+        return not self._is_fitting or trainer.sanity_checking
+
+    def _run_early_stopping_check(self, trainer: TrainerProtocol) -> None:
+        """Check, and ask the trainer to stop if that is due. Collective, once per due time."""
         if trainer.fast_dev_run:
             return
-        try:
-            # One rank's value for all: their memories stay equal even where the metric differs between ranks.
-            value = from_rank_zero(trainer.strategy, lambda: read_metric(trainer, self.monitor, type(self).__name__))
-        except MissingMetricError as error:
-            if self.strict:
-                raise
-            if not self._has_warned and trainer.is_global_zero:
-                warn_user(f"{error} EarlyStopping makes no check until then.")
-            self._has_warned = True
+
+        def read() -> Tensor | None:
+            is_there = self._validate_condition_metric(trainer.callback_metrics)
+            return read_metric(trainer, self.monitor, type(self).__name__) if is_there else None
+
+        # One rank's value for all: their memories stay equal even where the metric differs between ranks.
+        current = from_rank_zero(trainer.strategy, read)
+        if current is None:
             return
-        reason = self._judge(value)
-        if reason is not None:
-            self.stopping_reason = reason
+        should_stop, reason = self._evaluate_stopping_criteria(current)
+        if should_stop:
+            self.stopping_reason = reason or f"{type(self).__name__} stopped at {self.monitor}={float(current):.6g}."
             self.stopped_epoch = trainer.current_epoch
             trainer.should_stop = True
-            self._tell(trainer, reason)
-        elif self.wait_count == 0:
-            self._tell(trainer, f"{self.monitor} improved to {float(value):.6g}.")
+        if reason and self.verbose:
+            self._log_info(trainer, reason, self.log_rank_zero_only)
 
-    def _judge(self, value: Tensor) -> str | None:
-        """Take one more value in; return why training must stop, or None."""
-        score, best, name = float(value), float(self.best_score), self.monitor
+    def _validate_condition_metric(self, logs: Mapping[str, Any]) -> bool:
+        """Return whether the metric is there; called on rank 0.
+
+        Raises:
+            MissingMetricError: If it is not, and `strict`.
+        """
+        if self.monitor in logs:
+            return True
+        error = MissingMetricError("monitor", self.monitor, logs, type(self).__name__)
+        if self.strict:
+            raise error
+        if not self._has_warned:
+            warn_user(f"{error} EarlyStopping makes no check until then.")
+        self._has_warned = True
+        return False
+
+    def _evaluate_stopping_criteria(self, current: Tensor) -> tuple[bool, str | None]:
+        """Take one more value in. Returns whether training must stop, and why, or that the value has improved."""
+        score, best, name = float(current), float(self.best_score), self.monitor
         if self.check_finite and not math.isfinite(score):
-            return f"{name} is {score}, which is not finite (best so far: {best:.6g})."
+            return True, f"{name} is {score}, which is not finite (best so far: {best:.6g})."
         goal, limit = self.stopping_threshold, self.divergence_threshold
-        if goal is not None and is_better(score, goal, self.mode):
-            return f"{name} is {score:.6g}, past its stopping threshold {goal:.6g}."
-        if limit is not None and is_better(limit, score, self.mode):
-            return f"{name} is {score:.6g}, past its divergence threshold {limit:.6g}."
-        needed = best - self.min_delta if self.mode == "min" else best + self.min_delta
-        if is_better(score, needed, self.mode):
-            self.best_score = value
+        value = torch.tensor(score, dtype=torch.float64)
+        if goal is not None and self.monitor_op(value, goal):
+            return True, f"{name} is {score:.6g}, past its stopping threshold {goal:.6g}."
+        if limit is not None and self.monitor_op(-value, -limit):
+            return True, f"{name} is {score:.6g}, past its divergence threshold {limit:.6g}."
+        if self.monitor_op(value, best + self.min_delta):
+            reason = self._improvement_message(current)
+            self.best_score = current
             self.wait_count = 0
-            return None
+            return False, reason
         self.wait_count += 1
         if self.wait_count < self.patience:
-            return None
-        return f"{name} did not improve in the last {self.wait_count} checks (best: {best:.6g})."
+            return False, None
+        return True, f"{name} did not improve in the last {self.wait_count} checks (best: {best:.6g})."
 
-    def _tell(self, trainer: TrainerProtocol, text: str) -> None:
-        if self.verbose and trainer.is_global_zero:
-            print(f"EarlyStopping, epoch {trainer.current_epoch}: {text}", flush=True)
+    def _improvement_message(self, current: Tensor) -> str:
+        return f"{self.monitor} improved to {float(current):.6g}."
+
+    @staticmethod
+    def _log_info(trainer: TrainerProtocol, message: str, log_rank_zero_only: bool) -> None:
+        """Print what was decided."""
+        strategy = trainer.strategy
+        if strategy.world_size == 1 or strategy.global_rank == 0 or not log_rank_zero_only:
+            rank = f"[rank: {strategy.global_rank}] " if strategy.world_size > 1 else ""
+            print(f"{rank}EarlyStopping, epoch {trainer.current_epoch}: {message}", flush=True)

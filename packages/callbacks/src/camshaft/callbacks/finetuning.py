@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
@@ -44,6 +44,11 @@ class BaseFinetuning(Callback):
         self._num_groups: list[int] = []  # that the optimizers were made with
         self._loaded: dict[str, Any] | None = None
         self._is_fitting = False
+
+    _uncalled_methods: ClassVar[Mapping[str, str]] = {
+        "_apply_mapping_to_param_groups": "What is in which group is kept by `state_dict`.",
+        "_store": "What is in which group is kept by `state_dict`.",
+    }
 
     def freeze_before_training(self, module: Any) -> None:
         """Freeze what is not to be trained at first; called before `configure_optimizers`. To be defined."""

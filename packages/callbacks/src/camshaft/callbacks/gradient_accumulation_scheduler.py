@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from camshaft.callbacks.errors import InvalidArgumentError
 from camshaft.hooks_core import Callback
@@ -29,6 +29,10 @@ class GradientAccumulationScheduler(Callback):
         InvalidArgumentError: If it is empty, an epoch is negative, or a number of batches is less than 1; at the set-up
             of fit, if the trainer itself was given an `accumulate_grad_batches` other than 1.
     """
+
+    _uncalled_methods: ClassVar[Mapping[str, str]] = {
+        "going_to_accumulate_grad_batches": "Override `get_accumulate_grad_batches`.",
+    }
 
     def __init__(self, scheduling: Mapping[int, int]) -> None:
         where, action = type(self).__name__, "Pass for instance {0: 8, 4: 1}."

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from camshaft.callbacks.errors import InvalidArgumentError
 from camshaft.callbacks.logging_schedule import LoggingSchedule, check_has_logger
@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from camshaft.hooks_core.protocols import TrainerProtocol
 
 _NUM_KEPT = 10_000
+
+_OWN_NAMES = "Name the schedulers and groups with `name`, or log the values in a callback of your own."
 
 
 class LearningRateMonitor(Callback):
@@ -37,6 +39,21 @@ class LearningRateMonitor(Callback):
         InvalidArgumentError: If `logging_interval` is none of the three; at the set-up of fit, if the trainer has no
             logger.
     """
+
+    _uncalled_methods: ClassVar[Mapping[str, str]] = {
+        "_add_prefix": _OWN_NAMES,
+        "_add_suffix": _OWN_NAMES,
+        "_check_duplicates_and_update_name": _OWN_NAMES,
+        "_duplicate_param_group_names": _OWN_NAMES,
+        "_extract_lr": _OWN_NAMES,
+        "_extract_momentum": _OWN_NAMES,
+        "_extract_stats": _OWN_NAMES,
+        "_extract_weight_decay": _OWN_NAMES,
+        "_find_names_from_optimizers": _OWN_NAMES,
+        "_find_names_from_schedulers": _OWN_NAMES,
+        "_get_optimizer_stats": _OWN_NAMES,
+        "_remap_keys": _OWN_NAMES,
+    }
 
     def __init__(
         self, logging_interval: str | None = None, log_momentum: bool = False, log_weight_decay: bool = False

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from camshaft.hooks_core.protocols import TrainerProtocol
 
 __all__ = ["ModelSummary", "ModuleRow", "Summary", "summarize"]
+
+_OWN_SUMMARY = "Override `on_fit_start`, and use `camshaft.callbacks.summarize(module)`."
 
 
 class ModelSummary(Callback):
@@ -40,6 +42,11 @@ class ModelSummary(Callback):
     Raises:
         InvalidArgumentError: If `max_depth` is no int, or below -1.
     """
+
+    _uncalled_methods: ClassVar[Mapping[str, str]] = {
+        "_summary": _OWN_SUMMARY,
+        "summarize": _OWN_SUMMARY,
+    }
 
     def __init__(self, max_depth: int = 1, example_input_array: Any = None) -> None:
         self.max_depth = _checked_depth(max_depth, "ModelSummary")

@@ -6,8 +6,9 @@ import json
 import math
 import os
 from collections import deque
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from camshaft.callbacks.errors import InvalidArgumentError
 from camshaft.callbacks.losses.loss_watch import Action, LossWatch
@@ -37,6 +38,9 @@ class TrainingSpikeException(RuntimeError):
     def __reduce__(self) -> tuple[Any, ...]:
         """As it was made, so that it can be sent to other processes."""
         return type(self), (self.epoch, self.batch_idx, self.value, self.reference)
+
+
+_OWN_RULES = "Pass `mode`, `atol`, `rtol` and `window`, or override `find_fault`."
 
 
 class SpikeDetection(LossWatch):
@@ -78,6 +82,15 @@ class SpikeDetection(LossWatch):
             or LBFGS.
         TrainingSpikeException: If there is a spike and the action is "raise".
     """
+
+    _uncalled_methods: ClassVar[Mapping[str, str]] = {
+        "_is_spike": _OWN_RULES,
+        "_check_atol": _OWN_RULES,
+        "_check_rtol": _OWN_RULES,
+        "_is_better": _OWN_RULES,
+        "_update_stats": _OWN_RULES,
+        "_handle_spike": _OWN_RULES,
+    }
 
     def __init__(
         self,
@@ -150,7 +163,7 @@ class SpikeDetection(LossWatch):
         if not math.isfinite(loss):
             is_spike = self.finite_only
         else:
-            is_spike = self._num_seen >= self.warmup and self._is_spike(loss, reference)
+            is_spike = self._num_seen >= self.warmup and self._departs(loss, reference)
             self._num_seen += 1
             if not is_spike:
                 self._good.append(loss)
@@ -160,7 +173,7 @@ class SpikeDetection(LossWatch):
         self._write_bad_batches(trainer)
         return TrainingSpikeException(batch.epoch, batch.batch_idx, loss, reference)
 
-    def _is_spike(self, loss: float, reference: float) -> bool:
+    def _departs(self, loss: float, reference: float) -> bool:
         if not self._good or not is_better(self._good[-1], loss, self.mode):
             return False
         distance = abs(loss - reference)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -19,6 +20,8 @@ from camshaft.hooks_core.messages import must_be
 
 if TYPE_CHECKING:
     from camshaft.hooks_core.protocols import TrainerProtocol
+
+_OWN_AVERAGES = "Subclass `WeightAveraging` for averages of your own."
 
 
 class StochasticWeightAveraging(Callback):
@@ -56,6 +59,18 @@ class StochasticWeightAveraging(Callback):
 
     averages_weights: ClassVar[bool] = True
 
+    _uncalled_methods: ClassVar[Mapping[str, str]] = {
+        "swa_start": "Pass `swa_epoch_start`.",
+        "swa_end": "Pass `swa_epoch_start`.",
+        "transfer_weights": _OWN_AVERAGES,
+        "update_parameters": _OWN_AVERAGES,
+        "reset_batch_norm_and_save_state": _OWN_AVERAGES,
+        "reset_momenta": _OWN_AVERAGES,
+        "pl_module_contains_batch_norm": _OWN_AVERAGES,
+        "_load_average_model_state": _OWN_AVERAGES,
+        "_clear_schedulers": "Pass `swa_lrs`.",
+    }
+
     def __init__(
         self,
         swa_lrs: float | list[float] | None,
@@ -70,7 +85,7 @@ class StochasticWeightAveraging(Callback):
         self.swa_epoch_start = swa_epoch_start
         self.annealing_epochs = annealing_epochs
         self.annealing_strategy = annealing_strategy
-        self.avg_fn = avg_fn
+        self.avg_fn = getattr(self, "avg_fn", None) if avg_fn is None else avg_fn  # a subclass may define it
         self.device = device
         self.average_model: AveragedWeights | None = None
         self._first_epoch = 0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 
@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from camshaft.hooks_core.protocols import TrainerProtocol
 
 _STAGES = ("train", "validate", "test", "predict")
+
+_OWN_FIGURES = "Use `Throughput` in a callback of your own."
 
 
 class ThroughputMonitor(Callback):
@@ -53,6 +55,12 @@ class ThroughputMonitor(Callback):
     Raises:
         InvalidArgumentError: If an argument is out of range, or `flops_per_batch` names something that is no stage.
     """
+
+    _uncalled_methods: ClassVar[Mapping[str, str]] = {
+        "_start": _OWN_FIGURES,
+        "_update": _OWN_FIGURES,
+        "_compute": _OWN_FIGURES,
+    }
 
     def __init__(
         self,

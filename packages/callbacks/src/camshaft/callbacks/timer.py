@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping
 from datetime import timedelta
 from time import monotonic
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from camshaft.callbacks.errors import InvalidArgumentError
 from camshaft.hooks_core import Callback
@@ -37,6 +37,12 @@ class Timer(Callback):
         TypeError, InvalidArgumentError: If `duration` is no duration, or not above zero.
         InvalidArgumentError: If `interval` is neither of the two.
     """
+
+    _uncalled_methods: ClassVar[Mapping[str, str]] = {
+        "_check_time_remaining": "Set `trainer.should_stop` in `on_train_batch_end`.",
+        "start_time": "Override `time_elapsed`.",
+        "end_time": "Override `time_elapsed`.",
+    }
 
     def __init__(
         self,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
@@ -56,6 +57,11 @@ class WeightAveraging(Callback):
     """
 
     averages_weights: ClassVar[bool] = True
+
+    _uncalled_methods: ClassVar[Mapping[str, str]] = {
+        "_swap_models": "Override `should_update`, or pass `apply_at_end`.",
+        "_copy_average_to_current": "Pass `apply_at_end`, or read `average_model`.",
+    }
 
     def __init__(
         self,

@@ -14,6 +14,7 @@ from camshaft.hooks_core.implementation import implementation, receiver_name
 from camshaft.hooks_core.methods import bind_hook, candidates, is_own_name, own_classes
 from camshaft.hooks_core.near_names import meant_hook
 from camshaft.hooks_core.spec import HookSpec, Receiver
+from camshaft.hooks_core.uncalled_methods import uncalled_overrides
 from camshaft.hooks_core.user_warnings import warn_user
 
 _OR_MARK = "or mark it with `@not_a_hook` if it is a method of your own."
@@ -83,6 +84,8 @@ def find_faults(
     A name of no hook is one that begins with `on_`, or that nearly is a hook's, unless it is the user's own method; see
     `meant_hook`.
 
+    Overrides of methods that its classes declare as never called are faults as well, see `uncalled_methods`.
+
     Args:
         receiver: A callback, module, data module or strategy, or the class of one.
         kind: Which of these it is.
@@ -94,7 +97,8 @@ def find_faults(
     Returns:
         The faults, in the order of the methods' names; empty if there are none.
     """
-    found: list[Fault] = []
+    shown = receiver_name(receiver)
+    found = [Fault(shown, method, message) for method, message in uncalled_overrides(receiver)]
     for name in sorted(candidates(receiver)):
         spec = catalogue.get(name)
         if name in read:

@@ -9,12 +9,8 @@ from camshaft.trainer.import_names.monitoring import UNSET, chosen_mode
 from camshaft.trainer.import_names.stand_ins import StandIn, note, refuse_overrides
 
 _WHERE = "EarlyStopping"
-_NOT_CALLED = (
-    "_run_early_stopping_check",
-    "_validate_condition_metric",
-    "_evaluate_stopping_criteria",
-    "check_metrics",
-)
+_NUM_ARGUMENTS_BEFORE_RANKS = 6  # behind `mode`
+_NOT_CALLED = ("check_metrics", "_evalute_stopping_criteria")
 
 
 class EarlyStopping(_EarlyStopping, metaclass=StandIn):
@@ -26,7 +22,7 @@ class EarlyStopping(_EarlyStopping, metaclass=StandIn):
         patience: As today.
         verbose: Whether to print; 0 and 1 mean false and true.
         mode: "min", "max" or "auto", which is "max" for "acc" alone.
-        log_rank_zero_only: From 1.7 on; the first process alone prints anyway.
+        log_rank_zero_only: As today, but the first process alone prints if it is left out.
         arguments: Today's.
 
     Raises:
@@ -51,6 +47,8 @@ class EarlyStopping(_EarlyStopping, metaclass=StandIn):
             monitor = "val_loss"
             note(_WHERE, "no `monitor`", "`monitor='val_loss'`, as up to 0.9")
         chosen = chosen_mode(mode, monitor, _WHERE, is_auto_by_default=False)
+        if len(args) < _NUM_ARGUMENTS_BEFORE_RANKS:
+            arguments["log_rank_zero_only"] = log_rank_zero_only
         super().__init__(monitor, min_delta, patience, bool(verbose), chosen, *args, **arguments)
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
