@@ -124,10 +124,12 @@ def test_a_cache_of_warnings_says_each_thing_once(recwarn: pytest.WarningsRecord
 
 def test_a_seed_is_that_which_is_given_or_the_last_or_one_that_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("PL_GLOBAL_SEED", raising=False)
+    monkeypatch.setenv("PL_SEED_WORKERS", "0")
     assert seeds.seed_everything("7", workers=True) == 7
     first = (random.random(), torch.rand(1))
     seeds.reset_seed()
     assert (random.random(), torch.rand(1)) == first
+    assert os.environ["PL_SEED_WORKERS"] == "1"
     assert seeds.seed_everything() == 7
     monkeypatch.delenv("PL_GLOBAL_SEED")
     with pytest.warns(UserWarning, match="was given no seed, and took"):

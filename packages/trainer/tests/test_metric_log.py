@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
@@ -187,7 +189,13 @@ def test_a_batch_without_a_tensor_needs_a_batch_size() -> None:
 
 @pytest.mark.parametrize(
     ("batch_size", "error"),
-    [(torch.tensor(2), TypeError), ("2", TypeError), (-1, ValueError), (float("nan"), ValueError)],
+    [
+        (torch.ones(2), TypeError),
+        (torch.tensor(-2), ValueError),
+        ("2", TypeError),
+        (-1, ValueError),
+        (float("nan"), ValueError),
+    ],
 )
 def test_a_batch_size_must_be_a_number(batch_size: object, error: type[Exception]) -> None:
     rig = Rig()
@@ -323,3 +331,28 @@ def test_values_that_are_not_finite_are_logged_as_they_are() -> None:
     rig.start_training()
     rig.log("x", torch.tensor(float("nan")), prog_bar=True)
     assert np.isnan(rig.metrics.progress_bar_metrics["x"])
+
+
+@pytest.mark.parametrize("batch_size", [4, torch.tensor(4), torch.tensor([4.0]), np.int64(4), np.float32(4)])
+def test_a_batch_size_may_be_a_number_of_any_kind(batch_size: Any) -> None:
+    rig = Rig()
+    rig.start_evaluation()
+    rig.log("a", 1.0, batch_size=batch_size)
+    rig.log("a", 2.0, batch_size=1)
+    assert rig.end_epoch() == [{"a": 6 / 5}]
+
+
+@pytest.mark.parametrize(("reduce_fx", "value"), [("MEAN", 1.5), ("Avg", 1.5), ("SUM", 3), ("Max", 2), ("MIN", 1)])
+def test_the_name_of_a_reduction_may_be_written_in_capitals(reduce_fx: str, value: float) -> None:
+    rig = Rig()
+    rig.start_evaluation()
+    for each in (1.0, 2.0):
+        rig.log("a", each, batch_size=1, reduce_fx=reduce_fx)
+    assert rig.end_epoch() == [{"a": value}]
+
+
+def test_none_as_logger_sends_to_loggers() -> None:
+    rig = Rig()
+    rig.start_evaluation()
+    rig.log("a", 1.0, logger=None, batch_size=1)
+    assert rig.end_epoch() == [{"a": 1.0}]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 
 import numpy as np
@@ -62,7 +63,30 @@ def test_seeding_reaches_every_generator() -> None:
     assert draw() == first
 
 
-@pytest.mark.parametrize("seed", [-1, 2**32, 1.5, True, None])
+@pytest.mark.parametrize("seed", [-1, 2**32, 1.5, True, "seven"])
 def test_a_seed_that_some_generator_refuses_is_refused(seed: object) -> None:
     with pytest.raises(ValueError, match=r"`seed` must be an int from 0 to 2\*\*32 - 1, but got"):
         seed_everything(seed)  # type: ignore[arg-type]
+
+
+def test_what_a_seed_was_chosen_from_is_told_to_processes_that_are_started(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PL_GLOBAL_SEED", "3")
+    monkeypatch.setenv("PL_SEED_WORKERS", "0")
+    assert seed_everything() == 3
+    assert seed_everything(7, workers=True, verbose=False) == 7
+    assert (os.environ["PL_GLOBAL_SEED"], os.environ["PL_SEED_WORKERS"]) == ("7", "1")
+    assert seed_everything("9") == seed_everything(np.int64(9)) == 9  # type: ignore[arg-type]
+    assert os.environ["PL_SEED_WORKERS"] == "0"
+    monkeypatch.delenv("PL_GLOBAL_SEED")
+    with pytest.warns(UserWarning, match="was given no seed, and took 0"):
+        assert seed_everything() == 0
+    monkeypatch.setenv("PL_GLOBAL_SEED", "many")
+    with pytest.raises(ValueError, match=r"`seed` must be an int .* but got 'many' .* PL_GLOBAL_SEED"):
+        seed_everything()
+
+
+@pytest.mark.parametrize("verbose", [True, False])
+def test_the_seed_is_logged_unless_that_is_unwanted(caplog: pytest.LogCaptureFixture, verbose: bool) -> None:
+    with caplog.at_level("INFO", "camshaft.trainer.seeding"):
+        seed_everything(7, verbose=verbose)
+    assert ("Seed set to 7" in caplog.text) is verbose

@@ -13,6 +13,7 @@ from camshaft.loops.combined_loader import CombinedLoader
 from camshaft.loops.loader_copy import is_loader, is_stream, samplers_of
 from camshaft.loops.resumable_loader import ResumableLoader
 from camshaft.loops.run import Run
+from camshaft.loops.worker_seeds import seed_workers
 
 UNKNOWN = float("inf")
 """The number of batches of a loader that does not tell."""
@@ -36,8 +37,12 @@ def training_loader(run: Run) -> Any:
     if given is None:
         given = _provided("train_dataloader", run.hooks.train_dataloader, run)
     if isinstance(given, (list, tuple, Mapping)):
+        seed_workers(_flat(given), run.strategy.global_rank)
         return given or None
-    return None if given is None else _checked(given, "train", run)
+    if given is None:
+        return None
+    seed_workers(leaves_of(given), run.strategy.global_rank)
+    return _checked(given, "train", run)
 
 
 def as_one_loader(given: Any) -> Any:
@@ -68,7 +73,9 @@ def evaluation_loaders(run: Run, stage: str) -> list[Iterable[Any]]:
     given = run.loaders.get(stage)
     if given is None:
         given = _provided(_ATTRIBUTES[stage], providers[stage], run)
-    return [] if given is None else [_checked(loader, stage, run) for loader in _flat(given)]
+    loaders = [] if given is None else [_checked(loader, stage, run) for loader in _flat(given)]
+    seed_workers([leaf for loader in loaders for leaf in leaves_of(loader)], run.strategy.global_rank)
+    return loaders
 
 
 def _provided(name: str, provider: Callable[[], Any] | None, run: Run) -> Any:

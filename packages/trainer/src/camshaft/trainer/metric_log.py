@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from torch import nn
+from torch import Tensor, nn
 
 from camshaft.hooks_core.messages import must_be
 from camshaft.hooks_core.protocols import Logger, Moment, Strategy
@@ -97,11 +97,11 @@ class MetricLog(MetricView):
         name: str,
         value: Any,
         prog_bar: bool = False,
-        logger: bool = True,
+        logger: bool | None = True,
         on_step: bool | None = None,
         on_epoch: bool | None = None,
         reduce_fx: ReduceFx = "mean",
-        batch_size: float | None = None,
+        batch_size: float | Tensor | None = None,
         sync_dist: bool | None = None,
         add_dataloader_idx: bool = True,
     ) -> None:

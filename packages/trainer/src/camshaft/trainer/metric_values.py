@@ -66,15 +66,19 @@ def check_tensor(name: str, value: Tensor) -> Tensor:
     return value.detach().reshape(())
 
 
-def check_batch_size(name: str, batch_size: float) -> float:
-    """The weight of a value, as it was passed.
+def check_batch_size(name: str, batch_size: Any) -> float:
+    """The weight of a value as a number. Waits for the device of a tensor.
 
     Raises:
-        TypeError: If it is no number; reading a tensor would wait for its device.
+        TypeError: If it is neither a number nor a tensor with one element.
         ValueError: If it is negative.
     """
     if isinstance(batch_size, (int, float)) and batch_size >= 0:
         return batch_size
+    if isinstance(batch_size, Tensor) and batch_size.numel() == 1 and not batch_size.is_complex():
+        return check_batch_size(name, batch_size.item())
+    if isinstance(batch_size, Real) and not isinstance(batch_size, (int, float)):  # of NumPy, say
+        return check_batch_size(name, float(batch_size))
     error = ValueError if isinstance(batch_size, (int, float)) else TypeError
     rule = "a number, 0 or more"
     raise error(must_be("batch_size", rule, batch_size, f"log({name!r})", "Pass the number of samples in the batch."))

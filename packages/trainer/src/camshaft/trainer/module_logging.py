@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from torch import Tensor
+
 from camshaft.trainer.attachment import Attached
 from camshaft.trainer.earlier.log_options import check_earlier_options
 from camshaft.trainer.log_options import ReduceFx, check_alone, check_metric_attribute
@@ -20,11 +22,11 @@ class LogsMetrics(Attached):
         name: str,
         value: Any,
         prog_bar: bool = False,
-        logger: bool = True,
+        logger: bool | None = True,
         on_step: bool | None = None,
         on_epoch: bool | None = None,
         reduce_fx: ReduceFx = "mean",
-        batch_size: float | None = None,
+        batch_size: float | Tensor | None = None,
         sync_dist: bool | None = None,
         add_dataloader_idx: bool = True,
         enable_graph: bool = False,
@@ -41,12 +43,14 @@ class LogsMetrics(Attached):
             name: Its name.
             value: A number, a tensor with one element, or a `torchmetrics.Metric`, which is reset when the epoch ends.
             prog_bar: Whether progress bars show it.
-            logger: Whether loggers get it: of steps every `log_every_n_steps` updates, of epochs at their end.
+            logger: Whether loggers get it (None means true): of steps every `log_every_n_steps` updates, of epochs at
+                their end.
             on_step: Whether to log it for the step; None means in hooks of a training batch only.
             on_epoch: Whether to reduce it over the epoch; None means everywhere but in hooks of a training batch.
-            reduce_fx: How: "mean", "sum", "max", "min", or a function of all values as a one-dimensional tensor,
-                which are all kept for it. Leave it out for a metric.
-            batch_size: Weight in the epoch's mean; None takes dimension 0 of the first tensor in the batch.
+            reduce_fx: How: "mean", "sum", "max", "min" (in any case), or a function of all values as a one-dimensional
+                tensor, which are all kept for it. Leave it out for a metric.
+            batch_size: Weight in the epoch's mean; None takes dimension 0 of the first tensor in the batch. A tensor
+                with one element is read, which waits for its device.
             sync_dist: What several processes do. None reduces the epoch's value over all of them (a mean weighted by
                 the sizes of all batches; a function of one's own gets the values of all), and leaves values of steps
                 to each process: loggers get those of the first. True reduces values of steps as well, when they are
@@ -97,11 +101,11 @@ class LogsMetrics(Attached):
         self,
         dictionary: Mapping[str, Any],
         prog_bar: bool = False,
-        logger: bool = True,
+        logger: bool | None = True,
         on_step: bool | None = None,
         on_epoch: bool | None = None,
         reduce_fx: ReduceFx = "mean",
-        batch_size: float | None = None,
+        batch_size: float | Tensor | None = None,
         sync_dist: bool | None = None,
         add_dataloader_idx: bool = True,
         enable_graph: bool = False,

@@ -2,20 +2,37 @@
 
 from __future__ import annotations
 
+import logging
+import os
 import random
+from operator import index
+from typing import Any
 
 import torch
 
 from camshaft.hooks_core.messages import must_be
+from camshaft.hooks_core.user_warnings import warn_user
+from camshaft.loops.worker_seeds import SEED_WORKERS_VARIABLE
+
+GLOBAL_SEED_VARIABLE = "PL_GLOBAL_SEED"
+"""Environment variable that holds the seed, for processes that are started."""
+
+_log = logging.getLogger(__name__)
 
 
-def seed_everything(seed: int) -> int:
+def seed_everything(seed: int | None = None, workers: bool = False, verbose: bool = True) -> int:
     """Seed Python's, NumPy's (if installed) and torch's generators, on every device.
 
-    Workers of a `DataLoader` are seeded from torch's generator, so this covers them too.
+    Workers of a `DataLoader` are seeded by torch from the loader's generator or else from torch's own, so this covers
+    them too. They are alike in all processes that draw alike, unless `workers` is true. The environment variables
+    `PL_GLOBAL_SEED` and `PL_SEED_WORKERS` say what was chosen.
 
     Args:
-        seed: From 0 to 2**32 - 1, the range that NumPy accepts.
+        seed: From 0 to 2**32 - 1, the range that NumPy accepts; a text of digits is taken as well. None takes that of
+            `PL_GLOBAL_SEED`, or else 0, with a warning.
+        workers: Whether loaders of verbs that begin from now on seed their workers by worker and rank, as Lightning
+            does; a loader that has a `worker_init_fn` keeps it.
+        verbose: Whether the seed is logged, as information of the logger `camshaft.trainer.seeding`.
 
     Returns:
         The seed.
@@ -23,13 +40,33 @@ def seed_everything(seed: int) -> int:
     Raises:
         ValueError: If it is out of range, or no int.
     """
-    if isinstance(seed, bool) or not isinstance(seed, int) or not 0 <= seed < 2**32:
-        raise ValueError(must_be("seed", "an int from 0 to 2**32 - 1", seed, "seed_everything", "Pass another."))
-    random.seed(seed)
-    torch.manual_seed(seed)
+    chosen = _checked(seed)
+    if verbose:
+        _log.info("Seed set to %d", chosen)
+    os.environ[GLOBAL_SEED_VARIABLE] = str(chosen)
+    os.environ[SEED_WORKERS_VARIABLE] = str(int(workers))
+    random.seed(chosen)
+    torch.manual_seed(chosen)
     try:
         import numpy
     except ImportError:
-        return seed
-    numpy.random.seed(seed)
-    return seed
+        return chosen
+    numpy.random.seed(chosen)
+    return chosen
+
+
+def _checked(seed: Any) -> int:
+    where = "seed_everything"
+    if seed is None:
+        seed, where = os.environ.get(GLOBAL_SEED_VARIABLE), f"{GLOBAL_SEED_VARIABLE} for seed_everything"
+        if seed is None:
+            warn_user("seed_everything was given no seed, and took 0.")
+            seed = 0
+    error = ValueError(must_be("seed", "an int from 0 to 2**32 - 1", seed, where, "Pass another."))
+    try:
+        chosen = int(seed) if isinstance(seed, str) else index(seed)
+    except (TypeError, ValueError) as cause:
+        raise error from cause
+    if isinstance(seed, bool) or not 0 <= chosen < 2**32:
+        raise error
+    return chosen

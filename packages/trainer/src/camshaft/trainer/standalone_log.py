@@ -30,11 +30,11 @@ class StandaloneLog:
         name: str,
         value: Any,
         prog_bar: bool = False,
-        logger: bool = True,
+        logger: bool | None = True,
         on_step: bool | None = None,
         on_epoch: bool | None = None,
         reduce_fx: ReduceFx = "mean",
-        batch_size: float | None = None,
+        batch_size: float | Tensor | None = None,
         sync_dist: bool | None = None,
         add_dataloader_idx: bool = True,
     ) -> None:

@@ -11,9 +11,12 @@ from typing import Any
 import torch
 
 from camshaft.hooks_core.user_warnings import warn_user
+from camshaft.loops.worker_seeds import SEED_WORKERS_VARIABLE
+from camshaft.loops.worker_seeds import seed_worker as pl_worker_init_function
+from camshaft.trainer.seeding import GLOBAL_SEED_VARIABLE as _VARIABLE
 from camshaft.trainer.seeding import seed_everything as _seed_everything
 
-_VARIABLE = "PL_GLOBAL_SEED"
+__all__ = ["isolate_rng", "pl_worker_init_function", "reset_seed", "seed_everything"]
 
 
 def seed_everything(seed: Any = None, workers: bool = False, verbose: bool = True) -> int:
@@ -21,8 +24,8 @@ def seed_everything(seed: Any = None, workers: bool = False, verbose: bool = Tru
 
     Args:
         seed: The seed, or a text of it. None takes that of the variable `PL_GLOBAL_SEED`, or draws one and says which.
-        workers: Whether workers of loaders are seeded as well, which they always are.
-        verbose: Whether earlier releases printed the seed.
+        workers: As in `camshaft.trainer.seed_everything`.
+        verbose: Likewise.
 
     Returns:
         The seed.
@@ -35,15 +38,14 @@ def seed_everything(seed: Any = None, workers: bool = False, verbose: bool = Tru
     if seed is None:
         seed = random.randint(0, 2**32 - 1)
         warn_user(f"seed_everything was given no seed, and took {seed}.")
-    chosen = _seed_everything(int(seed))
-    os.environ[_VARIABLE] = str(chosen)
-    return chosen
+    return _seed_everything(int(seed), workers=workers, verbose=verbose)
 
 
 def reset_seed() -> None:
     """Seed again with the last seed of `seed_everything`, if there was one."""
     if _VARIABLE in os.environ:
-        _seed_everything(int(os.environ[_VARIABLE]))
+        workers = os.environ.get(SEED_WORKERS_VARIABLE, "0") not in ("", "0")
+        _seed_everything(int(os.environ[_VARIABLE]), workers=workers, verbose=False)
 
 
 @contextmanager
@@ -63,14 +65,3 @@ def isolate_rng(include_cuda: bool = True) -> Iterator[None]:
             random.setstate(python_state)
             if numpy_state is not None:
                 numpy.random.set_state(numpy_state)
-
-
-def pl_worker_init_function(worker_id: int, rank: int | None = None) -> None:
-    """For `DataLoader(worker_init_fn=...)`: seed NumPy and Python from torch, which seeds each worker differently."""
-    seed = torch.initial_seed() % 2**32
-    random.seed(seed)
-    try:
-        import numpy
-    except ImportError:
-        return
-    numpy.random.seed(seed)
