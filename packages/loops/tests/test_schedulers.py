@@ -222,6 +222,20 @@ def test_a_value_is_no_epoch_for_schedulers_that_are_not_of_plateaus() -> None:
     assert scheduler.steps == [(7, None)]
 
 
+def test_a_step_that_asks_for_more_is_an_error_before_training_unless_a_hook_steps_it() -> None:
+    class ByEpochs(Counting):
+        def step(self, epoch: int) -> None:  # type: ignore[override]
+            self.steps.append((epoch,))
+
+    def configure(module: Any) -> Any:
+        return [sgd(module)], [ByEpochs()]
+
+    trainer = BareTrainer(seeded(Net, configure), max_epochs=1)
+    with pytest.raises(TypeError, match=r"`step` must be callable without arguments, but got .step\(epoch: .*Override"):
+        trainer.fit(Sized(make_batches(1)))
+    assert trainer.progress.total_batches == 0
+
+
 def test_nothing_warns_where_everything_is_as_it_should_be() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 from trainer_parts import NO_VALIDATION, ListLogger, Regression, assert_same, loader, own_frames, quiet_trainer, weights
 
-from camshaft.callbacks import ModelCheckpoint
+from camshaft.callbacks import BatchSizeFinder, LearningRateFinder, ModelCheckpoint
 from camshaft.loops.step_outputs import LossError
 from camshaft.strategies import SingleDeviceStrategy
 from camshaft.strategies.precision import ScaledPrecision
@@ -324,3 +324,41 @@ def test_a_wrapper_trains_as_what_it_wraps_under_every_strategy(tmp_path: Path, 
     plain = fitted(tmp_path, sgd, **arguments)
     wrapped = fitted(tmp_path, lambda parameters: Wrapper(sgd(parameters)), **arguments)
     assert_same(weights(wrapped), weights(plain))
+
+
+@pytest.mark.parametrize("make", [LearningRateFinder, BatchSizeFinder])
+def test_finders_step_an_optimizer_that_evaluates_twice(tmp_path: Path, make: Any) -> None:
+    class Sized(Regression):
+        lr = 0.1
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.batch_size = 2
+
+        def train_dataloader(self) -> Any:
+            return DataLoader(loader().dataset, batch_size=self.batch_size)
+
+        def configure_optimizers(self) -> Any:
+            return Sam(self.parameters(), lr=self.lr)
+
+    module = Sized()
+    callback = make() if make is LearningRateFinder else make(max_trials=2)
+    quiet_trainer(tmp_path, callbacks=[callback], max_epochs=1).fit(module)
+    assert module.lr != 0.1 if make is LearningRateFinder else module.batch_size > 2
+
+
+def test_a_wrapper_is_toggled_as_it_was_returned(tmp_path: Path) -> None:
+    class Two(Regression):
+        automatic_optimization = False
+
+        def configure_optimizers(self) -> Any:
+            self.mine = Wrapper(torch.optim.SGD([self.layer.weight], lr=0.1))
+            return [self.mine, torch.optim.SGD([self.layer.bias], lr=0.1)]
+
+        def training_step(self, batch: Any, batch_idx: int) -> None:
+            for optimizer in (self.mine, self.optimizers()[0]):
+                with self.toggled_optimizer(optimizer):
+                    assert (self.layer.weight.requires_grad, self.layer.bias.requires_grad) == (True, False)
+            assert self.layer.bias.requires_grad
+
+    quiet_trainer(tmp_path, max_epochs=1).fit(Two(), loader())

@@ -210,8 +210,8 @@ class _Trials:
                 self._steps.backward(loss)
             loss = None
 
-        def update() -> None:
-            self._steps.update()
+        def update(batch_idx: int) -> None:
+            self._steps.update(partial(self._steps.evaluate, [batch], batch_idx))
 
         try:
             for batch_idx in range(self._num_steps):
@@ -224,7 +224,7 @@ class _Trials:
                     return False
                 if several:
                     self._strategy.set_gradient_sync(True)
-                if not self._suffices(update):
+                if not self._suffices(partial(update, batch_idx)):
                     return False
         finally:
             if several:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Sequence
 from typing import Any, Literal
+
+from torch.optim.lr_scheduler import LRScheduler
 
 from camshaft.hooks_core.messages import must_be
 from camshaft.hooks_core.user_warnings import warn_user
@@ -19,6 +22,9 @@ class SchedulerSteps:
     Args:
         run: The run, for its hooks and its metrics.
         configs: The schedulers.
+
+    Raises:
+        TypeError: If the `step` of one takes other arguments than it will get, and no `lr_scheduler_step` passes them.
     """
 
     def __init__(self, run: Run, configs: Sequence[LRSchedulerConfig]) -> None:
@@ -28,6 +34,9 @@ class SchedulerSteps:
         is_manual = not getattr(run.module, "automatic_optimization", True)
         if is_manual and not run.hooks.behaviour.steps_schedulers_by_hand:
             configs = ()
+        if self._override is None:
+            for config in configs:
+                _check_step(config)
         self._configs = configs  # no copy: a callback may replace a scheduler, or add one that steps after epochs
         # so that the loop can skip the call where there is nothing to do
         self.after_update = any(config.interval == "step" and config.monitor is None for config in configs)
@@ -89,3 +98,18 @@ class SchedulerSteps:
             raise LookupError(message)
         warn_user(message)
         return None
+
+
+def _check_step(config: LRSchedulerConfig) -> None:
+    """Raise `TypeError` if a scheduler that is not torch's cannot be stepped with what it will get."""
+    step = config.scheduler.step
+    if isinstance(config.scheduler, LRScheduler):
+        return
+    try:
+        inspect.signature(step).bind(*([] if config.monitor is None else [None]))
+    except TypeError as error:
+        rule = "callable without arguments" if config.monitor is None else "callable with the monitored value"
+        where, action = type(config.scheduler).__qualname__, "Override `lr_scheduler_step(scheduler, metric)`."
+        raise TypeError(must_be("step", rule, f"step{inspect.signature(step)}", where, action)) from error
+    except ValueError:  # a builtin without a signature
+        return

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
@@ -158,6 +158,7 @@ class TrainingModule(
             RuntimeError: Without a trainer.
         """
         optimization = self.trainer.fit_loop.optimization
+        optimizer = _as_known(optimizer, optimization.optimizers)
         if not any(optimizer is known for known in optimization.optimizers):
             where = f"{type(self).__qualname__}.toggle_optimizer"
             action = "Pass one of `self.optimizers()`."
@@ -183,6 +184,7 @@ class TrainingModule(
         optimizer = optimizer_idx if optimizer is None else optimizer
         if isinstance(optimizer, int):
             optimizer = optimization.optimizers[optimizer]
+        optimizer = _as_known(optimizer, optimization.optimizers)
         if optimizer is not None and toggle.active is not None and toggle.active is not optimizer:
             where = f"{type(self).__qualname__}.untoggle_optimizer"
             action = "Pass the same one as to `toggle_optimizer`."
@@ -277,6 +279,11 @@ class TrainingModule(
 TrainingModule.__jit_unused_properties__ = TrainingModule.__jit_ignored_attributes__ = names_not_exported(
     TrainingModule
 )
+
+
+def _as_known(optimizer: Any, known: Sequence[Optimizer]) -> Any:
+    """Return the fit's optimizer for what `configure_optimizers` returned, where that is no optimizer of torch."""
+    return next((one for one in known if getattr(one, "foreign", one) is optimizer), optimizer)
 
 
 def attach_module(module: nn.Module, trainer: Trainer, metric_log: MetricLog | None) -> None:

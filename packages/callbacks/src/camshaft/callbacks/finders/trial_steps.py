@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -12,6 +13,7 @@ from torch import Tensor
 from camshaft.callbacks.errors import InvalidArgumentError
 from camshaft.hooks_core.binding import Argument, BindingError, bind
 from camshaft.hooks_core.implementation import implementation
+from camshaft.hooks_core.optimizer_step import needs_closure, steps_with_closure
 
 if TYPE_CHECKING:
     from torch.optim import Optimizer
@@ -51,6 +53,7 @@ class TrialSteps:
         self._arguments = _arguments_of(module.training_step, where)
         self._step = trainer.strategy.wrap_step(module.training_step)
         self._differentiate = implementation(module, "backward")
+        self._with_closure = steps_with_closure(self.optimizer)
         self._clip_val: float | None = getattr(trainer, "gradient_clip_val", None)
         self._clip_algorithm: str = getattr(trainer, "gradient_clip_algorithm", None) or "norm"
 
@@ -65,6 +68,15 @@ class TrialSteps:
             The mean loss of the batches, detached, on its device; None if no step gave a loss, so that there is no
             update.
         """
+        if self._with_closure:
+            return self.update(partial(self.evaluate, batches, batch_idx))
+        loss = self.evaluate(batches, batch_idx)
+        if loss is not None:
+            self.update()
+        return loss
+
+    def evaluate(self, batches: Sequence[Any], batch_idx: int) -> Tensor | None:
+        """Compute the mean gradients of some batches, from zeroed ones; arguments and result are those of `run`."""
         losses: list[Tensor] = []
         for idx, batch in enumerate(batches):
             if len(batches) > 1:
@@ -76,7 +88,6 @@ class TrialSteps:
             losses.append(loss.detach())
         if not losses:
             return None
-        self.update()
         return torch.stack([loss.reshape(()) for loss in losses]).mean()
 
     def forward(self, batch: Any, batch_idx: int) -> Tensor | None:
@@ -101,12 +112,44 @@ class TrialSteps:
         else:
             self._strategy.backward(loss, self._differentiate)
 
-    def update(self) -> None:
-        """Clip the gradients, if that is asked for, and update the weights."""
+    def update(self, evaluate: Callable[[], Tensor | None] | None = None) -> Tensor | None:
+        """Clip the gradients, if that is asked for, and update the weights.
+
+        Args:
+            evaluate: Computes the gradients and returns the loss, as often as an optimizer wants that is not torch's
+                own; others go by the gradients that are there.
+
+        Returns:
+            The loss of the first evaluation; None if there was none.
+        """
+        if evaluate is None or not self._with_closure:
+            self._clip()
+            self._strategy.optimizer_step(self.optimizer)
+            return None
+        first: Tensor | None = None
+
+        @torch.enable_grad()
+        def closure() -> Tensor:
+            nonlocal first
+            loss = evaluate()
+            if loss is None:
+                raise _NoLossError
+            first = loss if first is None else first
+            self._clip()
+            return loss
+
+        with suppress(_NoLossError):
+            self._strategy.optimizer_step(self.optimizer, closure)
+        return first
+
+    def _clip(self) -> None:
         if self._clip_val is not None:
             self._strategy.unscale_gradients(self.optimizer)
             self._strategy.clip_gradients(self.optimizer, self._clip_val, self._clip_algorithm)
-        self._strategy.optimizer_step(self.optimizer)
+
+
+class _NoLossError(Exception):
+    """Leaves an optimizer that evaluates the loss itself, when a step gave none."""
 
 
 def check_optimization(trainer: TrainerProtocol, module: Any, where: str) -> None:
@@ -119,8 +162,7 @@ def check_optimization(trainer: TrainerProtocol, module: Any, where: str) -> Non
     if len(trainer.optimizers) != 1:
         action = "Leave the callback out: with several optimizers, or none, nobody knows what a step is."
         raise InvalidArgumentError("number of optimizers", "1", len(trainer.optimizers), where, action)
-    closure = inspect.signature(trainer.optimizers[0].step).parameters.get("closure")
-    if closure is not None and closure.default is inspect.Parameter.empty:
+    if needs_closure(trainer.optimizers[0]):
         kind = type(trainer.optimizers[0]).__name__
         action = "Leave the callback out, or use another optimizer."
         raise InvalidArgumentError("optimizer", "one that does not evaluate the loss itself", kind, where, action)
