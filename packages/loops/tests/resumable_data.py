@@ -157,6 +157,57 @@ class OwnSized(Own):
         return self.num_batches
 
 
+class Itself:
+    """A loader that is its own iterator and begins anew, in another order, whenever it is asked for one."""
+
+    def __init__(self, num_batches: int) -> None:
+        self.num_batches = num_batches
+        self.num_begun = self.position = 0
+        self.goes_on = False
+
+    def __iter__(self) -> Iterator[Sample]:
+        if not self.goes_on:
+            self.num_begun, self.position = self.num_begun + 1, 0
+        self.goes_on = False
+        return self
+
+    def __next__(self) -> Sample:
+        if self.position == self.num_batches:
+            raise StopIteration
+        self.position += 1
+        x, y = sample(self.position * self.num_begun)
+        return x[None], y[None]
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"num_begun": self.num_begun, "position": self.position}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.num_begun, self.position = state["num_begun"], state["position"]
+        self.goes_on = 0 < self.position < self.num_batches
+
+
+class ItselfSized(Itself):
+    """The same with a length, beyond which it must not be read; it goes on from its end, too."""
+
+    def __len__(self) -> int:
+        return self.num_batches
+
+    def __next__(self) -> Sample:
+        assert self.position < self.num_batches, "read beyond its length"
+        return super().__next__()
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        super().load_state_dict(state)
+        self.goes_on = True
+
+
+class BegunAnew(Itself):
+    """The same with a length, but from its end it begins anew."""
+
+    def __len__(self) -> int:
+        return self.num_batches
+
+
 class Stateless:
     """A loader without state, whose batches depend on nothing."""
 
@@ -222,6 +273,14 @@ def make_data(kind: str, length: int, seed: int) -> Any:
             return Own(length)
         case "own sized":
             return OwnSized(length)
+        case "itself":
+            return Itself(length)
+        case "itself sized":
+            return ItselfSized(length)
+        case "itself begun anew":
+            return BegunAnew(length)
+        case "combined itself":
+            return CombinedLoader([ItselfSized(length), ItselfSized(max(2, length - 3))])
         case "plain stream":
             return DataLoader(PlainStream(length), batch_size=2)
         case "plain torchdata stream":
@@ -253,7 +312,7 @@ NODES = (
 KINDS = (
     *("shuffled", "own generator", "weighted", "replacement", "single samples", "stateful sampler"),
     *("stateful dataset", "stream", "torchdata loader", *NODES, "own", "own sized", "combined"),
-    *("combined max", "combined sequence"),
+    *("combined max", "combined sequence", "itself", "itself sized", "itself begun anew", "combined itself"),
 )
 GOING_ON = ("stateful sampler", "stream", "own", "own sized", "combined max", "combined sequence", "stream nodes")
 """Those that go on with the rest of the data in the epoch after one that a limit cut short."""

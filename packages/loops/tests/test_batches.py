@@ -8,12 +8,24 @@ from typing import Any
 
 import pytest
 import torch
-from bare_parts import LOADER_KINDS, BareTrainer, Net, Sized, Stream, Unsized, hooked, make_batches, make_loader
+from bare_parts import (
+    LOADER_KINDS,
+    NUM_FEATURES,
+    BareTrainer,
+    Net,
+    Sized,
+    Stream,
+    Unsized,
+    hooked,
+    make_batches,
+    make_loader,
+)
 from hypothesis import given
 from hypothesis import strategies as st
 from overriding_parts import Data
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, IterableDataset
 
+from camshaft.loops import CombinedLoader, PredictLoop, TestLoop, ValidationLoop
 from camshaft.loops.batches import UNKNOWN, count_batches, numbered, set_epoch
 
 INFINITE = float("inf")
@@ -84,12 +96,127 @@ def test_a_loader_of_known_length_is_read_one_at_a_time() -> None:
     assert [loader.num_read for _ in numbered(loader, 3)] == [1, 2, 3]
 
 
-def test_a_loader_that_is_taken_whole_is_run_to_its_end_and_a_limited_one_is_not_read_further() -> None:
-    whole, limited = Watched(3), Watched(3)
-    list(numbered(whole, 3))
-    list(numbered(limited, 2))
-    assert (whole.num_read, whole.num_ended) == (3, 1)
-    assert (limited.num_read, limited.num_ended) == (2, 0)
+@pytest.mark.parametrize("limit", [2, 3])
+def test_a_loader_of_known_length_is_not_read_beyond_its_batches(limit: int) -> None:
+    loader = Watched(3)
+    list(numbered(loader, limit))
+    assert (loader.num_read, loader.num_ended) == (limit, 0)
+
+
+class Strict:
+    """A loader that is its own iterator, counts how often it is begun, and fails if it is read beyond its length."""
+
+    def __init__(self, length: int) -> None:
+        self.length = length
+        self.num_begun = self.position = 0
+
+    def __len__(self) -> int:
+        return self.length
+
+    def __iter__(self) -> Strict:
+        self.num_begun, self.position = self.num_begun + 1, 0
+        return self
+
+    def __next__(self) -> Any:
+        assert self.position < self.length, "read beyond its length"
+        self.position += 1
+        return make_batches(self.length)[self.position - 1]
+
+
+class StrictUnsized(Strict):
+    """The same without a length: it is its own iterator, and ends."""
+
+    __len__ = None  # type: ignore[assignment]
+
+    def __next__(self) -> Any:
+        if self.position == self.length:
+            raise StopIteration
+        return super().__next__()
+
+
+@pytest.mark.parametrize("mode", ["min_size", "max_size", "max_size_cycle", "sequential"])
+def test_loaders_of_a_combination_are_not_read_beyond_their_lengths(mode: Any) -> None:
+    combined = CombinedLoader([Strict(2), [Strict(5), Strict(3)]], mode)
+    batches = [batch for _, batch, _ in numbered(combined, len(combined))]
+    assert len(batches) == len(list(combined)) == {"min_size": 2, "sequential": 10}.get(mode, 5)
+
+
+@pytest.mark.parametrize("kind", [Strict, StrictUnsized])
+@pytest.mark.parametrize("limit", [1.0, 3, 2])
+def test_a_loader_is_begun_once_an_epoch_though_it_is_its_own_iterator(kind: Any, limit: int | float) -> None:
+    train, val = kind(3), kind(3)
+    limits: dict[str, Any] = {"limit_train_batches": limit, "limit_val_batches": limit}
+    trainer = BareTrainer(Net(), max_epochs=2, num_sanity_val_steps=1, **limits).fit(train, val)
+    assert (train.num_begun, val.num_begun) == (2, 3)
+    assert trainer.progress.total_batches == (4 if limit == 2 else 6)
+    for verb, loop in (("validate", ValidationLoop()), ("test", TestLoop()), ("predict", PredictLoop())):
+        loader = kind(3)
+        trainer.verb(verb, loop, loader)
+        assert loader.num_begun == 1
+
+
+def test_a_sized_stream_is_not_read_beyond_its_length() -> None:
+    class Short(IterableDataset[Any]):
+        def __len__(self) -> int:
+            return 3
+
+        def __iter__(self) -> Iterator[Any]:
+            yield from make_batches(3)
+            raise AssertionError("read beyond its length")
+
+    loader = DataLoader(Short(), batch_size=None)
+    assert len(list(numbered(loader, 3))) == 3
+    assert BareTrainer(Net(), max_epochs=2).fit(loader, loader).progress.total_batches == 6
+    assert len(list(numbered(CombinedLoader([loader, Strict(4)]), 4))) == 4
+
+
+class Endless(torch.utils.data.Sampler[int]):
+    """A sampler that gives more than it promises, and tells when it comes to an end."""
+
+    def __init__(self, given: int) -> None:
+        self.given = given
+        self.num_ended = 0
+
+    def __len__(self) -> int:
+        return 4
+
+    def __iter__(self) -> Iterator[int]:
+        yield from range(self.given)
+        self.num_ended += 1
+
+
+class Asked(torch.utils.data.Dataset[Any]):
+    """A dataset that remembers what it was asked for."""
+
+    def __init__(self) -> None:
+        self.asked: list[int] = []
+
+    def __len__(self) -> int:
+        return 9
+
+    def __getitem__(self, index: int) -> Any:
+        self.asked.append(index)
+        return torch.ones(NUM_FEATURES), torch.ones(1)
+
+
+@pytest.mark.parametrize(("given", "num_ended"), [(4, 2), (9, 0)])
+def test_a_sampler_comes_to_its_end_and_no_data_is_read_beyond_its_length(given: int, num_ended: int) -> None:
+    dataset, sampler = Asked(), Endless(given)
+    BareTrainer(Net(), max_epochs=2).fit(DataLoader(dataset, sampler=sampler, batch_size=2))
+    assert (dataset.asked, sampler.num_ended) == ([0, 1, 2, 3] * 2, num_ended)
+
+
+def test_a_loader_that_waits_at_its_end_begins_anew() -> None:
+    class Waiting(Watched):
+        position = 0
+
+        def __iter__(self) -> Iterator[Any]:
+            while self.position < self.length:
+                self.position += 1
+                yield make_batches(1)[0]
+            self.position = 0
+
+    assert BareTrainer(Net(), max_epochs=3).fit(Waiting(2)).progress.total_batches == 6
 
 
 def test_a_stream_is_read_one_ahead_but_never_past_its_limit() -> None:

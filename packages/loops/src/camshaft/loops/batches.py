@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from itertools import islice
 from typing import Any
 
 from torch import Tensor
@@ -11,12 +10,10 @@ from torch import Tensor
 from camshaft.hooks_core.messages import must_be
 from camshaft.loops.combined_loader import CombinedLoader
 from camshaft.loops.loader_copy import is_loader, is_stream, samplers_of
+from camshaft.loops.loader_length import UNKNOWN, length_of, read_promised
 from camshaft.loops.resumable_loader import ResumableLoader
 from camshaft.loops.run import Run
 from camshaft.loops.worker_seeds import seed_workers
-
-UNKNOWN = float("inf")
-"""The number of batches of a loader that does not tell."""
 
 _MISSING = object()
 _ATTRIBUTES = {"validate": "val_dataloader", "test": "test_dataloader", "predict": "predict_dataloader"}
@@ -161,10 +158,9 @@ def numbered(
 ) -> Iterator[tuple[int, Any, bool]]:
     """Iterate over a loader's batches, each with its index and whether it is the last.
 
-    A loader of known length is read one batch at a time; if it is taken whole it is run to its end, as a plain `for`
-    does, because what it does there (drawing from its own generator, say) matters to the next epoch. Of a stream (a
-    loader of unknown length, or over an `IterableDataset`, whose length is an estimate) the next batch is read ahead,
-    because there is no other way to know the last.
+    A loader of known length is read one batch at a time, and never beyond its length; see `read_promised`. Of a stream
+    (a loader of unknown length, or over an `IterableDataset`, whose length is an estimate) the next batch is read
+    ahead, because there is no other way to know the last; one that tells a length is not read beyond it either.
 
     Args:
         loader: The loader; one that goes on inside an epoch gives the rest of it.
@@ -176,15 +172,11 @@ def numbered(
         RuntimeError: If a loader of known length ends before its time, as it does when the dataset
             raises `StopIteration`.
     """
-    length = length_of(loader)
     if is_open_ended(loader):
         yield from _read_ahead(loader, num_batches, first, ahead or ReadAhead())
         return
     batch_idx = first - 1
-    to_read = int(num_batches) - first + (num_batches == length)
-    for batch_idx, batch in enumerate(islice(loader, to_read), first):
-        if batch_idx == num_batches:
-            return  # more than it promised
+    for batch_idx, batch in enumerate(read_promised(loader, num_batches, first), first):
         yield batch_idx, batch, batch_idx + 1 == num_batches
     if batch_idx + 1 < num_batches:
         raise RuntimeError(
@@ -220,14 +212,6 @@ def _places_of(loader: Any) -> list[Any]:
 
 def _name_of(loader: Any) -> str:
     return type(loader.loader if isinstance(loader, ResumableLoader) else loader).__name__
-
-
-def length_of(loader: Iterable[Any]) -> int | float:
-    """The number of batches that a loader promises, or infinity if it does not tell."""
-    try:
-        return len(loader)  # type: ignore[arg-type]
-    except (TypeError, NotImplementedError):
-        return UNKNOWN
 
 
 def is_open_ended(loader: Iterable[Any]) -> bool:

@@ -9,6 +9,7 @@ import attrs
 
 from camshaft.hooks_core.messages import must_be
 from camshaft.loops.loader_collection import LoaderCollection
+from camshaft.loops.loader_length import UNKNOWN, length_of, read_promised
 
 CombinationMode = Literal["min_size", "max_size", "max_size_cycle", "sequential"]
 
@@ -71,6 +72,8 @@ class CombinedLoader:
         >>> list(combined)
         [{'labelled': 0, 'unlabelled': 10}, {'labelled': 1, 'unlabelled': 11}, {'labelled': 0, 'unlabelled': 12}]
     """
+
+    ends_as_promised = True  # reading it beyond its end reads no data
 
     def __init__(self, loaders: Any, mode: CombinationMode = "max_size_cycle") -> None:
         if mode not in get_args(CombinationMode):
@@ -207,7 +210,7 @@ class CombinedLoader:
         """The same with every loader. Returns the loaders' iterators as well."""
         progress = self._begin(goes_on)
         leaves = zip(self._flattened, progress.ended, strict=True)
-        return [iter(()) if ended else iter(leaf) for leaf, ended in leaves], progress
+        return [iter(()) if ended else _batches_of(leaf, goes_on) for leaf, ended in leaves], progress
 
     def _until_the_shortest(self, goes_on: bool) -> Iterator[Any]:
         iterators, progress = self._begin_all(goes_on)
@@ -272,16 +275,22 @@ class CombinedLoader:
         with progress:
             for leaf_idx, leaf in enumerate(self._flattened):
                 if not progress.ended[leaf_idx]:
-                    yield from leaf
+                    yield from _batches_of(leaf, goes_on)
+                    goes_on = False
                     progress.ended[leaf_idx] = True
 
     def _anew(self, leaf_idx: int, iterators: list[Iterator[Any]]) -> Any:
         """Begin a loader anew. Returns its first batch."""
         leaf = self._flattened[leaf_idx]
-        iterators[leaf_idx] = iter(leaf)
+        iterators[leaf_idx] = _batches_of(leaf)
         value = next(iterators[leaf_idx], _END)
         if value is _END:
             rule = "a loader that gives at least one batch each time it is begun anew"
             action = "Pass a loader that is not empty and can be iterated over again, or another mode."
             raise RuntimeError(must_be(self._paths[leaf_idx], rule, leaf, _WHERE, action))
         return value
+
+
+def _batches_of(leaf: Any, goes_on: bool = False) -> Iterator[Any]:
+    """Begin a loader. Returns its iterator, which gives no more than the loader promises, or all that is left of it."""
+    return read_promised(leaf, UNKNOWN if goes_on else length_of(leaf), iterator=iter(leaf))

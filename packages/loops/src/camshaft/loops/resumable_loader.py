@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import copy
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Literal
+
+import torch
+from torch import Tensor
 
 from camshaft.hooks_core.messages import must_be
 from camshaft.hooks_core.user_warnings import warn_user
 from camshaft.loops.loader_copy import has_state, is_plain, is_stream, nodes_of
+from camshaft.loops.loader_length import length_of, read_promised
 from camshaft.loops.random_state import generators_of, isolated_randomness, random_state, restore_random_state
 
 StatelessLoaders = Literal["refuse", "fast_forward"]
@@ -34,6 +39,8 @@ class ResumableLoader:
             and drops what was read before, from the same random numbers, and warns; that is exact only if the loader
             draws no random numbers between its batches.
     """
+
+    ends_as_promised = True  # reading it beyond its end reads no data
 
     def __init__(self, loader: Iterable[Any], stateless: StatelessLoaders = "refuse") -> None:
         self.loader = loader
@@ -83,15 +90,17 @@ class ResumableLoader:
         self._is_exhausted = False
         self._unread = None
         try:
-            if self._is_stateless:
-                for batch in iterator:
-                    self._num_read += 1
-                    yield batch
-            else:
-                yield from iterator
-            self._is_exhausted = True
+            for batch in read_promised(self._source, length_of(self.loader), self._num_read, iterator):
+                self._num_read += 1
+                yield batch
+            self._is_exhausted = self._has_ended()
         finally:
             self._is_under_way = False
+
+    def _has_ended(self) -> bool:
+        """Return whether the loader noticed its end; one that gave as many batches as it promises is not read on."""
+        iterator = getattr(self._source, "_iterator", None)  # of torchdata's loader
+        return self._num_read < length_of(self.loader) or getattr(iterator, "_finished", False)
 
     def state_dict(self) -> dict[str, Any]:
         """Where the loader is, as tensors and plain values, if its own state is."""
@@ -120,8 +129,8 @@ class ResumableLoader:
             if self._is_under_way:
                 self._resume(state)
             elif "loader" in state:
-                self._source.load_state_dict(state["loader"])
-                self._begin_anew()
+                self._source.load_state_dict(copy.deepcopy(state["loader"]))
+                self._begin_anew(state["loader"])
 
     @property
     def _carries_state(self) -> bool:
@@ -153,7 +162,7 @@ class ResumableLoader:
             self._source.load_state_dict(state["loader"])
             self._resumed = _without_restart(self._source) if self._is_node_loader else iter(self._source)
 
-    def _begin_anew(self) -> None:
+    def _begin_anew(self, state: Any) -> None:
         """Let the next iteration be a new one, though the state that was loaded is that of the last.
 
         torchdata's loaders restore what outlives an epoch (the state of samplers, datasets or workers) when they make
@@ -162,11 +171,25 @@ class ResumableLoader:
         torchdata = sys.modules.get("torchdata.stateful_dataloader")
         if self._is_node_loader:
             _without_restart(self._source)
-            return
-        if torchdata is not None and isinstance(self._source, torchdata.StatefulDataLoader):
+        elif torchdata is not None and isinstance(self._source, torchdata.StatefulDataLoader):
             self._source.state_dict()
-        if not self._is_exhausted:
-            iter(self._source)
+            if not self._is_exhausted:
+                iter(self._source)
+        elif not self._is_exhausted:
+            iter(self._source)  # goes on where it was left, so that the next one begins anew
+            if not _are_same(self._source.state_dict(), state):
+                self._source.load_state_dict(state)  # that one began anew already, but not in its turn
+
+
+def _are_same(one: Any, other: Any) -> bool:
+    """Return whether two states are equal."""
+    if isinstance(one, Tensor) or isinstance(other, Tensor):
+        return isinstance(one, Tensor) and isinstance(other, Tensor) and torch.equal(one, other)
+    if isinstance(one, Mapping) and isinstance(other, Mapping):
+        return one.keys() == other.keys() and all(_are_same(one[key], other[key]) for key in one)
+    if isinstance(one, (list, tuple)) and isinstance(other, (list, tuple)):
+        return len(one) == len(other) and all(map(_are_same, one, other))
+    return bool(one == other)
 
 
 def _is_stateless_stream(loader: object) -> bool:
