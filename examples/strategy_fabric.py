@@ -102,8 +102,8 @@ class FabricStrategy(SeveralProcesses):
             os.fsync(file.fileno())  # on disk before it takes the place of an earlier one
         os.replace(f"{path}.partial", path)
 
-    def load_checkpoint(self, path: str) -> dict[str, Any]:
-        return self.fabric.load(path, weights_only=True)
+    def load_checkpoint(self, path: str, weights_only: bool | None = None) -> dict[str, Any]:
+        return self.fabric.load(path, weights_only=weights_only is not False)
 
     def teardown(self) -> None:
         self._unsynchronised.close()

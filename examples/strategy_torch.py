@@ -67,8 +67,8 @@ class TorchStrategy(StrategyDefaults):
             os.fsync(file.fileno())  # on disk before it takes the place of an earlier one
         os.replace(f"{path}.partial", path)
 
-    def load_checkpoint(self, path: str) -> dict[str, Any]:
-        return torch.load(path, map_location="cpu", weights_only=True)
+    def load_checkpoint(self, path: str, weights_only: bool | None = None) -> dict[str, Any]:
+        return torch.load(path, map_location="cpu", weights_only=weights_only is not False)
 
     def teardown(self) -> None:
         """Nothing is held between runs."""

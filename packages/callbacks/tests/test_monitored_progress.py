@@ -27,7 +27,7 @@ def test_epoch_and_step_rank_checkpoints(tmp_path: Path, name: str) -> None:
 
 def test_a_value_that_is_logged_under_these_names_counts() -> None:
     trainer = RecordingTrainer(".", callback_metrics={"epoch": torch.tensor(7.0)})
-    assert read_metric(trainer, "epoch", "here", or_progress=True) == 7
+    assert ModelCheckpoint(monitor="epoch")._monitor_candidates(trainer)["epoch"] == 7
 
 
 def test_early_stopping_watches_logged_values_alone() -> None:

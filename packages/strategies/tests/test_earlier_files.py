@@ -99,6 +99,7 @@ SCRIPTS = {
     "plain": PLAIN,
     "configuration": CONFIGURATION,
     "objects": 'checkpoint["hyper_parameters"] = {"width": 3, "loss": Loss(), "many": [1, Loss()], "kind": Loss}',
+    "twice": 'one = Loss(); checkpoint["hyper_parameters"] = {"width": 3, "a": one, "b": {"c": one}, "d": [one]}',
     "namespace": 'checkpoint["hparams"] = argparse.Namespace(a=1)',
     "optimizer": 'checkpoint["optimizer_states"] = [{"state": Loss()}]',
     "weights": 'checkpoint["state_dict"]["extra"] = Loss()',
@@ -161,6 +162,13 @@ def test_objects_that_are_no_plain_data_are_left_out_and_named(files: Path) -> N
     with pytest.warns(UserWarning, match=r"\['loss'\] \(a research\.losses\.Loss\).*\['many'\]\[1\].*\['kind'\]"):
         checkpoint = read_checkpoint(files / "objects.ckpt")
     assert checkpoint["hyper_parameters"] == {"width": 3}
+
+
+def test_an_object_in_several_places_is_named_at_each(files: Path) -> None:
+    with pytest.warns(UserWarning, match="research"):
+        left_out = objects_left_out(read_checkpoint(files / "twice.ckpt"))
+    places = {("a",), ("b", "c"), ("d", 0)}
+    assert left_out == {("hyper_parameters", *place): "research.losses.Loss" for place in places}
 
 
 def test_the_first_process_alone_says_so(files: Path, monkeypatch: pytest.MonkeyPatch) -> None:

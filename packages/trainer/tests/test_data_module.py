@@ -38,10 +38,17 @@ def test_hyperparameters_are_saved() -> None:
 
 def test_the_trainer_is_known_once_attached() -> None:
     data, trainer = Numbers(), object()
-    with pytest.raises(RuntimeError, match=r"`trainer` must be attached, but got None \(NoneType\) in Numbers"):
-        _ = data.trainer
+    assert data.trainer is None
     attach_data_module(data, trainer)
     assert data.trainer is trainer
+
+
+def test_a_trainer_can_be_assigned_and_deleted() -> None:
+    data, trainer = Numbers(), object()
+    data.trainer = trainer
+    assert data.trainer is trainer
+    del data.trainer
+    assert data.trainer is None
 
 
 @pytest.mark.parametrize("copied", [copy.deepcopy, lambda data: pickle.loads(pickle.dumps(data))])
@@ -50,5 +57,4 @@ def test_copies_leave_the_trainer_behind(copied) -> None:
     attach_data_module(data, lambda: "cannot be pickled")
     other = copied(data)
     assert other.hparams == {"batch_size": 8}
-    with pytest.raises(RuntimeError, match="`trainer` must be attached"):
-        _ = other.trainer
+    assert other.trainer is None

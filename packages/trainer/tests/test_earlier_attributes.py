@@ -429,18 +429,18 @@ class TestHparams:
             assert module.hparams.lr == 0.1
 
 
-def test_what_is_not_plain_stays_in_the_module(tmp_path: Path) -> None:
-    with pytest.warns(
-        UserWarning, match="WithHparams go without these hyperparameters, which are no plain.*: path, act"
-    ):
-        module = WithHparams(Namespace(lr=0.1, path=tmp_path, act=torch.relu))
-    assert module.hparams.path == tmp_path
-    logger = ListLogger()
+def test_what_is_not_plain_is_given_back_to_who_trusts_the_file(tmp_path: Path) -> None:
+    module = WithHparams(Namespace(lr=0.1, path=tmp_path, act=torch.relu))
+    logger, path = ListLogger(), tmp_path / "one.ckpt"
     trainer = quiet_trainer(tmp_path, logger=logger)
     trainer.fit(module, loader(1))
-    trainer.save_checkpoint(tmp_path / "one.ckpt")
-    assert logger.hparams == [{"lr": 0.1}]
-    assert WithHparams.load_from_checkpoint(tmp_path / "one.ckpt").hparams == {"lr": 0.1}
+    trainer.save_checkpoint(path)
+    expected = {"lr": 0.1, "path": tmp_path, "act": torch.relu}
+    assert logger.hparams == [expected]
+    with pytest.raises(TypeError, match=r"`path`, `act` must be passed, but got a checkpoint .*weights_only=False"):
+        WithHparams.load_from_checkpoint(path)
+    assert WithHparams.load_from_checkpoint(path, path=tmp_path, act=torch.relu).hparams == expected
+    assert WithHparams.load_from_checkpoint(path, weights_only=False).hparams == expected
 
 
 def test_none_and_other_things_as_hparams() -> None:

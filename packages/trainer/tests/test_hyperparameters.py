@@ -1,10 +1,14 @@
-"""What `save_hyperparameters` finds, refuses and remembers."""
+"""What `save_hyperparameters` finds and remembers."""
 
 from __future__ import annotations
 
 import copy
 import pickle
+import threading
+from argparse import Namespace
+from dataclasses import dataclass
 from enum import StrEnum
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +16,12 @@ import pytest
 import torch
 from torch import nn
 
-from camshaft.trainer.hyperparameters import Hyperparameters, HyperparametersMixin, accepted_by
+from camshaft.trainer.hyperparameters import (
+    Hyperparameters,
+    HyperparametersMixin,
+    accepted_by,
+    hyperparameters_for_loggers,
+)
 
 
 class Plain(HyperparametersMixin):
@@ -157,26 +166,108 @@ class Kind(StrEnum):
     A = "a"
 
 
-@pytest.mark.parametrize(
-    ("value", "path"),
-    [
-        (nn.Linear(1, 1), "network"),
-        (len, "network"),
-        (Path("a"), "network"),
-        (np.float64(1.0), "network"),
-        (Kind.A, "network"),
-        ({1, 2}, "network"),
-        ([1, {"a": (object(),)}], r"network\[1\]\['a'\]\[0\]"),
-        ({(1, 2): 3}, "network"),
-    ],
-)
-def test_values_that_a_checkpoint_could_not_hold_are_refused_at_once(value, path) -> None:
-    class Refusing(HyperparametersMixin):
-        def __init__(self, network):
+@dataclass
+class Config:
+    width: int
+
+
+EVERYTHING = {
+    "path": Path("a"),
+    "kind": Kind.A,
+    "function": len,
+    "class": nn.ReLU,
+    "partial": partial(nn.Linear, 3),
+    "dtype": torch.float16,
+    "device": torch.device("cpu"),
+    "dataclass": Config(3),
+    "array": np.arange(3),
+    "number": np.float64(1.0),
+    "set": {1, 2},
+    "nested": [1, {"a": (Kind.A,)}],
+    "keys": {(1, 2): 3},
+    "namespace": Namespace(a=1),
+    "generator": torch.Generator(),
+}
+
+
+@pytest.mark.parametrize("name", EVERYTHING)
+def test_any_value_is_taken_as_it_is(name: str) -> None:
+    class Taking(HyperparametersMixin):
+        def __init__(self, value):
             self.save_hyperparameters()
 
-    with pytest.raises(TypeError, match=rf"`{path}` must be a .*save_hyperparameters.*pass ignore=\['network'\]"):
-        Refusing(value)
+    saved = Taking(EVERYTHING[name]).hparams.value
+    assert saved is EVERYTHING[name] or (name in ("nested", "keys") and saved == EVERYTHING[name])
+
+
+def test_a_module_is_taken_with_a_warning_that_its_weights_are_saved_already() -> None:
+    network = nn.Linear(1, 1)
+    with pytest.warns(UserWarning, match=r"`nn.Module`, whose weights .*ignore=\['width'\]"):
+        assert Plain(network).hparams.width is network
+
+
+@pytest.mark.parametrize("value", [lambda: None, threading.Lock(), [1, {"a": lambda: None}]])
+def test_what_cannot_be_pickled_is_taken_with_a_warning_that_names_it(value) -> None:
+    with pytest.warns(UserWarning, match=r"Checkpoints of Plain go without .* cannot be pickled: width \("):
+        assert len(Plain(value).hparams) == 3
+
+
+def test_a_second_call_adds_to_the_first() -> None:
+    class Twice(HyperparametersMixin):
+        def __init__(self, a, b, cfg):
+            self.save_hyperparameters("a")
+            self.save_hyperparameters(cfg)
+            self.save_hyperparameters({"d": 4})
+            self.save_hyperparameters(Namespace(e=5), ignore="a")
+
+    assert Twice(1, 2, {"c": 3}).hparams == {"c": 3, "d": 4, "e": 5}
+
+
+def test_a_class_adds_to_what_its_base_saved() -> None:
+    class Base(HyperparametersMixin):
+        def __init__(self, options):
+            self.save_hyperparameters(options)
+
+    class Outer(Base):
+        def __init__(self, options, depth):
+            super().__init__(options)
+            self.save_hyperparameters({"depth": depth})
+
+    assert Outer({"width": 3}, 2).hparams == {"width": 3, "depth": 2}
+
+
+def test_the_latest_call_decides_whether_loggers_are_sent_them() -> None:
+    class Silent(HyperparametersMixin):
+        def __init__(self, width, loggers):
+            for logger in loggers:
+                self.save_hyperparameters("width", logger=logger)
+
+    assert hyperparameters_for_loggers(Silent(3, [True])) == {"width": 3}
+    assert hyperparameters_for_loggers(Silent(3, [True, False])) == {}
+    assert hyperparameters_for_loggers(Silent(3, [False, True])) == {"width": 3}
+
+
+def test_the_initial_ones_stay_as_they_were() -> None:
+    plain = Plain({"sizes": [1]}, Config(3))
+    plain.hparams.width["sizes"].append(2)
+    plain.hparams.activation.width = 4
+    plain.hparams.scale = 9
+    plain.hparams_initial.scale = 8
+    assert plain.hparams_initial == {"width": {"sizes": [1]}, "activation": Config(3), "scale": 1.0}
+
+
+def test_a_configuration_stays_one_until_something_is_added() -> None:
+    omegaconf = pytest.importorskip("omegaconf")
+    config = omegaconf.OmegaConf.create({"lr": 0.1, "twice": "${lr}"})
+
+    class Configured(HyperparametersMixin):
+        def __init__(self, config, more):
+            self.save_hyperparameters(config)
+            if more:
+                self.save_hyperparameters("more")
+
+    assert Configured(config, 0).hparams is config
+    assert Configured(config, 1).hparams == {"lr": 0.1, "twice": 0.1, "more": 1}
 
 
 def test_an_unknown_name_is_refused() -> None:

@@ -251,3 +251,19 @@ def test_freezing_and_unfreezing() -> None:
     module.unfreeze()
     assert module.training
     assert all(parameter.requires_grad for parameter in module.parameters())
+
+
+def test_a_trainer_can_be_assigned_and_deleted() -> None:
+    class Outer(TrainingModule):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner = TrainingModule()
+
+    module, trainer = Outer(), SimpleNamespace(current_epoch=3)
+    module.trainer = trainer
+    assert module.trainer is trainer and module.inner.trainer is trainer and module.current_epoch == 3
+    del module.trainer
+    for part in (module, module.inner):
+        with pytest.raises(RuntimeError, match="`trainer` must be attached"):
+            _ = part.trainer
+    assert module.current_epoch == 0

@@ -97,9 +97,9 @@ class StrategyDefaults:
     def unscale_gradients(self, optimizer: Optimizer) -> None:
         """Gradients have their true size."""
 
-    def load_module_state(self, module: nn.Module, state: Mapping[str, Any]) -> None:
+    def load_module_state(self, module: nn.Module, state: Mapping[str, Any], strict: bool = True) -> None:
         """Load whole tensors into a module."""
-        module.load_state_dict(state)
+        module.load_state_dict(state, strict=strict)
 
     def load_optimizer_state(self, optimizer: Optimizer, state: Mapping[str, Any]) -> None:
         """Load whole tensors into an optimizer."""

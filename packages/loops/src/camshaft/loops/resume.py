@@ -42,8 +42,10 @@ class EarlierTraining(Protocol):
         """Do what the earlier release left to be done once everything is restored."""
 
 
-def collect(run: Run, loop: FitLoop | None, *, weights_only: bool = False) -> dict[str, Any]:
-    """Put a checkpoint together: tensors and plain values only.
+def collect(
+    run: Run, loop: FitLoop | None, *, weights_only: bool = False, facts: Mapping[str, Any] | None = None
+) -> dict[str, Any]:
+    """Put a checkpoint together.
 
     Hooks: state_dict of callbacks and data module, on_save_checkpoint.
 
@@ -51,8 +53,10 @@ def collect(run: Run, loop: FitLoop | None, *, weights_only: bool = False) -> di
         run: The run.
         loop: The loop that trains or trained the run's module; None if there is none to go on with.
         weights_only: Whether to leave out everything that only matters for resuming.
+        facts: What else is in it when `on_save_checkpoint` is called.
     """
     checkpoint: dict[str, Any] = {"epoch": 0, "global_step": 0, "state_dict": run.module.state_dict(), "loops": {}}
+    checkpoint |= facts or {}
     if loop is not None:
         progress = loop.progress
         checkpoint["loops"] = loop.progress_state()
@@ -79,9 +83,12 @@ def collect(run: Run, loop: FitLoop | None, *, weights_only: bool = False) -> di
 def restore_module(run: Run, checkpoint: dict[str, Any]) -> None:
     """Take back the weights. Collective.
 
+    A module with `strict_loading = False` keeps what the checkpoint lacks, with a warning that names it.
+
     Raises:
         ValueError: If there are no weights in the checkpoint.
-        RuntimeError: If they do not fit the module (from torch).
+        RuntimeError: If they do not fit the module (from torch). Names that only one of the two has are no such case if
+            the module has `strict_loading = False`.
     """
     if "state_dict" not in checkpoint:
         raise ValueError(
@@ -91,7 +98,22 @@ def restore_module(run: Run, checkpoint: dict[str, Any]) -> None:
         )
     earlier: EarlierTraining | None = checkpoint.get(EARLIER_KEY)
     weights = checkpoint["state_dict"]
-    run.strategy.load_module_state(run.module, weights if earlier is None else earlier.weights(weights, run.module))
+    if earlier is not None:
+        weights = earlier.weights(weights, run.module)
+    if getattr(run.module, "strict_loading", True):
+        run.strategy.load_module_state(run.module, weights)
+        return
+    if run.strategy.global_rank == 0:
+        warn_of_other_names(run.module, weights)
+    run.strategy.load_module_state(run.module, weights, strict=False)
+
+
+def warn_of_other_names(module: nn.Module, weights: Mapping[str, Any]) -> None:
+    """Warn of names that only a module or only the weights for it have, as loading that is not strict passes over."""
+    own = module.state_dict().keys()
+    for names, place in ((own - weights.keys(), "module"), (weights.keys() - own, "checkpoint")):
+        if names:
+            warn_user(f"Only the {place} has these weights, which stay as they are: {', '.join(sorted(names))}.")
 
 
 def check_resumable(checkpoint: dict[str, Any]) -> None:

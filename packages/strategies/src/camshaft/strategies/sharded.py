@@ -244,16 +244,16 @@ class ShardedStrategy(ParallelStrategy):
         else:
             self._steps.differentiate(loss, partial(super().backward, differentiate=differentiate))
 
-    def load_module_state(self, module: nn.Module, state: Mapping[str, Any]) -> None:
+    def load_module_state(self, module: nn.Module, state: Mapping[str, Any], strict: bool = True) -> None:
         """Load whole or sharded tensors into a module that was set up. Collective.
 
         Raises:
-            RuntimeError: If they do not fit, as `torch.nn.Module.load_state_dict` has it.
+            RuntimeError: If they do not fit, as `torch.nn.Module.load_state_dict` has it with this `strict`.
         """
         self._enter("load_module_state")
         if self._steps is not None:
             self._steps.reshard()
-        module.load_state_dict(module_state_for(module, state))
+        module.load_state_dict(module_state_for(module, state), strict=strict)
 
     def load_optimizer_state(self, optimizer: Optimizer, state: Mapping[str, Any]) -> None:
         """Load whole or sharded tensors into an optimizer that was set up. Collective.

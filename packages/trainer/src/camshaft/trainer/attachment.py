@@ -33,6 +33,8 @@ class Attached:
     def trainer(self) -> Trainer:
         """The trainer of the current or last verb.
 
+        Another one, or None, may be assigned, to the modules in this one as well; deleting it assigns None.
+
         Raises:
             RuntimeError: If no trainer has run with this module.
         """
@@ -40,6 +42,17 @@ class Attached:
             action = "Pass the module to a verb of a trainer first."
             raise RuntimeError(must_be("trainer", "attached", None, type(self).__qualname__, action))
         return self._trainer
+
+    @trainer.setter
+    def trainer(self, trainer: Any) -> None:
+        parts = self.modules() if isinstance(self, nn.Module) and "_modules" in self.__dict__ else [self]
+        for part in parts:
+            if isinstance(part, Attached):
+                part.__dict__["_trainer"] = trainer
+
+    @trainer.deleter
+    def trainer(self) -> None:
+        self.trainer = None
 
     @property
     def current_epoch(self) -> int:

@@ -13,14 +13,23 @@ from camshaft.callbacks.agreement import from_rank_zero
 from camshaft.hooks_core.messages import must_be
 from camshaft.hooks_core.spec import Verb
 from camshaft.hooks_core.user_warnings import warn_user
-from camshaft.strategies import CheckpointError, job_id, restart_count
+from camshaft.loops.resume import EARLIER_KEY
+from camshaft.strategies import CheckpointError, job_id, objects_left_out, restart_count
 from camshaft.trainer.checkpoints import FIT_IDX_KEY, JOB_KEY
+from camshaft.trainer.hyperparameters import DATA_PREFIX, HYPER_PARAMETERS_KEY
 
 EXTENSION = ModelCheckpoint.FILE_EXTENSION
 
+_NOT_MISSED = (HYPER_PARAMETERS_KEY, DATA_PREFIX + HYPER_PARAMETERS_KEY)
+_NEEDED_BY_FIT = ("optimizer_states", "lr_schedulers", "strategy", "loops", "fit", "rng", "ranks")
+
 
 def read_requested(
-    trainer: Any, ckpt_path: str | os.PathLike[str] | None, verb: Verb, fit_idx: int = 0
+    trainer: Any,
+    ckpt_path: str | os.PathLike[str] | None,
+    verb: Verb,
+    fit_idx: int = 0,
+    weights_only: bool | None = None,
 ) -> dict[str, Any] | None:
     """Read the checkpoint that a verb was asked to start from. Collective.
 
@@ -31,6 +40,7 @@ def read_requested(
             agent has restarted its processes, the newest one that the same fit saved.
         verb: The verb.
         fit_idx: Which of this process's fits it is.
+        weights_only: False unpickles the objects in it. Otherwise a warning names those that may be missed.
 
     Returns:
         The checkpoint; None if none was asked for, or fit was asked to go on from "last" and there is none yet.
@@ -38,21 +48,31 @@ def read_requested(
     Raises:
         FileNotFoundError: If the file does not exist.
         ValueError: If "best" is asked for and nothing was saved; likewise "last", except by fit, which then begins.
-        CheckpointError: If the file is damaged; a note names the newest one beside it that can be read.
+        CheckpointError: If the file is damaged; a note names the newest one beside it that can be read. Likewise if fit
+            cannot go on from it because of an object that was not unpickled.
     """
+    checkpoint = _find(trainer, ckpt_path, verb, fit_idx, weights_only)
+    if checkpoint is not None:
+        _tell_left_out(trainer, checkpoint, verb, "last" if ckpt_path is None else os.fspath(ckpt_path))
+    return checkpoint
+
+
+def _find(
+    trainer: Any, ckpt_path: str | os.PathLike[str] | None, verb: Verb, fit_idx: int, weights_only: bool | None
+) -> dict[str, Any] | None:
     if ckpt_path is None:
-        return _read_after_restart(trainer, fit_idx) if verb == "fit" and restart_count() > 0 else None
+        return _read_after_restart(trainer, fit_idx, weights_only) if verb == "fit" and restart_count() > 0 else None
     if ckpt_path == "last":
-        return _read_last(trainer, verb)
+        return _read_last(trainer, verb, weights_only)
     path = from_rank_zero(
         trainer.strategy, lambda: _best(trainer, verb) if ckpt_path == "best" else os.fspath(ckpt_path)
     )
     try:
-        return _read(trainer, path)
+        return _read(trainer, path, weights_only)
     except CheckpointError as error:
         beside = from_rank_zero(trainer.strategy, lambda: _others_beside(path))
         for other in beside:
-            if _is_readable(trainer, other):
+            if _is_readable(trainer, other, weights_only):
                 error.add_note(f"The newest readable checkpoint beside it is {other!r}.")
                 break
         raise
@@ -84,8 +104,8 @@ def _best(trainer: Any, verb: Verb) -> str:
     return str(callback.best_model_path)
 
 
-def _read_last(trainer: Any, verb: Verb) -> dict[str, Any] | None:
-    for _, checkpoint in _readable(trainer):
+def _read_last(trainer: Any, verb: Verb, weights_only: bool | None) -> dict[str, Any] | None:
+    for _, checkpoint in _readable(trainer, weights_only):
         if verb != "fit" or "optimizer_states" in checkpoint:
             return checkpoint  # one of weights only may be newer, but training cannot go on from it
     if verb != "fit":
@@ -95,8 +115,8 @@ def _read_last(trainer: Any, verb: Verb) -> dict[str, Any] | None:
     return None
 
 
-def _read_after_restart(trainer: Any, fit_idx: int) -> dict[str, Any] | None:
-    for path, checkpoint in _readable(trainer):
+def _read_after_restart(trainer: Any, fit_idx: int, weights_only: bool | None) -> dict[str, Any] | None:
+    for path, checkpoint in _readable(trainer, weights_only):
         if checkpoint.get(JOB_KEY) != job_id():
             break  # it is of an earlier job, like all before it
         if checkpoint.get(FIT_IDX_KEY) == fit_idx and "optimizer_states" in checkpoint:
@@ -106,12 +126,12 @@ def _read_after_restart(trainer: Any, fit_idx: int) -> dict[str, Any] | None:
     return None
 
 
-def _readable(trainer: Any) -> Iterator[tuple[str, dict[str, Any]]]:
+def _readable(trainer: Any, weights_only: bool | None) -> Iterator[tuple[str, dict[str, Any]]]:
     """The checkpoints of the trainer's callbacks, newest first; with a warning for each that cannot be read."""
     paths = from_rank_zero(trainer.strategy, lambda: _newest_first(_saved_by(trainer)))
     for path in paths:
         try:
-            checkpoint = _read(trainer, path)
+            checkpoint = _read(trainer, path, weights_only)
         except CheckpointError as error:
             _tell(trainer, f"{error} Trying the one before.")
         else:
@@ -157,21 +177,22 @@ def _newest_first(paths: Iterable[Path]) -> list[str]:
     return [str(path) for path in sorted(paths, key=lambda path: path.stat().st_mtime_ns, reverse=True)]
 
 
-def _is_readable(trainer: Any, path: str) -> bool:
+def _is_readable(trainer: Any, path: str, weights_only: bool | None) -> bool:
     try:
-        _read(trainer, path)
+        _read(trainer, path, weights_only)
     except CheckpointError:
         return False
     return True
 
 
-def _read(trainer: Any, path: str) -> dict[str, Any]:
+def _read(trainer: Any, path: str, weights_only: bool | None) -> dict[str, Any]:
     """Read a checkpoint on every process, or raise on every one. Collective."""
     strategy = trainer.strategy
     checkpoint: dict[str, Any] = {}
     failure: CheckpointError | FileNotFoundError | None = None
     try:
-        checkpoint = strategy.load_checkpoint(path)
+        trusted = {"weights_only": False} if weights_only is False else {}  # strategies of others may not know it
+        checkpoint = strategy.load_checkpoint(path, **trusted)
     except (CheckpointError, FileNotFoundError) as error:
         failure = error
     if strategy.world_size > 1:
@@ -184,6 +205,27 @@ def _read(trainer: Any, path: str) -> dict[str, Any]:
     from camshaft.trainer.earlier.checkpoints import translated  # needed where there is a checkpoint alone
 
     return translated(checkpoint, trainer)
+
+
+def _tell_left_out(trainer: Any, checkpoint: dict[str, Any], verb: Verb, path: str) -> None:
+    """Raise if fit cannot do without an object that was not unpickled; else warn of those that may be missed.
+
+    Hyperparameters are not: the module is there.
+    """
+    left_out = {keys: kind for keys, kind in objects_left_out(checkpoint).items() if keys[0] not in _NOT_MISSED}
+    if verb != "fit":
+        left_out = {keys: kind for keys, kind in left_out.items() if keys[0] not in (*_NEEDED_BY_FIT, "callbacks")}
+    if not left_out or EARLIER_KEY in checkpoint:
+        return  # files of others were told of when they were read
+    listed = ", ".join("".join(f"[{key!r}]" for key in keys) + f" (a {kind})" for keys, kind in left_out.items())
+    if any(keys[0] in _NEEDED_BY_FIT for keys in left_out):
+        rule = f"one whose states are plain, as objects are not unpickled by default: {listed}"
+        action = "Pass weights_only=False if you trust the file."
+        raise CheckpointError(must_be("ckpt_path", rule, path, "fit", action), path)
+    _tell(
+        trainer,
+        f"Objects in the checkpoint are left out: {listed}. Pass weights_only=False to `{verb}` if you trust the file.",
+    )
 
 
 def _tell(trainer: Any, message: str) -> None:

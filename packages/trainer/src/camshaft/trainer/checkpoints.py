@@ -8,8 +8,7 @@ from typing import Any
 
 from camshaft.loops import FitLoop, Run, collect
 from camshaft.strategies import job_id
-from camshaft.trainer.hyperparameters import HYPER_PARAMETERS_KEY
-from camshaft.trainer.loggers import hyperparameters_of
+from camshaft.trainer.hyperparameters import DATA_PREFIX, hyperparameters_for_checkpoints
 
 JOB_KEY = "job"
 """Where a checkpoint keeps which job saved it, see `job_id`."""
@@ -29,10 +28,8 @@ def checkpoint_of(run: Run, loop: FitLoop, *, was_fitted: bool, weights_only: bo
         weights_only: Whether to leave out what only matters for resuming.
         fit_idx: Which of this process's fits it is.
     """
-    checkpoint = collect(run, loop if was_fitted else None, weights_only=weights_only)
-    hparams = hyperparameters_of(run.module)
-    if hparams:
-        checkpoint[HYPER_PARAMETERS_KEY] = dict(hparams)
+    facts = hyperparameters_for_checkpoints(run.module) | hyperparameters_for_checkpoints(run.data, DATA_PREFIX)
+    checkpoint = collect(run, loop if was_fitted else None, weights_only=weights_only, facts=facts)
     with suppress(PackageNotFoundError):  # run from its source alone
         checkpoint["camshaft_version"] = version("camshaft-trainer")
     checkpoint[JOB_KEY] = job_id()

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, ClassVar
+import os
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from camshaft.hooks_core import CheckpointHooks, DataHooks
-from camshaft.hooks_core.messages import must_be
 from camshaft.trainer.earlier.hooks import EarlierDataHooks
 from camshaft.trainer.hyperparameters import HyperparametersMixin
 
 if TYPE_CHECKING:
+    import torch
+
     from camshaft.trainer.trainer import Trainer
 
 
@@ -26,16 +28,47 @@ class DataModule(HyperparametersMixin, EarlierDataHooks, DataHooks, CheckpointHo
     _trainer: Trainer | None = None
 
     @property
-    def trainer(self) -> Trainer:
-        """The trainer of the current or last verb.
+    def trainer(self) -> Any:
+        """The trainer of the current or last verb, or one that was assigned; None before."""
+        return self._trainer
+
+    @trainer.setter
+    def trainer(self, trainer: Any) -> None:
+        self._trainer = trainer
+
+    @trainer.deleter
+    def trainer(self) -> None:
+        self._trainer = None
+
+    @classmethod
+    def load_from_checkpoint(
+        cls,
+        checkpoint_path: str | os.PathLike[str],
+        map_location: torch.device | str | None = None,
+        hparams_file: str | os.PathLike[str] | None = None,
+        weights_only: bool | None = None,
+        **kwargs: Any,
+    ) -> Self:
+        """Build a data module from a checkpoint: with the hyperparameters and the state that are saved in it.
+
+        Args:
+            checkpoint_path: The checkpoint: a file, or the directory of one whose state was sharded.
+            map_location: Device of the tensors; None means the CPU.
+            hparams_file: A file in YAML or CSV whose values take the place of the hyperparameters.
+            weights_only: False unpickles the objects in the file, which may run any code: pass it for files that you
+                trust.
+            kwargs: Arguments of `__init__`, before those that were saved. One that `__init__` does not take is left
+                out, with a warning.
 
         Raises:
-            RuntimeError: If no trainer has run with this data module.
+            FileNotFoundError: If there is no such checkpoint.
+            CheckpointError: If it cannot be read.
+            TypeError: If `__init__` takes other arguments; or takes some that the checkpoint keeps as objects, and that
+                are not passed.
         """
-        if self._trainer is None:
-            action = "Pass the data module to a verb of a trainer first."
-            raise RuntimeError(must_be("trainer", "attached", None, type(self).__qualname__, action))
-        return self._trainer
+        from camshaft.trainer.rebuilding import rebuild_data_module  # seldom needed
+
+        return rebuild_data_module(cls, checkpoint_path, map_location, weights_only, hparams_file, kwargs)
 
     def on_exception(self, exception: BaseException) -> None:
         """When anything raises during a verb, before `teardown`."""

@@ -2,22 +2,31 @@
 
 from __future__ import annotations
 
+import copy
 import inspect
 from argparse import Namespace
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, MutableMapping, Sequence
 from types import FrameType
-from typing import Any
+from typing import Any, ClassVar
 
-from torch import Tensor
+from torch import Tensor, nn
 
 from camshaft.hooks_core.messages import must_be
 from camshaft.hooks_core.user_warnings import warn_user
 
 HYPER_PARAMETERS_KEY = "hyper_parameters"
-"""Where a checkpoint keeps them."""
+"""Where a checkpoint keeps those of the module."""
+
+NAME_KEY = "hparams_name"
+"""Where a checkpoint keeps the name of the one argument that held them all, if it was one."""
+
+UNSAVED_KEY = "unsaved_hyper_parameters"
+"""Where a checkpoint names those that cannot be pickled, with the reason."""
+
+DATA_PREFIX = "datamodule_"
+"""What is put before these names for those of the data module."""
 
 _SCALARS = (bool, int, float, str, type(None))
-_RULE = "a plain value (number, string, bool, None, tensor, or lists, tuples and dictionaries of these)"
 
 
 class Hyperparameters(dict[str, Any]):
@@ -25,6 +34,8 @@ class Hyperparameters(dict[str, Any]):
 
     `vars(hparams)` is the same object, so that what was written for a namespace reads it as well.
     """
+
+    is_plain_dict: ClassVar[bool] = True
 
     @property
     def __dict__(self) -> dict[str, Any]:  # type: ignore[override]
@@ -56,21 +67,29 @@ class HyperparametersMixin:
     """Gives a class `save_hyperparameters` and `hparams`."""
 
     def save_hyperparameters(
-        self, *names: Any, ignore: str | Sequence[str] | None = None, frame: FrameType | None = None
+        self,
+        *names: Any,
+        ignore: str | Sequence[str] | None = None,
+        frame: FrameType | None = None,
+        logger: bool = True,
     ) -> None:
-        """Remember the arguments of `__init__` in `hparams`; call it in `__init__`.
+        """Add the arguments of `__init__` to `hparams`; call it in `__init__`.
 
         The arguments of every running `__init__` of the object count, so a base class may call it for its subclasses.
-        Values are taken as they are at the call: containers are copied, tensors are not. `*args` are left out.
+        Values may be anything, and are taken as they are at the call: lists, tuples and dictionaries are copied,
+        nothing else is. `*args` are left out. Checkpoints keep what is no plain value as an object, which is unpickled
+        only for `weights_only=False`; what cannot be pickled stays out of them, with a warning.
 
         Args:
-            names: Arguments to save; without any, all are saved. Or a namespace or dictionary alone, whose values are
-                saved; those that are not plain stay out of checkpoints and loggers, with a warning.
+            names: Arguments to save; without any, all are saved. Or one namespace, dictionary or configuration, maybe
+                among names, which are then of no effect: its values are saved. A configuration of OmegaConf stays one
+                if nothing else is saved.
             ignore: Arguments to leave out, also those that were saved before.
             frame: Where to look for the arguments; None looks at the caller.
+            logger: Whether loggers are sent the hyperparameters; the latest call decides for all of them.
 
         Raises:
-            TypeError: If a value is not plain, so that a checkpoint could not hold it, or a name is no string.
+            TypeError: If a name is no string.
             ValueError: If a name is no argument.
             RuntimeError: If no `__init__` of the object is running.
 
@@ -82,91 +101,178 @@ class HyperparametersMixin:
             {'width': 3, 'activation': 'relu'}
         """
         where = f"{type(self).__qualname__}.save_hyperparameters"
-        if len(names) == 1 and isinstance(names[0], (Namespace, Mapping)):
-            ignored = {ignore} if isinstance(ignore, str) else set(ignore or ())
-            self.hparams = {name: value for name, value in _items(names[0]).items() if name not in ignored}
-            return
-        for name in names:
-            if not isinstance(name, str):
-                rule = "strings, or one namespace or dictionary"
-                raise TypeError(must_be("names", rule, name, where, "Pass the names of arguments."))
+        self.__dict__["_logs_hparams"] = logger
+        ignored = {ignore} if isinstance(ignore, str) else set(ignore or ())
         if frame is None:
             current = inspect.currentframe()
             frame = None if current is None else current.f_back
         arguments = _arguments_of(self, frame)
+        others = [name for name in names if not isinstance(name, str)]
+        if len(others) == 1 and isinstance(others[0], (Namespace, Mapping)):
+            self._add_hparams(others[0], ignored, _name_of(others[0], arguments or {}))
+            return
+        if others:
+            rule = "strings, or one namespace or dictionary"
+            raise TypeError(must_be("names", rule, others[0], where, "Pass the names of arguments."))
         if arguments is None:
             rule = "called while `__init__` runs"
             raise RuntimeError(must_be("save_hyperparameters", rule, names, where, "Call it in `__init__`."))
-        ignored = {ignore} if isinstance(ignore, str) else set(ignore or ())
         for name in names or arguments:
             if name not in arguments:
                 rule = f"arguments of `__init__` ({', '.join(arguments) or 'it has none'})"
                 raise ValueError(must_be("names", rule, name, where, "Check its spelling."))
-        saved = {name: _plain(arguments[name], name, name, where) for name in names or arguments if name not in ignored}
-        self.hparams.update(saved)
-        for name in ignored:
-            self.hparams.pop(name, None)
+        self._add_hparams({name: arguments[name] for name in names or arguments}, ignored, None)
 
     @property
-    def hparams(self) -> Hyperparameters:
+    def hparams(self) -> Any:
         """What `save_hyperparameters` saved, or what was assigned; else empty. Changes go into later checkpoints.
 
-        A namespace or a dictionary may be assigned. Of its values those that are not plain stay out of checkpoints and
-        loggers, with a warning.
+        A namespace or a dictionary may be assigned, and takes the place of what was saved.
         """
         # written past `nn.Module.__setattr__`, so that it works before `nn.Module.__init__` too
-        hparams: Hyperparameters = self.__dict__.setdefault("_hparams", Hyperparameters())
+        hparams: Any = self.__dict__.get("_hparams")
+        if hparams is None:
+            hparams = self.__dict__["_hparams"] = Hyperparameters()
         return hparams
 
     @hparams.setter
-    def hparams(self, value: Mapping[str, Any] | Namespace | None) -> None:
+    def hparams(self, value: Any) -> None:
         where = type(self).__qualname__
         if value is not None and not isinstance(value, (Namespace, Mapping)):
             action = "Assign `vars(value)`, or call `save_hyperparameters`."
             raise TypeError(must_be("hparams", "a namespace or a dictionary", value, where, action))
-        taken = Hyperparameters()
-        left_out: list[str] = []
-        for name, one in _items({} if value is None else value).items():
-            try:
-                taken[name] = _plain(one, name, name, where)
-            except TypeError:
-                taken[name] = one
-                left_out.append(name)
-        self.__dict__["_hparams"], self.__dict__["_hparams_left_out"] = taken, frozenset(left_out)
-        if left_out:
-            warn_user(
-                f"Checkpoints and loggers of {where} go without these hyperparameters, which are no plain values: "
-                f"{', '.join(left_out)}."
-            )
+        self.__dict__.pop("_hparams", None)
+        self._add_hparams({} if value is None else value, set(), None)
+
+    @property
+    def hparams_initial(self) -> Any:
+        """A copy of `hparams` as they were when they were last saved or assigned.
+
+        Modules and tensors in it are not copied, and neither is what cannot be.
+        """
+        return _deep_copy(self.__dict__.get("_hparams_initial", Hyperparameters()))
+
+    def _add_hparams(self, values: Mapping[str, Any] | Namespace, ignored: set[str], name: str | None) -> None:
+        """Add values to the hyperparameters.
+
+        Args:
+            values: The values by name.
+            ignored: Names that are left out, also those that are there.
+            name: The argument that holds them all; None if each is an argument, or it is not known.
+        """
+        saved = self.hparams
+        is_configuration = isinstance(values, MutableMapping) and not isinstance(values, dict)
+        if is_configuration and not saved:
+            saved = copy.copy(values) if ignored & set(values) else values
+        else:
+            if not isinstance(saved, Hyperparameters):
+                saved = Hyperparameters(saved)  # a configuration cannot hold everything that may be added
+            saved.update({key: _copied(value) for key, value in _items(values).items() if key not in ignored})
+        for key in ignored & set(saved):
+            del saved[key]
+        self.__dict__["_hparams"], self.__dict__["_hparams_name"] = saved, name
+        self.__dict__["_hparams_initial"] = _deep_copy(saved)
+        if isinstance(saved, Hyperparameters):
+            _warn_of(saved, type(self).__qualname__)
 
 
-def saved_hyperparameters(owner: object) -> dict[str, Any]:
-    """The hyperparameters that checkpoints hold and loggers get; empty for an object without."""
+def _warn_of(hparams: Hyperparameters, where: str) -> None:
+    """Warn of what checkpoints hold twice or not at all."""
+    modules = [name for name, value in hparams.items() if isinstance(value, nn.Module)]
+    if modules:
+        warn_user(
+            f"The hyperparameters {', '.join(modules)} are instances of `nn.Module`, whose weights are in "
+            f"checkpoints already. Leave them out with `save_hyperparameters(ignore={modules})`."
+        )
+    unsaved = _unsaved(hparams)
+    if unsaved:
+        listed = ", ".join(f"{key} ({reason})" for key, reason in unsaved.items())
+        warn_user(
+            f"Checkpoints of {where} go without these hyperparameters, which cannot be pickled: {listed}. "
+            "`load_from_checkpoint` has to be passed them."
+        )
+
+
+def hyperparameters_for_loggers(owner: object) -> dict[str, Any]:
+    """The hyperparameters that loggers get; empty for an object without, or if it was told not to send them."""
     hparams = getattr(owner, "hparams", None)
-    if not isinstance(hparams, Mapping):
+    if not isinstance(hparams, Mapping) or not getattr(owner, "_logs_hparams", True):
         return {}
-    left_out: frozenset[str] = getattr(owner, "_hparams_left_out", frozenset())
-    return {name: value for name, value in hparams.items() if name not in left_out}
+    return dict(_items(hparams))
 
 
-def accepted_by(cls: type, hparams: Mapping[str, Any]) -> dict[str, Any]:
+def hyperparameters_for_checkpoints(owner: object, prefix: str = "") -> dict[str, Any]:
+    """What checkpoints hold of the hyperparameters of an object; empty for one without.
+
+    Args:
+        owner: The module or data module.
+        prefix: What is put before the keys.
+    """
+    hparams = getattr(owner, "hparams", None)
+    if not isinstance(hparams, Mapping) or not hparams:
+        return {}
+    unsaved = _unsaved(hparams)
+    facts: dict[str, Any] = {prefix + HYPER_PARAMETERS_KEY: hparams}
+    if isinstance(hparams, dict):
+        facts = {prefix + HYPER_PARAMETERS_KEY: {key: value for key, value in hparams.items() if key not in unsaved}}
+    name = getattr(owner, "_hparams_name", None)
+    if name is not None:
+        facts[prefix + NAME_KEY] = name
+    if unsaved:
+        facts[prefix + UNSAVED_KEY] = unsaved
+    return facts
+
+
+def accepted_by(cls: type, hparams: Mapping[str, Any], name: str | None = None) -> dict[str, Any]:
     """Those hyperparameters that a class's constructor takes: all, if it takes `**kwargs`.
 
-    A constructor whose one required argument holds them all, as `hparams` or under any name that no hyperparameter has,
-    gets them in this one.
+    A constructor with one argument that holds them all gets them in this one.
+
+    Args:
+        cls: The class.
+        hparams: The hyperparameters.
+        name: The name of such an argument, if it is known.
     """
-    parameters = inspect.signature(cls).parameters.values()
-    if any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in parameters):
+    own = parameters_of(cls).values()
+    container = container_argument(cls, hparams, name)
+    if container is not None:
+        required = [p.name for p in own if p.default is p.empty]
+        others = {key: value for key, value in hparams.items() if key in required and key != container}
+        return {**others, container: Hyperparameters(hparams) if isinstance(hparams, dict) else hparams}
+    if takes_any(cls):
         return dict(hparams)
-    own = [p for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
     takes = {p.name for p in own}
+    return {key: value for key, value in hparams.items() if key in takes}
+
+
+def container_argument(cls: type, hparams: Mapping[str, Any], name: str | None = None) -> str | None:
+    """The argument of a class's constructor that holds all hyperparameters; None if each is an argument.
+
+    It is the one that is known, or else the one required argument, as `hparams` or under any name that no
+    hyperparameter has.
+    """
+    own = parameters_of(cls).values()
+    if name is not None and name in parameters_of(cls):
+        return name
+    if not hparams or takes_any(cls):
+        return None
     required = [p.name for p in own if p.default is p.empty]
-    accepted = {name: value for name, value in hparams.items() if name in takes}
-    if hparams and "hparams" in required and "hparams" not in hparams:
-        return {**accepted, "hparams": Hyperparameters(hparams)}
-    if hparams and not accepted and len(required) == 1:
-        return {required[0]: Hyperparameters(hparams)}
-    return accepted
+    if "hparams" in required and "hparams" not in hparams:
+        return "hparams"
+    if len(required) == 1 and not any(p.name in hparams for p in own):
+        return required[0]
+    return None
+
+
+def parameters_of(cls: type) -> dict[str, inspect.Parameter]:
+    """The named parameters of a class's constructor."""
+    parameters = inspect.signature(cls).parameters
+    return {name: one for name, one in parameters.items() if one.kind not in (one.VAR_KEYWORD, one.VAR_POSITIONAL)}
+
+
+def takes_any(cls: type) -> bool:
+    """Whether a class's constructor takes arguments of any name."""
+    return any(one.kind is one.VAR_KEYWORD for one in inspect.signature(cls).parameters.values())
 
 
 def _items(values: Mapping[str, Any] | Namespace) -> Mapping[str, Any]:
@@ -196,23 +302,63 @@ def _constructor_frames(instance: object, frame: FrameType | None) -> Iterator[F
         frame = frame.f_back
 
 
-def _plain(value: Any, argument: str, path: str, where: str) -> Any:
-    """A value whose containers are copied.
+def _name_of(values: object, arguments: Mapping[str, Any]) -> str | None:
+    """The argument that some values are, or equal; None if there is none."""
+    same = [name for name, value in arguments.items() if value is values]
+    same += [name for name, value in arguments.items() if type(value) is type(values) and _is_equal(value, values)]
+    return same[0] if same else None
 
-    Raises:
-        TypeError: If it is not plain.
-    """
-    if isinstance(value, Namespace):
-        value = vars(value)
+
+def _is_equal(value: object, other: object) -> bool:
+    try:
+        return bool(value == other)
+    except Exception:  # whatever the code of an object raises, as arrays do
+        return False
+
+
+def _unsaved(hparams: Mapping[str, Any]) -> dict[str, str]:
+    """Why some hyperparameters cannot be pickled, by their names."""
+    if not isinstance(hparams, dict):
+        return {}
+    doubtful = {name: value for name, value in hparams.items() if not _is_plain(value)}
+    if not doubtful:
+        return {}
+    from camshaft.strategies.checkpoints.objects import why_unpicklable
+
+    reasons = {name: why_unpicklable(value) for name, value in doubtful.items()}
+    return {name: reason for name, reason in reasons.items() if reason is not None}
+
+
+def _is_plain(value: Any) -> bool:
+    """Whether a value is known to be savable without a look at how it is pickled."""
     kind = type(value)
-    if kind in _SCALARS or isinstance(value, Tensor):
+    if kind is list or kind is tuple:
+        return all(_is_plain(item) for item in value)
+    if kind is dict:
+        return all(_is_plain(item) for item in value.values())
+    return kind in _SCALARS or isinstance(value, Tensor)
+
+
+def _copied(value: Any) -> Any:
+    """A value whose lists, tuples and dictionaries are copied, and nothing else."""
+    kind = type(value)
+    if kind is list or kind is tuple:
+        return kind(_copied(item) for item in value)
+    if kind is dict or kind is Hyperparameters:
+        return {key: _copied(item) for key, item in value.items()}
+    return value
+
+
+def _deep_copy(value: Any) -> Any:
+    """A copy of containers and objects, but for modules and tensors, and what cannot be copied."""
+    kind = type(value)
+    if kind in _SCALARS or isinstance(value, (Tensor, nn.Module)):
         return value
     if kind is list or kind is tuple:
-        return kind(_plain(item, argument, f"{path}[{position}]", where) for position, item in enumerate(value))
+        return kind(_deep_copy(item) for item in value)
     if kind is dict or kind is Hyperparameters:
-        for key in value:
-            if type(key) not in _SCALARS:
-                rule = "a dictionary whose keys are numbers or strings"
-                raise TypeError(must_be(path, rule, key, where, f"Convert it, or pass ignore=[{argument!r}]."))
-        return {key: _plain(item, argument, f"{path}[{key!r}]", where) for key, item in value.items()}
-    raise TypeError(must_be(path, _RULE, value, where, f"Convert it, or pass ignore=[{argument!r}]."))
+        return kind((key, _deep_copy(item)) for key, item in value.items())
+    try:
+        return copy.deepcopy(value)
+    except Exception:  # whatever the code of an object raises
+        return value

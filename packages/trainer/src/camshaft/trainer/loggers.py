@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -14,7 +14,7 @@ from camshaft.callbacks.agreement import from_rank_zero
 from camshaft.hooks_core.messages import must_be
 from camshaft.hooks_core.notes import describe
 from camshaft.hooks_core.protocols import Strategy
-from camshaft.trainer.hyperparameters import saved_hyperparameters
+from camshaft.trainer.hyperparameters import hyperparameters_for_loggers
 from camshaft.trainer.silent_logger import SilentLogger
 
 _METHODS = ("log_metrics", "log_hyperparams", "save", "finalize")
@@ -81,7 +81,7 @@ def log_hyperparameters(loggers: Sequence[Any], module: object, data: object | N
     Raises:
         ValueError: If the two give one name to different values.
     """
-    of_module, of_data = hyperparameters_of(module), hyperparameters_of(data)
+    of_module, of_data = hyperparameters_for_loggers(module), hyperparameters_for_loggers(data)
     for name in of_module.keys() & of_data.keys():
         if not _is_same(of_module[name], of_data[name]):
             rule = f"the same in module and data module ({of_module[name]!r} in {type(module).__qualname__})"
@@ -98,11 +98,6 @@ def begin_fit(loggers: Sequence[Any], module: object) -> None:
         tell = getattr(logger, "begin_fit", None) or getattr(logger, "log_graph", None)
         if tell is not None:
             tell(module)
-
-
-def hyperparameters_of(owner: object) -> Mapping[str, Any]:
-    """What `save_hyperparameters` saved, or what was assigned to `hparams`; empty for an object without."""
-    return saved_hyperparameters(owner)
 
 
 def finalize_loggers(loggers: Sequence[Any], error: BaseException | None) -> None:
@@ -130,9 +125,15 @@ def finalize_loggers(loggers: Sequence[Any], error: BaseException | None) -> Non
 
 
 def _is_same(value: Any, other: Any) -> bool:
+    if value is other:
+        return True
     if isinstance(value, Tensor) or isinstance(other, Tensor):
         return isinstance(value, Tensor) and isinstance(other, Tensor) and torch.equal(value, other)
-    return bool(value == other)
+    try:
+        same = value == other
+        return bool(same.all() if hasattr(same, "all") else same)  # arrays compare item by item
+    except Exception:  # whatever the code of an object raises
+        return False
 
 
 def _check_logger(logger: Any) -> None:

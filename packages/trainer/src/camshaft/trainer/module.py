@@ -220,6 +220,18 @@ class TrainingModule(
 
     # weights
 
+    @property
+    def strict_loading(self) -> bool:
+        """Whether the weights of a checkpoint must fit the module exactly; true unless something else is assigned.
+
+        It holds for every verb with a `ckpt_path`, and for `load_from_checkpoint`.
+        """
+        return self.__dict__.get("_strict_loading") in (None, True)
+
+    @strict_loading.setter
+    def strict_loading(self, value: bool) -> None:
+        self.__dict__["_strict_loading"] = value
+
     def freeze(self) -> None:
         """Stop training every parameter, and switch to evaluation mode."""
         self.requires_grad_(False)
@@ -233,11 +245,11 @@ class TrainingModule(
     @classmethod
     def load_from_checkpoint(
         cls,
-        path: str | os.PathLike[str] | None = None,
-        map_location: torch.device | str | None = None,
-        strict: bool = True,
-        *,
         checkpoint_path: str | os.PathLike[str] | None = None,
+        map_location: torch.device | str | None = None,
+        hparams_file: str | os.PathLike[str] | None = None,
+        strict: bool | None = None,
+        weights_only: bool | None = None,
         **kwargs: Any,
     ) -> Self:
         """Build a module from a checkpoint: with the hyperparameters and the weights that are saved in it.
@@ -245,12 +257,15 @@ class TrainingModule(
         Hooks: configure_sharded_model, configure_model, on_load_checkpoint, of the new module.
 
         Args:
-            path: The checkpoint: a file, or the directory of one whose state was sharded.
+            checkpoint_path: The checkpoint: a file, or the directory of one whose state was sharded.
             map_location: Device of the tensors and of the module; None means the CPU.
-            strict: Whether the weights must fit the module exactly.
-            checkpoint_path: A name that `path` had in earlier releases.
-            kwargs: Arguments of `__init__`, before those that were saved; `hparams_file` or `tags_csv`, a file in YAML
-                or CSV, takes the place of these.
+            hparams_file: A file in YAML or CSV whose values take the place of the hyperparameters.
+            strict: Whether the weights must fit the module exactly; None takes the module's `strict_loading`.
+            weights_only: False unpickles the objects in the file, which may run any code: pass it for files that you
+                trust. Otherwise they are left out, and arguments among them have to be passed.
+            kwargs: Arguments of `__init__`, before those that were saved. One that `__init__` does not take is left
+                out, with a warning, unless one argument holds all hyperparameters: then it is a value in this one.
+                `tags_csv` is an earlier name of `hparams_file`, and `path` without a `checkpoint_path` another of that.
 
         Returns:
             The module.
@@ -258,17 +273,15 @@ class TrainingModule(
         Raises:
             FileNotFoundError: If there is no such checkpoint.
             CheckpointError: If it cannot be read.
-            ValueError: If there are no weights in it.
-            TypeError: If `__init__` takes other arguments, or there is no path, or two.
+            ValueError: If there are no weights in it, or `strict` contradicts the `strict_loading` that `__init__` set.
+            TypeError: If `__init__` takes other arguments; or takes some that the checkpoint keeps as objects, and that
+                are not passed; or there is no path, or two.
             RuntimeError: If the weights do not fit.
         """
-        chosen = checkpoint_path if path is None else path
-        if chosen is None or (path is not None and checkpoint_path is not None):
-            rule, where = "passed once", f"{cls.__qualname__}.load_from_checkpoint"
-            raise TypeError(must_be("path", rule, (path, checkpoint_path), where, "Pass the path first."))
-        from camshaft.trainer.rebuilding import rebuild  # seldom needed
+        from camshaft.trainer.rebuilding import choose_path, rebuild  # seldom needed
 
-        return rebuild(cls, chosen, map_location, strict, kwargs)
+        path = choose_path(cls, checkpoint_path, kwargs)
+        return rebuild(cls, path, map_location, strict, weights_only, hparams_file, kwargs)
 
     def _missing(self, method: str, parameters: str) -> str:
         rule = "defined to be called"

@@ -19,6 +19,8 @@ class Predicting(VerbRunner):
         datamodule: Any = None,
         return_predictions: bool | None = None,
         ckpt_path: str | os.PathLike[str] | None = None,
+        weights_only: bool | None = None,
+        *,
         gather: bool = False,
     ) -> Any:
         """Predict every batch. Collective.
@@ -30,6 +32,7 @@ class Predicting(VerbRunner):
             return_predictions: Whether to keep and return the predictions; if false, memory does not grow. None means
                 true.
             ckpt_path: A checkpoint whose weights to use: a path, "best" or "last".
+            weights_only: As in `fit`.
             gather: Whether each of several processes returns the predictions of all, in the order of the dataset, and
                 not those of its own batches.
 
@@ -39,5 +42,5 @@ class Predicting(VerbRunner):
         """
         self.predict_loop.return_predictions = return_predictions is None or return_predictions
         self.predict_loop.gather = gather
-        with self._running("predict", model, {"predict": dataloaders}, datamodule, ckpt_path) as run:
+        with self._running("predict", model, {"predict": dataloaders}, datamodule, ckpt_path, weights_only) as run:
             return run_verb(run, self.predict_loop)

@@ -1,7 +1,8 @@
-"""Building a module from a checkpoint."""
+"""Building a module or a data module from a checkpoint."""
 
 from __future__ import annotations
 
+import copy
 import os
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -11,40 +12,135 @@ from torch import Tensor
 
 from camshaft.hooks_core import is_overridden
 from camshaft.hooks_core.messages import must_be
-from camshaft.strategies import read_checkpoint
+from camshaft.hooks_core.user_warnings import warn_user
+from camshaft.loops.resume import warn_of_other_names
+from camshaft.strategies import objects_left_out, read_checkpoint
 from camshaft.trainer.earlier.checkpoints import is_earlier, unwrapped
 from camshaft.trainer.earlier.hyperparameters import constructor_arguments, read_hyperparameters, split_file_arguments
-from camshaft.trainer.hyperparameters import HYPER_PARAMETERS_KEY, accepted_by
+from camshaft.trainer.hyperparameters import (
+    DATA_PREFIX,
+    HYPER_PARAMETERS_KEY,
+    NAME_KEY,
+    UNSAVED_KEY,
+    accepted_by,
+    container_argument,
+    parameters_of,
+    takes_any,
+)
 
 if TYPE_CHECKING:
+    from camshaft.trainer.data_module import DataModule
     from camshaft.trainer.module import TrainingModule
 
 _Module = TypeVar("_Module", bound="TrainingModule")
+_Data = TypeVar("_Data", bound="DataModule")
+
+_Path = str | os.PathLike[str]
+
+
+def choose_path(cls: type, checkpoint_path: _Path | None, arguments: dict[str, Any]) -> _Path:
+    """The checkpoint's path, be it under its other name, which it then takes out of the arguments.
+
+    Raises:
+        TypeError: If there is none, or there are two and the constructor can have no use for a `path`.
+    """
+    takes_path = "path" in parameters_of(cls) or takes_any(cls) or container_argument(cls, {"path": None}) is not None
+    if checkpoint_path is not None and takes_path:
+        return checkpoint_path
+    path = arguments.pop("path", None)
+    chosen: _Path | None = path if checkpoint_path is None else checkpoint_path
+    if chosen is None or (path is not None and checkpoint_path is not None):
+        rule, where = "passed once", f"{cls.__qualname__}.load_from_checkpoint"
+        raise TypeError(must_be("path", rule, (path, checkpoint_path), where, "Pass the path first."))
+    return chosen
 
 
 def rebuild(
     cls: type[_Module],
-    path: str | os.PathLike[str],
+    path: _Path,
     map_location: torch.device | str | None,
-    strict: bool,
+    strict: bool | None,
+    weights_only: bool | None,
+    hparams_file: _Path | None,
     arguments: Mapping[str, Any],
 ) -> _Module:
     """See `TrainingModule.load_from_checkpoint`."""
     where = f"{cls.__qualname__}.load_from_checkpoint"
-    checkpoint = read_checkpoint(path, map_location="cpu" if map_location is None else map_location)
+    checkpoint = _read(path, map_location, weights_only)
     if "state_dict" not in checkpoint:
         action = "Pass a checkpoint of a module."
         raise ValueError(must_be("path", "a checkpoint with a 'state_dict'", sorted(checkpoint), where, action))
-    arguments, hparams_file = split_file_arguments(cls, arguments)
+    module: _Module = _built(cls, checkpoint, "", hparams_file, arguments, path)
+    strict = _strictness(module, strict, where)
+    for hook in ("configure_sharded_model", "configure_model"):
+        if is_overridden(module, hook):
+            getattr(module, hook)()  # they may create the layers that the weights belong to
+    if is_overridden(module, "on_load_checkpoint"):
+        _warn_of_left_out(checkpoint, where)
+    module.on_load_checkpoint(checkpoint)
+    weights: Mapping[str, Any] = checkpoint["state_dict"]
+    fitting = unwrapped(weights, module) if is_earlier(checkpoint) else weights
+    if not strict:
+        warn_of_other_names(module, fitting)
+    module.load_state_dict(fitting, strict=strict)
+    device = next((value.device for value in weights.values() if isinstance(value, Tensor)), None)
+    return module if device is None else module.to(device)
+
+
+def rebuild_data_module(
+    cls: type[_Data],
+    path: _Path,
+    map_location: torch.device | str | None,
+    weights_only: bool | None,
+    hparams_file: _Path | None,
+    arguments: Mapping[str, Any],
+) -> _Data:
+    """See `DataModule.load_from_checkpoint`."""
+    checkpoint = _read(path, map_location, weights_only)
+    data: _Data = _built(cls, checkpoint, DATA_PREFIX, hparams_file, arguments, path)
+    key = cls.__qualname__ if is_earlier(checkpoint) else "data"
+    if key in checkpoint:
+        data.load_state_dict(checkpoint[key])
+    return data
+
+
+def _read(path: _Path, map_location: torch.device | str | None, weights_only: bool | None) -> dict[str, Any]:
+    return read_checkpoint(
+        path, map_location="cpu" if map_location is None else map_location, weights_only=weights_only
+    )
+
+
+def _built(
+    cls: type[Any],
+    checkpoint: dict[str, Any],
+    prefix: str,
+    hparams_file: _Path | None,
+    arguments: Mapping[str, Any],
+    path: _Path,
+) -> Any:
+    """An object with the hyperparameters of a checkpoint, whose keys there have a prefix."""
+    where = f"{cls.__qualname__}.load_from_checkpoint"
     if hparams_file is not None:
-        checkpoint[HYPER_PARAMETERS_KEY] = read_hyperparameters(hparams_file)
-    from_earlier = is_earlier(checkpoint)
-    if from_earlier:
-        passing = constructor_arguments(cls, checkpoint, arguments)
+        arguments = {**arguments, "hparams_file": hparams_file}
+    arguments, file = split_file_arguments(cls, arguments)
+    if file is not None:
+        checkpoint[prefix + HYPER_PARAMETERS_KEY] = read_hyperparameters(file)
+    missing = _missing(checkpoint, prefix) if file is None else {}
+    facts = checkpoint
+    if prefix:
+        of_module = (HYPER_PARAMETERS_KEY, "hparams", NAME_KEY, "hparams_type")
+        facts = {key: value for key, value in checkpoint.items() if key not in of_module}
+        facts |= {key.removeprefix(prefix): value for key, value in checkpoint.items() if key.startswith(prefix)}
+    if is_earlier(checkpoint):
+        passing = constructor_arguments(cls, facts, arguments)
+        needed = {name: kind for name, kind in missing.items() if name in parameters_of(cls) and name not in passing}
     else:
-        passing = {**accepted_by(cls, checkpoint.get(HYPER_PARAMETERS_KEY, {})), **arguments}
+        passing, needed = _today(cls, facts, arguments, missing)
+    if needed:
+        raise TypeError(_told(needed, path, where))
+    passing = _known(cls, passing, where)
     try:
-        module = cls(**passing)
+        return cls(**passing)
     except TypeError as error:
         passed = ", ".join(sorted(passing)) or "no arguments"
         error.add_note(
@@ -52,11 +148,80 @@ def rebuild(
             "arguments, or call `save_hyperparameters` in `__init__`."
         )
         raise
-    for hook in ("configure_sharded_model", "configure_model"):
-        if is_overridden(module, hook):
-            getattr(module, hook)()  # they may create the layers that the weights belong to
-    module.on_load_checkpoint(checkpoint)
-    weights: Mapping[str, Any] = checkpoint["state_dict"]
-    module.load_state_dict(unwrapped(weights, module) if from_earlier else weights, strict=strict)
-    device = next((value.device for value in weights.values() if isinstance(value, Tensor)), None)
-    return module if device is None else module.to(device)
+
+
+def _today(
+    cls: type, facts: Mapping[str, Any], given: Mapping[str, Any], missing: Mapping[str, str]
+) -> tuple[dict[str, Any], dict[str, str]]:
+    """What a class is built with, and what lacks of it because it is an object that was not unpickled."""
+    saved = facts.get(HYPER_PARAMETERS_KEY, {})
+    names = {**{name: None for name in saved}, **missing}
+    container = container_argument(cls, names, facts.get(NAME_KEY))
+    if container is None:
+        everything = {*saved, *given, *missing} if takes_any(cls) else parameters_of(cls)
+        lacking = dict.fromkeys(saved, missing[""]) if "" in missing else missing
+        needed = {name: kind for name, kind in lacking.items() if name in everything and name not in given}
+        return {**accepted_by(cls, saved), **given}, needed
+    inner = {name: value for name, value in given.items() if name not in parameters_of(cls) and not takes_any(cls)}
+    outer = {name: value for name, value in given.items() if name not in inner}
+    if inner:
+        saved = copy.copy(saved)
+        saved.update(inner)
+    if container in outer:
+        return {**accepted_by(cls, saved, container), **outer, **inner}, {}
+    if "" in missing:
+        return {}, {container: missing[""]}
+    needed = {name: kind for name, kind in missing.items() if name not in inner}
+    return {**accepted_by(cls, saved, container), **outer}, needed
+
+
+def _missing(checkpoint: Mapping[str, Any], prefix: str) -> dict[str, str]:
+    """What is known of hyperparameters that a checkpoint does not give; under "" if they are one object."""
+    missing: dict[str, str] = {}
+    for keys, kind in objects_left_out(checkpoint).items():
+        if keys[0] == prefix + HYPER_PARAMETERS_KEY:
+            missing["" if len(keys) == 1 else str(keys[1])] = f"an object ({kind})"
+    for name, reason in checkpoint.get(prefix + UNSAVED_KEY, {}).items():
+        missing[name] = f"not at all, as it could not be pickled ({reason})"
+    return missing
+
+
+def _told(needed: Mapping[str, str], path: _Path, where: str) -> str:
+    names = ", ".join(f"`{name}`" for name in needed)
+    kept = ", ".join(
+        f"{name} as {kind}" if kind.startswith("an ") else f"{name} {kind}" for name, kind in needed.items()
+    )
+    action = f"Pass what is missing as a keyword argument, `{next(iter(needed))}=...`"
+    if any(kind.startswith("an ") for kind in needed.values()):
+        action += ", or weights_only=False if you trust the file"
+    return f"{names} must be passed, but got a checkpoint {os.fspath(path)!r} that keeps {kept}, in {where}. {action}."
+
+
+def _known(cls: type, arguments: dict[str, Any], where: str) -> dict[str, Any]:
+    """The arguments that a constructor takes, with a warning that names the others."""
+    if takes_any(cls):
+        return arguments
+    unknown = [name for name in arguments if name not in parameters_of(cls)]
+    if unknown:
+        warn_user(f"{where} leaves out arguments that `__init__` does not take: {', '.join(unknown)}.")
+    return {name: value for name, value in arguments.items() if name not in unknown}
+
+
+def _strictness(module: TrainingModule, strict: bool | None, where: str) -> bool:
+    own = bool(module.strict_loading)
+    if strict is not None and vars(module).get("_strict_loading") is not None and strict != own:
+        action = "Pass the same, or leave it out."
+        raise ValueError(must_be("strict", f"the module's `strict_loading` ({own})", strict, where, action))
+    return own if strict is None else strict
+
+
+def _warn_of_left_out(checkpoint: Mapping[str, Any], where: str) -> None:
+    """Warn of objects that `on_load_checkpoint` may look for."""
+    keys_of_others = (HYPER_PARAMETERS_KEY, DATA_PREFIX + HYPER_PARAMETERS_KEY, "callbacks", "data")
+    left_out = [keys for keys in objects_left_out(checkpoint) if keys[0] not in keys_of_others]
+    if left_out and not is_earlier(checkpoint):
+        listed = ", ".join("".join(f"[{key!r}]" for key in keys) for keys in left_out)
+        warn_user(
+            f"{where} leaves out objects that `on_save_checkpoint` put into the checkpoint: {listed}. Pass "
+            "weights_only=False if you trust the file."
+        )

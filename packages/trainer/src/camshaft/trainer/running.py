@@ -53,6 +53,7 @@ class VerbRunner(TrainerView):
         loaders: dict[str, Any],
         datamodule: Any,
         ckpt_path: str | os.PathLike[str] | None,
+        weights_only: bool | None,
     ) -> Iterator[Run]:
         """Everything attached for one verb, and loggers closed at its end."""
         if self._is_running:
@@ -65,7 +66,7 @@ class VerbRunner(TrainerView):
         delegate_early(module, self.strategy, trainer)
         self.strategy.connect()
         self._log_dir = share_log_dir(self.strategy, self._loggers, self._default_root_dir)
-        run = self._new_run(verb, module, model is None, loaders, datamodule, ckpt_path)
+        run = self._new_run(verb, module, model is None, loaders, datamodule, ckpt_path, weights_only)
         self._run, self._is_running = run, True
         if isinstance(run.data, DataModule):
             attach_data_module(run.data, trainer)
@@ -93,6 +94,7 @@ class VerbRunner(TrainerView):
         loaders: dict[str, Any],
         datamodule: Any,
         ckpt_path: str | os.PathLike[str] | None,
+        weights_only: bool | None,
     ) -> Run:
         previous_data = self.datamodule if module is self.model else None
         loaders, data = choose_data(verb, loaders, datamodule, previous_data)
@@ -109,7 +111,7 @@ class VerbRunner(TrainerView):
             data=data,
             loaders=loaders,
             metrics=None if verb == "predict" else self._metric_log,  # logging is an error there
-            checkpoint=read_requested(self, ckpt_path, verb, self._fit_idx),
+            checkpoint=read_requested(self, ckpt_path, verb, self._fit_idx, weights_only),
             write_checkpoint=self._write_checkpoint,
             strict_hooks=self.strict_hooks,
         )

@@ -215,6 +215,7 @@ class Trainer(ArgparseArguments, EarlierAttributes, Tuning, Predicting):
         val_dataloaders: Any = None,
         datamodule: Any = None,
         ckpt_path: str | os.PathLike[str] | None = None,
+        weights_only: bool | None = None,
         **earlier: Any,
     ) -> None:
         """Train a module until a limit is reached. Collective.
@@ -228,6 +229,8 @@ class Trainer(ArgparseArguments, EarlierAttributes, Tuning, Predicting):
             ckpt_path: A checkpoint to resume from; "best" and "last" find one that this trainer's callback saved. One
                 from inside an epoch goes on there; if it was taken inside a batch, as after an error, that batch is
                 left out, with a warning.
+            weights_only: False unpickles the objects in the checkpoint, which may run any code: pass it for files that
+                you trust. Otherwise they are left out, with a warning where they may be missed.
             earlier: `train_dataloader`, a name that `train_dataloaders` had.
 
         Raises:
@@ -239,7 +242,7 @@ class Trainer(ArgparseArguments, EarlierAttributes, Tuning, Predicting):
         """
         loaders = given_loaders("fit", {"train": train_dataloaders, "validate": val_dataloaders}, earlier)
         ckpt_path = choose_ckpt_path(ckpt_path, self._earlier.ckpt_path)
-        with self._running("fit", model, loaders, datamodule, ckpt_path) as run, self._noting_interrupt():
+        with self._running("fit", model, loaders, datamodule, ckpt_path, weights_only) as run, self._noting_interrupt():
             self._fitted = run.module
             if self.is_global_zero:
                 warn_if_done(self.fit_loop, run.checkpoint)
@@ -256,6 +259,7 @@ class Trainer(ArgparseArguments, EarlierAttributes, Tuning, Predicting):
         ckpt_path: str | os.PathLike[str] | None = None,
         verbose: bool = True,
         datamodule: Any = None,
+        weights_only: bool | None = None,
         **earlier: Any,
     ) -> list[dict[str, float]]:
         """Run validation once. Collective.
@@ -267,13 +271,14 @@ class Trainer(ArgparseArguments, EarlierAttributes, Tuning, Predicting):
             ckpt_path: A checkpoint whose weights to use: a path, "best" or "last".
             verbose: Whether to print the results.
             datamodule: A data module.
+            weights_only: As in `fit`.
             earlier: `val_dataloaders`, a name that `dataloaders` had; `test_dataloaders` in `test`.
 
         Returns:
             The logged epoch values, a dictionary per loader.
         """
         loaders = given_loaders("validate", {"validate": dataloaders}, earlier)
-        with self._running("validate", model, loaders, datamodule, ckpt_path) as run:
+        with self._running("validate", model, loaders, datamodule, ckpt_path, weights_only) as run:
             loop: EvaluationLoop = self.validate_loop
             results: list[dict[str, float]] = run_verb(run, loop)
         return self._shown(results, "validate", verbose)
@@ -285,11 +290,12 @@ class Trainer(ArgparseArguments, EarlierAttributes, Tuning, Predicting):
         ckpt_path: str | os.PathLike[str] | None = None,
         verbose: bool = True,
         datamodule: Any = None,
+        weights_only: bool | None = None,
         **earlier: Any,
     ) -> list[dict[str, float]]:
         """Run the test once; arguments and result are those of `validate`, with test loaders. Collective."""
         loaders = given_loaders("test", {"test": dataloaders}, earlier)
-        with self._running("test", model, loaders, datamodule, ckpt_path) as run:
+        with self._running("test", model, loaders, datamodule, ckpt_path, weights_only) as run:
             loop: EvaluationLoop = self.test_loop
             results: list[dict[str, float]] = run_verb(run, loop)
         return self._shown(results, "test", verbose)

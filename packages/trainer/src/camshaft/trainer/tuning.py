@@ -74,7 +74,7 @@ class Tuning(VerbRunner):
         self.callbacks, self._loggers = [*finders, _EndOfSearch()], [SilentLogger() for _ in loggers]
         self.tuning = True
         try:
-            with self._running("fit", model, loaders, datamodule, None) as run:
+            with self._running("fit", model, loaders, datamodule, None, None) as run:
                 run_verb(run, self.fit_loop)
         finally:
             self.tuning = False

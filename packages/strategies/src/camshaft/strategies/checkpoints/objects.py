@@ -112,9 +112,9 @@ def leave_out(checkpoint: dict[str, Any], objects: Mapping[Keys, str]) -> None:
 
 
 def why_unpicklable(value: Any) -> str | None:
-    """Return why an object cannot be pickled, in a line; None if it can be. Tensors are not copied for that."""
+    """Return why an object cannot be pickled, in a line; None if it can be. Tensors and arrays are not copied."""
     try:
-        _Pickler(_Nowhere(), []).dump(value)
+        _Pickler(_Nowhere(), [], protocol=5, buffer_callback=lambda buffer: None).dump(value)
     except Exception as error:  # whatever the code of an object raises
         return _reason(error)
     return None
@@ -175,8 +175,8 @@ class _Objects:
 class _Pickler(pickle.Pickler):
     """Pickles objects without their tensors, which it numbers."""
 
-    def __init__(self, stream: Any, tensors: list[Tensor]) -> None:
-        super().__init__(stream, protocol=pickle.DEFAULT_PROTOCOL)
+    def __init__(self, stream: Any, tensors: list[Tensor], **options: Any) -> None:
+        super().__init__(stream, **{"protocol": pickle.DEFAULT_PROTOCOL, **options})
         self._tensors = tensors
         self._numbers: dict[int, int] = {}
 

@@ -49,6 +49,8 @@ class PlainContents:
             if isinstance(value, dict) and type(value) in (dict, OrderedDict):
                 self._done[id(value)] = value, value  # it may hold itself
             self._done[id(value)] = value, self._made_plain(value, keys)
+        elif self._done[id(value)][1] is _LEFT_OUT:
+            self._made_plain(value, keys)  # to tell of this place as well
         return self._done[id(value)][1]
 
     def _made_plain(self, value: Any, keys: Keys) -> Any:

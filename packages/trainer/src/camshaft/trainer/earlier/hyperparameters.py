@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 import ast
+import copy
 import csv
 import importlib.util
-import inspect
 import os
 from argparse import Namespace
-from collections.abc import Mapping
+from collections.abc import Mapping, MutableMapping
 from pathlib import Path
 from typing import Any
 
 from camshaft.hooks_core.messages import must_be
 from camshaft.strategies.checkpoints.stand_ins import NamedValues
-from camshaft.trainer.hyperparameters import HYPER_PARAMETERS_KEY, Hyperparameters, accepted_by
+from camshaft.trainer.hyperparameters import (
+    HYPER_PARAMETERS_KEY,
+    Hyperparameters,
+    accepted_by,
+    parameters_of,
+    takes_any,
+)
 
 _FILE_ARGUMENTS = ("hparams_file", "tags_csv")
 
@@ -25,9 +31,9 @@ def split_file_arguments(cls: type, arguments: Mapping[str, Any]) -> tuple[dict[
     Returns:
         The other arguments, and the path or None.
     """
-    taken = [name for name in _FILE_ARGUMENTS if arguments.get(name) is not None and name not in _parameters(cls)]
+    taken = [name for name in _FILE_ARGUMENTS if arguments.get(name) is not None and name not in parameters_of(cls)]
     others = {
-        name: value for name, value in arguments.items() if name not in _FILE_ARGUMENTS or name in _parameters(cls)
+        name: value for name, value in arguments.items() if name not in _FILE_ARGUMENTS or name in parameters_of(cls)
     }
     return others, os.fspath(arguments[taken[0]]) if taken else None
 
@@ -70,14 +76,23 @@ def constructor_arguments(cls: type, checkpoint: Mapping[str, Any], given: Mappi
         given: Arguments that count before those that were saved; those of the constructor, else values in the one.
     """
     saved = {**_dict(checkpoint, "hparams"), **_dict(checkpoint, HYPER_PARAMETERS_KEY)}
-    parameters = _parameters(cls)
+    parameters = parameters_of(cls)
     name = _single(cls, checkpoint, saved)
+    configuration = checkpoint.get(HYPER_PARAMETERS_KEY)
+    if not isinstance(configuration, MutableMapping) or isinstance(configuration, dict):
+        configuration = None  # one of OmegaConf is in a file that was trusted, and stays one
+    if name is None and configuration is not None:
+        return {**accepted_by(cls, configuration), **given}
     if name is None:
         return {**accepted_by(cls, {key: _readable(value) for key, value in saved.items()}), **given}
-    inner = {key: value for key, value in given.items() if key not in parameters and not _takes_any(cls)}
+    inner = {key: value for key, value in given.items() if key not in parameters and not takes_any(cls)}
     outer = {key: value for key, value in given.items() if key not in inner}
     if name in outer:
         return {**outer, **inner}
+    if configuration is not None:
+        configuration = copy.copy(configuration)
+        configuration.update(inner)
+        return {name: configuration, **outer}
     values = {key: _readable(value) for key, value in {**saved, **inner}.items()}
     is_namespace = HYPER_PARAMETERS_KEY not in checkpoint and checkpoint.get("hparams_type", "Namespace") == "Namespace"
     return {name: Namespace(**values) if is_namespace else Hyperparameters(values), **outer}
@@ -85,7 +100,7 @@ def constructor_arguments(cls: type, checkpoint: Mapping[str, Any], given: Mappi
 
 def _single(cls: type, checkpoint: Mapping[str, Any], saved: Mapping[str, Any]) -> str | None:
     """The name of the one argument that hyperparameters were; None if each was an argument, or there are none."""
-    parameters = _parameters(cls)
+    parameters = parameters_of(cls)
     told = checkpoint.get("hparams_name")
     if told in parameters:
         return str(told)
@@ -100,17 +115,10 @@ def _single(cls: type, checkpoint: Mapping[str, Any], saved: Mapping[str, Any]) 
     return first.name if first is not None and is_required and first.name not in saved else None
 
 
-def _parameters(cls: type) -> dict[str, inspect.Parameter]:
-    parameters = inspect.signature(cls).parameters
-    return {name: one for name, one in parameters.items() if one.kind not in (one.VAR_KEYWORD, one.VAR_POSITIONAL)}
-
-
-def _takes_any(cls: type) -> bool:
-    return any(one.kind is one.VAR_KEYWORD for one in inspect.signature(cls).parameters.values())
-
-
 def _dict(checkpoint: Mapping[str, Any], key: str) -> dict[str, Any]:
     value = checkpoint.get(key)
+    if isinstance(value, Namespace):  # of a file that was trusted
+        return dict(vars(value))
     return dict(value) if isinstance(value, Mapping) else {}
 
 
