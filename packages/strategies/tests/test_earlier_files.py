@@ -19,7 +19,7 @@ from torch.serialization import safe_globals
 
 from camshaft.strategies import CheckpointError, objects_left_out, read_checkpoint
 from camshaft.strategies.checkpoints.earlier_files import names_in
-from camshaft.strategies.checkpoints.stand_ins import NamedValues
+from camshaft.strategies.checkpoints.stand_ins import NamedValues, NumpyType, stand_in
 
 pytestmark = pytest.mark.processes  # one, for all files
 
@@ -99,6 +99,7 @@ SCRIPTS = {
     "plain": PLAIN,
     "configuration": CONFIGURATION,
     "objects": 'checkpoint["hyper_parameters"] = {"width": 3, "loss": Loss(), "many": [1, Loss()], "kind": Loss}',
+    "empty": 'checkpoint["table"] = numpy.empty((2**50, 0), dtype="float32")',
     "twice": 'one = Loss(); checkpoint["hyper_parameters"] = {"width": 3, "a": one, "b": {"c": one}, "d": [one]}',
     "namespace": 'checkpoint["hparams"] = argparse.Namespace(a=1)',
     "optimizer": 'checkpoint["optimizer_states"] = [{"state": Loss()}]',
@@ -169,6 +170,14 @@ def test_an_object_in_several_places_is_named_at_each(files: Path) -> None:
         left_out = objects_left_out(read_checkpoint(files / "twice.ckpt"))
     places = {("a",), ("b", "c"), ("d", 0)}
     assert left_out == {("hyper_parameters", *place): "research.losses.Loss" for place in places}
+
+
+def test_an_array_without_numbers_asks_for_no_memory(files: Path) -> None:
+    assert read_checkpoint(files / "empty.ckpt")["table"].shape == (2**50, 0)
+    claims = stand_in("numpy.ndarray")()
+    claims.state = (1, (2**50,), NumpyType("f4"), False, b"")
+    with pytest.raises(RuntimeError, match="shape"):
+        claims.tensor()
 
 
 def test_the_first_process_alone_says_so(files: Path, monkeypatch: pytest.MonkeyPatch) -> None:

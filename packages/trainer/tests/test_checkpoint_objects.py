@@ -120,6 +120,34 @@ def test_what_could_not_be_pickled_is_named_when_it_is_loaded(tmp_path: Path) ->
     assert Typed.load_from_checkpoint(path, activation=3).given == (1, 3, 2, 0.1)
 
 
+def test_what_can_no_longer_be_pickled_is_told_when_a_checkpoint_is_saved(tmp_path: Path) -> None:
+    module = Regression()
+    trainer = quiet_trainer(tmp_path)
+    trainer.fit(module, loader(1))
+    module.hparams.later = lambda: None
+    with pytest.warns(UserWarning, match=r"Regression go without .*: later \("):
+        trainer.save_checkpoint(tmp_path / "a.ckpt")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        trainer.save_checkpoint(tmp_path / "a.ckpt")
+    assert Regression.load_from_checkpoint(tmp_path / "a.ckpt").hparams == {"learning_rate": 0.1, "dropout": 0.0}
+
+
+def test_extra_state_that_is_an_object_is_told_where_it_lacks(tmp_path: Path) -> None:
+    class Extra(Regression):
+        def get_extra_state(self) -> Any:
+            return {Mode.FAST}
+
+        def set_extra_state(self, state: Any) -> None:
+            self.state = state
+
+    path = saved(Extra(), tmp_path)
+    assert Extra.load_from_checkpoint(path, weights_only=False).state == {Mode.FAST}
+    with pytest.raises(RuntimeError, match="_extra_state") as caught:
+        Extra.load_from_checkpoint(path)
+    assert "weights_only=False" in caught.value.__notes__[0]
+
+
 def test_a_namespace_as_an_argument_is_one_again(tmp_path: Path) -> None:
     path = saved(Typed(Namespace(width=3, inner=Namespace(a=[1])), 1, 2), tmp_path)
     assert Typed.load_from_checkpoint(path).given[0] == Namespace(width=3, inner=Namespace(a=[1]))

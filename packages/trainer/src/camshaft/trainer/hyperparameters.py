@@ -173,24 +173,39 @@ class HyperparametersMixin:
         self.__dict__["_hparams"], self.__dict__["_hparams_name"] = saved, name
         self.__dict__["_hparams_initial"] = _deep_copy(saved)
         if isinstance(saved, Hyperparameters):
-            _warn_of(saved, type(self).__qualname__)
+            _warn_of_modules(saved)
+            _unsaved(self, saved)
 
 
-def _warn_of(hparams: Hyperparameters, where: str) -> None:
-    """Warn of what checkpoints hold twice or not at all."""
+def _warn_of_modules(hparams: Mapping[str, Any]) -> None:
+    """Warn of hyperparameters that are modules, which checkpoints hold twice."""
     modules = [name for name, value in hparams.items() if isinstance(value, nn.Module)]
     if modules:
         warn_user(
             f"The hyperparameters {', '.join(modules)} are instances of `nn.Module`, whose weights are in "
             f"checkpoints already. Leave them out with `save_hyperparameters(ignore={modules})`."
         )
-    unsaved = _unsaved(hparams)
-    if unsaved:
-        listed = ", ".join(f"{key} ({reason})" for key, reason in unsaved.items())
+
+
+def _unsaved(owner: Any, hparams: Mapping[str, Any]) -> dict[str, str]:
+    """Why some hyperparameters cannot be pickled, by their names; with one warning for each."""
+    doubtful = {name: value for name, value in hparams.items() if not _is_plain(value)}
+    if not doubtful:
+        return {}
+    from camshaft.strategies.checkpoints.objects import why_unpicklable
+
+    reasons = {name: why_unpicklable(value) for name, value in doubtful.items()}
+    unsaved = {name: reason for name, reason in reasons.items() if reason is not None}
+    told: set[str] = vars(owner).setdefault("_hparams_told", set())
+    new = unsaved.keys() - told
+    if new:
+        told |= new
+        listed = ", ".join(f"{name} ({reason})" for name, reason in unsaved.items() if name in new)
         warn_user(
-            f"Checkpoints of {where} go without these hyperparameters, which cannot be pickled: {listed}. "
-            "`load_from_checkpoint` has to be passed them."
+            f"Checkpoints of {type(owner).__qualname__} go without these hyperparameters, which cannot be pickled: "
+            f"{listed}. `load_from_checkpoint` has to be passed them."
         )
+    return unsaved
 
 
 def hyperparameters_for_loggers(owner: object) -> dict[str, Any]:
@@ -211,9 +226,10 @@ def hyperparameters_for_checkpoints(owner: object, prefix: str = "") -> dict[str
     hparams = getattr(owner, "hparams", None)
     if not isinstance(hparams, Mapping) or not hparams:
         return {}
-    unsaved = _unsaved(hparams)
+    unsaved: dict[str, str] = {}
     facts: dict[str, Any] = {prefix + HYPER_PARAMETERS_KEY: hparams}
     if isinstance(hparams, dict):
+        unsaved = _unsaved(owner, hparams)
         facts = {prefix + HYPER_PARAMETERS_KEY: {key: value for key, value in hparams.items() if key not in unsaved}}
     name = getattr(owner, "_hparams_name", None)
     if name is not None:
@@ -314,19 +330,6 @@ def _is_equal(value: object, other: object) -> bool:
         return bool(value == other)
     except Exception:  # whatever the code of an object raises, as arrays do
         return False
-
-
-def _unsaved(hparams: Mapping[str, Any]) -> dict[str, str]:
-    """Why some hyperparameters cannot be pickled, by their names."""
-    if not isinstance(hparams, dict):
-        return {}
-    doubtful = {name: value for name, value in hparams.items() if not _is_plain(value)}
-    if not doubtful:
-        return {}
-    from camshaft.strategies.checkpoints.objects import why_unpicklable
-
-    reasons = {name: why_unpicklable(value) for name, value in doubtful.items()}
-    return {name: reason for name, reason in reasons.items() if reason is not None}
 
 
 def _is_plain(value: Any) -> bool:

@@ -82,7 +82,14 @@ def rebuild(
     fitting = unwrapped(weights, module) if is_earlier(checkpoint) else weights
     if not strict:
         warn_of_other_names(module, fitting)
-    module.load_state_dict(fitting, strict=strict)
+    try:
+        module.load_state_dict(fitting, strict=strict)
+    except RuntimeError as error:
+        left_out = [keys[-1] for keys in objects_left_out(checkpoint) if keys[0] == "state_dict"]
+        if left_out:
+            listed = ", ".join(map(str, left_out))
+            error.add_note(f"{listed} are objects, left out by {where}. Pass weights_only=False if you trust the file.")
+        raise
     device = next((value.device for value in weights.values() if isinstance(value, Tensor)), None)
     return module if device is None else module.to(device)
 

@@ -94,9 +94,7 @@ class NumpyArray(Unknown):
         dtype = _DTYPES.get(kind.code or "") if isinstance(kind, NumpyType) else None
         if dtype is None or not isinstance(data, (bytes, bytearray)):
             return None
-        if not data:
-            return torch.empty(tuple(shape), dtype=dtype)
-        flat = torch.frombuffer(bytearray(data), dtype=dtype)
+        flat = torch.frombuffer(bytearray(data), dtype=dtype) if data else torch.empty(0, dtype=dtype)
         if is_fortran:
             return flat.reshape(tuple(reversed(shape))).permute(*reversed(range(len(shape)))).contiguous()
         return flat.reshape(tuple(shape))
@@ -173,6 +171,7 @@ _KNOWN: dict[str, Callable[..., Any]] = {
     **_attribute_dicts(),
     "collections.defaultdict": _default_dict,
     "collections.deque": lambda *args: list(args[0]) if args else [],
+    "builtins.bytes": lambda *args: b"",  # so are empty ones pickled; others are written out
     "builtins.frozenset": lambda *args: set(args[0]) if args else set(),
     "numpy.dtype": NumpyType,
     "numpy.ndarray": NumpyArray,
