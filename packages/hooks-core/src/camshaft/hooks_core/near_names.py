@@ -42,7 +42,7 @@ def meant_hook(receiver: object, name: str, kind: Receiver, catalogue: Catalogue
         kind: Which of these it is.
         catalogue: The hooks.
     """
-    if kind is Receiver.STRATEGY or name.startswith("_") or not is_own_name(receiver, name):
+    if kind is Receiver.STRATEGY or name.startswith("_") or not _meaning(name) or not is_own_name(receiver, name):
         return None
     method = implementation(receiver, name)
     near = [spec for spec in catalogue.received_by(kind) if _is_near(name, spec)]
@@ -71,7 +71,10 @@ def _is_moment(name: str) -> bool:
 
 @lru_cache(maxsize=1024)
 def _meaning(name: str, *, in_other_words: bool = True) -> str:
-    """Return a name without `on_`, plurals, underscores and a typing error; one of hooks, in the words of today's."""
+    """Return a name without `on_`, plurals, underscores and a typing error, and in the words of today's hooks.
+
+    It is empty for a name that has other words than hooks have.
+    """
     words = _corrected(name.removeprefix("on_").split("_"))
     return "".join(_singular(_SYNONYMS.get(word, word) if in_other_words else word) for word in words)
 
@@ -81,18 +84,20 @@ def _singular(word: str) -> str:
 
 
 def _corrected(words: list[str]) -> list[str]:
-    """Return the words with a typing error in one of them corrected, if the others are words of hooks."""
+    """Return the words with a typing error in one of them corrected; none if they are no words of hooks."""
     known = _vocabulary()
     unknown = [word for word in words if word not in known and _singular(word) not in known]
-    if len(unknown) != 1:
+    if not unknown:
         return words
-    meant = next((one for one in sorted(known) if _is_typo(unknown[0], one)), unknown[0])
-    return [meant if word == unknown[0] else word for word in words]
+    meant = next((one for one in sorted(known) if _is_typo(unknown[0], one)), None)
+    if len(unknown) == 1 and meant is not None:
+        return [meant if word == unknown[0] else word for word in words]
+    return words if "".join(words) in known else []  # `set_up`
 
 
 @lru_cache(maxsize=1)
 def _vocabulary() -> frozenset[str]:
-    return frozenset({*(word for name in CATALOGUE for word in name.split("_")), *_SYNONYMS})
+    return frozenset({*(word for name in CATALOGUE for word in name.split("_")), *_SYNONYMS, "loader"})
 
 
 def _is_typo(word: str, meant: str) -> bool:
