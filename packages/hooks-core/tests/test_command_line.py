@@ -298,3 +298,13 @@ def test_a_reader_that_closes_early_is_no_error() -> None:
         process.stdout.close()
         assert process.stderr.read() == b""
         assert process.wait() == 0
+
+
+def test_check_of_a_class_with_a_warning_is_no_failure(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "warned_hooks.py").write_text("class Own:\n    def on_epoch_end(self, outputs): ...\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    assert main(["check", "warned_hooks:Own"]) == 0
+    out = capsys.readouterr().out
+    assert "\nNo faults: it runs with today's hooks:\n  Own.on_epoch_end: it is taken for a method of your own" in out

@@ -178,3 +178,21 @@ def test_another_kind_can_be_given() -> None:
 def test_a_class_without_hooks_has_no_eras() -> None:
     inspection = inspect_class(type("Empty", (ModelHooks,), {}))
     assert (inspection.methods, inspection.eras, inspection.faults) == ((), (), ())
+
+
+def test_a_method_with_nearly_a_hooks_name_is_a_fault() -> None:
+    class Ghost(ModelHooks):
+        def training_step(self, batch: Any, batch_idx: int) -> Any: ...
+
+        def training_batch_end(self, outputs: Any, batch: Any, batch_idx: int) -> None: ...
+
+    (fault,) = inspect_class(Ghost).faults
+    assert (fault.method, fault.meant) == ("training_batch_end", "on_train_batch_end")
+
+
+def test_a_hook_of_0_4_is_known() -> None:
+    class Old:
+        def on_tng_metrics(self, metrics: Any) -> None: ...
+
+    inspection = inspect_class(Old)
+    assert (inspection.faults, inspection.reading.version) == ((), "0.5")
