@@ -68,7 +68,7 @@ def test(trainer: RecordingTrainer, bar: ProgressBar, batch_seconds: float) -> N
 
 def main(kind: str, verb: str, leave: bool, batch_seconds: float, refresh_rate_seconds: float) -> None:
     bar_class = {"rich": RichProgressBar, "tqdm": TQDMProgressBar}[kind]
-    bar = bar_class(refresh_rate_seconds, leave=leave)
+    bar = bar_class(refresh_rate_seconds=refresh_rate_seconds, leave=leave)
     trainer = RecordingTrainer(".", callbacks=[bar])
     if verb == "endless":
         trainer.num_training_batches = math.inf

@@ -54,3 +54,14 @@ def test_an_unknown_name_is_refused_with_the_closest(name: str, closest: str) ->
 def test_what_is_no_function_is_refused() -> None:
     with pytest.raises(TypeError, match=r"`on_fit_start` must be a function, but got 3 \(int\) in LambdaCallback"):
         LambdaCallback(on_fit_start=3)  # type: ignore[arg-type]
+
+
+def test_functions_may_be_given_by_position() -> None:
+    def set_up() -> None: ...
+
+    def begin() -> None: ...
+
+    callback = LambdaCallback(set_up, None, begin, on_train_end=begin)
+    assert (callback.setup, callback.on_fit_start, callback.on_train_end) == (set_up, begin, begin)
+    with pytest.raises(TypeError, match="`setup` must be given once"):
+        LambdaCallback(set_up, setup=begin)

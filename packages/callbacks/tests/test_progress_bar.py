@@ -93,7 +93,7 @@ class RecordingDisplay:
 
 class RecordedBar(ProgressBar):
     def __init__(self, refresh_rate_seconds: float = 0.1) -> None:
-        super().__init__(refresh_rate_seconds)
+        super().__init__(refresh_rate_seconds=refresh_rate_seconds)
         self.display = RecordingDisplay()
 
     def open_display(self, output: Output) -> RecordingDisplay:
@@ -304,4 +304,11 @@ class TestLibraries:
 
     def test_a_negative_refresh_interval_is_refused(self, library: str, bar_class: type[ProgressBar]) -> None:
         with pytest.raises(InvalidArgumentError, match="`refresh_rate_seconds` must be 0 or more, but got -1"):
-            bar_class(-1)
+            bar_class(refresh_rate_seconds=-1)
+
+    def test_a_refresh_rate_counts_batches(self, library: str, bar_class: Any) -> None:
+        assert not bar_class(0).is_enabled
+        assert (bar_class(10).refresh_rate, bar_class(refresh_rate=3).is_enabled) == (10, True)
+        for value in (-1, 0.5):
+            with pytest.raises(InvalidArgumentError, match="`refresh_rate` must be an int, 0 or more batches"):
+                bar_class(value)

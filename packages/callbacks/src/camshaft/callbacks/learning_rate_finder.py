@@ -67,6 +67,7 @@ class LearningRateFinder(SearchBeforeFit):
         early_stop_threshold: float | None = 4.0,
         update_attr: bool = True,
         attr_name: str = "",
+        *,
         skip_begin: int = 10,
         skip_end: int = 1,
     ) -> None:

@@ -48,7 +48,7 @@ class ModelSummary(Callback):
         "summarize": _OWN_SUMMARY,
     }
 
-    def __init__(self, max_depth: int = 1, example_input_array: Any = None) -> None:
+    def __init__(self, max_depth: int = 1, *, example_input_array: Any = None) -> None:
         self.max_depth = _checked_depth(max_depth, "ModelSummary")
         self.example_input_array = example_input_array
         self.summary: Summary | None = None

@@ -31,19 +31,23 @@ class ProgressBar(Callback):
         refresh_rate_seconds: Least time between two drawings, in seconds; 0 draws after every batch.
         leave: Whether the bar of each finished training epoch stays, above the running one.
 
+    Attributes:
+        refresh_rate: Batches after whose multiples alone it draws, beside the last one.
+
     Raises:
         InvalidArgumentError: If `refresh_rate_seconds` is negative.
     """
 
     monitors: ClassVar[bool] = True  # what the module logs at an epoch's end belongs to that epoch's line
 
-    def __init__(self, refresh_rate_seconds: float = 0.1, leave: bool = False) -> None:
+    def __init__(self, *, refresh_rate_seconds: float = 0.1, leave: bool = False) -> None:
         if not refresh_rate_seconds >= 0:
             name = type(self).__name__
             action = f"To show nothing, leave {name} out."
             raise InvalidArgumentError("refresh_rate_seconds", "0 or more", refresh_rate_seconds, name, action)
         self.refresh_rate_seconds = refresh_rate_seconds
         self.leave = leave
+        self.refresh_rate = 1
         self._is_enabled = True
         self._is_first_process = True
         self._is_shown = False
@@ -116,7 +120,7 @@ class ProgressBar(Callback):
         self._running.num_run += 1
         if monotonic() >= self._look_at_seconds:
             self._running.num_before = batch_idx + 1 - self._running.num_run
-            self._draw_if_due(trainer, module)
+            self._draw_after_batch(trainer, module)
 
     def on_train_epoch_end(self, trainer: TrainerProtocol, module: Any) -> None:
         """Finish the training bar."""
@@ -153,7 +157,7 @@ class ProgressBar(Callback):
         """Count; draw if it is time."""
         self._running.num_run += 1
         if monotonic() >= self._look_at_seconds:
-            self._draw_if_due(trainer, module)
+            self._draw_after_batch(trainer, module)
 
     def on_validation_end(self, trainer: TrainerProtocol, module: Any) -> None:
         """Finish the validation bar."""
@@ -221,6 +225,21 @@ class ProgressBar(Callback):
             self._evaluation = ended
             self._draw(trainer, module)
             self._close()
+
+    def _refresh_every(self, refresh_rate: int) -> None:
+        """Draw after multiples of so many batches alone; nothing at all for 0."""
+        if isinstance(refresh_rate, bool) or not isinstance(refresh_rate, int) or refresh_rate < 0:
+            action = "Pass seconds as `refresh_rate_seconds`."
+            where = type(self).__name__
+            raise InvalidArgumentError("refresh_rate", "an int, 0 or more batches", refresh_rate, where, action)
+        self.refresh_rate = refresh_rate
+        if refresh_rate == 0:
+            self.disable()
+
+    def _draw_after_batch(self, trainer: TrainerProtocol, module: Any) -> None:
+        num_done = self._running.num_before + self._running.num_run
+        if self.refresh_rate < 2 or num_done % self.refresh_rate == 0 or num_done >= self._running.total:
+            self._draw_if_due(trainer, module)
 
     def _draw_if_due(self, trainer: TrainerProtocol, module: Any) -> None:
         if not self._is_shown or self._output == "plain":

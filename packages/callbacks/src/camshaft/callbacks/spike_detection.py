@@ -101,6 +101,7 @@ class SpikeDetection(LossWatch):
         rtol: float | None = 2.0,
         exclude_batches_path: str | os.PathLike[str] | None = None,
         finite_only: bool = True,
+        *,
         action: Action = "raise",
         check_every_n_batches: int | None = None,
     ) -> None:

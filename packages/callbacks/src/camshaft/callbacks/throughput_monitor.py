@@ -66,6 +66,7 @@ class ThroughputMonitor(Callback):
         self,
         batch_size_fn: Callable[[Any], int],
         length_fn: Callable[[Any], int] | None = None,
+        *,
         window_size: int = 100,
         flops_per_batch: float | Mapping[str, float] | None = None,
         available_flops: float | None = None,

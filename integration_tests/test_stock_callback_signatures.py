@@ -1,0 +1,70 @@
+"""Stock callbacks take Lightning's arguments, by position too; what they have beyond those comes by keyword alone."""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any
+
+import lightning.pytorch.callbacks as lightning_callbacks
+import pytest
+
+import camshaft.callbacks
+from camshaft.callbacks.errors import InvalidArgumentError
+
+NAMES = sorted(
+    name
+    for name, one in vars(lightning_callbacks).items()
+    if inspect.isclass(one)
+    and issubclass(one, lightning_callbacks.Callback)
+    and hasattr(camshaft.callbacks, name)
+    and name not in ("Callback", "LambdaCallback")  # that one has a test of its own
+)
+KEYWORDS = {"EMAWeightAveraging", "ModelSummary", "ThroughputMonitor", "WeightAveraging"}
+"""Those of Lightning that take any further keyword, which it hands on; camshaft names the ones that there are."""
+
+REFUSED: dict[str, dict[str, tuple[Any, str]]] = {
+    "TQDMProgressBar": {"process_position": (2, "0, since a bar is drawn at the end of the output")},
+    "RichProgressBar": {
+        "theme": (object(), "None, since colours cannot be chosen"),
+        "console_kwargs": ({"stderr": True}, "None, since rich's own console is used"),
+    },
+}
+"""Arguments of Lightning's that are accepted at their defaults alone."""
+
+
+def parameters_of(cls: type) -> list[inspect.Parameter]:
+    return list(inspect.signature(cls).parameters.values())
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_arguments_have_lightnings_order_and_own_ones_come_by_keyword(name: str) -> None:
+    theirs = parameters_of(getattr(lightning_callbacks, name))
+    ours = parameters_of(getattr(camshaft.callbacks, name))
+    their_names = [one.name for one in theirs if one.kind is not inspect.Parameter.VAR_KEYWORD]
+    by_position = [one.name for one in ours if one.kind is inspect.Parameter.POSITIONAL_OR_KEYWORD]
+    assert by_position == their_names
+    assert {one.kind for one in ours if one.name not in their_names} <= {inspect.Parameter.KEYWORD_ONLY}
+    assert any(one.kind is inspect.Parameter.VAR_KEYWORD for one in theirs) is (name in KEYWORDS)
+
+
+def test_functions_of_a_lambda_callback_have_lightnings_order() -> None:
+    theirs = [one.name for one in parameters_of(lightning_callbacks.LambdaCallback)]
+    assert list(camshaft.callbacks.LambdaCallback.POSITIONS) == theirs
+
+
+@pytest.mark.parametrize(
+    ("name", "argument"), [(name, argument) for name, arguments in REFUSED.items() for argument in arguments]
+)
+def test_an_argument_that_cannot_be_followed_is_refused(name: str, argument: str) -> None:
+    value, rule = REFUSED[name][argument]
+    with pytest.raises(InvalidArgumentError, match=f"`{argument}` must be {rule}"):
+        getattr(camshaft.callbacks, name)(**{argument: value})
+
+
+def test_a_checkpoint_by_position(tmp_path: Any) -> None:
+    checkpoint = camshaft.callbacks.ModelCheckpoint(
+        tmp_path, "best-{epoch}", "val_loss", True, True, 3, False, True, "max"
+    )
+    assert (checkpoint.filename, checkpoint.monitor, checkpoint.verbose) == ("best-{epoch}", "val_loss", True)
+    assert (checkpoint.save_last, checkpoint.save_top_k, checkpoint.mode) == (True, 3, "max")
+    assert checkpoint.save_weights_only and not checkpoint.save_on_exception
