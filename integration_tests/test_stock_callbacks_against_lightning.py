@@ -271,3 +271,13 @@ def test_a_module_is_finetuned_as_by_lightning(tmp_path: Path, kind: str, groups
         found_groups, found = finetuned(CAMSHAFT, tmp_path / "camshaft", *arguments)
     assert found_groups == expected_groups
     assert_close(found, expected)
+
+
+@pytest.mark.parametrize("name", ["ProgressBar", "TQDMProgressBar", "RichProgressBar"])
+def test_each_method_of_lightnings_bars_is_called_or_said_not_to_be(name: str) -> None:
+    theirs, ours = getattr(lightning_callbacks, name), getattr(camshaft.callbacks, name)
+    inherited = set(dir(lightning_callbacks.Callback))
+    methods = {one for one in dir(theirs) if one not in inherited and not one.startswith("__") and one != "_abc_impl"}
+    uncalled = set(ours._uncalled_methods)
+    assert uncalled <= methods
+    assert {one for one in methods - uncalled if not hasattr(ours, one)} <= {"refresh_rate", "process_position"}

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import copy
 import functools
 import io
 import os
@@ -8,6 +9,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -19,8 +21,8 @@ from camshaft.callbacks.displays.progress_display import MetricTexts, Output
 from camshaft.callbacks.displays.progress_meter import Meter, Reading
 from camshaft.callbacks.errors import InvalidArgumentError
 from camshaft.callbacks.progress_bar import ProgressBar
-from camshaft.callbacks.rich_progress_bar import RichProgressBar
-from camshaft.callbacks.tqdm_progress_bar import TQDMProgressBar
+from camshaft.callbacks.rich_progress_bar import RichProgressBar, RichProgressBarTheme
+from camshaft.callbacks.tqdm_progress_bar import Tqdm, TQDMProgressBar
 
 DEMO = str(Path(__file__).with_name("progress_demo.py"))
 
@@ -93,7 +95,7 @@ class RecordingDisplay:
 
 class RecordedBar(ProgressBar):
     def __init__(self, refresh_rate_seconds: float = 0.1) -> None:
-        super().__init__(refresh_rate_seconds=refresh_rate_seconds)
+        super().__init__(refresh_rate_seconds)
         self.display = RecordingDisplay()
 
     def open_display(self, output: Output) -> RecordingDisplay:
@@ -276,6 +278,189 @@ def test_names_the_epoch_and_the_last_one_if_there_is_one(
     assert capsys.readouterr().out.startswith(f"{label}: 0 batches")
 
 
+def run_fit(bar: ProgressBar, num_batches: int = 6, **state: Any) -> RecordingTrainer:
+    """A sanity check, an epoch, a validation at its end, and a test."""
+    trainer = RecordingTrainer(".", callbacks=[bar], num_training_batches=num_batches, num_val_batches=[2, 1], **state)
+    trainer.begin()
+    trainer.sanity_checking = True
+    bar.on_validation_start(trainer, None)
+    bar.on_validation_batch_end(trainer, None, None, None, 0)
+    bar.on_validation_end(trainer, None)
+    trainer.sanity_checking = False
+    bar.on_train_start(trainer, None)
+    bar.on_train_epoch_start(trainer, None)
+    for batch_idx in range(num_batches):
+        trainer.progress_bar_metrics["loss"] = 0.25
+        bar.on_train_batch_end(trainer, None, None, None, batch_idx)
+    bar.on_validation_start(trainer, None)
+    for batch_idx, dataloader_idx in ((0, 0), (1, 0), (0, 1)):
+        bar.on_validation_batch_end(trainer, None, None, None, batch_idx, dataloader_idx)
+    bar.on_validation_end(trainer, None)
+    bar.on_train_epoch_end(trainer, None)
+    bar.on_train_end(trainer, None)
+    trainer.end()
+    bar.setup(trainer, None, "test")
+    bar.on_test_start(trainer, None)
+    for batch_idx in range(3):
+        bar.on_test_batch_end(trainer, None, None, None, batch_idx)
+    bar.on_test_end(trainer, None)
+    return trainer
+
+
+class Described(TQDMProgressBar):
+    """As Lightning's documentation shows it."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.made: dict[str, Any] = {}
+
+    def _made_by(self, name: str, bar: Any) -> Any:
+        self.made[name] = bar
+        return bar
+
+    def init_sanity_tqdm(self) -> Any:
+        return self._made_by("sanity", Tqdm(disable=True))
+
+    def init_train_tqdm(self) -> Any:
+        return self._made_by("train", super().init_train_tqdm())
+
+    def init_validation_tqdm(self) -> Any:
+        bar = super().init_validation_tqdm()
+        bar.set_description("running validation ...")
+        return self._made_by("validation", bar)
+
+    def init_test_tqdm(self) -> Any:
+        return self._made_by("test", super().init_test_tqdm())
+
+    def get_metrics(self, trainer: Any, model: Any) -> dict[str, Any]:
+        items = super().get_metrics(trainer, model)
+        items.pop("v_num")
+        return items
+
+
+def test_a_subclass_that_makes_tqdm_bars_has_them_drawn(capsys: pytest.CaptureFixture[str]) -> None:
+    bar = Described(refresh_rate=4)
+    run_fit(bar, loggers=[SimpleNamespace(version=3)])
+    lines = capsys.readouterr().out.replace("\r", "\n").splitlines()
+    assert list(bar.made) == ["sanity", "train", "validation", "test"]
+    shown = [line for line in lines if line.startswith("Epoch 0/2")]
+    assert {count for line in shown for count in re.findall(r"(\d+)/6 ", line)} == {"0", "4", "6"}, shown
+    assert "loss=0.250" in shown[-1] and "v_num" not in shown[-1]
+    assert any(line.startswith("running validation ...: 100%") and " 3/3 " in line for line in lines)
+    assert any(line.startswith("Test: 100%") for line in lines) and not any("Sanity" in line for line in lines)
+    assert all(made.disable for made in bar.made.values())  # each was closed
+
+
+def test_a_subclass_with_hooks_reads_the_bars(capsys: pytest.CaptureFixture[str]) -> None:
+    class Hooked(TQDMProgressBar):
+        def on_train_epoch_start(self, trainer: Any, pl_module: Any) -> None:
+            super().on_train_epoch_start(trainer, pl_module)
+            self.train_progress_bar.set_description("mine")
+            assert self.trainer is trainer and self.total_train_batches == 6
+            assert self.main_progress_bar is self.train_progress_bar and self.total_val_batches == 3
+
+    bar = Hooked()
+    with pytest.raises(TypeError, match="`train_progress_bar` must be read while its bar is there"):
+        _ = bar.train_progress_bar
+    with pytest.raises(TypeError, match="`trainer` must be read in a run"):
+        _ = bar.trainer
+    run_fit(bar)
+    assert "mine: 100%" in capsys.readouterr().out
+    assert copy.deepcopy(bar)._train_progress_bar is None
+
+
+def test_a_bar_that_is_read_from_outside_is_one_of_tqdm_from_then_on(capsys: pytest.CaptureFixture[str]) -> None:
+    bar = TQDMProgressBar()
+    trainer = RecordingTrainer(".", callbacks=[bar])
+    trainer.begin()
+    bar.on_train_epoch_start(trainer, None)
+    for batch_idx in range(4):
+        bar.on_train_batch_end(trainer, None, None, None, batch_idx)
+        if batch_idx == 1:
+            bar.train_progress_bar.set_description("from outside")
+    assert bar.train_progress_bar.n == 4 and "from outside:  40%" in capsys.readouterr().out
+    trainer.end()
+
+
+def test_a_subclass_of_the_base_that_overrides_hooks_draws_by_itself(
+    on_terminal: None, capsys: pytest.CaptureFixture[str]
+) -> None:
+    class Percent(ProgressBar):
+        def on_train_batch_end(self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
+            super().on_train_batch_end(trainer, pl_module, outputs, batch, batch_idx)
+            print(f"{100 * (batch_idx + 1) / self.total_train_batches:.0f} %")
+
+    run_fit(Percent(), num_batches=2)
+    assert capsys.readouterr().out == "50 %\n100 %\n"
+
+
+def test_a_rate_in_batches_draws_at_their_multiples_and_at_the_end(on_terminal: None) -> None:
+    class Counted(RecordedBar):
+        def __init__(self) -> None:
+            ProgressBar.__init__(self, refresh_rate=4)
+            self.display = RecordingDisplay()
+
+    bar = Counted()
+    trainer = RecordingTrainer(".", callbacks=[bar], num_training_batches=10)
+    trainer.begin()
+    bar.on_train_epoch_start(trainer, None)
+    for batch_idx in range(10):
+        bar.on_train_batch_end(trainer, None, None, None, batch_idx)
+    assert [rows[0].position for rows in bar.display.drawn] == [0, 4, 8, 10]
+
+
+@pytest.mark.parametrize("bar_class", [RichProgressBar, TQDMProgressBar])
+def test_rates_are_batches_or_seconds(bar_class: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    assert (bar_class(10).refresh_rate, bar_class(0.5).refresh_rate_seconds) == (10, 0.5)
+    assert bar_class().refresh_rate_seconds == 0.1 and bar_class(refresh_rate=1, leave=True).leave
+    off = bar_class(refresh_rate=0)
+    assert off.is_disabled and not off.is_enabled
+    off.enable()
+    run_fit(off)
+    assert capsys.readouterr().out == ""
+    with pytest.raises(InvalidArgumentError, match="`refresh_rate` must be 0 or more"):
+        bar_class(-1)
+    with pytest.raises(InvalidArgumentError, match="`refresh_rate` must be None beside `refresh_rate_seconds`"):
+        bar_class(1, refresh_rate_seconds=1.0)
+    with pytest.raises(InvalidArgumentError, match="`process_position` must be 0 or more"):
+        TQDMProgressBar(process_position=-1)
+
+
+def test_descriptions_are_those_of_a_subclass(capsys: pytest.CaptureFixture[str]) -> None:
+    class Named(RichProgressBar):
+        test_description = "Trial"  # type: ignore[assignment]
+
+        @property
+        def validation_description(self) -> str:
+            return "Look"
+
+        def _get_train_description(self, current_epoch: int) -> str:
+            return f"Round {current_epoch + 1}"
+
+    run_fit(Named())
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.partition(":")[0] for line in lines] == ["Sanity check", "Round 1, look", "Round 1", "Trial"]
+
+
+def test_rich_columns_and_styles_are_those_that_are_asked_for(
+    on_terminal: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Counting(RichProgressBar):
+        def configure_columns(self, trainer: Any) -> list[Any]:
+            assert trainer is self.trainer
+            return [*super().configure_columns(trainer)[:1], "{task.completed} of {task.total}"]
+
+    theme = RichProgressBarTheme(metrics_format=".1e", metrics_text_delimiter=" | ")
+    for bar in (Counting(refresh_rate=1), RichProgressBar(1, theme=theme, console_kwargs={"width": 90})):
+        monkeypatch.setattr(sys, "stdout", terminal := FakeTerminal())
+        run_fit(bar, progress_bar_metrics={"accuracy": 0.5})
+        shown = re.sub(r"\x1b\[[\d;?]*[A-Za-z]", "", terminal.getvalue())
+        if isinstance(bar, Counting):
+            assert "Epoch 0/2 6 of 6 accuracy: 0.5000 loss: 0.2500" in shown and "Test 3 of 3" in shown
+        else:
+            assert "6/6" in shown and "accuracy: 5.0e-01 | loss: 2.5e-01" in shown
+
+
 @pytest.mark.parametrize(("library", "bar_class"), [("rich", RichProgressBar), ("tqdm", TQDMProgressBar)])
 class TestLibraries:
     def test_a_pipe_needs_none(
@@ -305,10 +490,3 @@ class TestLibraries:
     def test_a_negative_refresh_interval_is_refused(self, library: str, bar_class: type[ProgressBar]) -> None:
         with pytest.raises(InvalidArgumentError, match="`refresh_rate_seconds` must be 0 or more, but got -1"):
             bar_class(refresh_rate_seconds=-1)
-
-    def test_a_refresh_rate_counts_batches(self, library: str, bar_class: Any) -> None:
-        assert not bar_class(0).is_enabled
-        assert (bar_class(10).refresh_rate, bar_class(refresh_rate=3).is_enabled) == (10, True)
-        for value in (-1, 0.5):
-            with pytest.raises(InvalidArgumentError, match="`refresh_rate` must be an int, 0 or more batches"):
-                bar_class(value)

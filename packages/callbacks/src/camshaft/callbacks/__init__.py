@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from camshaft.callbacks.progress_bar import ProgressBar
     from camshaft.callbacks.rates.peak_flops import get_available_flops
     from camshaft.callbacks.rates.throughput import Throughput, measure_flops
-    from camshaft.callbacks.rich_progress_bar import RichProgressBar
+    from camshaft.callbacks.rich_progress_bar import RichProgressBar, RichProgressBarTheme
     from camshaft.callbacks.spike_detection import SpikeDetection, TrainingSpikeException
     from camshaft.callbacks.stochastic_weight_averaging import StochasticWeightAveraging
     from camshaft.callbacks.throughput_monitor import ThroughputMonitor
@@ -72,6 +72,7 @@ __all__ = [
     "Profiler",
     "ProgressBar",
     "RichProgressBar",
+    "RichProgressBarTheme",
     "SpikeDetection",
     "StochasticWeightAveraging",
     "Summary",
@@ -117,6 +118,7 @@ _ON_DEMAND = {
     "Profiler": "profiler",
     "ProgressBar": "progress_bar",
     "RichProgressBar": "rich_progress_bar",
+    "RichProgressBarTheme": "rich_progress_bar",
     "SpikeDetection": "spike_detection",
     "StochasticWeightAveraging": "stochastic_weight_averaging",
     "Summary": "displays.summary_table",

@@ -5,15 +5,18 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from time import monotonic
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from camshaft.callbacks.displays.progress_display import Output, ProgressDisplay, current_output
 from camshaft.callbacks.displays.progress_meter import Meter, format_metrics
 from camshaft.callbacks.errors import InvalidArgumentError
 from camshaft.hooks_core import Callback
+from camshaft.hooks_core.messages import must_be
 
 if TYPE_CHECKING:
     from camshaft.hooks_core.protocols import TrainerProtocol
+
+Stage = Literal["sanity", "validation", "test", "predict"]
 
 _MAX_DRAWING_SHARE = 0.05  # of the time
 
@@ -27,27 +30,49 @@ class ProgressBar(Callback):
     may wait for the device, only when something is drawn, and drawing takes at most a twentieth of the time. Epochs
     count from zero, as in checkpoint names.
 
-    Args:
-        refresh_rate_seconds: Least time between two drawings, in seconds; 0 draws after every batch.
-        leave: Whether the bar of each finished training epoch stays, above the running one.
+    A subclass that overrides hooks and not `open_display` draws by itself: here it is only counted for it.
 
-    Attributes:
-        refresh_rate: Batches after whose multiples alone it draws, beside the last one.
+    Args:
+        refresh_rate_seconds: Least time between two drawings, in seconds; 0 draws after every batch. None means 0.1.
+        leave: Whether the bar of each finished training epoch stays, above the running one.
+        refresh_rate: In place of the time, batches from one drawing to the next; 0 shows nothing. None leaves it to the
+            time, so that training never waits for drawing.
 
     Raises:
-        InvalidArgumentError: If `refresh_rate_seconds` is negative.
+        InvalidArgumentError: If a rate is negative, or both are given.
     """
 
     monitors: ClassVar[bool] = True  # what the module logs at an epoch's end belongs to that epoch's line
 
-    def __init__(self, *, refresh_rate_seconds: float = 0.1, leave: bool = False) -> None:
-        if not refresh_rate_seconds >= 0:
-            name = type(self).__name__
-            action = f"To show nothing, leave {name} out."
-            raise InvalidArgumentError("refresh_rate_seconds", "0 or more", refresh_rate_seconds, name, action)
+    _uncalled_methods: ClassVar[Mapping[str, str]] = dict.fromkeys(
+        (
+            "has_dataloader_changed",
+            "reset_dataloader_idx_tracker",
+            "total_val_batches_current_dataloader",
+            "total_test_batches_current_dataloader",
+            "total_predict_batches_current_dataloader",
+        ),
+        "Override the hooks of batches, which get `dataloader_idx`.",
+    )
+    """Methods of Lightning's class that are called nowhere here, with what to do instead of overriding them."""
+
+    def __init__(
+        self, refresh_rate_seconds: float | None = None, leave: bool = False, *, refresh_rate: float | None = None
+    ) -> None:
+        name, action = type(self).__name__, "To show nothing, pass refresh_rate=0."
+        for field, value in (("refresh_rate_seconds", refresh_rate_seconds), ("refresh_rate", refresh_rate)):
+            if value is not None and not value >= 0:
+                raise InvalidArgumentError(field, "0 or more", value, name, action)
+        if refresh_rate_seconds is not None and refresh_rate is not None:
+            rule = "None beside `refresh_rate_seconds`"
+            raise InvalidArgumentError("refresh_rate", rule, refresh_rate, name, "Pass one of both.")
+        if refresh_rate_seconds is None:
+            refresh_rate_seconds = 0.1 if refresh_rate is None else 0.0
+        self.refresh_rate = refresh_rate
         self.refresh_rate_seconds = refresh_rate_seconds
         self.leave = leave
-        self.refresh_rate = 1
+        self._trainer: Any = None
+        self._dataloader_idx: int | None = None
         self._is_enabled = True
         self._is_first_process = True
         self._is_shown = False
@@ -69,14 +94,121 @@ class ProgressBar(Callback):
         """
         raise NotImplementedError(f"{type(self).__name__} must define `open_display(output)`.")
 
-    def get_metrics(self, trainer: TrainerProtocol, module: Any) -> Mapping[str, float | int | str]:
-        """The metrics beside the bar, by name; override it to show others. May wait for the device."""
-        return {} if trainer.sanity_checking else trainer.progress_bar_metrics
+    def get_metrics(self, trainer: TrainerProtocol, module: Any) -> dict[str, Any]:
+        """Return the metrics beside the bar, by name; override it to show others. May wait for the device.
+
+        An override gets the version of the loggers' run as well, as "v_num".
+        """
+        if trainer.sanity_checking:
+            return {}
+        metrics = dict(trainer.progress_bar_metrics)
+        is_overridden = self._is_overridden("get_metrics")
+        return {**_version_metrics(trainer), **metrics} if is_overridden else metrics
+
+    @property
+    def sanity_check_description(self) -> str:
+        """What the bar of the sanity check is called; to be overridden, as the four that follow."""
+        return "Sanity check"
+
+    @property
+    def train_description(self) -> str:
+        """What the bar of training is called where it does not name the epoch."""
+        return "Train"
+
+    @property
+    def validation_description(self) -> str:
+        """What the bar of validation is called."""
+        return "Validate"
+
+    @property
+    def test_description(self) -> str:
+        """What the bar of testing is called."""
+        return "Test"
+
+    @property
+    def predict_description(self) -> str:
+        """What the bar of prediction is called."""
+        return "Predict"
+
+    def _get_train_description(self, current_epoch: int) -> str:
+        """Return what the bar of an epoch is called, under the name that Lightning's subclasses override."""
+        max_epochs = self.trainer.max_epochs
+        label = f"Epoch {current_epoch}"
+        return label if max_epochs is None or max_epochs < 1 else f"{label}/{max_epochs - 1}"
+
+    @property
+    def trainer(self) -> Any:
+        """The trainer of the run.
+
+        Raises:
+            TypeError: Before a run.
+        """
+        if self._trainer is None:
+            where = type(self).__name__
+            raise TypeError(must_be("trainer", "read in a run", None, where, "Read it in `setup` or later."))
+        return self._trainer
+
+    @property
+    def total_train_batches(self) -> int | float:
+        """Number of training batches of the epoch, infinite if unknown; if `max_steps` alone ends, of what is left."""
+        trainer = self.trainer
+        num_batches: int | float = trainer.num_training_batches
+        max_steps = getattr(trainer, "max_steps", None)
+        if trainer.max_epochs == -1 and max_steps is not None and max_steps > 0:
+            return min(num_batches, max_steps - trainer.global_step)
+        return num_batches
+
+    @property
+    def total_val_batches(self) -> int | float:
+        """Number of validation batches of all loaders, or of the sanity check while that runs."""
+        trainer = self.trainer
+        return sum(trainer.num_sanity_val_batches if trainer.sanity_checking else trainer.num_val_batches)
+
+    @property
+    def total_test_batches(self) -> int | float:
+        """Number of test batches of all loaders."""
+        return sum(self.trainer.num_test_batches)
+
+    @property
+    def total_predict_batches(self) -> int | float:
+        """Number of prediction batches of all loaders."""
+        return sum(self.trainer.num_predict_batches)
+
+    @property
+    def total_val_batches_current_dataloader(self) -> int | float:
+        """Number of validation batches of the loader that `has_dataloader_changed` was last told."""
+        trainer = self.trainer
+        of_loaders = trainer.num_sanity_val_batches if trainer.sanity_checking else trainer.num_val_batches
+        return of_loaders[self._dataloader_idx or 0]  # type: ignore[no-any-return]
+
+    @property
+    def total_test_batches_current_dataloader(self) -> int | float:
+        """Likewise of test batches."""
+        return self.trainer.num_test_batches[self._dataloader_idx or 0]  # type: ignore[no-any-return]
+
+    @property
+    def total_predict_batches_current_dataloader(self) -> int | float:
+        """Likewise of prediction batches."""
+        return self.trainer.num_predict_batches[self._dataloader_idx or 0]  # type: ignore[no-any-return]
+
+    def has_dataloader_changed(self, dataloader_idx: int) -> bool:
+        """Return whether a loader is another than at the call before; for subclasses to call."""
+        before, self._dataloader_idx = self._dataloader_idx, dataloader_idx
+        return before != dataloader_idx
+
+    def reset_dataloader_idx_tracker(self) -> None:
+        """Let the next loader count as another one."""
+        self._dataloader_idx = None
 
     @property
     def is_enabled(self) -> bool:
         """Whether it shows anything."""
-        return self._is_enabled
+        return self._is_enabled and self.refresh_rate != 0
+
+    @property
+    def is_disabled(self) -> bool:
+        """Whether it shows nothing."""
+        return not self.is_enabled
 
     def disable(self) -> None:
         """Show nothing from now on; what is drawn is erased."""
@@ -87,7 +219,7 @@ class ProgressBar(Callback):
     def enable(self) -> None:
         """Show again what runs, after `disable`."""
         self._is_enabled = True
-        self._is_shown = self._is_first_process
+        self._is_shown = self._shows()
         self._look_at_seconds = 0.0
 
     def print(self, *args: Any, **kwargs: Any) -> None:
@@ -99,8 +231,11 @@ class ProgressBar(Callback):
 
     def setup(self, trainer: TrainerProtocol, module: Any, stage: str) -> None:
         """Find out where the output goes."""
+        self._trainer = trainer
         self._is_first_process = trainer.is_global_zero
-        self._is_shown = self._is_first_process and self._is_enabled
+        if not self._is_first_process:
+            self.disable()
+        self._is_shown = self._shows()
         self._output = current_output()
         self._train = self._evaluation = None
         self._look_at_seconds = math.inf
@@ -108,7 +243,7 @@ class ProgressBar(Callback):
 
     def on_train_epoch_start(self, trainer: TrainerProtocol, module: Any) -> None:
         """Begin a training bar."""
-        self._train = self._begin(_epoch_label(trainer), trainer.num_training_batches)
+        self._train = self._begin(self._get_train_description(trainer.current_epoch), self.total_train_batches)
         self._draw_if_due(trainer, module)
         # The first batch is looked at whatever the time: a resumed epoch starts in its middle.
         self._look_at_seconds = 0.0 if self._is_shown else math.inf
@@ -120,7 +255,7 @@ class ProgressBar(Callback):
         self._running.num_run += 1
         if monotonic() >= self._look_at_seconds:
             self._running.num_before = batch_idx + 1 - self._running.num_run
-            self._draw_after_batch(trainer, module)
+            self._draw_if_due(trainer, module)
 
     def on_train_epoch_end(self, trainer: TrainerProtocol, module: Any) -> None:
         """Finish the training bar."""
@@ -129,7 +264,7 @@ class ProgressBar(Callback):
         if self._output == "plain":
             self._print_line(trainer, module, self._train)
         elif self.leave:
-            self._opened_display().keep(self._train.read(), format_metrics(self.get_metrics(trainer, module)))
+            self._opened_display().keep(self._train.read(), self._format(self.get_metrics(trainer, module)))
         else:
             self._draw_if_due(trainer, module)
 
@@ -141,9 +276,8 @@ class ProgressBar(Callback):
 
     def on_validation_start(self, trainer: TrainerProtocol, module: Any) -> None:
         """Begin a validation bar, below the training bar if there is one."""
-        is_sanity_check = trainer.sanity_checking
-        num_batches = trainer.num_sanity_val_batches if is_sanity_check else trainer.num_val_batches
-        self._begin_evaluation(trainer, module, "Sanity check" if is_sanity_check else "Validate", num_batches)
+        stage = "sanity" if trainer.sanity_checking else "validation"
+        self._begin_evaluation(trainer, module, stage, self.total_val_batches)
 
     def on_validation_batch_end(
         self,
@@ -157,7 +291,7 @@ class ProgressBar(Callback):
         """Count; draw if it is time."""
         self._running.num_run += 1
         if monotonic() >= self._look_at_seconds:
-            self._draw_after_batch(trainer, module)
+            self._draw_if_due(trainer, module)
 
     def on_validation_end(self, trainer: TrainerProtocol, module: Any) -> None:
         """Finish the validation bar."""
@@ -165,7 +299,7 @@ class ProgressBar(Callback):
 
     def on_test_start(self, trainer: TrainerProtocol, module: Any) -> None:
         """Begin a test bar."""
-        self._begin_evaluation(trainer, module, "Test", trainer.num_test_batches)
+        self._begin_evaluation(trainer, module, "test", self.total_test_batches)
 
     on_test_batch_end = on_validation_batch_end
 
@@ -175,7 +309,7 @@ class ProgressBar(Callback):
 
     def on_predict_start(self, trainer: TrainerProtocol, module: Any) -> None:
         """Begin a predict bar."""
-        self._begin_evaluation(trainer, module, "Predict", trainer.num_predict_batches)
+        self._begin_evaluation(trainer, module, "predict", self.total_predict_batches)
 
     on_predict_batch_end = on_validation_batch_end
 
@@ -198,13 +332,14 @@ class ProgressBar(Callback):
         self._running = Meter(label, total)
         return self._running
 
-    def _begin_evaluation(
-        self, trainer: TrainerProtocol, module: Any, label: str, num_batches: list[int | float]
-    ) -> None:
+    def _begin_evaluation(self, trainer: TrainerProtocol, module: Any, stage: Stage, num_batches: int | float) -> None:
         if self._train is not None:
             self._train.pause()
-        self._evaluation = self._begin(label, sum(num_batches))
+        self._evaluation = self._begin(self._description(stage), num_batches)
         self._draw_if_due(trainer, module)
+
+    def _description(self, stage: Stage) -> str:
+        return str(getattr(self, "sanity_check_description" if stage == "sanity" else f"{stage}_description"))
 
     def _end_evaluation(self, trainer: TrainerProtocol, module: Any) -> None:
         ended, self._evaluation = self._evaluation, None
@@ -226,24 +361,15 @@ class ProgressBar(Callback):
             self._draw(trainer, module)
             self._close()
 
-    def _refresh_every(self, refresh_rate: int) -> None:
-        """Draw after multiples of so many batches alone; nothing at all for 0."""
-        if isinstance(refresh_rate, bool) or not isinstance(refresh_rate, int) or refresh_rate < 0:
-            action = "Pass seconds as `refresh_rate_seconds`."
-            where = type(self).__name__
-            raise InvalidArgumentError("refresh_rate", "an int, 0 or more batches", refresh_rate, where, action)
-        self.refresh_rate = refresh_rate
-        if refresh_rate == 0:
-            self.disable()
-
-    def _draw_after_batch(self, trainer: TrainerProtocol, module: Any) -> None:
-        num_done = self._running.num_before + self._running.num_run
-        if self.refresh_rate < 2 or num_done % self.refresh_rate == 0 or num_done >= self._running.total:
-            self._draw_if_due(trainer, module)
-
     def _draw_if_due(self, trainer: TrainerProtocol, module: Any) -> None:
         if not self._is_shown or self._output == "plain":
             self._look_at_seconds = math.inf
+            return
+        if self.refresh_rate is not None:
+            running = self._running
+            position = running.num_before + running.num_run
+            if position % self.refresh_rate == 0 or position == running.total:
+                self._draw(trainer, module)
             return
         if monotonic() >= self._draw_at_seconds:
             self._draw(trainer, module)
@@ -253,13 +379,26 @@ class ProgressBar(Callback):
         rows = [meter.read() for meter in (self._train, self._evaluation) if meter is not None]
         if not rows or not self._is_shown:
             return
-        metrics = format_metrics(self.get_metrics(trainer, module))  # what waits for the device is not drawing
+        metrics = self._format(self.get_metrics(trainer, module))  # what waits for the device is not drawing
         began = monotonic()
         self._opened_display().draw(rows, metrics)
         # Counted from the end of the drawing: where that is slow, training still gets its share.
         ended = monotonic()
         pause = max(self.refresh_rate_seconds, (ended - began) * (1 / _MAX_DRAWING_SHARE - 1))
         self._draw_at_seconds = ended + pause if self.refresh_rate_seconds > 0 else 0.0
+
+    def _format(self, metrics: Mapping[str, Any]) -> list[tuple[str, str]]:
+        return format_metrics(metrics)
+
+    def _shows(self) -> bool:
+        """Return whether this process draws, and does so here."""
+        draws_itself = not self._is_overridden("open_display") and any(
+            name.startswith("on_") for name in overridden_names(type(self), ProgressBar)
+        )
+        return self._is_first_process and self.is_enabled and not draws_itself
+
+    def _is_overridden(self, name: str) -> bool:
+        return getattr(type(self), name) is not getattr(ProgressBar, name)
 
     def _opened_display(self) -> ProgressDisplay:
         if self._display is None:
@@ -275,12 +414,21 @@ class ProgressBar(Callback):
         label = meter.label
         if self._train is not None and meter is not self._train:
             label = f"{self._train.label}, {label.lower()}"
-        metrics = format_metrics(self.get_metrics(trainer, module))
+        metrics = self._format(self.get_metrics(trainer, module))
         texts = [meter.summarize(), *(f"{name} {value}" for name, value in metrics)]
         print(f"{label}: {', '.join(texts)}", flush=True)
 
 
-def _epoch_label(trainer: TrainerProtocol) -> str:
-    label = f"Epoch {trainer.current_epoch}"
-    max_epochs = trainer.max_epochs
-    return label if max_epochs is None or max_epochs < 1 else f"{label}/{max_epochs - 1}"
+def overridden_names(cls: type, base: type) -> set[str]:
+    """Return the names that the classes between a class and one of its bases define."""
+    mro = cls.__mro__
+    return {name for one in mro[: mro.index(base)] for name in vars(one)}
+
+
+def _version_metrics(trainer: TrainerProtocol) -> dict[str, int | str]:
+    """Return the version of the loggers' run as "v_num", a text by its end, if there is one."""
+    versions = [one for logger in trainer.loggers if (one := getattr(logger, "version", None)) not in (None, "")]
+    version = versions[0] if len(versions) == 1 else "_".join(str(one) for one in versions)
+    if version == "":
+        return {}
+    return {"v_num": version[-4:] if isinstance(version, str) else version}

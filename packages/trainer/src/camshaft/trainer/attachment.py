@@ -123,8 +123,13 @@ class Attached:
         return schedulers[0] if len(schedulers) == 1 else schedulers
 
     def print(self, *args: Any, **kwargs: Any) -> None:
-        """Print, on the first process only; arguments are those of Python's `print`."""
-        if self.global_rank == 0:
+        """Print, on the first process only, by the trainer's progress bar if it shows one; arguments as Python's."""
+        if self.global_rank != 0:
+            return
+        bar = None if self._trainer is None else getattr(self._trainer, "progress_bar_callback", None)
+        if bar is not None and bar.is_enabled:
+            bar.print(*args, **kwargs)
+        else:
             print(*args, **kwargs)
 
     def __getstate__(self) -> dict[str, Any]:

@@ -22,16 +22,19 @@ class TerminalDisplay:
 
     While it is open, the cursor is hidden and the standard streams pass through rich.
 
+    Args:
+        console_arguments: Arguments of rich's `Console`.
+
     Raises:
         ModuleNotFoundError: If rich is not installed.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, console_arguments: dict[str, Any] | None = None) -> None:
         import_rich()
         from rich.console import Console
         from rich.live import Live
 
-        self._console = Console()
+        self._console = Console(**console_arguments or {})
         # Without auto-refresh there is no thread: nothing is drawn but when a hook says so.
         self._live: Live = Live(console=self._console, auto_refresh=False)
         self._live.start()

@@ -19,20 +19,15 @@ class TqdmDisplay:
 
     Args:
         output: "terminal" or "notebook".
+        position: Number of lines above the first row that other bars of the terminal take.
 
     Raises:
         ModuleNotFoundError: If tqdm is not installed.
     """
 
-    def __init__(self, output: Output) -> None:
-        try:
-            tqdm = import_module("tqdm.auto").tqdm
-        except ModuleNotFoundError as error:
-            raise ModuleNotFoundError(
-                "`tqdm` must be installed to draw TQDMProgressBar, but it is missing. Run"
-                " `pip install camshaft-callbacks[tqdm]`, or leave TQDMProgressBar out.",
-                name=error.name,
-            ) from error
+    def __init__(self, output: Output, position: int = 0) -> None:
+        tqdm = import_tqdm()
+        self._position = position
         self._bar_class = _bar_class(tqdm)
         self._has_widgets = any(klass.__name__ == "tqdm_notebook" for klass in tqdm.__mro__)
         # Text in a notebook can go back to the beginning of its line, and no further up.
@@ -86,7 +81,8 @@ class TqdmDisplay:
 
     def _row(self, row_idx: int, content: Reading | str) -> Any:
         if row_idx == len(self._bars):
-            self._bars.append(self._bar_class(content, file=self._file, dynamic_ncols=True, unit="batch"))
+            options: dict[str, Any] = {"position": self._position + row_idx} if self._position else {}
+            self._bars.append(self._bar_class(content, file=self._file, dynamic_ncols=True, unit="batch", **options))
         bar = self._bars[row_idx]
         bar.content = content
         return bar
@@ -103,6 +99,18 @@ class TqdmDisplay:
             if stream is self._file or stream.isatty():
                 self._replaced[name] = replacement = _LinesAboveBars(stream, self)
                 setattr(sys, name, replacement)
+
+
+def import_tqdm() -> Any:
+    """Return tqdm's class; raise `ModuleNotFoundError` with what to install if it is missing."""
+    try:
+        return import_module("tqdm.auto").tqdm
+    except ModuleNotFoundError as error:
+        raise ModuleNotFoundError(
+            "`tqdm` must be installed to draw TQDMProgressBar, but it is missing. Run"
+            " `pip install camshaft-callbacks[tqdm]`, or leave TQDMProgressBar out.",
+            name=error.name,
+        ) from error
 
 
 class _LinesAboveBars:

@@ -42,8 +42,6 @@ REFUSED_NAMES: Mapping[str, str] = {
     "ModelPruning": "Use `torch.nn.utils.prune` in the hooks of a callback.",
     "QuantizationAwareTraining": "Use the package `torchao`.",
     "ProgressBarBase": _OWN_BAR,
-    "RichProgressBarTheme": "Colours cannot be chosen. Leave `theme` out.",
-    "Tqdm": "Take it from the package `tqdm`.",
     **dict.fromkeys(
         ("NativeMixedPrecisionPlugin", "MixedPrecisionPlugin", "MixedPrecision", "ApexMixedPrecisionPlugin"), _PRECISION
     ),
