@@ -99,8 +99,8 @@ class TrainingModule(
         """What to optimize with; called once per fit.
 
         Returns:
-            An optimizer; a list of them; two lists, of optimizers and schedulers; a dictionary with "optimizer" and
-            perhaps "lr_scheduler"; or None to train nothing.
+            An optimizer; a list of them; two lists, of optimizers and schedulers; a dictionary with "optimizer", and
+            perhaps "lr_scheduler" and "monitor", the value for a scheduler on plateaus; or None to train nothing.
         """
         raise NotImplementedError(self._missing("configure_optimizers", "()"))
 
