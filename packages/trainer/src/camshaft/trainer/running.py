@@ -18,6 +18,7 @@ from camshaft.hooks_core.spec import Verb
 from camshaft.hooks_core.user_warnings import warn_user
 from camshaft.loops import FitLoop, Run, SaveRequest
 from camshaft.loops.earlier_processes import delegate_early
+from camshaft.trainer.borrowing import Borrowed
 from camshaft.trainer.checkpoint_search import best_of_last_fit, read_requested
 from camshaft.trainer.checkpoints import checkpoint_of
 from camshaft.trainer.data_module import DataModule, attach_data_module
@@ -55,19 +56,41 @@ class VerbRunner(TrainerView):
         ckpt_path: str | os.PathLike[str] | None,
         weights_only: bool | None,
     ) -> Iterator[Run]:
-        """Everything attached for one verb, and loggers closed at its end."""
+        """Everything attached for one verb, and loggers closed at its end.
+
+        What another trainer that runs has is given back to it.
+        """
         if self._is_running:
             rule = "called when no verb of the trainer is running"
             action = "Use another trainer inside of hooks."
             raise RuntimeError(must_be(verb, rule, self._run and self._run.verb, "Trainer", action))
         _let_steps_return_results()
         module, trainer = choose_module(verb, model, self.model), cast("Trainer", self)
+        borrowed = Borrowed(module, trainer)
+        try:
+            of_call = (loaders, datamodule, ckpt_path, weights_only)
+            with self._attached(verb, module, model is None, borrowed, *of_call) as run:
+                yield run
+        finally:
+            borrowed.give_back(was_trained=verb == "fit")
+
+    @contextmanager
+    def _attached(
+        self,
+        verb: Verb,
+        module: nn.Module,
+        is_previous: bool,
+        borrowed: Borrowed,
+        *of_call: Any,
+    ) -> Iterator[Run]:
+        trainer = cast("Trainer", self)
         attach_module(module, trainer, self._metric_log)  # before it joins the processes, if it does that itself
         delegate_early(module, self.strategy, trainer)
         self.strategy.connect()
         self._log_dir = share_log_dir(self.strategy, self._loggers, self._default_root_dir)
-        run = self._new_run(verb, module, model is None, loaders, datamodule, ckpt_path, weights_only)
+        run = self._new_run(verb, module, is_previous, *of_call)
         self._run, self._is_running = run, True
+        borrowed.take_data(run.data)
         if isinstance(run.data, DataModule):
             attach_data_module(run.data, trainer)
         if self._metric_log is not None:
