@@ -162,10 +162,10 @@ def _rebuilt_mapping(original: Any, items: dict[Any, Any]) -> Any:
         made = None
     if made is not None and made.keys() == items.keys():
         return made
-    copied = copy.copy(original)
+    filled: Any = copy.copy(original)
     for key, item in items.items():
-        copied[key] = item
-    return copied
+        filled[key] = item
+    return filled
 
 
 def _is_dataclass(value: Any) -> bool:
