@@ -96,7 +96,7 @@ def test_own_order_of_fit_from_the_beginning_to_the_first_batch() -> None:
     ]
     assert names[: len(beginning)] == beginning
     batch = names[names.index("on_train_start") : names.index("on_train_epoch_end")]
-    assert batch[:25] == [
+    assert batch[:26] == [
         "on_train_start",
         "on_save_checkpoint",
         "train_dataloader",
@@ -119,6 +119,7 @@ def test_own_order_of_fit_from_the_beginning_to_the_first_batch() -> None:
         "lr_scheduler_step",
         "on_train_batch_end",
         "on_validation_model_zero_grad",
+        "val_dataloader",
         "on_validation_model_eval",
         "on_validation_start",
         "on_validation_epoch_start",

@@ -125,7 +125,68 @@ def test_validation_keeps_to_the_lengths_of_the_new_loaders(limits: dict[str, An
     data.trainer = trainer
     trainer.fit()
     assert after == expected
-    assert trainer.fit_loop.validation.num_batches == [3], "those of the third epoch"
+    last_epoch = 1 if "check_val_every_n_epoch" in limits and limits["check_val_every_n_epoch"] == 2 else 2
+    assert trainer.fit_loop.validation.num_batches == [1 + last_epoch], "those of the last epoch with a validation"
+
+
+@pytest.mark.parametrize(
+    ("every", "check_val_every_n_epoch", "epochs"),
+    [(1, 1, [0, 1, 2, 3, 4, 5, 6, 7]), (1, 2, [0, 1, 3, 5, 7]), (2, 1, [0, 2, 4, 6]), (3, 2, [0, 1, 5]),
+     (2, 3, [0, 2, 5]), (1, None, [0, 1, 2, 3, 4, 5, 6, 7]), (0, 3, [0])],
+)  # fmt: skip
+def test_validation_loaders_are_asked_for_again_in_an_epoch_in_which_they_are_used(
+    every: int, check_val_every_n_epoch: int | None, epochs: list[int]
+) -> None:
+    interval = 2 if check_val_every_n_epoch is None else 1.0
+    trainer = train(
+        every, num_epochs=8, check_val_every_n_epoch=check_val_every_n_epoch, val_check_interval=interval,
+        num_sanity_val_steps=1,
+    )  # fmt: skip
+    assert [epoch for name, epoch in trainer.data.asked if name == "val"] == epochs
+
+
+def test_validation_loaders_are_asked_for_before_the_first_validation_of_an_epoch() -> None:
+    calls: list[str] = []
+
+    class Data(Changing):
+        def val_dataloader(self) -> Any:
+            calls.append("asked")
+            return super().val_dataloader()
+
+    callback = hooked(
+        on_train_batch_end=lambda *_: calls.append("trained"), on_validation_start=lambda *_: calls.append("validates")
+    )
+    data, module = Data(), seeded()
+    data.trainer = BareTrainer(
+        module, callbacks=[callback], data=data, max_epochs=2, val_check_interval=1, reload_dataloaders_every_n_epochs=1
+    )
+    data.trainer.fit()
+    first, again = ["trained", "validates"], ["trained", "asked", "validates"]
+    assert calls == ["asked", *first, *first, *again, *first, *first]
+
+
+def test_validation_begins_once_a_new_loader_has_batches() -> None:
+    class Late(Changing):
+        def val_dataloader(self) -> Any:
+            return Sized(make_batches(self.trainer.progress.current_epoch))
+
+    validated: list[int] = []
+    callback = hooked(on_validation_start=lambda trainer, *_: validated.append(trainer.progress.current_epoch))
+    data = Late()
+    data.trainer = BareTrainer(
+        seeded(), callbacks=[callback], data=data, max_epochs=3, reload_dataloaders_every_n_epochs=1,
+        num_sanity_val_steps=1,
+    )  # fmt: skip
+    data.trainer.fit()
+    assert validated == [1, 2]
+
+
+def test_a_second_fit_counts_from_its_own_first_epoch() -> None:
+    trainer = train(2, num_epochs=3)
+    trainer.data.asked.clear()
+    trainer.fit_loop.limits = attrs.evolve(trainer.fit_loop.limits, max_epochs=6)
+    trainer.fit()
+    assert [epoch for name, epoch in trainer.data.asked if name == "train"] == [3, 5]
 
 
 def test_limits_hold_for_the_new_loaders() -> None:
@@ -234,6 +295,7 @@ class Plan:
     limit: int | float
     stop: int
     again: int
+    check_val_every_n_epoch: int | None = 1
 
 
 plans = st.builds(
@@ -244,6 +306,7 @@ plans = st.builds(
     limit=st.sampled_from([1.0, 3]),
     stop=st.integers(1, 18),
     again=st.integers(1, 18),
+    check_val_every_n_epoch=st.sampled_from([1, 2, 3, None]),
 )
 
 
@@ -277,6 +340,8 @@ class Process:
             limit_train_batches=plan.limit,
             reload_dataloaders_every_n_epochs=plan.every,
             num_sanity_val_steps=1,
+            check_val_every_n_epoch=plan.check_val_every_n_epoch,
+            val_check_interval=2 if plan.check_val_every_n_epoch is None else 1.0,
         )
         self.data.trainer = self.trainer
         self.trace = Trace()

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
-from torch.utils.data import DataLoader, IterableDataset
+from torch.utils.data import BatchSampler, DataLoader, IterableDataset, RandomSampler, SequentialSampler
 from trainer_parts import (
     NO_VALIDATION,
     Regression,
@@ -56,6 +56,122 @@ def test_overfitting_takes_the_same_batches_in_every_epoch(overfit_batches: int 
     first = [batch[0][0, 0].item() for batch in loader(4)][:2]
     assert module.seen == [first] * 3
     assert len(module.validated) == 3 * (2 if overfit_batches == 2 else 1)
+
+
+@pytest.mark.parametrize(("overfit_batches", "expected"), [(2, 2), (0.5, 1)])
+def test_overfitting_limits_validation_in_fit_and_alone_but_no_other_verb(
+    overfit_batches: int | float, expected: int, tmp_path: Path
+) -> None:
+    module = Seeing()
+    trainer = quiet_trainer(tmp_path, overfit_batches=overfit_batches, max_epochs=1, num_sanity_val_steps=0)
+    trainer.fit(module, loader(4), loader(3))
+    assert (len(module.validated), trainer.num_val_batches) == (expected, [expected])
+    assert (trainer.limit_train_batches, trainer.limit_val_batches) == (overfit_batches, overfit_batches)
+    module.validated.clear()
+    trainer.validate(module, loader(3, shuffle=True))
+    assert (len(module.validated), trainer.num_val_batches) == (expected, [expected])
+    trainer.test(module, loader(3))
+    assert len(trainer.predict(module, loader(3))) == 3
+    assert (trainer.num_test_batches, trainer.num_predict_batches) == ([3], [3])
+
+
+def test_overfitting_in_place_of_a_limit_of_validation_warns(tmp_path: Path) -> None:
+    with pytest.warns(UserWarning, match="`overfit_batches=2` takes the place of `limit_val_batches=1`"):
+        trainer = quiet_trainer(tmp_path, overfit_batches=2, limit_val_batches=1, max_epochs=1)
+    assert trainer.limit_val_batches == 2
+
+
+@pytest.mark.parametrize("structure", ["one", "list", "dictionary", "combined"])
+def test_loaders_can_be_read_back_as_they_were_given(structure: str, tmp_path: Path) -> None:
+    def given(mode: Any) -> Any:
+        several = {"a": loader(2), "b": loader(1)}
+        return {
+            "one": several["a"],
+            "list": list(several.values()),
+            "dictionary": several,
+            "combined": CombinedLoader(several, mode),
+        }[structure]
+
+    def shown(given: Any) -> Any:
+        return given.loaders if structure == "combined" else given
+
+    class Several(Seeing):
+        def training_step(self, batch: Any, batch_idx: int) -> Tensor:
+            return self.loss(batch if structure == "one" else batch[0] if structure == "list" else batch["a"])
+
+        def test_step(self, batch: Any, batch_idx: int, dataloader_idx: int = 0) -> None:
+            pass
+
+        def validation_step(self, batch: Any, batch_idx: int, dataloader_idx: int = 0) -> None:
+            pass
+
+        def predict_step(self, batch: Any, batch_idx: int, dataloader_idx: int = 0) -> None:
+            pass
+
+    trainer = quiet_trainer(tmp_path, max_epochs=1)
+    assert trainer.train_dataloader is trainer.val_dataloaders is None
+    assert trainer.test_dataloaders is trainer.predict_dataloaders is None
+    train, val, alone, test, predict = given("max_size_cycle"), *(given("sequential") for _ in range(4))
+    trainer.fit(Several(), train, val)
+    assert trainer.train_dataloader is shown(train)
+    assert trainer.val_dataloaders is shown(val)
+    trainer.validate(dataloaders=alone)
+    assert trainer.val_dataloaders is shown(alone)
+    trainer.test(dataloaders=test)
+    assert trainer.test_dataloaders is shown(test)
+    trainer.predict(dataloaders=predict)
+    assert trainer.predict_dataloaders is shown(predict)
+
+
+def test_loaders_whose_order_was_replaced_keep_their_structure(tmp_path: Path) -> None:
+    trainer = quiet_trainer(tmp_path, overfit_batches=1, max_epochs=1)
+    with pytest.warns(UserWarning, match="takes the same batches in every epoch"):
+        trainer.fit(Seeing(), loader(4, shuffle=True), {"a": loader(2, shuffle=True)})
+    assert list(trainer.val_dataloaders) == ["a"]
+    assert type(trainer.val_dataloaders["a"].sampler) is SequentialSampler
+    assert type(trainer.train_dataloader.sampler) is SequentialSampler
+
+
+class Epochs(RandomSampler):
+    """A sampler that remembers the epochs that it was told."""
+
+    def __init__(self) -> None:
+        super().__init__(dataset(4))
+        self.epochs: list[int] = []
+
+    def set_epoch(self, epoch: int) -> None:
+        self.epochs.append(epoch)
+
+
+class ByBatch(BatchSampler):
+    """A batch sampler that remembers them."""
+
+    def __init__(self) -> None:
+        super().__init__(Epochs(), 2, False)
+        self.epochs: list[int] = []
+
+    def set_epoch(self, epoch: int) -> None:
+        self.epochs.append(epoch)
+
+
+def test_samplers_are_told_the_epoch_of_the_fit_in_every_verb(tmp_path: Path) -> None:
+    def told(verb: Any) -> list[int]:
+        sampler = ByBatch()
+        verb(dataloaders=DataLoader(dataset(4), batch_sampler=sampler))
+        assert sampler.epochs == sampler.sampler.epochs
+        return sampler.epochs
+
+    class Testable(Seeing):
+        def test_step(self, batch: Any, batch_idx: int) -> None:
+            pass
+
+    module = Testable()
+    trainer, val = quiet_trainer(tmp_path, max_epochs=3, num_sanity_val_steps=1), ByBatch()
+    verbs = trainer.validate, trainer.test, trainer.predict
+    assert [told(lambda verb=verb, **loaders: verb(module, **loaders)) for verb in verbs] == [[0]] * 3
+    trainer.fit(module, loader(2), DataLoader(dataset(4), batch_sampler=val))
+    assert val.epochs == [0, 0, 1, 2]
+    assert [told(lambda verb=verb, **loaders: verb(module, **loaders)) for verb in verbs] == [[3]] * 3
 
 
 def test_loaders_are_asked_for_again_every_few_epochs(tmp_path: Path) -> None:
@@ -111,7 +227,8 @@ def test_several_training_loaders_give_a_batch_of_each(is_dict: bool, tmp_path: 
             (by_hand.loss(short) + by_hand.loss(long)).backward()
             optimizer.step()
     assert_same(weights(module), weights(by_hand))
-    assert isinstance(trainer.train_dataloader, CombinedLoader)
+    assert trainer.train_dataloader is trainer.fit_loop.loader.loaders
+    assert type(trainer.train_dataloader) is (dict if is_dict else list)
 
 
 def test_a_combined_loader_says_how_long_an_epoch_is(tmp_path: Path) -> None:

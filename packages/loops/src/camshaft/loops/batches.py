@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from operator import is_
 from typing import Any
 
 from torch import Tensor
 
 from camshaft.hooks_core.messages import must_be
 from camshaft.loops.combined_loader import CombinedLoader
+from camshaft.loops.loader_collection import LoaderCollection
 from camshaft.loops.loader_copy import is_loader, is_stream, samplers_of
 from camshaft.loops.loader_length import UNKNOWN, length_of, read_promised
 from camshaft.loops.resumable_loader import ResumableLoader
@@ -51,13 +53,13 @@ def as_one_loader(given: Any) -> Any:
     return CombinedLoader(given) if isinstance(given, (list, tuple, Mapping)) else given
 
 
-def evaluation_loaders(run: Run, stage: str) -> list[Iterable[Any]]:
-    """The loaders of validation, test or prediction, in order; those in a collection or a sequence one by one.
+def evaluation_loaders(run: Run, stage: str) -> tuple[Any, list[Iterable[Any]]]:
+    """Return the loaders of validation, test or prediction: as they were given, and one by one in order.
 
     Hooks: val_dataloader, test_dataloader, predict_dataloader.
 
     Returns:
-        The loaders; empty if there are none.
+        A loader or a collection, or None if there is none; and the loaders in it.
 
     Raises:
         TypeError: If something else than a loader or a collection of loaders was given.
@@ -72,7 +74,31 @@ def evaluation_loaders(run: Run, stage: str) -> list[Iterable[Any]]:
         given = _provided(_ATTRIBUTES[stage], providers[stage], run)
     loaders = [] if given is None else [_checked(loader, stage, run) for loader in _flat(given)]
     seed_workers([leaf for loader in loaders for leaf in leaves_of(loader)], run.strategy.global_rank)
-    return loaders
+    return given, loaders
+
+
+def as_given(given: Any, loaders: list[Any]) -> Any:
+    """Return loaders in the structure in which they were given, for users to look at.
+
+    Args:
+        given: A loader or a collection of loaders, as `evaluation_loaders` returns it.
+        loaders: The loaders in it, or what takes their places.
+    """
+    if isinstance(given, CombinedLoader) and given.mode == "sequential":
+        given = given.loaders
+    if not isinstance(given, (list, tuple, Mapping)):
+        return parts_of(loaders[0]) if loaders else given
+    if not loaders:
+        return given
+    collection = LoaderCollection(given, "loaders")
+    if len(collection.leaves) != len(loaders) or all(map(is_, collection.leaves, loaders)):
+        return given
+    return collection.assemble(loaders)
+
+
+def parts_of(loader: Any) -> Any:
+    """Return the collection of loaders that a `CombinedLoader` combines; any other loader as it is."""
+    return loader.loaders if isinstance(loader, CombinedLoader) else loader
 
 
 def _provided(name: str, provider: Callable[[], Any] | None, run: Run) -> Any:

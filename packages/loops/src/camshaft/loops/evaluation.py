@@ -10,7 +10,7 @@ import torch
 
 from camshaft.hooks_core.known_attributes import check_known
 from camshaft.hooks_core.messages import must_be
-from camshaft.loops.batches import batch_mover, evaluation_loaders, numbered, set_epoch
+from camshaft.loops.batches import as_given, batch_mover, evaluation_loaders, numbered, set_epoch
 from camshaft.loops.counters import Counters
 from camshaft.loops.evaluation_outputs import end_as_era
 from camshaft.loops.loader_order import in_order
@@ -49,6 +49,7 @@ class EvaluationLoop:
 
     Attributes:
         loaders: The loaders of the current or last run; with several processes, this process's shares of them.
+        given_loaders: The same in the structure in which they were given: one loader or a collection; None without any.
         num_batches: How many batches of each it takes.
         progress: The batches of the current or last run, those of all loaders together.
 
@@ -68,6 +69,7 @@ class EvaluationLoop:
         self.inference_mode = inference_mode
         self.use_distributed_sampler = use_distributed_sampler
         self.loaders: list[Iterable[Any]] = []
+        self.given_loaders: Any = None
         self.num_batches: list[int | float] = []
         self.progress = Counters()
         self._is_sealed = True
@@ -103,13 +105,14 @@ class EvaluationLoop:
             Whether any process has batches to run.
         """
         strategy, limits = run.strategy, [(self.limit_batches, self.limit_argument)]
-        given = evaluation_loaders(run, self.stage)
+        source, given = evaluation_loaders(run, self.stage)
         if overfit is not None:
             given = [in_order(loader, self.stage) for loader in given]
             limits.append(overfit)
         self.loaders = given
         if self.use_distributed_sampler:
             self.loaders = [share_out(loader, strategy, stage=self.stage) for loader in given]
+        self.given_loaders = as_given(source, self.loaders)
         self.num_batches = [
             min(count_share(loader, shared, *limit, strategy) for limit in limits)
             for loader, shared in zip(given, self.loaders, strict=True)

@@ -37,9 +37,11 @@ class FitData:
         batches: The batches of the training epochs.
         num_batches: Batches of a training epoch, the same in all processes; infinite if unknown.
         limits: The same; other ones count the next time that loaders are asked for.
+        has_validation_batches: Whether the validation loaders of now give any.
         validation_interval: After how many batches validation is due; infinity stands for the end of the epoch.
         generators: The loaders' own generators, from which they draw their order.
-        origin: The progress and the random numbers with which the loaders were asked for.
+        origin: The progress and the random numbers with which the training loader was asked for, and likewise the
+            validation loaders, as "validation".
     """
 
     def __init__(
@@ -54,7 +56,7 @@ class FitData:
         self.loader: Any = None
         self.batches = TrainingBatches((), 0)
         self.num_batches: int | float = 0
-        self._has_validation = False
+        self.has_validation_batches = False
         self.validation_interval: int | float = float("inf")
         self.generators: list[torch.Generator] = []
         self.origin: dict[str, Any] = {}
@@ -64,14 +66,20 @@ class FitData:
         self._progress = progress
         self._stateless = stateless
         self._shares = use_distributed_sampler
-        self._leaves_validation_out = False
         self._given: Any = None
+        self._load_epoch = 0  # in which the training loader was asked for
+        self._validation_epoch: int | None = None  # in which those of validation were, if it was due there
         self._is_reload_asked = False
+        self._may_validate = False
+        self._leaves_validation_out = False
 
     @property
     def validates(self) -> bool:
-        """Whether there is anything to validate; false as soon as validation is limited to no batches."""
-        return self._has_validation and self._validation.limit_batches != 0
+        """Whether there is anything to validate, or may be once the loaders are asked for again.
+
+        It is false as soon as validation is limited to no batches.
+        """
+        return self._may_validate and self._validation.limit_batches != 0
 
     def load(self) -> None:
         """Ask for the loaders. A training loader that is the same as before keeps its workers and its state.
@@ -83,8 +91,13 @@ class FitData:
                 processes cannot share a loader out.
             TypeError: If something is no loader, or a sampler that is to be shared out does not tell its length.
         """
+        self.origin = self._moment()
+        self._load_training()
+        self._load_validation()
+
+    def _load_training(self) -> None:
         limits, strategy = self.limits, self._run.strategy
-        self.origin = {"progress": {**self._progress.state_dict(), "elapsed_seconds": 0.0}, "random": random_state()}
+        self._load_epoch = self._progress.current_epoch
         given = training_loader(self._run)
         if given is None:
             rule = "given, or provided by the data module or the module"
@@ -97,10 +110,27 @@ class FitData:
         self.num_batches = self.batches.num_batches
         if self.num_batches == 0 and limits.train_limit[0] != 0:
             warn_user("The training loader is empty: nothing will be trained.")
-        self._has_validation = self._load_validation()
-        self._set_validation_interval()
+
+    def _load_validation(self) -> None:
+        limits, epoch = self.limits, self._progress.current_epoch
+        self.origin["validation"] = self._moment()
+        self._validation_epoch = epoch if limits.validates_in(epoch) else None
+        self.has_validation_batches = self._ask_validation()
+        may_change = limits.reload_dataloaders_every_n_epochs > 0 and bool(self._validation.loaders)
+        self._may_validate = self._run.hooks.validation_step is not None and (self.has_validation_batches or may_change)
+        self._follow_loaders()
+
+    def _follow_loaders(self) -> None:
+        """Take the interval of validation and the generators from the loaders of now."""
+        has_validation = self._may_validate and self.num_batches > 0
+        self.validation_interval = (
+            self.limits.batches_between_validations(self.num_batches) if has_validation else float("inf")
+        )
         leaves = [leaf for loader in (self.loader, *self._validation.loaders) for leaf in leaves_of(loader)]
         self.generators = list(dict.fromkeys(generator for leaf in leaves for generator in generators_of(leaf)))
+
+    def _moment(self) -> dict[str, Any]:
+        return {"progress": {**self._progress.state_dict(), "elapsed_seconds": 0.0}, "random": random_state()}
 
     def load_as(self, origin: dict[str, Any]) -> None:
         """Ask for the loaders as the run did that is resumed: in the same epoch, with the same random numbers.
@@ -112,14 +142,20 @@ class FitData:
             origin: That run's `origin`.
         """
         before = self._progress.state_dict()
-        self._progress.load_state_dict(origin["progress"])
-        self._run.epoch = self._progress.current_epoch
-        restore_random_state(origin["random"])
         try:
-            self.load()
+            self._go_back_to(origin)
+            self.origin = self._moment()
+            self._load_training()
+            self._go_back_to(origin.get("validation", origin))
+            self._load_validation()
         finally:
             self._progress.load_state_dict(before)
             self._run.epoch = self._progress.current_epoch
+
+    def _go_back_to(self, moment: dict[str, Any]) -> None:
+        self._progress.load_state_dict(moment["progress"])
+        self._run.epoch = self._progress.current_epoch
+        restore_random_state(moment["random"])
 
     def loader_anew(self) -> Any:
         """A training loader as the hook gives it now, to be tried out; `reload_if_asked` then lets the fit have it.
@@ -150,17 +186,27 @@ class FitData:
                 self.load_as(self.origin)
 
     def reload_if_due(self) -> None:
-        """Ask for the loaders again before an epoch that is to have new ones. Hooks: as `load`."""
-        every, epoch = self.limits.reload_dataloaders_every_n_epochs, self._progress.current_epoch
+        """Ask for the training loader again before an epoch that is to have a new one. Hooks: train_dataloader."""
         # also if a resumed run has just asked: this one draws the random numbers of the run that was not stopped
-        if every > 0 and epoch > 0 and epoch % every == 0:
-            self.load()
+        if self._is_due(self._load_epoch):
+            self.origin |= self._moment()
+            self._load_training()
+            self._follow_loaders()
+
+    def reload_validation_if_due(self) -> None:
+        """Ask for the validation loaders again before a validation that is to have new ones. Hooks: val_dataloader."""
+        if self._is_due(self._validation_epoch):
+            self._load_validation()
 
     def follow_validation_limit(self) -> None:
         """Ask for the validation loaders if there were to be none until now. Collective. Hooks: val_dataloader."""
         if self._leaves_validation_out and self._validation.limit_batches != 0:
-            self._has_validation = self._load_validation()
-            self._set_validation_interval()
+            self._load_validation()
+
+    def _is_due(self, last_epoch: int | None) -> bool:
+        """Return whether loaders are to be asked for again that were asked for in an epoch, or in none that counts."""
+        every = self.limits.reload_dataloaders_every_n_epochs
+        return every > 0 and (last_epoch is None or self._progress.current_epoch - last_epoch >= every)
 
     def let_go(self) -> None:
         """Forget the batches, with the loader's worker processes; what was counted stays."""
@@ -173,18 +219,12 @@ class FitData:
         loader = in_order(loader, "train") if self.limits.overfit_batches else loader
         return share_out(loader, self._run.strategy, stage="train") if self._shares else loader
 
-    def _set_validation_interval(self) -> None:
-        has_validation = self._has_validation and self.num_batches > 0
-        self.validation_interval = (
-            self.limits.batches_between_validations(self.num_batches) if has_validation else float("inf")
-        )
-
-    def _load_validation(self) -> bool:
+    def _ask_validation(self) -> bool:
         """Get the validation loaders. Returns whether there is anything to validate."""
         run, validation, limits = self._run, self._validation, self.limits
         self._leaves_validation_out = validation.limit_batches == 0
         if self._leaves_validation_out:  # nobody is asked for loaders that are not used
-            validation.loaders, validation.num_batches = [], []
+            validation.loaders, validation.given_loaders, validation.num_batches = [], None, []
             return False
         has_step = run.hooks.validation_step is not None
         overfit = limits.train_limit if limits.overfit_batches and has_step else None

@@ -37,8 +37,9 @@ class FitLimits:
         check_val_every_n_epoch: In which epochs to validate; None counts `val_check_interval` (an int then) across
             epochs.
         num_sanity_val_steps: Validation batches of each loader to try before training; -1 tries all.
-        reload_dataloaders_every_n_epochs: Ask for the loaders again before every so many epochs; 0 asks once. Loaders
-            that were passed are kept.
+        reload_dataloaders_every_n_epochs: Ask for the training loader again once so many epochs have passed since it
+            was asked for, and for those of validation likewise, before a validation; 0 asks once. Loaders that were
+            passed are kept.
 
     Raises:
         TypeError, ValueError: If a number is of the wrong type or out of range, or two contradict each other.
@@ -106,6 +107,10 @@ class FitLimits:
     def step_limit(self) -> float:
         """The largest number of updates."""
         return float("inf") if self.max_steps == -1 else self.max_steps
+
+    def validates_in(self, epoch: int) -> bool:
+        """Return whether validation may be due in an epoch."""
+        return self.check_val_every_n_epoch is None or (epoch + 1) % self.check_val_every_n_epoch == 0
 
     def batches_between_validations(self, num_batches: int | float) -> int | float:
         """After how many batches validation is due; infinity stands for the end of the epoch.

@@ -203,7 +203,7 @@ class FitLoop(FitView):
             self._schedulers,
             data=data,
             validation_due=ValidationSchedule(data, self.progress, self._stopping).is_due,
-            validate=lambda: self._validate(run, mode, epoch_end),
+            validate=lambda: self._validate(run, data, mode, epoch_end),
             stopping=self._stopping,
         )
         self._state = FitState(data, mode)
@@ -215,7 +215,7 @@ class FitLoop(FitView):
             self.accumulate_grad_batches = mode.accumulate_grad_batches  # set, perhaps, in the run that was saved
             if self.progress.is_inside_epoch:
                 epoch_end.load_state_dict(run.checkpoint["fit"])
-        elif data.validates and self.limits.num_sanity_val_steps:
+        elif data.has_validation_batches and self.limits.num_sanity_val_steps:
             self._check_sanity(run, data)
         if not comes_first:
             self._begin_training(run)
@@ -307,8 +307,8 @@ class FitLoop(FitView):
         if has_run:
             self._stopping.check_can_end(run)
 
-    def _validate(self, run: Run, mode: OptimizationMode, epoch_end: TrainingEpochEnd) -> None:
-        if self._data is not None and not self._data.validates:  # `limit_val_batches` was set to 0
+    def _validate(self, run: Run, data: FitData, mode: OptimizationMode, epoch_end: TrainingEpochEnd) -> None:
+        if not data.validates:  # `limit_val_batches` was set to 0
             return
         if epoch_end.comes_before_validation and self.is_last_batch:
             self._end_before_validation(run, epoch_end)
@@ -317,7 +317,9 @@ class FitLoop(FitView):
             zero_grad = run.module.zero_grad  # a module that optimizes by hand may still need its gradients
         if zero_grad is not None and not mode.holds_gradients:
             zero_grad()
-        self.validation.run_epoch(run)
+        data.reload_validation_if_due()
+        if data.has_validation_batches:
+            self.validation.run_epoch(run)
         if run.metrics is not None:
             run.metrics.enter("train", "batch")
 

@@ -7,6 +7,7 @@ from typing import Any
 import attrs
 
 from camshaft.hooks_core.known_attributes import check_known
+from camshaft.loops.batches import parts_of
 from camshaft.loops.evaluation_loops import ValidationLoop
 from camshaft.loops.fit_data import FitData
 from camshaft.loops.fit_limits import FitLimits
@@ -167,6 +168,11 @@ class FitView:
     def loader(self) -> Any:
         """The training loader, a `CombinedLoader` if there are several; None before the fit has asked for it."""
         return None if self._data is None else self._data.loader
+
+    @property
+    def given_loader(self) -> Any:
+        """The training loader in the structure in which it was given: one loader, or a collection of several."""
+        return parts_of(self.loader)
 
     @property
     def num_batches(self) -> int | float:

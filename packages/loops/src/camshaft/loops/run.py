@@ -54,6 +54,7 @@ class Run:
         checkpoint: A checkpoint to start from.
         write_checkpoint: Carries out one request to save; what it returns, if anything, waits until that is done.
         strict_hooks: Whether faults in receivers' hooks are errors.
+        epoch: The epoch of training, which samplers are told; fit sets it.
         outputs_on_cpu: Whether the outputs of steps that are kept for the epoch-end hooks of earlier eras are kept on
             the CPU; an attribute of the module of this name may ask for it as well.
     """
@@ -70,10 +71,10 @@ class Run:
     write_checkpoint: Callable[[SaveRequest], PendingSave | None] | None = None
     strict_hooks: bool = True
     outputs_on_cpu: bool = False
+    epoch: int = 0
 
     hooks: Hooks = attrs.field(init=False)
     stage: str | None = attrs.field(default=None, init=False)
-    epoch: int = attrs.field(default=0, init=False)
     batch_idx: int | None = attrs.field(default=None, init=False)
     save_requests: list[SaveRequest | Callable[[], None]] = attrs.field(factory=list, init=False)
     batch_functions: list[Callable[[], None]] = attrs.field(factory=list, init=False)  # see `after_batch`

@@ -28,13 +28,13 @@ class ValidationSchedule:
             batch_idx: The batch's index in the epoch.
             is_last: Whether it is known to be the epoch's last.
         """
-        every, interval = self._stopping.limits.check_val_every_n_epoch, self._data.validation_interval
-        if every is not None and (self._progress.current_epoch + 1) % every:
+        limits, interval = self._stopping.limits, self._data.validation_interval
+        if not limits.validates_in(self._progress.current_epoch):
             return False
         # What is preempted goes on later, so that it has the validations of a run that nobody stopped, and no other.
         if self._stopping.wishes.should_stop and self._stopping.may_stop() and not self._stopping.is_preempted:
             return True
         if interval == float("inf"):
             return is_last
-        done = self._progress.total_batches if every is None else batch_idx + 1
+        done = self._progress.total_batches if limits.check_val_every_n_epoch is None else batch_idx + 1
         return done % interval == 0

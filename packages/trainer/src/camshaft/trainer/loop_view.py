@@ -122,7 +122,7 @@ class LoopView:
     @property
     def limit_train_batches(self) -> int | float:
         """How much of a training epoch is taken: an int is a number of batches, a float a share."""
-        return self.fit_loop.limits.limit_train_batches
+        return self.fit_loop.limits.train_limit[0]
 
     @limit_train_batches.setter
     def limit_train_batches(self, value: int | float) -> None:
@@ -243,23 +243,26 @@ class LoopView:
 
     @property
     def train_dataloader(self) -> Any:
-        """The training loader, once fit has asked for it."""
-        return self.fit_loop.loader
+        """The training loader as it was given: one loader, a list, a dictionary; None before fit has asked for it.
+
+        Of several processes each has its share in a loader's place; see `use_distributed_sampler`.
+        """
+        return self.fit_loop.given_loader
 
     @property
-    def val_dataloaders(self) -> list[Any]:
-        """The validation loaders, once they were asked for."""
-        return self._validation_loop.loaders
+    def val_dataloaders(self) -> Any:
+        """The validation loaders as they were given, likewise; None if there are none."""
+        return self._validation_loop.given_loaders
 
     @property
-    def test_dataloaders(self) -> list[Any]:
-        """The test loaders, once they were asked for."""
-        return self.test_loop.loaders
+    def test_dataloaders(self) -> Any:
+        """The test loaders as they were given, likewise."""
+        return self.test_loop.given_loaders
 
     @property
-    def predict_dataloaders(self) -> list[Any]:
-        """The prediction loaders, once they were asked for."""
-        return self.predict_loop.loaders
+    def predict_dataloaders(self) -> Any:
+        """The prediction loaders as they were given, likewise."""
+        return self.predict_loop.given_loaders
 
     # optimization
 

@@ -137,6 +137,7 @@ class VerbRunner(TrainerView):
             checkpoint=read_requested(self, ckpt_path, verb, self._fit_idx, weights_only),
             write_checkpoint=self._write_checkpoint,
             strict_hooks=self.strict_hooks,
+            epoch=self.fit_loop.progress.current_epoch,
         )
 
     def _shown(self, results: list[dict[str, float]], verb: Verb, verbose: bool) -> list[dict[str, float]]:

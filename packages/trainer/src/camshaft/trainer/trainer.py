@@ -63,12 +63,13 @@ class Trainer(ArgparseArguments, EarlierAttributes, Tuning, Predicting):
         limit_test_batches: Likewise of each test loader.
         limit_predict_batches: Likewise of each prediction loader.
         overfit_batches: If not 0, how much of a training epoch to take instead of `limit_train_batches`: the same
-            batches in every epoch, without shuffling; validation takes at most as much.
+            batches in every epoch, without shuffling; validation takes as much instead of `limit_val_batches`, without
+            shuffling within fit.
         val_check_interval: How often to validate: a float is a share of an epoch, an int a number of batches.
         check_val_every_n_epoch: In which epochs to validate; None counts `val_check_interval` across epochs.
         num_sanity_val_steps: Validation batches to try before training (None means 2); -1 tries all.
-        reload_dataloaders_every_n_epochs: Ask module or data module for the loaders again before every so many epochs;
-            0 asks once.
+        reload_dataloaders_every_n_epochs: Ask module or data module for the loaders again every so many epochs, those
+            of validation when they are used; 0 asks once.
         log_every_n_steps: Updates between two entries of step values in the loggers (None means 50).
         enable_checkpointing: Whether a `ModelCheckpoint` is added if none was passed; None means true.
         enable_progress_bar: Whether a `RichProgressBar` is added if none was passed; None means true. Where there is a

@@ -101,7 +101,8 @@ def _epoch(optimize: Node, may_validate_after_epoch: bool) -> Node:
         when=f"unless {Condition.HELD}",
         left_out_if=Condition.HELD,
     )
-    validation = Seq(free_gradients, evaluation("validation"))
+    reloading = Maybe(Call("val_dataloader"), when="if loaders are reloaded")
+    validation = Seq(free_gradients, reloading, evaluation("validation"))
     at_the_end = "if validation is due at the end of the epoch, up to 1.3"
     batch = Seq(
         _TRANSFER,
@@ -122,7 +123,10 @@ def _epoch(optimize: Node, may_validate_after_epoch: bool) -> Node:
     )
     return Seq(
         Set(Condition.SKIPPED, False),
-        Maybe(Seq("train_dataloader", "val_dataloader"), when="if loaders are reloaded"),
+        Maybe(
+            Seq("train_dataloader", Maybe(Call("val_dataloader"), when="if not before validation")),
+            when="if loaders are reloaded",
+        ),
         Maybe(
             Call("on_train_epoch_start"),
             when="unless the run goes on within an epoch",

@@ -268,7 +268,7 @@ class EarlierAttributes(TrainerView):
         """Whether there is nothing to validate in fit."""
         model = self.model
         has_step = model is not None and is_overridden(model, "validation_step")
-        return not has_step or not self.val_dataloaders or self.limit_val_batches == 0
+        return not has_step or not self._validation_loop.loaders or self.limit_val_batches == 0
 
     @property
     def enable_validation(self) -> bool:
