@@ -121,6 +121,7 @@ def test_loaders_can_be_read_back_as_they_were_given(structure: str, tmp_path: P
     assert trainer.test_dataloaders is shown(test)
     trainer.predict(dataloaders=predict)
     assert trainer.predict_dataloaders is shown(predict)
+    assert trainer.train_dataloader is trainer.val_dataloaders is trainer.test_dataloaders is None
 
 
 def test_loaders_whose_order_was_replaced_keep_their_structure(tmp_path: Path) -> None:

@@ -243,26 +243,27 @@ class LoopView:
 
     @property
     def train_dataloader(self) -> Any:
-        """The training loader as it was given: one loader, a list, a dictionary; None before fit has asked for it.
+        """The training loader of the fit that runs or ran last, as it was given: one loader, a list, a dictionary.
 
-        Of several processes each has its share in a loader's place; see `use_distributed_sampler`.
+        None before fit has asked for it, and from another verb on. Of several processes each has its share in a
+        loader's place; see `use_distributed_sampler`.
         """
-        return self.fit_loop.given_loader
+        return self.fit_loop.given_loader if self._verb == "fit" else None
 
     @property
     def val_dataloaders(self) -> Any:
         """The validation loaders as they were given, likewise; None if there are none."""
-        return self._validation_loop.given_loaders
+        return self._validation_loop.given_loaders if self._verb in ("fit", "validate") else None
 
     @property
     def test_dataloaders(self) -> Any:
         """The test loaders as they were given, likewise."""
-        return self.test_loop.given_loaders
+        return self.test_loop.given_loaders if self._verb == "test" else None
 
     @property
     def predict_dataloaders(self) -> Any:
         """The prediction loaders as they were given, likewise."""
-        return self.predict_loop.given_loaders
+        return self.predict_loop.given_loaders if self._verb == "predict" else None
 
     # optimization
 
@@ -305,5 +306,8 @@ class LoopView:
 
     @property
     def _validation_loop(self) -> ValidationLoop:
-        is_alone = self._run is not None and self._run.verb == "validate"
-        return self.validate_loop if is_alone else self.fit_loop.validation
+        return self.validate_loop if self._verb == "validate" else self.fit_loop.validation
+
+    @property
+    def _verb(self) -> str | None:
+        return None if self._run is None else self._run.verb
