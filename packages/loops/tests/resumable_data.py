@@ -163,31 +163,32 @@ class Itself:
     def __init__(self, num_batches: int) -> None:
         self.num_batches = num_batches
         self.num_begun = self.position = 0
-        self.goes_on = False
+        self.goes_on = self.is_over = False
 
     def __iter__(self) -> Iterator[Sample]:
         if not self.goes_on:
             self.num_begun, self.position = self.num_begun + 1, 0
-        self.goes_on = False
+        self.goes_on = self.is_over = False
         return self
 
     def __next__(self) -> Sample:
         if self.position == self.num_batches:
+            self.is_over = True
             raise StopIteration
         self.position += 1
         x, y = sample(self.position * self.num_begun)
         return x[None], y[None]
 
     def state_dict(self) -> dict[str, Any]:
-        return {"num_begun": self.num_begun, "position": self.position}
+        return {"num_begun": self.num_begun, "position": self.position, "is_over": self.is_over}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.num_begun, self.position = state["num_begun"], state["position"]
-        self.goes_on = 0 < self.position < self.num_batches
+        self.goes_on = not state["is_over"]
 
 
 class ItselfSized(Itself):
-    """The same with a length, beyond which it must not be read; it goes on from its end, too."""
+    """The same with a length, beyond which it must not be read."""
 
     def __len__(self) -> int:
         return self.num_batches
@@ -196,16 +197,16 @@ class ItselfSized(Itself):
         assert self.position < self.num_batches, "read beyond its length"
         return super().__next__()
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        super().load_state_dict(state)
-        self.goes_on = True
-
 
 class BegunAnew(Itself):
     """The same with a length, but from its end it begins anew."""
 
     def __len__(self) -> int:
         return self.num_batches
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        super().load_state_dict(state)
+        self.goes_on = self.position < self.num_batches
 
 
 class Stateless:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import copy
 import sys
 from collections.abc import Iterable, Iterator, Mapping
+from inspect import GEN_CLOSED, getgeneratorstate
+from types import GeneratorType
 from typing import Any, Literal
 
 import torch
@@ -109,6 +111,8 @@ class ResumableLoader:
             state["num_read"] = self._num_read
             if self._start is not None:
                 state["start"] = self._start
+            if self._is_node_loader:
+                state["ended"] = _ended_nodes(self._source)
             if self._is_stateless and self._stateless == "refuse":
                 warn_user(_stateless_message(self.loader, "checkpoint"))
         if not self._is_stateless and self._was_begun and (self._is_under_way or self._carries_state):
@@ -161,6 +165,9 @@ class ResumableLoader:
         else:
             self._source.load_state_dict(state["loader"])
             self._resumed = _without_restart(self._source) if self._is_node_loader else iter(self._source)
+            all_nodes = nodes_of(self._source)
+            for node_idx in state.get("ended", ()):
+                all_nodes[node_idx]._it = iter(())
 
     def _begin_anew(self, state: Any) -> None:
         """Let the next iteration be a new one, though the state that was loaded is that of the last.
@@ -219,6 +226,23 @@ def _without_restart(loader: Any) -> Iterator[Any]:
             # they count only epochs that they were read in, and forget that they were when they load a state
             node._started = node._num_yielded > 0
     return iterator
+
+
+def _ended_nodes(loader: Any) -> list[int]:
+    """Return which of torchdata's nodes have run a generator of the user's to its end, as for a last, smaller batch.
+
+    Their own states do not tell, and what a generator does at its end (drawing numbers, say) is done once. Nodes that
+    read ahead in threads are ahead of their states, so of these nothing is known.
+    """
+    nodes, all_nodes = sys.modules["torchdata.nodes"], nodes_of(loader)
+    reading_ahead = (nodes.Prefetcher, nodes.PinMemory)
+    if any(isinstance(node, reading_ahead) or getattr(node, "num_workers", 0) for node in all_nodes):
+        return []
+    return [node_idx for node_idx, node in enumerate(all_nodes) if _is_over(getattr(node, "_it", None))]
+
+
+def _is_over(iterator: object) -> bool:
+    return isinstance(iterator, GeneratorType) and getgeneratorstate(iterator) == GEN_CLOSED
 
 
 def _stateless_message(loader: object, where: str) -> str:
