@@ -136,7 +136,8 @@ def _rebuilt_sequence(original: Any, parts: Sequence[Any]) -> Any:
 def _rebuilt_dataclass(original: Any, parts: Sequence[Any]) -> Any:
     names = _names_of(original)
     if isinstance(original, Mapping):
-        made = type(original)(**dict(zip(names, parts, strict=False)))
+        kind: Any = type(original)
+        made = kind(**dict(zip(names, parts, strict=False)))
         for key, part in zip(_further_keys_of(original), parts[len(names) :], strict=True):
             made[key] = part
         return made
