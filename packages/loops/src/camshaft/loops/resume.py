@@ -105,7 +105,8 @@ def restore_module(run: Run, checkpoint: dict[str, Any]) -> None:
         return
     if run.strategy.global_rank == 0:
         warn_of_other_names(run.module, weights)
-    run.strategy.load_module_state(run.module, weights, strict=False)
+    load_module_state: Any = run.strategy.load_module_state
+    load_module_state(run.module, weights, strict=False)
 
 
 def warn_of_other_names(module: nn.Module, weights: Mapping[str, Any]) -> None:

@@ -192,10 +192,11 @@ class Strategy(Collectives, Protocol):
     def clip_gradients(self, optimizer: Optimizer, clip_val: float, algorithm: str) -> None:
         """Clip an optimizer's gradients to a norm ("norm") or to an absolute value ("value"). Collective."""
 
-    def load_module_state(self, module: nn.Module, state: Mapping[str, Any], strict: bool = True) -> None:
+    def load_module_state(self, module: nn.Module, state: Mapping[str, Any]) -> None:
         """Give a module that was set up the weights of a checkpoint, as `load_checkpoint` returned them. Collective.
 
-        `strict` is passed where it is false: names that only one of the two has are no error then.
+        A strategy that can do more takes `strict: bool = True` as well. It gets False for a module with
+        `strict_loading = False`: names that only one of the two has are no error then.
         """
 
     def load_optimizer_state(self, optimizer: Optimizer, state: Mapping[str, Any]) -> None:
@@ -220,10 +221,11 @@ class Strategy(Collectives, Protocol):
             needed any more when this returns.
         """
 
-    def load_checkpoint(self, path: str, weights_only: bool | None = None) -> dict[str, Any]:
+    def load_checkpoint(self, path: str) -> dict[str, Any]:
         """Read a checkpoint, tensors on the CPU. Collective.
 
-        `weights_only` is passed where it is false: the user trusts the file, and objects in it may be unpickled.
+        A strategy that can do more takes `weights_only: bool | None = None` as well. It gets False where the user
+        trusts the file, so that objects in it may be unpickled.
         """
 
     def note_failure(self, error: BaseException) -> None:
