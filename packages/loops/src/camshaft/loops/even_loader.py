@@ -11,7 +11,8 @@ import torch
 from camshaft.hooks_core.messages import must_be
 from camshaft.hooks_core.protocols import Strategy
 from camshaft.hooks_core.user_warnings import warn_user
-from camshaft.loops.batches import UNKNOWN, is_open_ended, length_of
+from camshaft.loops.batches import is_open_ended
+from camshaft.loops.loader_length import UNKNOWN, length_of
 from camshaft.loops.resumable_loader import ResumableLoader, StatelessLoaders
 from camshaft.loops.shared_loader import check_same_data, whole_length
 

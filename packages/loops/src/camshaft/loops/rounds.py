@@ -9,7 +9,8 @@ import torch
 
 from camshaft.hooks_core.messages import must_be
 from camshaft.hooks_core.protocols import Strategy
-from camshaft.loops.batches import UNKNOWN, is_open_ended, leaves_of
+from camshaft.loops.batches import is_open_ended, leaves_of
+from camshaft.loops.loader_length import UNKNOWN
 from camshaft.loops.shared_loader import check_same_data, whole_length
 
 
