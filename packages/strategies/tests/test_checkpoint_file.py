@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import socket
@@ -19,6 +20,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 from camshaft.strategies import CheckpointError, read_checkpoint, write_checkpoint
+from camshaft.strategies.checkpoints.durable_files import naming
 
 
 class Custom:
@@ -213,3 +215,49 @@ def test_a_process_killed_at_any_moment_leaves_a_whole_checkpoint(tmp_path: Path
             process.send_signal(signal.SIGKILL)
         checkpoint = read_checkpoint(path)
         assert torch.equal(checkpoint["weights"], torch.full((200_000,), float(checkpoint["step"])))
+
+
+SAVE_BELOW_A_LIMIT = """
+import os, resource, signal, sys
+import torch
+from camshaft.strategies.checkpoints.checkpoint_writer import CheckpointWriter
+from camshaft.strategies import SingleDeviceStrategy
+
+path = sys.argv[1]
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+
+def save(writer, num_numbers, value):
+    content = {"a": torch.full((num_numbers,), value), "text": "x" * 100, "b": torch.full((num_numbers,), value)}
+    pending = writer.save(content, path)
+    if pending is not None:
+        pending.wait()
+
+for num_numbers, limit in eval(sys.argv[2]):
+    for is_asynchronous in (False, True):
+        writer = CheckpointWriter(SingleDeviceStrategy("cpu"), is_asynchronous)
+        save(writer, 10, 1.0)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (limit, resource.RLIM_INFINITY))
+        try:
+            save(writer, num_numbers, 2.0)
+        except OSError as error:
+            told = error.errno, error.filename == path and path in str(error)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+        print(*told, os.listdir(os.path.dirname(path)), torch.load(path)["b"].unique().tolist())
+"""
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="this system limits no file's size")
+def test_a_file_that_cannot_grow_is_an_oserror_with_the_path_and_the_earlier_one_survives(tmp_path: Path) -> None:
+    sizes = [(10, 0), (10, 500), (10, 1500), (3000, 5000), (3000, 25_000), (10**6, 6 * 10**6)]
+    arguments = [str(tmp_path / "kept" / "a.ckpt"), str(sizes)]
+    child = subprocess.run([sys.executable, "-c", SAVE_BELOW_A_LIMIT, *arguments], capture_output=True, text=True)
+    told = child.stdout.splitlines()
+    assert told == [f"{errno.EFBIG} True ['a.ckpt'] [1.0]"] * 2 * len(sizes), child.stderr
+
+
+def test_an_error_of_torch_without_a_cause_is_an_oserror_as_well(tmp_path: Path) -> None:
+    with pytest.raises(OSError, match=r"a\.ckpt") as caught, naming(tmp_path / "a.ckpt"):
+        raise RuntimeError("[enforce fail at inline_container.cc:672] . unexpected pos 832 vs 726")
+    assert caught.value.errno == errno.EIO
+    with pytest.raises(RuntimeError, match="another"), naming(tmp_path / "a.ckpt"):
+        raise RuntimeError("another")

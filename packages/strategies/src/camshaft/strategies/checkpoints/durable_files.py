@@ -10,7 +10,10 @@ from pathlib import Path
 
 from camshaft.hooks_core import durable_paths
 from camshaft.hooks_core.durable_paths import flush, is_directory, previous_of
-from camshaft.hooks_core.partial_paths import claimed, new_partial_name
+from camshaft.hooks_core.partial_paths import SUFFIX, claimed, new_partial_name
+
+_FAILED_WRITE = ("inline_container.cc", "PytorchStreamWriter")
+"""What torch's errors say where its archive could not be written."""
 
 PLAIN_FILE = "plain.ckpt"
 """What every directory that is a checkpoint has in it; no other directory is ever replaced."""
@@ -33,16 +36,45 @@ def new_file(target: Path) -> Iterator[str]:
     check_replaceable(target)
     target.parent.mkdir(parents=True, exist_ok=True)
     partial = new_partial_name(target)
-    partial.touch(mode=0o600, exist_ok=False)
+    with naming(target):
+        partial.touch(mode=0o600, exist_ok=False)
+        try:
+            with claimed(partial):
+                yield str(partial)
+                flush(partial)
+                os.chmod(partial, 0o666 & ~_umask())
+                put_in_place(partial, target)
+        except BaseException:
+            with contextlib.suppress(OSError):  # what failed before is what is told
+                partial.unlink(missing_ok=True)
+            raise
+
+
+@contextlib.contextmanager
+def naming(target: Path) -> Iterator[None]:
+    """Raise what the disk refuses as an `OSError` with the target's path.
+
+    The operating system names no file where writing or flushing fails, and partial ones otherwise; `torch.save` raises
+    a `RuntimeError` of its own if a write failed, and that write's error is its context, if anything is.
+    """
     try:
-        with claimed(partial):
-            yield str(partial)
-            flush(partial)
-            os.chmod(partial, 0o666 & ~_umask())
-            put_in_place(partial, target)
-    except BaseException:
-        partial.unlink(missing_ok=True)
-        raise
+        yield
+    except OSError as error:
+        is_named = error.filename is not None and not any(
+            part.endswith(SUFFIX) for part in Path(os.fsdecode(error.filename)).parts
+        )
+        if is_named or error.errno is None:
+            raise
+        raise OSError(error.errno, os.strerror(error.errno), str(target)) from error
+    except RuntimeError as error:
+        if not any(sign in str(error) for sign in _FAILED_WRITE):
+            raise
+        found: BaseException | None = error
+        while found is not None and not (isinstance(found, OSError) and found.errno is not None):
+            found = found.__cause__ or found.__context__
+        number = errno.EIO if found is None else found.errno
+        assert number is not None
+        raise OSError(number, os.strerror(number), str(target)) from error
 
 
 def put_in_place(partial: Path, target: Path) -> None:

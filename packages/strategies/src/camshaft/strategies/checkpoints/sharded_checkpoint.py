@@ -29,7 +29,7 @@ from camshaft.hooks_core.durable_paths import flush, remove
 from camshaft.hooks_core.messages import must_be
 from camshaft.hooks_core.partial_paths import claimed, new_partial_name
 from camshaft.strategies.checkpoints.checkpoint_file import write_plain
-from camshaft.strategies.checkpoints.durable_files import PLAIN_FILE, check_replaceable, put_in_place
+from camshaft.strategies.checkpoints.durable_files import PLAIN_FILE, check_replaceable, naming, put_in_place
 from camshaft.strategies.checkpoints.plain_values import Keys, name_of
 
 FORMAT = "camshaft sharded checkpoint"
@@ -108,7 +108,7 @@ def write_sharded(
     names: list[Any] = [str(new_partial_name(target)) if is_first else None]
     dist.broadcast_object_list(names, src=0, group=group)
     partial = Path(names[0])
-    with contextlib.ExitStack() as claim:
+    with naming(target), contextlib.ExitStack() as claim:
         try:
             with cause_raised():
                 metadata = save(
@@ -145,9 +145,10 @@ def _finish(plain: Any, metadata: Metadata, partial: Path, target: Path) -> Base
     """Write the plain part and give the directory its name. Returns what went wrong."""
     content = {"format": FORMAT, "version": VERSION, "tensors": _index_of(metadata), "checkpoint": plain}
     try:
-        write_plain(content, partial / PLAIN_FILE)
-        flush(partial)
-        put_in_place(partial, target)
+        with naming(target):
+            write_plain(content, partial / PLAIN_FILE)
+            flush(partial)
+            put_in_place(partial, target)
     except Exception as error:
         return error
     return None
@@ -208,7 +209,8 @@ class _PartialDirectory(FileSystemWriter):
 
     def write_data(self, plan: SavePlan, planner: SavePlanner) -> Future[list[WriteResult]]:
         Path(self.path).mkdir(parents=True, exist_ok=True)
-        return super().write_data(plan, planner)
+        with naming(self._target):  # an error of torch's loses its context on the way to other processes
+            return super().write_data(plan, planner)
 
     def storage_meta(self) -> StorageMeta | None:
         return None  # it would hold this machine's path
