@@ -37,7 +37,7 @@ class NameTemplate:
     @property
     def metrics(self) -> set[str]:
         """The logged metrics in the name."""
-        return {name for _, name, _ in self._parts if name not in (None, "epoch", "step")}  # type: ignore[misc]
+        return {name for _, name, _ in self._parts if name not in (None, "epoch", "step")}
 
     def render(self, metrics: Mapping[str, Any]) -> str:
         """The name, without extension, with the values of `metrics` (numbers or scalar tensors).
