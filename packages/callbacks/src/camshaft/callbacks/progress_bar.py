@@ -155,31 +155,30 @@ class ProgressBar(Callback):
         num_batches: int | float = trainer.num_training_batches
         max_steps = getattr(trainer, "max_steps", None)
         if trainer.max_epochs == -1 and max_steps is not None and max_steps > 0:
-            return min(num_batches, max_steps - trainer.global_step)
+            return min(num_batches, int(max_steps) - int(trainer.global_step))
         return num_batches
 
     @property
     def total_val_batches(self) -> int | float:
         """Number of validation batches of all loaders, or of the sanity check while that runs."""
-        trainer = self.trainer
-        return sum(trainer.num_sanity_val_batches if trainer.sanity_checking else trainer.num_val_batches)
+        return sum(self._num_val_batches())
 
     @property
     def total_test_batches(self) -> int | float:
         """Number of test batches of all loaders."""
-        return sum(self.trainer.num_test_batches)
+        num_batches: list[int | float] = self.trainer.num_test_batches
+        return sum(num_batches)
 
     @property
     def total_predict_batches(self) -> int | float:
         """Number of prediction batches of all loaders."""
-        return sum(self.trainer.num_predict_batches)
+        num_batches: list[int | float] = self.trainer.num_predict_batches
+        return sum(num_batches)
 
     @property
     def total_val_batches_current_dataloader(self) -> int | float:
         """Number of validation batches of the loader that `has_dataloader_changed` was last told."""
-        trainer = self.trainer
-        of_loaders = trainer.num_sanity_val_batches if trainer.sanity_checking else trainer.num_val_batches
-        return of_loaders[self._dataloader_idx or 0]  # type: ignore[no-any-return]
+        return self._num_val_batches()[self._dataloader_idx or 0]
 
     @property
     def total_test_batches_current_dataloader(self) -> int | float:
@@ -190,6 +189,13 @@ class ProgressBar(Callback):
     def total_predict_batches_current_dataloader(self) -> int | float:
         """Likewise of prediction batches."""
         return self.trainer.num_predict_batches[self._dataloader_idx or 0]  # type: ignore[no-any-return]
+
+    def _num_val_batches(self) -> list[int | float]:
+        trainer = self.trainer
+        found: list[int | float] = (
+            trainer.num_sanity_val_batches if trainer.sanity_checking else trainer.num_val_batches
+        )
+        return found
 
     def has_dataloader_changed(self, dataloader_idx: int) -> bool:
         """Return whether a loader is another than at the call before; for subclasses to call."""
@@ -276,7 +282,7 @@ class ProgressBar(Callback):
 
     def on_validation_start(self, trainer: TrainerProtocol, module: Any) -> None:
         """Begin a validation bar, below the training bar if there is one."""
-        stage = "sanity" if trainer.sanity_checking else "validation"
+        stage: Stage = "sanity" if trainer.sanity_checking else "validation"
         self._begin_evaluation(trainer, module, stage, self.total_val_batches)
 
     def on_validation_batch_end(

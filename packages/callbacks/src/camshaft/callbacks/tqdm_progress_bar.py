@@ -297,7 +297,7 @@ def _restart(bar: Any, total: float) -> None:
     bar.initial = 0
 
 
-def _is_due(bar: Any, position: int, refresh_rate: int | None) -> bool:
+def _is_due(bar: Any, position: int, refresh_rate: float | None) -> bool:
     return not bar.disable and (position % (refresh_rate or 1) == 0 or position == bar.total)
 
 
