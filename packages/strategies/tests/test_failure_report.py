@@ -9,7 +9,6 @@ from torch.distributed.elastic.multiprocessing.errors import ProcessFailure
 from camshaft.strategies.processes.failure_report import (
     Failure,
     error_text,
-    main_stack,
     may_follow_from_another,
     print_message,
     write_error_file,
@@ -60,7 +59,3 @@ def test_without_an_agent_nothing_is_written(tmp_path: Path, monkeypatch: pytest
 def test_lines_are_marked(capsys: pytest.CaptureFixture[str]) -> None:
     print_message("Rank 1 failed: ValueError\nin a hook")
     assert capsys.readouterr().err == "[camshaft] Rank 1 failed: ValueError\n[camshaft] in a hook\n"
-
-
-def test_where_the_main_thread_is_can_be_told() -> None:
-    assert "test_where_the_main_thread_is_can_be_told" in main_stack()

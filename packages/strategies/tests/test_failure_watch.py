@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import re
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -26,6 +27,8 @@ how, victim, others = sys.argv[1], int(sys.argv[2]), sys.argv[3]
 strategy = ParallelStrategy(accelerator="cpu", devices=2, timeout=10)
 strategy.connect()
 strategy.barrier()
+if how == "leave" and strategy.global_rank == victim:
+    sys.exit(0)
 try:
     with noting(strategy, "on_train_batch_start", lambda: f"epoch 0, batch 3, rank {strategy.global_rank}"):
         if strategy.global_rank == victim:
@@ -33,6 +36,9 @@ try:
                 raise ValueError("boom")
             if how == "kill":
                 os.kill(os.getpid(), signal.SIGKILL)
+            if how == "stop":
+                time.sleep(2)  # looked at by then
+                os.kill(os.getpid(), signal.SIGSTOP)
             time.sleep(3600)
         if others == "busy":
             time.sleep(3600)
@@ -173,9 +179,29 @@ def test_a_rank_that_never_comes_ends_with_all_others(launcher: Launcher) -> Non
     assert "Timed out waiting 10000ms" in output
     assert "Raised on rank 0 in the collective `barrier`, which every rank must call." in output
     assert HOOK.format(0) in output
+    assert output.count("Rank 1 is missing in a collective that others wait in:\n") >= 2
+    assert re.search(r"rank 1: outside of a run, since \d+ s \(at script.py:\d+ in <module>\); ", output)
+    assert re.search(r"rank 0: outside of a run, collective `barrier`, since \d+ s", output)
+    stack = output.partition("[camshaft] Rank 1, which the others wait for, is at:\n")[2]
+    assert "time.sleep(3600)" in stack.partition("\n[rank")[0]
     if launcher == "slurm":
         assert output.count("[camshaft] Rank 1 was ended, because rank 0 failed: RuntimeError") == 1
-        assert "time.sleep(3600)" in output  # where it was
+
+
+@pytest.mark.parametrize(("victim", "reason"), [(1, "gave no sign of life for 5 s"), (0, "was stopped, hangs")])
+def test_a_rank_that_was_stopped_is_named_with_where_it_was_seen_last_and_killed(victim: int, reason: str) -> None:
+    output = fails("stop", victim, "slurm")
+    assert f"[camshaft] Rank {victim} failed, which ends the run on every rank: its process {reason}" in output
+    seen = rf"rank {victim}: outside of a run, .*since \d+ s .*no sign of life for \d+ s"
+    assert re.search(seen, output)
+    assert f"[camshaft] Rank {victim}, which gave no sign of life, was killed by rank {1 - victim}." in output
+
+
+def test_a_rank_whose_script_ends_before_a_collective_is_missing_in_it() -> None:
+    outcome = run_ranks(FAILING, 2, launcher="slurm", args=["leave", "1", "waiting"], timeout=120)
+    assert outcome.exit_codes == [1, 0]
+    assert "Rank 1 is missing in a collective that others wait in:" in outcome.output
+    assert re.search(r"rank 1: its script has ended, since \d+ s", outcome.output)
 
 
 def test_without_an_agent_the_end_of_whoever_holds_the_store_is_noticed_by_a_rank_that_computes() -> None:

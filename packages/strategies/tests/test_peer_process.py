@@ -1,15 +1,19 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from subprocess import PIPE
+from typing import Any
 
 import pytest
 from torch.distributed import HashStore
 
-from camshaft.strategies.processes.peer_process import PeerProcess, own_identity
+from camshaft.strategies.processes.peer_process import PeerProcess, own_identity, position_key
+from camshaft.strategies.processes.process_position import ProcessPosition
 
 pytestmark = pytest.mark.processes
 
@@ -24,8 +28,8 @@ def sleeper() -> Iterator[subprocess.Popen[bytes]]:
     process.wait()
 
 
-def identity_of(process: subprocess.Popen[bytes]) -> str:
-    return f"{own_identity().rpartition('/')[0]}/{process.pid}"
+def identity_of(process: subprocess.Popen[Any]) -> str:
+    return f"{own_identity().rpartition('/')[0]}/{process.pid}/0"
 
 
 def ends(peer: PeerProcess, store: HashStore) -> str:
@@ -62,13 +66,41 @@ def test_a_process_that_said_that_it_leaves_is_not_missed(sleeper: subprocess.Po
 
 def test_a_process_elsewhere_is_missed_when_it_gave_no_sign_of_life_for_so_many_looks() -> None:
     store, peer = HashStore(), PeerProcess(1, limit_seconds=3.0, interval_seconds=1.0)
-    store.set("process/1", f"another machine/{os.getpid()}")
-    for beat in range(5):
-        store.set("beat/1", str(beat))
+    store.set("process/1", f"another machine/{os.getpid()}/0")
+    for epoch in range(5):
+        position = ProcessPosition(f"fit, epoch {epoch}")
+        store.set(position_key(1), position.to_json())
         assert [peer.why_lost(store) for _ in range(3)] == [None] * 3
+    assert not peer.is_silent and not peer.kill()
     assert peer.why_lost(store) == "its process gave no sign of life for 3 s: it, or its machine, ended or hangs."
+    assert peer.is_silent and peer.position == position
 
 
 def test_processes_are_told_apart() -> None:
     place, _, number = own_identity().rpartition("/")
     assert number == str(os.getpid()) and place
+
+
+IN_C = """
+import re, sys
+from camshaft.strategies.processes.peer_process import answer_with_stacks
+print(answer_with_stacks(), flush=True)
+def holds_the_interpreter():
+    re.match("(a+)+$", "a" * 64 + "b")
+holds_the_interpreter()
+"""
+
+
+@pytest.mark.skipif(not hasattr(signal, "pidfd_send_signal"), reason="needs Linux")
+def test_a_process_within_c_code_that_holds_the_interpreter_prints_its_stack_and_can_be_killed() -> None:
+    store, peer = HashStore(), PeerProcess(3, NEVER, 1.0)
+    assert not peer.print_stack(store)  # it has not yet said who it is
+    with subprocess.Popen([sys.executable, "-c", IN_C], stdout=PIPE, stderr=PIPE, text=True) as process:
+        number = int(process.stdout.readline())  # type: ignore[union-attr]
+        time.sleep(0.2)
+        store.set("process/3", identity_of(process).rpartition("/")[0] + f"/{number}")
+        assert peer.print_stack(store)
+        lines = iter(process.stderr.readline, "")  # type: ignore[union-attr]
+        assert any("in holds_the_interpreter" in line for line in lines)
+        assert peer.kill()
+    assert process.returncode == -signal.SIGKILL and not peer.kill()

@@ -81,6 +81,14 @@ def compile_isolated(
     return isolated
 
 
+def is_compiled_hook(code: CodeType) -> bool:
+    """Whether code is that of a hook, as `compile_calls` makes it; its name is the hook's."""
+    return code.co_filename.startswith(_FILENAME)
+
+
+_FILENAME = "<camshaft "
+
+
 def _lines(
     spec: HookSpec, calls: Sequence[HookCall], defaults: Collection[str], *, tells_place: bool
 ) -> tuple[list[str], list[int]]:
@@ -118,7 +126,7 @@ def _lines(
 
 @lru_cache(maxsize=512)
 def _code(source: str, name: str) -> CodeType:
-    filename = f"<camshaft {name} {hash(source) & 0xFFFFFFFF:08x}>"
+    filename = f"{_FILENAME}{name} {hash(source) & 0xFFFFFFFF:08x}>"
     # so that tracebacks and debuggers can show the lines
     linecache.cache[filename] = (len(source), None, source.splitlines(keepends=True), filename)
     return compile(source, filename, "exec")

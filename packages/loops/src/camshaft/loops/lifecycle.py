@@ -11,6 +11,7 @@ import torch
 from camshaft.hooks_core.forks import make_forks_safe
 from camshaft.hooks_core.notes import describe
 from camshaft.hooks_core.orderly_exit import OrderlyExit
+from camshaft.hooks_core.run_position import running
 from camshaft.hooks_core.strategy_check import check_strategy
 from camshaft.loops.earlier_processes import delegate
 from camshaft.loops.era_setup import announce_eras, prepare_data, restores_itself
@@ -68,7 +69,7 @@ def run_verb(run: Run, loop: Loop) -> Any:
     strategy.connect()
     if strategy.world_size > 1:
         make_forks_safe()
-    with Guard(run):
+    with running(run.place), Guard(run):
         prepare_data(run)
         hooks.setup(run.verb)
         with strategy.model_context(run.module):

@@ -128,11 +128,15 @@ class Run:
                 self._attached.append((callback, callback._logging_module))
                 vars(callback)["_logging_module"] = self.module
 
+    def place(self) -> str:
+        """Return where the run is. Any thread may ask."""
+        stage, batch_idx = self.stage, self.batch_idx
+        batch = "" if batch_idx is None else f", batch {batch_idx}"
+        return f"{self.verb}, {'' if stage is None else f'stage {stage}, '}epoch {self.epoch}{batch}"
+
     def position(self) -> str:
         """Where the run is, for the notes of errors."""
-        batch = "" if self.batch_idx is None else f", batch {self.batch_idx}"
-        stage = f"stage {self.stage}, " if self.stage is not None else ""
-        return f"{self.verb}, {stage}epoch {self.epoch}{batch}, rank {self.strategy.global_rank}"
+        return f"{self.place()}, rank {self.strategy.global_rank}"
 
     def request_save(self, request: SaveRequest) -> None:
         """Ask for a checkpoint: while a verb is set up or trains it waits for a save point, else it comes at once."""

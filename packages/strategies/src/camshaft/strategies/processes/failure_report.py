@@ -5,15 +5,12 @@ from __future__ import annotations
 import json
 import os
 import sys
-import threading
 import time
 import traceback
 from pathlib import Path
 
 import torch.distributed as dist
 from attrs import asdict, field, frozen
-
-_STACK_DEPTH = 8
 
 
 class CollectiveError(RuntimeError):
@@ -28,11 +25,13 @@ class Failure:
         rank: Of the process that failed.
         text: The error's kind, message and notes; or what else became of that process.
         unix_seconds: When it became known.
+        missing: The ranks that the others waited for, as far as the failure is that they did not come.
     """
 
     rank: int
     text: str
     unix_seconds: int = field(factory=lambda: int(time.time()))
+    missing: list[int] = field(factory=list, hash=False)
 
     def to_json(self) -> str:
         """This failure as the store keeps it."""
@@ -52,12 +51,6 @@ def error_text(error: BaseException) -> str:
 def may_follow_from_another(error: BaseException) -> bool:
     """Whether an error is one of the backend, as it comes when another process is gone or does not join."""
     return isinstance(error, dist.DistError) or (isinstance(error, RuntimeError) and "gloo" in str(error).lower())
-
-
-def main_stack() -> str:
-    """Where the main thread is, innermost line last."""
-    frame = sys._current_frames().get(threading.main_thread().ident or 0)
-    return "".join(traceback.format_stack(frame)[-_STACK_DEPTH:]) if frame is not None else ""
 
 
 def write_error_file(text: str, traceback_text: str, unix_seconds: int) -> None:

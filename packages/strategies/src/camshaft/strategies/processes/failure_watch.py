@@ -1,8 +1,9 @@
 """Failing together: a process that fails tells the others, and those that do not notice by themselves are ended.
 
-Each process has a thread that looks into the job's store about once a second, by a connection of its own. It tells of
-itself there, sees whether another process published a failure, and whether its neighbours live. The training steps
-cost nothing.
+Each process has a thread that looks into the job's store about once a second, by a connection of its own. It says there
+where the process stands, sees whether another process published a failure, and whether its neighbours live. Another
+thread ends the process where that is due, even if the store answers no more. When a collective waited in vain, all
+positions are read, so that its error names the ranks that did not come. The training steps cost nothing.
 """
 
 from __future__ import annotations
@@ -21,15 +22,22 @@ from camshaft.strategies.processes.failure_report import (
     CollectiveError,
     Failure,
     error_text,
-    main_stack,
     may_follow_from_another,
     print_message,
     write_error_file,
 )
-from camshaft.strategies.processes.peer_process import PeerProcess, own_identity
+from camshaft.strategies.processes.peer_process import PeerProcess, answer_with_stacks, own_identity, position_key
+from camshaft.strategies.processes.process_position import (
+    OwnPosition,
+    ProcessPosition,
+    describe_positions,
+    missing_ranks,
+    stack_of_run,
+)
 
 _STATUS = 1
 _LONGEST_GRACE_SECONDS = 3.0
+_SECONDS_TO_PRINT = 0.3
 
 
 class FailureWatch:
@@ -54,9 +62,15 @@ class FailureWatch:
         self._first: Failure | None = None
         self._own: str | None = None
         self._own_since = self._first_since = self._left_since = float("inf")
-        self._is_informed = self._has_first_rank_left = self._is_store_lost = False
+        self._is_informed = self._has_first_rank_left = self._is_store_lost = self._is_done = False
+        self._has_told_stack = self._is_store_silent = False
+        self._here = OwnPosition()
         self._is_leaving = threading.Event()
         self._thread = threading.Thread(target=self._run, name="camshaft-failure-watch", daemon=True)
+        self._looking = threading.Thread(target=self._keep_looking, name="camshaft-failure-look", daemon=True)
+        # Rounds are counted, not seconds: when the whole job was paused, the store is not to blame.
+        self._allowed_rounds = max(2, round(self._timeout / 2 / self._interval))
+        self._num_unanswered = 0
         others = sorted({(rank + 1) % world_size, (rank - 1) % world_size} - {rank})
         self._peers = [PeerProcess(other, self._timeout / 2, self._interval) for other in others]
 
@@ -72,19 +86,27 @@ class FailureWatch:
 
     def start(self) -> None:
         """Begin to watch."""
-        self._store.set(f"process/{self._rank}", own_identity())
+        self._store.set(f"process/{self._rank}", f"{own_identity()}/{answer_with_stacks() or 0}")
+        self._store.set(position_key(self._rank), self._here.look().to_json())
+        self._looking.start()
         self._thread.start()
 
     def note(self, error: BaseException) -> None:
         """Publish that this process failed; if another did before, note that on the error. Only the first call counts.
+
+        If it failed because others did not come to a collective, or are gone, a note on the error says where each of
+        them stands, and those that are missing print their stacks.
 
         Args:
             error: The reason.
         """
         if self._own is not None or os.getpid() != self._process_id:
             return
+        may_follow = may_follow_from_another(error)
+        if may_follow:
+            self._here.stay(error)
         self._own, self._own_since = error_text(error), time.monotonic()
-        first = self._publish(Failure(self._rank, self._own), may_follow_from_another(error))
+        first = self._publish(error, may_follow)
         self._first = first
         if first.rank != self._rank:
             error.add_note(f"Rank {first.rank} failed first: {first.text}")
@@ -107,9 +129,12 @@ class FailureWatch:
         if os.getpid() != self._process_id:
             return
         self._is_leaving.set()
+        if self._first is not None:
+            self._kill_silent()
         deadline = time.monotonic() + 2 * self._interval + 2
         try:
             if not self._is_store_lost:
+                self._store.set(position_key(self._rank), self._here.leave().to_json())
                 self._store.set(f"left/{self._rank}", "1")
                 self._inform(self._store)
             while self._rank == 0 and not self._is_store_lost and time.monotonic() < deadline:
@@ -121,10 +146,11 @@ class FailureWatch:
         self.stop()
 
     def stop(self) -> None:
-        """Watch no more; when this returns, the thread has ended, unless the store does not answer."""
+        """Watch no more; when this returns, the threads have ended, unless the store does not answer."""
         self._is_leaving.set()
         # A thread that comes out of torch while the interpreter is being taken down would abort the process.
-        self._thread.join(2 * self._interval + 3)
+        for thread in (self._thread, self._looking):
+            thread.join(2 * self._interval + 3)
 
     def wait_until_all_failed(self) -> None:
         """Return when every process has failed by itself, so that all can begin anew together. Collective.
@@ -142,35 +168,77 @@ class FailureWatch:
             self.check("connect")
             raise
 
-    def _publish(self, own: Failure, may_follow: bool) -> Failure:
+    def _publish(self, error: BaseException, may_follow: bool) -> Failure:
         """Put this process's failure where the others see it. Returns the first one, its own or another's."""
+        own = Failure(self._rank, error_text(error))
         try:
             if not self._is_store_lost:
                 self._store.add("num_failed", 1)
-                # Whoever caused this one is given the time to be heard first.
-                deadline = time.monotonic() + 2 * self._interval + 0.5
-                while may_follow and time.monotonic() < deadline and not self._store.check(["failure"]):
-                    time.sleep(0.02)
-                return Failure.from_json(self._store.compare_set("failure", "", own.to_json()))
+                positions: dict[int, ProcessPosition] = {}
+                if may_follow and not self._hears_of_cause():
+                    positions = self._positions(self._store)
+                    missing = missing_ranks(positions)
+                    where = describe_positions(positions, missing, self._interval)
+                    own = Failure(self._rank, f"{own.text}\n{where}", missing=missing)
+                first = Failure.from_json(self._store.compare_set("failure", "", own.to_json()))
+                if positions and first == own:
+                    error.add_note(where)
+                    self._await_stacks([rank for rank in own.missing if not positions[rank].collective])
+                return first
         except dist.DistError:
             self._is_store_lost = True
         return self._first or (self._why_store_lost() if may_follow else own)
 
+    def _hears_of_cause(self) -> bool:
+        """Give whoever caused this process's failure the time to be heard first. Returns whether somebody was."""
+        self._store.set(position_key(self._rank), self._here.look().to_json())
+        deadline = time.monotonic() + 2 * self._interval + 0.5
+        while time.monotonic() < deadline:
+            if self._store.check(["failure"]):
+                return True
+            time.sleep(0.02)
+        return False
+
+    def _positions(self, store: Store) -> dict[int, ProcessPosition]:
+        """Where every process said last that it stands, by rank."""
+        keys = {rank: position_key(rank) for rank in range(self._world_size)}
+        return {rank: ProcessPosition.from_json(store.get(key)) for rank, key in keys.items() if store.check([key])}
+
+    def _await_stacks(self, missing: list[int]) -> None:
+        """Give missing processes the time to print their stacks, before anybody ends them; ask those that do not."""
+        missing = [rank for rank in missing if not self._store.check([f"left/{rank}"])]
+        keys = [f"stack/{rank}" for rank in missing]
+        deadline = time.monotonic() + 2 * self._interval + 0.5
+        while time.monotonic() < deadline and not self._store.check(keys):
+            time.sleep(0.02)
+        silent = [rank for rank in missing if not self._store.check([f"stack/{rank}"])]
+        peers = [PeerProcess(rank, self._timeout / 2, self._interval) for rank in silent]
+        if any([peer.print_stack(self._store) for peer in peers]):
+            time.sleep(_SECONDS_TO_PRINT)
+
     def _run(self) -> None:
-        while not self._is_leaving.wait(self._interval):
-            try:
-                if not self._is_store_lost and self._look(self._store_of_thread):
-                    return
-            except dist.DistError:
-                self._is_store_lost = True
-            if self._is_store_lost and not self._is_leaving.is_set():
+        while not self._is_leaving.wait(self._interval) and not self._is_done:
+            self._num_unanswered += 1
+            if not self._is_store_lost and self._num_unanswered > self._allowed_rounds:
+                self._is_store_lost = self._is_store_silent = True
+            if self._is_store_lost:
                 self._learn_of(self._why_store_lost())
                 self._left_since = min(self._left_since, time.monotonic())
             self._end_if_due()
 
+    def _keep_looking(self) -> None:
+        while not self._is_leaving.wait(self._interval) and not self._is_store_lost:
+            try:
+                self._is_done = self._look(self._store_of_thread)
+            except dist.DistError:
+                self._is_store_lost = True
+            if self._is_done:
+                return
+            self._num_unanswered = 0
+
     def _look(self, store: Store) -> bool:
         """Give a sign of life and look for others'. Returns whether there is nothing to watch any more."""
-        store.set(f"beat/{self._rank}", str(time.monotonic()))
+        store.set(position_key(self._rank), self._here.look().to_json())
         if store.check(["failure"]):
             self._learn_of(Failure.from_json(store.get("failure")))
             assert self._first is not None
@@ -187,6 +255,8 @@ class FailureWatch:
         for peer in self._peers:
             reason = peer.why_lost(store)
             if reason is not None:
+                reason += "\n" + describe_positions(self._positions(store), [], self._interval)
+                peer.print_stack(store)
                 # Learned of the next time: another process may have been the first to publish something.
                 store.compare_set("failure", "", Failure(peer.rank, reason).to_json())
                 store.set(f"left/{peer.rank}", "1")
@@ -199,6 +269,10 @@ class FailureWatch:
             # Of those that have not failed themselves, the first one to learn of it says so.
             if failure.rank != self._rank and (self._is_store_lost or self._store_of_thread.add("num_told", 1) == 1):
                 print_message(f"Rank {failure.rank} failed, which ends the run on every rank: {failure.text}")
+            if self._rank in failure.missing and self._own is None:
+                self._has_told_stack = True
+                print_message(f"Rank {self._rank}, which the others wait for, is at:\n{stack_of_run()}")
+                self._store_of_thread.set(f"stack/{self._rank}", "1")
 
     def _end_if_due(self) -> None:
         if self._first is None:
@@ -211,11 +285,19 @@ class FailureWatch:
             is_due = now > self._left_since + grace or now > self._first_since + self._timeout / 2
         if is_due:
             text = f"Rank {self._rank} was ended, because rank {self._first.rank} failed: {self._first.text}"
-            stack = main_stack()
-            print_message(f"{text}\nIt was at:\n{stack}")
+            stack = stack_of_run()
+            print_message(text if self._has_told_stack else f"{text}\nIt was at:\n{stack}")
+            self._kill_silent()
             self._tell_agent(text, stack)
             sys.stdout.flush()
             os._exit(_STATUS)
+
+    def _kill_silent(self) -> None:
+        """End neighbours that cannot end themselves: stopped, or within C code that holds the interpreter."""
+        for peer in self._peers:
+            is_silent = peer.is_silent or (peer.rank == 0 and self._is_store_silent)
+            if is_silent and peer.kill():
+                print_message(f"Rank {peer.rank}, which gave no sign of life, was killed by rank {self._rank}.")
 
     def _tell_agent(self, text: str, stack: str) -> None:
         assert self._first is not None
@@ -234,4 +316,8 @@ class FailureWatch:
             return Failure(0, "the launcher's agent, which holds the store of the job, is gone or cannot be reached.")
         if self._has_first_rank_left:
             return Failure(0, "it has ended, without an error, before this process.")
-        return Failure(0, "its process was killed (as when memory runs out), crashed, or cannot be reached.")
+        reason = "was stopped, hangs" if self._is_store_silent else "was killed (as when memory runs out), crashed"
+        seen = {peer.rank: peer.position for peer in self._peers if peer.rank == 0}
+        positions = {**{rank: one for rank, one in seen.items() if one is not None}, self._rank: self._here.look()}
+        where = describe_positions(positions, [], self._interval)
+        return Failure(0, f"its process {reason}, or cannot be reached.\n{where}")
