@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import multiprocessing
+import os
+import signal
+import threading
 from collections.abc import Iterator
 from typing import Any
 
@@ -137,3 +141,30 @@ def test_an_error_of_the_optimizer_passes_through() -> None:
     with pytest.raises(FloatingPointError, match="the step is broken"):
         BareTrainer(net, callbacks=[ending.callback], max_epochs=1).fit(Sized(make_batches(2)))
     assert ending.ends == []
+
+
+class KillingDataset(FailingDataset):
+    """Ends the worker process that reads a certain item."""
+
+    def __init__(self) -> None:
+        super().__init__(OSError)
+
+    def __getitem__(self, index: int) -> Any:
+        if index == self.fails_at:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return super().__getitem__(index)
+
+
+@pytest.mark.parametrize("dataset", [KillingDataset(), FailingDataset(KeyError)])
+@pytest.mark.parametrize("is_persistent", [False, True])
+def test_a_fit_that_failed_leaves_no_worker_and_no_thread_though_its_error_is_kept(
+    dataset: Any, is_persistent: bool
+) -> None:
+    threads = set(threading.enumerate())
+    trainer = BareTrainer(Net(), max_epochs=1)
+    loader = DataLoader(dataset, batch_size=2, num_workers=2, persistent_workers=is_persistent)
+    with pytest.raises((RuntimeError, OSError, KeyError)) as caught:
+        trainer.fit(loader)
+    assert set(threading.enumerate()) == threads
+    assert multiprocessing.active_children() == []
+    assert caught.value.__traceback__ is not None

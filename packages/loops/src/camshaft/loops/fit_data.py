@@ -213,6 +213,10 @@ class FitData:
         self.batches = TrainingBatches((), 0)
         self._given = None
 
+    def stop_workers(self) -> None:
+        """End the training loader's worker processes after an error; the position in the data stays."""
+        self.batches.stop_workers()
+
     def _shared(self, given: Any) -> Any:
         """This process's share of the training loader that was given."""
         loader = as_one_loader(given)

@@ -170,6 +170,7 @@ class FitLoop(FitView):
         self._data = data = FitData(
             run, self.limits, self.validation, progress, self.stateless_loaders, self.use_distributed_sampler
         )
+        run.stop_workers = data.stop_workers
         if checkpoint is not None and "loaders" in checkpoint["fit"]:
             data.load_as(checkpoint["fit"]["loaders"])
         else:

@@ -113,6 +113,8 @@ class Guard:
             else:
                 self._report(error)
                 _attempt(error, "teardown", partial(_tear_down, self._run))
+                if self._run.stop_workers is not None:  # not before: `on_exception` may save, and others are told first
+                    _attempt(error, "stopping the loader's workers", self._run.stop_workers)
         finally:
             torch.set_grad_enabled(self._grad_enabled)
             self._run.release_callbacks()

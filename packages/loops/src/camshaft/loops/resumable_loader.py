@@ -29,6 +29,9 @@ _ACTION = (
 )
 
 
+_SECONDS_TO_STOP = 1.0
+
+
 class ResumableLoader:
     """A loader that remembers where it is, whatever kind of loader it wraps.
 
@@ -81,6 +84,20 @@ class ResumableLoader:
         """Let an iteration that was left count as over: the next one begins anew."""
         self._resumed = None
         self._is_under_way = False
+
+    def stop_workers(self) -> None:
+        """End the worker processes of an iteration that failed, with the threads that feed them; its state stays.
+
+        They would live as long as anybody holds the loop or the error, whose traceback holds the iterator. Those of a
+        stateful loader of the user's own are left to the user.
+        """
+        iterator: Any = getattr(self._source, "_iterator", None) if self._is_converted else None
+        if not hasattr(iterator, "_shutdown_workers"):
+            return
+        iterator._shutdown_workers()
+        for queue in iterator._index_queues:
+            if queue._thread is not None:
+                queue._thread.join(_SECONDS_TO_STOP)
 
     def _iterate(self, iterator: Iterator[Any] | None) -> Iterator[Any]:
         if iterator is None:

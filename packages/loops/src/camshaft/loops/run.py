@@ -82,6 +82,7 @@ class Run:
     preempt_path: str | None = attrs.field(default=None, init=False)
     on_preempt: Callable[[str], None] | None = attrs.field(default=None, init=False)  # set while training listens
     _attached: list[tuple[Callback, Any]] = attrs.field(factory=list, init=False)
+    stop_workers: Callable[[], None] | None = attrs.field(default=None, init=False)  # of the loaders, after an error
     _saving: tuple[PendingSave, SaveRequest] | None = attrs.field(default=None, init=False)
     _writes_at_once: bool = attrs.field(default=False, init=False)
 

@@ -34,6 +34,7 @@ class TrainingBatches:
     ) -> None:
         self._strategy = None if strategy is None or strategy.num_data_ranks == 1 else strategy
         self._even: list[EvenLoader] = []
+        self._leaves: list[ResumableLoader] = []
         self._loader = self._resumable(loader, stateless)
         self.num_batches = num_batches
         self._ahead = ReadAhead()
@@ -66,6 +67,11 @@ class TrainingBatches:
         self._loader.end_iteration()
         self._ahead.clear()
 
+    def stop_workers(self) -> None:
+        """End the loaders' worker processes after an error; see `ResumableLoader.stop_workers`."""
+        for leaf in self._leaves:
+            leaf.stop_workers()
+
     def state_dict(self) -> dict[str, Any]:
         """The position, as tensors and plain values if the loaders' states (and a batch read ahead) are."""
         return {
@@ -97,6 +103,8 @@ class TrainingBatches:
         if isinstance(loader, CombinedLoader):
             return loader.with_loaders(lambda leaf: self._resumable(leaf, stateless))
         if self._strategy is None:
-            return ResumableLoader(loader, stateless)
-        self._even.append(EvenLoader(loader, self._strategy, stateless))
-        return self._even[-1]
+            self._leaves.append(ResumableLoader(loader, stateless))
+        else:
+            self._even.append(EvenLoader(loader, self._strategy, stateless))
+            self._leaves.append(self._even[-1])
+        return self._leaves[-1]
