@@ -20,6 +20,16 @@ def reason_without_gpu() -> str | None:
     return None
 
 
+def pytest_configure() -> None:
+    """Let no property test fail for being slow: a busy machine is no fault."""
+    try:
+        from hypothesis import settings
+    except ImportError:
+        return
+    settings.register_profile("gate", deadline=None)
+    settings.load_profile("gate")
+
+
 def pytest_addoption(parser: pytest.Parser) -> None:
     help_text = "Times as many examples as usual of each property test, drawn anew in every run."
     parser.addoption("--examples-factor", type=int, default=1, help=help_text)
