@@ -12,7 +12,7 @@ from recording_trainer import OneProcess, RecordingTrainer
 class PredictingTrainer(RecordingTrainer):
     """Shows its loaders, as trainers do."""
 
-    predict_dataloaders: list[Any]
+    predict_dataloaders: Any
 
 
 class OneOfSeveral(OneProcess):
@@ -36,7 +36,7 @@ def predict(
 ) -> None:
     """Predict every batch of some loaders; with a number, all is cut off after so many batches."""
     trainer = PredictingTrainer(str(root), strategy=strategy or OneProcess())
-    trainer.predict_dataloaders = loaders
+    trainer.predict_dataloaders = loaders[0] if len(loaders) == 1 else loaders  # as given
     trainer.num_predict_batches = [len(loader) for loader in loaders]
     writer.setup(trainer, None, "predict")
     writer.on_predict_epoch_start(trainer, None)

@@ -44,7 +44,8 @@ class Recording(BasePredictionWriter):
 def shown(loaders: list[Any], root: Path) -> Any:
     """A trainer that predicts the loaders."""
     trainer = PredictingTrainer(str(root))
-    trainer.predict_dataloaders, trainer.num_predict_batches = loaders, [len(loader) for loader in loaders]
+    trainer.predict_dataloaders = dict(enumerate(loaders))  # a collection of any kind
+    trainer.num_predict_batches = [len(loader) for loader in loaders]
     return trainer
 
 

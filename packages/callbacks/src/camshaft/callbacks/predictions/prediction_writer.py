@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, get_args
 
 import torch
@@ -96,8 +96,7 @@ class BasePredictionWriter(Callback):
     def on_predict_epoch_start(self, trainer: TrainerProtocol, module: Any) -> None:
         """Forget what an earlier prediction left, and follow the loaders' samplers."""
         self._stop_following()
-        loaders = getattr(trainer, "predict_dataloaders", None)
-        loaders = loaders if isinstance(loaders, list) else []
+        loaders = _flat(getattr(trainer, "predict_dataloaders", None))
         self._indices = [BatchIndices(loader, notes_drawn_orders=self._notes_drawn_orders) for loader in loaders]
         self._predictions = [[] for _ in trainer.num_predict_batches]
         self._batch_indices = [[] for _ in trainer.num_predict_batches]
@@ -132,3 +131,12 @@ class BasePredictionWriter(Callback):
         followed, self._indices = self._indices, []
         for indices in followed:
             indices.close()
+
+
+def _flat(loaders: Any) -> list[Any]:
+    """Return a loader, or those of a nested collection, in the order in which they are read."""
+    if isinstance(loaders, Mapping):
+        loaders = list(loaders.values())
+    if isinstance(loaders, (list, tuple)):
+        return [leaf for item in loaders for leaf in _flat(item)]
+    return [loaders]
