@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import groupby
 
 import attrs
 
@@ -59,8 +60,22 @@ def order_of_callbacks(theirs: Recording, own: Recording, configuration: Configu
         reorder(own, _MONITOR_LAST)
 
 
+def saves_of_last(theirs: Recording, own: Recording, configuration: Configuration) -> None:
+    """Forget for which files hooks were called, and the epoch in "last"."""
+    if configuration.checkpoints is not None and "save_last" in configuration.checkpoints:
+        for recording in (theirs, own):
+            drop(recording, lambda call: call.hook == "on_save_checkpoint")
+            recording.checkpoints.get("last.ckpt", {}).pop("epoch", None)
+
+
 def loaders_first(theirs: Recording, own: Recording, configuration: Configuration) -> None:
-    """Move their requests before configure_optimizers, forget those for what is never evaluated, and what was seen."""
+    """Move their requests before configure_optimizers, forget those for what is never evaluated, and what was seen.
+
+    Where loaders are asked for again, forget all requests.
+    """
+    if configuration.loads_again:
+        for recording in (theirs, own):
+            drop(recording, lambda call: call.hook in _LOADERS)
     theirs.calls = [call for verb in in_verbs(theirs.calls) for call in _with_loaders_first(verb)]
     for recording in (theirs, own):
         recording.calls = [call for verb in in_verbs(recording.calls) for call in _with_used_loaders(verb)]
@@ -167,6 +182,10 @@ def sanity_check_of_resumed_run(theirs: Recording, own: Recording, configuration
         is_resumed = any(call.hook == "on_load_checkpoint" for call in verb)
         calls += [call for call in verb if not (is_resumed and call.seen.get("sanity"))]
     theirs.calls = calls
+    for recording in (theirs, own):  # it tells the sampler the epoch; ours is told again where a run goes on
+        for loading in recording.loading:
+            told = loading["epochs"]
+            loading["epochs"] = {name: [epoch for epoch, _ in groupby(told[name])] for name in told}
 
 
 def metrics_of_resumed_run(theirs: Recording, own: Recording, configuration: Configuration) -> None:

@@ -45,7 +45,6 @@ class Configuration:
         checkpoints: Arguments of the stock ModelCheckpoint; None for none.
         resumes_to: After the verbs, a new module resumes from the last checkpoint and trains up to this epoch.
         early_stopping: Arguments of the stock EarlyStopping; None for none.
-        averaging: Arguments of the stock EMAWeightAveraging; None for none.
         monitoring_first: Whether the monitoring callback is passed before the others.
         signatures: How evaluation steps and batch hooks take arguments: by name, by `*args`, by `*args, **kwargs`
             behind the first one, or by those of a decorator that names what it wraps.
@@ -81,7 +80,6 @@ class Configuration:
     checkpoints: dict[str, Any] | None = None
     resumes_to: int | None = None
     early_stopping: dict[str, Any] | None = None
-    averaging: dict[str, Any] | None = None
     monitoring_first: bool = False
     signatures: Literal["named", "args", "rest", "decorated"] = "named"
     optimizers_as: Literal["nested", "flat", "lists", "tuple"] = "nested"
@@ -121,3 +119,13 @@ class Configuration:
         """Length of the accumulation window that a batch belongs to."""
         start = batch_idx - batch_idx % self.window
         return min(self.window, self.num_epoch_batches - start)
+
+    @property
+    def loads_again(self) -> bool:
+        """Whether loaders are asked for after the first epoch has begun."""
+        return self.continues_to is not None or bool(self.trainer.get("reload_dataloaders_every_n_epochs"))
+
+    @property
+    def is_random(self) -> bool:
+        """Whether anything draws random numbers."""
+        return self.shuffle or self.samplers_know_epoch or self.dropout > 0

@@ -22,6 +22,16 @@ DIFFERENCES: tuple[Difference, ...] = (
         align=alignment.sanity_check_receivers,
     ),
     Difference(
+        name="sanity check of a fit that trains nothing",
+        topic="hooks",
+        lightning="runs it, also where `should_stop` was set in `setup`, or the limits are reached",
+        camshaft="leaves it out",
+        reason="nothing is trained that a failing validation would spoil",
+        write="Call `trainer.validate(model)` if the validation is to run.",
+        witness=Configuration(stops_in="setup"),
+        align=training_alignment.sanity_check_without_training,
+    ),
+    Difference(
         name="hooks of the strategy",
         topic="hooks",
         lightning="calls it for the start and end of stages and for training batches only",
@@ -186,6 +196,16 @@ DIFFERENCES: tuple[Difference, ...] = (
         align=training_alignment.one_step_per_batch,
     ),
     Difference(
+        name="gradients in on_before_optimizer_step of an optimizer with a closure",
+        topic="optimization",
+        lightning="are off where `step` of the optimizer is decorated with `torch.no_grad()`",
+        camshaft="are on, as in the rest of the closure",
+        reason="hooks find what they find with any other optimizer",
+        write="Use `torch.no_grad()` in the hook to change weights there, as with any other optimizer.",
+        witness=Configuration(optimizer="own"),
+        align=training_alignment.gradients_enabled_after_a_closure,
+    ),
+    Difference(
         name="algorithm that configure_gradient_clipping gets",
         topic="optimization",
         lightning="hands out None unless one was asked for",
@@ -270,6 +290,18 @@ DIFFERENCES: tuple[Difference, ...] = (
         align=training_alignment.steps_of_validation_rows,
     ),
     Difference(
+        name="step of evaluation rows after a reload",
+        topic="logging",
+        lightning="counts the batches of evaluation from 0 again where `reload_dataloaders_every_n_epochs` asks anew",
+        camshaft="goes on counting",
+        reason="no two rows of a run have the same step",
+        write="Nothing.",
+        witness=Configuration(
+            loaders_from="module", trainer={"reload_dataloaders_every_n_epochs": 1}, shuffle=False, dropout=0.0
+        ),
+        align=training_alignment.steps_of_rows_after_a_reload,
+    ),
+    Difference(
         name="row of the step that stops",
         topic="logging",
         lightning="writes the values of each step while should_stop is set",
@@ -316,6 +348,16 @@ DIFFERENCES: tuple[Difference, ...] = (
         align=alignment.rows_of_cut_off_evaluation,
     ),
     Difference(
+        name="saving last.ckpt",
+        topic="checkpoints",
+        lightning="saves a second time, calls on_save_checkpoint again; after training its epoch is one more",
+        camshaft="gives the file that was saved a second name; its epoch is the one that has ended",
+        reason="the same data need not be written twice",
+        write="Nothing.",
+        witness=Configuration(checkpoints={"save_top_k": -1, "save_last": True}),
+        align=alignment.saves_of_last,
+    ),
+    Difference(
         name="when checkpoints are saved",
         topic="checkpoints",
         lightning="within the hook of the callback that saves, while others still wait for it",
@@ -354,6 +396,18 @@ DIFFERENCES: tuple[Difference, ...] = (
         write="Call `trainer.validate(model, ckpt_path=path)` first if it is wanted.",
         witness=Configuration(checkpoints={"save_top_k": -1}, resumes_to=3),
         align=alignment.sanity_check_of_resumed_run,
+    ),
+    Difference(
+        name="iterations of loaders",
+        topic="data",
+        lightning="calls `iter(loader)` when it sets up the data, and again for several loaders of evaluation",
+        camshaft="calls it once for each epoch and each evaluation",
+        reason="a loader that counts its epochs, or reads as soon as it is asked, is begun as often as it is read",
+        write="Nothing.",
+        witness=Configuration(loaders="own", shuffle=False, num_eval_batches=(2, 2)),
+        align=training_alignment.iterations_of_loaders,
+        # and draws random numbers whenever it does
+        excludes=lambda configuration: configuration.loads_again and configuration.is_random,
     ),
     Difference(
         name="random numbers before the first epoch",

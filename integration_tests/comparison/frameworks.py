@@ -44,7 +44,6 @@ class Framework:
     strategy: Any
     model_checkpoint: Any
     early_stopping: Any
-    averaging: Any
     csv_logger: Any
     quiet: dict[str, Any]
 
@@ -59,7 +58,6 @@ LIGHTNING = Framework(
     strategy=LightningSingleDevice,
     model_checkpoint=lightning_callbacks.ModelCheckpoint,
     early_stopping=lightning_callbacks.EarlyStopping,
-    averaging=lightning_callbacks.EMAWeightAveraging,
     csv_logger=lightning_loggers.CSVLogger,
     quiet={
         "accelerator": "cpu",
@@ -79,7 +77,6 @@ CAMSHAFT = Framework(
     strategy=SingleDeviceStrategy,
     model_checkpoint=camshaft.callbacks.ModelCheckpoint,
     early_stopping=camshaft.callbacks.EarlyStopping,
-    averaging=camshaft.callbacks.EMAWeightAveraging,
     csv_logger=camshaft.callbacks.CSVLogger,
     quiet={"accelerator": "cpu", "enable_progress_bar": False},
 )

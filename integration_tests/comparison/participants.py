@@ -109,7 +109,8 @@ class OwnLoader:
     """
 
     def __init__(self, batches: Iterable[Any], count: Callable[[], None]) -> None:
-        self._batches = list(batches)
+        with torch.random.fork_rng():  # beginning to iterate draws a number
+            self._batches = list(batches)
         self._count = count
         self._position = 0
 
@@ -357,13 +358,13 @@ def make_watcher(framework: Framework, configuration: Configuration) -> type:
 
         def on_train_epoch_end(self, trainer: Any, pl_module: Any) -> None:
             if configuration.callback_logs:
-                self.log_dict({"watched_epoch": float(trainer.current_epoch), "watched_step": trainer.global_step})
+                self.log_dict({"watched_epoch": float(trainer.current_epoch), "watched": 1.5})
 
         def on_validation_batch_end(
             self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int, dataloader_idx: int = 0
         ) -> None:
             if configuration.callback_logs:
-                self.log("watched_val", 2.0 * batch_idx, batch_size=1, add_dataloader_idx=dataloader_idx > 0)
+                self.log("watched_val", 2.0 * batch_idx, batch_size=1)
 
     if configuration.stops_in is not None:
 

@@ -202,6 +202,7 @@ def summary(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [summary(item) for item in value]
     if isinstance(value, Optimizer):
+        value = getattr(value, "foreign", value)  # an optimizer by its attributes is wrapped where torch's is expected
         return type(value).__name__.removeprefix("Lightning")  # which wraps some that it hands out
     if isinstance(getattr(value, "optimizer", None), Optimizer):
         return ("scheduler", type(value).__name__)
@@ -213,7 +214,7 @@ def summary(value: Any) -> Any:
         return value.type
     if value is None or isinstance(value, bool | int | float):
         return value
-    return "function" if callable(value) else type(value).__name__
+    return "function" if callable(value) else type(value).__name__.removeprefix("Lightning")
 
 
 def parameters_of(

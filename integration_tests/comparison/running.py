@@ -123,8 +123,6 @@ class _Runs:
         callbacks.insert(0 if configuration.monitoring_first else len(callbacks), monitor)
         if configuration.early_stopping is not None:
             callbacks.append(framework.early_stopping(**configuration.early_stopping))
-        if configuration.averaging is not None:
-            callbacks.append(framework.averaging(**configuration.averaging))
         # an own one in any case, since trainers add one otherwise
         saving = configuration.checkpoints if configuration.checkpoints is not None else {"every_n_epochs": 0}
         return [*callbacks, framework.model_checkpoint(self.directory / "kept", **saving)]

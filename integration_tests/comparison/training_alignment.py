@@ -188,13 +188,15 @@ def gradients_of_manual_optimization(theirs: Recording, own: Recording, configur
 
 
 def gradients_left_by_fit(theirs: Recording, own: Recording, configuration: Configuration) -> None:
-    """Forget them in the verbs that do not train."""
+    """Forget them in the verbs that do not train, and in those that train on until they are zeroed."""
     for recording in (theirs, own):
-        recording.calls = [
-            call if _trains(verb) else unseen(call, "has_gradients")
-            for verb in in_verbs(recording.calls)
-            for call in verb
-        ]
+        verbs = in_verbs(recording.calls)
+        recording.calls = []
+        for number, verb in enumerate(verbs):
+            zeroing = next((idx for idx, call in enumerate(verb) if call.hook in _ZEROING), len(verb))
+            end = next((idx for idx in range(zeroing, len(verb)) if verb[idx].hook not in _ZEROING), len(verb))
+            num_unseen = len(verb) if not _trains(verb) else end if number > 0 else 0
+            recording.calls += [unseen(call, "has_gradients") for call in verb[:num_unseen]] + list(verb[num_unseen:])
 
 
 def _trains(verb: Sequence[Call]) -> bool:
@@ -220,6 +222,8 @@ def epochs_cut_short(theirs: Recording, own: Recording, configuration: Configura
             theirs.progress[number] = _earlier(theirs.progress[number], num_cut)
             if not _trains(verb):
                 theirs.rows[number] = [_earlier(row, num_cut) for row in theirs.rows[number]]
+                told = theirs.loading[number]["epochs"]
+                theirs.loading[number]["epochs"] = {name: [one - num_cut for one in told[name]] for name in told}
     theirs.calls = calls
 
 
@@ -238,3 +242,37 @@ def steps_of_validation_rows(theirs: Recording, own: Recording, configuration: C
             {**row, "step": next(steps)} if any(name.startswith("val_loss") for name in row) else row
             for row in theirs.rows[number]
         ]
+
+
+def iterations_of_loaders(theirs: Recording, own: Recording, configuration: Configuration) -> None:
+    """Forget that theirs begins more iterations than ours."""
+    for there, here in zip(theirs.loading, own.loading, strict=True):
+        if all(number >= here["iterations"].get(name, 0) for name, number in there["iterations"].items()):
+            there["iterations"] = here["iterations"]
+
+
+def sanity_check_without_training(theirs: Recording, own: Recording, configuration: Configuration) -> None:
+    """Forget theirs."""
+    theirs.calls = [
+        call
+        for verb in in_verbs(theirs.calls)
+        for call in verb
+        if any(one.hook == "on_train_start" for one in verb) or not call.seen.get("sanity")
+    ]
+
+
+def gradients_enabled_after_a_closure(theirs: Recording, own: Recording, configuration: Configuration) -> None:
+    """Forget whether they are."""
+    if configuration.optimizer in ("own", "sam"):
+        for recording in (theirs, own):
+            change(recording, _BEFORE_UPDATE, lambda call: unseen(call, "grad"))
+
+
+def steps_of_rows_after_a_reload(theirs: Recording, own: Recording, configuration: Configuration) -> None:
+    """Forget them in the rows of a batch of evaluation."""
+    if configuration.trainer.get("reload_dataloaders_every_n_epochs"):
+        for recording in (theirs, own):
+            recording.rows = [
+                [{**row, "step": -1} if any("val_each_step" in name for name in row) else row for row in rows]
+                for rows in recording.rows
+            ]

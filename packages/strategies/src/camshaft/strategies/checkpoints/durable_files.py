@@ -65,7 +65,7 @@ def naming(target: Path) -> Iterator[None]:
         )
         if is_named or error.errno is None:
             raise
-        raise OSError(error.errno, os.strerror(error.errno), str(target)) from error
+        raise _named(error.errno, target, error) from error
     except RuntimeError as error:
         if not any(sign in str(error) for sign in _FAILED_WRITE):
             raise
@@ -74,7 +74,14 @@ def naming(target: Path) -> Iterator[None]:
             found = found.__cause__ or found.__context__
         number = errno.EIO if found is None else found.errno
         assert number is not None
-        raise OSError(number, os.strerror(number), str(target)) from error
+        raise _named(number, target, error) from error
+
+
+def _named(number: int, target: Path, cause: BaseException) -> OSError:
+    error = OSError(number, os.strerror(number), str(target))
+    for note in getattr(cause, "__notes__", ()):  # such as that of which process it comes from
+        error.add_note(note)
+    return error
 
 
 def put_in_place(partial: Path, target: Path) -> None:

@@ -198,7 +198,7 @@ _OBSERVATION = (
     EarlierArgument(
         "progress_bar_refresh_rate",
         ("0.7", "1.6"),
-        "`enable_progress_bar`, `RichProgressBar(refresh_rate_seconds)`",
+        "`enable_progress_bar`, `RichProgressBar(refresh_rate)`",
         readings.progress_bar_refresh_rate,
     ),
     EarlierArgument(
