@@ -30,4 +30,259 @@ class Stated:
     proof: str
 
 
-STATED: tuple[Stated, ...] = ()
+STATED: tuple[Stated, ...] = (
+    Stated(
+        name="methods with nearly a hook's name",
+        topic="hooks",
+        lightning="ignores `training_batch_end` and the like",
+        camshaft="raises at set-up, with the hook that is meant",
+        reason="a hook that is never called is found on the day it is written",
+        write="Rename the method, or mark it with `@not_a_hook`.",
+        proof="packages/hooks-core/tests/test_inspection.py::test_a_method_with_nearly_a_hooks_name_is_a_fault",
+    ),
+    Stated(
+        name="an old hook's name with arguments of no release",
+        topic="hooks",
+        lightning="never calls it",
+        camshaft="never calls it, and warns",
+        reason="it may be the user's own method, or a mistake",
+        write="Mark it with `@not_a_hook`.",
+        proof=(
+            "packages/hooks-core/tests/test_faults.py"
+            "::test_an_old_hooks_name_with_a_signature_of_no_era_is_the_users_own_and_a_warning"
+        ),
+    ),
+    Stated(
+        name="steps without a place for the loader's index",
+        topic="hooks",
+        lightning="raises where there are several loaders; raises for a required `dataloader_idx` with a single one",
+        camshaft="calls the step without the index; passes 0",
+        reason="every step that can be called is called",
+        write="Write `dataloader_idx=0` last; it is right in both.",
+        proof="integration_tests/test_variadic_against_lightning.py::test_a_step_gets_the_same",
+    ),
+    Stated(
+        name="runs that nothing ends",
+        topic="optimization",
+        lightning="goes on for ever where `max_epochs=-1` and every loss is None",
+        camshaft="raises after an epoch without an update, unless `max_time` or code with `should_stop` may end it",
+        reason="a job that can never end is a mistake",
+        write="Pass `max_epochs` or `max_time`.",
+        proof=(
+            "packages/loops/tests/test_endless_runs.py"
+            "::test_an_epoch_without_any_loss_is_an_error_where_only_updates_could_end_the_run"
+        ),
+    ),
+    Stated(
+        name="second evaluation of a closure within an accumulation window",
+        topic="optimization",
+        lightning="adds the gradients of the second evaluation to those of the window",
+        camshaft="raises",
+        reason="SAM and its like would follow wrong gradients",
+        write="Pass `accumulate_grad_batches=1`, or optimize by hand.",
+        proof="packages/loops/tests/test_own_closures.py::test_one_that_evaluates_twice_cannot_accumulate_and_says_so",
+    ),
+    Stated(
+        name="closures under 16-mixed",
+        topic="optimization",
+        lightning="steps optimizers without their closure",
+        camshaft="gives them the closure; an overflow in any evaluation skips the step",
+        reason="SAM and its like need it in every precision",
+        write="Nothing.",
+        proof=(
+            "packages/trainer/tests/test_trainer_optimization.py"
+            "::test_an_optimizer_that_evaluates_twice_trains_in_every_precision"
+        ),
+    ),
+    Stated(
+        name="steps that never read their closure",
+        topic="optimization",
+        lightning="raises",
+        camshaft="computes gradients before the step",
+        reason="such optimizers are written for loops by hand",
+        write="Nothing.",
+        proof=(
+            "packages/loops/tests/test_own_closures.py::test_one_that_never_reads_its_closure_is_stepped_with_gradients"
+        ),
+    ),
+    Stated(
+        name="optimizers by their attributes",
+        topic="optimization",
+        lightning="hands out the object, and a wrapper in `optimizer_step`",
+        camshaft="hands out a wrapper with the object's attributes everywhere",
+        reason="one place gives it what torch's optimizers have",
+        write="Read attributes; the object itself is `optimizer.foreign`.",
+        proof="packages/loops/tests/test_foreign_optimizer.py::test_a_wrapper_trains_as_by_hand_and_its_steps_count",
+    ),
+    Stated(
+        name="loaders that give fewer batches than their length",
+        topic="data",
+        lightning="ends the epoch",
+        camshaft="raises",
+        reason="schedulers and limits were counted by the length",
+        write="Make `__len__` right, or leave it out.",
+        proof="packages/loops/tests/test_batches.py::test_a_loader_that_gives_less_than_it_promised_is_an_error",
+    ),
+    Stated(
+        name="objects in checkpoints",
+        topic="checkpoints",
+        lightning="refuses the whole file where `weights_only` is true",
+        camshaft="reads all else, and names the arguments that are missing",
+        reason="weights are of use without the objects",
+        write="Pass the argument, or `weights_only=False` if the file is trusted.",
+        proof=(
+            "packages/trainer/tests/test_checkpoint_objects.py"
+            "::test_without_trust_the_arguments_that_lack_are_named_also_those_with_a_default"
+        ),
+    ),
+    Stated(
+        name="hyperparameters that cannot be pickled",
+        topic="checkpoints",
+        lightning="drops all hyperparameters, with a warning",
+        camshaft="drops and names that one",
+        reason="the others are kept",
+        write="Pass it to `load_from_checkpoint`.",
+        proof=(
+            "packages/trainer/tests/test_checkpoint_objects.py"
+            "::test_what_could_not_be_pickled_is_named_when_it_is_loaded"
+        ),
+    ),
+    Stated(
+        name="arguments that a constructor does not take",
+        topic="checkpoints",
+        lightning="`load_from_checkpoint` drops them in silence",
+        camshaft="drops them with a warning that names them",
+        reason="a misspelt argument is noticed",
+        write="Leave them out.",
+        proof=(
+            "packages/trainer/tests/test_checkpoint_objects.py"
+            "::test_arguments_that_a_constructor_does_not_take_are_left_out_with_a_warning"
+        ),
+    ),
+    Stated(
+        name="numbers of NumPy in checkpoints",
+        topic="checkpoints",
+        lightning="keeps their type",
+        camshaft="keeps Python numbers",
+        reason="they are read without unpickling",
+        write="Convert them where the type matters.",
+        proof=(
+            "packages/strategies/tests/test_checkpoint_file.py"
+            "::test_numpy_scalars_and_dictionary_subclasses_become_plain"
+        ),
+    ),
+    Stated(
+        name="metrics that are missing in a file's name",
+        topic="checkpoints",
+        lightning="writes 0 in their place",
+        camshaft="raises with the names that were logged",
+        reason="two files would have one name",
+        write="Log the metric, or leave it out of `filename`.",
+        proof=(
+            "packages/callbacks/tests/test_checkpoint_names.py"
+            "::test_a_metric_that_was_not_logged_is_named_with_those_that_were"
+        ),
+    ),
+    Stated(
+        name="resuming inside an accumulation window",
+        topic="checkpoints",
+        lightning="forgets the gradients that wait",
+        camshaft="restores them, and which of them are still to be averaged over processes",
+        reason="resuming is exact",
+        write="Nothing.",
+        proof=(
+            "packages/trainer/tests/test_trainer_ddp.py"
+            "::test_a_window_that_was_stopped_inside_averages_what_its_last_batch_leaves_out"
+        ),
+    ),
+    Stated(
+        name="overrides that are never called",
+        topic="callbacks",
+        lightning="calls its private methods",
+        camshaft="calls those that libraries override, and refuses the others at set-up with what to use",
+        reason="an override that does nothing is a silent mistake",
+        write="Follow the error's advice.",
+        proof="integration_tests/test_stock_callback_overrides.py::test_an_override_is_called_or_refused",
+    ),
+    Stated(
+        name="weights before the first average",
+        topic="callbacks",
+        lightning="validates, saves and ends with the untrained copy",
+        camshaft="uses the weights of training, and warns if nothing was averaged",
+        reason="an average of nothing is no model",
+        write="Start averaging earlier.",
+        proof=(
+            "packages/callbacks/tests/test_weight_averaging.py"
+            "::test_before_the_first_average_validation_sees_the_weights_of_training"
+        ),
+    ),
+    Stated(
+        name="`BackboneFinetuning(train_bn=False)`",
+        topic="callbacks",
+        lightning="unfreezes batch normalization all the same",
+        camshaft="keeps it frozen",
+        reason="the argument says so",
+        write="Pass `train_bn=True`.",
+        proof=(
+            "packages/callbacks/tests/test_finetuning.py"
+            "::test_batch_normalisation_stays_frozen_if_it_is_not_to_be_trained"
+        ),
+    ),
+    Stated(
+        name="indices that a prediction writer cannot know",
+        topic="callbacks",
+        lightning="passes an empty list",
+        camshaft="passes None",
+        reason="no samples and unknown samples are told apart",
+        write="Test `batch_indices is None`.",
+        proof=(
+            "packages/callbacks/tests/test_prediction_writer.py"
+            "::test_samples_are_known_where_the_order_is_fixed_and_else_not"
+        ),
+    ),
+    Stated(
+        name="versions of file loggers",
+        topic="callbacks",
+        lightning="gives loggers that are made together the same `version_0`",
+        camshaft="claims a version by making its folder",
+        reason="runs of a sweep do not mix",
+        write="Pass `version` to continue a folder.",
+        proof="packages/callbacks/tests/test_csv_logger.py::test_loggers_that_are_made_together_do_not_share_one",
+    ),
+    Stated(
+        name="unknown attributes",
+        topic="errors",
+        lightning="`trainer.max_epoch = 8` sets an attribute that nothing reads",
+        camshaft="raises with the closest name, on `Trainer` and its loops",
+        reason="a setting that is lost is a silent mistake",
+        write="Set the right name; keep values of your own in a subclass, the module or a callback.",
+        proof=(
+            "packages/hooks-core/tests/test_known_attributes.py"
+            "::test_a_misspelt_attribute_is_refused_with_the_closest_one"
+        ),
+    ),
+    Stated(
+        name="a second trainer inside a hook",
+        topic="errors",
+        lightning="leaves the module with the second trainer",
+        camshaft="gives it back, with its modes and logged values",
+        reason="the fit goes on as before",
+        write="Nothing.",
+        proof=(
+            "packages/trainer/tests/test_nested_trainers.py"
+            "::test_a_fit_goes_on_as_before_after_another_trainer_had_its_module"
+        ),
+    ),
+    Stated(
+        name="a rank that hangs",
+        topic="errors",
+        lightning="ends in the backend's timeout",
+        camshaft="names the missing ranks with their last position; a hung process prints its stack",
+        reason="the place to look at is known",
+        write="Choose `DDPStrategy(timeout=...)`.",
+        proof=(
+            "packages/trainer/tests/test_hanging_ranks.py"
+            "::test_a_rank_that_hangs_is_named_with_its_position_and_prints_its_stack"
+        ),
+    ),
+)
