@@ -29,6 +29,22 @@ class InvalidArgumentError(ValueError):
         return type(self), self._arguments
 
 
+def check_local(field: str, path: str, where: str) -> None:
+    """Check that a folder can be on this machine.
+
+    Args:
+        field: Name of the argument.
+        path: The folder.
+        where: The class that takes it.
+
+    Raises:
+        InvalidArgumentError: If it is the address of something that is not mounted here.
+    """
+    if "://" in path:
+        action = "Mount it, or copy the files there afterwards."
+        raise InvalidArgumentError(field, "a folder of this machine's file systems", path, where, action)
+
+
 class MissingMetricError(RuntimeError):
     """A metric is due and nobody has logged it.
 

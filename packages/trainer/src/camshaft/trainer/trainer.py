@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from datetime import timedelta
 from typing import Any
 
+from camshaft.callbacks.errors import check_local
 from camshaft.hooks_core.spec import ZeroGrad
 from camshaft.loops import EvaluationLoop, StatelessLoaders, run_verb
 from camshaft.trainer.choosing_arguments import takes_earlier_arguments
@@ -149,6 +150,7 @@ class Trainer(ArgparseArguments, EarlierAttributes, Tuning, Predicting):
     ) -> None:
         self.barebones = barebones
         self.strict_hooks = strict_hooks
+        check_local("default_root_dir", os.fspath(default_root_dir or ""), "Trainer")
         self._default_root_dir = os.path.abspath(os.path.expanduser(default_root_dir or os.curdir))
         self.strategy = choose_strategy(
             strategy,

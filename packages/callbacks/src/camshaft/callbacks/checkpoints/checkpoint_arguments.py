@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from datetime import timedelta
 
-from camshaft.callbacks.errors import InvalidArgumentError
+from camshaft.callbacks.errors import InvalidArgumentError, check_local
 
 
 def check_arguments(
@@ -63,9 +63,7 @@ def checked_folder(dirpath: str | os.PathLike[str], where: str) -> str:
         InvalidArgumentError: If it is the address of something that is not mounted here.
     """
     path = os.fspath(dirpath)
-    if "://" in path:
-        action = "Mount it, or copy the checkpoints there afterwards."
-        raise InvalidArgumentError("dirpath", "a folder of this machine's file systems", path, where, action)
+    check_local("dirpath", path, where)
     return os.path.abspath(os.path.expanduser(path))
 
 

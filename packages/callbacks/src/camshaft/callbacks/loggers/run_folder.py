@@ -11,6 +11,7 @@ from typing import Any, ClassVar
 
 import torch
 
+from camshaft.callbacks.errors import check_local
 from camshaft.callbacks.loggers.logged_values import Hyperparameters, jsonable, named
 from camshaft.hooks_core.durable_paths import written_whole
 
@@ -32,6 +33,9 @@ class RunFolderLogger:
 
     Attributes:
         hparams: The hyperparameters so far.
+
+    Raises:
+        InvalidArgumentError: If `save_dir` is no folder of this machine.
     """
 
     HPARAMS_FILE: ClassVar[str] = "hparams.json"
@@ -39,6 +43,7 @@ class RunFolderLogger:
     def __init__(self, save_dir: str | os.PathLike[str], name: str | None, version: int | str | None) -> None:
         self.hparams: dict[str, Any] = {}
         self._save_dir = os.fspath(save_dir)
+        check_local("save_dir", self._save_dir, type(self).__name__)
         self._name = name or ""
         self._version = version
 
