@@ -253,7 +253,7 @@ STATED: tuple[Stated, ...] = (
         name="unknown attributes",
         topic="errors",
         lightning="`trainer.max_epoch = 8` sets an attribute that nothing reads",
-        camshaft="raises with the closest name, on `Trainer` and its loops",
+        camshaft="raises with the closest name; its loops take no attributes of the user's own",
         reason="a setting that is lost is a silent mistake",
         write="Set the right name; keep values of your own in a subclass, the module or a callback.",
         proof=(

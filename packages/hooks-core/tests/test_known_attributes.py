@@ -57,3 +57,17 @@ def test_a_subclass_of_ones_own_has_attributes_of_its_own() -> None:
     mine: Any = Mine()
     mine.counter = 1
     assert mine.counter == 1
+
+
+def test_an_owner_that_takes_attributes_of_the_users_own_refuses_misspelt_ones() -> None:
+    class TakesOwn(Settings):
+        __module__ = "camshaft.settings"
+
+        def __setattr__(self, name: str, value: Any) -> None:
+            check_known(self, name, takes_own=True)
+            object.__setattr__(self, name, value)
+
+    settings: Any = TakesOwn()
+    settings.sweep_id = settings._max_epochs = 1
+    with pytest.raises(AttributeError, match="Did you mean `max_epochs`"):
+        settings.max_epoch = 1

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 _PACKAGE = "camshaft"
+_SIMILAR, _MISSPELT = 0.6, 0.8  # how much of two names is the same, as difflib tells it
 
 
-def check_known(owner: object, name: str) -> None:
+def check_known(owner: object, name: str, *, takes_own: bool = False) -> None:
     """Refuse an attribute that is about to be set for the first time and that no class of the owner declares.
 
     Call it from `__setattr__`; it holds once the constructor has set `_is_sealed`. A subclass that is defined outside
@@ -14,6 +15,7 @@ def check_known(owner: object, name: str) -> None:
     Args:
         owner: The object.
         name: The attribute's name.
+        takes_own: Whether only a name that resembles a known one is refused, as a misspelt setting.
 
     Raises:
         AttributeError: If it is not known; the message names the closest attribute that may be set.
@@ -24,22 +26,26 @@ def check_known(owner: object, name: str) -> None:
         return
     if not kind.__module__.startswith(f"{_PACKAGE}."):
         return
+    if takes_own and (name.startswith("_") or _closest(owner, name, _MISSPELT) is None):
+        return
     raise unknown_attribute(owner, name)
 
 
 def unknown_attribute(owner: object, name: str) -> AttributeError:
     """Return the error for an attribute that an object does not have, with the closest one that may be set."""
-    from difflib import get_close_matches  # only when there is something to report
-
-    kind = type(owner)
-    where = kind.__qualname__
-    close = get_close_matches(name, settable_attributes(owner), n=1, cutoff=0.6)
-    if close:
-        action = f"Did you mean `{close[0]}`?"
-    else:
-        action = "Keep what is your own in the module or in a callback, or in a subclass."
+    where = type(owner).__qualname__
+    closest = _closest(owner, name, _SIMILAR)
+    action = "Keep what is your own in the module or in a callback, or in a subclass."
+    if closest is not None:
+        action = f"Did you mean `{closest}`?"
     message = f"`{name}` must be an attribute of {where} to be set, but there is none in {where}. {action}"
     return AttributeError(message, name=name, obj=owner)
+
+
+def _closest(owner: object, name: str, cutoff: float) -> str | None:
+    from difflib import get_close_matches  # only for names that are not known
+
+    return next(iter(get_close_matches(name, settable_attributes(owner), n=1, cutoff=cutoff)), None)
 
 
 def settable_attributes(owner: object) -> list[str]:

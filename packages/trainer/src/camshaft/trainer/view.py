@@ -37,9 +37,9 @@ class TrainerView(LoopView):
     _is_sealed: bool = False
 
     def __setattr__(self, name: str, value: Any) -> None:
-        """Set an attribute; one that the trainer does not have is refused, with the closest that it has.
+        """Set an attribute; one whose name resembles a setting's is refused, with that name.
 
-        A subclass of one's own may have attributes of its own.
+        Other attributes are the user's own, and all are in a subclass of one's own.
 
         Raises:
             AttributeError: If there is none of this name, or it is the constructor's to set.
@@ -53,7 +53,7 @@ class TrainerView(LoopView):
             if name == "callbacks" and self._is_running:
                 action = "Set them before, or let `configure_callbacks` of the module return them."
                 raise RuntimeError(must_be(name, "set while no verb runs", value, type(self).__qualname__, action))
-            check_known(self, name)
+            check_known(self, name, takes_own=True)
         object.__setattr__(self, name, value)
 
     # what is running
