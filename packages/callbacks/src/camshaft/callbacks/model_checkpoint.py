@@ -594,7 +594,7 @@ class ModelCheckpoint(CheckpointMemory):
 
 
 def _validates_later(trainer: TrainerProtocol) -> bool:
-    """Whether validation runs in this fit, and not in this epoch."""
+    """Return whether validation runs in this fit, and not in this epoch."""
     every = trainer.check_val_every_n_epoch
     return validates(trainer) and every is not None and (trainer.current_epoch + 1) % every != 0
 

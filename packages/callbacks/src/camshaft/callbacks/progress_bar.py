@@ -107,27 +107,27 @@ class ProgressBar(Callback):
 
     @property
     def sanity_check_description(self) -> str:
-        """What the bar of the sanity check is called; to be overridden, as the four that follow."""
+        """The title of the bar of the sanity check; to be overridden, as the four that follow."""
         return "Sanity check"
 
     @property
     def train_description(self) -> str:
-        """What the bar of training is called where it does not name the epoch."""
+        """The title of the bar of training where it does not name the epoch."""
         return "Train"
 
     @property
     def validation_description(self) -> str:
-        """What the bar of validation is called."""
+        """The title of the bar of validation."""
         return "Validate"
 
     @property
     def test_description(self) -> str:
-        """What the bar of testing is called."""
+        """The title of the bar of testing."""
         return "Test"
 
     @property
     def predict_description(self) -> str:
-        """What the bar of prediction is called."""
+        """The title of the bar of prediction."""
         return "Predict"
 
     def _get_train_description(self, current_epoch: int) -> str:
@@ -213,7 +213,7 @@ class ProgressBar(Callback):
 
     @property
     def is_disabled(self) -> bool:
-        """Whether it shows nothing."""
+        """True if it shows nothing."""
         return not self.is_enabled
 
     def disable(self) -> None:

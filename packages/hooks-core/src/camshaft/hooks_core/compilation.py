@@ -17,7 +17,7 @@ Position = Callable[[], str]
 
 
 class Place(Protocol):
-    """Who wants to know which hook runs, such as what values are logged to.
+    """A reader of which hook runs, such as the metric log.
 
     Attributes:
         hook: The name of the innermost hook that runs; None outside of all. Set at each call, so it stays plain.
@@ -82,7 +82,7 @@ def compile_isolated(
 
 
 def is_compiled_hook(code: CodeType) -> bool:
-    """Whether code is that of a hook, as `compile_calls` makes it; its name is the hook's."""
+    """Return whether code is that of a hook, as `compile_calls` makes it; its name is the hook's."""
     return code.co_filename.startswith(_FILENAME)
 
 

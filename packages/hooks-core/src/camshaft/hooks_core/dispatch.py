@@ -123,7 +123,7 @@ def nobody(*arguments: object, **further: object) -> None:
 
 
 def _may_log(spec: HookSpec, calls: Sequence[HookCall]) -> bool:
-    """Whether a callback or the module may log in a hook."""
+    """Return whether a callback or the module may log in a hook."""
     is_received = any(call.kind in (Receiver.CALLBACK, Receiver.MODULE) for call in calls)
     return is_received and spec.kind in ("event", "step", "override")
 

@@ -81,7 +81,7 @@ def _with_self(bound: Callable[..., Any]) -> inspect.Signature:
 
 
 def _is_torchs(step: Callable[..., Any]) -> bool:
-    """Whether a step is one of torch's optimizers, also where torch or camshaft have put another around it."""
+    """Return whether a step is one of torch's optimizers, also under what torch or camshaft put around it."""
     layers = list(_layers(step))
     packages = [_package_of(layer) for layer in layers]
     return packages[-1] == "torch" and set(packages) <= {"torch", "camshaft"}

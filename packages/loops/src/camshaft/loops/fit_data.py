@@ -75,7 +75,7 @@ class FitData:
 
     @property
     def validates(self) -> bool:
-        """Whether there is anything to validate, or may be once the loaders are asked for again.
+        """True if there is anything to validate, or may be once the loaders are asked for again.
 
         It is false as soon as validation is limited to no batches.
         """

@@ -103,7 +103,7 @@ class FitView:
 
     @property
     def epoch_loop(self) -> EpochLoopView:
-        """What Lightning keeps in a loop of its own: limits in steps, batches, validation."""
+        """Limits in steps, batches and validation, which Lightning keeps in a loop of its own."""
         return EpochLoopView(self)
 
     @property

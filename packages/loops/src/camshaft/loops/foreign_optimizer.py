@@ -16,7 +16,7 @@ _NEEDED = ("param_groups", "step", "zero_grad", "state_dict", "load_state_dict")
 
 
 def is_initialized(given: object) -> bool:
-    """Whether an object is an optimizer of torch that torch's constructor has made, so that it has step hooks.
+    """Return whether an object is an optimizer that torch's constructor has made, so that it has step hooks.
 
     A wrapper may claim to be one by its `__class__`, or inherit from it without calling its constructor.
     """

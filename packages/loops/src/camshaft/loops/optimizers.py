@@ -241,7 +241,7 @@ def _warn_of_unknown(what: str, given: Mapping[str, Any], known: Set[str]) -> No
 
 
 def _takes_value(scheduler: Any, monitor: str | None) -> bool:
-    """Whether the `step` of a scheduler gets what it monitors, where its settings do not say so."""
+    """Return whether the `step` of a scheduler gets what it monitors, where its settings do not say so."""
     if isinstance(scheduler, LRScheduler) or monitor is None:
         return isinstance(scheduler, ReduceLROnPlateau)
     return next(iter(inspect.signature(scheduler.step).parameters), None) != "epoch"

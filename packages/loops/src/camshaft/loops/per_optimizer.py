@@ -60,7 +60,7 @@ class PerOptimizerOptimization(AutomaticOptimization):
 
     @property
     def keeps_gradients(self) -> bool:
-        """Whether gradients belong in a checkpoint: while they wait; always, where one optimizer's reach another's."""
+        """True if gradients belong in a checkpoint: while they wait; always, where one optimizer's reach another's."""
         return self.holds_gradients or isinstance(self._toggle, NoToggle)
 
     def run_batch(self, batch: Any, batch_idx: int, is_last: bool) -> Any:

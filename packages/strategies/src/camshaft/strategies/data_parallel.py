@@ -232,7 +232,7 @@ class DDPStrategy(ParallelStrategy):
         return optimizer.step(closure=finishing)
 
     def state_dict(self) -> dict[str, Any]:
-        """What the precision has learned and, only if so, that gradients wait which were not averaged."""
+        """Return what the precision has learned and, only if so, that gradients wait which were not averaged."""
         replica = self._replica
         waits = self._left_local_gradients if replica is None else replica.holds_local_gradients
         return super().state_dict() | ({_LOCAL_GRADIENTS: True} if waits else {})

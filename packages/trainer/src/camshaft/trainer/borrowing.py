@@ -1,4 +1,4 @@
-"""What a verb inside of another trainer's run gives back when it ends."""
+"""Attachments of another trainer's run, which a verb inside of it gives back when it ends."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ UNSAVED_KEY = "unsaved_hyper_parameters"
 """Where a checkpoint names those that cannot be pickled, with the reason."""
 
 DATA_PREFIX = "datamodule_"
-"""What is put before these names for those of the data module."""
+"""The prefix of these names for those of the data module."""
 
 _SCALARS = (bool, int, float, str, type(None))
 
@@ -217,7 +217,7 @@ def hyperparameters_for_loggers(owner: object) -> dict[str, Any]:
 
 
 def hyperparameters_for_checkpoints(owner: object, prefix: str = "") -> dict[str, Any]:
-    """What checkpoints hold of the hyperparameters of an object; empty for one without.
+    """Return the part of a checkpoint that holds the hyperparameters of an object; empty for one without.
 
     Args:
         owner: The module or data module.
@@ -287,7 +287,7 @@ def parameters_of(cls: type) -> dict[str, inspect.Parameter]:
 
 
 def takes_any(cls: type) -> bool:
-    """Whether a class's constructor takes arguments of any name."""
+    """Return whether a class's constructor takes arguments of any name."""
     return any(one.kind is one.VAR_KEYWORD for one in inspect.signature(cls).parameters.values())
 
 
@@ -333,7 +333,7 @@ def _is_equal(value: object, other: object) -> bool:
 
 
 def _is_plain(value: Any) -> bool:
-    """Whether a value is known to be savable without a look at how it is pickled."""
+    """Return whether a value is known to be savable without a look at how it is pickled."""
     kind = type(value)
     if kind is list or kind is tuple:
         return all(_is_plain(item) for item in value)

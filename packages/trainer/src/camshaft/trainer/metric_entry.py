@@ -66,7 +66,7 @@ class Entry:
 
     @property
     def key(self) -> Key:
-        """What tells it from others of its epoch."""
+        """The key that tells it from others of its epoch."""
         return self.hook, self.name, self.dataloader_idx
 
     def new_reduction(self) -> Reduction | None:
@@ -147,7 +147,7 @@ class Entry:
         self._overtaken = names, self._latest
 
     def gives_way(self, name: str) -> bool:
-        """Whether the latest step's value is older than what another stage has published under a name."""
+        """Return whether the latest step's value is older than what another stage has published under a name."""
         names, value = self._overtaken
         return name in names and self._latest is value
 

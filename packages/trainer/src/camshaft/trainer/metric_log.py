@@ -73,7 +73,7 @@ class MetricLog(MetricView):
 
     @property
     def moment(self) -> Moment | None:
-        """What a value logged now belongs to by default, or None where nothing can be logged; see `MetricSink`."""
+        """The moment that a value logged now belongs to, None where nothing can be logged; see `MetricSink`."""
         return self._moment
 
     @moment.setter

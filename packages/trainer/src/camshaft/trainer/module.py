@@ -222,7 +222,7 @@ class TrainingModule(
 
     @property
     def strict_loading(self) -> bool:
-        """Whether the weights of a checkpoint must fit the module exactly; true unless something else is assigned.
+        """True if the weights of a checkpoint must fit the module exactly; so it is unless false is assigned.
 
         It holds for every verb with a `ckpt_path`, and for `load_from_checkpoint`.
         """

@@ -160,7 +160,7 @@ def _built(
 def _today(
     cls: type, facts: Mapping[str, Any], given: Mapping[str, Any], missing: Mapping[str, str]
 ) -> tuple[dict[str, Any], dict[str, str]]:
-    """What a class is built with, and what lacks of it because it is an object that was not unpickled."""
+    """Arguments that a class is built with, and those that are missing since they were not unpickled."""
     saved = facts.get(HYPER_PARAMETERS_KEY, {})
     names = {**{name: None for name in saved}, **missing}
     container = container_argument(cls, names, facts.get(NAME_KEY))
@@ -183,7 +183,7 @@ def _today(
 
 
 def _missing(checkpoint: Mapping[str, Any], prefix: str) -> dict[str, str]:
-    """What is known of hyperparameters that a checkpoint does not give; under "" if they are one object."""
+    """Reasons why a checkpoint does not give hyperparameters, by name; under "" if they are one object."""
     missing: dict[str, str] = {}
     for keys, kind in objects_left_out(checkpoint).items():
         if keys[0] == prefix + HYPER_PARAMETERS_KEY:

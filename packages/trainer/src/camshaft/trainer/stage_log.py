@@ -35,7 +35,7 @@ class LiveValue:
         return self.entry.epoch_name if self.of_epoch else self.entry.step_name
 
     def stands_for(self, name: str) -> bool:
-        """Whether it is the latest value of a name; a step's is not after another stage has published one."""
+        """Return whether it is the latest value of a name; a step's is not after another stage has published one."""
         return self.of_epoch or not self.entry.gives_way(name)
 
 

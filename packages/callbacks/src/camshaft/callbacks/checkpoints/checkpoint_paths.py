@@ -28,7 +28,7 @@ class CheckpointPaths:
 
     @property
     def uses_metrics(self) -> bool:
-        """Whether a logged metric is in a name."""
+        """Return whether a logged metric is in a name."""
         return any(template.metrics for template in (self.name, self.last) if template is not None)
 
     @property

@@ -134,7 +134,7 @@ class RunFolderLogger:
 
 
 _CLAIMS: weakref.WeakKeyDictionary[RunFolderLogger, weakref.finalize[Any, Any]] = weakref.WeakKeyDictionary()
-"""What gives back the version that a logger has claimed; not in the logger, which is copied and pickled."""
+"""Functions that give back the version that a logger has claimed; not in the logger, which is copied and pickled."""
 
 
 def _remove_empty(folders: list[Path], process_id: int) -> bool:

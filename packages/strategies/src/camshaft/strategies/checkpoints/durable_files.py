@@ -13,7 +13,7 @@ from camshaft.hooks_core.durable_paths import flush, is_directory, previous_of
 from camshaft.hooks_core.partial_paths import SUFFIX, claimed, new_partial_name
 
 _FAILED_WRITE = ("inline_container.cc", "PytorchStreamWriter")
-"""What torch's errors say where its archive could not be written."""
+"""Texts in torch's errors where its archive could not be written."""
 
 PLAIN_FILE = "plain.ckpt"
 """What every directory that is a checkpoint has in it; no other directory is ever replaced."""

@@ -37,7 +37,7 @@ _BLOCKED = ("sys", "os", "posix", "nt")
 """Modules of which torch's reader takes no name, even if something stands for it."""
 
 _RENAMED = "blocked."
-"""What is put before the names of these modules, for a reading in which something stands for them."""
+"""The prefix of the names of these modules, for a reading in which something stands for them."""
 
 _lock = threading.Lock()  # what is safe to torch is a matter of the process
 

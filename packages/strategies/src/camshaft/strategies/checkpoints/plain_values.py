@@ -134,7 +134,7 @@ class _Copy:
         )
 
     def _needs_no_object(self, kind: type) -> bool:
-        """Whether dictionaries of a class go into a checkpoint as plain ones and nothing else."""
+        """Return whether dictionaries of a class go into a checkpoint as plain ones and nothing else."""
         if kind in _PLAIN_DICTS or self._objects is None or self._is_in_tuple:
             return True
         return getattr(kind, "is_plain_dict", False) is True  # which our own classes say of themselves
@@ -212,7 +212,7 @@ def _plain_view(value: Any) -> Any:
 
 
 def keep_whole(where: str) -> Callable[[Tensor, Keys], Tensor]:
-    """What leaves tensors as they are and refuses sharded ones with `TypeError`."""
+    """Return a function that leaves tensors as they are and refuses sharded ones with `TypeError`."""
 
     def keep(tensor: Tensor, keys: Keys) -> Tensor:
         if is_sharded(tensor):

@@ -312,7 +312,7 @@ class EarlierAttributes(TrainerView):
 
     @property
     def experiment(self) -> Any:
-        """What the first logger writes to, or the logger itself if it shows nothing of that; None without a logger."""
+        """The `experiment` of the first logger, or the logger itself if it has none; None without a logger."""
         logger = self.logger
         return getattr(logger, "experiment", logger)
 
