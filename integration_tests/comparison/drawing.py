@@ -53,7 +53,7 @@ def fits(draw: st.DrawFn) -> Configuration:
         configuration = attrs.evolve(configuration, optimizer=optimizer, no_loss_at=frozenset())
         if optimizer == "sam":  # its second look adds to the gradients of an open window
             configuration = _without(configuration, "accumulate_grad_batches")
-        if optimizer == "duck":  # torch's schedulers take none
+        if optimizer in ("sam", "duck"):  # updates are counted by what comes once in each; torch's schedulers take none
             configuration = attrs.evolve(configuration, scheduling=None)
     if draw(_rarely()) and configuration.stops_at is None and configuration.raises_in is None:
         configuration = attrs.evolve(configuration, continues_to=configuration.trainer["max_epochs"] + 1)

@@ -92,7 +92,7 @@ class EarlierAttributes(TrainerView):
         From the end of a fit on, that of the last epoch for a module of a release before 1.6, as it was there.
         """
         loop = self.fit_loop
-        epoch = loop.progress.current_epoch
+        epoch = loop.current_epoch
         if loop.has_ended and not loop.progress.is_inside_epoch and self._keeps_last_epoch:
             return max(0, epoch - 1)
         return epoch
