@@ -9,7 +9,6 @@ import lightning.pytorch.callbacks as lightning_callbacks
 import pytest
 
 import camshaft.callbacks
-from camshaft.callbacks.errors import InvalidArgumentError
 
 NAMES = sorted(
     name
@@ -21,15 +20,6 @@ NAMES = sorted(
 )
 KEYWORDS = {"EMAWeightAveraging", "ModelSummary", "ThroughputMonitor", "WeightAveraging"}
 """Those of Lightning that take any further keyword, which it hands on; camshaft names the ones that there are."""
-
-REFUSED: dict[str, dict[str, tuple[Any, str]]] = {
-    "TQDMProgressBar": {"process_position": (2, "0, since a bar is drawn at the end of the output")},
-    "RichProgressBar": {
-        "theme": (object(), "None, since colours cannot be chosen"),
-        "console_kwargs": ({"stderr": True}, "None, since rich's own console is used"),
-    },
-}
-"""Arguments of Lightning's that are accepted at their defaults alone."""
 
 
 def parameters_of(cls: type) -> list[inspect.Parameter]:
@@ -50,15 +40,6 @@ def test_arguments_have_lightnings_order_and_own_ones_come_by_keyword(name: str)
 def test_functions_of_a_lambda_callback_have_lightnings_order() -> None:
     theirs = [one.name for one in parameters_of(lightning_callbacks.LambdaCallback)]
     assert list(camshaft.callbacks.LambdaCallback.POSITIONS) == theirs
-
-
-@pytest.mark.parametrize(
-    ("name", "argument"), [(name, argument) for name, arguments in REFUSED.items() for argument in arguments]
-)
-def test_an_argument_that_cannot_be_followed_is_refused(name: str, argument: str) -> None:
-    value, rule = REFUSED[name][argument]
-    with pytest.raises(InvalidArgumentError, match=f"`{argument}` must be {rule}"):
-        getattr(camshaft.callbacks, name)(**{argument: value})
 
 
 def test_a_checkpoint_by_position(tmp_path: Any) -> None:

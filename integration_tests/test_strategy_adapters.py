@@ -12,6 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import attrs
 import pytest
 import torch
 from adapters import worker
@@ -36,6 +37,7 @@ from lightning.fabric.strategies import ModelParallelStrategy
 
 from camshaft.hooks_core import CATALOGUE
 from camshaft.hooks_core.protocols import Strategy
+from camshaft.hooks_core.trace import Event
 from camshaft.loops import PredictLoop, TestLoop, ValidationLoop
 from camshaft.strategies import SingleDeviceStrategy, read_checkpoint
 
@@ -61,9 +63,14 @@ def fit_on(strategy: Strategy, make: Callable[[], Net], **arguments: Any) -> Out
     return fit(make(), strategy, shuffled(1), shuffled(2), **arguments)
 
 
+def without_loader_idx(event: Event) -> Event:
+    """The event without the index of a single loader, which goes to methods that require it alone."""
+    return attrs.evolve(event, arguments=event.arguments.removesuffix(", dataloader_idx=0"))
+
+
 def assert_same(outcome: Outcome, expected: Outcome) -> None:
     """The same hooks, the same outputs and the same weights, to the bit."""
-    assert outcome.calls == expected.calls
+    assert list(map(without_loader_idx, outcome.calls)) == list(map(without_loader_idx, expected.calls))
     assert outcome.outputs or outcome.result
     assert_identical(outcome.outputs, expected.outputs)
     assert_identical(outcome.result, expected.result)

@@ -95,7 +95,7 @@ class RecordingDisplay:
 
 class RecordedBar(ProgressBar):
     def __init__(self, refresh_rate_seconds: float = 0.1) -> None:
-        super().__init__(refresh_rate_seconds)
+        super().__init__(refresh_rate_seconds=refresh_rate_seconds)
         self.display = RecordingDisplay()
 
     def open_display(self, output: Output) -> RecordingDisplay:

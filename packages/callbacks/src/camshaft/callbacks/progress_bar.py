@@ -57,7 +57,7 @@ class ProgressBar(Callback):
     """Methods of Lightning's class that are called nowhere here, with what to do instead of overriding them."""
 
     def __init__(
-        self, refresh_rate_seconds: float | None = None, leave: bool = False, *, refresh_rate: float | None = None
+        self, *, refresh_rate_seconds: float | None = None, leave: bool = False, refresh_rate: float | None = None
     ) -> None:
         name, action = type(self).__name__, "To show nothing, pass refresh_rate=0."
         for field, value in (("refresh_rate_seconds", refresh_rate_seconds), ("refresh_rate", refresh_rate)):

@@ -94,7 +94,7 @@ class RichProgressBar(ProgressBar):
     ) -> None:
         if isinstance(refresh_rate, float) and refresh_rate_seconds is None:
             refresh_rate, refresh_rate_seconds = None, refresh_rate
-        super().__init__(refresh_rate_seconds, leave, refresh_rate=refresh_rate)
+        super().__init__(refresh_rate_seconds=refresh_rate_seconds, leave=leave, refresh_rate=refresh_rate)
         self._has_theme = theme is not None
         self.theme = RichProgressBarTheme() if theme is None else theme
         self._console_kwargs = console_kwargs or {}

@@ -66,7 +66,7 @@ class TQDMProgressBar(ProgressBar):
     ) -> None:
         if isinstance(refresh_rate, float) and refresh_rate_seconds is None:
             refresh_rate, refresh_rate_seconds = None, refresh_rate
-        super().__init__(refresh_rate_seconds, leave, refresh_rate=refresh_rate)
+        super().__init__(refresh_rate_seconds=refresh_rate_seconds, leave=leave, refresh_rate=refresh_rate)
         if process_position < 0:
             where, action = type(self).__name__, "Pass how many bars are above it."
             raise InvalidArgumentError("process_position", "0 or more", process_position, where, action)
