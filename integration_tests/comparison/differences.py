@@ -367,7 +367,7 @@ DIFFERENCES: tuple[Difference, ...] = (
             "Ask `trainer.save_checkpoint(path)` for a file at once; read a stock callback's file after the hook "
             "that follows, or after `fit`."
         ),
-        witness=Configuration(checkpoints={"save_top_k": -1}),
+        witness=Configuration(checkpoints={"save_top_k": -1, "every_n_train_steps": 2}),
         align=alignment.save_points,
         # a scheduler that stepped for one and not yet for the other goes on otherwise
         excludes=lambda configuration: (
