@@ -18,21 +18,16 @@ def _align_nothing(theirs: Recording, own: Recording, configuration: Configurati
 
 
 @attrs.frozen(kw_only=True)
-class Difference:
-    """Something that camshaft does on purpose otherwise than Lightning, and how to compare all the rest.
+class Described:
+    """A row of the page `docs/coming-from-lightning.md`: what camshaft does on purpose otherwise than Lightning.
 
     Args:
         name: In a few words.
-        topic: The part of the page `docs/coming-from-lightning.md` in which it stands.
+        topic: The part of the page in which it stands.
         lightning: What Lightning does.
         camshaft: What camshaft does.
         reason: Why.
         write: What a user writes, or may leave as it is.
-        witness: A configuration in which the difference shows.
-        align: Changes the recordings (Lightning's, camshaft's) so that this difference is gone from them.
-        prepare: Changes what Lightning runs.
-        adapt: Changes the module's class that Lightning runs.
-        excludes: Whether a run differs so much that nothing of it is compared.
     """
 
     name: str
@@ -41,6 +36,20 @@ class Difference:
     camshaft: str
     reason: str
     write: str
+
+
+@attrs.frozen(kw_only=True)
+class Difference(Described):
+    """A difference that runs show, and how to compare all the rest.
+
+    Args:
+        witness: A configuration in which the difference shows.
+        align: Changes the recordings (Lightning's, camshaft's) so that this difference is gone from them.
+        prepare: Changes what Lightning runs.
+        adapt: Changes the module's class that Lightning runs.
+        excludes: Whether a run differs so much that nothing of it is compared.
+    """
+
     witness: Configuration
     align: Callable[[Recording, Recording, Configuration], None] = _align_nothing
     prepare: Callable[[Configuration], Configuration] = lambda configuration: configuration

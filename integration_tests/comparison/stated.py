@@ -4,29 +4,17 @@ from __future__ import annotations
 
 import attrs
 
-from comparison.difference import Topic
+from comparison.difference import Described
 
 
 @attrs.frozen(kw_only=True)
-class Stated:
-    """Something that camshaft does on purpose otherwise than Lightning.
+class Stated(Described):
+    """A difference that a test of its own proves.
 
     Args:
-        name: In a few words.
-        topic: The part of the page in which it stands.
-        lightning: What Lightning does.
-        camshaft: What camshaft does.
-        reason: Why.
-        write: What a user writes, or may leave as it is.
         proof: The test, as `path::name`.
     """
 
-    name: str
-    topic: Topic
-    lightning: str
-    camshaft: str
-    reason: str
-    write: str
     proof: str
 
 
