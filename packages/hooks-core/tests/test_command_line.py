@@ -158,33 +158,57 @@ def test_check_of_a_class_with_faults(examples: Path, capsys: pytest.CaptureFixt
     assert "\n  Bad.on_train_start: its signature (trainer, module, batch) requires `batch`" in out
 
 
-def test_check_of_an_old_class_says_what_becomes_of_it(examples: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["check", "some_hooks:Old"]) == 0
+def test_check_of_an_old_class_says_which_era_it_is_of_and_what_runs_it(
+    examples: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["check", "some_hooks:Old"]) == 1
+    out = capsys.readouterr().out
+    assert out.startswith("some_hooks:Old, a module\n\non_epoch_end: not called\n  fits      0.5 0.7 0.8 1.x\n")
+    assert "\n2 faults:\n  Old.on_epoch_end: this hook belongs to the eras 0.5, 0.7, 0.8, 1.x, which this run" in out
+    assert out.splitlines()[-2:] == [
+        "    from camshaft.compat import Trainer",
+        "    from camshaft.compat import TrainingModule",
+    ]
+
+
+def test_check_of_a_class_as_one_of_an_era_says_what_becomes_of_it(
+    examples: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["check", "some_hooks:Old", "--era", "0.8"]) == 0
     assert capsys.readouterr().out.splitlines() == [
-        "some_hooks:Old, a module of era 0.5, by its hooks; another is declared by `hook_era`",
+        "some_hooks:Old, as a module of era 0.8",
         "",
         "on_epoch_end()",
-        "  era       0.5 (fits 0.7, 0.8, 1.x too)",
+        "  era       0.8 (fits 0.5, 0.7, 1.x too)",
         "  when      just after on_train_epoch_end",
         "",
         "training_step(batch, batch_idx, optimizer_idx)",
-        "  era       0.5 (fits 0.7, 0.8, 1.x too)",
+        "  era       0.8 (fits 0.5, 0.7, 1.x too)",
         "  when      for each optimizer",
         "  returns   the loss, a dictionary with `loss`, or None to skip the update; anything under manual",
         "            optimization",
         "",
-        "In era 0.5",
+        "In era 0.8",
         "  gradients are zeroed after the update",
         "  on_train_start comes before the sanity check",
         "",
-        "No faults: it runs as a module of era 0.5.",
+        "No faults: these are hooks of era 0.8.",
     ]
+    assert main(["check", "some_hooks:Old", "--era", "0.8", "--json"]) == 0
+    checked = json.loads(capsys.readouterr().out)
+    assert (checked["era"], checked["order"][0]) == ("0.8", "gradients are zeroed after the update")
 
 
-def test_check_of_a_class_that_contradicts_itself_says_so(examples: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["check", "some_hooks:Mixed"]) == 1
+def test_check_of_a_class_as_one_of_an_era_that_lacks_its_hooks_has_faults(
+    examples: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["check", "some_hooks:Mixed", "--era", "0.7"]) == 1
     out = capsys.readouterr().out
-    assert "\n1 fault:\n  Mixed.on_epoch_end: `hook_era` says '2.x', but this hook belongs to the eras 0.5, 0.7" in out
+    assert (
+        "\n1 fault:\n  Mixed.on_train_epoch_end: this hook belongs to the eras 1.x, 2.0, 2.x, and era 0.7 does" in out
+    )
+    assert main(["check", "some_hooks:Bad", "--era", "0.7"]) == 2
+    assert capsys.readouterr().err.startswith("error: `era` must be an era that describes hooks of a callback")
 
 
 def test_check_of_an_era_that_never_was_is_an_error(examples: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -192,39 +216,22 @@ def test_check_of_an_era_that_never_was_is_an_error(examples: Path, capsys: pyte
     assert capsys.readouterr().err.startswith("error: `hook_era` must be a release from")
 
 
-def test_advise_prints_the_edits_after_the_check(examples: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    main(["check", "some_hooks:Old"])
-    checked = capsys.readouterr().out
-    assert main(["check", "some_hooks:Old", "--advise"]) == 0
-    out = capsys.readouterr().out
-    assert out.startswith(checked)
-    assert "\nTo make it a class of era 2.x:\n\non_epoch_end\n  Rename it to `on_train_epoch_end`.\n" in out
-    assert "          for optimizer_i, optimizer in enumerate(self.optimizers()):\n" in out
-
-
-def test_advise_of_a_class_of_today_has_nothing_to_edit(examples: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["check", "some_hooks:Good", "--advise"]) == 0
-    assert capsys.readouterr().out.endswith("\nNothing is to be edited: nothing of it belongs to an earlier era.\n")
-
-
 def test_check_as_json_holds_what_is_printed(examples: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["check", "some_hooks:Old", "--json"]) == 0
+    assert main(["check", "some_hooks:Good", "--json"]) == 0
     checked = json.loads(capsys.readouterr().out)
-    assert set(checked) == {"name", "kind", "era", "declared", "methods", "order", "faults"}
-    assert (checked["kind"], checked["era"], checked["declared"], checked["faults"]) == ("module", "0.5", False, [])
+    assert set(checked) == {"name", "kind", "era", "methods", "order", "faults"}
+    assert (checked["kind"], checked["era"], checked["order"], checked["faults"]) == ("module", "2.x", [], [])
     assert checked["methods"][0] == {
-        "name": "on_epoch_end",
-        "eras": ["0.5", "0.7", "0.8", "1.x"],
-        "era": "0.5",
-        "call": "on_epoch_end()",
-        "when": "just after on_train_epoch_end",
-        "returns": "ignored",
+        "name": "training_step",
+        "eras": ["0.5", "0.7", "0.8", "1.x", "2.0", "2.x"],
+        "era": "2.x",
+        "call": "training_step(batch, batch_idx)",
+        "when": "for each batch",
+        "returns": "the loss, a dictionary with `loss`, or None to skip the update; anything under manual optimization",
     }
-    assert main(["check", "some_hooks:Bad", "--json", "--advise"]) == 1
+    assert main(["check", "some_hooks:Bad", "--json"]) == 1
     checked = json.loads(capsys.readouterr().out)
-    assert checked["era"] == "2.x"
     assert [fault["method"] for fault in checked["faults"]] == ["on_fit_begin", "on_train_start"]
-    assert checked["advice"] == []
 
 
 @pytest.mark.parametrize(

@@ -477,26 +477,6 @@ def test_batch_hooks_of_callbacks_get_the_index_of_a_single_loader_only_if_they_
     assert calls == [("batch", 3), ("batch", 3), ("batch", 3, 1), ("batch", 3)]
 
 
-def test_a_hook_of_an_earlier_era_gets_the_index_of_a_single_loader_as_it_did_and_a_step_does_not() -> None:
-    class Old(ModelHooks):
-        hook_era = "1.5"
-
-        def validation_step(self, *args: Any) -> Any:
-            return args
-
-        def on_validation_batch_start(self, *args: Any) -> Any:
-            calls.append(args)
-
-        def predict_step(self, *args: Any) -> Any:
-            return args
-
-    calls: list[Any] = []
-    received(Old(), 1, hook="on_validation_batch_start", runs_eras=True)
-    assert calls == [("batch", 3, 0)]
-    assert received(Old(), 1, runs_eras=True) == ("batch", 3)
-    assert received(Old(), 1, hook="predict_step", runs_eras=True) == ("batch", 3, 0)
-
-
 def test_what_is_put_around_a_hook_is_there_for_any_number_of_loaders() -> None:
     module = type("Model", (ModelHooks,), {"validation_step": lambda self, *args: len(args)})()
     hooks = resolve(module=module)

@@ -299,19 +299,11 @@ def test_a_missing_step_is_no_method_that_the_class_calls_by_itself() -> None:
         resolve(module=module_with(**groups), required=["configure_optimizers"])
 
 
-@pytest.mark.parametrize("runs_eras", [True, False])
-def test_an_old_hooks_name_with_a_signature_of_no_era_is_the_users_own_and_a_warning(runs_eras: bool) -> None:
+def test_an_old_hooks_name_with_a_signature_of_no_era_is_the_users_own_and_a_warning() -> None:
     module = module_with(on_epoch_end=lambda self, outputs: None, training_step=lambda self, batch: None)
     with pytest.warns(HookFaultWarning, match=r"Model.on_epoch_end: it is taken for a method of your own: .*`outputs`"):
-        hooks = resolve(module=module, runs_eras=runs_eras)
-    assert hooks.readings == ()
+        hooks = resolve(module=module)
     hooks.on_train_epoch_end()
-
-
-def test_an_old_hooks_name_with_a_signature_of_no_era_is_a_fault_in_a_class_of_an_old_era() -> None:
-    module = module_with(on_epoch_end=lambda self, outputs: None, training_epoch_end=lambda self, outputs: None)
-    with pytest.raises(HookFaultError, match="on_epoch_end: its signature"):
-        resolve(module=module, runs_eras=True)
 
 
 def test_an_old_hooks_name_that_the_class_calls_itself_is_no_fault() -> None:
@@ -364,7 +356,12 @@ def test_all_faults_of_all_receivers_are_in_the_one_error() -> None:
         ("Model", "on_epoch_end"),
         ("Model", "training_step"),
     ]
-    assert str(caught.value).count("\n") == 2
+    lines = str(caught.value).splitlines()
+    assert [line.partition(":")[0] for line in lines if not line.startswith(" ")] == [
+        "Watch.on_fit_begin",
+        "Model.on_epoch_end",
+        "Model.training_step",
+    ]
     assert "`training_step` must be defined to run this verb, but is missing. Rename `training_stp`." in str(
         caught.value
     )
@@ -424,3 +421,111 @@ def test_overrides_that_are_called_and_methods_of_ones_own_are_no_faults() -> No
 
     for callback in (Mine(), Stock(), Callback()):
         assert faults_of(callback, Receiver.CALLBACK) == []
+
+
+TRAINER = "\n    from camshaft.compat import Trainer"
+OLD_STEP = "epoch, batch_idx, optimizer, optimizer_idx, second_order_closure=None"
+
+
+def with_signatures(base: type = ModelHooks, **signatures: str) -> Any:
+    namespace = {name: method(name, f", {taken}" if taken else "") for name, taken in signatures.items()}
+    return type("Old", (base,), namespace)()
+
+
+@pytest.mark.parametrize(
+    ("era", "signatures"),
+    [
+        ("1.x", {"on_epoch_end": ""}),
+        ("1.x", {"training_epoch_end": "outputs"}),
+        ("1.x", {"on_train_epoch_end": "outputs"}),
+        ("1.x", {"training_step": "batch, batch_nb, optimizer_i"}),
+        ("1.x", {"on_train_batch_end": "outputs, batch, batch_idx, dataloader_idx"}),
+        ("1.x", {"lr_scheduler_step": "scheduler, optimizer_idx, metric"}),
+        ("0.8", {"optimizer_step": OLD_STEP, "on_batch_start": "batch"}),
+        ("1.x", {"optimizer_step": "epoch, batch_idx, optimizer, optimizer_idx, optimizer_closure, **kwargs"}),
+        ("0.8", {"backward": "trainer, loss, optimizer, optimizer_idx"}),
+        ("0.8", {"on_epoch_end": "", "on_pre_performance_check": ""}),
+        ("0.7", {"backward": "use_amp, loss, optimizer, optimizer_idx", "on_epoch_end": ""}),
+        ("1.x", {"on_epoch_end": "", "training_step": "batch, batch_idx, optimizer_idx", "on_fit_start": ""}),
+    ],
+)
+def test_a_module_of_an_earlier_era_is_a_fault_that_names_the_newest_that_fits(
+    era: str, signatures: dict[str, str]
+) -> None:
+    *_, fault = faults_of(with_signatures(**signatures))
+    told = f"Old is a module of era {era}. To run it as it is, change its imports to"
+    assert fault.endswith(f" {told}{TRAINER}\n    from camshaft.compat import TrainingModule")
+
+
+def test_an_era_is_named_once_for_all_that_belongs_to_it() -> None:
+    module = with_signatures(on_epoch_end="", training_epoch_end="outputs", on_fit_begin="", on_zzz="")
+    faults = find_faults(module, Receiver.MODULE, CATALOGUE)
+    assert [fault.method for fault in faults] == ["on_epoch_end", "on_fit_begin", "on_zzz", "training_epoch_end"]
+    assert ["camshaft.compat" in fault.message for fault in faults] == [False, False, False, True]
+
+
+def test_a_wrong_signature_of_a_hook_of_today_says_of_which_eras_it_is() -> None:
+    (fault,) = faults_of(with_signatures(on_train_epoch_end="outputs"))
+    assert fault.startswith(
+        "Old.on_train_epoch_end: its signature (outputs) requires `outputs`, but the hook has only (). Its arguments "
+        "are those of the eras 1.x, which this run does not call. Take (), or fewer of them. Old is a module of era 1.x"
+    )
+
+
+def test_an_update_that_gets_its_closure_in_an_earlier_era_alone_is_none_of_today() -> None:
+    (fault,) = faults_of(with_signatures(optimizer_step="epoch, batch_idx, optimizer, *, second_order_closure=None"))
+    assert fault.startswith("Old.optimizer_step: it does not take the closure, which runs training_step and backward.")
+    assert "Old is a module of era 0.8." in fault
+    assert faults_of(with_signatures(optimizer_step="epoch, batch_idx, optimizer")) == []
+
+
+def test_a_callback_and_a_data_module_of_an_earlier_era_are_told_their_own_base() -> None:
+    callback = with_signatures(Callback, on_epoch_end="trainer, pl_module")
+    (fault,) = faults_of(callback, Receiver.CALLBACK)
+    assert fault.endswith(
+        f"Old is a callback of era 1.x. To run it as it is, change its imports to{TRAINER}\n"
+        "    from camshaft.compat import Callback"
+    )
+    declared = type("Old", (), {"hook_era": "1.5"})()
+    (fault,) = faults_of(declared, Receiver.DATA)
+    assert fault.endswith(
+        f"a data module of era 1.5. To run it as it is, change its imports to{TRAINER}\n"
+        "    from camshaft.compat import DataModule"
+    )
+
+
+def test_a_declared_release_is_believed() -> None:
+    (fault,) = find_faults(type("Old", (), {"hook_era": "1.1.8"}), Receiver.MODULE, CATALOGUE)
+    assert fault.method == "hook_era"
+    assert fault.message.startswith(
+        "this run calls today's hooks alone. Old is a module of era 1.1.8. To run it as it is"
+    )
+    (fault,) = faults_of(type("Old", (), {"hook_era": "0.9", "on_epoch_end": lambda self: None}))
+    assert fault.startswith("Old.on_epoch_end: ") and "Old is a module of era 0.9." in fault
+
+
+@pytest.mark.parametrize("release", ["2.0", "2.1", "2.x"])
+def test_a_declared_release_of_today_is_no_fault(release: str) -> None:
+    module = type("New", (ModelHooks,), {"hook_era": release})()
+    assert faults_of(module) == []
+    assert resolve(module=module).readings == ()
+
+
+def test_a_declared_release_that_never_was_is_an_error() -> None:
+    with pytest.raises(ValueError, match=r"`hook_era` must be a release from \"0\.4\" to \"2\.x\""):
+        resolve(module=type("Never", (), {"hook_era": "7.0"})())
+
+
+def test_a_hook_that_the_run_does_not_call_tells_no_era() -> None:
+    module = with_signatures(on_train_epoch_end="outputs")
+    resolve(module=module, uncalled=["on_train_epoch_end"])
+    with pytest.raises(HookFaultError, match="is a module of era 1"):
+        resolve(module=module)
+
+
+def test_without_strictness_what_belongs_to_an_era_is_left_out() -> None:
+    module = with_signatures(on_train_epoch_end="outputs", on_epoch_end="")
+    with pytest.warns(HookFaultWarning) as caught:
+        hooks = resolve(module=module, strict=False)
+    assert [str(one.message).partition(":")[0] for one in caught] == ["Old.on_epoch_end", "Old.on_train_epoch_end"]
+    hooks.on_train_epoch_end()

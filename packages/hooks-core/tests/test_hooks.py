@@ -7,7 +7,7 @@ from camshaft.hooks_core import CATALOGUE, Hooks, resolve
 CURRENT = [spec for spec in CATALOGUE.values() if spec.is_current and spec.kind != "state"]
 
 
-FACTS = ["_taken", "behaviour", "readings"]
+FACTS = ["_taken", "readings"]
 OF_ERAS = [spec for spec in CATALOGUE.values() if not spec.is_current and not spec.today]
 CALLED = [*CURRENT, *OF_ERAS]
 

@@ -50,45 +50,7 @@ def test_a_module_of_today_fits_the_present_eras() -> None:
     assert inspection.eras == ("1.x", "2.0", "2.x")
     assert inspection.faults == ()
     assert inspection.kind is Receiver.MODULE
-    assert inspection.reading.is_of_today
-
-
-class Gan:
-    def training_step(self, batch: Any, batch_nb: int, optimizer_i: int) -> Any:
-        return {"loss": batch, "log": {}}
-
-    def optimizer_step(
-        self, current_epoch: Any, batch_nb: int, optimizer: Any, optimizer_i: int, second_order_closure: Any = None
-    ) -> None: ...
-
-    def on_batch_start(self) -> None: ...
-
-    def on_before_zero_grad(self, optimizer: Any) -> None: ...
-
-
-def test_a_module_of_an_old_era_says_how_each_hook_is_called() -> None:
-    inspection = inspect_class(Gan)
-    assert inspection.eras == ("0.5", "0.7", "0.8", "1.x")
-    assert inspection.faults == ()
-    assert inspection.reading.version == "0.5"
-    found = {method.name: (method.era, method.call, method.when) for method in inspection.methods}
-    assert found == {
-        "on_batch_start": ("0.5", "on_batch_start()", "just before on_train_batch_start"),
-        "on_before_zero_grad": (
-            "0.5",
-            "on_before_zero_grad(optimizer)",
-            "before gradients are zeroed, after the update",
-        ),
-        "optimizer_step": (
-            "0.5",
-            "optimizer_step(epoch, batch_idx, optimizer, optimizer_idx, optimizer_closure)",
-            "after backward, for each optimizer",
-        ),
-        "training_step": ("0.5", "training_step(batch, batch_idx, optimizer_idx)", "for each optimizer"),
-    }
-    returns = {method.name: method.returns for method in inspection.methods}
-    assert returns["on_batch_start"] == "-1 skips the rest of the epoch"
-    assert returns["training_step"].endswith("; `log` and `progress_bar` in a dictionary are logged")
+    assert inspection.era is None
 
 
 def test_a_step_that_names_the_optimizer_fits_old_eras_and_runs_today() -> None:
@@ -113,52 +75,6 @@ def test_signatures_tell_eras_apart() -> None:
     assert inspect_class(Batch).eras == ("0.7", "0.8")
     (method,) = [method for method in inspect_class(Batch).methods if method.name == "on_after_backward"]
     assert method.eras == ("0.5", "0.7", "0.8", "1.x", "2.0", "2.x")
-
-
-def test_hooks_of_two_eras_run_where_the_meaning_is_clear() -> None:
-    class Mixed(ModelHooks):
-        def on_pre_performance_check(self) -> None: ...
-
-        def on_train_epoch_end(self) -> None: ...
-
-    inspection = inspect_class(Mixed)
-    assert inspection.eras == ()
-    assert [method.era for method in inspection.methods] == ["0.8", "2.x"]
-    assert inspection.faults == ()
-
-
-def test_what_contradicts_the_rest_of_a_class_is_a_fault_and_is_not_called() -> None:
-    class Idle:
-        def optimizer_step(
-            self, epoch: int, batch_idx: int, optimizer: Any, optimizer_idx: int, optimizer_closure: Any
-        ) -> None:
-            optimizer.step()
-
-    inspection = inspect_class(Idle)
-    (fault,) = inspection.faults
-    assert fault.method == "optimizer_step"
-    assert "so nothing would be learned" in fault.message
-    (method,) = inspection.methods
-    assert (method.era, method.call, method.when, method.returns) == (None, "", "", "")
-
-
-def test_what_prepares_for_apex_is_told_what_there_is() -> None:
-    class Apex:
-        def configure_apex(self, amp: Any, model: Any, optimizers: Any, amp_level: str) -> Any: ...
-
-    inspection = inspect_class(Apex)
-    (method,) = inspection.methods
-    assert not inspection.faults and method.when.startswith("when fit is set up in mixed precision, with torch's own")
-
-
-def test_what_only_several_processes_call_says_so() -> None:
-    class Wrapping:
-        def init_ddp_connection(self, global_rank: int, world_size: int) -> None: ...
-        def configure_ddp(self, model: Any, device_ids: Any) -> Any: ...
-
-    for method in inspect_class(Wrapping).methods:
-        assert method.when.startswith("where several processes run, to ")
-        assert method.when.endswith("; with one process it is not called")
 
 
 def test_an_era_that_never_was_is_an_error() -> None:
@@ -190,9 +106,58 @@ def test_a_method_with_nearly_a_hooks_name_is_a_fault() -> None:
     assert (fault.method, fault.meant) == ("training_batch_end", "on_train_batch_end")
 
 
-def test_a_hook_of_0_4_is_known() -> None:
-    class Old:
-        def on_tng_metrics(self, metrics: Any) -> None: ...
+class Old:
+    def on_batch_start(self, batch: Any) -> None: ...
 
+    def training_step(self, batch: Any, batch_nb: int, optimizer_i: int) -> Any: ...
+
+    def on_train_start(self) -> None: ...
+
+    def configure_apex(self, amp: Any, model: Any, optimizers: Any, amp_level: str) -> Any: ...
+
+
+def test_a_class_is_inspected_as_one_of_an_era_by_the_catalogue() -> None:
+    inspection = inspect_class(Old, era="0.8")
+    assert inspection.era == "0.8"
+    found = {method.name: (method.era, method.call, method.when) for method in inspection.methods}
+    assert found == {
+        "configure_apex": (
+            "0.8",
+            "configure_apex(amp, model, optimizers, amp_level)",
+            "to prepare model and optimizers for mixed precision by apex",
+        ),
+        "on_batch_start": ("0.8", "on_batch_start(batch)", "just before on_train_batch_start"),
+        "on_train_start": ("0.8", "on_train_start()", "when training begins"),
+        "training_step": ("0.8", "training_step(batch, batch_idx, optimizer_idx)", "for each optimizer"),
+    }
+    assert inspection.faults == ()
+
+
+def test_what_an_era_does_not_have_is_a_fault_of_a_class_of_it() -> None:
+    inspection = inspect_class(Old, era="1.x")
+    assert [(fault.method, fault.message.partition(". ")[0]) for fault in inspection.faults] == [
+        ("configure_apex", "this hook belongs to the eras 0.7, 0.8, and era 1.x does not call it."),
+        ("on_batch_start", "its signature (batch) requires `batch`, but the hook has only ()"),
+    ]
+    assert [method.era for method in inspection.methods] == [None, None, "1.x", "1.x"]
+
+
+def test_a_class_of_an_earlier_era_is_none_of_today_and_its_faults_say_which() -> None:
     inspection = inspect_class(Old)
-    assert (inspection.faults, inspection.reading.version) == ((), "0.5")
+    assert [(method.name, method.era) for method in inspection.methods] == [
+        ("configure_apex", None),
+        ("on_batch_start", None),
+        ("on_train_start", "2.x"),
+        ("training_step", None),
+    ]
+    assert "Old is a module of era 0.8. To run it as it is" in inspection.faults[-1].message
+
+
+def test_eras_that_know_modules_alone_describe_no_callback() -> None:
+    with pytest.raises(ValueError, match=r"`era` must be an era that describes hooks of a callback, but got '0.8'"):
+        inspect_class(type("Watch", (Callback,), {}), era="0.8")
+
+
+def test_an_era_is_one_of_the_catalogues() -> None:
+    with pytest.raises(ValueError, match=r"`era` must be one of 0\.5, "):
+        inspect_class(Old, era="0.9")

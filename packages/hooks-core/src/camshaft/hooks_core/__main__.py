@@ -3,24 +3,17 @@
 from __future__ import annotations
 
 import argparse
-import importlib
 import json
 import sys
 from collections.abc import Sequence
 
 from camshaft.hooks_core.catalogue import CATALOGUE
-from camshaft.hooks_core.eras.advice import advise
 from camshaft.hooks_core.grammar import life_cycle, mermaid, tree, verbs_of
-from camshaft.hooks_core.inspection import inspect_class
-from camshaft.hooks_core.inspection_text import advice_text, as_data, inspection_text
+from camshaft.hooks_core.inspection import as_data, inspect_class, inspection_text, load_class
 from camshaft.hooks_core.spec import ERAS, VERBS, ZERO_GRADS, Receiver
 
 _EXIT_FAULTS = 1
 _EXIT_USAGE = 2
-
-
-class _UsageError(Exception):
-    """Something on the command line that cannot be done."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -36,7 +29,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         code: int = parsed.command(parsed)
         return code
-    except _UsageError as error:
+    except ValueError as error:  # something that cannot be done
         print(f"error: {error}", file=sys.stderr)
         return _EXIT_USAGE
     except BrokenPipeError:  # the reader, such as `head`, has seen enough
@@ -77,7 +70,7 @@ def _parser() -> argparse.ArgumentParser:
     checking.add_argument(
         "--as", dest="kind", choices=tuple(Receiver), help="what the class is, if not its base's kind"
     )
-    checking.add_argument("--advise", action="store_true", help="print the edits that make it a class of today")
+    checking.add_argument("--era", choices=ERAS, help="the era as a class of which it is checked; today by default")
     checking.add_argument("--json", action="store_true", help="print an object")
     checking.set_defaults(command=_check)
     return parser
@@ -110,14 +103,11 @@ def _list(parsed: argparse.Namespace) -> int:
 
 def _show(parsed: argparse.Namespace) -> int:
     if parsed.verb not in verbs_of(parsed.era):
-        raise _UsageError(
+        raise ValueError(
             f"era {parsed.era} has no verb {parsed.verb!r}; its document describes "
             f"{' and '.join(verbs_of(parsed.era))}."
         )
-    try:
-        node = life_cycle(parsed.verb, parsed.era, optimization=parsed.optimization, zero_grad=parsed.zero_grad)
-    except ValueError as error:  # options that do not go together
-        raise _UsageError(str(error)) from error
+    node = life_cycle(parsed.verb, parsed.era, optimization=parsed.optimization, zero_grad=parsed.zero_grad)
     title = f"{parsed.verb} in era {parsed.era}" if parsed.era else parsed.verb
     draw = tree if parsed.format == "tree" else mermaid
     print(draw(title, node, era=parsed.era))
@@ -125,38 +115,14 @@ def _show(parsed: argparse.Namespace) -> int:
 
 
 def _check(parsed: argparse.Namespace) -> int:
-    klass = _load(parsed.target)
-    try:
-        inspection = inspect_class(klass, Receiver(parsed.kind) if parsed.kind else None)
-    except ValueError as error:  # an era that never was
-        raise _UsageError(str(error)) from error
-    advice = advise(klass, inspection.reading) if parsed.advise else None
+    klass = load_class(parsed.target)
+    inspection = inspect_class(klass, Receiver(parsed.kind) if parsed.kind else None, parsed.era)
     name = f"{klass.__module__}:{klass.__qualname__}"
     if parsed.json:
-        print(json.dumps(as_data(name, inspection, advice), indent=2))
+        print(json.dumps(as_data(name, inspection), indent=2))
     else:
         print(inspection_text(name, inspection))
-        if advice is not None:
-            print(f"\n{advice_text(advice)}")
     return _EXIT_FAULTS if any(not fault.is_warning for fault in inspection.faults) else 0
-
-
-def _load(target: str) -> type:
-    module_name, colon, class_name = target.partition(":")
-    if not (module_name and colon and class_name):
-        raise _UsageError(f"the target must be MODULE:CLASS, but got {target!r}. Write, say, my_project.model:MyModel.")
-    try:
-        found: object = importlib.import_module(module_name)
-    except Exception as error:  # whatever a user's module raises when it is imported
-        reason = f"{type(error).__name__}: {error}"
-        raise _UsageError(f"the module {module_name!r} cannot be imported ({reason}). Check its name.") from error
-    for part in class_name.split("."):
-        if not hasattr(found, part):
-            raise _UsageError(f"the module {module_name!r} has no class {class_name!r}. Check its name.")
-        found = getattr(found, part)
-    if not isinstance(found, type):
-        raise _UsageError(f"{target!r} must be a class, but it is of type {type(found).__name__}. Name the class.")
-    return found
 
 
 def _print_table(rows: Sequence[tuple[str, ...]]) -> None:

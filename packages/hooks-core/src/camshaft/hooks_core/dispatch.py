@@ -9,13 +9,12 @@ import attrs
 
 from camshaft.hooks_core.catalogue import CATALOGUE, Catalogue
 from camshaft.hooks_core.compilation import Place, Position, compile_calls, compile_isolated
-from camshaft.hooks_core.eras.conflicts import conflicts
-from camshaft.hooks_core.eras.reading import EraReading, read_era
 from camshaft.hooks_core.faults import Fault, find_faults, missing_step, report
-from camshaft.hooks_core.hook_calls import HookCall, ResolvedReceiver, calls_of, in_era_of_module, wrapped
+from camshaft.hooks_core.hook_calls import HookCall, ResolvedReceiver, calls_of, wrapped
 from camshaft.hooks_core.hooks import Hooks
 from camshaft.hooks_core.implementation import implementation, receiver_name
-from camshaft.hooks_core.methods import candidates
+from camshaft.hooks_core.messages import must_be
+from camshaft.hooks_core.readings import ReadReceivers, ReceiverReading
 from camshaft.hooks_core.spec import HookSpec, Receiver
 
 
@@ -30,7 +29,7 @@ def resolve(
     position: Position = lambda: "",
     catalogue: Catalogue = CATALOGUE,
     strict: bool = True,
-    runs_eras: bool = False,
+    read: ReadReceivers | None = None,
     uncalled: Collection[str] = (),
     place: Place | None = None,
 ) -> Hooks:
@@ -51,9 +50,10 @@ def resolve(
         catalogue: The hooks.
         strict: Whether a receiver's faults are errors; if false they are warnings, and the faulty method is left out. A
             missing step is always an error.
-        runs_eras: Whether who calls the hooks runs those of earlier eras as well. What `read_era` takes for such is
-            then called with its era's arguments: in the moment of today's hook, or where the caller calls the old hook,
-            which is an attribute of the result as any other. Otherwise it is a fault.
+        read: Sees all receivers and says of each how its methods are called; see `ReadReceivers`. A method that it
+            finds to be of an earlier era gets the arguments that it says: in the moment of today's hook, or where the
+            caller calls the old hook, which is an attribute of the result as any other. Without a reader all receivers
+            are of today, and one of an earlier era is a fault.
         uncalled: Names of hooks that this run has no need of, such as that of a loader which was passed. A method of
             such a name may take any arguments, and is left out.
         place: Is told which hook of callbacks or module runs, by its attribute `hook`; not of those that transfer
@@ -66,19 +66,16 @@ def resolve(
         HookFaultError: If a required step is missing, or if `strict` and a receiver has a method that looks like a hook
             and is none, a hook of the wrong arity, or hooks of different eras that contradict each other. All faults of
             all receivers are in the one error.
-        ValueError: If `runs_eras` and the `hook_era` of a receiver is neither an era nor a release.
+        ValueError: If there is no `read` and the `hook_era` of a receiver is neither an era nor a release, or if `read`
+            returns another number of readings; also what `read` raises.
     """
     found: list[tuple[Receiver, object]] = [(Receiver.CALLBACK, callback) for callback in callbacks]
     found += [(Receiver.DATA, data)] if data is not None else []
     found += [(Receiver.MODULE, module)] if module is not None else []
     found += [(Receiver.STRATEGY, strategy)] if strategy is not None else []
-    readings = [
-        read_era(receiver, kind, catalogue) if runs_eras else EraReading(receiver_name(receiver), kind=kind)
-        for kind, receiver in found
-    ]
-    readings = in_era_of_module(readings, catalogue)
+    readings = _readings(found, catalogue, read)
     faults = [
-        [fault for fault in _faults(receiver, reading, catalogue) if not {fault.method, fault.meant} & {*uncalled}]
+        _faults(receiver, reading, catalogue, uncalled, is_read=read is not None)
         for (_, receiver), reading in zip(found, readings, strict=True)
     ]
     _report(faults, module, required, catalogue, strict)
@@ -89,8 +86,6 @@ def resolve(
 
     hooks = Hooks()
     hooks.readings = tuple(reading for reading in readings if not reading.is_of_today)
-    of_module = (one.reading.behaviour for one in receivers if one.kind is Receiver.MODULE)
-    hooks.behaviour = next(of_module, hooks.behaviour)
     wrap_step = getattr(strategy, "wrap_step", None)
     wrappers = [wrap for callback in callbacks if (wrap := implementation(callback, "wrap_call")) is not None]
     taken: dict[str, frozenset[str]] = {}
@@ -128,14 +123,26 @@ def _may_log(spec: HookSpec, calls: Sequence[HookCall]) -> bool:
     return is_received and spec.kind in ("event", "step", "override")
 
 
-def _faults(receiver: object, reading: EraReading, catalogue: Catalogue) -> list[Fault]:
-    """The faults of a receiver's methods, one by one and together."""
-    read = reading.methods.keys() | reading.of_today.keys()
-    faults = find_faults(receiver, reading.kind, catalogue, read, is_of_today=reading.is_of_today)
-    together = conflicts(receiver, reading, catalogue)
-    own = set(candidates(receiver)) if together else set()  # not what a trace put on it
-    contradicting = [conflict for conflict in together if conflict.method in own]
-    return [*faults, *(Fault(reading.receiver, conflict.method, conflict.message) for conflict in contradicting)]
+def _readings(
+    found: Sequence[tuple[Receiver, object]], catalogue: Catalogue, read: ReadReceivers | None
+) -> Sequence[ReceiverReading]:
+    """Return how the methods of each receiver are called; without a reader, as today."""
+    if read is None:
+        return [ReceiverReading(receiver_name(receiver), kind) for kind, receiver in found]
+    readings = read(found, catalogue)
+    if len(readings) != len(found):
+        rule, got = f"a function that returns a reading for each of {len(found)} receivers", len(readings)
+        raise ValueError(must_be("read", rule, got, "resolve", "Return them in the order of the receivers."))
+    return readings
+
+
+def _faults(
+    receiver: object, reading: ReceiverReading, catalogue: Catalogue, uncalled: Collection[str], *, is_read: bool
+) -> list[Fault]:
+    """Return the faults of a receiver's methods, one by one and together."""
+    read = reading.methods.keys() | reading.of_today.keys() if is_read else None
+    faults = find_faults(receiver, reading.kind, catalogue, read, is_of_today=reading.is_of_today, uncalled=uncalled)
+    return [fault for fault in (*faults, *reading.faults) if not {fault.method, fault.meant} & {*uncalled}]
 
 
 def _report(

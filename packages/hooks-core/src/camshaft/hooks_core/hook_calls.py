@@ -9,10 +9,9 @@ import attrs
 
 from camshaft.hooks_core.binding import LOADER_INDEX, Argument, BindingError, default_filled, default_of
 from camshaft.hooks_core.catalogue import Catalogue
-from camshaft.hooks_core.eras.behaviour import behaviour_of
-from camshaft.hooks_core.eras.reading import EraReading
 from camshaft.hooks_core.implementation import implementation
 from camshaft.hooks_core.methods import bind_hook
+from camshaft.hooks_core.readings import ReceiverReading
 from camshaft.hooks_core.spec import HookSpec, Receiver
 
 _STAGES_OF_LOADERS = ("validate", "test", "predict")
@@ -64,7 +63,7 @@ class ResolvedReceiver:
 
     kind: Receiver
     receiver: object
-    reading: EraReading
+    reading: ReceiverReading
     faulty: Collection[str]
 
 
@@ -95,34 +94,6 @@ def calls_of(spec: HookSpec, receivers: Iterable[ResolvedReceiver], catalogue: C
     owners = [call for call in calls if catalogue[call.hook].kind != "event"]
     announced = [call for call in calls if catalogue[call.hook].kind == "event"]
     return [*announced, owners[0]] if owners else []
-
-
-def in_era_of_module(readings: Sequence[EraReading], catalogue: Catalogue) -> list[EraReading]:
-    """What was read, where those that do not say which era they are of share the module's if that is an earlier one.
-
-    The hooks of earlier eras that a callback has do not tell in which of them it was written; its company does.
-
-    Args:
-        readings: What was found out about each receiver.
-        catalogue: The hooks.
-    """
-    version = next((one.version for one in readings if one.kind is Receiver.MODULE), None)
-    if version is None:
-        return list(readings)
-    return [
-        one if one.is_of_today or one.is_declared or one.kind is Receiver.MODULE else _moved(one, version, catalogue)
-        for one in readings
-    ]
-
-
-def _moved(reading: EraReading, version: str, catalogue: Catalogue) -> EraReading:
-    """A reading with its methods at the moments of a version."""
-    era = behaviour_of(version).era
-    methods = {
-        name: attrs.evolve(method, moments=catalogue[name].moments_in(era, version)) if method.moments else method
-        for name, method in reading.methods.items()
-    }
-    return attrs.evolve(reading, version=version, methods=methods)
 
 
 def wrapped(call: HookCall, wrappers: Sequence[Callable[..., Any]]) -> HookCall:

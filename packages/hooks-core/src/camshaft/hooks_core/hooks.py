@@ -6,8 +6,7 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Any
 
-from camshaft.hooks_core.eras.behaviour import TODAY, Behaviour
-from camshaft.hooks_core.eras.reading import EraReading
+from camshaft.hooks_core.readings import ReceiverReading
 
 _Event = Callable[..., Any]
 _OneOwner = Callable[..., Any] | None
@@ -24,12 +23,10 @@ class Hooks:
     eras calls them. The others come with the hook of their moment.
 
     Attributes:
-        readings: Which receivers belong to earlier eras, and what was found out about them.
-        behaviour: Where the module's era departs from today's order and contracts.
+        readings: What the reader of receivers found out about those that are not of today.
     """
 
-    readings: tuple[EraReading, ...] = ()
-    behaviour: Behaviour = TODAY
+    readings: tuple[ReceiverReading, ...] = ()
     _taken: Mapping[str, frozenset[str]] = MappingProxyType({})
     _with_one_loader = _NONE
 

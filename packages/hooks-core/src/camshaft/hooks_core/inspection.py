@@ -1,19 +1,32 @@
-"""What becomes of a class's methods: which are hooks, how they are called, what is wrong. Nothing is instantiated."""
+"""What becomes of the methods of a class, by the catalogue alone. Nothing is instantiated."""
 
 from __future__ import annotations
+
+import importlib
+import textwrap
+from collections.abc import Iterator, Sequence
+from typing import Any
 
 import attrs
 
 from camshaft.hooks_core.bases import Callback, DataHooks, ModelHooks, StrategyHooks
-from camshaft.hooks_core.binding import Argument, BindingError
+from camshaft.hooks_core.binding import BindingError
 from camshaft.hooks_core.catalogue import CATALOGUE, Catalogue
-from camshaft.hooks_core.eras.conflicts import conflicts
-from camshaft.hooks_core.eras.reading import EraReading, MethodReading, read_era
-from camshaft.hooks_core.eras.report import moment_of
-from camshaft.hooks_core.faults import Fault, find_faults
+from camshaft.hooks_core.catalogue.registry import check_era
+from camshaft.hooks_core.eras import TODAY, Behaviour, behaviour_of
+from camshaft.hooks_core.faults import Fault, find_faults, find_faults_in_era
 from camshaft.hooks_core.implementation import implementation
+from camshaft.hooks_core.messages import must_be
 from camshaft.hooks_core.methods import bind_hook, candidates
-from camshaft.hooks_core.spec import ERAS, HookSpec, Receiver
+from camshaft.hooks_core.readings import MethodReading
+from camshaft.hooks_core.spec import ERAS, HookSpec, Receiver, ZeroGrad, kind_in_words
+
+_WIDTH = 100
+_ZEROING: dict[ZeroGrad, str] = {
+    "before_training_step": "before training_step",
+    "before_backward": "before backward",
+    "after_optimizer_step": "after the update",
+}
 
 
 @attrs.frozen
@@ -26,15 +39,15 @@ class HookMethod:
         era: The era as in which it is called; "2.x" for today, None if it is not called.
         call: The call as it is made; empty if it is not.
         when: The moment of the call, as a sentence without a period; empty if it is not called.
-        returns: What its return value does.
+        returns: What its return value does; empty if it is not called.
     """
 
     name: str
     eras: tuple[str, ...]
-    era: str | None
-    call: str
-    when: str
-    returns: str
+    era: str | None = None
+    call: str = ""
+    when: str = ""
+    returns: str = ""
 
 
 @attrs.frozen
@@ -46,41 +59,73 @@ class Inspection:
         methods: Its methods that are hooks of any era, by name.
         faults: What keeps it from running, and warnings.
         eras: The eras that fit all of its methods; empty if it has none.
-        reading: Which era it is taken to be of.
+        era: The era as a class of which it was inspected; None for today.
     """
 
     kind: Receiver
     methods: tuple[HookMethod, ...]
     faults: tuple[Fault, ...]
     eras: tuple[str, ...]
-    reading: EraReading
+    era: str | None
 
 
-def inspect_class(klass: type, kind: Receiver | None = None, catalogue: Catalogue = CATALOGUE) -> Inspection:
-    """Inspect a class without instantiating it.
+def load_class(target: str) -> type:
+    """Import a class by its name.
+
+    Args:
+        target: "MODULE:CLASS", such as "my_project.model:MyModel".
+
+    Raises:
+        ValueError: If there is no such class. Whatever the module raises when it is imported is the cause.
+    """
+    module_name, colon, class_name = target.partition(":")
+    if not (module_name and colon and class_name):
+        raise ValueError(f"the target must be MODULE:CLASS, but got {target!r}. Write, say, my_project.model:MyModel.")
+    try:
+        found: object = importlib.import_module(module_name)
+    except Exception as error:  # whatever a user's module raises when it is imported
+        reason = f"{type(error).__name__}: {error}"
+        raise ValueError(f"the module {module_name!r} cannot be imported ({reason}). Check its name.") from error
+    for part in class_name.split("."):
+        if not hasattr(found, part):
+            raise ValueError(f"the module {module_name!r} has no class {class_name!r}. Check its name.")
+        found = getattr(found, part)
+    if not isinstance(found, type):
+        raise ValueError(f"{target!r} must be a class, but it is of type {type(found).__name__}. Name the class.")
+    return found
+
+
+def inspect_class(
+    klass: type, kind: Receiver | None = None, era: str | None = None, catalogue: Catalogue = CATALOGUE
+) -> Inspection:
+    """Inspect a class as one of today, or of an era. It is not instantiated.
 
     Args:
         klass: The class.
         kind: What its instances are; the default goes by the base class.
+        era: The era; None stands for today.
         catalogue: The hooks.
 
     Raises:
-        ValueError: If its `hook_era` is neither an era nor a release.
+        ValueError: If there is no such era, its document does not describe this kind of receiver, or the class's
+            `hook_era` is neither an era nor a release.
     """
+    check_era(era)
     kind = kind or kind_of(klass)
-    reading = read_era(klass, kind, catalogue)
-    faults = find_faults(klass, kind, catalogue, reading.methods, is_of_today=reading.is_of_today)
-    wrong = [(conflict.method, conflict.message) for conflict in conflicts(klass, reading, catalogue)]
-    faults += [Fault(reading.receiver, name, message) for name, message in wrong]
+    if era is not None and not any(kind in spec.receivers_in(era) for spec in catalogue.in_era(era)):
+        rule = f"an era that describes hooks of a {kind_in_words(kind)}"
+        raise ValueError(must_be("era", rule, era, "inspect_class", "Choose a later era."))
+    faults = find_faults(klass, kind, catalogue) if era is None else find_faults_in_era(klass, kind, catalogue, era)
     faulty = {fault.method for fault in faults}
-    names = sorted(name for name in candidates(klass) if name in catalogue and kind in catalogue[name].receivers)
-    methods = tuple(_method(klass, catalogue[name], reading, faulty, catalogue) for name in names)
-    eras = tuple(era for era in ERAS if methods and all(era in method.eras for method in methods))
-    return Inspection(kind, methods, tuple(faults), eras, reading)
+    methods = tuple(
+        _method(klass, spec, kind, era, catalogue) if spec.name not in faulty else _uncalled(klass, spec, kind)
+        for spec in hooks_of(klass, kind, catalogue)
+    )
+    return Inspection(kind, methods, tuple(faults), common_eras(methods), era)
 
 
 def kind_of(klass: type) -> Receiver:
-    """What a class's instances are, by their base class; a module, where that does not say."""
+    """Return what a class's instances are, by their base class; a module, where that does not say."""
     if issubclass(klass, Callback):
         return Receiver.CALLBACK
     if issubclass(klass, StrategyHooks):
@@ -90,49 +135,186 @@ def kind_of(klass: type) -> Receiver:
     return Receiver.MODULE
 
 
+def hooks_of(klass: type, kind: Receiver, catalogue: Catalogue) -> list[HookSpec]:
+    """Return the hooks of any era that a class implements, in the order of their names."""
+    names = sorted(name for name in candidates(klass) if name in catalogue)
+    return [catalogue[name] for name in names if kind in catalogue[name].receivers]
+
+
+def fitting_eras(klass: type, kind: Receiver, spec: HookSpec) -> tuple[str, ...]:
+    """Return the eras that know a hook for a kind of receiver and whose arguments a class's method can take."""
+    return tuple(
+        era for era in spec.eras if kind in spec.receivers_in(era) and read_as(klass, kind, spec, era) is not None
+    )
+
+
+def common_eras(methods: Sequence[HookMethod]) -> tuple[str, ...]:
+    """Return the eras that fit all methods; empty if there are none."""
+    return tuple(era for era in ERAS if methods and all(era in method.eras for method in methods))
+
+
+def read_as(klass: type, kind: Receiver, spec: HookSpec, era: str | None) -> MethodReading | None:
+    """Return how a class's method is called as a hook of an era; None if its signature does not fit.
+
+    Args:
+        klass: The class.
+        kind: What its instances are.
+        spec: The hook.
+        era: The era; None stands for today.
+    """
+    method = implementation(klass, spec.name)
+    assert method is not None
+    try:
+        arguments = bind_hook(method, spec, kind, era)
+    except BindingError:
+        return None
+    moments = spec.moments_in(era) if era is not None and not spec.is_current else ()
+    return MethodReading(spec.name, era or ERAS[-1], tuple(one.under_todays_name() for one in arguments), moments)
+
+
+def moment_of(method: MethodReading, behaviour: Behaviour, catalogue: Catalogue = CATALOGUE) -> str:
+    """Return when a method is called, in words that follow its name.
+
+    Args:
+        method: The method.
+        behaviour: What its module's era did otherwise.
+        catalogue: The hooks.
+    """
+    spec = catalogue[method.name]
+    if method.moments and spec.kind != "event":
+        return f"as {_joined(method.moments)}, its later name"
+    if method.moments:
+        condition = " if the user interrupts" if spec.condition else ""
+        return f"just {'before' if spec.precedes else 'after'} {_joined(method.moments)}{condition}"
+    if method.name == "optimizer_step":
+        if behaviour.steps_after_backward:
+            return "after backward, for each optimizer"
+        return "for each optimizer; its closure runs training_step and backward"
+    if method.name == "on_before_zero_grad":
+        return f"before gradients are zeroed, {_ZEROING[behaviour.zero_grad]}"
+    if method.name == "training_step":
+        by_optimizer = any(argument.source == "optimizer_idx" for argument in method.arguments)
+        return "for each optimizer" if by_optimizer else "for each batch"
+    when = spec.when.partition(":")[0].rstrip(".").replace("`", "")
+    return when[0].lower() + when[1:]
+
+
+def order_of(behaviour: Behaviour) -> list[str]:
+    """Return where a release departs from today's order, a line for each point."""
+    lines = []
+    if behaviour.zero_grad != TODAY.zero_grad:
+        lines.append(f"gradients are zeroed {_ZEROING[behaviour.zero_grad]}")
+    if behaviour.train_start_comes_first:
+        lines.append("on_train_start comes before the sanity check")
+    if behaviour.epoch_ends_before_validation:
+        lines.append("a training epoch ends before the validation at its end")
+    return lines
+
+
+def inspection_text(name: str, inspection: Inspection) -> str:
+    """Return what becomes of each method of a class, and what is wrong with it, as its owner reads it.
+
+    Args:
+        name: The class's name.
+        inspection: What was found out about it.
+    """
+    kind, era = kind_in_words(inspection.kind), inspection.era
+    if era is None:
+        standing, verdict, order = f"a {kind}", "it runs with today's hooks", []
+    else:
+        standing = f"as a {kind} of era {era}"
+        verdict, order = f"these are hooks of era {era}", _order(inspection)
+    return text_of(f"{name}, {standing}", inspection, verdict, era or "", order)
+
+
+def text_of(title: str, inspection: Inspection, verdict: str, version: str = "", order: Sequence[str] = ()) -> str:
+    """Return an inspection as text.
+
+    Args:
+        title: The first line.
+        inspection: What was found out.
+        verdict: What is said of a class that has hooks and no faults.
+        version: The release whose order the next argument describes.
+        order: Where it departs from today's order.
+    """
+    lines = [title]
+    for method in inspection.methods:
+        lines += ["", *_lines_of(method)]
+    if order:
+        lines += ["", f"In era {version}", *(f"  {line}" for line in order)]
+    return "\n".join([*lines, "", _verdict(inspection, verdict), *(f"  {fault}" for fault in inspection.faults)])
+
+
+def as_data(name: str, inspection: Inspection) -> dict[str, Any]:
+    """Return an inspection as plain values.
+
+    Args:
+        name: The class's name.
+        inspection: What was found out about it.
+    """
+    return {
+        "name": name,
+        "kind": str(inspection.kind),
+        "era": inspection.era or ERAS[-1],
+        "methods": [attrs.asdict(method) for method in inspection.methods],
+        "order": _order(inspection),
+        "faults": [attrs.asdict(fault) for fault in inspection.faults],
+    }
+
+
+def wrapped_lines(label: str, text: str) -> list[str]:
+    """Return a text in lines of the width of a page, behind a label."""
+    return textwrap.wrap(text, _WIDTH, initial_indent=label, subsequent_indent=" " * len(label), break_on_hyphens=False)
+
+
 def _is_torch_module(klass: type) -> bool:
     return any(base.__module__ == "torch.nn.modules.module" for base in klass.__mro__)
 
 
-def _method(klass: type, spec: HookSpec, reading: EraReading, faulty: set[str], catalogue: Catalogue) -> HookMethod:
-    eras = _fitting_eras(klass, reading.kind, spec)
-    method = reading.methods.get(spec.name)
-    if method is None and spec.is_current:
-        arguments = _arguments_of_today(klass, spec, reading.kind)
-        era = reading.behaviour.era if reading.behaviour.era in eras else "2.x"
-        method = None if arguments is None else MethodReading(spec.name, era, arguments)
-    if method is None or spec.name in faulty:
-        return HookMethod(spec.name, eras, None, "", "", "")
-    call = f"{spec.name}({', '.join(str(argument) for argument in method.arguments)})"
-    when = moment_of(method, reading.behaviour, catalogue)
-    return HookMethod(spec.name, eras, method.era, call, when, _contract(spec, reading))
+def _method(klass: type, spec: HookSpec, kind: Receiver, era: str | None, catalogue: Catalogue) -> HookMethod:
+    is_called = spec.is_current if era is None else era in spec.eras
+    method = read_as(klass, kind, spec, era) if is_called else None
+    if method is None:
+        return _uncalled(klass, spec, kind)
+    when = moment_of(method, TODAY if era is None else behaviour_of(era), catalogue)
+    return called(method, fitting_eras(klass, kind, spec), when, spec.returns)
 
 
-def _contract(spec: HookSpec, reading: EraReading) -> str:
-    """What becomes of a hook's return value in the class's era."""
-    if spec.kind == "step" and reading.returns_logs:
-        return f"{spec.returns}; `log` and `progress_bar` in a dictionary are logged"
-    return spec.returns
+def called(method: MethodReading, eras: tuple[str, ...], when: str, returns: str) -> HookMethod:
+    """Return a method that is called as it was read."""
+    call = f"{method.name}({', '.join(str(argument) for argument in method.arguments)})"
+    return HookMethod(method.name, eras, method.era, call, when, returns)
 
 
-def _arguments_of_today(klass: type, spec: HookSpec, kind: Receiver) -> tuple[Argument, ...] | None:
-    method = implementation(klass, spec.name)
-    assert method is not None
-    try:
-        return bind_hook(method, spec, kind)
-    except BindingError:
-        return None
+def _uncalled(klass: type, spec: HookSpec, kind: Receiver) -> HookMethod:
+    return HookMethod(spec.name, fitting_eras(klass, kind, spec))
 
 
-def _fitting_eras(klass: type, kind: Receiver, spec: HookSpec) -> tuple[str, ...]:
-    method = implementation(klass, spec.name)
-    fitting = []
-    for era in spec.eras:
-        if method is None or kind not in spec.receivers_in(era):
-            continue
-        try:
-            bind_hook(method, spec, kind, era)
-        except BindingError:
-            continue
-        fitting.append(era)
-    return tuple(fitting)
+def _order(inspection: Inspection) -> list[str]:
+    is_of_module = inspection.kind is Receiver.MODULE
+    return order_of(behaviour_of(inspection.era)) if inspection.era is not None and is_of_module else []
+
+
+def _lines_of(method: HookMethod) -> Iterator[str]:
+    if method.era is None:
+        yield f"{method.name}: not called"
+        yield f"  fits      {' '.join(method.eras) or 'no era'}"
+        return
+    yield method.call
+    others = [era for era in method.eras if era != method.era]
+    yield f"  era       {method.era}" + (f" (fits {', '.join(others)} too)" if others else "")
+    yield from wrapped_lines("  when      ", method.when)
+    if method.returns != "ignored":
+        yield from wrapped_lines("  returns   ", method.returns)
+
+
+def _verdict(inspection: Inspection, of_methods: str) -> str:
+    num_faults = sum(not fault.is_warning for fault in inspection.faults)
+    if num_faults:
+        return f"{num_faults} fault{'s' if num_faults != 1 else ''}:"
+    told = of_methods if inspection.methods else "it implements no hooks"
+    return f"No faults: {told}{':' if inspection.faults else '.'}"
+
+
+def _joined(names: Sequence[str]) -> str:
+    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"

@@ -8,8 +8,8 @@ from functools import lru_cache
 
 from camshaft.hooks_core.binding import BindingError, names_parameter
 from camshaft.hooks_core.catalogue import CATALOGUE, Catalogue
-from camshaft.hooks_core.eras.evidence import mentions_method
 from camshaft.hooks_core.implementation import implementation
+from camshaft.hooks_core.method_source import mentions_method
 from camshaft.hooks_core.methods import bind_hook, is_own_name, own_classes
 from camshaft.hooks_core.spec import HookSpec, Receiver
 

@@ -52,6 +52,11 @@ class Receiver(StrEnum):
     STRATEGY = "strategy"
 
 
+def kind_in_words(kind: Receiver) -> str:
+    """Return what a kind of receiver is called in a sentence."""
+    return "data module" if kind is Receiver.DATA else str(kind)
+
+
 @attrs.frozen
 class HookSpec:
     """One hook: its name, who may implement it, with which arguments, and when it is called.

@@ -14,10 +14,10 @@ import attrs
 from camshaft.hooks_core.binding import positional_names
 from camshaft.hooks_core.catalogue import CATALOGUE, Catalogue
 from camshaft.hooks_core.catalogue.registry import check_era
-from camshaft.hooks_core.eras.reading import EraReading, read_era
 from camshaft.hooks_core.hook_calls import runs_after_module
 from camshaft.hooks_core.implementation import implementation, receiver_name
 from camshaft.hooks_core.methods import CALLBACK_PREFIX, arguments_of
+from camshaft.hooks_core.readings import ReadReceivers, ReceiverReading
 from camshaft.hooks_core.spec import HookSpec, Receiver
 from camshaft.hooks_core.trace_records import Event, Participant
 
@@ -32,17 +32,21 @@ class Trace:
     """Records the hooks of a run.
 
     Args:
-        era: The era whose hooks are recorded; None for today's, and with them the hooks of earlier eras that a receiver
-            has.
+        era: The era whose hooks are recorded; None for today's, and with them what `read` finds.
         catalogue: The hooks that there are.
+        read: As `resolve` takes it: says how the methods of a receiver are called. What it finds to be of an earlier
+            era is recorded as well, and the receiver's release. It is not asked in the trace of an era.
     """
 
-    def __init__(self, era: str | None = None, catalogue: Catalogue = CATALOGUE) -> None:
+    def __init__(
+        self, era: str | None = None, catalogue: Catalogue = CATALOGUE, read: ReadReceivers | None = None
+    ) -> None:
         check_era(era)
         self.era = era
         self.events: list[Event] = []
         self.participants: list[Participant] = []
         self._catalogue = catalogue
+        self._read = read
         self._recorded: list[object] = []  # kept, so that a receiver's identity stays its own
 
     def record(
@@ -81,9 +85,9 @@ class Trace:
                 f"`receiver` must be recorded once, but got a {receiver_name(receiver)} ({type(receiver).__name__}) "
                 "again in Trace.record. Leave out the second call."
             )
-        reading = EraReading(receiver_name(receiver))
-        if self.era is None:
-            reading = read_era(receiver, kind, self._catalogue)
+        reading = ReceiverReading(receiver_name(receiver), kind)
+        if self.era is None and self._read is not None:
+            (reading,) = self._read([(kind, receiver)], self._catalogue)
         wanted = self._wanted(
             receiver, kind, reading, frozenset(hooks or ()), None if only is None else frozenset(only)
         )
@@ -159,7 +163,7 @@ class Trace:
         self,
         receiver: object,
         kind: Receiver,
-        reading: EraReading,
+        reading: ReceiverReading,
         further: frozenset[str],
         only: frozenset[str] | None,
     ) -> list[tuple[HookSpec, Callable[..., Any]]]:

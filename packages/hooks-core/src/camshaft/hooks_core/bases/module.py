@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
 
-from camshaft.hooks_core.eras.step_forms import takes_earlier_forms
 from camshaft.hooks_core.splits import split_along_time
 
 
@@ -158,15 +157,13 @@ class ModelHooks:
 
     # what the loop does by default, for `super()` in an override
 
-    @takes_earlier_forms
     def optimizer_step(
         self, epoch: int, batch_idx: int, optimizer: Any, optimizer_closure: Callable[[], Any] | None = None
     ) -> None:
         """Update the weights: `optimizer.step(closure=optimizer_closure)`.
 
         An override is entered before `training_step`; the closure runs forward, zeroing and backward, then
-        `on_before_optimizer_step` and clipping, so it must be called, by the optimizer or directly. An override of an
-        earlier era may call this with the arguments of its era.
+        `on_before_optimizer_step` and clipping, so it must be called, by the optimizer or directly.
 
         Args:
             epoch: Index of the epoch.

@@ -6,7 +6,7 @@ from functools import lru_cache
 
 from camshaft.hooks_core.catalogue import CATALOGUE
 from camshaft.hooks_core.catalogue.registry import check_era
-from camshaft.hooks_core.eras.behaviour import Behaviour, behaviour_of
+from camshaft.hooks_core.eras import Behaviour, behaviour_of
 from camshaft.hooks_core.grammar import legacy, present
 from camshaft.hooks_core.grammar.moments import with_old_hooks
 from camshaft.hooks_core.grammar.nodes import Call, Either, Maybe, Node, Repeat, Seq, Within, keep

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from camshaft.hooks_core.eras.behaviour import TODAY, Behaviour
+from camshaft.hooks_core.eras import TODAY, Behaviour
 from camshaft.hooks_core.grammar.nodes import Call, Condition, Either, If, Maybe, Node, Repeat, Seq, Set
 
 _TRANSFER = Seq("on_before_batch_transfer", "transfer_batch_to_device", "on_after_batch_transfer")

@@ -2,11 +2,11 @@ from __future__ import annotations
 
 import pytest
 
-from camshaft.hooks_core import CATALOGUE, Receiver
-from camshaft.hooks_core.eras import Conflict, conflicts, read_era
+from camshaft.compat.eras import conflicts, read_era
+from camshaft.hooks_core import CATALOGUE, Fault, Receiver
 
 
-def found(klass: type, kind: Receiver = Receiver.MODULE) -> list[Conflict]:
+def found(klass: type, kind: Receiver = Receiver.MODULE) -> list[Fault]:
     return conflicts(klass, read_era(klass, kind, CATALOGUE), CATALOGUE)
 
 
@@ -154,7 +154,8 @@ def test_an_update_that_hands_its_closure_on_is_none_that_learns_nothing() -> No
 def test_parts_of_todays_update_beside_a_whole_one_are_refused(hook: str) -> None:
     mixed = type("Mixed", (Gan08,), {hook: getattr(Gan15, hook), "hook_era": "0.8"})
     assert found(mixed) == [
-        Conflict(
+        Fault(
+            "Mixed",
             hook,
             "it is a part of the update of later releases, but the class has an `optimizer_step` of era 0.8, which "
             "follows backward and is the whole update. Do this in `optimizer_step`.",

@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from camshaft.hooks_core import CATALOGUE, Callback, HookFaultError, ModelHooks, Receiver, resolve
+from camshaft.compat.eras import read_receivers
+from camshaft.hooks_core import CATALOGUE, Callback, HookFaultError, HookFaultWarning, ModelHooks, Receiver, resolve
 from camshaft.hooks_core.spec import SKIP_EPOCH
 
 
@@ -66,7 +67,7 @@ def both(log: Log, *hooks: str) -> dict[str, Any]:
 def test_old_hooks_begin_before_and_end_after_todays_and_each_reaches_callbacks_first(
     log: Log, hook: str, order: list[str]
 ) -> None:
-    hooks = resolve(**both(log, *order), runs_eras=True)
+    hooks = resolve(**both(log, *order), read=read_receivers)
     getattr(hooks, hook)(*CATALOGUE[hook].parameters)
     assert log.names() == [f"{who}.{name}" for name in order for who in ("callback", "module")]
 
@@ -74,7 +75,7 @@ def test_old_hooks_begin_before_and_end_after_todays_and_each_reaches_callbacks_
 def test_epochs_of_evaluation_are_none_for_a_module_before_1_2_and_for_the_callbacks_in_its_company(log: Log) -> None:
     receivers = both(log, "on_epoch_start", "on_epoch_end")
     type(receivers["module"]).hook_era = "1.1.8"
-    hooks = resolve(**receivers, runs_eras=True)
+    hooks = resolve(**receivers, read=read_receivers)
     hooks.on_validation_epoch_start()
     hooks.on_test_epoch_end()
     assert log.names() == []
@@ -86,7 +87,7 @@ def test_a_callback_that_declares_its_release_keeps_to_it_in_any_company(log: Lo
     receivers = both(log, "on_epoch_start")
     type(receivers["module"]).hook_era = "0.8"
     type(receivers["callbacks"][0]).hook_era = "1.5"
-    hooks = resolve(**receivers, runs_eras=True)
+    hooks = resolve(**receivers, read=read_receivers)
     hooks.on_validation_epoch_start()
     assert log.names() == ["callback.on_epoch_start"]
 
@@ -94,7 +95,7 @@ def test_a_callback_that_declares_its_release_keeps_to_it_in_any_company(log: Lo
 def test_minus_one_from_on_batch_start_skips_the_epoch(log: Log) -> None:
     module = log.class_of(ModelHooks, on_batch_start=log.method("batch", returns=SKIP_EPOCH))()
     callback = log.class_of(Callback, on_batch_start=log.method("trainer", "pl_module"))()
-    hooks = resolve(module=module, callbacks=[callback], trainer="trainer", runs_eras=True)
+    hooks = resolve(module=module, callbacks=[callback], trainer="trainer", read=read_receivers)
     assert hooks.on_train_batch_start("batch", 0) == SKIP_EPOCH
     assert log.lines == [("on_batch_start", "trainer", module), ("on_batch_start", "batch")]
 
@@ -108,7 +109,7 @@ def test_a_keyboard_interrupt_is_announced_before_on_exception_and_other_errors_
             on_exception=log.method("trainer", "pl_module", "exception"),
         )()
     ]
-    hooks = resolve(callbacks=receivers["callbacks"], runs_eras=True)
+    hooks = resolve(callbacks=receivers["callbacks"], read=read_receivers)
     hooks.on_exception(ValueError())
     assert log.names() == ["on_exception"]
     log.lines.clear()
@@ -131,7 +132,7 @@ def test_arguments_that_only_old_signatures_have_are_fixed_unless_the_caller_pas
         ),
         on_train_batch_end=log.method("outputs", "batch", "batch_idx", "dataloader_idx"),
     )()
-    hooks: Any = resolve(module=module, runs_eras=True)
+    hooks: Any = resolve(module=module, read=read_receivers)
     hooks.optimizer_step(3, 4, "sgd", "closure")
     hooks.optimizer_step(3, 4, "sgd", "closure", optimizer_idx=1, using_lbfgs=True)
     hooks.on_train_batch_end("outputs", "batch", 4)
@@ -145,8 +146,8 @@ def test_arguments_that_only_old_signatures_have_are_fixed_unless_the_caller_pas
 def test_the_optimizer_step_of_0_8_gets_mixed_precision_by_name_and_its_closure_fifth(log: Log) -> None:
     five = ("current_epoch", "batch_idx", "optimizer", "opt_idx", "second_order_closure=None")
     module = log.class_of(ModelHooks, optimizer_step=log.method(*five, "using_native_amp=None"))()
-    hooks: Any = resolve(module=module, runs_eras=True)
-    assert hooks.behaviour.era == "0.8"
+    hooks: Any = resolve(module=module, read=read_receivers)
+    assert [reading.version for reading in hooks.readings] == ["0.8"]
     hooks.optimizer_step(3, 4, "sgd", "closure", optimizer_idx=1, using_native_amp=True)
     assert log.lines == [("optimizer_step", 3, 4, "sgd", 1, "closure", True)]
 
@@ -159,12 +160,12 @@ def test_the_batch_hooks_of_0_9_are_told_apart_by_their_names(log: Log, hook: st
     today = log.class_of(ModelHooks, **{hook: log.method("outputs", "batch", "batch_idx", who="today")})()
     arguments = {"outputs": "outputs", "batch": "batch", "batch_idx": 7}
     passed = [arguments[name] for name in CATALOGUE[hook].parameters]
-    hooks: Any = resolve(callbacks=[callback], module=module, trainer="trainer", runs_eras=True)
+    hooks: Any = resolve(callbacks=[callback], module=module, trainer="trainer", read=read_receivers)
     getattr(hooks, hook)(*passed)
     assert log.lines == [(f"callback.{hook}", "trainer", module, "batch", 7, 0), (f"module.{hook}", "batch", 7, 0)]
     log.lines.clear()
     if hook == "on_train_batch_end":
-        getattr(resolve(module=today, runs_eras=True), hook)(*passed)
+        getattr(resolve(module=today, read=read_receivers), hook)(*passed)
         assert log.lines == [(f"today.{hook}", "outputs", "batch", 7)]
 
 
@@ -176,7 +177,7 @@ def test_calls_take_arguments_by_todays_names_whatever_a_receiver_calls_them(log
         validation_end=log.method("outputs"),
     )()
     callback = log.class_of(Callback, on_predict_epoch_end=log.method("trainer", "pl_module", "results"))()
-    hooks = resolve(module=module, callbacks=[callback], runs_eras=True)
+    hooks = resolve(module=module, callbacks=[callback], read=read_receivers)
     assert hooks.takes("training_step", "optimizer_idx")
     assert hooks.takes("training_step", "batch_idx")
     assert not hooks.takes("training_step", "hiddens")
@@ -191,7 +192,7 @@ def test_calls_take_arguments_by_todays_names_whatever_a_receiver_calls_them(log
 
 def test_what_an_era_has_at_a_moment_of_its_own_is_an_attribute_and_none_where_nobody_has_it(log: Log) -> None:
     module = log.class_of(ModelHooks, training_epoch_end=log.method("outputs", returns={"log": {}}))()
-    hooks: Any = resolve(module=module, runs_eras=True)
+    hooks: Any = resolve(module=module, read=read_receivers)
     assert hooks.training_epoch_end(["one"]) == {"log": {}}
     assert hooks.validation_epoch_end is None
     assert hooks.init_optimizers is None
@@ -203,7 +204,7 @@ def test_what_an_era_has_at_a_moment_of_its_own_is_an_attribute_and_none_where_n
 )
 def test_a_hook_by_its_first_name_is_called_for_the_later_one(log: Log, first: str, later: str) -> None:
     module = log.class_of(ModelHooks, **{first: log.method("outputs", returns="returned")})()
-    hooks = resolve(module=module, runs_eras=True)
+    hooks = resolve(module=module, read=read_receivers)
     assert getattr(hooks, later)(["one"]) == "returned"
     assert getattr(hooks, first) is None
     assert log.lines == [(first, ["one"])]
@@ -215,16 +216,16 @@ def test_a_hook_under_both_of_its_names_is_a_fault(log: Log) -> None:
         HookFaultError,
         match=r"Old\.validation_end: it is an earlier name of `validation_epoch_end`, which is defined as well",
     ):
-        resolve(module=log.class_of(ModelHooks, **methods)(), runs_eras=True)
+        resolve(module=log.class_of(ModelHooks, **methods)(), read=read_receivers)
 
 
 def test_what_is_provided_is_announced_first_and_comes_from_its_one_owner(log: Log) -> None:
     module = log.class_of(ModelHooks, on_train_dataloader=log.method(), train_dataloader=log.method(returns="loader"))()
-    hooks: Any = resolve(module=module, runs_eras=True)
+    hooks: Any = resolve(module=module, read=read_receivers)
     assert hooks.train_dataloader() == "loader"
     assert log.names() == ["on_train_dataloader", "train_dataloader"]
     alone = log.class_of(ModelHooks, on_val_dataloader=log.method())()
-    assert resolve(module=alone, runs_eras=True).val_dataloader is None
+    assert resolve(module=alone, read=read_receivers).val_dataloader is None
 
 
 def test_wrappers_and_notes_know_a_call_by_its_old_name(log: Log) -> None:
@@ -241,7 +242,7 @@ def test_wrappers_and_notes_know_a_call_by_its_old_name(log: Log) -> None:
 
         def on_train_epoch_end(self) -> None: ...
 
-    hooks = resolve(callbacks=[Watch()], module=Old(), position=lambda: "epoch 2", runs_eras=True)
+    hooks = resolve(callbacks=[Watch()], module=Old(), position=lambda: "epoch 2", read=read_receivers)
     assert [name for name in seen if name[0].endswith("epoch_end")] == [
         ("on_train_epoch_end", "module"),
         ("on_epoch_end", "module"),
@@ -265,11 +266,16 @@ def test_without_eras_an_old_hook_is_a_fault_and_if_not_strict_left_out(log: Log
     assert log.names() == ["on_train_epoch_end"]
 
 
-def test_the_module_says_how_a_run_behaves_and_a_callback_does_not(log: Log) -> None:
+def test_a_callback_of_an_earlier_era_leaves_the_module_one_of_today(log: Log) -> None:
     receivers = both(log, "on_epoch_start")
     today = log.class_of(ModelHooks, training_step=log.method("batch", "batch_idx"))()
-    assert resolve(callbacks=receivers["callbacks"], module=today, runs_eras=True).behaviour.era == "2.x"
-    assert resolve(**receivers, runs_eras=True).behaviour.era == "1.x"
+    hooks = resolve(callbacks=receivers["callbacks"], module=today, read=read_receivers)
+    assert [(reading.kind, reading.version) for reading in hooks.readings] == [(Receiver.CALLBACK, "1.x")]
+    hooks = resolve(**receivers, read=read_receivers)
+    assert [(str(reading.kind), reading.version) for reading in hooks.readings] == [
+        ("callback", "1.x"),
+        ("module", "1.x"),
+    ]
 
 
 def test_contradicting_hooks_of_two_eras_are_faults_of_the_run() -> None:
@@ -281,4 +287,40 @@ def test_contradicting_hooks_of_two_eras_are_faults_of_the_run() -> None:
     with pytest.raises(
         HookFaultError, match=r"Mixed\.training_epoch_end: `hook_era` says '2\.0', but this hook belongs"
     ):
-        resolve(module=Mixed(), runs_eras=True)
+        resolve(module=Mixed(), read=read_receivers)
+
+
+def test_a_hook_of_an_earlier_era_gets_the_index_of_a_single_loader_as_it_did_and_a_step_does_not() -> None:
+    class Old(ModelHooks):
+        hook_era = "1.5"
+
+        def validation_step(self, *args: Any) -> Any:
+            return args
+
+        def on_validation_batch_start(self, *args: Any) -> Any:
+            calls.append(args)
+
+        def predict_step(self, *args: Any) -> Any:
+            return args
+
+    calls: list[Any] = []
+    hooks: Any = resolve(module=Old(), read=read_receivers).for_loaders(1)
+    hooks.on_validation_batch_start("batch", 3, 0)
+    assert calls == [("batch", 3, 0)]
+    assert hooks.validation_step("batch", 3, 0) == ("batch", 3)
+    assert hooks.predict_step("batch", 3, 0) == ("batch", 3, 0)
+
+
+def test_an_old_hooks_name_with_a_signature_of_no_era_is_the_users_own_and_a_warning(log: Log) -> None:
+    methods = {"on_epoch_end": log.method("outputs"), "training_step": log.method("batch")}
+    module = log.class_of(ModelHooks, **methods)()
+    with pytest.warns(HookFaultWarning, match=r"Old.on_epoch_end: it is taken for a method of your own: .*`outputs`"):
+        hooks = resolve(module=module, read=read_receivers)
+    assert hooks.readings == ()
+    hooks.on_train_epoch_end()
+
+
+def test_an_old_hooks_name_with_a_signature_of_no_era_is_a_fault_in_a_class_of_an_old_era(log: Log) -> None:
+    methods = {"on_epoch_end": log.method("outputs"), "training_epoch_end": log.method("outputs")}
+    with pytest.raises(HookFaultError, match="on_epoch_end: its signature"):
+        resolve(module=log.class_of(ModelHooks, **methods)(), read=read_receivers)

@@ -4,10 +4,10 @@ import ast
 
 import pytest
 
+from camshaft.compat.eras import read_era
+from camshaft.compat.eras.advice import Advice, advise
 from camshaft.hooks_core import CATALOGUE, Callback, ModelHooks, Receiver
-from camshaft.hooks_core.eras import read_era
-from camshaft.hooks_core.eras.advice import Advice, advise
-from camshaft.hooks_core.eras.reading import EARLIER_ERAS
+from camshaft.hooks_core.eras import EARLIER_ERAS
 from camshaft.hooks_core.methods import arguments_of
 from camshaft.hooks_core.spec import HookSpec
 

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import random
 from pathlib import Path
 from typing import Any
 
 import pytest
-import recorded_runs
-import sentences
 
+from camshaft.compat.eras import read_receivers
 from camshaft.hooks_core import Callback, ModelHooks, Receiver, resolve
 from camshaft.hooks_core.check import ConformanceError, check
-from camshaft.hooks_core.grammar import hooks_in, life_cycle_of_version
-from camshaft.hooks_core.trace import Event, Participant, Trace
+from camshaft.hooks_core.trace import Trace
 
 
 class Old(ModelHooks):
@@ -50,7 +47,7 @@ class Counting(Callback):
 def run(trace: Trace, *, steps_first: bool = False, ends_epoch: bool = True) -> Trace:
     """A fit of one epoch of one batch, in the order of 0.8."""
     hooks: Any = resolve(
-        callbacks=[trace.record(Counting(), "callback")], module=trace.record(Old(), "module"), runs_eras=True
+        callbacks=[trace.record(Counting(), "callback")], module=trace.record(Old(), "module"), read=read_receivers
     )
     hooks.prepare_data()
     hooks.setup("fit")
@@ -81,7 +78,7 @@ def run(trace: Trace, *, steps_first: bool = False, ends_epoch: bool = True) -> 
 
 
 def test_an_old_module_among_callbacks_of_today_is_recorded_by_its_methods_and_its_run_checked_whole() -> None:
-    trace = run(Trace())
+    trace = run(Trace(read=read_receivers))
     callback, module = trace.participants
     assert (callback.version, module.version) == ("1.x", "0.8")
     calls = [f"{event.hook} {event.receiver}" for event in trace if event.kind == "enter"]
@@ -104,7 +101,7 @@ def test_an_old_module_among_callbacks_of_today_is_recorded_by_its_methods_and_i
 
 @pytest.mark.parametrize(("mistake", "expected"), [("steps_first", "training_step"), ("ends_epoch", "training_epoch")])
 def test_a_run_that_departs_from_the_order_of_the_modules_era_is_rejected(mistake: str, expected: str) -> None:
-    trace = run(Trace(), **{mistake: mistake == "steps_first"})
+    trace = run(Trace(read=read_receivers), **{mistake: mistake == "steps_first"})
     with pytest.raises(ConformanceError) as caught:
         check(trace, "fit")
     assert any(expected in step for step in caught.value.expected)
@@ -141,7 +138,7 @@ def test_the_trace_of_an_era_holds_that_eras_hooks_of_the_module_and_is_checked_
 
 
 def test_an_events_arguments_have_the_names_of_the_modules_era() -> None:
-    arguments = {event.hook: event.arguments for event in run(Trace()) if event.kind == "enter"}
+    arguments = {event.hook: event.arguments for event in run(Trace(read=read_receivers)) if event.kind == "enter"}
     assert arguments["training_step"] == "batch='batch', batch_idx=0, optimizer_idx=0"
     step = "epoch=0, batch_idx=0, optimizer='sgd', optimizer_idx=0, second_order_closure='closure'"
     assert arguments["optimizer_step"] == step
@@ -152,19 +149,14 @@ def test_recording_does_not_change_which_era_a_receiver_is_taken_for() -> None:
     class Named:
         def optimizer_step(self, current_epoch: int, batch_nb: int, optimizer: Any, optimizer_i: int) -> None: ...
 
-    plain = resolve(module=Named(), runs_eras=True)
-    recorded = resolve(module=Trace().record(Named(), "module"), runs_eras=True)
+    plain = resolve(module=Named(), read=read_receivers)
+    recorded = resolve(module=Trace(read=read_receivers).record(Named(), "module"), read=read_receivers)
     assert [one.version for one in recorded.readings] == [one.version for one in plain.readings] == ["0.5"]
     assert recorded.readings[0].methods == plain.readings[0].methods
 
 
-def test_a_trace_of_today_holds_nothing_of_eras() -> None:
-    trace = recorded_runs.recorded()
-    assert [one.version for one in trace.participants] == [None] * len(trace.participants)
-
-
 def test_versions_survive_save_and_load(tmp_path: Path) -> None:
-    run(Trace()).save(tmp_path / "run.jsonl")
+    run(Trace(read=read_receivers)).save(tmp_path / "run.jsonl")
     loaded = Trace.load(tmp_path / "run.jsonl")
     assert [one.version for one in loaded.participants] == ["1.x", "0.8"]
     check(loaded, "fit")
@@ -174,8 +166,8 @@ def test_a_keyboard_interrupt_is_announced_before_the_exception() -> None:
     class Patient(Callback):
         def on_keyboard_interrupt(self, trainer: Any, pl_module: Any) -> None: ...
 
-    trace = Trace()
-    hooks = resolve(callbacks=[trace.record(Patient(), "callback")], runs_eras=True)
+    trace = Trace(read=read_receivers)
+    hooks = resolve(callbacks=[trace.record(Patient(), "callback")], read=read_receivers)
     hooks.setup("fit")
     hooks.on_exception(KeyboardInterrupt())
     hooks.teardown("fit")
@@ -186,40 +178,3 @@ def test_a_keyboard_interrupt_is_announced_before_the_exception() -> None:
         "on_exception",
         "teardown",
     ]
-
-
-VERSIONS = ("0.5", "0.7", "0.8", "0.9", "1.0", "1.2", "1.5", "1.9")
-
-
-def of_version(version: str) -> list[Participant]:
-    """Receivers that have every hook that a run of a version may call."""
-    nodes = [life_cycle_of_version(verb, version) for verb in ("fit", "validate", "test", "predict")]
-    placed = frozenset(name for node in nodes for name in hooks_in(node))
-    found = []
-    for one in sentences.participants():
-        known = {name for name in placed if one.kind in sentences.CATALOGUE[name].receivers}
-        is_old = one.kind is Receiver.MODULE
-        found.append(
-            Participant(one.name, one.kind, one.hooks | known, one.after_module, version=version if is_old else None)
-        )
-    return found
-
-
-@pytest.mark.parametrize("version", VERSIONS)
-@pytest.mark.parametrize("verb", ["fit", "validate", "test", "predict"])
-def test_a_sentence_of_a_versions_life_cycle_passes_and_one_cut_short_does_not(verb: str, version: str) -> None:
-    everybody = of_version(version)
-    node = life_cycle_of_version(verb, version)
-    for seed in range(8):
-        trace = Trace()
-        trace.participants = everybody
-        trace.events = sentences.Writer(everybody, random.Random(seed)).write(node)
-        trace.events += [  # what says that the loop optimizes
-            Event("enter", "configure_optimizers", "module", Receiver.MODULE),
-            Event("exit", "configure_optimizers", "module", Receiver.MODULE, result="Optimizer"),
-        ]
-        check(trace, verb)
-        last = max(index for index, event in enumerate(trace.events) if event.hook == "teardown")
-        del trace.events[last - 1 : last + 1]
-        with pytest.raises(ConformanceError):
-            check(trace, verb)

@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 
+from camshaft.compat.eras import describe, read_era
 from camshaft.hooks_core import CATALOGUE, Receiver
-from camshaft.hooks_core.eras import describe, read_era
 
 
 class Gan:

@@ -3,24 +3,19 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import attrs
 
+from camshaft.compat.eras.evidence import calls_method, returns_logs
+from camshaft.compat.eras.reading import EraReading
+from camshaft.hooks_core import CATALOGUE, Catalogue, HookSpec, Receiver
 from camshaft.hooks_core.binding import Argument
-from camshaft.hooks_core.catalogue import CATALOGUE, Catalogue
-from camshaft.hooks_core.eras.evidence import calls_method, returns_logs, uses_parameter
-from camshaft.hooks_core.eras.reading import EraReading, MethodReading
-from camshaft.hooks_core.eras.sketches import (
-    collecting,
-    manual_optimization,
-    returned_dictionary,
-    rewritten_step,
-)
 from camshaft.hooks_core.implementation import class_of, implementation
+from camshaft.hooks_core.method_source import uses_parameter
 from camshaft.hooks_core.methods import arguments_of
-from camshaft.hooks_core.spec import HookSpec, Receiver
+from camshaft.hooks_core.readings import MethodReading
 
 _MOVED = {
     "on_init_start": "Do this in `__init__`: nothing is called any more while a trainer is made.",
@@ -58,7 +53,7 @@ class Advice:
 
 
 def advise(receiver: object, reading: EraReading, catalogue: Catalogue = CATALOGUE) -> list[Advice]:
-    """The edits that make a receiver one of today, in the order of its methods' names.
+    """Return the edits that make a receiver one of today, in the order of its methods' names.
 
     Args:
         receiver: A callback, module, data module or strategy, or the class of one.
@@ -95,13 +90,13 @@ def _of_method(receiver: object, method: MethodReading, reading: EraReading, cat
         step = _signature_as_written(receiver, f"{stage}_step")
         outputs = _name_of(function, method.arguments, "outputs")
         text = f"Rename it to `on_{_word(stage)}_epoch_end`, and collect what the steps return yourself."
-        yield Advice(name, text, collecting(stage, _word(stage), step, outputs))
+        yield Advice(name, text, _collecting(stage, _word(stage), step, outputs))
     elif later in _SEVERAL_STEPS:
         yield Advice(name, f"Do this at the end of `{later.removesuffix('_end')}`, with what that returns now.")
     elif name == "on_train_epoch_end":
         step = _signature_as_written(receiver, "training_step") if reading.kind is Receiver.MODULE else ""
         text = "Take no `outputs`: collect what you need of each batch yourself."
-        yield Advice(name, text, collecting("training", "train", step, "outputs") if step else "")
+        yield Advice(name, text, _collecting("training", "train", step, "outputs") if step else "")
     elif spec.is_current:
         yield Advice(name, "Take today's arguments.", _signature(spec, reading.kind, function, method))
     else:
@@ -141,7 +136,7 @@ def _of_optimizer_step(function: Callable[..., Any], method: MethodReading, read
     names = [_name_of(function, method.arguments, name) for name in ("epoch", "batch_idx", "optimizer")]
     if optimizer_idx and uses_parameter(function, optimizer_idx):
         text += f" There is no `{optimizer_idx}`: with several optimizers, do this in `training_step`, by hand."
-    return Advice("optimizer_step", text, rewritten_step(*names))
+    return Advice("optimizer_step", text, _rewritten_step(*names))
 
 
 def _of_step(receiver: object, reading: EraReading) -> Iterator[Advice]:
@@ -157,7 +152,7 @@ def _of_step(receiver: object, reading: EraReading) -> Iterator[Advice]:
         return
     kept = [name for name in names if name != index]
     text = f"Take no `{index}`: set `automatic_optimization = False`, and step the optimizers by hand."
-    yield Advice("training_step", text, manual_optimization(kept, index))
+    yield Advice("training_step", text, _manual_optimization(kept, index))
 
 
 def _of_returned_logs(receiver: object) -> Iterator[Advice]:
@@ -165,7 +160,7 @@ def _of_returned_logs(receiver: object) -> Iterator[Advice]:
         method = implementation(receiver, name)
         if method is not None and returns_logs(class_of(receiver), method):
             text = "Log what it returns as `log` and `progress_bar` by `self.log_dict`."
-            yield Advice(name, text, returned_dictionary(name == "training_step"))
+            yield Advice(name, text, _returned_dictionary(name == "training_step"))
 
 
 def _of_zeroing(receiver: object, reading: EraReading) -> Iterator[Advice]:
@@ -215,3 +210,72 @@ def _signature_as_written(receiver: object, name: str) -> str:
     if method is None:
         return "self, batch, batch_idx"
     return ", ".join(["self", *(str(one).partition(":")[0] for one in inspect.signature(method).parameters.values())])
+
+
+def _collecting(stage: str, word: str, step: str, outputs: str) -> str:
+    """A step that collects its outputs, and the hook at the epoch's end that takes them.
+
+    Args:
+        stage: "training", "validation" or "test".
+        word: The stage as the names of its hooks have it.
+        step: The parameters of the step.
+        outputs: What the hook calls the outputs.
+    """
+    kept = f"self.{stage}_outputs"
+    lines = [
+        "def __init__(self, ...):",
+        "    ...",
+        f"    {kept} = []",
+        "",
+        f"def {stage}_step({step}):",
+        "    ...",
+        f"    {kept}.append(output)  # detached, and only what the end of the epoch needs",
+        "    return output",
+        "",
+        f"def on_{word}_epoch_end(self):",
+        f"    {outputs} = {kept}",
+        "    ...",
+        f"    {kept}.clear()",
+    ]
+    return "\n".join(lines)
+
+
+def _manual_optimization(parameters: Sequence[str], index: str) -> str:
+    """A step that steps several optimizers by hand.
+
+    Args:
+        parameters: The names of its parameters without that of the optimizer's index.
+        index: The name of the optimizer's index.
+    """
+    lines = [
+        "def __init__(self, ...):",
+        "    ...",
+        "    self.automatic_optimization = False",
+        "",
+        f"def training_step({', '.join(['self', *parameters])}):",
+        f"    for {index}, optimizer in enumerate(self.optimizers()):",
+        "        self.toggle_optimizer(optimizer)",
+        f"        loss = self.loss_of({', '.join([*parameters, index])})  # what `training_step` computes now",
+        "        optimizer.zero_grad()",
+        "        self.manual_backward(loss)",
+        "        optimizer.step()",
+        "        self.untoggle_optimizer(optimizer)",
+    ]
+    return "\n".join(lines)
+
+
+def _rewritten_step(epoch: str, batch_idx: str, optimizer: str) -> str:
+    """An `optimizer_step` of today; the arguments are what its owner calls them."""
+    return "\n".join(
+        [
+            f"def optimizer_step(self, {epoch}, {batch_idx}, {optimizer}, optimizer_closure):",
+            "    ...",
+            f"    {optimizer}.step(closure=optimizer_closure)",
+        ]
+    )
+
+
+def _returned_dictionary(is_step: bool) -> str:
+    """What logs in place of a returned dictionary; a step still returns its loss."""
+    lines = ["self.log_dict(log)", "self.log_dict(progress_bar, prog_bar=True)", *(["return loss"] if is_step else [])]
+    return "\n".join(lines)

@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from camshaft.compat.eras import read_era
 from camshaft.hooks_core import CATALOGUE, Receiver
 from camshaft.hooks_core.binding import bind
-from camshaft.hooks_core.eras import read_era
-from camshaft.hooks_core.eras.reading import EARLIER_ERAS, EVERYDAY_NAMES
+from camshaft.hooks_core.eras import EARLIER_ERAS, EVERYDAY_NAMES
 from camshaft.hooks_core.methods import arguments_of
 from camshaft.hooks_core.spec import HookSpec
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from camshaft.hooks_core.eras.evidence import calls_method, logs_by_itself, returns_logs, uses_parameter
+from camshaft.compat.eras.evidence import calls_method, logs_by_itself, returns_logs
 
 
 def decorated(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -122,7 +122,6 @@ def test_without_its_source_the_keys_beside_the_loss_have_to_do() -> None:
 def test_what_has_no_code_shows_nothing(method: Callable[..., Any]) -> None:
     assert not returns_logs(Returning, method)
     assert not logs_by_itself(method)
-    assert uses_parameter(method, "closure")
     assert not calls_method(method, "zero_grad")
 
 
@@ -149,27 +148,6 @@ def test_logging_by_itself_is_a_call_of_its_own_log() -> None:
 
     found = {name for name, method in vars(Steps).items() if callable(method) and logs_by_itself(method)}
     assert found == {"own", "several", "as_a_closure"}
-
-
-def test_a_parameter_is_used_where_it_is_read_also_inside_a_closure() -> None:
-    def ignores(optimizer, closure):
-        optimizer.step()
-
-    def assigns(optimizer, closure):
-        closure = None  # noqa: F841
-        optimizer.step()
-
-    def passes(optimizer, closure):
-        optimizer.step(closure)
-
-    def passes_both(closure, optimizer):
-        return closure, optimizer
-
-    def encloses(optimizer, closure):
-        optimizer.step(lambda: closure())
-
-    functions = (ignores, assigns, passes, passes_both, encloses)
-    assert [uses_parameter(function, "closure") for function in functions] == [False, False, True, True, True]
 
 
 def test_a_call_of_a_method_is_found_by_its_name() -> None:

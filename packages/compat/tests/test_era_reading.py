@@ -22,8 +22,8 @@ from old_classes import (
     WarmUp08,
 )
 
+from camshaft.compat.eras import EraReading, read_era, read_receivers
 from camshaft.hooks_core import CATALOGUE, Callback, DataHooks, HookFaultError, ModelHooks, Receiver, resolve
-from camshaft.hooks_core.eras import EraReading, read_era
 
 
 def read(klass: type, kind: Receiver | None = None) -> EraReading:
@@ -305,7 +305,7 @@ def test_a_step_with_further_arguments_of_its_own_names_is_of_no_era(parameters:
     klass = stepping(f"batch, batch_idx, {parameters}")
     assert read_era(klass, Receiver.MODULE, CATALOGUE).is_of_today
     with pytest.raises(HookFaultError, match="training_step: its signature"):
-        resolve(module=klass(), runs_eras=True)
+        resolve(module=klass(), read=read_receivers)
 
 
 @pytest.mark.parametrize(

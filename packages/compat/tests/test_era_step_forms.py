@@ -1,4 +1,4 @@
-"""The default `optimizer_step` in the forms of earlier eras; what it does in runs is tested with the loops."""
+"""A default `optimizer_step` in the forms of earlier eras."""
 
 from __future__ import annotations
 
@@ -7,7 +7,12 @@ from typing import Any
 
 import pytest
 
+from camshaft.compat.eras.step_forms import takes_earlier_forms
 from camshaft.hooks_core import ModelHooks
+
+
+class Module(ModelHooks):
+    optimizer_step = takes_earlier_forms(ModelHooks.optimizer_step)
 
 
 class Optimizer:
@@ -55,7 +60,7 @@ FORMS = [
 @pytest.mark.parametrize(("positional", "named", "expected"), FORMS)
 def test_the_closure_reaches_the_optimizer(positional: tuple[Any, ...], named: dict[str, Any], expected: Any) -> None:
     optimizer = Optimizer()
-    ModelHooks().optimizer_step(0, 0, optimizer, *positional, **named)
+    Module().optimizer_step(0, 0, optimizer, *positional, **named)
     assert optimizer.closures == [expected]
 
 
@@ -64,7 +69,7 @@ def test_a_closure_that_knows_its_eras_default_does_it(arguments: tuple[tuple[An
     optimizer, closure = Optimizer(), Closure()
     positional = [closure if value == "given" else value for value in arguments[0]]
     named = {name: closure for name in arguments[1]}
-    ModelHooks().optimizer_step(0, 0, optimizer, *positional, **named)
+    Module().optimizer_step(0, 0, optimizer, *positional, **named)
     assert (closure.num_steps, optimizer.closures) == (1, [])
 
 
@@ -85,10 +90,10 @@ def test_what_says_too_little_or_too_much_is_an_error(
 ) -> None:
     optimizer = Optimizer()
     with pytest.raises(TypeError, match=message):
-        ModelHooks().optimizer_step(0, 0, optimizer, *positional, **named)
+        Module().optimizer_step(0, 0, optimizer, *positional, **named)
     assert optimizer.closures == []
 
 
 def test_its_signature_is_that_of_today() -> None:
-    parameters = inspect.signature(ModelHooks.optimizer_step).parameters
+    parameters = inspect.signature(Module.optimizer_step).parameters
     assert list(parameters) == ["self", "epoch", "batch_idx", "optimizer", "optimizer_closure"]

@@ -6,8 +6,7 @@ from pathlib import Path
 import pytest
 
 from camshaft.hooks_core import CATALOGUE
-from camshaft.hooks_core.eras import behaviour_of
-from camshaft.hooks_core.eras.reading import EARLIER_ERAS
+from camshaft.hooks_core.eras import EARLIER_ERAS, behaviour_of
 from camshaft.hooks_core.spec import CANONICAL_NAMES, HookSpec
 
 PAGE = Path(__file__).parents[3] / "docs" / "migrating.md"

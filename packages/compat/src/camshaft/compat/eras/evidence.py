@@ -1,4 +1,4 @@
-"""What a method's code shows, such as of the release that it was written for; it is read and never run."""
+"""What the code of a method shows of the release that it was written for. It is read and never run."""
 
 from __future__ import annotations
 
@@ -6,20 +6,23 @@ import ast
 import dis
 import inspect
 import textwrap
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from types import CodeType
 from typing import Any
+
+from camshaft.hooks_core.method_source import code_of, loads_variable, strings_in
 
 RETURNED_LOGS = frozenset({"log", "progress_bar"})
 """Keys of the dictionaries by which steps and epoch-end hooks of 0.x returned what to log."""
 
-_MIN_AFFIX_LENGTH = 4
 _LOGGING = frozenset({"log", "log_dict"})
 
 
 def returns_logs(receiver_class: type, method: Callable[..., Any]) -> bool:
-    """Whether a method returns a dictionary with `log` or `progress_bar`: written out in what it returns, in a variable
-    that it returns, or by another method of the class whose result it returns.
+    """Return whether a method returns a dictionary with `log` or `progress_bar`.
+
+    It may be written out in what it returns, in a variable that it returns, or by another method of the class whose
+    result it returns.
 
     Args:
         receiver_class: The class, for methods that the method calls.
@@ -29,92 +32,27 @@ def returns_logs(receiver_class: type, method: Callable[..., Any]) -> bool:
 
 
 def logs_by_itself(method: Callable[..., Any]) -> bool:
-    """Whether a method calls `self.log` or `self.log_dict`, as modules do since 1.0."""
-    code, name = _code(method), _first_parameter(method)
+    """Return whether a method calls `self.log` or `self.log_dict`, as modules do since 1.0."""
+    code, name = code_of(method), _first_parameter(method)
     if code is None or name is None:
         return False
     before: Any = None
     for instruction in dis.get_instructions(code):
         loads_it = instruction.opname in ("LOAD_ATTR", "LOAD_METHOD") and instruction.argval in _LOGGING
-        if loads_it and before is not None and _names(before, name):
+        if loads_it and before is not None and loads_variable(before, name):
             return True
         before = instruction
     return False
-
-
-def uses_parameter(method: Callable[..., Any], name: str) -> bool:
-    """Whether a method's code reads one of its parameters; true where its code is not to be had."""
-    code = _code(method)
-    if code is None:
-        return True
-    return name in code.co_cellvars or any(_names(one, name) for one in dis.get_instructions(code))
 
 
 def calls_method(method: Callable[..., Any], name: str) -> bool:
-    """Whether a method's code calls something by an attribute of this name, such as `optimizer.zero_grad()`."""
-    code = _code(method)
+    """Return whether a method's code calls something by an attribute of this name, such as `optimizer.zero_grad()`."""
+    code = code_of(method)
     return code is not None and name in code.co_names
 
 
-def mentions_method(classes: Iterable[type], name: str) -> bool:
-    """Return whether the code of classes uses one of their methods, such as `self.name(...)`; that of the method itself
-    does not count.
-
-    `getattr` with the name, or with words that it begins or ends with, counts: `getattr(self, f"{stage}_end")`.
-
-    Args:
-        classes: The classes.
-        name: The method's name.
-    """
-    members = [member for klass in classes for own, member in vars(klass).items() if own != name]
-    return any(_mentions(code, name) for member in members for code in _codes(member))
-
-
-def returns_anything(method: Callable[..., Any]) -> bool:
-    """Whether a method's code returns anything but None; true where its code is not to be had."""
-    code = _code(method)
-    if code is None:
-        return True
-    before = None
-    for instruction in dis.get_instructions(code):
-        if instruction.opname == "RETURN_CONST" and instruction.argval is not None:
-            return True
-        if instruction.opname == "RETURN_VALUE":
-            is_none = before is not None and before.opname == "LOAD_CONST" and before.argval is None
-            if not is_none or instruction.is_jump_target:
-                return True
-        before = instruction
-    return False
-
-
-def _codes(member: object) -> Iterator[CodeType]:
-    """The code of a class's member: a function, a property, or something with a function inside."""
-    functions: list[Any] = [getattr(member, "func", member)]  # a partial method, a cached property
-    if isinstance(member, property):
-        functions = [member.fget, member.fset, member.fdel]
-    for function in functions:
-        code = _code(function)
-        if code is not None:
-            yield code
-
-
-def _mentions(code: CodeType, name: str) -> bool:
-    if name in code.co_names:
-        return True
-    if "getattr" in code.co_names and any(_is_part(part, name) for part in _strings(code)):
-        return True
-    return any(_mentions(inner, name) for inner in code.co_consts if isinstance(inner, CodeType))
-
-
-def _is_part(part: str, name: str) -> bool:
-    if len(part) < _MIN_AFFIX_LENGTH:
-        return False
-    begins, ends = part.endswith("_") and name.startswith(part), part.startswith("_") and name.endswith(part)
-    return begins or ends or part == name
-
-
 def _returns_logs(receiver_class: type, method: Callable[..., Any], seen: frozenset[CodeType]) -> bool:
-    code = _code(method)
+    code = code_of(method)
     if code is None or code in seen:
         return False
     named: dict[str, Any] = {name: getattr(receiver_class, name, None) for name in code.co_names}
@@ -123,7 +61,7 @@ def _returns_logs(receiver_class: type, method: Callable[..., Any], seen: frozen
         return False
     tree = _tree(method)
     if tree is None:  # no source: one of the keys beside `loss` has to do
-        return _mentions_keys(method) and "loss" in _strings(code)
+        return _mentions_keys(method) and "loss" in strings_in(code)
     returned, names = _returned(tree)
     if any(map(_has_key, returned)) or any(_sets_key(node, names) for node in _own_nodes(tree)):
         return True
@@ -132,8 +70,8 @@ def _returns_logs(receiver_class: type, method: Callable[..., Any], seen: frozen
 
 
 def _mentions_keys(method: object) -> bool:
-    code = _code(method)
-    return code is not None and bool(RETURNED_LOGS & set(_strings(code)))
+    code = code_of(method)
+    return code is not None and bool(RETURNED_LOGS & set(strings_in(code)))
 
 
 def _returned(tree: ast.AST) -> tuple[list[ast.expr], set[str]]:
@@ -170,7 +108,7 @@ def _targets(node: ast.Assign | ast.AnnAssign) -> Iterator[str]:
 
 
 def _has_key(value: ast.expr) -> bool:
-    """Whether an expression is a dictionary that is written out with one of the keys."""
+    """Return whether an expression is a dictionary that is written out with one of the keys."""
     if isinstance(value, ast.Dict):
         return any(isinstance(key, ast.Constant) and key.value in RETURNED_LOGS for key in value.keys)
     if isinstance(value, ast.Call) and isinstance(value.func, ast.Name | ast.Attribute):
@@ -181,7 +119,7 @@ def _has_key(value: ast.expr) -> bool:
 
 
 def _sets_key(node: ast.AST, names: set[str]) -> bool:
-    """Whether a statement is `name["log"] = ...` for one of the names."""
+    """Return whether a statement is `name["log"] = ...` for one of the names."""
     targets = node.targets if isinstance(node, ast.Assign) else []
     return any(
         isinstance(target, ast.Subscript)
@@ -201,27 +139,6 @@ def _method_called(value: ast.expr) -> str | None:
     return None
 
 
-def _code(method: Any) -> CodeType | None:
-    function = inspect.unwrap(method) if callable(method) else method
-    code = getattr(getattr(function, "__func__", function), "__code__", None)
-    return code if isinstance(code, CodeType) else None
-
-
 def _first_parameter(method: Callable[..., Any]) -> str | None:
-    code = _code(method)
+    code = code_of(method)
     return code.co_varnames[0] if code is not None and code.co_argcount else None
-
-
-def _names(instruction: dis.Instruction, name: str) -> bool:
-    """Whether an instruction loads a local variable; newer ones load two at once."""
-    if not instruction.opname.startswith(("LOAD_FAST", "LOAD_DEREF", "LOAD_CLOSURE", "STORE_FAST_LOAD_FAST")):
-        return False
-    return instruction.argval == name or (isinstance(instruction.argval, tuple) and name in instruction.argval)
-
-
-def _strings(code: CodeType) -> Iterator[str]:
-    for constant in code.co_consts:
-        if isinstance(constant, str):
-            yield constant
-        elif isinstance(constant, tuple):
-            yield from (item for item in constant if isinstance(item, str))

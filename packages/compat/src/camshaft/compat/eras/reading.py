@@ -1,25 +1,22 @@
-"""To which era a receiver belongs, by what it overrides and how, and how each of its old methods is called."""
+"""Which release a receiver was written for, how each of its old methods is called, and what contradicts the rest."""
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any
 
 import attrs
 
+from camshaft.compat.eras.evidence import calls_method, logs_by_itself, returns_logs
+from camshaft.hooks_core import ERAS, Catalogue, Fault, HookSpec, Receiver
 from camshaft.hooks_core.binding import Argument, BindingError, parameter_names
-from camshaft.hooks_core.catalogue import Catalogue
-from camshaft.hooks_core.eras.behaviour import TODAY, Behaviour, behaviour_of
-from camshaft.hooks_core.eras.evidence import logs_by_itself, returns_logs, uses_parameter
+from camshaft.hooks_core.eras import EARLIER_ERAS, EVERYDAY_NAMES, TODAY, Behaviour, behaviour_of
 from camshaft.hooks_core.implementation import class_of, implementation, receiver_name
+from camshaft.hooks_core.method_source import uses_parameter
 from camshaft.hooks_core.methods import arguments_of, bind_hook, candidates
-from camshaft.hooks_core.spec import CANONICAL_NAMES, ERAS, HookSpec, Receiver
-
-EARLIER_ERAS = tuple(era for era in ERAS if era not in ("2.0", "2.x"))
-"""The eras whose code does not run on today's protocol as it is."""
-
-EVERYDAY_NAMES = frozenset({"summarize", "init_optimizers", "restore_weights"})
-"""Names of old hooks that a class of today may well use for a method of its own: no evidence by themselves."""
+from camshaft.hooks_core.readings import MethodReading, ReceiverReading
+from camshaft.hooks_core.spec import CANONICAL_NAMES
 
 _COULD_RETURN_LOGS = (
     "training_step",
@@ -40,55 +37,50 @@ _SINCE_1_4 = frozenset({"on_before_backward", "on_before_optimizer_step"})
 _ERAS_OF_CLOSURE = {"second_order_closure": ("0.5", "0.7", "0.8"), "optimizer_closure": ("1.x",)}
 _CLOSURE_POSITION = 4
 
+_STEP, _ZERO_GRAD, _CLOSURE = "optimizer_step", "optimizer_zero_grad", "optimizer_closure"
 
-@attrs.frozen
-class MethodReading:
-    """A method that is called as an earlier era did.
+_WITHIN_UPDATE = ("on_before_optimizer_step", "configure_gradient_clipping")
+"""Hooks of today's update, which runs backward, these and the step as one."""
 
-    Attributes:
-        name: Its name.
-        era: The era whose arguments it gets.
-        arguments: These, under the names that hooks of today have for them.
-        moments: The hooks of today in whose moments it is called; empty for one that has a moment of its own.
-    """
-
-    name: str
-    era: str
-    arguments: tuple[Argument, ...]
-    moments: tuple[str, ...] = ()
+_Contradiction = tuple[str, str]  # the method, and what is wrong with it and what to do
 
 
 @attrs.frozen
-class EraReading:
-    """What was found out about a receiver.
+class EraReading(ReceiverReading):
+    """What was found out about a receiver; its `version` is the one that it declares, or else an era.
 
     Attributes:
-        receiver: Its name.
-        version: The version that it was written for, as it declares it, or else an era; None for one of today.
         is_declared: Whether it says so itself, by `hook_era`.
-        methods: Its methods of earlier eras, by name.
         returns_logs: Whether a step of it returns a dictionary with what to log.
-        kind: What it is.
-        of_today: Its methods that are called as today, by name, each with its arguments.
     """
 
-    receiver: str
-    version: str | None = None
     is_declared: bool = False
-    methods: Mapping[str, MethodReading] = attrs.field(factory=dict)
     returns_logs: bool = False
-    kind: Receiver = Receiver.MODULE
-    of_today: Mapping[str, tuple[Argument, ...]] = attrs.field(factory=dict, repr=False)
 
     @property
     def behaviour(self) -> Behaviour:
         """Where its era departs from today's order and contracts."""
         return TODAY if self.version is None else behaviour_of(self.version)
 
-    @property
-    def is_of_today(self) -> bool:
-        """Whether nothing of it belongs to an earlier era."""
-        return self.version is None
+
+def read_receivers(found: Sequence[tuple[Receiver, object]], catalogue: Catalogue) -> list[EraReading]:
+    """Return which era each receiver of a run was written for, for `resolve(read=...)`. Nothing is called.
+
+    Callbacks, data modules and strategies that do not declare their era share the module's, if that is an earlier one.
+    Hooks that contradict each other are faults.
+
+    Args:
+        found: All receivers, each with its kind.
+        catalogue: The hooks.
+
+    Raises:
+        ValueError: If the `hook_era` of a receiver is neither an era nor a release.
+    """
+    readings = in_era_of_module([read_era(receiver, kind, catalogue) for kind, receiver in found], catalogue)
+    return [
+        attrs.evolve(reading, faults=tuple(conflicts(receiver, reading, catalogue)))
+        for reading, (_, receiver) in zip(readings, found, strict=True)
+    ]
 
 
 def read_era(receiver: object, kind: Receiver, catalogue: Catalogue) -> EraReading:
@@ -126,7 +118,7 @@ def read_era(receiver: object, kind: Receiver, catalogue: Catalogue) -> EraReadi
         if (method := implementation(receiver, step)) is not None
     )
     if declared is None and not evidence and not logs:
-        return EraReading(name, kind=kind, of_today=of_today)
+        return EraReading(name, kind, of_today=of_today)
     version = declared if declared is not None else _likeliest(receiver, kind, evidence, specs, logs)
     behaviour = behaviour_of(version)
     is_earlier = behaviour.era in EARLIER_ERAS
@@ -134,7 +126,15 @@ def read_era(receiver: object, kind: Receiver, catalogue: Catalogue) -> EraReadi
     read = ((spec.name, _read(receiver, spec, kind, behaviour.era, version)) for spec in own)
     methods = {method: reading for method, reading in read if reading is not None}
     of_today = {method: arguments for method, arguments in of_today.items() if method not in methods}
-    return EraReading(name, version if is_earlier else None, declared is not None, methods, logs, kind, of_today)
+    return EraReading(
+        name,
+        kind,
+        methods,
+        of_today,
+        version if is_earlier else None,
+        is_declared=declared is not None,
+        returns_logs=logs,
+    )
 
 
 def is_of_today(receiver: object, spec: HookSpec, kind: Receiver) -> bool:
@@ -142,18 +142,66 @@ def is_of_today(receiver: object, spec: HookSpec, kind: Receiver) -> bool:
     return _arguments_of_today(receiver, spec, kind) is not None
 
 
+def in_era_of_module(readings: Sequence[EraReading], catalogue: Catalogue) -> list[EraReading]:
+    """What was read, where those that do not say which era they are of share the module's if that is an earlier one.
+
+    The hooks of earlier eras that a callback has do not tell in which of them it was written; its company does.
+
+    Args:
+        readings: What was found out about each receiver.
+        catalogue: The hooks.
+    """
+    version = next((one.version for one in readings if one.kind is Receiver.MODULE), None)
+    if version is None:
+        return list(readings)
+    return [
+        one if one.is_of_today or one.is_declared or one.kind is Receiver.MODULE else _moved(one, version, catalogue)
+        for one in readings
+    ]
+
+
+def conflicts(receiver: object, reading: EraReading, catalogue: Catalogue) -> list[Fault]:
+    """Return what keeps a receiver that has hooks of an earlier era from running; empty for one of today.
+
+    Its hooks contradict each other, because what two eras do with them cannot both be done.
+
+    Args:
+        receiver: A callback, module, data module or strategy, or the class of one.
+        reading: What was found out about it.
+        catalogue: The hooks.
+    """
+    if not reading.methods and reading.is_of_today:
+        return []
+    own = set(candidates(receiver))  # not what a trace put on it
+    return [
+        Fault(reading.receiver, method, message)
+        for method, message in _contradictions(receiver, reading, catalogue)
+        if method in own
+    ]
+
+
+def _moved(reading: EraReading, version: str, catalogue: Catalogue) -> EraReading:
+    """A reading with its methods at the moments of a version."""
+    era = behaviour_of(version).era
+    methods = {
+        name: attrs.evolve(method, moments=catalogue[name].moments_in(era, version)) if method.moments else method
+        for name, method in reading.methods.items()
+    }
+    return attrs.evolve(reading, version=version, methods=methods)
+
+
 def _arguments_of_today(receiver: object, spec: HookSpec, kind: Receiver) -> tuple[Argument, ...] | None:
     """What a method gets as a hook of today; None if it is none, or would lack the closure that an era gives it."""
     if not spec.is_current:
         return None
     arguments = _bound(receiver, spec, kind, None)
-    if spec.name != "optimizer_step" or arguments is None or _takes_closure(arguments):
+    if spec.name != "optimizer_step" or arguments is None or _gets_closure(arguments):
         return arguments
-    lacks_it = any(map(_takes_closure, _fits(receiver, spec, kind).values()))
+    lacks_it = any(map(_gets_closure, _fits(receiver, spec, kind).values()))
     return None if lacks_it else arguments
 
 
-def _takes_closure(arguments: Iterable[Argument]) -> bool:
+def _gets_closure(arguments: Iterable[Argument]) -> bool:
     return any(argument.source == "optimizer_closure" for argument in arguments)
 
 
@@ -286,3 +334,108 @@ def _num_shared_names(receiver: object, spec: HookSpec, kind: Receiver, era: str
     method = implementation(receiver, spec.name)
     assert method is not None
     return len(parameter_names(method) & {*arguments_of(spec, kind, era), *spec.optional_in(era)})
+
+
+def _contradictions(receiver: object, reading: EraReading, catalogue: Catalogue) -> Iterator[_Contradiction]:
+    if reading.is_of_today:
+        yield from _declared_for_today(receiver, reading, catalogue)
+        return
+    step = implementation(receiver, _STEP) if reading.kind is Receiver.MODULE else None
+    if step is None:
+        return
+    yield from [*_order(receiver, step, reading, catalogue[_STEP])] or [*_closure(step, reading)]
+    yield from _within_update(receiver, reading)
+    yield from _zeroes_twice(receiver, step, reading)
+
+
+def _declared_for_today(receiver: object, reading: EraReading, catalogue: Catalogue) -> Iterator[_Contradiction]:
+    declared = getattr(receiver, "hook_era", None)
+    for name in reading.methods:
+        spec = catalogue[name]
+        eras = ", ".join(era for era in spec.eras if not spec.is_current or era not in ("2.0", "2.x"))
+        what = "this hook" if not spec.is_current else "this signature of it"
+        yield (
+            name,
+            f"`hook_era` says {declared!r}, but {what} belongs to the eras {eras}. Declare the release that it was "
+            "written for, or mark it with `@not_a_hook` if it is a method of your own.",
+        )
+
+
+def _order(receiver: object, step: Callable[..., Any], reading: EraReading, spec: HookSpec) -> Iterator[_Contradiction]:
+    """An `optimizer_step` of an era whose order is not that of the class."""
+    follows = reading.behaviour.steps_after_backward
+    method = reading.methods.get(_STEP)
+    if method is None:
+        if follows and is_of_today(receiver, spec, reading.kind) and _takes_todays_closure(step, spec):
+            yield (
+                _STEP,
+                "its arguments are those of era 2.x, whose closure runs training_step and backward, but the class is "
+                f"one of era {reading.version}, where backward has run by then. Take (epoch, batch_idx, optimizer, "
+                "optimizer_idx, second_order_closure), or declare the release that it was written for as `hook_era`.",
+            )
+    elif not reading.is_declared and behaviour_of(method.era).steps_after_backward != follows:
+        first, then = ("before it", "in its closure") if not follows else ("in its closure", "before it")
+        yield (
+            _STEP,
+            f"it is one of era {method.era}, where backward runs {first}, but other hooks of the class are of era "
+            f"{reading.version}, where backward runs {then}. Declare the release that it was written for as "
+            "`hook_era`.",
+        )
+
+
+def _closure(step: Callable[..., Any], reading: EraReading) -> Iterator[_Contradiction]:
+    """An `optimizer_step` that nothing would be learned by."""
+    method = reading.methods.get(_STEP)
+    if reading.behaviour.steps_after_backward or method is None:
+        return
+    name = _name_of(step, method.arguments)
+    if name is None or uses_parameter(step, name) or not calls_method(step, "step"):
+        return  # who does not step either leaves batches out, which some releases allowed
+    yield (
+        _STEP,
+        f"it leaves `{name}` alone, which runs training_step and backward in era {reading.version}, so nothing would "
+        f'be learned. Call `optimizer.step(closure={name})`, or declare `hook_era = "0.9"` if it was written for a '
+        "release where backward had run by then.",
+    )
+
+
+def _within_update(receiver: object, reading: EraReading) -> Iterator[_Contradiction]:
+    if not reading.behaviour.steps_after_backward or _STEP not in reading.methods:
+        return
+    for name in _WITHIN_UPDATE:
+        if implementation(receiver, name) is not None:
+            yield (
+                name,
+                f"it is a part of the update of later releases, but the class has an `{_STEP}` of era "
+                f"{reading.version}, which follows backward and is the whole update. Do this in `{_STEP}`.",
+            )
+
+
+def _zeroes_twice(receiver: object, step: Callable[..., Any], reading: EraReading) -> Iterator[_Contradiction]:
+    """An `optimizer_step` that decides when gradients are zeroed, beside a hook that decides how."""
+    decides = reading.behaviour.steps_after_backward and behaviour_of("0.8").since > reading.behaviour.since
+    if decides and calls_method(step, "zero_grad") and implementation(receiver, _ZERO_GRAD) is not None:
+        yield (
+            _ZERO_GRAD,
+            f"era {reading.version} does not have it, and the class's `{_STEP}` zeroes gradients by itself. Call it "
+            f'from there under another name, or declare `hook_era = "0.8"`, which calls both.',
+        )
+
+
+def _name_of(step: Callable[..., Any], arguments: tuple[Argument, ...]) -> str | None:
+    """What a method calls its closure; None if it takes none under a name of its own."""
+    parameters = list(inspect.signature(step).parameters.values())
+    if any(one.kind is inspect.Parameter.VAR_POSITIONAL for one in parameters):
+        return None
+    for position, argument in enumerate(arguments):
+        if argument.source == _CLOSURE:
+            return argument.keyword or parameters[position].name
+    return None
+
+
+def _takes_todays_closure(step: Callable[..., Any], spec: HookSpec) -> bool:
+    """Whether a method takes the closure of today, by its name or its place."""
+    parameters = list(inspect.signature(step).parameters.values())
+    if any(one.kind is inspect.Parameter.VAR_POSITIONAL for one in parameters):
+        return False
+    return len(parameters) >= len(spec.parameters) or any(one.name == _CLOSURE for one in parameters)

@@ -1,4 +1,4 @@
-"""What versions of earlier eras did otherwise than today, as data; measured where the documents are silent."""
+"""Earlier eras as data: what their releases did otherwise than today; measured where the documents are silent."""
 
 from __future__ import annotations
 
@@ -8,7 +8,13 @@ from typing import Literal
 import attrs
 
 from camshaft.hooks_core.messages import must_be
-from camshaft.hooks_core.spec import ZeroGrad
+from camshaft.hooks_core.spec import ERAS, ZeroGrad
+
+EARLIER_ERAS = tuple(era for era in ERAS if era not in ("2.0", "2.x"))
+"""The eras whose code does not run on today's protocol as it is."""
+
+EVERYDAY_NAMES = frozenset({"summarize", "init_optimizers", "restore_weights"})
+"""Names of old hooks that a class of today may well use for a method of its own: no evidence by themselves."""
 
 EpochOutputs = Literal["last_optimizer", "by_optimizer", "by_batch"]
 """The form of a training epoch's outputs with several optimizers: the dictionaries of the last one alone, a list for
@@ -129,7 +135,7 @@ _RELEASE = re.compile(r"(0\.([4-9]|10)|1\.[0-9]|2\.\d+)(\.\d+)*")
 
 
 def behaviour_of(version: str, where: str = "behaviour_of") -> Behaviour:
-    """What a version did.
+    """Return what a version did otherwise than today.
 
     Args:
         version: An era of the catalogue ("0.8", "1.x"), or any version from 0.4 on ("1.1.8").

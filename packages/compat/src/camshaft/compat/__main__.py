@@ -1,0 +1,72 @@
+"""The command line: `python -m camshaft.compat check`."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Sequence
+
+from camshaft.compat.eras.advice import advise
+from camshaft.compat.eras.report import advice_text, as_data, inspect_class, inspection_text
+from camshaft.hooks_core import Receiver
+from camshaft.hooks_core.inspection import load_class
+
+_EXIT_FAULTS = 1
+_EXIT_USAGE = 2
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run a command.
+
+    Args:
+        arguments: The words of the command line; the process's own by default.
+
+    Returns:
+        The exit code: 0; 1 if `check` found faults; 2 if the command cannot be carried out.
+    """
+    parsed = _parser().parse_args(arguments)
+    try:
+        code: int = parsed.command(parsed)
+        return code
+    except ValueError as error:  # something that cannot be done
+        print(f"error: {error}", file=sys.stderr)
+        return _EXIT_USAGE
+    except BrokenPipeError:  # the reader, such as `head`, has seen enough
+        sys.stderr.close()
+        return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    description = "Code that was written for Lightning 0.4 to 1.9."
+    parser = argparse.ArgumentParser(prog="python -m camshaft.compat", description=description)
+    commands = parser.add_subparsers(required=True, metavar="command")
+    checking = commands.add_parser(
+        "check", help="say what becomes of each method of a class of any era, and what is wrong with it"
+    )
+    checking.add_argument("target", metavar="MODULE:CLASS")
+    checking.add_argument(
+        "--as", dest="kind", choices=tuple(Receiver), help="what the class is, if not its base's kind"
+    )
+    checking.add_argument("--advise", action="store_true", help="print the edits that make it a class of today")
+    checking.add_argument("--json", action="store_true", help="print an object")
+    checking.set_defaults(command=_check)
+    return parser
+
+
+def _check(parsed: argparse.Namespace) -> int:
+    klass = load_class(parsed.target)
+    inspection = inspect_class(klass, Receiver(parsed.kind) if parsed.kind else None)
+    advice = advise(klass, inspection.reading) if parsed.advise else None
+    name = f"{klass.__module__}:{klass.__qualname__}"
+    if parsed.json:
+        print(json.dumps(as_data(name, inspection, advice), indent=2))
+    else:
+        print(inspection_text(name, inspection))
+        if advice is not None:
+            print(f"\n{advice_text(advice)}")
+    return _EXIT_FAULTS if any(not fault.is_warning for fault in inspection.faults) else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
