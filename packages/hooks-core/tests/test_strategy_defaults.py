@@ -64,16 +64,6 @@ def test_several_processes_that_cannot_gather_are_told_what_to_define(collective
         getattr(Several(), collective)(*arguments)
 
 
-def test_a_module_that_joins_or_wraps_itself_is_told_what_to_do() -> None:
-    strategy = Alone()
-    strategy.delegate(None, None)
-    place = 'must be left out with Alone, .*Pass Trainer\\(strategy="ddp"\\), which calls it; or remove the method'
-    with pytest.raises(NotImplementedError, match=f"`init_ddp_connection` {place}"):
-        strategy.delegate(lambda join, *, is_started_by_slurm: None, None)
-    with pytest.raises(NotImplementedError, match=f"`configure_ddp` {place}"):
-        strategy.delegate(None, lambda wrap, module, device_ids: module)
-
-
 def test_weights_and_optimizers_take_whole_tensors() -> None:
     strategy = Alone()
     one, other = torch.nn.Linear(2, 1), torch.nn.Linear(2, 1)

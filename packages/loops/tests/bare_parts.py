@@ -198,7 +198,12 @@ class BareTrainer:
         metrics: The metric sink.
         inference_mode: As the loops take it.
         arguments: Those of `FitLimits`, and the further ones of `FitLoop`.
+
+    Attributes:
+        extend: Called with each run before its hooks are resolved, if anything.
     """
+
+    extend: Callable[[Run], None] | None = None
 
     def __init__(
         self,
@@ -242,6 +247,8 @@ class BareTrainer:
             checkpoint=checkpoint,
             write_checkpoint=self._write,
         )
+        if self.extend is not None:
+            self.extend(self.run)
         return run_verb(self.run, loop)
 
     def save_checkpoint(self, path: str, weights_only: bool = False, on_saved: Any = None) -> None:

@@ -8,7 +8,11 @@ import pytest
 import torch
 from bare_parts import BareTrainer, Net, Sized, hooked, make_batches, same_bits, seeded, weights
 from own_optimizers import WRAPPERS, Taking, momentum
+from torch import nn
 from torch.optim.lr_scheduler import StepLR
+
+from camshaft.loops.foreign_optimizer import ForeignOptimizer
+from camshaft.loops.optimizers import read_configuration
 
 pytestmark = pytest.mark.filterwarnings("ignore:There is a `validation_step`")
 
@@ -96,3 +100,58 @@ def test_an_optimizer_of_torch_stays_what_it_is() -> None:
     object.__setattr__(net, "configure", lambda module: optimizer)
     trainer.fit(Sized(make_batches(1)))
     assert trainer.fit_loop.optimization.optimizers == [optimizer]
+
+
+class Bare:
+    """A wrapper that passes on as little as it can."""
+
+    def __init__(self, optimizer: torch.optim.Optimizer) -> None:
+        self.optim = optimizer
+
+    @property
+    def param_groups(self) -> Any:
+        return self.optim.param_groups
+
+    def state_dict(self) -> Any:
+        return self.optim.state_dict()
+
+    def load_state_dict(self, state: Any) -> None:
+        self.optim.load_state_dict(state)
+
+
+def test_a_wrapper_gets_the_closure_if_it_takes_one_and_set_to_none_likewise() -> None:
+    given: list[Any] = []
+    inner = momentum(Net())
+
+    class Recording(Bare):
+        def step(self, closure: Any = None) -> Any:  # type: ignore[override]
+            given.append(closure)
+            return "loss"
+
+        def zero_grad(self, set_to_none: bool = False) -> None:  # type: ignore[override]
+            given.append(set_to_none)
+
+        def add_param_group(self, group: Any) -> None:
+            given.append(group)
+
+    optimizer = ForeignOptimizer(Recording(inner))
+    assert optimizer.step(len) == "loss"  # type: ignore[arg-type]
+    optimizer.zero_grad()
+    optimizer.add_param_group({"params": []})
+    assert given == [len, True, {"params": []}]
+    assert optimizer.param_groups is inner.param_groups
+    assert optimizer.optim is inner
+    with pytest.raises(AttributeError, match="nothing_like_it"):
+        _ = optimizer.nothing_like_it
+
+
+def test_a_wrapper_that_lacks_something_is_refused() -> None:
+    class Stepping:
+        def step(self) -> None:
+            """Does nothing."""
+
+    message = r"`optimizer` must be an optimizer, or an object with .* \(missing: param_groups, zero_grad, state_dict, "
+    with pytest.raises(TypeError, match=message):
+        read_configuration(Stepping())
+    with pytest.raises(TypeError, match="`return value` must be an optimizer"):
+        read_configuration(nn.Linear(1, 1))

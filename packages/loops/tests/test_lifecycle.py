@@ -13,7 +13,8 @@ from fault_points import Fixture, reference_calls
 
 from camshaft.hooks_core import HookFaultError
 from camshaft.hooks_core.check import check
-from camshaft.loops import TestLoop, ValidationLoop
+from camshaft.loops import Run, TestLoop, ValidationLoop
+from camshaft.loops.lifecycle import prepare_data
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
 
@@ -186,3 +187,54 @@ def test_a_module_that_configures_no_callbacks_keeps_the_given_ones() -> None:
     callback = hooked()
     trainer = BareTrainer(Configuring(), callbacks=[callback], max_epochs=1).fit(Sized(make_batches(1)))
     assert trainer.callbacks == [callback]
+
+
+class OneOfTwo(BareStrategy):
+    """Says that it is one process of two."""
+
+    def __init__(self, global_rank: int, local_rank: int) -> None:
+        super().__init__()
+        self.global_rank, self.local_rank, self.world_size = global_rank, local_rank, 2
+        self.num_barriers = 0
+
+    def barrier(self) -> None:
+        self.num_barriers += 1
+
+
+def resolved(module: Any, strategy: Any) -> Run:
+    run = Run(verb="fit", module=module, strategy=strategy, trainer=None)
+    run.resolve_hooks(())
+    return run
+
+
+@pytest.mark.parametrize(
+    ("per_node", "ranks", "is_called"),
+    [
+        (None, (0, 0), True),
+        (None, (1, 0), True),
+        (None, (1, 1), False),
+        (True, (1, 0), True),
+        (False, (1, 0), False),
+        (False, (0, 0), True),
+    ],
+)
+def test_data_is_prepared_on_one_process_of_each_machine_or_of_all(
+    per_node: Any, ranks: tuple[int, int], is_called: bool
+) -> None:
+    class Preparing(Net):
+        num_calls = 0
+
+        def prepare_data(self) -> None:
+            self.num_calls += 1
+
+    module, strategy = Preparing(), OneOfTwo(*ranks)
+    if per_node is not None:
+        module.prepare_data_per_node = per_node
+    prepare_data(resolved(module, strategy))
+    assert module.num_calls == is_called and strategy.num_barriers == 1
+
+
+def test_nobody_waits_for_data_that_nobody_prepares() -> None:
+    strategy = OneOfTwo(0, 0)
+    prepare_data(resolved(Net(), strategy))
+    assert strategy.num_barriers == 0

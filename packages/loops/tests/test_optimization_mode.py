@@ -26,9 +26,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sequence_parts import Plan, Recurrent, fit, make_sequences, plans
 
-from camshaft.loops import FitLimits, Run
-from camshaft.loops.optimization_mode import choose_mode
-from camshaft.loops.optimizers import read_configuration
+from camshaft.loops import FitLimits, OptimizationSettings, Run, StandardOptimization
 from camshaft.loops.progress import FitProgress
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
@@ -79,11 +77,9 @@ def test_a_fit_that_counts_no_update_needs_a_number_of_epochs() -> None:
 def mode_of(module: Any, **arguments: Any) -> Any:
     run = Run(verb="fit", module=module, strategy=BareStrategy(), trainer=None)
     run.resolve_hooks(("training_step",))
-    keywords = {
-        "accumulate_grad_batches": 1, "gradient_clip_val": None, "gradient_clip_algorithm": "norm", **arguments,
-    }  # fmt: skip
-    optimization = read_configuration(module.configure_optimizers())
-    return choose_mode(run, optimization, FitProgress(), FitLimits(max_epochs=1), **keywords)
+    factory = StandardOptimization()
+    limits, settings = FitLimits(max_epochs=1), OptimizationSettings(**arguments)
+    return factory.make_mode(run, factory.configure(run), FitProgress(), limits, settings)
 
 
 def test_gradients_belong_in_a_checkpoint_where_they_wait_and_wherever_the_module_sees_to_them() -> None:

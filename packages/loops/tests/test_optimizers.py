@@ -170,9 +170,9 @@ def test_one_that_is_to_reduce_on_plateau_needs_to_know_what_it_monitors_unless_
     for scheduler in (PLATEAU, {"scheduler": FIRST, "reduce_on_plateau": True}):
         with pytest.raises(ValueError, match="`monitor` must be the name of a logged value"):
             read_configuration(([ONE], [scheduler]))
-        assert len(read_configuration(([ONE], [scheduler]), is_manual=True).schedulers) == 1
+        assert len(read_configuration(([ONE], [scheduler]), steps_schedulers=False).schedulers) == 1
     with pytest.warns(UserWarning, match="`monitor` must be left out under manual optimization, but got 'val_loss'"):
-        read_configuration({"optimizer": ONE, "lr_scheduler": PLATEAU, "monitor": "val_loss"}, is_manual=True)
+        read_configuration({"optimizer": ONE, "lr_scheduler": PLATEAU, "monitor": "val_loss"}, steps_schedulers=False)
 
 
 def test_one_cycle_by_epochs_warns() -> None:
@@ -186,7 +186,7 @@ def test_a_scheduler_of_an_optimizer_that_was_not_returned_is_refused(is_manual:
     message = "`lr_scheduler` must be one for an optimizer that is returned as well.*'ExponentialLR for another SGD'"
     for returned in (([ONE], [SECOND]), {"optimizer": ONE, "lr_scheduler": {"scheduler": SECOND}}):
         with pytest.raises(ValueError, match=message):
-            read_configuration(returned, is_manual=is_manual)
+            read_configuration(returned, steps_schedulers=not is_manual)
 
 
 def test_a_scheduler_of_what_an_optimizer_wraps_sets_its_rate() -> None:

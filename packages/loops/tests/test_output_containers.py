@@ -11,10 +11,7 @@ from bare_parts import BareTrainer, Net, Sized, hooked, make_batches
 from hugging_face_parts import BatchEncoding, Prediction
 
 from camshaft.loops import PredictLoop
-from camshaft.loops.kept_outputs import kept, restored, saved
 from camshaft.loops.step_outputs import detached
-
-CPU = torch.device("cpu")
 
 
 class OutputNet(Net):
@@ -56,26 +53,7 @@ def test_predictions_come_back_in_the_output_s_class() -> None:
 
 
 @pytest.mark.parametrize("make", [lambda x: Prediction(logits=x), lambda x: BatchEncoding({"logits": x})])
-def test_an_output_is_detached_kept_and_restored_in_its_class(make: Any) -> None:
+def test_an_output_is_detached_in_its_class(make: Any) -> None:
     value = make(torch.ones(2, requires_grad=True) * 2)
     assert type(detached(value)) is type(value) and not detached(value).logits.requires_grad
     assert value.logits.requires_grad
-    copied, were_elsewhere = saved(kept(value, on_cpu=True))
-    assert were_elsewhere == [False]
-    assert torch.equal(restored(copied, were_elsewhere, CPU)["logits"], value["logits"])
-
-
-def test_an_epoch_end_of_an_earlier_era_gets_such_outputs() -> None:
-    seen: list[Any] = []
-
-    class OldNet(OutputNet):
-        hook_era = "1.5"
-
-        def validation_step(self, batch: Any, batch_idx: int) -> Any:
-            return Prediction(logits=self(batch["x"]))
-
-        def validation_epoch_end(self, outputs: Any) -> None:
-            seen.extend(outputs)
-
-    BareTrainer(OldNet(), max_epochs=1).fit(encodings(1), encodings(2))
-    assert [type(one) for one in seen] == [Prediction, Prediction]

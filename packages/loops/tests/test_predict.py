@@ -142,17 +142,3 @@ def test_a_module_with_neither_is_an_error() -> None:
 
     with pytest.raises(TypeError, match=r"`predict_step` must be defined, or else `forward`, to predict, .*Neither"):
         predict(Neither(), Sized(make_batches(1)))
-
-
-def test_the_end_of_a_prediction_in_1_x_gets_what_was_predicted() -> None:
-    class Of15(Net):
-        hook_era = "1.5"
-
-        def on_predict_epoch_end(self, results: Any) -> None:
-            self.results = [[prediction.clone() for prediction in of_loader] for of_loader in results]
-
-    module = Of15()
-    predictions = predict(module, [Sized(make_batches(2)), Sized(make_batches(1))])
-    assert [len(of_loader) for of_loader in module.results] == [2, 1]
-    for got, returned in zip(module.results, predictions, strict=True):
-        assert all(map(torch.equal, got, returned))

@@ -85,13 +85,6 @@ MUTANTS: dict[str, list[tuple[type[Any], str]]] = {
         (mutants.AveragesNothing, "weights after four updates must be the same on all ranks, but differs from"),
         (mutants.SumsGradients, "after four updates, `last.bias` must be within 0.0001 of one device's"),
     ],
-    "what_is_delegated_is_used_or_refused": [
-        (
-            mutants.IgnoresWhatIsDelegated,
-            "`wrap` must be called in a run that it was delegated for, but it was 0 times",
-        ),
-        (mutants.WrapsForEver, "`wrap` must not be called in other runs, but it was 1 times"),
-    ],
     "others_may_differentiate": [
         (mutants.DifferentiatesItself, "`backward` must call `differentiate` once if it is given, but it did 0 times"),
         (mutants.HidesTheScale, "after an update that another differentiated, `first.weight` must be within"),

@@ -9,10 +9,10 @@ from collections.abc import Callable
 from typing import Any
 
 import ddp_communication_checks
-import ddp_delegation_checks
 import ddp_manual_checks
 import ddp_setup_checks
 import ddp_training_checks
+import ddp_wrapping_checks
 import pytest
 import torch
 from checks_on_ranks import Found, make_checks, run_checks
@@ -31,7 +31,7 @@ def checks_of(*modules: Any) -> dict[str, Callable[[], None]]:
 
 
 CHECKS = checks_of(
-    ddp_training_checks, ddp_communication_checks, ddp_delegation_checks, ddp_manual_checks, ddp_setup_checks
+    ddp_training_checks, ddp_communication_checks, ddp_wrapping_checks, ddp_manual_checks, ddp_setup_checks
 )
 OF_FOUR = checks_of(ddp_training_checks)
 OF_GPUS = {"check_batch_norm_is_over_all_ranks": ddp_setup_checks.batch_norm_is_over_all_ranks}

@@ -94,22 +94,6 @@ class NeverUnscalesByItself(Scaling):
         return OnCPU.optimizer_step(self, optimizer, closure)
 
 
-class IgnoresWhatIsDelegated(InThreads):
-    def delegate(self, join: Any, wrap: Any) -> None:
-        pass
-
-
-class WrapsForEver(InThreads):
-    own_wrap: Any = None
-
-    def delegate(self, join: Any, wrap: Any) -> None:
-        self.own_wrap = wrap or self.own_wrap
-
-    def setup_optimizers(self, optimizers: Sequence[Optimizer]) -> list[Optimizer]:
-        self.own_wrap(lambda module: module, self.module, None)
-        return super().setup_optimizers(optimizers)
-
-
 class ReversesOptimizers(OnCPU):
     def setup_optimizers(self, optimizers: Sequence[Optimizer]) -> list[Optimizer]:
         return list(optimizers)[::-1]

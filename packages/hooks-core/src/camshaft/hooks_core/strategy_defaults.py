@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
     from torch.optim import Optimizer
 
-    from camshaft.hooks_core.protocols import JoinProcesses, ReduceOp, WrapReplica
+    from camshaft.hooks_core.protocols import ReduceOp
 
 T = TypeVar("T")
 
@@ -37,20 +37,6 @@ class StrategyDefaults:
     def num_data_ranks(self) -> int:
         """Among how many the data is shared out: all processes."""
         return self.world_size
-
-    def delegate(self, join: JoinProcesses | None, wrap: WrapReplica | None) -> None:
-        """Raise `NotImplementedError` if either is given: whoever made the strategy says how it joins and wraps."""
-        for name, override, does, example in (
-            ("init_ddp_connection", join, "the processes are joined", "`backend` or `timeout`"),
-            ("configure_ddp", wrap, "the model is distributed", "`find_unused_parameters=True`"),
-        ):
-            if override is not None:
-                rule = f"left out with {type(self).__qualname__}, where {does} in another way"
-                action = (
-                    'Pass Trainer(strategy="ddp"), which calls it; or remove the method, and pass the strategy what it '
-                    f"sets, such as {example}."
-                )
-                raise NotImplementedError(must_be(name, rule, "an override", "the module", action))
 
     def connect(self) -> None:
         """Whoever made the strategy has started its processes."""

@@ -7,24 +7,33 @@ from camshaft.loops.evaluation_loops import PredictLoop, TestLoop, ValidationLoo
 from camshaft.loops.fit_limits import FitLimits
 from camshaft.loops.fit_loop import FitLoop
 from camshaft.loops.lifecycle import run_verb
-from camshaft.loops.optimizers import LRSchedulerConfig
+from camshaft.loops.optimization_mode import OptimizationFactory, OptimizationMode, StandardOptimization
+from camshaft.loops.optimization_settings import OptimizationSettings
+from camshaft.loops.optimizers import LRSchedulerConfig, Optimization
 from camshaft.loops.progress import FitProgress
 from camshaft.loops.resumable_loader import StatelessLoaders
 from camshaft.loops.resume import collect
-from camshaft.loops.run import Run, SaveRequest
+from camshaft.loops.run import EpochState, FitOrder, Run, SaveRequest
 
 __all__ = [
     "CombinedLoader",
     "Counters",
+    "EpochState",
     "EvaluationLoop",
     "FitLimits",
     "FitLoop",
+    "FitOrder",
     "FitProgress",
     "LRSchedulerConfig",
+    "Optimization",
+    "OptimizationFactory",
+    "OptimizationMode",
+    "OptimizationSettings",
     "PredictLoop",
     "Run",
     "SaveRequest",
     "StageHooks",
+    "StandardOptimization",
     "StatelessLoaders",
     "TestLoop",
     "ValidationLoop",

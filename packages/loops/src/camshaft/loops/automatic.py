@@ -66,7 +66,7 @@ class AutomaticOptimization:
 
     @property
     def holds_gradients(self) -> bool:
-        """Whether gradients of earlier steps wait for the update that ends their window."""
+        """Whether gradients of steps before wait for the update that ends their window."""
         return any(update.holds_gradients for update in self._updates)
 
     @property
@@ -75,7 +75,7 @@ class AutomaticOptimization:
         return self.holds_gradients
 
     def start_epoch(self) -> None:
-        """Begin an epoch; gradients that an earlier one left waiting are dropped."""
+        """Begin an epoch; gradients that the one before left waiting are dropped."""
         if not self._window.is_complete:
             self._set_gradient_sync(True)  # the windows to come may be of one step, for which nothing is switched
         self._window.reset()

@@ -60,7 +60,7 @@ class CombinedLoader:
         loaders: A loader, or dictionaries, lists and tuples of loaders, nested at will. Batches have dictionaries,
             lists and (named) tuples in the same places. A list of batches is therefore no loader here.
         mode: "min_size" ends with the shortest loader. "max_size" ends with the longest; those that have ended give
-            None. "max_size_cycle" ends once every loader has ended; those that end earlier begin anew. "sequential"
+            None. "max_size_cycle" ends once every loader has ended; those that end sooner begin anew. "sequential"
             gives the loaders' own batches, one loader after the other.
 
     Raises:

@@ -12,7 +12,6 @@ from camshaft.hooks_core.known_attributes import check_known
 from camshaft.hooks_core.messages import must_be
 from camshaft.loops.batches import as_given, batch_mover, evaluation_loaders, numbered, set_epoch
 from camshaft.loops.counters import Counters
-from camshaft.loops.evaluation_outputs import end_as_era
 from camshaft.loops.loader_order import in_order
 from camshaft.loops.modes import ModuleModes
 from camshaft.loops.rounds import agree_on_rounds, in_rounds
@@ -136,7 +135,7 @@ class EvaluationLoop:
         """Run every loader once. Collective.
 
         Hooks: on_<stage>_model_eval, _start, _epoch_start, the transfer hooks, _batch_start, the step, _batch_end,
-        _epoch_end, _end, _model_train; for a module of an earlier era also that which gets the outputs.
+        _epoch_end, _end, _model_train.
 
         Args:
             run: The run.
@@ -147,7 +146,8 @@ class EvaluationLoop:
         Returns:
             The loop's result.
         """
-        hooks = end_as_era(self.stage_hooks(run), run, self.stage, len(self.loaders))
+        hooks = self.stage_hooks(run)
+        run.num_loaders = len(self.loaders)
         outer_stage, outer_batch_idx = run.stage, run.batch_idx
         run.stage, run.batch_idx = self.stage, None
         modes = ModuleModes(run.module)

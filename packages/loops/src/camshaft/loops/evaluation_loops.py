@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from itertools import zip_longest
 from typing import Any
 
@@ -131,7 +130,7 @@ class PredictLoop(EvaluationLoop):
             batch_start=hooks.on_predict_batch_start,
             step=hooks.predict_step or run.strategy.wrap_step(call_module),
             batch_end=hooks.on_predict_batch_end,
-            epoch_end=self._epoch_end(run),
+            epoch_end=hooks.on_predict_epoch_end,
             end=hooks.on_predict_end,
             model_train=hooks.on_predict_model_train,
         )
@@ -139,14 +138,10 @@ class PredictLoop(EvaluationLoop):
     def run(self, run: Run) -> Any:
         """Predict. Collective. Returns the predictions, or None if `return_predictions` is false."""
         self._predictions, self._strategy = [], run.strategy
-        return super().run(run)
-
-    def _epoch_end(self, run: Run) -> Callable[[], None]:
-        """The hook of the epoch's end, with this process's predictions per loader where 1.x has it take them."""
-        epoch_end = run.hooks.on_predict_epoch_end
-        if not run.hooks.takes("on_predict_epoch_end", "outputs"):
-            return epoch_end
-        return lambda: epoch_end(outputs=self._predictions)
+        run.predictions = self._predictions
+        result = super().run(run)
+        run.predictions = []
+        return result
 
     def collect(self, outputs: Any, dataloader_idx: int) -> None:
         """Keep a prediction on the CPU."""

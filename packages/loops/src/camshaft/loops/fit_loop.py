@@ -2,34 +2,30 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
-
-import attrs
 
 from camshaft.hooks_core.spec import ZeroGrad
 from camshaft.loops.argument_checks import check_one_of
 from camshaft.loops.batches import set_epoch
-from camshaft.loops.earlier_apex import configure_apex
 from camshaft.loops.equal_arguments import check_equal_arguments
-from camshaft.loops.era_setup import configure_optimizers, restore_weights, summarize
 from camshaft.loops.evaluation_loops import ValidationLoop
 from camshaft.loops.fit_data import FitData
 from camshaft.loops.fit_limits import FitLimits
 from camshaft.loops.fit_state import FitState
 from camshaft.loops.fit_view import FitView
-from camshaft.loops.optimization_mode import OptimizationMode, choose_mode
+from camshaft.loops.optimization_mode import OptimizationMode, StandardOptimization
 from camshaft.loops.optimization_settings import OptimizationSettings
 from camshaft.loops.optimizers import Optimization
 from camshaft.loops.progress import FitProgress
 from camshaft.loops.rank_states import of_this_rank
 from camshaft.loops.resumable_loader import STATELESS_LOADERS, StatelessLoaders
 from camshaft.loops.resume import check_resumable, classes_of, restore_data_module, restore_training
-from camshaft.loops.run import Run
+from camshaft.loops.run import EpochState, Run
 from camshaft.loops.sanity_check import check_sanity
 from camshaft.loops.schedulers import SchedulerSteps
 from camshaft.loops.stopping import StoppingRules
 from camshaft.loops.training_epoch import TrainingEpoch
-from camshaft.loops.training_epoch_end import TrainingEpochEnd
 from camshaft.loops.validation_schedule import ValidationSchedule
 
 
@@ -46,14 +42,14 @@ class FitLoop(FitView):
         gradient_clip_val: The largest norm or absolute value of the gradients; None clips nothing.
         gradient_clip_algorithm: "norm" or "value"; None means "norm".
         zero_grad: Where gradients are zeroed: "before_backward" after `training_step`, "before_training_step", or
-            "after_optimizer_step"; None for the place of the module's era, which is "before_backward" today.
+            "after_optimizer_step"; None means "before_backward", unless the run's `optimization_factory` has another.
         truncated_bptt_steps: Time steps of a split of a batch, for truncated backpropagation through time; None takes
             the module's attribute of that name, if it has one, and else leaves batches whole.
         stateless_loaders: What a resume inside an epoch does with a training loader that has no state: "refuse" it, or
             "fast_forward": read the batches that were used and drop them.
         use_distributed_sampler: Whether several processes share the data of a `DataLoader` out among them.
         agree_every_n_batches: Batches after which several processes ask each other whether to stop; None asks about
-            four times per second, see `Agreement`. Fewer let a `should_stop` within an epoch take effect earlier.
+            four times per second, see `Agreement`. Fewer let a `should_stop` within an epoch take effect sooner.
 
     Raises:
         TypeError, ValueError: If an argument is of the wrong type or out of range; when it runs, if several processes
@@ -98,13 +94,13 @@ class FitLoop(FitView):
         self._data: FitData | None = None
         self._epoch: TrainingEpoch | None = None
         self._mode: OptimizationMode | None = None
-        self._epoch_end: TrainingEpochEnd | None = None
+        self._has_epoch_ended = False  # whether the hooks of the epoch's end were called
         limits = limits if limits is not None else FitLimits()
         self._stopping = StoppingRules(limits, self.progress, agree_every_n_batches)
         self._is_sealed = True
 
     def begin(self) -> None:
-        """Forget that an earlier fit was asked to stop; what asks from here on is heeded."""
+        """Forget that a fit before was asked to stop; what asks from here on is heeded."""
         self._stopping.reset()
 
     def progress_state(self) -> dict[str, Any]:
@@ -116,8 +112,8 @@ class FitLoop(FitView):
         """What a resumed run needs beside weights, optimizers, progress and callbacks; see `FitState.state_dict`."""
         state = self._state.state_dict(run)
         state = {**state, "fit": state["fit"] | {"optimizer_classes": classes_of(self.optimization.optimizers)}}
-        if self._epoch_end is not None and self.progress.is_inside_epoch:
-            state = {**state, "fit": state["fit"] | self._epoch_end.state_dict()}
+        if self._epoch is not None and self.progress.is_inside_epoch:
+            state["fit"] |= {key: part.state_dict() for key, part in run.epoch_state.items()}
         return state
 
     def run(self, run: Run) -> None:
@@ -130,17 +126,17 @@ class FitLoop(FitView):
         try:
             data = self._set_up(run)
             if self.num_batches and not stopping.is_done():
-                epoch_end = self._epoch_end = TrainingEpochEnd(run, len(self.optimization.optimizers), self.progress)
-                settings = attrs.asdict(self.settings)
-                mode = self._mode = choose_mode(run, self.optimization, self.progress, self.limits, **settings)
-                epoch = self._start(run, data, mode, epoch_end)
+                factory = run.optimization_factory or StandardOptimization()
+                mode = factory.make_mode(run, self.optimization, self.progress, self.limits, self.settings)
+                self._mode = mode
+                epoch = self._start(run, data, mode)
                 stopping.agree()
                 is_first = True
                 while not stopping.is_done():
-                    self._start_epoch(run, data, mode, epoch_end, is_first)
+                    self._start_epoch(run, data, mode, is_first)
                     is_first = False
                     is_complete = epoch.run()
-                    self._end_epoch(run, data, epoch_end, is_complete)
+                    self._end_epoch(run, data, is_complete)
                 self.has_ended = True
                 self._end(run)
             elif run.checkpoint is not None:
@@ -176,12 +172,9 @@ class FitLoop(FitView):
         else:
             data.load()
         self._state = FitState(data)
-        self._epoch_end = None
-        self.optimization = configure_optimizers(run)
-        configure_apex(run, self.optimization)
+        self._epoch, self._has_epoch_ended = None, False
+        self.optimization = (run.optimization_factory or StandardOptimization()).configure(run)
         self.optimization.take(run.strategy.setup_optimizers(self.optimization.optimizers))
-        summarize(run)
-        restore_weights(run)
         run.hooks.on_fit_start()
         data.reload_if_asked()
         if checkpoint is not None:
@@ -193,10 +186,10 @@ class FitLoop(FitView):
         self._stopping.agree()
         return data
 
-    def _start(self, run: Run, data: FitData, mode: OptimizationMode, epoch_end: TrainingEpochEnd) -> TrainingEpoch:
+    def _start(self, run: Run, data: FitData, mode: OptimizationMode) -> TrainingEpoch:
         """Everything between set-up and the first epoch."""
         self._stopping.start_clock()
-        self._schedulers = SchedulerSteps(run, self.optimization.schedulers)
+        self._schedulers = SchedulerSteps(run, self.optimization)
         self._epoch = TrainingEpoch(
             run,
             self.progress,
@@ -204,21 +197,21 @@ class FitLoop(FitView):
             self._schedulers,
             data=data,
             validation_due=ValidationSchedule(data, self.progress, self._stopping).is_due,
-            validate=lambda: self._validate(run, data, mode, epoch_end),
+            validate=lambda: self._validate(run, data, mode),
             stopping=self._stopping,
         )
         self._state = FitState(data, mode)
-        comes_first = run.hooks.behaviour.train_start_comes_first
-        if comes_first:
+        if run.order.train_start_first:
             self._begin_training(run)
         if run.checkpoint is not None:
             self._state.load_state_dict(run, run.checkpoint, self.progress)
             self.accumulate_grad_batches = mode.accumulate_grad_batches  # set, perhaps, in the run that was saved
             if self.progress.is_inside_epoch:
-                epoch_end.load_state_dict(run.checkpoint["fit"])
+                for key, part in run.epoch_state.items():
+                    part.load_state_dict(run.checkpoint["fit"].get(key))
         elif data.has_validation_batches and self.limits.num_sanity_val_steps:
             self._check_sanity(run, data)
-        if not comes_first:
+        if not run.order.train_start_first:
             self._begin_training(run)
         elif run.metrics is not None:
             run.metrics.enter("train", "epoch")
@@ -253,9 +246,7 @@ class FitLoop(FitView):
             mode.close()
         self.optimization.toggle.untoggle()
 
-    def _start_epoch(
-        self, run: Run, data: FitData, mode: OptimizationMode, epoch_end: TrainingEpochEnd, is_first: bool
-    ) -> None:
+    def _start_epoch(self, run: Run, data: FitData, mode: OptimizationMode, is_first: bool) -> None:
         """Begin an epoch, or go on inside one."""
         progress, metrics = self.progress, run.metrics
         run.epoch, run.batch_idx = progress.current_epoch, None
@@ -264,7 +255,8 @@ class FitLoop(FitView):
             data.reload_if_due()
             mode.num_batches = data.num_batches
             mode.start_epoch()
-            epoch_end.start_epoch()
+            self._has_epoch_ended = False
+            _reset(run.epoch_state)
             progress.epochs.ready += 1
             set_epoch(data.loader, progress.current_epoch)
             if metrics is not None and not is_first:  # what `on_train_start` logs belongs to the first epoch
@@ -277,7 +269,7 @@ class FitLoop(FitView):
         if metrics is not None:
             metrics.moment = "batch"
 
-    def _end_epoch(self, run: Run, data: FitData, epoch_end: TrainingEpochEnd, is_complete: bool) -> None:
+    def _end_epoch(self, run: Run, data: FitData, is_complete: bool) -> None:
         progress, metrics = self.progress, run.metrics
         run.end_batch()
         if not is_complete:
@@ -288,8 +280,8 @@ class FitLoop(FitView):
             metrics.moment = "epoch"
         if is_complete:
             progress.epochs.processed += 1
-        if not epoch_end.is_done:
-            epoch_end.run()
+        if not self._has_epoch_ended:
+            run.hooks.on_train_epoch_end()
         if metrics is not None:
             metrics.end_epoch()
         has_run = is_complete and progress.batches.processed > 0
@@ -298,7 +290,7 @@ class FitLoop(FitView):
             progress.epochs.completed += 1
             progress.end_epoch()
             data.batches.end_epoch()
-            epoch_end.clear()
+            _reset(run.epoch_state)
         self._stopping.agree()
         self._shows_ended_epoch = is_complete
         try:
@@ -308,11 +300,11 @@ class FitLoop(FitView):
         if has_run:
             self._stopping.check_can_end(run)
 
-    def _validate(self, run: Run, data: FitData, mode: OptimizationMode, epoch_end: TrainingEpochEnd) -> None:
+    def _validate(self, run: Run, data: FitData, mode: OptimizationMode) -> None:
         if not data.validates:  # `limit_val_batches` was set to 0
             return
-        if epoch_end.comes_before_validation and self.is_last_batch:
-            self._end_before_validation(run, epoch_end)
+        if run.order.epoch_end_first and self.is_last_batch:
+            self._end_before_validation(run)
         zero_grad = run.hooks.on_validation_model_zero_grad
         if zero_grad is None and not mode.keeps_gradients:
             zero_grad = run.module.zero_grad  # a module that optimizes by hand may still need its gradients
@@ -324,9 +316,15 @@ class FitLoop(FitView):
         if run.metrics is not None:
             run.metrics.enter("train", "batch")
 
-    def _end_before_validation(self, run: Run, epoch_end: TrainingEpochEnd) -> None:
+    def _end_before_validation(self, run: Run) -> None:
+        self._has_epoch_ended = True
         batch_idx, run.batch_idx = run.batch_idx, None
         if run.metrics is not None:
             run.metrics.moment = "epoch"
-        epoch_end.run()
+        run.hooks.on_train_epoch_end()
         run.batch_idx = batch_idx
+
+
+def _reset(epoch_state: Mapping[str, EpochState]) -> None:
+    for part in epoch_state.values():
+        part.reset()

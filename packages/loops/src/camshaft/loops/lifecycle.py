@@ -8,14 +8,12 @@ from typing import Any, Protocol
 
 import torch
 
+from camshaft.hooks_core.dispatch import nobody
 from camshaft.hooks_core.forks import make_forks_safe
 from camshaft.hooks_core.notes import describe
 from camshaft.hooks_core.orderly_exit import OrderlyExit
 from camshaft.hooks_core.run_position import running
 from camshaft.hooks_core.strategy_check import check_strategy
-from camshaft.loops.earlier_processes import delegate
-from camshaft.loops.era_setup import announce_eras, prepare_data, restores_itself
-from camshaft.loops.era_steps import adapt_steps
 from camshaft.loops.modes import ModuleModes
 from camshaft.loops.resume import restore_module
 from camshaft.loops.run import Run
@@ -41,7 +39,7 @@ class Loop(Protocol):
 def run_verb(run: Run, loop: Loop) -> Any:
     """Run a loop with everything around it: preparation, set-up, weights, device, tear-down. Collective.
 
-    Hooks: configure_callbacks, init_ddp_connection, prepare_data, setup, configure_sharded_model, configure_model,
+    Hooks: configure_callbacks, prepare_data, setup, configure_sharded_model, configure_model,
     on_load_checkpoint, then the loop's, then teardown; on_exception if anything raises.
 
     Args:
@@ -54,18 +52,14 @@ def run_verb(run: Run, loop: Loop) -> Any:
     Raises:
         TypeError: If the strategy lacks something of the protocol.
         HookFaultError: If receivers' hooks are faulty or a step is missing; no hook was called then.
-        NotImplementedError: If the module overrides a set-up of earlier eras that has no place in the strategy.
-        Exception: Whatever was raised inside, with a note that says where.
+        Exception: Whatever was raised inside, with a note that says where; or what an adapter of the run raises.
     """
     check_strategy(run.strategy, run.verb)
     begin = getattr(loop, "begin", None)
     if begin is not None:
         begin()
     run.resolve_hooks(loop.required)
-    announce_eras(run)
-    adapt_steps(run)
     hooks, strategy = run.hooks, run.strategy
-    delegate(hooks, strategy)
     strategy.connect()
     if strategy.world_size > 1:
         make_forks_safe()
@@ -78,13 +72,31 @@ def run_verb(run: Run, loop: Loop) -> Any:
         if run.checkpoint is not None:
             hooks.on_load_checkpoint(run.checkpoint)
         strategy.setup_module(run.module)
-        if run.checkpoint is not None and not restores_itself(run):
+        if run.checkpoint is not None and run.restores_weights:
             restore_module(run, run.checkpoint)
         if not loop.defers_saves:
             run.save_at_once()
         result = loop.run(run)
         run.finish_saving()
         return result
+
+
+def prepare_data(run: Run) -> None:
+    """Prepare the data on one process, while the others wait. Collective.
+
+    That is the first process of each machine, or of all if the attribute `prepare_data_per_node` of data module or
+    module is false. Hooks: prepare_data.
+    """
+    if run.hooks.prepare_data is nobody:
+        return
+    strategy, receivers = run.strategy, (run.data, run.module)
+    asked = [getattr(receiver, "prepare_data_per_node", None) for receiver in receivers]
+    asked = [one for one in asked if one is not None]
+    is_per_node = any(asked) if asked else True
+    if (strategy.local_rank if is_per_node else strategy.global_rank) == 0:
+        run.hooks.prepare_data()
+    if strategy.world_size > 1:
+        strategy.barrier()
 
 
 class Guard:

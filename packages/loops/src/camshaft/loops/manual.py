@@ -9,7 +9,7 @@ from typing import Any
 from torch.optim import Optimizer
 
 from camshaft.hooks_core.messages import must_be
-from camshaft.loops.era_arguments import with_arguments
+from camshaft.loops.optional_arguments import with_arguments
 from camshaft.loops.progress import FitProgress
 from camshaft.loops.run import Run
 from camshaft.loops.step_outputs import next_hiddens, with_hiddens
@@ -107,7 +107,7 @@ class ManualOptimization:
         return with_hiddens(outputs, hiddens)
 
     def start_epoch(self) -> None:
-        """Nothing is left from an earlier epoch."""
+        """Nothing is left from the epoch before."""
 
     def begin_steps(self) -> None:
         """Nothing depends on what an epoch's start has set."""

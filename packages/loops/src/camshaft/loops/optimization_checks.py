@@ -8,36 +8,31 @@ from torch.optim import Optimizer
 
 from camshaft.hooks_core.implementation import implementation
 from camshaft.hooks_core.messages import must_be
-from camshaft.hooks_core.spec import ZeroGrad
+from camshaft.loops.optimization_settings import OptimizationSettings
 from camshaft.loops.optimizers import Optimization
-from camshaft.loops.releases import REFUSES_INDEX_BY_HAND, release_of
 from camshaft.loops.run import Run
 
 
-def check_manual(
-    run: Run,
-    optimization: Optimization,
-    accumulate_grad_batches: int,
-    gradient_clip_val: float | None,
-    zero_grad: ZeroGrad | None,
-) -> None:
+def check_manual(run: Run, optimization: Optimization, settings: OptimizationSettings) -> None:
     """Raise `ValueError` if manual optimization is asked for what only automatic optimization can do."""
     where = type(run.module).__qualname__
     for name, value, neutral in (
-        ("accumulate_grad_batches", accumulate_grad_batches, 1),
-        ("gradient_clip_val", gradient_clip_val, None),
-        ("zero_grad", zero_grad or "before_backward", "before_backward"),
+        ("accumulate_grad_batches", settings.accumulate_grad_batches, 1),
+        ("gradient_clip_val", settings.gradient_clip_val, None),
+        ("zero_grad", settings.zero_grad or "before_backward", "before_backward"),
         ("frequency", optimization.frequencies or None, None),
     ):
         if value != neutral:
             rule = f"{neutral!r} under manual optimization"
             raise ValueError(must_be(name, rule, value, where, "Do it in `training_step`."))
-    if release_of(run) < REFUSES_INDEX_BY_HAND:
-        return
+
+
+def check_index_by_hand(run: Run, optimization: Optimization) -> None:
+    """Raise `ValueError` if a step that optimizes by hand asks for the index of one of several optimizers."""
     if run.hooks.takes("training_step", "optimizer_idx") and len(optimization.optimizers) > 1:
         rule = "one without `optimizer_idx` under manual optimization, where it steps all optimizers by itself"
         action = "Leave `optimizer_idx` out, or set `automatic_optimization = True`."
-        action = f'{action} If it was written for 1.0 to 1.4, which passed 0, declare it: `hook_era = "1.4"`.'
+        where = type(run.module).__qualname__
         raise ValueError(must_be("training_step", rule, implementation(run.module, "training_step"), where, action))
 
 

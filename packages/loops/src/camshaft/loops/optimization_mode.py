@@ -3,32 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import partial
 from typing import Any, Protocol
 
 from torch.optim import Optimizer
 
 from camshaft.hooks_core.messages import must_be
-from camshaft.hooks_core.spec import ZeroGrad
 from camshaft.hooks_core.user_warnings import warn_user
 from camshaft.loops.accumulation import AccumulationWindow, check_accumulation
 from camshaft.loops.automatic import SingleOptimizerOptimization, TruncatedOptimization
-from camshaft.loops.earlier_optimization import (
-    BatchCountedManualOptimization,
-    BatchCountedPerOptimizerOptimization,
-    BatchCountedTruncatedOptimization,
-)
-from camshaft.loops.earlier_update import update_class
 from camshaft.loops.fit_limits import FitLimits
 from camshaft.loops.manual import ManualOptimization
-from camshaft.loops.optimization_checks import check_automatic, check_manual
+from camshaft.loops.optimization_checks import check_automatic, check_index_by_hand, check_manual
+from camshaft.loops.optimization_settings import OptimizationSettings
 from camshaft.loops.optimizer_update import OptimizerUpdate
-from camshaft.loops.optimizers import Optimization
+from camshaft.loops.optimizers import Optimization, read_configuration
 from camshaft.loops.per_optimizer import PerOptimizerOptimization
 from camshaft.loops.progress import FitProgress
-from camshaft.loops.releases import COUNTS_UPDATES, TURNS_BY_EPOCH, ZEROES_BY_HAND, release_of
 from camshaft.loops.run import Run
-from camshaft.loops.toggling import NoToggle, toggle_of
+from camshaft.loops.toggling import OptimizerToggle, toggle_of
 from camshaft.loops.truncated import BatchSplitter, split_size_of
 
 
@@ -46,7 +38,7 @@ class OptimizationMode(Protocol):
 
     @property
     def holds_gradients(self) -> bool:
-        """Whether gradients of earlier batches or splits wait for the update that ends their window."""
+        """Whether gradients of batches or splits before wait for the update that ends their window."""
 
     @property
     def keeps_gradients(self) -> bool:
@@ -77,130 +69,159 @@ class OptimizationMode(Protocol):
         """Leave the optimizers as they were."""
 
 
-def choose_mode(
-    run: Run,
-    optimization: Optimization,
-    progress: FitProgress,
-    limits: FitLimits,
-    *,
-    accumulate_grad_batches: int,
-    gradient_clip_val: float | None,
-    gradient_clip_algorithm: str,
-    zero_grad: ZeroGrad | None = None,
-    truncated_bptt_steps: int | None = None,
-) -> OptimizationMode:
-    """Choose by the module's `automatic_optimization`, its era, its optimizers and whether its batches are split.
+class OptimizationFactory(Protocol):
+    """Makes optimizers, and updates of batches, of what a module configures; see `Run.optimization_factory`."""
 
-    Args:
-        run: The run.
-        optimization: The module's optimizers.
-        progress: Counts the updates.
-        limits: How long to train.
-        accumulate_grad_batches: Batches, or splits, of an accumulation window.
-        gradient_clip_val: The largest norm or absolute value of the gradients; None clips nothing.
-        gradient_clip_algorithm: "norm" or "value".
-        zero_grad: Where gradients are zeroed; None for the place of the module's era. Where a place is chosen,
-            `optimizer_step` leaves zeroing to the loop.
-        truncated_bptt_steps: Time steps of a split; None takes the module's attribute of that name, if it has one.
+    def configure(self, run: Run) -> Optimization:
+        """Return the module's optimizers and schedulers, before the strategy sets them up.
 
-    Raises:
-        ValueError: If what was asked for contradicts the module's kind of optimization.
-        TypeError: If the module's `truncated_bptt_steps` is neither an int nor None.
-    """
-    split_size = split_size_of(run, truncated_bptt_steps)
-    split = None if split_size is None else BatchSplitter(run, split_size)
-    optimizers = optimization.optimizers
-    if not optimizers:
-        if limits.epoch_limit == float("inf"):
-            rule = "set if there is no optimizer, since no update will ever be counted"
-            where = type(run.module).__qualname__
-            raise ValueError(must_be("max_epochs", rule, limits.max_epochs, where, "Pass a number of epochs."))
-        warn_user("`configure_optimizers` returned no optimizer: nothing will be updated.")
-        return ManualOptimization(run, [], progress, split=split, accumulate_grad_batches=accumulate_grad_batches)
-    if not getattr(run.module, "automatic_optimization", True):
-        check_manual(run, optimization, accumulate_grad_batches, gradient_clip_val, zero_grad)
-        return _manual(run, optimizers, progress, split)
-    where = type(run.module).__qualname__
-    check_automatic(run, optimizers)
-    check_accumulation(accumulate_grad_batches, optimizers, where)
-    window = AccumulationWindow(accumulate_grad_batches)
-    updates = _updates(
-        run,
-        optimizers,
-        window,
-        progress,
-        gradient_clip_val=gradient_clip_val,
-        gradient_clip_algorithm=gradient_clip_algorithm,
-        zero_grad=zero_grad,
-        carries_hiddens=split is not None,
-    )
-    if len(updates) > 1:
-        return _per_optimizer(run, updates, window, progress, optimization, split)
-    if split is None:
+        Hooks: configure_optimizers.
+        """
+
+    def make_mode(
+        self,
+        run: Run,
+        optimization: Optimization,
+        progress: FitProgress,
+        limits: FitLimits,
+        settings: OptimizationSettings,
+    ) -> OptimizationMode:
+        """Return how batches become updates; nothing of the training has been bound yet.
+
+        Args:
+            run: The run.
+            optimization: What `configure` returned, as the strategy has set it up.
+            progress: Counts the updates.
+            limits: How long to train.
+            settings: What the fit was given.
+        """
+
+
+class StandardOptimization:
+    """The `OptimizationFactory` of a run that has no other. Subclasses replace the parts that they make otherwise."""
+
+    def configure(self, run: Run) -> Optimization:
+        """Return the module's optimizers and schedulers. Hooks: configure_optimizers.
+
+        Raises:
+            TypeError, ValueError: As `read_configuration` raises them.
+        """
+        assert run.hooks.configure_optimizers is not None
+        is_automatic = bool(getattr(run.module, "automatic_optimization", True))
+        return read_configuration(run.hooks.configure_optimizers(), steps_schedulers=is_automatic)
+
+    def make_mode(
+        self,
+        run: Run,
+        optimization: Optimization,
+        progress: FitProgress,
+        limits: FitLimits,
+        settings: OptimizationSettings,
+    ) -> OptimizationMode:
+        """Choose by the module's `automatic_optimization`, its optimizers and whether its batches are split.
+
+        Raises:
+            ValueError: If what was asked for contradicts the module's kind of optimization.
+            TypeError: If the module's `truncated_bptt_steps` is neither an int nor None.
+        """
+        split_size = split_size_of(run, settings.truncated_bptt_steps)
+        split = None if split_size is None else BatchSplitter(run, split_size)
+        optimizers, length = optimization.optimizers, settings.accumulate_grad_batches
+        where = type(run.module).__qualname__
+        if not optimizers:
+            if limits.epoch_limit == float("inf"):
+                rule = "set if there is no optimizer, since no update will ever be counted"
+                raise ValueError(must_be("max_epochs", rule, limits.max_epochs, where, "Pass a number of epochs."))
+            warn_user("`configure_optimizers` returned no optimizer: nothing will be updated.")
+            return ManualOptimization(run, [], progress, split=split, accumulate_grad_batches=length)
+        if not getattr(run.module, "automatic_optimization", True):
+            check_manual(run, optimization, settings)
+            return self.make_manual(run, optimization, progress, split)
+        check_automatic(run, optimizers)
+        check_accumulation(length, optimizers, where)
+        window = AccumulationWindow(length)
+        updates = [
+            self.make_update(
+                run, optimizer, optimizer_idx, window, progress, settings, carries_hiddens=split is not None
+            )
+            for optimizer_idx, optimizer in enumerate(optimizers)
+        ]
+        if len(updates) > 1:
+            return self.make_per_optimizer(run, updates, window, progress, optimization, split)
+        if split is not None:
+            return self.make_truncated(run, updates[0], window, progress, split)
         return SingleOptimizerOptimization(updates[0], window, progress, run.strategy, where)
-    truncated = BatchCountedTruncatedOptimization if _counts_batches(run) else TruncatedOptimization
-    return truncated(updates[0], window, progress, run.strategy, split=split, module=run.module, metrics=run.metrics)
 
+    def make_manual(
+        self, run: Run, optimization: Optimization, progress: FitProgress, split: BatchSplitter | None
+    ) -> OptimizationMode:
+        """Return the mode of a module that optimizes by itself.
 
-def _updates(
-    run: Run,
-    optimizers: Sequence[Optimizer],
-    window: AccumulationWindow,
-    progress: FitProgress,
-    *,
-    zero_grad: ZeroGrad | None,
-    **settings: Any,
-) -> list[OptimizerUpdate]:
-    """An update for each optimizer, as the module's era made it."""
-    behaviour = run.hooks.behaviour
-    make_update = update_class(behaviour)
-    settings["zero_grad"] = behaviour.zero_grad if zero_grad is None else zero_grad
-    if behaviour.steps_after_backward:
-        settings["step_zeroes"] = behaviour.step_zeroes and zero_grad is None
-    return [
-        make_update(run, optimizer, optimizer_idx, window, progress, **settings)
-        for optimizer_idx, optimizer in enumerate(optimizers)
-    ]
+        Raises:
+            ValueError: If its `training_step` asks for the index of one of several optimizers.
+        """
+        check_index_by_hand(run, optimization)
+        return ManualOptimization(run, optimization.optimizers, progress, split=split)
 
+    def make_update(
+        self,
+        run: Run,
+        optimizer: Optimizer,
+        optimizer_idx: int,
+        window: AccumulationWindow,
+        progress: FitProgress,
+        settings: OptimizationSettings,
+        *,
+        carries_hiddens: bool,
+    ) -> OptimizerUpdate:
+        """Return what makes the updates of one optimizer."""
+        return OptimizerUpdate(
+            run,
+            optimizer,
+            optimizer_idx,
+            window,
+            progress,
+            gradient_clip_val=settings.gradient_clip_val,
+            gradient_clip_algorithm=settings.gradient_clip_algorithm,
+            zero_grad=settings.zero_grad or "before_backward",
+            carries_hiddens=carries_hiddens,
+        )
 
-def _manual(
-    run: Run, optimizers: list[Optimizer], progress: FitProgress, split: BatchSplitter | None
-) -> OptimizationMode:
-    if not _counts_batches(run):
-        return ManualOptimization(run, optimizers, progress, split=split)
-    zeroes = run.hooks.behaviour.zero_grad == "after_optimizer_step" and release_of(run) >= ZEROES_BY_HAND
-    return BatchCountedManualOptimization(run, optimizers, progress, split=split, zeroes_after_step=zeroes)
+    def make_truncated(
+        self,
+        run: Run,
+        update: OptimizerUpdate,
+        window: AccumulationWindow,
+        progress: FitProgress,
+        split: BatchSplitter,
+    ) -> OptimizationMode:
+        """Return the mode of one optimizer on batches that are split."""
+        return TruncatedOptimization(
+            update, window, progress, run.strategy, split=split, module=run.module, metrics=run.metrics
+        )
 
+    def make_per_optimizer(
+        self,
+        run: Run,
+        updates: Sequence[OptimizerUpdate],
+        window: AccumulationWindow,
+        progress: FitProgress,
+        optimization: Optimization,
+        split: BatchSplitter | None,
+    ) -> OptimizationMode:
+        """Return the mode of several optimizers that take turns."""
+        return PerOptimizerOptimization(
+            updates,
+            window,
+            progress,
+            run.strategy,
+            module=run.module,
+            toggle=self.toggle_of(run, optimization),
+            frequencies=optimization.frequencies,
+            split=split,
+            metrics=run.metrics,
+        )
 
-def _per_optimizer(
-    run: Run,
-    updates: Sequence[OptimizerUpdate],
-    window: AccumulationWindow,
-    progress: FitProgress,
-    optimization: Optimization,
-    split: BatchSplitter | None,
-) -> PerOptimizerOptimization:
-    make_mode: Any = PerOptimizerOptimization
-    if _counts_batches(run):
-        turns_by_epoch = release_of(run) >= TURNS_BY_EPOCH
-        make_mode = partial(BatchCountedPerOptimizerOptimization, turns_by_epoch=turns_by_epoch)
-    toggle = toggle_of(run.module, optimization.optimizers)
-    if toggle is None:
-        freezes = run.hooks.behaviour.freezes_other_optimizers
-        toggle = optimization.toggle if freezes else NoToggle(optimization.optimizers)
-    mode: PerOptimizerOptimization = make_mode(
-        updates,
-        window,
-        progress,
-        run.strategy,
-        module=run.module,
-        toggle=toggle,
-        frequencies=optimization.frequencies,
-        split=split,
-        metrics=run.metrics,
-    )
-    return mode
-
-
-def _counts_batches(run: Run) -> bool:
-    return run.hooks.behaviour.since < COUNTS_UPDATES
+    def toggle_of(self, run: Run, optimization: Optimization) -> OptimizerToggle:
+        """Return what lets the parameters of the optimizer at work alone require gradients."""
+        return toggle_of(run.module, optimization.optimizers) or optimization.toggle

@@ -15,8 +15,8 @@ from camshaft.hooks_core.messages import must_be
 from camshaft.hooks_core.optimizer_step import needs_closure, steps_with_closure
 from camshaft.hooks_core.spec import ZeroGrad
 from camshaft.loops.accumulation import AccumulationWindow
-from camshaft.loops.era_arguments import is_under_autocast, with_arguments
 from camshaft.loops.optimizers import dropping_gradients
+from camshaft.loops.optional_arguments import is_under_autocast, with_arguments
 from camshaft.loops.progress import FitProgress
 from camshaft.loops.run import Run
 from camshaft.loops.step_outputs import LossError, check_loss, loss_of
@@ -212,7 +212,7 @@ class OptimizerUpdate:
         @torch.enable_grad()
         def closure() -> Tensor | None:
             nonlocal outputs, num_evaluations
-            outputs = None  # lets go of an earlier evaluation's graph
+            outputs = None  # lets go of the graph of the evaluation before
             num_evaluations += 1
             if num_evaluations > 1:
                 self._evaluate_again()

@@ -10,16 +10,12 @@ import attrs
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler, OneCycleLR, ReduceLROnPlateau
 
-from camshaft.hooks_core.eras import TODAY, Behaviour
 from camshaft.hooks_core.messages import must_be
 from camshaft.hooks_core.user_warnings import warn_user
-from camshaft.loops.earlier_configuration import in_form_of_today
 from camshaft.loops.foreign_optimizer import foreign_optimizer, is_initialized
 from camshaft.loops.toggling import OptimizerToggle
 
 _WHERE = "configure_optimizers"
-_FIRST_OF_TODAY = (2, 0)
-_FIRST_THAT_CHECKS_SCHEDULERS = (1, 2)
 _OF_OPTIMIZERS = frozenset({"optimizer", "lr_scheduler", "monitor", "frequency"})
 _ZERO_GRAD_OF_TORCH = Optimizer.zero_grad
 _FORMS = (
@@ -92,12 +88,14 @@ class Optimization:
         schedulers: The schedulers.
         frequencies: For how many accumulation windows running each optimizer is due, in turn; empty if all are due in
             every window.
+        steps_schedulers: Whether the loop steps the schedulers; false where the module steps them by hand.
         toggle: Lets the parameters of one optimizer alone require gradients.
     """
 
     optimizers: list[Optimizer]
     schedulers: list[LRSchedulerConfig]
     frequencies: list[int] = attrs.field(factory=list)
+    steps_schedulers: bool = True
     toggle: OptimizerToggle = attrs.field(init=False)
 
     def __attrs_post_init__(self) -> None:
@@ -113,7 +111,7 @@ class Optimization:
         self.toggle = OptimizerToggle(optimizers)
 
 
-def read_configuration(returned: Any, behaviour: Behaviour = TODAY, *, is_manual: bool = False) -> Optimization:
+def read_configuration(returned: Any, *, steps_schedulers: bool = True, checks_attachment: bool = True) -> Optimization:
     """Bring what `configure_optimizers` returned into one form.
 
     An optimizer is one of torch's `Optimizer`, or what has the attributes of one; see `foreign_optimizer`. Settings of
@@ -121,20 +119,18 @@ def read_configuration(returned: Any, behaviour: Behaviour = TODAY, *, is_manual
 
     Args:
         returned: An optimizer, a list of them, two lists, a dictionary, a list of dictionaries, or None.
-        behaviour: What the module's era did; before 2.0 there are more forms, see `in_form_of_today`.
-        is_manual: Whether the module optimizes by hand. It then steps schedulers by hand as well, except in eras that
-            did it, and these need not say what they monitor.
+        steps_schedulers: Whether the loop steps the schedulers; those that the module steps by hand need not say what
+            they monitor.
+        checks_attachment: Whether a scheduler must set the learning rate of an optimizer that is returned as well.
 
     Raises:
         TypeError: If it is none of these, or an object that steps lacks something that optimizers must have.
         ValueError: If a scheduler's settings or the optimizers' frequencies make no sense, or a scheduler sets the
             learning rate of an optimizer that was not returned.
     """
-    steps_schedulers = behaviour.steps_schedulers_by_hand or not is_manual
-    if behaviour.since < _FIRST_OF_TODAY:
-        returned = in_form_of_today(returned, behaviour)
     optimization = _read(returned)
-    if behaviour.since >= _FIRST_THAT_CHECKS_SCHEDULERS:
+    optimization.steps_schedulers = steps_schedulers
+    if checks_attachment:
         for config in optimization.schedulers:
             _check_attached(config.scheduler, optimization.optimizers)
     for config in optimization.schedulers:

@@ -13,13 +13,13 @@ from camshaft.loops.automatic import AutomaticOptimization
 from camshaft.loops.optimizer_update import OptimizerUpdate
 from camshaft.loops.progress import FitProgress
 from camshaft.loops.step_outputs import next_hiddens, with_hiddens, without_graph
-from camshaft.loops.toggling import NoToggle, OptimizerToggle
+from camshaft.loops.toggling import OptimizerToggle
 
 
 class PerOptimizerOptimization(AutomaticOptimization):
     """Every optimizer that is due runs `training_step` and updates by itself, one after the other, split by split.
 
-    While one is at work, only its parameters require gradients (all do in eras 0.4 and 0.5). A split is what a whole
+    While one is at work, only its parameters require gradients, as `toggle` has it. A split is what a whole
     batch is elsewhere: accumulation windows, updates and `global_step` count splits. Each optimizer carries its own
     hidden state from split to split, None at a batch's start: its pass over a sequence does not depend on what other
     optimizers returned.
@@ -61,7 +61,7 @@ class PerOptimizerOptimization(AutomaticOptimization):
     @property
     def keeps_gradients(self) -> bool:
         """True if gradients belong in a checkpoint: while they wait; always, where one optimizer's reach another's."""
-        return self.holds_gradients or isinstance(self._toggle, NoToggle)
+        return self.holds_gradients or not self._toggle.isolates
 
     def run_batch(self, batch: Any, batch_idx: int, is_last: bool) -> Any:
         """Compute a batch's gradients, and update the weights wherever an accumulation window ends. Collective.

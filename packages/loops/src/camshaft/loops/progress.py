@@ -45,7 +45,7 @@ class FitProgress:
         return self.batches.ready > 0
 
     def end_epoch(self) -> None:
-        """Count the current epoch's batches among the earlier ones."""
+        """Count the current epoch's batches among those of the epochs before."""
         self.earlier_batches.add(self.batches)
         self.batches.reset()
 

@@ -22,12 +22,12 @@ if TYPE_CHECKING:
 
 _OF_TRAINING = ("optimizer_states", "lr_schedulers", "loops", "rng", "fit")
 
-EARLIER_KEY = "earlier"
-"""Where a checkpoint that an earlier release saved has its `EarlierTraining`."""
+ADAPTER_KEY = "adapter"
+"""Where a checkpoint that was not written by `collect` has its `CheckpointAdapter`, which its reader has put there."""
 
 
-class EarlierTraining(Protocol):
-    """What fits a checkpoint of an earlier release to a run, as soon as the parts of the run are there."""
+class CheckpointAdapter(Protocol):
+    """What fits a checkpoint of another format to a run, as soon as the parts of the run are there."""
 
     def weights(self, saved: Mapping[str, Any], module: nn.Module) -> Mapping[str, Any]:
         """The weights under the names that they have in the module."""
@@ -39,7 +39,7 @@ class EarlierTraining(Protocol):
         """Set progress and random numbers right; return states that take the places of the checkpoint's."""
 
     def finish(self, run: Run) -> None:
-        """Do what the earlier release left to be done once everything is restored."""
+        """Do what is left once everything is restored."""
 
 
 def collect(
@@ -96,10 +96,10 @@ def restore_module(run: Run, checkpoint: dict[str, Any]) -> None:
                 "checkpoint", "one with the key 'state_dict'", sorted(checkpoint), "restore_module", "Pass another."
             )
         )
-    earlier: EarlierTraining | None = checkpoint.get(EARLIER_KEY)
+    adapter: CheckpointAdapter | None = checkpoint.get(ADAPTER_KEY)
     weights = checkpoint["state_dict"]
-    if earlier is not None:
-        weights = earlier.weights(weights, run.module)
+    if adapter is not None:
+        weights = adapter.weights(weights, run.module)
     if getattr(run.module, "strict_loading", True):
         run.strategy.load_module_state(run.module, weights)
         return
@@ -137,8 +137,8 @@ def restore_data_module(run: Run, checkpoint: dict[str, Any]) -> None:
     load = implementation(run.data, "load_state_dict") if run.data is not None else None
     if load is None:
         return
-    earlier: EarlierTraining | None = checkpoint.get(EARLIER_KEY)
-    saved = checkpoint if earlier is None else earlier.data_state(checkpoint, run.data)
+    adapter: CheckpointAdapter | None = checkpoint.get(ADAPTER_KEY)
+    saved = checkpoint if adapter is None else adapter.data_state(checkpoint, run.data)
     if "data" in saved:
         with noting(run.data, "load_state_dict", run.position):
             load(saved["data"])
@@ -155,9 +155,9 @@ def restore_training(run: Run, checkpoint: dict[str, Any], optimization: Optimiz
         ValueError: If the checkpoint holds other optimizers or schedulers than the module has, or optimizers of other
             classes with other settings.
     """
-    earlier: EarlierTraining | None = checkpoint.get(EARLIER_KEY)
-    if earlier is not None:
-        checkpoint = {**checkpoint, **earlier.training(checkpoint, run)}
+    adapter: CheckpointAdapter | None = checkpoint.get(ADAPTER_KEY)
+    if adapter is not None:
+        checkpoint = {**checkpoint, **adapter.training(checkpoint, run)}
     states = checkpoint["optimizer_states"], checkpoint["lr_schedulers"]
     schedulers = [config.scheduler for config in optimization.schedulers]
     for what, owners, theirs in (
@@ -181,8 +181,8 @@ def restore_training(run: Run, checkpoint: dict[str, Any], optimization: Optimiz
         if load is not None and state is not None:
             with noting(callback, "load_state_dict", run.position):
                 load(state)
-    if earlier is not None:
-        earlier.finish(run)
+    if adapter is not None:
+        adapter.finish(run)
 
 
 def gradients_of(module: nn.Module) -> dict[str, torch.Tensor]:

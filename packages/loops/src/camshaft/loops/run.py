@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
 import attrs
 
@@ -16,7 +16,9 @@ if TYPE_CHECKING:
     from torch import nn
 
     from camshaft.hooks_core.protocols import MetricSink, PendingSave, Strategy
+    from camshaft.hooks_core.readings import ReadReceivers
     from camshaft.hooks_core.spec import Verb
+    from camshaft.loops.optimization_mode import OptimizationFactory
 
 
 _LOADER_HOOKS = {
@@ -37,6 +39,32 @@ class SaveRequest:
     on_saved: Callable[[], None] | None = None
 
 
+@attrs.frozen
+class FitOrder:
+    """Where a fit departs from the usual order of its hooks.
+
+    Attributes:
+        train_start_first: Whether `on_train_start` comes before the sanity check.
+        epoch_end_first: Whether the hooks of a training epoch's end come before the validation at its end.
+    """
+
+    train_start_first: bool = False
+    epoch_end_first: bool = False
+
+
+class EpochState(Protocol):
+    """Something that a training epoch fills from batch to batch, such as what its steps returned."""
+
+    def reset(self) -> None:
+        """Forget everything: an epoch begins, or is complete."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the state inside an epoch, as tensors and plain values."""
+
+    def load_state_dict(self, state: dict[str, Any] | None) -> None:
+        """Go on inside an epoch; `state` is None if the checkpoint has none."""
+
+
 @attrs.define(eq=False, kw_only=True)
 class Run:
     """One verb on one module: its receivers, its resolved hooks, and where it is.
@@ -55,8 +83,20 @@ class Run:
         write_checkpoint: Carries out one request to save; what it returns, if anything, waits until that is done.
         strict_hooks: Whether faults in receivers' hooks are errors.
         epoch: The epoch of training, which samplers are told; fit sets it.
-        outputs_on_cpu: Whether the outputs of steps that are kept for the epoch-end hooks of earlier eras are kept on
-            the CPU; an attribute of the module of this name may ask for it as well.
+        read: Reads how the methods of receivers are called that were written for other signatures; None takes all as
+            written for today's. See `camshaft.hooks_core.resolve`.
+        adapters: Called in order with the run, right after its hooks are resolved and before any is called. An adapter
+            may wrap hooks (`run.hooks.wrap`) and set the attributes that follow.
+        order: Where a fit departs from the usual order of its hooks.
+        restores_weights: Whether the weights of `checkpoint` are loaded into the module; false where something else
+            does so.
+        epoch_state: What belongs into a checkpoint that is taken inside a training epoch, by its key there.
+        optimization_factory: Makes optimizers, and updates of batches, of what the module configures; None makes what
+            `camshaft.loops.StandardOptimization` does.
+
+    Attributes:
+        num_loaders: How many loaders the evaluation has that runs, or ran last.
+        predictions: The predictions of this process so far, a list for each loader that gave any.
     """
 
     verb: Verb
@@ -70,9 +110,16 @@ class Run:
     checkpoint: dict[str, Any] | None = None
     write_checkpoint: Callable[[SaveRequest], PendingSave | None] | None = None
     strict_hooks: bool = True
-    outputs_on_cpu: bool = False
     epoch: int = 0
+    read: ReadReceivers | None = None
+    adapters: list[Callable[[Run], None]] = attrs.field(factory=list)
+    order: FitOrder = attrs.field(factory=FitOrder)
+    restores_weights: bool = True
+    epoch_state: dict[str, EpochState] = attrs.field(factory=dict)
+    optimization_factory: OptimizationFactory | None = None
 
+    num_loaders: int = attrs.field(default=0, init=False)
+    predictions: list[list[Any]] = attrs.field(factory=list, init=False)
     hooks: Hooks = attrs.field(init=False)
     stage: str | None = attrs.field(default=None, init=False)
     batch_idx: int | None = attrs.field(default=None, init=False)
@@ -87,7 +134,7 @@ class Run:
     _writes_at_once: bool = attrs.field(default=False, init=False)
 
     def resolve_hooks(self, required: tuple[str, ...]) -> None:
-        """Let the module add its callbacks, then resolve every hook.
+        """Let the module add its callbacks, resolve every hook, and call the adapters.
 
         Args:
             required: Names of the steps without which the verb makes no sense.
@@ -95,6 +142,7 @@ class Run:
         Raises:
             HookFaultError: If a receiver's hooks are faulty or a required step is missing.
             ValueError: If two callbacks would keep their memory under one name.
+            Exception: Whatever an adapter raises.
         """
         self._add_callbacks_of_module()
         check_state_keys(self.callbacks, self.verb)
@@ -108,13 +156,15 @@ class Run:
             required=required,
             position=self.position,
             strict=self.strict_hooks,
-            runs_eras=True,
+            read=self.read,
             uncalled=[hook for stage, hook in _LOADER_HOOKS.items() if self.loaders.get(stage) is not None],
             place=cast(Any, self.metrics) if hasattr(self.metrics, "hook") else None,
         )
         if states is not None:
             states.attach()
         self._attach_callbacks()
+        for adapt in self.adapters:
+            adapt(self)
 
     def release_callbacks(self) -> None:
         """Let callbacks log with the module that they logged with before this run, if there was one."""
@@ -194,7 +244,7 @@ class Run:
         One that is written while training goes on is finished when the next one comes, or at the end of the verb.
 
         Raises:
-            Exception: Whatever the writing of an earlier one raised.
+            Exception: Whatever the writing of the one before raised.
         """
         while self.save_requests:
             request = self.save_requests.pop(0)

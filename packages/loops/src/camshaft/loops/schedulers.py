@@ -10,30 +10,26 @@ from torch.optim.lr_scheduler import LRScheduler
 
 from camshaft.hooks_core.messages import must_be
 from camshaft.hooks_core.user_warnings import warn_user
-from camshaft.loops.optimizers import LRSchedulerConfig
+from camshaft.loops.optimizers import LRSchedulerConfig, Optimization
 from camshaft.loops.run import Run
 
 
 class SchedulerSteps:
-    """Steps the schedulers of a fit when their interval is over; those of a module that optimizes by hand are its own.
-
-    Up to 1.2 the schedulers of such modules were stepped as well.
+    """Steps the schedulers of a fit when their interval is over, unless the module does so by hand.
 
     Args:
         run: The run, for its hooks and its metrics.
-        configs: The schedulers.
+        optimization: The schedulers, and whether they are stepped here.
 
     Raises:
         TypeError: If the `step` of one takes other arguments than it will get, and no `lr_scheduler_step` passes them.
     """
 
-    def __init__(self, run: Run, configs: Sequence[LRSchedulerConfig]) -> None:
+    def __init__(self, run: Run, optimization: Optimization) -> None:
         self._run = run
         self._override = run.hooks.lr_scheduler_step
         self._passes_optimizer_idx = run.hooks.takes("lr_scheduler_step", "optimizer_idx")
-        is_manual = not getattr(run.module, "automatic_optimization", True)
-        if is_manual and not run.hooks.behaviour.steps_schedulers_by_hand:
-            configs = ()
+        configs: Sequence[LRSchedulerConfig] = optimization.schedulers if optimization.steps_schedulers else ()
         if self._override is None:
             for config in configs:
                 _check_step(config)

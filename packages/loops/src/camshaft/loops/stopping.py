@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from camshaft.hooks_core.eras.evidence import mentions_method
+from camshaft.hooks_core.method_source import mentions_method
 from camshaft.loops.agreement import Agreement
 from camshaft.loops.argument_checks import check_at_least
 from camshaft.loops.fit_limits import FitLimits
@@ -48,7 +48,7 @@ class StoppingRules:
         self.step_limit = limits.step_limit
 
     def reset(self) -> None:
-        """Forget what earlier runs were asked."""
+        """Forget what runs before were asked."""
         self._progress.should_stop = self.is_preempted = False
         self.reason = None
 
@@ -70,7 +70,7 @@ class StoppingRules:
         self._stopwatch = self.agreement = self._run = None
 
     def start_clock(self) -> None:
-        """Count the time from here on as training, after that of earlier parts."""
+        """Count the time from here on as training, after that of the parts before."""
         self._stopwatch = Stopwatch(self._progress.elapsed_seconds)
 
     def note_time(self) -> None:

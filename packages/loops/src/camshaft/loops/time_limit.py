@@ -55,7 +55,7 @@ class Stopwatch:
     """Measures how long training has run, over all of its resumed parts.
 
     Args:
-        elapsed_seconds: What earlier parts took.
+        elapsed_seconds: What the parts before took.
     """
 
     def __init__(self, elapsed_seconds: float = 0.0) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 from torch import Tensor, nn
 from torch.optim import Optimizer
@@ -23,7 +23,10 @@ class OptimizerToggle:
 
     Attributes:
         active: The optimizer that is at work; None if all parameters require gradients as their owner wants.
+        isolates: Whether the optimizer at work adds nothing to the gradients of others.
     """
+
+    isolates: ClassVar[bool] = True
 
     def __init__(self, optimizers: Sequence[Optimizer]) -> None:
         self.active: Optimizer | None = None
@@ -51,14 +54,6 @@ class OptimizerToggle:
         for parameter in self._frozen:
             parameter.requires_grad = True
         self._frozen.clear()
-
-
-class NoToggle(OptimizerToggle):
-    """Leaves all parameters as their owner wants them, as releases up to 0.5 did."""
-
-    def toggle(self, optimizer: Optimizer) -> None:
-        """Freeze nothing."""
-        self.active = optimizer
 
 
 class ModuleToggle(OptimizerToggle):
@@ -107,7 +102,7 @@ class ModuleToggle(OptimizerToggle):
 
 
 def toggle_of(module: nn.Module, optimizers: Sequence[Optimizer]) -> OptimizerToggle | None:
-    """The toggle of a module that overrides `toggle_optimizer`; None for any other."""
+    """Return the toggle of a module that overrides `toggle_optimizer`; None for any other."""
     toggle = implementation(module, "toggle_optimizer")
     if toggle is None:
         return None

@@ -13,10 +13,9 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from camshaft.hooks_core.messages import must_be
-from camshaft.hooks_core.protocols import JoinProcesses, WrapReplica
 from camshaft.strategies.ddp.communication_hook import check_communication_hook, forget_gradients, is_power_sgd
+from camshaft.strategies.ddp.custom_wrap import WrapModule, wrap_by
 from camshaft.strategies.ddp.ddp_arguments import DDPArguments, syncs_buffers
-from camshaft.strategies.ddp.delegated_wrap import wrap_by
 from camshaft.strategies.ddp.replica import Replica, trainable_parameters
 from camshaft.strategies.ddp.same_weights import broadcast_tensors, check_same_structure
 from camshaft.strategies.ddp.synchronized_batch_norm import SynchronizedBatchNorm
@@ -41,8 +40,7 @@ class DDPStrategy(ParallelStrategy):
             `max_restarts` and `save_asynchronously`.
         find_unused_parameters: Whether a loss may depend on some of the trainable parameters only: with several
             optimizers, or branches. It costs a walk through the graph of each step. Where a loss does that without it,
-            an error says so. None is True for a module of an era before 2.0, where that was the default, and for one
-            whose `training_step` takes `optimizer_idx`; else False.
+            an error says so. None is False, unless `finds_unused_in` says otherwise.
         static_graph: Whether all steps use the same parameters in the same way, which allows for reentrant
             checkpointing and saves the walk. What the first step uses, the others must.
         gradient_as_bucket_view: Whether gradients are views of what is communicated, which saves their size in memory.
@@ -53,6 +51,12 @@ class DDPStrategy(ParallelStrategy):
             `torch.distributed.algorithms.ddp_comm_hooks`. The default averages them as they are.
         comm_state: The first argument of `comm_hook`. What PowerSGD remembers in it does not outlast a run.
         sync_batchnorm: Whether batch normalisation is over the batches of all processes, on GPUs.
+
+    Attributes:
+        wrap_module: Makes the DistributedDataParallel in place of this strategy, for every training that is set up; it
+            must agree with all arguments above that are given. None, the default, leaves it to this strategy.
+        finds_unused_in: Says of a module what `find_unused_parameters` is where that is None; None, the default, says
+            False of all.
 
     Raises:
         TypeError: If `comm_hook` is no function of two arguments.
@@ -115,12 +119,8 @@ class DDPStrategy(ParallelStrategy):
         self._replica: Replica | None = None
         self._is_wrap_due = False
         self._left_local_gradients = False
-        self._delegated_wrap: WrapReplica | None = None
-
-    def delegate(self, join: JoinProcesses | None, wrap: WrapReplica | None) -> None:
-        """Let a module of an earlier era join the processes, and make its DistributedDataParallel, by itself."""
-        super().delegate(join, None)
-        self._delegated_wrap = wrap
+        self.wrap_module: WrapModule | None = None
+        self.finds_unused_in: Callable[[nn.Module], bool] | None = None
 
     def setup_module(self, module: nn.Module) -> nn.Module:
         """Move a module to the device, in place, with the weights and buffers of the first process. Collective.
@@ -282,9 +282,9 @@ class DDPStrategy(ParallelStrategy):
             known.close()
         if trainable_parameters(self._module):
             is_manual = getattr(self._module, "automatic_optimization", True) is False
-            arguments = self._arguments.for_module(self._module)
+            arguments = self._arguments.for_module(self._module, self.finds_unused_in)
             wrap = partial(arguments.wrap, broadcasts_weights=known is None)
-            own = self._delegated_wrap
+            own = self.wrap_module
             # a sum of two is the same in any order, and a hook that remembers gradients is to see real ones only
             settles = self.world_size > 2 and self._arguments.comm_state is None and own is None
             if own is not None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import timedelta
-from functools import partial
 from math import isfinite
 from typing import ClassVar, TypeVar
 
@@ -12,10 +11,11 @@ import torch
 from torch import Tensor
 
 from camshaft.hooks_core.messages import must_be
-from camshaft.hooks_core.protocols import JoinProcesses, ReduceOp, WrapReplica
+from camshaft.hooks_core.protocols import ReduceOp
 from camshaft.strategies.precision import Precision
 from camshaft.strategies.processes import collectives
 from camshaft.strategies.processes.command_line import check_launchable
+from camshaft.strategies.processes.custom_join import JoinProcesses
 from camshaft.strategies.processes.failure_report import CollectiveError
 from camshaft.strategies.processes.placement import place_process
 from camshaft.strategies.processes.process_environment import find_process_environment
@@ -50,6 +50,8 @@ class ParallelStrategy(TorchStrategy):
 
     Attributes:
         num_nodes: Number of machines.
+        join_processes: Initialises the default process group in place of this strategy, where nobody did; called by
+            `connect` with what this strategy would do. None, the default, leaves it to this strategy.
 
     Raises:
         ValueError: If an argument is not as said, or contradicts what was started.
@@ -82,7 +84,7 @@ class ParallelStrategy(TorchStrategy):
         self._timeout = _to_timedelta(timeout, where)
         self._backend = default_backend(self.device) if backend is None else check_backend(backend, self.device, where)
         self._group: JoinedGroup | None = None
-        self._join: JoinProcesses | None = None
+        self.join_processes: JoinProcesses | None = None
 
     @property
     def timeout(self) -> timedelta:
@@ -94,11 +96,6 @@ class ParallelStrategy(TorchStrategy):
         """Whether this is the first of all processes."""
         return self.global_rank == 0
 
-    def delegate(self, join: JoinProcesses | None, wrap: WrapReplica | None) -> None:
-        """Let a module of an earlier era join the processes. Raises `NotImplementedError` if it is to wrap itself."""
-        super().delegate(None, wrap)
-        self._join = join
-
     def connect(self) -> None:
         """Join the other processes' group, which stays until the interpreter ends. Collective.
 
@@ -108,7 +105,7 @@ class ParallelStrategy(TorchStrategy):
         Raises:
             CollectiveError: If a process failed before, and others did not.
             SystemExit: In a process that started the others, when they have ended; see `elastic_launch.launch`.
-            RuntimeError: If the group was initialised for other ranks, meanwhile or by what `delegate` was given, or by
+            RuntimeError: If the group was initialised for other ranks, meanwhile or by `join_processes`, or by
                 that not at all; or the others do not come in time.
             Exception: Whatever that raised.
         """
@@ -120,10 +117,9 @@ class ParallelStrategy(TorchStrategy):
             launch(self.world_size, self._max_restarts, type(self).__qualname__)
         if self.device.type == "cuda":
             torch.cuda.set_device(self.device)
-        join, self._join = self._join, None
-        if join is not None:
-            join = partial(join, is_started_by_slurm=self._environment.source == "slurm")
-        self._group = join_process_group(self._environment, self.device, self._backend, self._timeout, join)
+        self._group = join_process_group(
+            self._environment, self.device, self._backend, self._timeout, self.join_processes
+        )
 
     def broadcast(self, value: T, src: int = 0) -> T:
         """The value of the process `src` on every process; see `collectives.broadcast`. Collective."""

@@ -3,17 +3,14 @@
 from camshaft.hooks_core.protocols.logging import Logger, MetricSink, Moment
 from camshaft.hooks_core.protocols.strategy import (
     Collectives,
-    JoinProcesses,
     PendingSave,
     ReduceOp,
     Strategy,
-    WrapReplica,
 )
 from camshaft.hooks_core.protocols.trainer import TrainerProtocol
 
 __all__ = [
     "Collectives",
-    "JoinProcesses",
     "Logger",
     "MetricSink",
     "Moment",
@@ -21,5 +18,4 @@ __all__ = [
     "ReduceOp",
     "Strategy",
     "TrainerProtocol",
-    "WrapReplica",
 ]

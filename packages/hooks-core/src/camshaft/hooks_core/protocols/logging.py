@@ -83,13 +83,6 @@ class MetricSink(Protocol):
     def enter(self, stage: str, moment: Moment | None) -> None:
         """Go on collecting for a stage, after another one ran within it."""
 
-    def log_returned(self, values: Mapping[str, Any], *, logger: bool, prog_bar: bool) -> None:
-        """Collect numbers and tensors that a step or an epoch's end returned to be logged, as earlier eras had it.
-
-        They belong to the step or epoch of the present moment. `logger` and `prog_bar` say whether they go to loggers
-        and to progress bars; whoever monitors metrics gets all of them.
-        """
-
     def end_train_batch(self, is_update: bool) -> None:
         """Publish what the batch, or a split of it, logged; `is_update` says whether it ended with an update."""
 

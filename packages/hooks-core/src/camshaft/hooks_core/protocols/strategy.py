@@ -40,33 +40,6 @@ class Collectives(Protocol):
         """Return when every process is here. Collective."""
 
 
-class JoinProcesses(Protocol):
-    """Initialises torch's default process group, in place of a strategy."""
-
-    def __call__(self, join: Callable[[], None], /, *, is_started_by_slurm: bool) -> None:
-        """Initialise it. Collective.
-
-        Args:
-            join: Does it as the strategy would.
-            is_started_by_slurm: Whether the processes are tasks of SLURM.
-        """
-
-
-class WrapReplica(Protocol):
-    """Makes the DistributedDataParallel of a module, in place of a strategy."""
-
-    def __call__(
-        self, wrap: Callable[[nn.Module], nn.Module], module: nn.Module, device_ids: list[int] | None, /
-    ) -> nn.Module:
-        """What wraps a module. Collective.
-
-        Args:
-            wrap: Wraps it as the strategy would.
-            module: What is to be wrapped: its forward runs the steps.
-            device_ids: A list with the index of this process's GPU; None on a CPU.
-        """
-
-
 class Strategy(Collectives, Protocol):
     """Where and how a model computes. It receives hooks and never emits them.
 
@@ -95,24 +68,10 @@ class Strategy(Collectives, Protocol):
     def num_data_ranks(self) -> int:
         """Among how many the data is shared out."""
 
-    def delegate(self, join: JoinProcesses | None, wrap: WrapReplica | None) -> None:
-        """Let the module of the run that begins join the processes, or wrap itself, as those of earlier eras may.
-
-        Called before `connect`, in every run of several processes; what was delegated before counts no more. `join` is
-        to be called once, where there is no process group, `wrap` for every training that is set up.
-
-        Args:
-            join: In place of how this strategy joins the processes; None leaves that to it.
-            wrap: In place of how this strategy makes a DistributedDataParallel; None leaves that to it.
-
-        Raises:
-            NotImplementedError: If one of them is given that has no place in this strategy.
-        """
-
     def connect(self) -> None:
         """Join the other processes; once that is done, do nothing. Collective.
 
-        Called when a run begins, before anything else of the strategy but its attributes and `delegate`.
+        Called when a run begins, before anything else of the strategy but its attributes.
         """
 
     def model_context(self, module: nn.Module) -> AbstractContextManager[None]:

@@ -42,7 +42,6 @@ _FUNCTIONS = (
     training_checks.clipping_by_norm_equals_one_device,
     training_checks.clipping_by_value_equals_one_device,
     training_checks.unscaled_gradients_have_their_true_size,
-    training_checks.what_is_delegated_is_used_or_refused,
     update_checks.prepared_optimizers_serve_as_the_originals,
     update_checks.closures_are_evaluated,
     update_checks.step_hooks_run_for_each_update,

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
@@ -79,36 +77,6 @@ def unscaled_gradients_have_their_true_size(trial: Trial) -> None:
             life.strategy.optimizer_step(life.optimizer)
             what = f"after an update with {num_calls} x `unscale_gradients`,"
             trial.expect_close(life.weights(), reference.weights(), what)
-
-
-def what_is_delegated_is_used_or_refused(trial: Trial) -> None:
-    """`delegate` raises `NotImplementedError` for a `wrap` that has no place; any other serves for the coming run."""
-    num_calls = 0
-
-    def wrap(default: Callable[[nn.Module], nn.Module], module: nn.Module, device_ids: list[int] | None) -> nn.Module:
-        nonlocal num_calls
-        num_calls += 1
-        return default(module)
-
-    strategy = trial.make_strategy()
-    is_taken = strategy.world_size > 1
-    try:
-        if is_taken:
-            strategy.delegate(None, wrap)
-    except NotImplementedError:
-        is_taken = False
-    for is_delegated in (is_taken, False):
-        if not is_delegated:
-            strategy.delegate(None, None)
-        num_calls = 0
-        with Life(trial, Subject(), strategy=strategy) as life:
-            reference = Reference(life.strategy.num_data_ranks)
-            life.update(0)
-            reference.update(0)
-            when = "in a run that it was delegated for" if is_delegated else "in other runs"
-            rule = f"`wrap` must {'' if is_delegated else 'not '}be called {when}"
-            trial.expect(bool(num_calls) == is_delegated, rule, f"it was {num_calls} times")
-            _expect_same_training(trial, life, reference, f"after an update {when},")
 
 
 def _expect_clipped_alike(trial: Trial, algorithm: str) -> None:

@@ -12,7 +12,6 @@ from torch.nn.parallel import DistributedDataParallel
 
 from camshaft.hooks_core.messages import must_be
 from camshaft.strategies.ddp.communication_hook import register_communication_hook
-from camshaft.strategies.ddp.unused_parameters import finds_by_default
 
 
 @attrs.frozen(kw_only=True)
@@ -27,11 +26,11 @@ class DDPArguments:
     comm_hook: Callable[..., Any] | None = None
     comm_state: Any = None
 
-    def for_module(self, module: nn.Module) -> DDPArguments:
-        """The same with what is right for a module, where nobody said whether to look for unused parameters."""
-        if self.find_unused_parameters is not None or self.static_graph:
+    def for_module(self, module: nn.Module, finds_unused_in: Callable[[nn.Module], bool] | None) -> DDPArguments:
+        """Return the same with what is right for a module, where nobody said whether to look for unused parameters."""
+        if self.find_unused_parameters is not None or self.static_graph or finds_unused_in is None:
             return self
-        return attrs.evolve(self, find_unused_parameters=finds_by_default(module))
+        return attrs.evolve(self, find_unused_parameters=finds_unused_in(module))
 
     def wrap(self, module: nn.Module, *, broadcasts_weights: bool) -> DistributedDataParallel:
         """Wrap a module. Collective.
@@ -71,7 +70,7 @@ class DDPArguments:
         for name, value in found.items():
             asked = getattr(self, name)
             if asked not in (getattr(defaults, name), value):
-                rule = f"{value!r}, as `configure_ddp` of the module sets it, or left out"
+                rule = f"{value!r}, as `wrap_module` of the strategy sets it, or left out"
                 raise ValueError(must_be(name, rule, asked, "DDPStrategy", "Say it in one of both places."))
 
 

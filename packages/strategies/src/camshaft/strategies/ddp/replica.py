@@ -155,7 +155,7 @@ class Replica:
     def _mark_local_gradients(self) -> None:
         """Let DistributedDataParallel know which parameters have gradients that were not averaged.
 
-        Looking for unused parameters, it averages those that the latest backward leaves out as well, if an earlier one
+        Looking for unused parameters, it averages those that the latest backward leaves out as well, if one before
         that did not average has used them. It notes that in each backward, and in a resumed run it has seen none.
         """
         waiting = [(one, one.grad, one.requires_grad) for one in self.trainable if one.grad is not None]

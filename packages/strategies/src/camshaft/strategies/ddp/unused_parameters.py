@@ -6,23 +6,9 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from camshaft.hooks_core import Receiver
-from camshaft.hooks_core.binding import parameter_names
-from camshaft.hooks_core.catalogue import CATALOGUE
-from camshaft.hooks_core.eras import read_era
-from camshaft.hooks_core.implementation import implementation
 from camshaft.hooks_core.messages import must_be
 
 _NUM_NAMED = 5
-
-
-def finds_by_default(module: nn.Module) -> bool:
-    """Whether a loss of a module may depend on some parameters only, where nobody says so: as its era had it, and with
-    optimizers that take turns, since each freezes what is the others'."""
-    step = implementation(module, "training_step")
-    if step is not None and "optimizer_idx" in parameter_names(step):
-        return True
-    return read_era(module, Receiver.MODULE, CATALOGUE).behaviour.finds_unused_parameters
 
 
 class UnusedParameterCheck:
@@ -50,7 +36,7 @@ class UnusedParameterCheck:
         return bool(self._reached)
 
     def begin(self) -> None:
-        """Forget earlier backwards."""
+        """Forget the backwards before."""
         self._reached.clear()
 
     def end(self) -> None:

@@ -6,7 +6,6 @@ import atexit
 import gc
 import signal
 import sys
-from collections.abc import Callable
 from datetime import timedelta
 from functools import cache, partial
 from types import TracebackType
@@ -22,7 +21,7 @@ from torch.distributed import HashStore, PrefixStore, Store, rendezvous  # type:
 
 from camshaft.hooks_core.forks import make_forks_safe
 from camshaft.hooks_core.messages import must_be
-from camshaft.strategies.processes.delegated_join import join_by
+from camshaft.strategies.processes.custom_join import JoinProcesses, join_by
 from camshaft.strategies.processes.failure_watch import FailureWatch
 from camshaft.strategies.processes.process_environment import ProcessEnvironment, restart_count
 
@@ -90,7 +89,7 @@ def join_process_group(
     device: torch.device,
     backend: str,
     timeout: timedelta,
-    join: Callable[[Callable[[], None]], None] | None = None,
+    join: JoinProcesses | None = None,
 ) -> JoinedGroup:
     """Initialise the default process group, unless somebody did, and watch it. Collective; later calls return the same.
 

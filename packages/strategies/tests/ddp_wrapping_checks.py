@@ -42,12 +42,12 @@ def check_others_may_wrap_once_for_each_training_and_train_the_same() -> None:
     train(strategy_of(), expected, own)
     calls: list[Any] = []
     strategy = strategy_of()
-    strategy.delegate(None, wrapping(calls))
+    strategy.wrap_module = wrapping(calls)
     train(strategy, module, own)
     assert_equal(weights(expected), weights(module))
     ((steps, device_ids),) = calls
     assert steps.module is module and device_ids is None
-    strategy.delegate(None, None)
+    strategy.wrap_module = None
     train(strategy, module, own)
     assert len(calls) == 1
 
@@ -55,7 +55,7 @@ def check_others_may_wrap_once_for_each_training_and_train_the_same() -> None:
 def check_others_wrap_again_where_something_else_is_trainable() -> None:
     calls: list[Any] = []
     module, strategy = Net(), strategy_of()
-    strategy.delegate(None, wrapping(calls))
+    strategy.wrap_module = wrapping(calls)
     step = strategy.wrap_step(module.training_step)
     strategy.setup_module(module)
     module.net[0].requires_grad_(False)
@@ -74,7 +74,7 @@ def check_others_wrap_again_where_something_else_is_trainable() -> None:
 
 def check_buffers_stay_those_of_each_process_if_others_wrap_so() -> None:
     module, strategy = Net(has_batch_norm=True), strategy_of()
-    strategy.delegate(None, wrapping([], broadcast_buffers=False))
+    strategy.wrap_module = wrapping([], broadcast_buffers=False)
     train(strategy, module, [share(batch) for batch in global_batches()], after=strategy.on_validation_start)
     assert_differs_between_ranks(module.net[1].running_mean)
 
@@ -88,7 +88,7 @@ def check_communication_hooks_are_put_on_what_others_wrap() -> None:
         return allreduce_hook(group, bucket)
 
     module, strategy = Net(), strategy_of(comm_hook=counting)
-    strategy.delegate(None, wrapping([]))
+    strategy.wrap_module = wrapping([])
     train(strategy, module, [share(batch) for batch in global_batches()])
     assert num_calls > 0
 
@@ -97,7 +97,7 @@ def check_what_others_wrap_otherwise_than_the_strategy_says_is_refused() -> None
     for name, value in (("find_unused_parameters", True), ("bucket_cap_mb", 3), ("broadcast_buffers", False)):
         strategy = strategy_of(**{name: value})
         for arguments in ({}, {name: value}):
-            strategy.delegate(None, wrapping([], **arguments))
+            strategy.wrap_module = wrapping([], **arguments)
             module = Net()
             strategy.setup_module(module)
             text = ""

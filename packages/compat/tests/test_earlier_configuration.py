@@ -6,18 +6,17 @@ from typing import Any
 
 import pytest
 import torch
-from bare_parts import BareStrategy, BareTrainer, Net, Sized, hooked, same_bits, seeded, weights
+from bare_parts import BareStrategy, BareTrainer, Net, Sized, hooked, make_batches, same_bits, seeded, weights
 from earlier_parts import OneNet, make_inputs
 from recording_sink import RecordingSink
-from torch import Tensor, nn
+from torch import Tensor
 from torch.optim import SGD
 from torch.optim.lr_scheduler import ReduceLROnPlateau, StepLR
 
+from camshaft.compat.eras import extend
+from camshaft.compat.eras.optimization import EraOptimization, configuration_of
 from camshaft.hooks_core.eras import behaviour_of
-from camshaft.loops import FitLimits, Run
-from camshaft.loops.foreign_optimizer import ForeignOptimizer
-from camshaft.loops.optimization_mode import choose_mode
-from camshaft.loops.optimizers import read_configuration
+from camshaft.loops import FitLimits, OptimizationSettings, Run
 from camshaft.loops.progress import FitProgress
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
@@ -47,7 +46,7 @@ STEP, PLATEAU = StepLR(ONE, 1), ReduceLROnPlateau(TWO)
     ],
 )
 def test_forms_of_the_eras(era: str, returned: Any, monitors: list[str | None]) -> None:
-    optimization = read_configuration(returned, behaviour_of(era))
+    optimization = configuration_of(returned, behaviour_of(era))
     assert [config.monitor for config in optimization.schedulers] == monitors
     assert all(config.interval == "epoch" for config in optimization.schedulers)
     assert optimization.frequencies == []
@@ -55,17 +54,17 @@ def test_forms_of_the_eras(era: str, returned: Any, monitors: list[str | None]) 
 
 def test_frequencies_of_several_optimizers_are_kept() -> None:
     returned = [{"optimizer": ONE, "frequency": 1}, {"optimizer": TWO, "frequency": 5}]
-    assert read_configuration(returned, behaviour_of("1.4")).frequencies == [1, 5]
+    assert configuration_of(returned, behaviour_of("1.4")).frequencies == [1, 5]
 
 
 def test_what_was_returned_is_not_changed() -> None:
     settings = {"scheduler": PLATEAU, "reduce_on_plateau": True}
-    read_configuration(([TWO], [settings]), behaviour_of("0.8"))
+    configuration_of(([TWO], [settings]), behaviour_of("0.8"))
     assert settings == {"scheduler": PLATEAU, "reduce_on_plateau": True}
 
 
 def test_schedulers_know_whose_rate_they_set() -> None:
-    configs = read_configuration(([ONE, TWO], [PLATEAU, STEP]), behaviour_of("0.8")).schedulers
+    configs = configuration_of(([ONE, TWO], [PLATEAU, STEP]), behaviour_of("0.8")).schedulers
     assert [config.optimizer_idx for config in configs] == [1, 0]
 
 
@@ -76,7 +75,7 @@ def test_schedulers_know_whose_rate_they_set() -> None:
 def test_from_1_0_on_a_scheduler_on_plateau_needs_to_be_told(returned: Any) -> None:
     message = "`monitor` must be the name of a logged value, but got None .* ReduceLROnPlateau"
     with pytest.raises(ValueError, match=message):
-        read_configuration(returned, behaviour_of("1.0"))
+        configuration_of(returned, behaviour_of("1.0"))
 
 
 @pytest.mark.parametrize(("era", "is_error"), [("1.1", False), ("1.2", True), ("1.9", True), ("2.x", True)])
@@ -84,9 +83,9 @@ def test_a_scheduler_of_an_optimizer_that_was_not_returned_is_refused_from_1_2_o
     returned = ([TWO], [STEP])
     if is_error:
         with pytest.raises(ValueError, match="`lr_scheduler` must be one for an optimizer that is returned"):
-            read_configuration(returned, behaviour_of(era))
+            configuration_of(returned, behaviour_of(era))
     else:
-        assert len(read_configuration(returned, behaviour_of(era)).schedulers) == 1
+        assert len(configuration_of(returned, behaviour_of(era)).schedulers) == 1
 
 
 class Lars:
@@ -147,19 +146,11 @@ def test_a_wrapper_trains_as_by_hand(era: str, overrides: bool) -> None:
 
     module, by_hand, inputs = seeded(Stepping if overrides else OfEra), seeded(OfEra), make_inputs(4)
     run = Run(verb="fit", module=module, strategy=BareStrategy(), trainer=None)
+    extend(run)
     run.resolve_hooks(("training_step",))
-    optimization = read_configuration(module.configure_optimizers(), run.hooks.behaviour)
-    progress = FitProgress()
-    limits = FitLimits(max_epochs=1)
-    mode = choose_mode(
-        run,
-        optimization,
-        progress,
-        limits,
-        accumulate_grad_batches=1,
-        gradient_clip_val=None,
-        gradient_clip_algorithm="norm",
-    )
+    factory, progress = EraOptimization(), FitProgress()
+    optimization = factory.configure(run)
+    mode = factory.make_mode(run, optimization, progress, FitLimits(max_epochs=1), OptimizationSettings())
     wrapper = by_hand.configure_optimizers()
     for batch_idx, x in enumerate(inputs):
         mode.run_batch(x, batch_idx, batch_idx == 3)
@@ -178,43 +169,6 @@ def same_values(one: Any, other: Any) -> bool:
     if isinstance(one, list):
         return len(one) == len(other) and all(map(same_values, one, other))
     return same_bits([one], [other]) if isinstance(one, Tensor) else bool(one == other)
-
-
-def test_a_wrapper_gets_the_closure_if_it_takes_one_and_set_to_none_likewise() -> None:
-    given: list[Any] = []
-
-    class Taking(Lars):
-        def step(self, closure: Any = None) -> Any:  # type: ignore[override]
-            given.append(closure)
-            return "loss"
-
-        def zero_grad(self, set_to_none: bool = False) -> None:  # type: ignore[override]
-            given.append(set_to_none)
-
-        def add_param_group(self, group: Any) -> None:
-            given.append(group)
-
-    optimizer = ForeignOptimizer(Taking(ONE))
-    assert optimizer.step(len) == "loss"  # type: ignore[arg-type]
-    optimizer.zero_grad()
-    optimizer.add_param_group({"params": []})
-    assert given == [len, True, {"params": []}]
-    assert optimizer.param_groups is ONE.param_groups
-    assert optimizer.optim is ONE
-    with pytest.raises(AttributeError, match="nothing_like_it"):
-        _ = optimizer.nothing_like_it
-
-
-def test_a_wrapper_that_lacks_something_is_refused() -> None:
-    class Bare:
-        def step(self) -> None:
-            """Does nothing."""
-
-    message = r"`optimizer` must be an optimizer, or an object with .* \(missing: param_groups, zero_grad, state_dict, "
-    with pytest.raises(TypeError, match=message):
-        read_configuration(Bare())
-    with pytest.raises(TypeError, match="`return value` must be an optimizer"):
-        read_configuration(nn.Linear(1, 1))
 
 
 def test_a_fit_with_a_wrapper_resumes_exactly() -> None:
@@ -256,3 +210,32 @@ def test_before_1_0_a_scheduler_on_plateau_follows_val_loss() -> None:
     message = "`monitor` must be a logged value .* but got 'val_loss'"
     with pytest.raises(LookupError, match=message):
         BareTrainer(seeded(Flat), metrics=RecordingSink(), max_epochs=1).fit(Sized(make_inputs(1)))
+
+
+class ByHand(Net):
+    """Steps its optimizer, and nothing else."""
+
+    automatic_optimization = False
+
+    def training_step(self, batch: Any, batch_idx: int) -> None:
+        self.optimizer.zero_grad()
+        self.loss(batch).backward()
+        self.optimizer.step()
+
+    def configure_optimizers(self) -> Any:
+        self.optimizer = SGD(self.parameters(), lr=1.0)
+        return [self.optimizer], [{"scheduler": StepLR(self.optimizer, 1, gamma=0.5), "interval": self.interval}]
+
+
+@pytest.mark.parametrize("interval", ["epoch", "step"])
+@pytest.mark.parametrize(
+    ("era", "steps"), [(None, False), ("1.0", True), ("1.1", True), ("1.2.10", True), ("1.3", False), ("1.9", False)]
+)
+def test_who_optimizes_by_hand_steps_schedulers_by_hand_but_from_1_0_to_1_2(
+    interval: str, era: str | None, steps: bool
+) -> None:
+    module = type("OfEra", (ByHand,), {"interval": interval, "hook_era": era} if era else {"interval": interval})()
+    trainer = BareTrainer(module, max_epochs=1).fit(Sized(make_batches(3)))
+    assert trainer.fit_loop.optimization.schedulers[0].interval == interval
+    rate = module.optimizer.param_groups[0]["lr"]
+    assert rate == ({"epoch": 0.5, "step": 0.125}[interval] if steps else 1.0)

@@ -1,4 +1,4 @@
-"""Joining the process group by what a module of an earlier era overrides, where SLURM has started the processes."""
+"""Joining the process group by a function of somebody else, where SLURM or torchrun has started the processes."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def join(default, *, is_started_by_slurm):
 before = dict(os.environ)
 strategy = DDPStrategy(accelerator="cpu", timeout=60)
 for _ in range(2):
-    strategy.delegate(join, None)
+    strategy.join_processes = join
     strategy.connect()
 total = strategy.reduce(torch.tensor([float(strategy.global_rank + 1)]), "sum")
 report((seen, dict(os.environ) == before, total.item()))

@@ -8,8 +8,8 @@ from bare_parts import BareTrainer, Batch, Net, Sized, make_batches, same_bits, 
 from recording_sink import RecordingSink
 from torch import Tensor
 
+from camshaft.compat.eras.outputs import log_returned
 from camshaft.loops import TestLoop
-from camshaft.loops.returned_logs import log_returned
 
 
 class Doubling(Net):

@@ -1,27 +1,40 @@
-"""Wrapping a module by what it overrides, as modules of earlier eras do."""
+"""Wrapping a module by a function of somebody else."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Protocol
 
 import torch
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from camshaft.hooks_core.messages import must_be
-from camshaft.hooks_core.protocols import WrapReplica
 from camshaft.strategies.ddp.communication_hook import register_communication_hook
 from camshaft.strategies.ddp.ddp_arguments import DDPArguments
 
-_WHERE = "configure_ddp"
 _ACTION = (
-    "Return torch.nn.parallel.DistributedDataParallel(model, device_ids=device_ids, ...), or what "
-    "super().configure_ddp(model, device_ids) returns."
+    "Return torch.nn.parallel.DistributedDataParallel(model, device_ids=device_ids, ...), or what the strategy makes."
 )
 
 
+class WrapModule(Protocol):
+    """Makes the DistributedDataParallel of a module, in place of a strategy."""
+
+    def __call__(
+        self, wrap: Callable[[nn.Module], nn.Module], module: nn.Module, device_ids: list[int] | None, /
+    ) -> nn.Module:
+        """Return what wraps a module. Collective.
+
+        Args:
+            wrap: Wraps it as the strategy would.
+            module: What is to be wrapped: its forward runs the steps.
+            device_ids: A list with the index of this process's GPU; None on a CPU.
+        """
+
+
 def wrap_by(
-    wrap: WrapReplica,
+    wrap: WrapModule,
     default: Callable[[nn.Module], DistributedDataParallel],
     arguments: DDPArguments,
     device: torch.device,
@@ -50,12 +63,13 @@ def wrap_by(
 
     device_ids = None if device.index is None or device.type == "cpu" else [device.index]
     ddp = wrap(wrap_by_default, steps, device_ids)
+    where = getattr(wrap, "__qualname__", type(wrap).__qualname__)
     if not isinstance(ddp, DistributedDataParallel):
         rule = "a torch.nn.parallel.DistributedDataParallel"
-        raise TypeError(must_be("return value", rule, type(ddp), _WHERE, _ACTION))
+        raise TypeError(must_be("return value", rule, type(ddp), where, _ACTION))
     if ddp.module is not steps:
         rule = "a DistributedDataParallel of the `model` that it got, whose forward runs the steps"
-        raise ValueError(must_be("return value", rule, type(ddp.module), _WHERE, _ACTION))
+        raise ValueError(must_be("return value", rule, type(ddp.module), where, _ACTION))
     _check_forward(ddp, steps)
     if not any(ddp is one for one in by_default):
         arguments.check_agrees(ddp)

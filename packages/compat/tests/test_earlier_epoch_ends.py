@@ -5,13 +5,14 @@ from typing import Any
 import pytest
 import torch
 from bare_parts import BareTrainer, Batch, Net, Sized, hooked, make_batches, same_bits, seeded, weights
+from hugging_face_parts import BatchEncoding, Prediction
 from hypothesis import given
 from hypothesis import strategies as st
 from recording_sink import RecordingSink
 from torch import Tensor
 
-from camshaft.loops import TestLoop
-from camshaft.loops.epoch_outputs import StepOutput, arranged
+from camshaft.compat.eras.outputs import StepOutput, arranged, goes_to_cpu, kept, restored, saved
+from camshaft.loops import PredictLoop, TestLoop
 
 WITHOUT_STATE = pytest.mark.filterwarnings("ignore:.*train loader.*state")
 """The loaders of these tests are plain lists, which a resume reads again from the start."""
@@ -169,23 +170,19 @@ def test_manual_optimization_gives_one_output_a_batch() -> None:
 
 def test_nothing_is_kept_where_nobody_wants_it() -> None:
     trainer = fit(seeded())
-    assert trainer.fit_loop._epoch_end.outputs is None
+    assert trainer.run.epoch_state == {}
     assert trainer.run.hooks.training_step.__name__ == "training_step"
 
 
 def test_outputs_are_let_go_when_their_epoch_is_over() -> None:
     trainer = fit(Recording())
-    assert trainer.fit_loop._epoch_end.outputs._steps == []
+    assert trainer.run.epoch_state["epoch_outputs"]._steps == []
 
 
-def test_outputs_are_kept_on_the_cpu_where_the_module_or_the_run_asks_for_it() -> None:
-    from camshaft.loops.kept_outputs import goes_to_cpu, kept
-
+def test_outputs_are_kept_on_the_cpu_where_the_module_asks_for_it() -> None:
     trainer = fit(Recording())
     assert not goes_to_cpu(trainer.run)
-    trainer.run.outputs_on_cpu = True
-    assert goes_to_cpu(trainer.run)
-    trainer.run.outputs_on_cpu, trainer.module.outputs_on_cpu = False, True
+    trainer.module.outputs_on_cpu = True
     assert goes_to_cpu(trainer.run)
     elsewhere = {"loss": torch.ones(1, device="meta", requires_grad=True)}
     assert not kept(elsewhere, on_cpu=False)["loss"].requires_grad
@@ -450,3 +447,54 @@ def test_a_checkpoint_of_a_module_that_kept_no_outputs_is_refused_where_they_are
         BareTrainer(seeded(Recording), max_epochs=1, limit_val_batches=0, stateless_loaders="fast_forward").fit(
             Sized(make_batches(3)), None, first.load("inside")
         )
+
+
+def test_the_end_of_a_prediction_in_1_x_gets_what_was_predicted() -> None:
+    class Of15(Net):
+        hook_era = "1.5"
+
+        def on_predict_epoch_end(self, results: Any) -> None:
+            self.results = [[prediction.clone() for prediction in of_loader] for of_loader in results]
+
+    module = Of15()
+    loaders: Any = [Sized(make_batches(2)), Sized(make_batches(1))]
+    predictions = BareTrainer(module).verb("predict", PredictLoop(), loaders)
+    assert [len(of_loader) for of_loader in module.results] == [2, 1]
+    for got, returned in zip(module.results, predictions, strict=True):
+        assert all(map(torch.equal, got, returned))
+
+
+# outputs in containers of a class of their own, as those of transformers
+
+
+class OutputNet(Net):
+    def training_step(self, batch: Any, batch_idx: int) -> Any:
+        return Prediction(loss=self.loss((batch["x"], batch["y"])), logits=self(batch["x"]))
+
+
+def encodings(num_batches: int) -> Sized:
+    return Sized([BatchEncoding({"x": x, "y": y}) for x, y in make_batches(num_batches)])
+
+
+@pytest.mark.parametrize("make", [lambda x: Prediction(logits=x), lambda x: BatchEncoding({"logits": x})])
+def test_an_output_is_kept_and_restored_in_its_class(make: Any) -> None:
+    value = make(torch.ones(2, requires_grad=True) * 2)
+    copied, were_elsewhere = saved(kept(value, on_cpu=True))
+    assert were_elsewhere == [False]
+    assert torch.equal(restored(copied, were_elsewhere, torch.device("cpu"))["logits"], value["logits"])
+
+
+def test_an_epoch_end_of_an_earlier_era_gets_such_outputs() -> None:
+    seen: list[Any] = []
+
+    class OldNet(OutputNet):
+        hook_era = "1.5"
+
+        def validation_step(self, batch: Any, batch_idx: int) -> Any:
+            return Prediction(logits=self(batch["x"]))
+
+        def validation_epoch_end(self, outputs: Any) -> None:
+            seen.extend(outputs)
+
+    BareTrainer(OldNet(), max_epochs=1).fit(encodings(1), encodings(2))
+    assert [type(one) for one in seen] == [Prediction, Prediction]

@@ -1,4 +1,4 @@
-"""The end of an evaluation of earlier eras where processes have different numbers of batches."""
+"""Where processes of earlier eras differ: in how many batches they evaluate, and in who skips an epoch."""
 
 from __future__ import annotations
 
@@ -68,3 +68,34 @@ def test_steps_that_return_nothing_still_end_on_every_process() -> None:
 
     assert on_ranks(2, lambda strategy: validate(strategy, seeded(Silent), 1)) == [[[]], [[]]]
     assert validate(None, seeded(Silent), 1) == [[]]
+
+
+class Skipping(Net):
+    """Skips the rest of the epoch by a hook of 0.8, which is not told of the index."""
+
+    hook_era = "0.8"
+
+    def __init__(self, skips_at: int | None) -> None:
+        super().__init__()
+        self.skips_at, self.num_started = skips_at, 0
+        self.seen: list[int] = []
+
+    def on_batch_start(self, batch: Any) -> int | None:
+        self.num_started += 1
+        return -1 if self.num_started - 1 == self.skips_at else None
+
+    def training_step(self, batch: Batch, batch_idx: int) -> Any:
+        self.seen.append(batch_idx)
+        return self.loss(batch)
+
+
+@pytest.mark.parametrize("skips_at", [[None, 2], [4, 1], [0, None], [None, None, 5]])
+def test_all_skip_where_the_first_of_them_does(skips_at: list[int | None]) -> None:
+    def run(strategy: ThreadedStrategy) -> list[int]:
+        module = seeded(Skipping, skips_at[strategy.global_rank])
+        trainer = BareTrainer(module, strategy=strategy, max_epochs=1, limit_val_batches=0)
+        trainer.fit(Sized(make_batches(6)))
+        return module.seen
+
+    expected = list(range(min([6, *(one for one in skips_at if one is not None)])))
+    assert on_ranks(len(skips_at), run) == [expected] * len(skips_at)

@@ -8,7 +8,7 @@ import torch
 from bare_parts import BareStrategy, BareTrainer, Net, Sized, make_batches, same_bits, seeded, weights
 from torch.optim import SGD
 
-from camshaft.loops.earlier_apex import Amp
+from camshaft.compat.eras.optimization import Amp
 
 
 class Mixed(BareStrategy):

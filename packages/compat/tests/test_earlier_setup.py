@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-from functools import partial
 from typing import Any
 
 import pytest
@@ -8,8 +7,9 @@ import torch
 from bare_parts import BareStrategy, BareTrainer, Batch, Net, Sized, hooked, make_batches, same_bits, seeded, weights
 from torch import Tensor, nn
 
-from camshaft.hooks_core import HookFaultError
-from camshaft.loops.era_setup import prepare_data
+from camshaft.compat.eras import extend
+from camshaft.loops import Run
+from camshaft.loops.lifecycle import prepare_data
 
 
 def fit(module: Any, **arguments: Any) -> BareTrainer:
@@ -82,18 +82,12 @@ def test_data_is_prepared_on_one_process(era: str, per_node: Any, ranks: tuple[i
     module = Preparing()
     if per_node is not None:
         module.prepare_data_per_node = per_node
-    trainer = fit(module)
-    trainer.run.strategy = SeveralProcesses(*ranks)
-    module.num_calls = 0
-    prepare_data(trainer.run)
-    assert module.num_calls == is_called and trainer.run.strategy.num_barriers == 1
-
-
-def test_nobody_waits_for_data_that_nobody_prepares() -> None:
-    trainer = fit(Net())
-    trainer.run.strategy = SeveralProcesses()
-    prepare_data(trainer.run)
-    assert trainer.run.strategy.num_barriers == 0
+    strategy = SeveralProcesses(*ranks)
+    run = Run(verb="fit", module=module, strategy=strategy, trainer=None)
+    extend(run)
+    run.resolve_hooks(())
+    prepare_data(run)
+    assert module.num_calls == is_called and strategy.num_barriers == 1
 
 
 # optimizers
@@ -259,51 +253,3 @@ def test_overrides_for_several_processes_are_not_called_with_one_and_refused_wit
     fit(make())
     with pytest.raises(NotImplementedError, match=message):
         fit(make(), strategy=SeveralProcesses())
-
-
-# loaders
-
-
-def test_loaders_may_be_attributes_or_partials_of_the_module() -> None:
-    def loader(num_batches: int) -> Sized:
-        return Sized(make_batches(num_batches))
-
-    module = Net()
-    module.train_dataloader = loader(3)
-    module.val_dataloader = partial(loader, 2)
-    trainer = BareTrainer(module, max_epochs=1).fit()
-    assert (trainer.fit_loop.num_batches, trainer.fit_loop.validation.num_batches) == (3, [2])
-    module.val_dataloader = [loader(1), loader(2)]
-    trainer.verb("validate", trainer.fit_loop.validation, None)
-    assert trainer.fit_loop.validation.num_batches == [1, 2]
-
-
-def test_a_data_module_that_the_module_owns_gives_its_loaders() -> None:
-    class Data:
-        def train_dataloader(self) -> Any:
-            return [Sized(make_batches(2)), Sized(make_batches(3))]
-
-    class Owning(Net):
-        def __init__(self) -> None:
-            super().__init__()
-            self.data = Data()
-
-        def train_dataloader(self) -> Any:
-            return self.data.train_dataloader()
-
-        def training_step(self, batch: list[Batch], batch_idx: int) -> Tensor:
-            return self.loss(batch[0]) + self.loss(batch[1])
-
-    assert BareTrainer(Owning(), max_epochs=1, limit_val_batches=0).fit().fit_loop.num_batches == 3
-
-
-def test_a_loader_hook_that_the_user_calls_may_take_arguments() -> None:
-    class Loading(Net):
-        def train_dataloader(self, batch_size: int) -> Any:
-            return make_batches(3, batch_size)
-
-    module = Loading()
-    trainer = BareTrainer(module, max_epochs=1).fit(Sized(module.train_dataloader(batch_size=4)))
-    assert trainer.global_step == 3
-    with pytest.raises(HookFaultError, match="train_dataloader"):
-        BareTrainer(module, max_epochs=1).fit()

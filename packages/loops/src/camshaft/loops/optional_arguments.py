@@ -1,4 +1,4 @@
-"""Arguments of hooks that only signatures of earlier eras have."""
+"""Arguments that a hook passes on only where a receiver's signature names them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from camshaft.hooks_core.protocols import Strategy
 
 
 def with_arguments(hooks: Hooks, name: str, **values: Any) -> Callable[..., Any] | None:
-    """A hook that passes on further arguments, where it has receivers whose signatures know them.
+    """Return a hook that passes on further arguments, where it has receivers whose signatures name them.
 
     Args:
         hooks: The hooks of the run.
@@ -27,5 +27,5 @@ def with_arguments(hooks: Hooks, name: str, **values: Any) -> Callable[..., Any]
 
 
 def is_under_autocast(strategy: Strategy) -> bool:
-    """Whether a strategy tells that its steps run under autocast; the protocol does not ask it to."""
+    """Return whether a strategy tells that its steps run under autocast; the protocol does not ask it to."""
     return getattr(getattr(strategy, "precision", None), "autocast_dtype", None) is not None

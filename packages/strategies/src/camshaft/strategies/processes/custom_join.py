@@ -1,4 +1,4 @@
-"""Joining the process group by what a module of an earlier era overrides."""
+"""Joining the process group by a function of somebody else."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import os
 import socket
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Protocol
 from urllib.parse import urlsplit
 
 import torch.distributed as dist
@@ -15,14 +16,24 @@ from camshaft.hooks_core.messages import must_be
 from camshaft.strategies.processes.process_environment import ProcessEnvironment
 
 _ACTION = (
-    "Let it call torch.distributed.init_process_group(backend, rank=..., world_size=...) with what it gets, "
-    "or super().init_ddp_connection(...); or remove it, and the strategy joins the processes."
+    "Let it call torch.distributed.init_process_group(backend, rank=..., world_size=...), or what it gets, which does "
+    "so; or remove it, and the strategy joins the processes."
 )
 
 
-def join_by(
-    join: Callable[[Callable[[], None]], None], default: Callable[[], None], this: ProcessEnvironment, store: Store
-) -> None:
+class JoinProcesses(Protocol):
+    """Initialises torch's default process group, in place of a strategy."""
+
+    def __call__(self, join: Callable[[], None], /, *, is_started_by_slurm: bool) -> None:
+        """Initialise it. Collective.
+
+        Args:
+            join: Does it as the strategy would.
+            is_started_by_slurm: Whether the processes are tasks of SLURM.
+        """
+
+
+def join_by(join: JoinProcesses, default: Callable[[], None], this: ProcessEnvironment, store: Store) -> None:
     """Let somebody else initialise the default process group. Collective.
 
     Meanwhile the environment has `RANK`, `WORLD_SIZE`, `MASTER_ADDR` and `MASTER_PORT` as torchrun sets them, with a
@@ -49,13 +60,14 @@ def join_by(
         "TORCHELASTIC_USE_AGENT_STORE": "False",
     }
     with _variables(values):
-        join(default)
+        join(default, is_started_by_slurm=this.source == "slurm")
     expected = (this.global_rank, this.world_size)
     found = (dist.get_rank(), dist.get_world_size()) if dist.is_initialized() else None
     if found != expected:
         if found is not None:
             dist.destroy_process_group()  # nobody else does, and its threads must end before the interpreter
-        rule = "initialised by `init_ddp_connection` of the module as rank {} of {}".format(*expected)
+        name = getattr(join, "__qualname__", type(join).__qualname__)
+        rule = f"initialised by `{name}` as rank {this.global_rank} of {this.world_size}"
         raise RuntimeError(must_be("process group", rule, found, "connect", _ACTION))
 
 

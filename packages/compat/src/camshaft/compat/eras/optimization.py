@@ -1,0 +1,352 @@
+"""Optimizers and updates of batches as a module's era made them of what it configures."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+from torch import Tensor
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import ReduceLROnPlateau
+
+from camshaft.compat.eras.outputs import keep_epoch_outputs
+from camshaft.compat.eras.releases import (
+    COUNTS_UPDATES,
+    REFUSES_INDEX_BY_HAND,
+    TURNS_BY_EPOCH,
+    ZEROES_BY_HAND,
+    behaviour_in,
+    release_of,
+)
+from camshaft.compat.eras.updates import (
+    BatchCountedManualOptimization,
+    BatchCountedPerOptimizerOptimization,
+    BatchCountedTruncatedOptimization,
+    NoToggle,
+    update_class,
+)
+from camshaft.hooks_core.eras import TODAY, Behaviour
+from camshaft.hooks_core.messages import must_be
+from camshaft.loops import (
+    FitLimits,
+    FitProgress,
+    Optimization,
+    OptimizationMode,
+    OptimizationSettings,
+    Run,
+    StandardOptimization,
+)
+from camshaft.loops.optimization_checks import check_index_by_hand
+from camshaft.loops.optimizers import read_configuration
+from camshaft.loops.optional_arguments import is_under_autocast
+from camshaft.loops.toggling import OptimizerToggle, toggle_of
+
+_FIRST_OF_TODAY = (2, 0)
+_FIRST_THAT_CHECKS_SCHEDULERS = (1, 2)
+_FIRST_WITHOUT_DEFAULT_MONITOR = (1, 0)
+_FIRST_THAT_ASKS_SETTINGS = (1, 6)
+_OF_EARLIER_SCHEDULERS = ("reduce_on_plateau", "opt_idx")
+_SETTINGS_OF_APEX: dict[str, tuple[Any, ...]] = {
+    "enabled": (True,),
+    "opt_level": ("O1", "O2"),
+    "cast_model_type": (None,),
+    "patch_torch_functions": (None, True),
+    "keep_batchnorm_fp32": (None, True, "True"),
+    "master_weights": (None, True),
+    "loss_scale": (None, "dynamic"),
+    "cast_model_outputs": (None,),
+    "min_loss_scale": (None,),
+    "max_loss_scale": (None, 2.0**24),
+}
+"""Settings of `amp.initialize`, and the values of each that are what torch's mixed precision does."""
+
+
+class EraOptimization(StandardOptimization):
+    """The `OptimizationFactory` of runs whose module may be of an earlier era."""
+
+    def configure(self, run: Run) -> Optimization:
+        """Return the optimizers and schedulers, as the module's era makes them of what it configures.
+
+        Hooks: configure_optimizers, init_optimizers, configure_apex.
+
+        Raises:
+            TypeError: If `init_optimizers` returns anything else than optimizers, schedulers and perhaps frequencies;
+                or as `configure_apex` and `read_configuration` raise it.
+            ValueError: As `read_configuration` raises it, or if there is not one frequency for each optimizer.
+        """
+        optimization = _configured(run)
+        configure_apex(run, optimization)
+        return optimization
+
+    def make_mode(
+        self,
+        run: Run,
+        optimization: Optimization,
+        progress: FitProgress,
+        limits: FitLimits,
+        settings: OptimizationSettings,
+    ) -> OptimizationMode:
+        """As `StandardOptimization.make_mode`; outputs that an epoch's end wants are kept from here on."""
+        is_automatic = bool(getattr(run.module, "automatic_optimization", True))
+        keep_epoch_outputs(run, len(optimization.optimizers) if is_automatic else 1, progress)
+        return super().make_mode(run, optimization, progress, limits, settings)
+
+    def make_manual(self, run: Run, optimization: Optimization, progress: FitProgress, split: Any) -> OptimizationMode:
+        """Return the mode of a module that optimizes by itself."""
+        release = release_of(run)
+        if release >= REFUSES_INDEX_BY_HAND:
+            try:
+                check_index_by_hand(run, optimization)
+            except ValueError as error:
+                error.add_note('If it was written for 1.0 to 1.4, which passed 0, declare it: `hook_era = "1.4"`.')
+                raise
+        if not _counts_batches(run):
+            return super().make_manual(run, optimization, progress, split)
+        zeroes = behaviour_in(run).zero_grad == "after_optimizer_step" and release >= ZEROES_BY_HAND
+        return BatchCountedManualOptimization(
+            run, optimization.optimizers, progress, split=split, zeroes_after_step=zeroes
+        )
+
+    def make_update(
+        self,
+        run: Run,
+        optimizer: Optimizer,
+        optimizer_idx: int,
+        window: Any,
+        progress: FitProgress,
+        settings: OptimizationSettings,
+        *,
+        carries_hiddens: bool,
+    ) -> Any:
+        """Return what makes the updates of one optimizer, as the module's era made it."""
+        behaviour, zero_grad = behaviour_in(run), settings.zero_grad
+        further: dict[str, Any] = {}
+        if behaviour.steps_after_backward:
+            further["step_zeroes"] = behaviour.step_zeroes and zero_grad is None
+        return update_class(behaviour)(
+            run,
+            optimizer,
+            optimizer_idx,
+            window,
+            progress,
+            gradient_clip_val=settings.gradient_clip_val,
+            gradient_clip_algorithm=settings.gradient_clip_algorithm,
+            zero_grad=behaviour.zero_grad if zero_grad is None else zero_grad,
+            carries_hiddens=carries_hiddens,
+            **further,
+        )
+
+    def make_truncated(self, run: Run, update: Any, window: Any, progress: FitProgress, split: Any) -> OptimizationMode:
+        """Return the mode of one optimizer on batches that are split."""
+        if not _counts_batches(run):
+            return super().make_truncated(run, update, window, progress, split)
+        return BatchCountedTruncatedOptimization(
+            update, window, progress, run.strategy, split=split, module=run.module, metrics=run.metrics
+        )
+
+    def make_per_optimizer(
+        self, run: Run, updates: Any, window: Any, progress: FitProgress, optimization: Optimization, split: Any
+    ) -> OptimizationMode:
+        """Return the mode of several optimizers that take turns."""
+        if not _counts_batches(run):
+            return super().make_per_optimizer(run, updates, window, progress, optimization, split)
+        return BatchCountedPerOptimizerOptimization(
+            updates,
+            window,
+            progress,
+            run.strategy,
+            module=run.module,
+            toggle=self.toggle_of(run, optimization),
+            frequencies=optimization.frequencies,
+            split=split,
+            metrics=run.metrics,
+            turns_by_epoch=release_of(run) >= TURNS_BY_EPOCH,
+        )
+
+    def toggle_of(self, run: Run, optimization: Optimization) -> OptimizerToggle:
+        """Return what lets the parameters of the optimizer at work alone require gradients, if its era did so."""
+        if behaviour_in(run).freezes_other_optimizers:
+            return super().toggle_of(run, optimization)
+        return toggle_of(run.module, optimization.optimizers) or NoToggle(optimization.optimizers)
+
+
+def _counts_batches(run: Run) -> bool:
+    return behaviour_in(run).since < COUNTS_UPDATES
+
+
+def _configured(run: Run) -> Optimization:
+    hooks, behaviour = run.hooks, behaviour_in(run)
+    assert hooks.configure_optimizers is not None
+    is_manual = not getattr(run.module, "automatic_optimization", True)
+    configured = hooks.configure_optimizers()
+    if hooks.init_optimizers is None:
+        return configuration_of(configured, behaviour, is_manual=is_manual)
+    returned = hooks.init_optimizers(configured)
+    where = f"{type(run.module).__qualname__}.init_optimizers"
+    if not isinstance(returned, tuple) or len(returned) not in (2, 3):
+        rule = "the optimizers and the schedulers, and perhaps the optimizers' frequencies"
+        raise TypeError(must_be("return value", rule, returned, where, "Return a tuple of two lists, or of three."))
+    optimizers, schedulers, *further = returned
+    optimization = configuration_of((list(optimizers), list(schedulers or ())), behaviour, is_manual=is_manual)
+    frequencies = [frequency for frequency in (further[0] if further else None) or () if frequency is not None]
+    if frequencies and len(frequencies) != len(optimization.optimizers):
+        rule = f"one for each of the {len(optimization.optimizers)} optimizers, or none"
+        raise ValueError(must_be("frequencies", rule, further[0], where, "Return a list as long as the first."))
+    optimization.frequencies = frequencies
+    return optimization
+
+
+def configuration_of(returned: Any, behaviour: Behaviour = TODAY, *, is_manual: bool = False) -> Optimization:
+    """Bring what `configure_optimizers` returned into one form, as an era read it.
+
+    Args:
+        returned: What it returned.
+        behaviour: What the era did; before 2.0 there are more forms, see `in_form_of_today`.
+        is_manual: Whether the module optimizes by hand. It then steps schedulers by hand as well, except in eras that
+            did it, and these need not say what they monitor.
+
+    Raises:
+        TypeError, ValueError: As `camshaft.loops.optimizers.read_configuration` raises them.
+    """
+    return read_configuration(
+        in_form_of_today(returned, behaviour) if behaviour.since < _FIRST_OF_TODAY else returned,
+        steps_schedulers=behaviour.steps_schedulers_by_hand or not is_manual,
+        checks_attachment=behaviour.since >= _FIRST_THAT_CHECKS_SCHEDULERS,
+    )
+
+
+def in_form_of_today(returned: Any, behaviour: Behaviour) -> Any:
+    """Bring what a module of an earlier era returned into a form that `read_configuration` knows.
+
+    - A scheduler gets a value only if it is a `ReduceLROnPlateau` or, from 1.6 on, its settings say
+      `reduce_on_plateau`; for others `monitor` made no difference. Before 1.0 the value was "val_loss" unless `monitor`
+      said otherwise.
+    - Beside an optimizer, `monitor` is that of its scheduler, and an empty `lr_scheduler` is none.
+    - The frequency of a single optimizer made no difference.
+
+    Args:
+        returned: What the module returned.
+        behaviour: What its era did.
+
+    Returns:
+        The same for today; forms that no era had are left for `read_configuration` to refuse.
+    """
+    reading = _Reading(behaviour)
+    if isinstance(returned, Mapping):
+        return reading.without_frequency(reading.dictionary(returned))
+    if not isinstance(returned, (list, tuple)):
+        return returned
+    if len(returned) == 2 and isinstance(returned[0], (list, tuple)):
+        optimizers, schedulers = returned
+        schedulers = schedulers if isinstance(schedulers, (list, tuple)) else [schedulers]
+        return list(optimizers), [reading.scheduler(one) for one in schedulers]
+    if returned and all(isinstance(one, Mapping) for one in returned):
+        dictionaries = [reading.dictionary(one) for one in returned]
+        return dictionaries if len(dictionaries) > 1 else [reading.without_frequency(dictionaries[0])]
+    return list(returned)
+
+
+class _Reading:
+    def __init__(self, behaviour: Behaviour) -> None:
+        self._default_monitor = "val_loss" if behaviour.since < _FIRST_WITHOUT_DEFAULT_MONITOR else None
+        self._asks_settings = behaviour.since >= _FIRST_THAT_ASKS_SETTINGS
+
+    def dictionary(self, given: Mapping[str, Any]) -> dict[str, Any]:
+        settings = dict(given)
+        monitor = settings.pop("monitor", None)
+        scheduler = settings.pop("lr_scheduler", None)
+        is_empty = scheduler is None or (isinstance(scheduler, (list, tuple, Mapping)) and not scheduler)
+        if not is_empty:
+            settings["lr_scheduler"] = self.scheduler(scheduler, monitor)
+        return settings
+
+    def without_frequency(self, settings: dict[str, Any]) -> dict[str, Any]:
+        return {name: value for name, value in settings.items() if name != "frequency"}
+
+    def scheduler(self, given: Any, monitor_of_optimizer: str | None = None) -> Any:
+        settings = dict(given) if isinstance(given, Mapping) else {"scheduler": given}
+        if "scheduler" not in settings:
+            return settings
+        scheduler = settings["scheduler"]
+        takes_value = isinstance(scheduler, ReduceLROnPlateau)
+        takes_value |= self._asks_settings and bool(settings.get("reduce_on_plateau"))
+        monitor = settings.pop("monitor", None) or monitor_of_optimizer or self._default_monitor
+        for name in _OF_EARLIER_SCHEDULERS:
+            settings.pop(name, None)
+        if not takes_value:
+            return settings
+        return {**settings, "monitor": monitor, "reduce_on_plateau": True}
+
+
+class Amp:
+    """What an override of `configure_apex` gets in place of the module `apex.amp`.
+
+    The strategy has arranged for mixed precision already, and differentiates losses as it needs them: what was asked of
+    apex is there, and changes nothing. Names and signatures are those of apex 0.1.
+    """
+
+    def initialize(
+        self, models: Any, optimizers: Any = None, *, num_losses: int = 1, verbosity: int = 1, **settings: Any
+    ) -> Any:
+        """Models and optimizers as they are; the models alone if there are no optimizers.
+
+        Raises:
+            TypeError: If apex had no such setting.
+            NotImplementedError: If a setting asks for anything that torch's mixed precision does not do.
+        """
+        for name, value in settings.items():
+            if name not in _SETTINGS_OF_APEX:
+                raise TypeError(f"amp.initialize() got an unexpected keyword argument {name!r}")
+            if value not in _SETTINGS_OF_APEX[name]:
+                rule = f"one of {', '.join(map(repr, _SETTINGS_OF_APEX[name]))}, as torch's own mixed precision has it"
+                action = "Leave it out, or choose another `precision` of the trainer, such as '32-true' or '16-true'."
+                raise NotImplementedError(must_be(name, rule, value, "amp.initialize", action))
+        return models if optimizers is None else (models, optimizers)
+
+    @contextmanager
+    def scale_loss(self, loss: Tensor, optimizers: Any = None, *further: Any, **settings: Any) -> Iterator[Tensor]:
+        """The loss as the strategy gave it, which has scaled it if need be."""
+        yield loss
+
+    def master_params(self, optimizer: Optimizer) -> Iterator[Tensor]:
+        """The parameters that an optimizer updates."""
+        for group in optimizer.param_groups:
+            yield from group["params"]
+
+    def __getattr__(self, name: str) -> Any:
+        action = 'Leave it out; Trainer(precision="16-mixed") arranges for mixed precision.'
+        rule = "one of `initialize`, `scale_loss` and `master_params`, since apex no longer exists"
+        raise AttributeError(must_be(f"amp.{name}", rule, name, "configure_apex", action))
+
+
+def configure_apex(run: Run, optimization: Optimization) -> None:
+    """Let the module prepare itself for mixed precision, where the strategy has that. Hooks: configure_apex.
+
+    It gets an `Amp` in place of apex, itself, the optimizers, and the trainer's `amp_level` ("O1" without one).
+
+    Args:
+        run: The run.
+        optimization: The module's optimizers; those that are returned take their places.
+
+    Raises:
+        TypeError: If it returns anything else than the module and as many optimizers.
+    """
+    override = run.hooks.configure_apex
+    if override is None or not is_under_autocast(run.strategy):
+        return
+    level = getattr(run.trainer, "amp_level", None) or "O1"
+    returned = override(Amp(), run.module, optimization.optimizers, level)
+    model, of_model = returned if isinstance(returned, tuple) and len(returned) == 2 else (None, None)
+    optimizers: list[Any] = list(of_model) if isinstance(of_model, list | tuple) else [of_model]
+    num_optimizers = len(optimization.optimizers)
+    if (
+        model is not run.module
+        or len(optimizers) != num_optimizers
+        or not all(isinstance(one, Optimizer) for one in optimizers)
+    ):
+        rule = f"the module itself and its optimizers ({num_optimizers})"
+        where = f"{type(run.module).__qualname__}.configure_apex"
+        action = "Return what `amp.initialize(model, optimizers)` returned."
+        raise TypeError(must_be("return value", rule, returned, where, action))
+    optimization.take(optimizers)

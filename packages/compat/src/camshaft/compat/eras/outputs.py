@@ -1,0 +1,452 @@
+"""What steps and the ends of epochs return in earlier eras: it is kept for an epoch's end, and logged."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from functools import partial
+from itertools import groupby
+from typing import Any, Protocol
+
+import attrs
+import torch
+from torch import Tensor, nn
+
+from camshaft.compat.eras.releases import behaviour_in
+from camshaft.hooks_core.dispatch import nobody
+from camshaft.hooks_core.eras import Behaviour, EpochOutputs
+from camshaft.hooks_core.messages import must_be
+from camshaft.hooks_core.transfer import map_nested, move_to_device
+from camshaft.hooks_core.user_warnings import warn_user
+from camshaft.loops import FitProgress, Run
+from camshaft.loops.step_outputs import detached
+
+_BATCHES_BETWEEN_METRICS = 10
+_CPU = torch.device("cpu")
+_NO_METRICS = frozenset({"log", "progress_bar", "callback_metrics", "hiddens"})
+_PLAIN = (int, float, bool, str, type(None))
+_STEPS = ("training_step", "validation_step", "test_step")
+_EVALUATIONS = ("validation", "test")
+
+returned_readers: list[Callable[[Run, str, Any], Any]] = []
+"""Readers of what steps return, before loops and hooks get it: functions of the run, the step's name and what it
+returned, which give what counts as returned. Whoever imports what steps of an earlier era returned adds one; else there
+is none."""
+
+
+class ReturnedLogSink(Protocol):
+    """A metric sink that takes what steps and epoch ends return to be logged."""
+
+    def log_returned(self, values: Mapping[str, Any], *, logger: bool, prog_bar: bool) -> None:
+        """Collect numbers and tensors for the step or epoch of the present moment.
+
+        `logger` and `prog_bar` say whether they go to loggers and to progress bars; whoever monitors metrics gets all.
+        """
+
+
+def adapt_outputs(run: Run) -> None:
+    """Let steps and evaluations of a module of an earlier era end as they did there; others stay as they are.
+
+    After a step comes its end hook, with what the step returned; what that returns is used in its place, unless it is
+    None. What a training step returned to be logged is logged, in the eras that do.
+
+    Args:
+        run: A run with its hooks resolved, whose steps nobody has bound yet.
+    """
+    hooks, logs = run.hooks, behaviour_in(run).returns_logs and run.metrics is not None
+    for name in _STEPS:
+        end = getattr(hooks, f"{name}_end")
+        if end is not None:
+            hooks.wrap(name, partial(_ended, end=end))
+        for read in returned_readers:
+            hooks.wrap(name, partial(_read, read=partial(read, run, name)))
+    if logs:
+        hooks.wrap("training_step", partial(_logged, run=run))
+    if hooks.on_tng_metrics is not nobody:
+        hooks.wrap("on_train_batch_end", partial(_showing_metrics, run=run))
+    for stage in _EVALUATIONS:
+        if getattr(hooks, f"{stage}_epoch_end") is not None:
+            EvaluationOutputs(run, stage)
+        elif logs:
+            hooks.wrap(f"{stage}_step", partial(_logged, run=run))
+    if hooks.takes("on_predict_epoch_end", "outputs"):
+        hooks.wrap("on_predict_epoch_end", partial(_with_predictions, run=run))
+
+
+def keep_epoch_outputs(run: Run, num_optimizers: int, progress: FitProgress) -> None:
+    """Keep what training steps return, if a hook of the epoch's end gets it; else nothing is kept.
+
+    At an epoch's end `training_epoch_end` is called, unless no batch was run in the epoch, and then the hooks of today.
+    What it returns to be logged is logged. Hooks: training_epoch_end.
+
+    Args:
+        run: A run whose `training_step` is not bound yet.
+        num_optimizers: Optimizers that take steps of their own.
+        progress: Counts the batches.
+    """
+    hooks, end = run.hooks, run.hooks.training_epoch_end
+    takes_outputs = hooks.takes("on_train_epoch_end", "outputs")
+    if end is None and not takes_outputs:
+        return
+    outputs = run.epoch_state["epoch_outputs"] = TrainingOutputs(run, num_optimizers)
+
+    def ending(epoch_end: Callable[..., None]) -> Callable[[], None]:
+        def epoch_end_of_era() -> None:
+            of_epoch = outputs.for_epoch_end()
+            if end is not None and progress.batches.processed:
+                log_returned(run.metrics, end(of_epoch))
+            if takes_outputs:
+                epoch_end(outputs=of_epoch)
+            else:
+                epoch_end()
+
+        return epoch_end_of_era
+
+    hooks.wrap("on_train_epoch_end", ending)
+
+
+@attrs.frozen
+class StepOutput:
+    """The value that one step of a training epoch returned: of which batch, split and optimizer it is."""
+
+    batch_idx: int
+    split_idx: int
+    optimizer_idx: int
+    value: Any
+
+
+class TrainingOutputs:
+    """Keeps what the steps of a training epoch return, detached, by batch, split and optimizer; an `EpochState`.
+
+    A step that a closure evaluates again counts once, with what it returned last.
+
+    Args:
+        run: A run whose `training_step` is not bound yet; the one that it has from here on is listened to.
+        num_optimizers: Optimizers that take steps of their own.
+    """
+
+    def __init__(self, run: Run, num_optimizers: int) -> None:
+        self._module: nn.Module = run.module
+        self._device = run.strategy.device
+        self._behaviour: Behaviour = behaviour_in(run)
+        self._num_optimizers = num_optimizers
+        self._on_cpu = goes_to_cpu(run)
+        self._steps: list[StepOutput] = []
+        self._split: Any = None  # the batch, or the split of it, that the latest step was given
+        self._place = (-1, 0)
+        assert run.hooks.training_step is not None
+        run.hooks.training_step = self._listening(run.hooks.training_step)
+
+    def reset(self) -> None:
+        """Forget everything."""
+        self._steps, self._split, self._place = [], None, (-1, 0)
+
+    def for_epoch_end(self) -> list[Any]:
+        """Return the outputs of the epoch so far, in the form that the module's era has."""
+        return arranged(self._steps, self._num_optimizers, self._behaviour.epoch_outputs)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the outputs as tensors on the CPU and plain values; of others only what they are, with a warning."""
+        foreign = {kind.__qualname__ for step in self._steps for kind in foreign_types(step.value)}
+        if foreign:
+            types = ", ".join(sorted(foreign))
+            warn_user(
+                f"The outputs that {self._name}.training_step has returned in this epoch are no tensors and plain "
+                f"values alone ({types}), so a checkpoint cannot hold them: no run can resume from it inside of this "
+                "epoch. Return tensors, numbers, strings, and lists, tuples and dictionaries of them."
+            )
+            return {"not_saved": types}
+        steps = []
+        for step in self._steps:
+            value, were_elsewhere = saved(step.value)
+            steps.append([step.batch_idx, step.split_idx, step.optimizer_idx, value, were_elsewhere])
+        return {"steps": steps}
+
+    def load_state_dict(self, state: dict[str, Any] | None) -> None:
+        """Go on inside an epoch.
+
+        Raises:
+            ValueError: If the outputs of the epoch so far are not in the checkpoint.
+        """
+        if state is None or "steps" not in state:
+            reason = "" if state is None else f", which cannot hold {state['not_saved']}"
+            rule = f"one that holds what `training_step` returned before it inside of the epoch{reason}"
+            action = "Resume from a checkpoint that was saved at an epoch's end."
+            raise ValueError(must_be("checkpoint", rule, sorted(state or ()), f"{self._name}, fit", action))
+        self.reset()
+        for batch_idx, split_idx, optimizer_idx, value, were_elsewhere in state["steps"]:
+            value = restored(value, were_elsewhere, self._device)
+            self._steps.append(StepOutput(batch_idx, split_idx, optimizer_idx, value))
+
+    @property
+    def _name(self) -> str:
+        return type(self._module).__qualname__
+
+    def _listening(self, step: Callable[..., Any]) -> Callable[..., Any]:
+        def kept_step(
+            batch: Any, batch_idx: int, optimizer_idx: int | None = None, *arguments: Any, **keywords: Any
+        ) -> Any:
+            if optimizer_idx is None:
+                outputs = step(batch, batch_idx, **keywords)
+            else:
+                outputs = step(batch, batch_idx, optimizer_idx, *arguments, **keywords)
+            self._keep(batch, batch_idx, optimizer_idx or 0, outputs)
+            return outputs
+
+        return kept_step
+
+    def _keep(self, batch: Any, batch_idx: int, optimizer_idx: int, outputs: Any) -> None:
+        latest_batch_idx, split_idx = self._place
+        if batch_idx != latest_batch_idx:
+            split_idx = 0
+        elif batch is not self._split:
+            split_idx += 1
+        self._split, self._place = batch, (batch_idx, split_idx)
+        latest = self._steps[-1] if self._steps else None
+        place = (batch_idx, split_idx, optimizer_idx)
+        if latest is not None and (latest.batch_idx, latest.split_idx, latest.optimizer_idx) == place:
+            self._steps.pop()  # evaluated again
+        if outputs is not None:
+            self._steps.append(StepOutput(*place, kept(self._item(outputs), on_cpu=self._on_cpu)))
+
+    def _item(self, outputs: Any) -> Any:
+        """Return a dictionary with the loss; from 1.0 on without the hidden state."""
+        if isinstance(outputs, Tensor):
+            return {"loss": outputs}
+        if isinstance(outputs, Mapping) and not self._behaviour.returns_logs:
+            return {name: value for name, value in outputs.items() if name != "hiddens"}
+        return outputs
+
+
+def arranged(steps: list[StepOutput], num_optimizers: int, form: EpochOutputs) -> list[Any]:
+    """Return the outputs of an epoch as an era's hooks get them.
+
+    Args:
+        steps: What was kept, in order.
+        num_optimizers: Optimizers that take steps of their own.
+        form: "last_optimizer" gives the last output of each batch. Otherwise there is a list for each optimizer with an
+            item for each batch ("by_optimizer"), or for each batch with an item for each optimizer ("by_batch"). With
+            one optimizer that level is left out. Where batches are split, an item is a list with what each split has.
+    """
+    batches = [list(of_batch) for _, of_batch in groupby(steps, key=lambda step: step.batch_idx)]
+    if form == "last_optimizer":
+        return [of_batch[-1].value for of_batch in batches]
+    is_split = any(step.split_idx for step in steps)
+    if num_optimizers > 1 and form == "by_optimizer":
+        return [_by_batch(_of_optimizer(batches, idx), is_split, False) for idx in range(num_optimizers)]
+    return _by_batch(batches, is_split, num_optimizers > 1)
+
+
+def _of_optimizer(batches: list[list[StepOutput]], optimizer_idx: int) -> list[list[StepOutput]]:
+    own = [[step for step in of_batch if step.optimizer_idx == optimizer_idx] for of_batch in batches]
+    return [of_batch for of_batch in own if of_batch]
+
+
+def _by_batch(batches: list[list[StepOutput]], is_split: bool, has_several: bool) -> list[Any]:
+    arranged: list[Any] = []
+    for of_batch in batches:
+        splits = [
+            [step.value for step in of_split] for _, of_split in groupby(of_batch, key=lambda step: step.split_idx)
+        ]
+        of_splits = splits if has_several else [of_split[0] for of_split in splits]
+        arranged.append(of_splits if is_split else of_splits[0])
+    return arranged
+
+
+class EvaluationOutputs:
+    """Gives the hook of an evaluation's end what all steps returned.
+
+    That is a list for one loader and a list of lists for several; what the hook returns to be logged is logged. In a
+    process that had no batch, where others did, it is left out: earlier eras gave each process some, and code that puts
+    outputs together fails without any.
+
+    Args:
+        run: A run whose hooks of the stage nobody has bound yet.
+        stage: "validation" or "test".
+    """
+
+    def __init__(self, run: Run, stage: str) -> None:
+        self._run = run
+        self._end: Callable[[list[Any]], Any] = getattr(run.hooks, f"{stage}_epoch_end")
+        self._on_cpu = goes_to_cpu(run)
+        self._outputs: list[list[Any]] = []
+        self._num_steps: list[int] = []
+        run.hooks.wrap(f"on_{stage}_epoch_start", self._starting)
+        run.hooks.wrap(f"{stage}_step", self._keeping)
+        run.hooks.wrap(f"on_{stage}_epoch_end", self._ending)
+
+    def _starting(self, epoch_start: Callable[[], None]) -> Callable[[], None]:
+        def started() -> None:
+            self._outputs = [[] for _ in range(self._run.num_loaders)]
+            self._num_steps = [0] * self._run.num_loaders
+            epoch_start()
+
+        return started
+
+    def _keeping(self, step: Callable[[Any, int, int], Any]) -> Callable[[Any, int, int], Any]:
+        def kept_step(batch: Any, batch_idx: int, dataloader_idx: int) -> Any:
+            self._num_steps[dataloader_idx] += 1
+            returned = step(batch, batch_idx, dataloader_idx)
+            if returned is not None:
+                self._outputs[dataloader_idx].append(kept(returned, on_cpu=self._on_cpu))
+            return returned
+
+        return kept_step
+
+    def _ending(self, epoch_end: Callable[[], None]) -> Callable[[], None]:
+        def ended() -> None:
+            of_loaders, self._outputs = self._outputs, []  # what is handed on is the receiver's to keep
+            if any(self._num_steps) or self._run.strategy.world_size == 1:
+                with _explaining(self._num_steps, self._run):
+                    returned = self._end(of_loaders[0] if len(of_loaders) == 1 else of_loaders)
+                    log_returned(self._run.metrics, returned)
+            del of_loaders
+            epoch_end()
+
+        return ended
+
+
+@contextmanager
+def _explaining(num_steps: list[int], run: Run) -> Iterator[None]:
+    """Say with an error that this process has outputs of some loaders only, where that may be the reason."""
+    try:
+        yield
+    except Exception as error:
+        if run.strategy.world_size > 1 and not all(num_steps):
+            error.add_note(
+                f"Loader {num_steps.index(0)} has fewer batches than there are processes, and none for this one: its "
+                "list of outputs is empty. Give each loader a batch for every process, by a smaller batch size."
+            )
+        raise
+
+
+def goes_to_cpu(run: Run) -> bool:
+    """Return whether the outputs of steps are kept on the CPU, as the module's `outputs_on_cpu` asks for it."""
+    return bool(getattr(run.module, "outputs_on_cpu", False))
+
+
+def kept(outputs: Any, *, on_cpu: bool) -> Any:
+    """Return what is kept of a step's outputs: without their graph, and where that is asked for on the CPU."""
+    outputs = detached(outputs)
+    return move_to_device(outputs, _CPU) if on_cpu else outputs
+
+
+def foreign_types(value: Any) -> Iterator[type]:
+    """Return the types that a checkpoint cannot hold: tensors and plain values in plain containers alone go in."""
+    if type(value) is dict:
+        yield from (kind for pair in value.items() for item in pair for kind in foreign_types(item))
+    elif type(value) in (list, tuple):
+        yield from (kind for item in value for kind in foreign_types(item))
+    elif type(value) is not Tensor and type(value) not in _PLAIN:
+        yield type(value)
+
+
+def saved(value: Any) -> tuple[Any, list[bool]]:
+    """Return a value with copies of its tensors on the CPU, and whether each of these was elsewhere, in order."""
+    were_elsewhere: list[bool] = []
+
+    def copy(tensor: Tensor) -> Tensor:
+        were_elsewhere.append(not tensor.is_cpu)
+        return tensor.detach().to(_CPU, copy=True)
+
+    return _with_tensors(value, copy), were_elsewhere
+
+
+def restored(value: Any, were_elsewhere: list[bool], device: torch.device) -> Any:
+    """Return what `saved` was given, its tensors on the CPU or the device as they were."""
+    elsewhere = iter(were_elsewhere)
+    return _with_tensors(value, lambda tensor: tensor.to(device) if next(elsewhere) else tensor)
+
+
+def _with_tensors(value: Any, replace: Callable[[Tensor], Tensor]) -> Any:
+    return map_nested(value, lambda node: isinstance(node, Tensor), replace)
+
+
+def log_returned(metrics: ReturnedLogSink | None, returned: Any) -> None:
+    """Log what a step or an epoch's end returned in a dictionary; anything else, and without a sink all, is left alone.
+
+    Values under `log` go to loggers, those under `progress_bar` to progress bars, and these, what is under
+    `callback_metrics` and every other single number of the dictionary to whoever monitors metrics. A dictionary within
+    `log` is logged under names of the form "outer/inner". A name in both has the value of `log`.
+
+    Args:
+        metrics: Where to log, at its present moment.
+        returned: What was returned.
+    """
+    if metrics is None or not isinstance(returned, Mapping):
+        return
+    to_loggers, to_bars = dict(_values(returned.get("log"))), dict(_values(returned.get("progress_bar")))
+    rest = dict(_values(returned.get("callback_metrics")))
+    rest |= {name: value for name, value in returned.items() if name not in _NO_METRICS and _is_number(value)}
+    groups: dict[tuple[bool, bool], dict[str, Any]] = {}
+    for name, value in (rest | to_bars | to_loggers).items():
+        group = groups.setdefault((name in to_loggers, name in to_bars), {})
+        group[str(name)] = value.detach() if isinstance(value, Tensor) else value
+    for (logger, prog_bar), values in groups.items():
+        metrics.log_returned(values, logger=logger, prog_bar=prog_bar)
+
+
+def _values(given: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Return the values of a dictionary of any nesting, by name; numbers that were formatted for display as numbers."""
+    for name, value in given.items() if isinstance(given, Mapping) else ():
+        if isinstance(value, Mapping):
+            yield from _values(value, f"{prefix}{name}/")
+        elif isinstance(value, str):
+            try:
+                yield f"{prefix}{name}", float(value)
+            except ValueError:
+                warn_user(f"{prefix}{name} is returned to be logged, but {value!r} is no number: it is left out.")
+        elif value is not None:
+            yield f"{prefix}{name}", value
+
+
+def _is_number(value: Any) -> bool:
+    return value.numel() == 1 if isinstance(value, Tensor) else isinstance(value, (int, float))
+
+
+def _ended(step: Callable[..., Any], end: Callable[[Any], Any]) -> Callable[..., Any]:
+    def ended_step(*arguments: Any, **keywords: Any) -> Any:
+        outputs = step(*arguments, **keywords)
+        ended = end(outputs)
+        return outputs if ended is None else ended
+
+    return ended_step
+
+
+def _read(step: Callable[..., Any], read: Callable[[Any], Any]) -> Callable[..., Any]:
+    def read_step(*arguments: Any, **keywords: Any) -> Any:
+        return read(step(*arguments, **keywords))
+
+    return read_step
+
+
+def _logged(step: Callable[..., Any], run: Run) -> Callable[..., Any]:
+    def logged_step(*arguments: Any, **keywords: Any) -> Any:
+        outputs = step(*arguments, **keywords)
+        log_returned(run.metrics, outputs)
+        return outputs
+
+    return logged_step
+
+
+def _showing_metrics(batch_end: Callable[..., Any], run: Run) -> Callable[..., Any]:
+    """Let the module see, and add to, the metrics of every so many batches, as 0.4 did before it logged them."""
+    every = int(getattr(run.trainer, "log_every_n_steps", 0) or _BATCHES_BETWEEN_METRICS)
+
+    def shown_batch_end(outputs: Any, batch: Any, batch_idx: int) -> None:
+        batch_end(outputs, batch, batch_idx)
+        if batch_idx % every:
+            return
+        loss = outputs.get("loss") if isinstance(outputs, Mapping) else outputs
+        known = {"loss": loss, "epoch": run.epoch, "batch_nb": batch_idx}
+        known |= getattr(run.trainer, "progress_bar_metrics", {})
+        metrics = dict(known)
+        run.hooks.on_tng_metrics(metrics)
+        added = {name: value for name, value in metrics.items() if name not in known or value is not known[name]}
+        log_returned(run.metrics, {"log": added})
+
+    return shown_batch_end
+
+
+def _with_predictions(epoch_end: Callable[..., None], run: Run) -> Callable[[], None]:
+    return lambda: epoch_end(outputs=run.predictions)

@@ -1,0 +1,50 @@
+"""The release of a run's module, and those at which optimization changed, beside what `Behaviour` knows."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from camshaft.hooks_core.eras import TODAY, Behaviour
+from camshaft.hooks_core.spec import Receiver
+from camshaft.loops import Run
+
+COUNTS_UPDATES = (1, 6)
+"""From here on `global_step` counts updates; before, it counted the batches that end an accumulation window."""
+
+NEEDS_THE_CLOSURE = (1, 5)
+"""From here on `optimizer_step` must call its closure; before, an override could leave a batch out."""
+
+REFUSES_INDEX_BY_HAND = (1, 5)
+"""From here on a step that optimizes by hand must not ask for `optimizer_idx`; before, it got 0."""
+
+ZEROES_BY_HAND = (1, 1)
+"""From here on, and before 1.2, the step of an optimizer zeroes its gradients also where the module steps it."""
+
+TURNS_BY_EPOCH = (1, 3)
+"""From here on the frequencies of optimizers count from each epoch's start; before, from the fit's."""
+
+_OF_ERAS = {"1.x": (1, 5), "2.x": (2, 1)}
+
+
+def behaviour_in(run: Run) -> Behaviour:
+    """Return where the release of a run's module departs from today's order and contracts.
+
+    Args:
+        run: A run with its hooks resolved.
+    """
+    reading = _reading_of_module(run)
+    behaviour: Behaviour = TODAY if reading is None else reading.behaviour
+    return behaviour
+
+
+def release_of(run: Run) -> tuple[int, ...]:
+    """Return the release for which a run's module was written, as far as it is known, such as (1, 4)."""
+    reading = _reading_of_module(run)
+    if reading is None or reading.version is None:
+        return TODAY.since
+    return _OF_ERAS.get(reading.version) or tuple(int(part) for part in reading.version.split("."))
+
+
+def _reading_of_module(run: Run) -> Any:
+    """Return the `EraReading` of the module; None if all of it is of today."""
+    return next((reading for reading in run.hooks.readings if reading.kind is Receiver.MODULE), None)
