@@ -8,8 +8,8 @@ from typing import Any
 import torch
 
 from camshaft.hooks_core.catalogue import CATALOGUE
-from camshaft.hooks_core.method_source import returns_anything
 from camshaft.hooks_core.implementation import implementation
+from camshaft.hooks_core.method_source import returns_anything
 from camshaft.hooks_core.spec import SKIP_EPOCH
 from camshaft.loops.run import Run
 
