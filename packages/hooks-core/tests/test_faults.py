@@ -445,7 +445,6 @@ def with_signatures(base: type = ModelHooks, **signatures: str) -> Any:
         ("1.x", {"optimizer_step": "epoch, batch_idx, optimizer, optimizer_idx, optimizer_closure, **kwargs"}),
         ("0.8", {"backward": "trainer, loss, optimizer, optimizer_idx"}),
         ("0.8", {"on_epoch_end": "", "on_pre_performance_check": ""}),
-        ("0.7", {"backward": "use_amp, loss, optimizer, optimizer_idx", "on_epoch_end": ""}),
         ("1.x", {"on_epoch_end": "", "training_step": "batch, batch_idx, optimizer_idx", "on_fit_start": ""}),
     ],
 )
@@ -467,8 +466,8 @@ def test_an_era_is_named_once_for_all_that_belongs_to_it() -> None:
 def test_a_wrong_signature_of_a_hook_of_today_says_of_which_eras_it_is() -> None:
     (fault,) = faults_of(with_signatures(on_train_epoch_end="outputs"))
     assert fault.startswith(
-        "Old.on_train_epoch_end: its signature (outputs) requires `outputs`, but the hook has only (). Its arguments "
-        "are those of the eras 1.x, which this run does not call. Take (), or fewer of them. Old is a module of era 1.x"
+        "Old.on_train_epoch_end: its signature (outputs) requires `outputs`, but the hook has only (). Take these "
+        "arguments, or fewer of them. Its arguments are those of the eras 1.x. Old is a module of era 1.x. To run it"
     )
 
 

@@ -119,7 +119,7 @@ def test_a_reader_may_say_more_in_a_subclass() -> None:
     class Detailed(ReceiverReading):
         confidence: float = 0.5
 
-    hooks = resolve(module=Old(), read=lambda found, _: [Detailed("Old", Receiver.MODULE, version="1.x")], strict=False)
+    hooks = resolve(module=ModelHooks(), read=lambda *_: [Detailed("ModelHooks", Receiver.MODULE, version="1.x")])
     assert [reading.confidence for reading in hooks.readings if isinstance(reading, Detailed)] == [0.5]
 
 

@@ -9,7 +9,7 @@ import attrs
 
 from camshaft.hooks_core.catalogue import CATALOGUE, Catalogue
 from camshaft.hooks_core.compilation import Place, Position, compile_calls, compile_isolated
-from camshaft.hooks_core.faults import Fault, find_faults, missing_step, report
+from camshaft.hooks_core.faults import Fault, bound_as_today, find_faults, missing_step, report
 from camshaft.hooks_core.hook_calls import HookCall, ResolvedReceiver, calls_of, wrapped
 from camshaft.hooks_core.hooks import Hooks
 from camshaft.hooks_core.implementation import implementation, receiver_name
@@ -64,10 +64,10 @@ def resolve(
 
     Raises:
         HookFaultError: If a required step is missing, or if `strict` and a receiver has a method that looks like a hook
-            and is none, a hook of the wrong arity, or hooks of different eras that contradict each other. All faults of
-            all receivers are in the one error.
+            and is none, a hook of the wrong arity, or a fault that `read` found, or is of an earlier era where there
+            is no `read`. All faults of all receivers are in the one error.
         ValueError: If there is no `read` and the `hook_era` of a receiver is neither an era nor a release, or if `read`
-            returns another number of readings; also what `read` raises.
+            returns another number of readings.
     """
     found: list[tuple[Receiver, object]] = [(Receiver.CALLBACK, callback) for callback in callbacks]
     found += [(Receiver.DATA, data)] if data is not None else []
@@ -75,7 +75,7 @@ def resolve(
     found += [(Receiver.STRATEGY, strategy)] if strategy is not None else []
     readings = _readings(found, catalogue, read)
     faults = [
-        _faults(receiver, reading, catalogue, uncalled, is_read=read is not None)
+        _faults(receiver, reading, catalogue, uncalled, has_reader=read is not None)
         for (_, receiver), reading in zip(found, readings, strict=True)
     ]
     _report(faults, module, required, catalogue, strict)
@@ -128,7 +128,10 @@ def _readings(
 ) -> Sequence[ReceiverReading]:
     """Return how the methods of each receiver are called; without a reader, as today."""
     if read is None:
-        return [ReceiverReading(receiver_name(receiver), kind) for kind, receiver in found]
+        return [
+            ReceiverReading(receiver_name(receiver), kind, of_today=bound_as_today(receiver, kind, catalogue))
+            for kind, receiver in found
+        ]
     readings = read(found, catalogue)
     if len(readings) != len(found):
         rule, got = f"a function that returns a reading for each of {len(found)} receivers", len(readings)
@@ -137,11 +140,18 @@ def _readings(
 
 
 def _faults(
-    receiver: object, reading: ReceiverReading, catalogue: Catalogue, uncalled: Collection[str], *, is_read: bool
+    receiver: object, reading: ReceiverReading, catalogue: Catalogue, uncalled: Collection[str], *, has_reader: bool
 ) -> list[Fault]:
     """Return the faults of a receiver's methods, one by one and together."""
-    read = reading.methods.keys() | reading.of_today.keys() if is_read else None
-    faults = find_faults(receiver, reading.kind, catalogue, read, is_of_today=reading.is_of_today, uncalled=uncalled)
+    faults = find_faults(
+        receiver,
+        reading.kind,
+        catalogue,
+        reading.methods.keys() | reading.of_today.keys(),
+        is_of_today=reading.is_of_today,
+        has_reader=has_reader,
+        uncalled=uncalled,
+    )
     return [fault for fault in (*faults, *reading.faults) if not {fault.method, fault.meant} & {*uncalled}]
 
 

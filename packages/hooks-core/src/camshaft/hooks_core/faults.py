@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import Collection, Sequence
 
 import attrs
 
@@ -12,9 +11,9 @@ from camshaft.hooks_core.catalogue import Catalogue
 from camshaft.hooks_core.eras import EARLIER_ERAS, EVERYDAY_NAMES, behaviour_of
 from camshaft.hooks_core.implementation import implementation, receiver_name
 from camshaft.hooks_core.method_source import mentions_method
-from camshaft.hooks_core.methods import arguments_of, bind_hook, candidates, is_own_name, own_classes
+from camshaft.hooks_core.methods import bind_hook, candidates, is_own_name, own_classes
 from camshaft.hooks_core.near_names import meant_hook
-from camshaft.hooks_core.spec import ERAS, HookSpec, Receiver, kind_in_words
+from camshaft.hooks_core.spec import HookSpec, Receiver, kind_in_words
 from camshaft.hooks_core.uncalled_methods import uncalled_overrides
 from camshaft.hooks_core.user_warnings import warn_user
 
@@ -80,9 +79,10 @@ def find_faults(
     receiver: object,
     kind: Receiver,
     catalogue: Catalogue,
-    read: Collection[str] | None = None,
+    read: Collection[str] = (),
     *,
     is_of_today: bool = True,
+    has_reader: bool = False,
     uncalled: Collection[str] = (),
 ) -> list[Fault]:
     """Check every hook of a receiver: names of no hook, hooks that are not its own or no longer run, wrong arity.
@@ -96,43 +96,61 @@ def find_faults(
         receiver: A callback, module, data module or strategy, or the class of one.
         kind: Which of these it is.
         catalogue: The hooks to check against.
-        read: Names of the methods of which a reader of receivers said how they are called, and which so are no faults.
-            None if nobody read the receiver: if it is of an earlier era by the catalogue, or by its `hook_era`, that is
-            a fault.
+        read: Names of the methods of which it is known how they are called, and which so are no faults.
         is_of_today: Whether the receiver belongs to no earlier era. A method of it that has an earlier hook's name, but
             a signature of no era, is the user's own: the fault is a warning.
+        has_reader: Whether a reader of receivers said what is called as in an earlier era. Else it is a fault that
+            the receiver is of one, by the catalogue or by its `hook_era`.
         uncalled: Names of hooks that are not called, and may take any arguments.
 
     Returns:
         The faults, in the order of the methods' names; empty if there are none.
 
     Raises:
-        ValueError: If nobody read the receiver, and its `hook_era` is neither an era nor a release.
+        ValueError: If `has_reader` is false, and the receiver's `hook_era` is neither an era nor a release.
     """
     shown = receiver_name(receiver)
     found = [Fault(shown, method, message) for method, message in uncalled_overrides(receiver)]
-    old: dict[str, tuple[str, ...]] = {}
     for name in sorted(candidates(receiver)):
         spec = catalogue.get(name)
-        eras: tuple[str, ...] = ()
         if name in uncalled:
             continue
-        if read is not None and name in read:
+        if name in read:
             fault = _defined_twice(receiver, catalogue[name])
         elif spec is None or kind not in spec.receivers:
             fault = _no_hook(receiver, name, kind, catalogue)
         elif spec.is_current:
-            eras = _eras_that_fit(receiver, spec, kind) if read is None else ()
-            fault = _wrong_arity(receiver, spec, kind, eras)
+            fault = _wrong_arity(receiver, spec, kind) or (None if has_reader else _lacks_closure(receiver, spec, kind))
         elif name in EVERYDAY_NAMES or mentions_method(own_classes(receiver), name):
             fault = None
         else:
-            eras = _eras_that_fit(receiver, spec, kind) if read is None else ()
             fault = _of_an_old_era(receiver, spec, kind, catalogue, is_of_today=is_of_today)
         if fault is not None:
             found.append(attrs.evolve(fault, receiver=shown, method=name))
-            old |= {name: eras} if eras else {}
-    return found if read is not None else _with_era(found, receiver, kind, old)
+    return found if has_reader else _with_era(found, receiver, kind, catalogue)
+
+
+def bound_as_today(receiver: object, kind: Receiver, catalogue: Catalogue) -> dict[str, tuple[Argument, ...]]:
+    """Return the methods of a receiver that take the arguments of today's hooks, by name, each with these.
+
+    Args:
+        receiver: A callback, module, data module or strategy, or the class of one.
+        kind: Which of these it is.
+        catalogue: The hooks.
+    """
+    found = {}
+    for name in candidates(receiver):
+        spec = catalogue.get(name)
+        method = implementation(receiver, name)
+        if spec is None or method is None or not spec.is_current or kind not in spec.receivers:
+            continue
+        try:
+            arguments = bind_hook(method, spec, kind)
+        except BindingError:
+            continue
+        if _lacks_closure(receiver, spec, kind) is None:
+            found[name] = arguments
+    return found
 
 
 def find_faults_in_era(receiver: object, kind: Receiver, catalogue: Catalogue, era: str) -> list[Fault]:
@@ -235,85 +253,72 @@ def _defined_twice(receiver: object, spec: HookSpec) -> Fault | None:
     return _fault(f"it is an earlier name of `{later[0]}`, which is defined as well. Keep one of the two.")
 
 
-def _wrong_arity(
-    receiver: object, spec: HookSpec, kind: Receiver, eras: Collection[str] = (), era: str | None = None
-) -> Fault | None:
-    """Return the fault of a hook that does not take its arguments in an era, but perhaps those of other eras."""
+def _wrong_arity(receiver: object, spec: HookSpec, kind: Receiver, era: str | None = None) -> Fault | None:
     method = implementation(receiver, spec.name)
     assert method is not None
-    misfit = "it does not take the closure, which runs training_step and backward"
     try:
         bind_hook(method, spec, kind, era)
     except BindingError as error:
-        misfit = str(error)
-    else:
-        if not eras:
-            return None
-    if not eras:
-        return _fault(f"{misfit}. Take these arguments, or fewer of them.")
-    names = ", ".join(arguments_of(spec, kind))
-    return _fault(
-        f"{misfit}. Its arguments are those of the eras {', '.join(eras)}, which this run does not call. "
-        f"Take ({names}), or fewer of them."
+        return _fault(f"{error}. Take these arguments, or fewer of them.")
+    return None
+
+
+def _lacks_closure(receiver: object, spec: HookSpec, kind: Receiver) -> Fault | None:
+    """Return the fault of an `optimizer_step` that gets its closure in an earlier era alone."""
+    if spec.name != "optimizer_step" or _takes_closure(receiver, spec, kind, None):
+        return None
+    if not any(_takes_closure(receiver, spec, kind, era) for era in _eras_that_fit(receiver, spec, kind)):
+        return None
+    return _fault(f"it does not take the closure, which runs training_step and backward. Take `{_CLOSURE}`.")
+
+
+def _takes_closure(receiver: object, spec: HookSpec, kind: Receiver, era: str | None) -> bool:
+    method = implementation(receiver, spec.name)
+    assert method is not None
+    arguments = bind_hook(method, spec, kind, era)
+    return any(argument.under_todays_name().source == _CLOSURE for argument in arguments)
+
+
+def _with_era(faults: Sequence[Fault], receiver: object, kind: Receiver, catalogue: Catalogue) -> list[Fault]:
+    """Return a receiver's faults with the era that it is of, by the catalogue or by itself, and with what runs that.
+
+    The last fault of a method that belongs to an earlier era says so.
+    """
+    shown, declared = receiver_name(receiver), getattr(receiver, "hook_era", None)
+    if declared is not None and behaviour_of(declared, shown).era not in EARLIER_ERAS:
+        declared = None
+    known = {fault.method: catalogue[fault.method] for fault in faults if fault.method in catalogue}
+    of_eras = {name: _eras_that_fit(receiver, spec, kind) for name, spec in known.items()}
+    of_eras = {name: eras for name, eras in of_eras.items() if eras}
+    if declared is None and not of_eras:
+        return list(faults)
+    era = declared or max(
+        EARLIER_ERAS, key=lambda era: (sum(era in eras for eras in of_eras.values()), EARLIER_ERAS.index(era))
     )
-
-
-def _takes_closure(arguments: Iterable[Argument]) -> bool:
-    return any(argument.source == _CLOSURE for argument in arguments)
+    told = f"{shown} is a {kind_in_words(kind)} of era {era}. To run it as it is, change its imports to"
+    for name in ("Trainer", _COMPAT.get(kind)):
+        told += f"\n    from camshaft.compat import {name}" if name is not None else ""
+    if not of_eras:
+        return [*faults, Fault(shown, "hook_era", f"this run calls today's hooks alone. {told}")]
+    found = []
+    for fault in faults:
+        message = fault.message
+        if fault.method in of_eras and known[fault.method].is_current:
+            message += f" Its arguments are those of the eras {', '.join(of_eras[fault.method])}."
+        if fault.method == max(of_eras):  # the last, as they stand in the order of their names
+            message += f" {told}"
+        found.append(attrs.evolve(fault, message=message))
+    return found
 
 
 def _eras_that_fit(receiver: object, spec: HookSpec, kind: Receiver) -> tuple[str, ...]:
-    """Return the earlier eras whose arguments a method takes; none for one that takes those of today, unless it is an
-    `optimizer_step` that gets its closure in an earlier era alone."""
-    method = implementation(receiver, spec.name)
-    assert method is not None
-    bound = {era: _bound(method, spec, kind, era) for era in EARLIER_ERAS}
-    fitting = {
-        era: arguments
-        for era, arguments in bound.items()
-        if arguments is not None and era in spec.eras and kind in spec.receivers_in(era)
-    }
-    today = _bound(method, spec, kind, None) if spec.is_current else None
-    if today is None:
-        return tuple(fitting)
-    if spec.name != "optimizer_step" or _takes_closure(today):
-        return ()
-    return tuple(era for era, arguments in fitting.items() if _takes_closure(arguments))
-
-
-def _bound(method: Callable[..., Any], spec: HookSpec, kind: Receiver, era: str | None) -> tuple[Argument, ...] | None:
-    try:
-        arguments = bind_hook(method, spec, kind, era)
-    except BindingError:
-        return None
-    return tuple(argument.under_todays_name() for argument in arguments)
-
-
-def _with_era(faults: list[Fault], receiver: object, kind: Receiver, old: Mapping[str, Collection[str]]) -> list[Fault]:
-    """Return a receiver's faults with the era that it is of, and what runs that, in the last one about its era.
-
-    Args:
-        faults: What is wrong with its methods.
-        receiver: The receiver.
-        kind: What it is.
-        old: The names of its methods that belong to earlier eras, each with the eras that fit it.
-    """
-    shown = receiver_name(receiver)
-    declared = getattr(receiver, "hook_era", None)
-    if declared is not None and behaviour_of(declared, shown).era not in EARLIER_ERAS:
-        declared = None
-    if declared is None and not old:
-        return faults
-    num_fitting = {era: sum(era in eras for eras in old.values()) for era in EARLIER_ERAS}
-    era = declared or max(EARLIER_ERAS, key=lambda era: (num_fitting[era], ERAS.index(era)))
-    names = ["Trainer", *([_COMPAT[kind]] if kind in _COMPAT else [])]
-    lines = "".join(f"\n    from camshaft.compat import {name}" for name in names)
-    told = f"{shown} is a {kind_in_words(kind)} of era {era}. To run it as it is, change its imports to{lines}"
-    if not old:
-        return [*faults, Fault(shown, "hook_era", f"this run calls today's hooks alone. {told}")]
-    last = max(place for place, fault in enumerate(faults) if fault.method in old)
-    about_era = attrs.evolve(faults[last], message=f"{faults[last].message} {told}")
-    return [*faults[:last], about_era, *faults[last + 1 :]]
+    """Return the earlier eras that know a hook for a kind of receiver, and whose arguments a method takes: with the
+    closure of an `optimizer_step`, if it takes that in any."""
+    known = (era for era in EARLIER_ERAS if era in spec.eras and kind in spec.receivers_in(era))
+    fitting = tuple(era for era in known if _wrong_arity(receiver, spec, kind, era) is None)
+    if spec.name != "optimizer_step":
+        return fitting
+    return tuple(era for era in fitting if _takes_closure(receiver, spec, kind, era)) or fitting
 
 
 def _closest(name: str, names: Sequence[str]) -> str | None:

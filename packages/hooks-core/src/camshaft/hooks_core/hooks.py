@@ -110,7 +110,7 @@ class Hooks:
     on_predict_end: _Event
     on_predict_model_train: _OneOwner
 
-    # of earlier eras; whoever runs these calls them
+    # of earlier eras; called by whoever runs these
     on_init_start: _Event
     on_init_end: _Event
     on_post_move_to_device: _Event

@@ -30,7 +30,7 @@ _MOVED = {
     "on_tng_metrics": "Log these values with `self.log(name, value)` in `training_step`.",
     "on_post_move_to_device": "Tie the weights in `configure_model(self)`.",
 }
-"""What stands for hooks that have no moment of today."""
+"""What to do in place of hooks that have no moment of today."""
 
 _STAGES = {"training_epoch_end": "training", "validation_epoch_end": "validation", "test_epoch_end": "test"}
 _SEVERAL_STEPS = ("training_step_end", "validation_step_end", "test_step_end")
@@ -39,7 +39,7 @@ _COULD_RETURN_LOGS = ("training_step", "training_step_end", "training_end", *_ST
 
 @attrs.frozen
 class Advice:
-    """What to do about one method.
+    """Advice about one method.
 
     Attributes:
         method: Its name.
@@ -111,7 +111,7 @@ def _of_moments(
     reading: EraReading,
     catalogue: Catalogue,
 ) -> Advice:
-    """A hook that goes by another name today."""
+    """Return the advice about a hook that goes by another name today."""
     if later in _MOVED:
         return Advice(spec.name, _MOVED[later])
     moments = [name for name in method.moments if catalogue[name].is_current]
@@ -140,7 +140,7 @@ def _of_optimizer_step(function: Callable[..., Any], method: MethodReading, read
 
 
 def _of_step(receiver: object, reading: EraReading) -> Iterator[Advice]:
-    """The step of a module that is called for each optimizer."""
+    """Yield the advice about a step that is called for each optimizer."""
     step = implementation(receiver, "training_step")
     if step is None:
         return
@@ -174,7 +174,7 @@ def _of_zeroing(receiver: object, reading: EraReading) -> Iterator[Advice]:
 
 
 def _later_name(spec: HookSpec, catalogue: Catalogue) -> str:
-    """What a hook is called today, or was called last."""
+    """Return the name of a hook today, or its last one."""
     while spec.today:
         spec = catalogue[spec.today[0]]
     return spec.name
@@ -185,7 +185,7 @@ def _word(stage: str) -> str:
 
 
 def _signature(spec: HookSpec, kind: Receiver, function: Callable[..., Any], method: MethodReading) -> str:
-    """The signature that a method should have, with its own names for the arguments that it has already."""
+    """Return the signature that a method should have, with its own names for the arguments that it has already."""
     names = [_name_of(function, method.arguments, source) for source in arguments_of(spec, kind)]
     return f"def {spec.name}({', '.join(['self', *names])}):"
 
@@ -193,7 +193,7 @@ def _signature(spec: HookSpec, kind: Receiver, function: Callable[..., Any], met
 def _name_of(
     function: Callable[..., Any], arguments: tuple[Argument, ...], source: str, default: str | None = None
 ) -> str:
-    """What a method calls one of its arguments; the default, or the argument's name, if it does not take it."""
+    """Return a method's name for one of its arguments; if it does not take it, the default or the argument's own."""
     parameters = list(inspect.signature(function).parameters.values())
     for position, argument in enumerate(arguments):
         if argument.source == source:
@@ -205,7 +205,7 @@ def _name_of(
 
 
 def _signature_as_written(receiver: object, name: str) -> str:
-    """The names of a method's parameters as its owner wrote them; today's if there is no such method."""
+    """Return the names of a method's parameters as its owner wrote them; today's if there is no such method."""
     method = implementation(receiver, name)
     if method is None:
         return "self, batch, batch_idx"
@@ -213,7 +213,7 @@ def _signature_as_written(receiver: object, name: str) -> str:
 
 
 def _collecting(stage: str, word: str, step: str, outputs: str) -> str:
-    """A step that collects its outputs, and the hook at the epoch's end that takes them.
+    """Return a step that collects its outputs, and the hook at the epoch's end that takes them.
 
     Args:
         stage: "training", "validation" or "test".
@@ -241,7 +241,7 @@ def _collecting(stage: str, word: str, step: str, outputs: str) -> str:
 
 
 def _manual_optimization(parameters: Sequence[str], index: str) -> str:
-    """A step that steps several optimizers by hand.
+    """Return a step that steps several optimizers by hand.
 
     Args:
         parameters: The names of its parameters without that of the optimizer's index.
@@ -265,7 +265,7 @@ def _manual_optimization(parameters: Sequence[str], index: str) -> str:
 
 
 def _rewritten_step(epoch: str, batch_idx: str, optimizer: str) -> str:
-    """An `optimizer_step` of today; the arguments are what its owner calls them."""
+    """Return an `optimizer_step` of today; the arguments are what its owner calls them."""
     return "\n".join(
         [
             f"def optimizer_step(self, {epoch}, {batch_idx}, {optimizer}, optimizer_closure):",
@@ -276,6 +276,6 @@ def _rewritten_step(epoch: str, batch_idx: str, optimizer: str) -> str:
 
 
 def _returned_dictionary(is_step: bool) -> str:
-    """What logs in place of a returned dictionary; a step still returns its loss."""
+    """Return what logs in place of a returned dictionary; a step still returns its loss."""
     lines = ["self.log_dict(log)", "self.log_dict(progress_bar, prog_bar=True)", *(["return loss"] if is_step else [])]
     return "\n".join(lines)

@@ -75,7 +75,7 @@ def _mentions_keys(method: object) -> bool:
 
 
 def _returned(tree: ast.AST) -> tuple[list[ast.expr], set[str]]:
-    """What a function returns, as expressions, with what is assigned to variables that it returns; and their names."""
+    """Return what a function returns or assigns to variables that it returns, as expressions, and their names."""
     nodes = list(_own_nodes(tree))
     returned = [node.value for node in nodes if isinstance(node, ast.Return) and node.value is not None]
     names = {value.id for value in returned if isinstance(value, ast.Name)}
@@ -95,7 +95,7 @@ def _tree(method: Callable[..., Any]) -> ast.AST | None:
 
 
 def _own_nodes(node: ast.AST) -> Iterator[ast.AST]:
-    """The nodes of a function without those of the functions inside it."""
+    """Yield the nodes of a function without those of the functions inside it."""
     for child in ast.iter_child_nodes(node):
         if not isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda | ast.ClassDef):
             yield child
@@ -132,7 +132,7 @@ def _sets_key(node: ast.AST, names: set[str]) -> bool:
 
 
 def _method_called(value: ast.expr) -> str | None:
-    """The name of the method, if an expression is a call of one of the receiver's own."""
+    """Return the name of the method, if an expression is a call of one of the receiver's own."""
     if isinstance(value, ast.Call) and isinstance(value.func, ast.Attribute):
         owner = value.func.value
         return value.func.attr if isinstance(owner, ast.Name) and owner.id == "self" else None

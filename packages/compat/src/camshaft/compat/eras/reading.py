@@ -47,7 +47,7 @@ _Contradiction = tuple[str, str]  # the method, and what is wrong with it and wh
 
 @attrs.frozen
 class EraReading(ReceiverReading):
-    """What was found out about a receiver; its `version` is the one that it declares, or else an era.
+    """The era of a receiver; `version` is the release that it declares, or else an era.
 
     Attributes:
         is_declared: Whether it says so itself, by `hook_era`.
@@ -138,12 +138,12 @@ def read_era(receiver: object, kind: Receiver, catalogue: Catalogue) -> EraReadi
 
 
 def is_of_today(receiver: object, spec: HookSpec, kind: Receiver) -> bool:
-    """Whether a method is a hook of today that takes today's arguments."""
+    """Return whether a method is a hook of today that takes today's arguments."""
     return _arguments_of_today(receiver, spec, kind) is not None
 
 
 def in_era_of_module(readings: Sequence[EraReading], catalogue: Catalogue) -> list[EraReading]:
-    """What was read, where those that do not say which era they are of share the module's if that is an earlier one.
+    """Return the readings, where those that do not declare their era share the module's if that is an earlier one.
 
     The hooks of earlier eras that a callback has do not tell in which of them it was written; its company does.
 
@@ -181,7 +181,7 @@ def conflicts(receiver: object, reading: EraReading, catalogue: Catalogue) -> li
 
 
 def _moved(reading: EraReading, version: str, catalogue: Catalogue) -> EraReading:
-    """A reading with its methods at the moments of a version."""
+    """Return a reading with its methods at the moments of a version."""
     era = behaviour_of(version).era
     methods = {
         name: attrs.evolve(method, moments=catalogue[name].moments_in(era, version)) if method.moments else method
@@ -191,7 +191,7 @@ def _moved(reading: EraReading, version: str, catalogue: Catalogue) -> EraReadin
 
 
 def _arguments_of_today(receiver: object, spec: HookSpec, kind: Receiver) -> tuple[Argument, ...] | None:
-    """What a method gets as a hook of today; None if it is none, or would lack the closure that an era gives it."""
+    """Return the arguments of a hook of today; None if it is none, or would lack the closure that an era gives it."""
     if not spec.is_current:
         return None
     arguments = _bound(receiver, spec, kind, None)
@@ -206,7 +206,7 @@ def _gets_closure(arguments: Iterable[Argument]) -> bool:
 
 
 def _is_evidence(receiver: object, spec: HookSpec, kind: Receiver) -> bool:
-    """Whether a method tells an era: it fits one, and is more than a namesake, which takes none of its arguments."""
+    """Return whether a method tells an era: it fits one, and is no namesake, which takes none of the arguments."""
     fitting = _fits(receiver, spec, kind)
     is_namesake = spec.kind == "override" and bool(spec.parameters) and not any(fitting.values())
     return bool(fitting) and spec.name not in EVERYDAY_NAMES and not is_namesake
@@ -252,7 +252,7 @@ def _logs_by_itself(receiver: object, kind: Receiver) -> bool:
 
 
 def _read(receiver: object, spec: HookSpec, kind: Receiver, era: str, version: str) -> MethodReading | None:
-    """How a method is called that an earlier era knows otherwise than today; None for one that is called as today."""
+    """Return how an earlier era calls a method; None for one that is called as today."""
     fitting = _fits(receiver, spec, kind)
     best = max(
         fitting,
@@ -283,7 +283,7 @@ def _means_otherwise(
     of_today: tuple[Argument, ...],
     of_era: tuple[Argument, ...],
 ) -> bool:
-    """Whether an era's arguments are meant where today's fit as well: the signature has more of its names, or, where
+    """Return whether an era's arguments are meant where today's fit too: the signature has more of its names, or, where
     names do not tell, today's arguments are not the first of the era's."""
     num_of_era = _num_shared_names(receiver, spec, kind, best)
     num_of_today = _num_shared_names(receiver, spec, kind, None)
@@ -293,7 +293,7 @@ def _means_otherwise(
 
 
 def _fits(receiver: object, spec: HookSpec, kind: Receiver) -> dict[str, tuple[Argument, ...]]:
-    """The earlier eras that know a hook and whose arguments a method can take, each with these."""
+    """Return the earlier eras that know a hook and whose arguments a method can take, each with these."""
     method = implementation(receiver, spec.name)
     closure = _eras_of_closure(method) if spec.name == "optimizer_step" else EARLIER_ERAS
     found = {}
@@ -306,7 +306,7 @@ def _fits(receiver: object, spec: HookSpec, kind: Receiver) -> dict[str, tuple[A
 
 
 def _eras_of_closure(method: object) -> tuple[str, ...]:
-    """The eras that an `optimizer_step` may be of, by what it calls its closure, or else by whether it uses it: up to
+    """Return the eras of an `optimizer_step`, by what it calls its closure, or else by whether it uses it: up to
     0.9 gradients are there when it is called, and from 1.0 on they are not unless it runs the closure."""
     assert callable(method)
     parameters = list(inspect.signature(method).parameters.values())
@@ -423,7 +423,7 @@ def _zeroes_twice(receiver: object, step: Callable[..., Any], reading: EraReadin
 
 
 def _name_of(step: Callable[..., Any], arguments: tuple[Argument, ...]) -> str | None:
-    """What a method calls its closure; None if it takes none under a name of its own."""
+    """Return a method's name for its closure; None if it takes none under a name of its own."""
     parameters = list(inspect.signature(step).parameters.values())
     if any(one.kind is inspect.Parameter.VAR_POSITIONAL for one in parameters):
         return None
@@ -434,7 +434,7 @@ def _name_of(step: Callable[..., Any], arguments: tuple[Argument, ...]) -> str |
 
 
 def _takes_todays_closure(step: Callable[..., Any], spec: HookSpec) -> bool:
-    """Whether a method takes the closure of today, by its name or its place."""
+    """Return whether a method takes the closure of today, by its name or its place."""
     parameters = list(inspect.signature(step).parameters.values())
     if any(one.kind is inspect.Parameter.VAR_POSITIONAL for one in parameters):
         return False

@@ -74,7 +74,7 @@ def inspect_class(klass: type, kind: Receiver | None = None, catalogue: Catalogu
     """
     kind = kind or inspection.kind_of(klass)
     reading = read_era(klass, kind, catalogue)
-    faults = find_faults(klass, kind, catalogue, reading.methods, is_of_today=reading.is_of_today)
+    faults = find_faults(klass, kind, catalogue, reading.methods, is_of_today=reading.is_of_today, has_reader=True)
     faults += conflicts(klass, reading, catalogue)
     faulty = {fault.method for fault in faults}
     hooks = inspection.hooks_of(klass, kind, catalogue)
