@@ -1,27 +1,17 @@
-"""The names under which checkpoints keep what callbacks remember, and how callbacks of 1.x remember it."""
+"""The names under which checkpoints keep what callbacks remember."""
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from camshaft.hooks_core.binding import parameter_names
 from camshaft.hooks_core.implementation import implementation
 from camshaft.hooks_core.messages import must_be
-from camshaft.hooks_core.spec import Receiver
 from camshaft.hooks_core.user_warnings import warn_user
-
-if TYPE_CHECKING:
-    from camshaft.loops.run import Run
-
-_NO_STATE = frozenset({"trainer", "module", "pl_module", "checkpoint"})
-_STATE = frozenset({"callback_state", "checkpointed_state"})
-"""What 1.x called the state that `on_load_checkpoint` of a callback gets."""
 
 
 def state_key(callback: object) -> str:
-    """The name under which a checkpoint keeps a callback's memory: its `state_key`, else its class's name."""
+    """Return the name under which a checkpoint keeps a callback's memory: its `state_key`, else its class's name."""
     return str(getattr(callback, "state_key", type(callback).__qualname__))
 
 
@@ -41,16 +31,24 @@ def warn_of_absent(states: Mapping[str, Any], callbacks: Sequence[object]) -> No
         )
 
 
-def check_state_keys(callbacks: Sequence[object], where: str) -> None:
+def has_state_dict(callback: object) -> bool:
+    """Return whether a callback has a memory, by its `state_dict`."""
+    return implementation(callback, "state_dict") is not None
+
+
+def check_state_keys(
+    callbacks: Sequence[object], where: str, has_state: Callable[[object], bool] = has_state_dict
+) -> None:
     """Raise `ValueError` if two callbacks that have a memory would keep it under one name.
 
     Args:
         callbacks: The callbacks of a run.
         where: Who checks, for the message.
+        has_state: Says which callbacks have a memory.
     """
     keys: set[str] = set()
     for callback in callbacks:
-        if implementation(callback, "state_dict") is None and not takes_state(callback):
+        if not has_state(callback):
             continue
         key = state_key(callback)
         if key in keys:
@@ -58,92 +56,3 @@ def check_state_keys(callbacks: Sequence[object], where: str) -> None:
             action = "Tell them apart by their arguments, or give the class a `state_key` of its own."
             raise ValueError(must_be("state_key", rule, key, where, action))
         keys.add(key)
-
-
-def takes_state(callback: object) -> bool:
-    """Whether a callback's `on_load_checkpoint` gets back, as in 1.x, what its `on_save_checkpoint` returned.
-
-    It does if a parameter of it is named so, or if it has a single one that stands for nothing else.
-    """
-    load = implementation(callback, "on_load_checkpoint")
-    if load is None:
-        return False
-    names = parameter_names(load)
-    return bool(names & _STATE) or (len(names) == 1 and not names & _NO_STATE)
-
-
-class ReturnedStates:
-    """Lets `on_save_checkpoint` and `on_load_checkpoint` of callbacks be a memory, as they were in 1.x.
-
-    What `on_save_checkpoint` returns is the callback's state, unless it has a `state_dict`; `on_load_checkpoint` that
-    takes a state gets that, and is not called where the checkpoint has none for it. It is no callback itself: it takes
-    part in `resolve` to wrap these two hooks of others.
-
-    Args:
-        run: The run that saves and loads.
-    """
-
-    def __init__(self, run: Run) -> None:
-        self._run = run
-        self._returned: dict[str, Any] = {}
-
-    def wrap_call(
-        self, hook: str, kind: Receiver, receiver: object, function: Callable[..., Any]
-    ) -> Callable[..., Any]:
-        """What is called in place of a receiver's hook: for all but these two hooks of callbacks, the same."""
-        if kind is not Receiver.CALLBACK:
-            return function
-        if hook == "on_save_checkpoint" and implementation(receiver, "state_dict") is None:
-            return self._saving(receiver, function)
-        if hook == "on_load_checkpoint" and takes_state(receiver):
-            return self._loading(receiver, function)
-        return function
-
-    def attach(self) -> None:
-        """Let what was returned go into the checkpoints of the run, once its hooks are resolved."""
-        hooks = self._run.hooks
-        save = hooks.on_save_checkpoint
-
-        def on_save_checkpoint(checkpoint: dict[str, Any]) -> None:
-            self._returned.clear()
-            save(checkpoint)
-            if "callbacks" in checkpoint:  # else it is for the weights alone
-                checkpoint["callbacks"].update(self._returned)
-
-        hooks.on_save_checkpoint = on_save_checkpoint
-
-    def _saving(self, callback: object, function: Callable[..., Any]) -> Callable[..., Any]:
-        def on_save_checkpoint(*arguments: Any, **keywords: Any) -> None:
-            state = function(*arguments, **keywords)
-            if state:
-                self._returned[state_key(callback)] = state
-
-        return on_save_checkpoint
-
-    def _loading(self, callback: object, function: Callable[..., Any]) -> Callable[..., Any]:
-        has_trainer = len(parameter_names(function)) > 1
-
-        def on_load_checkpoint(*_: Any, **__: Any) -> None:
-            run = self._run
-            state = ((run.checkpoint or {}).get("callbacks") or {}).get(state_key(callback))
-            if not state:
-                return
-            state = copy.deepcopy(state)
-            if has_trainer:
-                function(run.trainer, run.module, state)
-            else:
-                function(state)
-
-        return on_load_checkpoint
-
-
-def has_returned_states(callbacks: Sequence[object]) -> bool:
-    """Whether any callback may have its memory by `on_save_checkpoint` and `on_load_checkpoint`, as in 1.x."""
-    return any(
-        takes_state(callback)
-        or (
-            implementation(callback, "on_save_checkpoint") is not None
-            and implementation(callback, "state_dict") is None
-        )
-        for callback in callbacks
-    )

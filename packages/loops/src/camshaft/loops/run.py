@@ -10,7 +10,7 @@ import attrs
 from camshaft.hooks_core import Callback, Hooks, resolve
 from camshaft.hooks_core.implementation import implementation
 from camshaft.hooks_core.notes import noting
-from camshaft.loops.callback_state import ReturnedStates, check_state_keys, has_returned_states
+from camshaft.loops.callback_state import check_state_keys
 
 if TYPE_CHECKING:
     from torch import nn
@@ -85,6 +85,8 @@ class Run:
         epoch: The epoch of training, which samplers are told; fit sets it.
         read: Reads how the methods of receivers are called that were written for other signatures; None takes all as
             written for today's. See `camshaft.hooks_core.resolve`.
+        call_wrappers: Objects with a method `wrap_call`, as callbacks may have it; they wrap the calls of all receivers,
+            and the callbacks wrap those.
         adapters: Called in order with the run, right after its hooks are resolved and before any is called. An adapter
             may wrap hooks (`run.hooks.wrap`) and set the attributes that follow.
         order: Where a fit departs from the usual order of its hooks.
@@ -112,6 +114,7 @@ class Run:
     strict_hooks: bool = True
     epoch: int = 0
     read: ReadReceivers | None = None
+    call_wrappers: list[object] = attrs.field(factory=list)
     adapters: list[Callable[[Run], None]] = attrs.field(factory=list)
     order: FitOrder = attrs.field(factory=FitOrder)
     restores_weights: bool = True
@@ -146,9 +149,8 @@ class Run:
         """
         self._add_callbacks_of_module()
         check_state_keys(self.callbacks, self.verb)
-        states = ReturnedStates(self) if has_returned_states(self.callbacks) else None
         self.hooks = resolve(
-            callbacks=self.callbacks if states is None else [states, *self.callbacks],
+            callbacks=[*self.call_wrappers, *self.callbacks],
             data=self.data,
             module=self.module,
             strategy=self.strategy,
@@ -160,8 +162,6 @@ class Run:
             uncalled=[hook for stage, hook in _LOADER_HOOKS.items() if self.loaders.get(stage) is not None],
             place=cast(Any, self.metrics) if hasattr(self.metrics, "hook") else None,
         )
-        if states is not None:
-            states.attach()
         self._attach_callbacks()
         for adapt in self.adapters:
             adapt(self)

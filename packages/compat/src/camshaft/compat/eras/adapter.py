@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from torch import nn
 
+from camshaft.compat.eras.callback_states import ReturnedStates
 from camshaft.compat.eras.optimization import EraOptimization
 from camshaft.compat.eras.outputs import adapt_outputs
 from camshaft.compat.eras.processes import delegate
@@ -26,7 +27,9 @@ _announced: set[str] = set()
 def extend(run: Run) -> None:
     """Let a run, whose hooks are not resolved yet, call receivers of earlier eras as these were called then."""
     run.read = read_receivers
-    run.adapters.append(adapt)
+    states = ReturnedStates(run)
+    run.call_wrappers.append(states)
+    run.adapters += [states.attach, adapt]
 
 
 def adapt(run: Run) -> None:

@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 from bare_parts import BareTrainer, Sized, hooked, make_batches, seeded
 
+from camshaft.compat.eras.callback_states import takes_state
 from camshaft.hooks_core import Callback
-from camshaft.loops.callback_state import takes_state
 
 
 class Counting(Callback):

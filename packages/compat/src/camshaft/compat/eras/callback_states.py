@@ -1,0 +1,112 @@
+"""How callbacks of 1.x remember: by what `on_save_checkpoint` returns and `on_load_checkpoint` gets."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from camshaft.hooks_core.binding import parameter_names
+from camshaft.hooks_core.implementation import implementation
+from camshaft.hooks_core.spec import Receiver
+from camshaft.loops import Run
+from camshaft.loops.callback_state import check_state_keys, has_state_dict, state_key
+
+_NO_STATE = frozenset({"trainer", "module", "pl_module", "checkpoint"})
+_STATE = frozenset({"callback_state", "checkpointed_state"})
+"""What 1.x called the state that `on_load_checkpoint` of a callback gets."""
+
+
+def takes_state(callback: object) -> bool:
+    """Return whether a callback's `on_load_checkpoint` gets back, as in 1.x, what its `on_save_checkpoint` returned.
+
+    It does if a parameter of it is named so, or if it has a single one that stands for nothing else.
+    """
+    load = implementation(callback, "on_load_checkpoint")
+    if load is None:
+        return False
+    names = parameter_names(load)
+    return bool(names & _STATE) or (len(names) == 1 and not names & _NO_STATE)
+
+
+class ReturnedStates:
+    """Lets `on_save_checkpoint` and `on_load_checkpoint` of callbacks be a memory, as they were in 1.x.
+
+    What `on_save_checkpoint` returns is the callback's state, unless it has a `state_dict`; `on_load_checkpoint` that
+    takes a state gets that, and is not called where the checkpoint has none for it. It is one of `Run.call_wrappers`.
+
+    Args:
+        run: The run that saves and loads.
+    """
+
+    def __init__(self, run: Run) -> None:
+        self._run = run
+        self._returned: dict[str, Any] = {}
+
+    def wrap_call(
+        self, hook: str, kind: Receiver, receiver: object, function: Callable[..., Any]
+    ) -> Callable[..., Any]:
+        """Return what is called in place of a receiver's hook: for all but these two hooks of callbacks, the same."""
+        if kind is not Receiver.CALLBACK:
+            return function
+        if hook == "on_save_checkpoint" and implementation(receiver, "state_dict") is None:
+            return self._saving(receiver, function)
+        if hook == "on_load_checkpoint" and takes_state(receiver):
+            return self._loading(receiver, function)
+        return function
+
+    def attach(self, run: Run) -> None:
+        """Let what was returned go into the checkpoints of the run; one of `Run.adapters`.
+
+        Raises:
+            ValueError: If two callbacks would keep their memory under one name.
+        """
+        check_state_keys(run.callbacks, run.verb, lambda callback: has_state_dict(callback) or takes_state(callback))
+        if not has_returned_states(run.callbacks):
+            return
+        hooks = run.hooks
+        save = hooks.on_save_checkpoint
+
+        def on_save_checkpoint(checkpoint: dict[str, Any]) -> None:
+            self._returned.clear()
+            save(checkpoint)
+            if "callbacks" in checkpoint:  # else it is for the weights alone
+                checkpoint["callbacks"].update(self._returned)
+
+        hooks.on_save_checkpoint = on_save_checkpoint
+
+    def _saving(self, callback: object, function: Callable[..., Any]) -> Callable[..., Any]:
+        def on_save_checkpoint(*arguments: Any, **keywords: Any) -> None:
+            state = function(*arguments, **keywords)
+            if state:
+                self._returned[state_key(callback)] = state
+
+        return on_save_checkpoint
+
+    def _loading(self, callback: object, function: Callable[..., Any]) -> Callable[..., Any]:
+        has_trainer = len(parameter_names(function)) > 1
+
+        def on_load_checkpoint(*_: Any, **__: Any) -> None:
+            run = self._run
+            state = ((run.checkpoint or {}).get("callbacks") or {}).get(state_key(callback))
+            if not state:
+                return
+            state = copy.deepcopy(state)
+            if has_trainer:
+                function(run.trainer, run.module, state)
+            else:
+                function(state)
+
+        return on_load_checkpoint
+
+
+def has_returned_states(callbacks: Sequence[object]) -> bool:
+    """Return whether any callback may have its memory by `on_save_checkpoint` and `on_load_checkpoint`, as in 1.x."""
+    return any(
+        takes_state(callback)
+        or (
+            implementation(callback, "on_save_checkpoint") is not None
+            and implementation(callback, "state_dict") is None
+        )
+        for callback in callbacks
+    )
