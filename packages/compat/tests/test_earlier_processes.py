@@ -69,6 +69,10 @@ def test_with_one_process_nothing_is_asked_of_the_strategy() -> None:
     delegate_for(Overriding(), BareStrategy())
 
 
+class Lacking(BareStrategy):
+    world_size = 2
+
+
 @pytest.mark.parametrize(
     ("lacking", "message"),
     [
@@ -77,9 +81,6 @@ def test_with_one_process_nothing_is_asked_of_the_strategy() -> None:
     ],
 )
 def test_a_strategy_without_a_place_refuses_an_override(lacking: str, message: str) -> None:
-    class Lacking(BareStrategy):
-        world_size = 2
-
     strategy = Lacking()
     for name in {"join_processes", "wrap_module"} - {lacking}:
         setattr(strategy, name, None)

@@ -85,8 +85,8 @@ class Run:
         epoch: The epoch of training, which samplers are told; fit sets it.
         read: Reads how the methods of receivers are called that were written for other signatures; None takes all as
             written for today's. See `camshaft.hooks_core.resolve`.
-        call_wrappers: Objects with a method `wrap_call`, as callbacks may have it; they wrap the calls of all receivers,
-            and the callbacks wrap those.
+        call_wrappers: Objects with a method `wrap_call`, as callbacks may have it; they wrap the calls of all
+            receivers, and the callbacks wrap those.
         adapters: Called in order with the run, right after its hooks are resolved and before any is called. An adapter
             may wrap hooks (`run.hooks.wrap`) and set the attributes that follow.
         order: Where a fit departs from the usual order of its hooks.

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from itertools import groupby
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 import attrs
 import torch
@@ -16,6 +16,7 @@ from camshaft.compat.eras.releases import behaviour_in
 from camshaft.hooks_core.dispatch import nobody
 from camshaft.hooks_core.eras import Behaviour, EpochOutputs
 from camshaft.hooks_core.messages import must_be
+from camshaft.hooks_core.protocols import MetricSink
 from camshaft.hooks_core.transfer import map_nested, move_to_device
 from camshaft.hooks_core.user_warnings import warn_user
 from camshaft.loops import FitProgress, Run
@@ -362,7 +363,7 @@ def _with_tensors(value: Any, replace: Callable[[Tensor], Tensor]) -> Any:
     return map_nested(value, lambda node: isinstance(node, Tensor), replace)
 
 
-def log_returned(metrics: ReturnedLogSink | None, returned: Any) -> None:
+def log_returned(metrics: MetricSink | None, returned: Any) -> None:
     """Log what a step or an epoch's end returned in a dictionary; anything else, and without a sink all, is left alone.
 
     Values under `log` go to loggers, those under `progress_bar` to progress bars, and these, what is under
@@ -370,7 +371,7 @@ def log_returned(metrics: ReturnedLogSink | None, returned: Any) -> None:
     `log` is logged under names of the form "outer/inner". A name in both has the value of `log`.
 
     Args:
-        metrics: Where to log, at its present moment.
+        metrics: Where to log, at its present moment; a `ReturnedLogSink`.
         returned: What was returned.
     """
     if metrics is None or not isinstance(returned, Mapping):
@@ -383,7 +384,7 @@ def log_returned(metrics: ReturnedLogSink | None, returned: Any) -> None:
         group = groups.setdefault((name in to_loggers, name in to_bars), {})
         group[str(name)] = value.detach() if isinstance(value, Tensor) else value
     for (logger, prog_bar), values in groups.items():
-        metrics.log_returned(values, logger=logger, prog_bar=prog_bar)
+        cast("ReturnedLogSink", metrics).log_returned(values, logger=logger, prog_bar=prog_bar)
 
 
 def _values(given: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
