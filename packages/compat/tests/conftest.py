@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 _PACKAGES = Path(__file__).parents[2]
-sys.path += [str(_PACKAGES / package / "tests") for package in ("loops", "strategies")]
+sys.path += [str(_PACKAGES / package / "tests") for package in ("loops", "strategies", "trainer")]
 
 
 @pytest.fixture(autouse=True, scope="module")

@@ -191,3 +191,11 @@ def test_the_constructor_refuses(arguments: dict[str, Any], error: type[Exceptio
 def test_several_devices_need_a_script_that_can_be_started_again() -> None:
     with pytest.raises(RuntimeError, match=r"`devices` must be .*, but got 2 \(int\).*torchrun"):
         Trainer(accelerator="cpu", devices=2)
+
+
+def test_batch_normalisation_is_synchronised_by_the_strategy_and_by_nothing_else() -> None:
+    choose_strategy("auto", accelerator="cpu", sync_batchnorm=True)  # of one process there is nothing to synchronise
+    with pytest.raises(ValueError, match=r"`sync_batchnorm` must be left out with strategy='sharded'"):
+        choose_strategy("sharded", sync_batchnorm=True)
+    with pytest.raises(ValueError, match=r"`sync_batchnorm` must be .* in DDPStrategy"):  # which got it
+        choose_strategy("ddp", accelerator="cpu", devices=1, sync_batchnorm=True)

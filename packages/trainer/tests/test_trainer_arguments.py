@@ -11,9 +11,9 @@ import torch
 from torch import Tensor, nn
 from trainer_parts import NO_VALIDATION, ListLogger, Regression, RegressionData, loader, quiet_trainer
 
-from camshaft.callbacks import CSVLogger, EarlyStopping, ModelCheckpoint, RichProgressBar
+from camshaft.callbacks import CSVLogger, EarlyStopping, HookTimeline, ModelCheckpoint, Profiler, RichProgressBar
 from camshaft.hooks_core import Callback, HookFaultError
-from camshaft.trainer import Trainer, TrainingModule
+from camshaft.trainer import TorchSwitches, Trainer, TrainingModule
 
 pytestmark = pytest.mark.filterwarnings(NO_VALIDATION)
 
@@ -100,9 +100,67 @@ def test_the_constructor_refuses(arguments: dict[str, Any], error: type[Exceptio
         Trainer(**arguments)
 
 
-def test_what_is_no_argument_is_refused_with_the_closest() -> None:
-    with pytest.raises(TypeError, match=r"unexpected keyword argument 'max_epoch'. Did you mean 'max_epochs'\?"):
-        Trainer(**{"max_epoch": 3})
+@pytest.mark.parametrize("name", ["max_epoch", "gpus"])
+def test_what_is_no_argument_is_refused(name: str) -> None:
+    with pytest.raises(TypeError, match=f"unexpected keyword argument '{name}'"):
+        Trainer(**{name: 3})
+
+
+def test_positions_are_refused() -> None:
+    with pytest.raises(TypeError, match="positional argument"):
+        Trainer(ListLogger())  # type: ignore[misc]
+
+
+@pytest.mark.parametrize(
+    ("given", "kind"),
+    [({"profiler": "simple"}, HookTimeline), ({"profiler": "pytorch"}, Profiler), ({"benchmark": True}, TorchSwitches)],
+)
+def test_what_callbacks_do_is_a_callback_after_those_that_were_passed(given: dict[str, Any], kind: type) -> None:
+    own = Callback()
+    trainer = Trainer(**given, callbacks=own, logger=False, enable_progress_bar=False)
+    assert trainer.callbacks[0] is own
+    assert isinstance(trainer.callbacks[1], kind)
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"profiler": "advanced"}, r"`profiler` must be 'simple', 'pytorch' or a callback.*cProfile"),
+        ({"deterministic": "sometimes"}, r"`deterministic` must be True, False, 'warn' or None"),
+    ],
+)
+def test_what_no_callback_does_is_refused(given: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        Trainer(**given)
+
+
+def test_switches_of_torch_hold_while_a_verb_runs_and_are_put_back(tmp_path: Path) -> None:
+    def state() -> tuple[bool, bool, bool]:
+        return (
+            torch.are_deterministic_algorithms_enabled(),
+            torch.backends.cudnn.benchmark,
+            torch.is_anomaly_enabled(),
+        )
+
+    class Looking(Regression):
+        def training_step(self, batch: Any, batch_idx: int) -> Any:
+            seen.append(state())
+            if fails:
+                raise RuntimeError("stop")
+            return super().training_step(batch, batch_idx)
+
+    for fails in (False, True):
+        seen: list[tuple[bool, bool, bool]] = []
+        before = state()
+        trainer = quiet_trainer(tmp_path, deterministic=True, benchmark=True, detect_anomaly=True)
+        assert state() == before
+        if fails:
+            with pytest.raises(RuntimeError, match="stop"):
+                trainer.fit(Looking(), loader(1))
+        else:
+            trainer.fit(Looking(), loader(1))
+        assert seen == [(True, True, True)]
+        assert state() == before
 
 
 @pytest.mark.parametrize(

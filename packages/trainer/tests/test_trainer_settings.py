@@ -153,12 +153,6 @@ def test_a_misspelt_setting_is_refused_with_the_closest_name(tmp_path: Path, nam
         setattr(quiet_trainer(tmp_path), name, 1)
 
 
-@pytest.mark.parametrize(("name", "advice"), [("precision", "strategy.precision"), ("gpus", "num_devices")])
-def test_a_setting_without_equal_is_refused_with_what_to_use(tmp_path: Path, name: str, advice: str) -> None:
-    with pytest.raises(AttributeError, match=f"{name}.*{advice}"):
-        setattr(quiet_trainer(tmp_path), name, 1)
-
-
 @pytest.mark.parametrize("name", ["strategy", "fast_dev_run", "barebones"])
 def test_what_only_the_constructor_takes_is_refused(tmp_path: Path, name: str) -> None:
     with pytest.raises(AttributeError, match=f"`{name}` must be set by the constructor"):

@@ -1,1 +1,29 @@
-"""Run code that was written for Lightning 0.4 to 1.9, and libraries that import Lightning's names."""
+"""What runs code that was written for others: Lightning 0.4 to 1.9, and scripts with the import names of Lightning."""
+
+from typing import TYPE_CHECKING
+
+from camshaft.compat.data_module import DataModule
+from camshaft.compat.module import TrainingModule
+from camshaft.compat.names.finder import aliases_installed, install_aliases, remove_aliases
+from camshaft.compat.trainer import Trainer
+from camshaft.hooks_core import Callback
+from camshaft.hooks_core.on_demand import on_demand
+from camshaft.trainer import seed_everything
+
+__all__ = [
+    "Callback",
+    "DataModule",
+    "EvalResult",
+    "TrainResult",
+    "Trainer",
+    "TrainingModule",
+    "aliases_installed",
+    "install_aliases",
+    "remove_aliases",
+    "seed_everything",
+]
+
+if TYPE_CHECKING:
+    from camshaft.compat.results import EvalResult, TrainResult
+else:  # seldom used, so imported when asked for; a type checker does not understand that
+    __getattr__ = on_demand(__name__, {"EvalResult": "results", "TrainResult": "results"})

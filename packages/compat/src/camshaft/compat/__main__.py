@@ -1,4 +1,4 @@
-"""The command line: `python -m camshaft.compat check`."""
+"""The command line: `python -m camshaft.compat {check,run}`."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from collections.abc import Sequence
 
 from camshaft.compat.eras.advice import advise
 from camshaft.compat.eras.report import advice_text, as_data, inspect_class, inspection_text
+from camshaft.compat.script import main as run
 from camshaft.hooks_core import Receiver
 from camshaft.hooks_core.inspection import load_class
 
@@ -25,7 +26,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     Returns:
         The exit code: 0; 1 if `check` found faults; 2 if the command cannot be carried out.
     """
-    parsed = _parser().parse_args(arguments)
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    if words[:1] == ["run"]:  # what follows are the script's own words
+        return run(words[1:])
+    parsed = _parser().parse_args(words)
     try:
         code: int = parsed.command(parsed)
         return code
@@ -41,6 +45,7 @@ def _parser() -> argparse.ArgumentParser:
     description = "Code that was written for Lightning 0.4 to 1.9."
     parser = argparse.ArgumentParser(prog="python -m camshaft.compat", description=description)
     commands = parser.add_subparsers(required=True, metavar="command")
+    commands.add_parser("run", help="run a script with the import names of earlier releases", add_help=False)
     checking = commands.add_parser(
         "check", help="say what becomes of each method of a class of any era, and what is wrong with it"
     )

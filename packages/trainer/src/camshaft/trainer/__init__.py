@@ -11,6 +11,7 @@ from camshaft.trainer.seeding import seed_everything
 from camshaft.trainer.trainer import Trainer
 
 __all__ = [
+    "CheckpointFormat",
     "DataModule",
     "GradientNorms",
     "HookDivergenceError",
@@ -18,22 +19,19 @@ __all__ = [
     "TorchSwitches",
     "Trainer",
     "TrainingModule",
-    "install_aliases",
-    "remove_aliases",
     "seed_everything",
 ]
 
 if TYPE_CHECKING:
+    from camshaft.trainer.checkpoint_formats import CheckpointFormat
     from camshaft.trainer.gradient_norms import GradientNorms
-    from camshaft.trainer.import_names import install_aliases, remove_aliases
     from camshaft.trainer.torch_switches import TorchSwitches
 else:  # seldom used, so imported when asked for; a type checker does not understand that
     __getattr__ = on_demand(
         __name__,
         {
+            "CheckpointFormat": "checkpoint_formats",
             "GradientNorms": "gradient_norms",
             "TorchSwitches": "torch_switches",
-            "install_aliases": "import_names",
-            "remove_aliases": "import_names",
         },
     )

@@ -84,6 +84,11 @@ class Attached:
         return torch.device("cpu") if self._trainer is None else torch.device(self._trainer.strategy.device)
 
     @property
+    def on_gpu(self) -> bool:
+        """Whether `device` is a GPU."""
+        return self.device.type == "cuda"
+
+    @property
     def device_mesh(self) -> DeviceMesh | None:
         """How a sharded strategy arranges the processes, for `configure_sharded_model`.
 
@@ -109,8 +114,7 @@ class Attached:
         """The optimizer of the fit; a list if `configure_optimizers` returned several or none.
 
         Args:
-            use_pl_optimizer: Has no effect, as in releases where it chose a wrapper: there is none, and `step` may be
-                called on what is returned.
+            use_pl_optimizer: Has no effect: there is no wrapper, and `step` may be called on what is returned.
         """
         optimizers: list[Optimizer] = list(self.trainer.optimizers)
         return optimizers[0] if len(optimizers) == 1 else optimizers

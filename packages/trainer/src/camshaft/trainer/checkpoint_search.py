@@ -13,8 +13,8 @@ from camshaft.callbacks.agreement import from_rank_zero
 from camshaft.hooks_core.messages import must_be
 from camshaft.hooks_core.spec import Verb
 from camshaft.hooks_core.user_warnings import warn_user
-from camshaft.loops.resume import EARLIER_KEY
 from camshaft.strategies import CheckpointError, job_id, objects_left_out, restart_count
+from camshaft.trainer.checkpoint_formats import format_of
 from camshaft.trainer.checkpoints import FIT_IDX_KEY, JOB_KEY
 from camshaft.trainer.hyperparameters import DATA_PREFIX, HYPER_PARAMETERS_KEY
 
@@ -52,8 +52,12 @@ def read_requested(
             cannot go on from it because of an object that was not unpickled.
     """
     checkpoint = _find(trainer, ckpt_path, verb, fit_idx, weights_only)
-    if checkpoint is not None:
-        _tell_left_out(trainer, checkpoint, verb, "last" if ckpt_path is None else os.fspath(ckpt_path))
+    if checkpoint is None:
+        return None
+    found = format_of(checkpoint, trainer.checkpoint_formats)
+    if found is not None:
+        return found.for_run(checkpoint, trainer)
+    _tell_left_out(trainer, checkpoint, verb, "last" if ckpt_path is None else os.fspath(ckpt_path))
     return checkpoint
 
 
@@ -202,9 +206,7 @@ def _read(trainer: Any, path: str, weights_only: bool | None) -> dict[str, Any]:
             failure = CheckpointError(f"Rank {elsewhere} could not read it: {texts[elsewhere]}", path)
     if failure is not None:
         raise failure
-    from camshaft.trainer.earlier.checkpoints import translated  # needed where there is a checkpoint alone
-
-    return translated(checkpoint, trainer)
+    return checkpoint
 
 
 def _tell_left_out(trainer: Any, checkpoint: dict[str, Any], verb: Verb, path: str) -> None:
@@ -215,8 +217,8 @@ def _tell_left_out(trainer: Any, checkpoint: dict[str, Any], verb: Verb, path: s
     left_out = {keys: kind for keys, kind in objects_left_out(checkpoint).items() if keys[0] not in _NOT_MISSED}
     if verb != "fit":
         left_out = {keys: kind for keys, kind in left_out.items() if keys[0] not in (*_NEEDED_BY_FIT, "callbacks")}
-    if not left_out or EARLIER_KEY in checkpoint:
-        return  # files of others were told of when they were read
+    if not left_out:
+        return
     listed = ", ".join("".join(f"[{key!r}]" for key in keys) + f" (a {kind})" for keys, kind in left_out.items())
     if any(keys[0] in _NEEDED_BY_FIT for keys in left_out):
         rule = f"one whose states are plain, as objects are not unpickled by default: {listed}"

@@ -1,4 +1,4 @@
-"""The command line: `python -m camshaft.trainer {fit,validate,test,predict}`; see `earlier.script` for `run`."""
+"""The command line: `python -m camshaft.trainer {fit,validate,test,predict}`."""
 
 from __future__ import annotations
 

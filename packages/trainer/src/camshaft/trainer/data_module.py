@@ -6,7 +6,7 @@ import os
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from camshaft.hooks_core import CheckpointHooks, DataHooks
-from camshaft.trainer.earlier.hooks import EarlierDataHooks
+from camshaft.trainer.checkpoint_formats import CheckpointFormat
 from camshaft.trainer.hyperparameters import HyperparametersMixin
 
 if TYPE_CHECKING:
@@ -15,15 +15,20 @@ if TYPE_CHECKING:
     from camshaft.trainer.trainer import Trainer
 
 
-class DataModule(HyperparametersMixin, EarlierDataHooks, DataHooks, CheckpointHooks):
+class DataModule(HyperparametersMixin, DataHooks, CheckpointHooks):
     """Loaders, and what they need, for any module.
 
     Override what the verbs at hand need: `prepare_data` (once, on one process: download), `setup` (on every process:
     split, transform), `train_dataloader`, `val_dataloader`, `test_dataloader`, `predict_dataloader`, `teardown`, the
     transfer hooks, and `state_dict` with `load_state_dict` if it has a state that a resumed run needs.
+
+    Attributes:
+        checkpoint_formats: Formats of others that `load_from_checkpoint` reads, beside ours.
     """
 
     __hook_base__: ClassVar[bool] = True
+
+    checkpoint_formats: ClassVar[tuple[CheckpointFormat, ...]] = ()
 
     _trainer: Trainer | None = None
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
+import camshaft.callbacks as stock  # what it exports is imported when it is asked for
 from camshaft.callbacks import EarlyStopping, ModelCheckpoint, RichProgressBar
 from camshaft.callbacks.model_summary import ModelSummary
 from camshaft.callbacks.progress_bar import ProgressBar
@@ -14,17 +15,6 @@ from camshaft.hooks_core.methods import candidates
 from camshaft.loops.callback_state import check_state_keys
 
 _WHERE = "Trainer"
-_ATTACHED = (
-    "logger",
-    "enable_checkpointing",
-    "enable_progress_bar",
-    "enable_model_summary",
-    "num_sanity_val_steps",
-    "log_every_n_steps",
-    "fast_dev_run",
-    "report",
-)
-"""Arguments that attach something, or need what is attached."""
 
 
 def choose_callbacks(
@@ -63,21 +53,48 @@ def choose_callbacks(
     return chosen
 
 
-def check_barebones(arguments: Mapping[str, Any]) -> None:
+def switching(
+    profiler: Any, deterministic: bool | str | None, benchmark: bool | None, detect_anomaly: bool
+) -> list[Callback]:
+    """Return the callbacks that do what these arguments of the trainer ask for.
+
+    Raises:
+        TypeError, ValueError: If one is none of its values.
+    """
+    callbacks: list[Callback] = []
+    if isinstance(profiler, Callback):
+        callbacks.append(profiler)
+    elif profiler is True or profiler == "simple":
+        callbacks.append(stock.HookTimeline())
+    elif profiler == "pytorch":
+        callbacks.append(stock.Profiler())
+    elif profiler not in (None, False):
+        action = "Pass `callbacks=[HookTimeline()]`, or run the script with `python -m cProfile`."
+        raise ValueError(
+            must_be("profiler", "'simple', 'pytorch' or a callback that measures", profiler, _WHERE, action)
+        )
+    if deterministic or detect_anomaly or benchmark is not None:
+        from camshaft.trainer.torch_switches import TorchSwitches  # seldom needed
+
+        callbacks.append(TorchSwitches(deterministic or None, benchmark, detect_anomaly or None))
+    return callbacks
+
+
+def check_barebones(callbacks: Any, **attached: Any) -> None:
     """Refuse what a trainer with nothing attached cannot have.
 
     Args:
-        arguments: Those that were passed.
+        callbacks: The callbacks that were passed.
+        attached: The arguments that attach something, or need what is attached.
 
     Raises:
         ValueError: If any asks for something.
     """
     action = "Leave one of the two out."
-    for name in _ATTACHED:
-        value = arguments.get(name)
+    for name, value in attached.items():
         if value not in (None, False, 0):
             raise ValueError(must_be(name, "left out with barebones=True", value, _WHERE, action))
-    for callback in listed(arguments.get("callbacks")):
+    for callback in listed(callbacks):
         if isinstance(callback, (ModelCheckpoint, ProgressBar, ModelSummary, EarlyStopping)):
             rule = f"without {type(callback).__name__}, which needs logged values or files, with barebones=True"
             raise ValueError(must_be("callbacks", rule, callback, _WHERE, action))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -68,3 +69,9 @@ def _example(module: Any, given: Any, field: str, where: str) -> Any:
         rule = "given, or the module's `example_input_array` set"
         raise ValueError(must_be(field, rule, None, where, "Pass what `forward` takes."))
     return move_to_device(example, module.device)
+
+
+def names_not_exported(cls: type) -> list[str]:
+    """Return what TorchScript is not to compile or read: properties, and what a class has of its trainer."""
+    found = {name: inspect.getattr_static(cls, name) for name in dir(cls)}
+    return [*(name for name, value in found.items() if isinstance(value, property)), "_trainer", "_metric_log"]

@@ -6,7 +6,6 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from torch import Tensor
-from torch.optim import Optimizer
 
 from camshaft.hooks_core.messages import must_be
 from camshaft.loops.step_outputs import LossError, check_loss
@@ -19,20 +18,14 @@ def backward_with(
 
     Args:
         module: The module.
-        args: These arguments; an optimizer in the first place is none for `loss.backward`.
+        args: These arguments.
         kwargs: Those that were passed by name.
         override: The module's own `backward`, if it has one.
 
     Raises:
         TypeError: If any are left for an override.
     """
-    passed = args[1:] if args and isinstance(args[0], Optimizer) else args
-    named = {name: value for name, value in kwargs.items() if name != "optimizer"}
-    if len(passed) != len(args) or len(named) != len(kwargs):
-        from camshaft.trainer.earlier.manual_step import tell_of_zeroing
-
-        tell_of_zeroing(module)
-    if not passed and not named:
+    if not args and not kwargs:
         return override
     if override is not None:
         where = f"{type(module).__qualname__}.manual_backward"
@@ -41,14 +34,14 @@ def backward_with(
             must_be(
                 "arguments of `loss.backward`",
                 "left out where `backward` is overridden",
-                named or passed,
+                kwargs or args,
                 where,
                 action,
             )
         )
 
     def backward(loss: Tensor) -> None:
-        loss.backward(*passed, **named)  # type: ignore[no-untyped-call]
+        loss.backward(*args, **kwargs)  # type: ignore[no-untyped-call]
 
     return backward
 

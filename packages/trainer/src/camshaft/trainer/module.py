@@ -13,8 +13,8 @@ from torch.optim import Optimizer
 
 from camshaft.hooks_core import CheckpointHooks, DataHooks, ModelHooks
 from camshaft.hooks_core.messages import must_be
-from camshaft.trainer.earlier.hooks import EarlierHooks
-from camshaft.trainer.earlier.module import EarlierModule, names_not_exported
+from camshaft.trainer.checkpoint_formats import CheckpointFormat
+from camshaft.trainer.export import names_not_exported, to_onnx, to_torchscript
 from camshaft.trainer.hyperparameters import HyperparametersMixin
 from camshaft.trainer.manual_backward import backward_with, explain_manual
 from camshaft.trainer.module_logging import LogsMetrics
@@ -25,9 +25,7 @@ if TYPE_CHECKING:
     from camshaft.trainer.trainer import Trainer
 
 
-class TrainingModule(
-    LogsMetrics, EarlierModule, HyperparametersMixin, EarlierHooks, ModelHooks, DataHooks, CheckpointHooks, nn.Module
-):
+class TrainingModule(LogsMetrics, HyperparametersMixin, ModelHooks, DataHooks, CheckpointHooks, nn.Module):
     """A model with its steps; subclass it as you would `nn.Module`.
 
     Define `training_step` and `configure_optimizers` to fit, `validation_step`, `test_step` for these verbs, and
@@ -40,6 +38,8 @@ class TrainingModule(
         truncated_bptt_steps: Time steps of the splits of a batch, for truncated backpropagation through time: each
             split is a step of its own, whose `training_step(batch, batch_idx, hiddens)` returns the hidden state for
             the next one as "hiddens", beside the loss. None or 0 leaves batches whole.
+        example_input_array: What `forward` may be tried with: for summaries, and for export.
+        checkpoint_formats: Formats of others that `load_from_checkpoint` reads, beside ours.
 
     Example:
         >>> class Doubling(TrainingModule):
@@ -58,6 +58,8 @@ class TrainingModule(
 
     automatic_optimization: bool = True
     truncated_bptt_steps: int | None = None
+    example_input_array: Any = None
+    checkpoint_formats: ClassVar[tuple[CheckpointFormat, ...]] = ()
 
     # what users define; not implemented here, so that set-up knows what a module lacks
 
@@ -117,7 +119,7 @@ class TrainingModule(
 
         Args:
             loss: A scalar.
-            args, kwargs: What `loss.backward` gets; an optimizer in the first place is left out, as 1.0 wanted one.
+            args, kwargs: What `loss.backward` gets.
 
         Raises:
             RuntimeError: Under automatic optimization, or without a trainer.
@@ -141,7 +143,7 @@ class TrainingModule(
             raise
         hooks.on_after_backward()
 
-    def toggle_optimizer(self, optimizer: Optimizer, optimizer_idx: int | None = None) -> None:
+    def toggle_optimizer(self, optimizer: Optimizer) -> None:
         """Let the parameters of one optimizer alone require gradients, among those of the fit's optimizers.
 
         So the graph of its loss is not built where no gradient is wanted, as with the generator and the discriminator
@@ -151,10 +153,9 @@ class TrainingModule(
 
         Args:
             optimizer: One of the fit's optimizers; if another one was at work, its turn is over.
-            optimizer_idx: Its index, as 1.0 to 1.4 wanted it.
 
         Raises:
-            ValueError: If it is none of them, or has another index.
+            ValueError: If it is none of them.
             RuntimeError: Without a trainer.
         """
         optimization = self.trainer.fit_loop.optimization
@@ -163,17 +164,13 @@ class TrainingModule(
             where = f"{type(self).__qualname__}.toggle_optimizer"
             action = "Pass one of `self.optimizers()`."
             raise ValueError(must_be("optimizer", "one of the fit's optimizers", optimizer, where, action))
-        if optimizer_idx is not None and optimization.optimizers[optimizer_idx] is not optimizer:
-            where = f"{type(self).__qualname__}.toggle_optimizer"
-            raise ValueError(must_be("optimizer_idx", "its index", optimizer_idx, where, "Leave it out."))
         optimization.toggle.toggle(optimizer)
 
-    def untoggle_optimizer(self, optimizer: Optimizer | int | None = None, optimizer_idx: int | None = None) -> None:
+    def untoggle_optimizer(self, optimizer: Optimizer | None = None) -> None:
         """Let all parameters require gradients again that did before `toggle_optimizer`.
 
         Args:
-            optimizer: The one that is at work, or its index; None means whichever it is.
-            optimizer_idx: Its index, as 1.1 to 1.4 named it.
+            optimizer: The one that is at work; None means whichever it is.
 
         Raises:
             ValueError: If another one is at work.
@@ -181,9 +178,6 @@ class TrainingModule(
         """
         optimization = self.trainer.fit_loop.optimization
         toggle = optimization.toggle
-        optimizer = optimizer_idx if optimizer is None else optimizer
-        if isinstance(optimizer, int):
-            optimizer = optimization.optimizers[optimizer]
         optimizer = _as_known(optimizer, optimization.optimizers)
         if optimizer is not None and toggle.active is not None and toggle.active is not optimizer:
             where = f"{type(self).__qualname__}.untoggle_optimizer"
@@ -245,7 +239,7 @@ class TrainingModule(
     @classmethod
     def load_from_checkpoint(
         cls,
-        checkpoint_path: str | os.PathLike[str] | None = None,
+        checkpoint_path: str | os.PathLike[str],
         map_location: torch.device | str | None = None,
         hparams_file: str | os.PathLike[str] | None = None,
         strict: bool | None = None,
@@ -265,7 +259,6 @@ class TrainingModule(
                 trust. Otherwise they are left out, and arguments among them have to be passed.
             kwargs: Arguments of `__init__`, before those that were saved. One that `__init__` does not take is left
                 out, with a warning, unless one argument holds all hyperparameters: then it is a value in this one.
-                `tags_csv` is an earlier name of `hparams_file`, and `path` without a `checkpoint_path` another of that.
 
         Returns:
             The module.
@@ -275,13 +268,50 @@ class TrainingModule(
             CheckpointError: If it cannot be read.
             ValueError: If there are no weights in it, or `strict` contradicts the `strict_loading` that `__init__` set.
             TypeError: If `__init__` takes other arguments; or takes some that the checkpoint keeps as objects, and that
-                are not passed; or there is no path, or two.
+                are not passed.
             RuntimeError: If the weights do not fit.
         """
-        from camshaft.trainer.rebuilding import choose_path, rebuild  # seldom needed
+        from camshaft.trainer.rebuilding import rebuild  # seldom needed
 
-        path = choose_path(cls, checkpoint_path, kwargs)
-        return rebuild(cls, path, map_location, strict, weights_only, hparams_file, kwargs)
+        return rebuild(cls, checkpoint_path, map_location, strict, weights_only, hparams_file, kwargs)
+
+    # export
+
+    def to_torchscript(
+        self,
+        file_path: str | os.PathLike[str] | None = None,
+        method: str = "script",
+        example_inputs: Any = None,
+        **kwargs: Any,
+    ) -> Any:
+        """`forward` as TorchScript, in evaluation mode.
+
+        Args:
+            file_path: Where to save it; None saves nothing.
+            method: "script" compiles the code, "trace" records a call.
+            example_inputs: What the call is made with; None takes `example_input_array`.
+            kwargs: Further arguments of `torch.jit.script` or `torch.jit.trace`.
+
+        Returns:
+            The `torch.jit.ScriptModule`.
+
+        Raises:
+            ValueError: If the method is unknown, or there is nothing to trace with.
+        """
+        return to_torchscript(self, file_path, method, example_inputs, kwargs)
+
+    def to_onnx(self, file_path: str | os.PathLike[str], input_sample: Any = None, **kwargs: Any) -> None:
+        """Save `forward` in the ONNX format, in evaluation mode.
+
+        Args:
+            file_path: Where to save it.
+            input_sample: What a call is made with: one argument, or a tuple of them; None takes `example_input_array`.
+            kwargs: Further arguments of `torch.onnx.export`, which says what has to be installed.
+
+        Raises:
+            ValueError: If there is nothing to call it with.
+        """
+        to_onnx(self, file_path, input_sample, kwargs)
 
     def _missing(self, method: str, parameters: str) -> str:
         rule = "defined to be called"

@@ -8,7 +8,6 @@ from typing import Any
 from torch import Tensor
 
 from camshaft.trainer.attachment import Attached
-from camshaft.trainer.earlier.log_options import check_earlier_options
 from camshaft.trainer.log_options import ReduceFx, check_alone, check_metric_attribute
 from camshaft.trainer.metric_values import Value, is_metric_collection
 from camshaft.trainer.standalone_log import StandaloneLog
@@ -32,7 +31,6 @@ class LogsMetrics(Attached):
         enable_graph: bool = False,
         metric_attribute: str | None = None,
         rank_zero_only: bool = False,
-        **earlier: Any,
     ) -> None:
         """Log a value: to the step, to the epoch, or both (as `<name>_step` and `<name>_epoch`).
 
@@ -63,8 +61,6 @@ class LogsMetrics(Attached):
             metric_attribute: The name of the module's attribute, such as "metrics.accuracy", that the value, a metric,
                 is: nothing but a check, since metrics are found by themselves.
             rank_zero_only: Whether only the first process's call counts, and its value is reduced with nobody's.
-            earlier: `tbptt_reduce_fx`, `tbptt_pad_token`, `sync_dist_op` and `sync_dist_group` of releases 1.0 to 1.5,
-                where they ask for what `reduce_fx` does over splits and processes as well.
 
         Raises:
             TypeError, ValueError: If the value cannot be logged, or the arguments contradict each other, the hook, or
@@ -73,8 +69,6 @@ class LogsMetrics(Attached):
             MetricMismatchError: When the epoch ends, on every process, if processes logged one name in different ways.
         """
         log = self._metric_log or self._log_alone()
-        if earlier:
-            check_earlier_options(name, reduce_fx, sync_dist, earlier)
         if rank_zero_only:
             check_alone(name, sync_dist)
             if self.global_rank != 0:
@@ -110,7 +104,6 @@ class LogsMetrics(Attached):
         add_dataloader_idx: bool = True,
         enable_graph: bool = False,
         rank_zero_only: bool = False,
-        **earlier: Any,
     ) -> None:
         """Log each value of a dictionary or `torchmetrics.MetricCollection`; see `log`."""
         items = dictionary.items()
@@ -131,7 +124,6 @@ class LogsMetrics(Attached):
                 enable_graph,
                 None,
                 rank_zero_only,
-                **earlier,
             )
 
     @property

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import ast
 import copy
+import csv
+import importlib.util
 import os
 from collections.abc import Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
@@ -15,8 +19,7 @@ from camshaft.hooks_core.messages import must_be
 from camshaft.hooks_core.user_warnings import warn_user
 from camshaft.loops.resume import warn_of_other_names
 from camshaft.strategies import objects_left_out, read_checkpoint
-from camshaft.trainer.earlier.checkpoints import is_earlier, unwrapped
-from camshaft.trainer.earlier.hyperparameters import constructor_arguments, read_hyperparameters, split_file_arguments
+from camshaft.trainer.checkpoint_formats import CheckpointFormat, format_of
 from camshaft.trainer.hyperparameters import (
     DATA_PREFIX,
     HYPER_PARAMETERS_KEY,
@@ -38,23 +41,6 @@ _Data = TypeVar("_Data", bound="DataModule")
 _Path = str | os.PathLike[str]
 
 
-def choose_path(cls: type, checkpoint_path: _Path | None, arguments: dict[str, Any]) -> _Path:
-    """The checkpoint's path, be it under its other name, which it then takes out of the arguments.
-
-    Raises:
-        TypeError: If there is none, or there are two and the constructor can have no use for a `path`.
-    """
-    takes_path = "path" in parameters_of(cls) or takes_any(cls) or container_argument(cls, {"path": None}) is not None
-    if checkpoint_path is not None and takes_path:
-        return checkpoint_path
-    path = arguments.pop("path", None)
-    chosen: _Path | None = path if checkpoint_path is None else checkpoint_path
-    if chosen is None or (path is not None and checkpoint_path is not None):
-        rule, where = "passed once", f"{cls.__qualname__}.load_from_checkpoint"
-        raise TypeError(must_be("path", rule, (path, checkpoint_path), where, "Pass the path first."))
-    return chosen
-
-
 def rebuild(
     cls: type[_Module],
     path: _Path,
@@ -70,16 +56,17 @@ def rebuild(
     if "state_dict" not in checkpoint:
         action = "Pass a checkpoint of a module."
         raise ValueError(must_be("path", "a checkpoint with a 'state_dict'", sorted(checkpoint), where, action))
-    module: _Module = _built(cls, checkpoint, "", hparams_file, arguments, path)
+    found = format_of(checkpoint, cls.checkpoint_formats)
+    module: _Module = _built(cls, checkpoint, "", hparams_file, arguments, path, found)
     strict = _strictness(module, strict, where)
     for hook in ("configure_sharded_model", "configure_model"):
         if is_overridden(module, hook):
             getattr(module, hook)()  # they may create the layers that the weights belong to
-    if is_overridden(module, "on_load_checkpoint"):
+    if is_overridden(module, "on_load_checkpoint") and found is None:
         _warn_of_left_out(checkpoint, where)
     module.on_load_checkpoint(checkpoint)
     weights: Mapping[str, Any] = checkpoint["state_dict"]
-    fitting = unwrapped(weights, module) if is_earlier(checkpoint) else weights
+    fitting = weights if found is None else found.weights(weights, module)
     if not strict:
         warn_of_other_names(module, fitting)
     try:
@@ -104,10 +91,11 @@ def rebuild_data_module(
 ) -> _Data:
     """See `DataModule.load_from_checkpoint`."""
     checkpoint = _read(path, map_location, weights_only)
-    data: _Data = _built(cls, checkpoint, DATA_PREFIX, hparams_file, arguments, path)
-    key = cls.__qualname__ if is_earlier(checkpoint) else "data"
-    if key in checkpoint:
-        data.load_state_dict(checkpoint[key])
+    found = format_of(checkpoint, cls.checkpoint_formats)
+    data: _Data = _built(cls, checkpoint, DATA_PREFIX, hparams_file, arguments, path, found)
+    state = checkpoint.get("data") if found is None else found.data_state(checkpoint, cls)
+    if state is not None:
+        data.load_state_dict(state)
     return data
 
 
@@ -124,22 +112,22 @@ def _built(
     hparams_file: _Path | None,
     arguments: Mapping[str, Any],
     path: _Path,
+    found: CheckpointFormat | None,
 ) -> Any:
     """An object with the hyperparameters of a checkpoint, whose keys there have a prefix."""
     where = f"{cls.__qualname__}.load_from_checkpoint"
+    if hparams_file is not None and "hparams_file" in parameters_of(cls):
+        arguments, hparams_file = {**arguments, "hparams_file": hparams_file}, None  # it is an argument of the class
     if hparams_file is not None:
-        arguments = {**arguments, "hparams_file": hparams_file}
-    arguments, file = split_file_arguments(cls, arguments)
-    if file is not None:
-        checkpoint[prefix + HYPER_PARAMETERS_KEY] = read_hyperparameters(file)
-    missing = _missing(checkpoint, prefix) if file is None else {}
+        checkpoint[prefix + HYPER_PARAMETERS_KEY] = _read_hyperparameters(os.fspath(hparams_file))
+    missing = _missing(checkpoint, prefix) if hparams_file is None else {}
     facts = checkpoint
     if prefix:
         of_module = (HYPER_PARAMETERS_KEY, "hparams", NAME_KEY, "hparams_type")
         facts = {key: value for key, value in checkpoint.items() if key not in of_module}
         facts |= {key.removeprefix(prefix): value for key, value in checkpoint.items() if key.startswith(prefix)}
-    if is_earlier(checkpoint):
-        passing = constructor_arguments(cls, facts, arguments)
+    if found is not None:
+        passing = found.constructor_arguments(cls, facts, arguments)
         needed = {name: kind for name, kind in missing.items() if name in parameters_of(cls) and name not in passing}
     else:
         passing, needed = _today(cls, facts, arguments, missing)
@@ -155,6 +143,40 @@ def _built(
             "arguments, or call `save_hyperparameters` in `__init__`."
         )
         raise
+
+
+def _read_hyperparameters(path: str) -> dict[str, Any]:
+    """Return the hyperparameters in a file of YAML, or of CSV with the columns "key" and "value".
+
+    Raises:
+        ValueError: If it is of another kind.
+        ModuleNotFoundError: If it is of YAML, and PyYAML is not installed.
+    """
+    where = "load_from_checkpoint"
+    extension = Path(path).suffix
+    if extension == ".csv":
+        with open(path, newline="", encoding="utf-8") as stream:
+            return {row["key"]: _value(row["value"]) for row in csv.DictReader(stream)}
+    if extension not in (".yaml", ".yml"):
+        raise ValueError(must_be("hparams_file", "a file of .yaml, .yml or .csv", path, where, "Pass another."))
+    if importlib.util.find_spec("yaml") is None:
+        action = "Install PyYAML, or pass the hyperparameters as arguments."
+        raise ModuleNotFoundError(must_be("hparams_file", "read with PyYAML", path, where, action))
+    import yaml  # type: ignore[import-untyped, unused-ignore]
+
+    with open(path, encoding="utf-8") as stream:
+        read = yaml.safe_load(stream)
+    if not isinstance(read, dict):
+        raise ValueError(must_be("hparams_file", "one of names and values", read, where, "Pass another."))
+    return read
+
+
+def _value(text: str) -> Any:
+    """What a word in a table stands for."""
+    try:
+        return ast.literal_eval(text)
+    except (ValueError, SyntaxError):
+        return text
 
 
 def _today(
@@ -226,7 +248,7 @@ def _warn_of_left_out(checkpoint: Mapping[str, Any], where: str) -> None:
     """Warn of objects that `on_load_checkpoint` may look for."""
     keys_of_others = (HYPER_PARAMETERS_KEY, DATA_PREFIX + HYPER_PARAMETERS_KEY, "callbacks", "data")
     left_out = [keys for keys in objects_left_out(checkpoint) if keys[0] not in keys_of_others]
-    if left_out and not is_earlier(checkpoint):
+    if left_out:
         listed = ", ".join("".join(f"[{key!r}]" for key in keys) for keys in left_out)
         warn_user(
             f"{where} leaves out objects that `on_save_checkpoint` put into the checkpoint: {listed}. Pass "

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from itertools import count
@@ -17,7 +16,6 @@ from camshaft.hooks_core.protocols import PendingSave
 from camshaft.hooks_core.spec import Verb
 from camshaft.hooks_core.user_warnings import warn_user
 from camshaft.loops import FitLoop, Run, SaveRequest
-from camshaft.loops.earlier_processes import delegate_early
 from camshaft.trainer.borrowing import Borrowed
 from camshaft.trainer.checkpoint_search import best_of_last_fit, read_requested
 from camshaft.trainer.checkpoints import checkpoint_of
@@ -45,6 +43,7 @@ class VerbRunner(TrainerView):
     _is_running: bool
     _fitted: nn.Module | None
     _fit_idx: int
+    _was_interrupted: bool = False
 
     @contextmanager
     def _running(
@@ -64,7 +63,6 @@ class VerbRunner(TrainerView):
             rule = "called when no verb of the trainer is running"
             action = "Use another trainer inside of hooks."
             raise RuntimeError(must_be(verb, rule, self._run and self._run.verb, "Trainer", action))
-        _let_steps_return_results()
         module, trainer = choose_module(verb, model, self.model), cast("Trainer", self)
         borrowed = Borrowed(module, trainer)
         try:
@@ -85,8 +83,7 @@ class VerbRunner(TrainerView):
     ) -> Iterator[Run]:
         trainer = cast("Trainer", self)
         attach_module(module, trainer, self._metric_log)  # before it joins the processes, if it does that itself
-        delegate_early(module, self.strategy, trainer)
-        self.strategy.connect()
+        self.connect(module)
         self._log_dir = share_log_dir(self.strategy, self._loggers, self._default_root_dir)
         run = self._new_run(verb, module, is_previous, *of_call)
         self._run, self._is_running = run, True
@@ -125,7 +122,7 @@ class VerbRunner(TrainerView):
             ckpt_path = best_of_last_fit(self, verb)
         if verb == "fit":
             self._fit_idx = next(_fit_idxs)
-        return Run(
+        run = Run(
             verb=verb,
             module=module,
             strategy=self.strategy,
@@ -139,6 +136,39 @@ class VerbRunner(TrainerView):
             strict_hooks=self.strict_hooks,
             epoch=self.fit_loop.progress.current_epoch,
         )
+        self.extend_run(run)
+        return run
+
+    def connect(self, module: nn.Module) -> None:
+        """Join the processes that train together, before a verb begins; override it to do more. Collective.
+
+        Args:
+            module: The module of the verb, which knows the trainer by now.
+        """
+        self.strategy.connect()
+
+    def extend_run(self, run: Run) -> None:
+        """Override it to add to a run: readers of receivers, adapters, a factory for the optimization; see `Run`.
+
+        Nothing by default. It is called once for each verb, before the hooks of the run are resolved.
+
+        Args:
+            run: The run that is to begin.
+        """
+
+    @property
+    def interrupted(self) -> bool:
+        """Whether the user interrupted the latest fit."""
+        return self._was_interrupted
+
+    @contextmanager
+    def _noting_interrupt(self) -> Iterator[None]:
+        self._was_interrupted = False
+        try:
+            yield
+        except KeyboardInterrupt:
+            self._was_interrupted = True
+            raise
 
     def _shown(self, results: list[dict[str, float]], verb: Verb, verbose: bool) -> list[dict[str, float]]:
         """What an evaluation logged, a dictionary per loader, after it is printed on the first process."""
@@ -242,18 +272,6 @@ class VerbRunner(TrainerView):
         )
         pending: PendingSave | None = self.strategy.save_checkpoint(checkpoint, request.path)
         return pending
-
-
-def _let_steps_return_results() -> None:
-    """Import what reads the results of 0.9 if a script uses that import name: a step may be the first to ask for them,
-    and hooks are resolved by then."""
-    imported = sys.modules.get("pytorch_lightning")
-    if imported is None:
-        return
-    from camshaft.trainer.import_names.finder import is_alias
-
-    if is_alias(imported):
-        import camshaft.trainer.earlier.step_results  # noqa: F401
 
 
 def warn_if_done(loop: FitLoop, checkpoint: dict[str, Any] | None) -> None:

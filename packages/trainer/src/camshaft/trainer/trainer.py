@@ -5,17 +5,14 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from datetime import timedelta
-from typing import Any
+from typing import Any, ClassVar
 
 from camshaft.callbacks.errors import check_local
 from camshaft.hooks_core.spec import ZeroGrad
 from camshaft.loops import EvaluationLoop, StatelessLoaders, run_verb
-from camshaft.trainer.choosing_arguments import takes_earlier_arguments
+from camshaft.trainer.checkpoint_formats import CheckpointFormat
 from camshaft.trainer.choosing_log import choose_metric_log
-from camshaft.trainer.defaults import choose_callbacks, choose_log_interval
-from camshaft.trainer.earlier.argparse_arguments import ArgparseArguments
-from camshaft.trainer.earlier.attributes import EarlierAttributes
-from camshaft.trainer.earlier.calls import choose_ckpt_path, given_loaders
+from camshaft.trainer.defaults import check_barebones, choose_callbacks, choose_log_interval, listed, switching
 from camshaft.trainer.fit_summary import fit_summary
 from camshaft.trainer.hook_comparison import choose_hook_comparison
 from camshaft.trainer.loggers import begin_fit, choose_loggers, log_hyperparameters
@@ -24,14 +21,15 @@ from camshaft.trainer.predicting import Predicting
 from camshaft.trainer.running import warn_if_done
 from camshaft.trainer.strategy_choice import choose_strategy
 from camshaft.trainer.trial import check_fast_dev_run
-from camshaft.trainer.tuning import Tuning
 
 
-class Trainer(ArgparseArguments, EarlierAttributes, Tuning, Predicting):
+class Trainer(Predicting):
     """Trains, validates, tests and predicts with a module.
 
-    Names and meanings follow Lightning 2.x wherever the concept is the same. Every argument is keyword-only. Those of
-    releases 0.4 to 1.9 are taken as well (see `camshaft.trainer.earlier.arguments`), with a note that names today's.
+    Names and meanings follow Lightning 2.x wherever the concept is the same. Every argument is keyword-only.
+
+    A subclass may override `connect`, `extend_run` and `checkpoint_formats` to run modules and read checkpoints that were
+    written for something else.
 
     Args:
         accelerator: "cpu", "cuda", "mps", "gpu" (CUDA or MPS) or "auto", the best there is.
@@ -46,6 +44,7 @@ class Trainer(ArgparseArguments, EarlierAttributes, Tuning, Predicting):
             that of the strategy object.
         use_distributed_sampler: Whether several processes share the samples of every `DataLoader` out; if false each
             takes its loaders as they are.
+        sync_batchnorm: Whether batch normalisation is over the batches of all processes.
         agree_every_n_batches: After how many batches several processes ask each other whether to stop; None asks a few
             times per second.
         logger: A logger, a list of them, None or True for a CSV logger, False for none. Of several processes the first
@@ -81,11 +80,16 @@ class Trainer(ArgparseArguments, EarlierAttributes, Tuning, Predicting):
         gradient_clip_val: The largest norm or absolute value of the gradients; None clips nothing.
         gradient_clip_algorithm: "norm" (None means the same) or "value".
         zero_grad: Where gradients are zeroed: "before_backward" after `training_step`, "before_training_step", or
-            "after_optimizer_step". None means the first, and for a module of an earlier era that era's place.
+            "after_optimizer_step". None means the first.
         truncated_bptt_steps: Time steps of the splits of a batch, for truncated backpropagation through time; None
             takes the module's attribute of that name, if it has one, and else leaves batches whole.
         stateless_loaders: What a resume inside an epoch does with a training loader that cannot tell where it was:
             "refuse" it, or "fast_forward": read the batches that were used and drop them.
+        deterministic: Whether operations without a deterministic algorithm raise, or warn with "warn"; see
+            `TorchSwitches`, as for the next two. None leaves it as the process has it.
+        benchmark: Whether cuDNN tries out which algorithm is fastest; None likewise.
+        detect_anomaly: Whether backward names the operation whose gradient is NaN; slow.
+        profiler: "simple" adds a `HookTimeline`, "pytorch" a `Profiler`; a callback is added as it is.
         inference_mode: Whether evaluation runs under `torch.inference_mode`, else under `torch.no_grad`, as always
             inside fit.
         report: A folder for curves of everything that is logged, as PNG files, drawn when a verb ends; see
@@ -103,7 +107,9 @@ class Trainer(ArgparseArguments, EarlierAttributes, Tuning, Predicting):
             is not there yet.
     """
 
-    @takes_earlier_arguments
+    checkpoint_formats: ClassVar[tuple[CheckpointFormat, ...]] = ()
+    """Formats of others that `ckpt_path` may have, beside ours."""
+
     def __init__(
         self,
         *,
@@ -113,6 +119,7 @@ class Trainer(ArgparseArguments, EarlierAttributes, Tuning, Predicting):
         num_nodes: int = 1,
         precision: Any = None,
         use_distributed_sampler: bool = True,
+        sync_batchnorm: bool = False,
         agree_every_n_batches: int | None = None,
         logger: Any = None,
         callbacks: Any = None,
@@ -141,6 +148,10 @@ class Trainer(ArgparseArguments, EarlierAttributes, Tuning, Predicting):
         zero_grad: ZeroGrad | None = None,
         truncated_bptt_steps: int | None = None,
         stateless_loaders: StatelessLoaders = "refuse",
+        deterministic: bool | str | None = None,
+        benchmark: bool | None = None,
+        detect_anomaly: bool = False,
+        profiler: Any = None,
         inference_mode: bool = True,
         report: str | os.PathLike[str] | None = None,
         default_root_dir: str | os.PathLike[str] | None = None,
@@ -148,6 +159,20 @@ class Trainer(ArgparseArguments, EarlierAttributes, Tuning, Predicting):
         compare_hooks_every_n_steps: int | None = None,
         strict_hooks: bool = True,
     ) -> None:
+        if barebones:
+            check_barebones(
+                callbacks,
+                logger=logger,
+                enable_checkpointing=enable_checkpointing,
+                enable_progress_bar=enable_progress_bar,
+                enable_model_summary=enable_model_summary,
+                num_sanity_val_steps=num_sanity_val_steps,
+                log_every_n_steps=log_every_n_steps,
+                fast_dev_run=fast_dev_run,
+                report=report,
+            )
+            logger = enable_checkpointing = enable_progress_bar = enable_model_summary = False
+            num_sanity_val_steps = log_every_n_steps = 0
         self.barebones = barebones
         self.strict_hooks = strict_hooks
         check_local("default_root_dir", os.fspath(default_root_dir or ""), "Trainer")
@@ -158,12 +183,12 @@ class Trainer(ArgparseArguments, EarlierAttributes, Tuning, Predicting):
             devices=devices,
             num_nodes=num_nodes,
             precision=precision,
-            sync_batchnorm=self._earlier.sync_batchnorm,
+            sync_batchnorm=bool(sync_batchnorm),
         )
         self.fast_dev_run = check_fast_dev_run(fast_dev_run)
         self._loggers = self._writing(choose_loggers(logger, self._default_root_dir, report))
         self.callbacks = choose_callbacks(
-            callbacks,
+            [*listed(callbacks), *switching(profiler, deterministic, benchmark, detect_anomaly)],
             enable_progress_bar=enable_progress_bar,
             enable_model_summary=enable_model_summary,
             enable_checkpointing=enable_checkpointing,
@@ -219,7 +244,6 @@ class Trainer(ArgparseArguments, EarlierAttributes, Tuning, Predicting):
         datamodule: Any = None,
         ckpt_path: str | os.PathLike[str] | None = None,
         weights_only: bool | None = None,
-        **earlier: Any,
     ) -> None:
         """Train a module until a limit is reached. Collective.
 
@@ -234,7 +258,6 @@ class Trainer(ArgparseArguments, EarlierAttributes, Tuning, Predicting):
                 left out, with a warning.
             weights_only: False unpickles the objects in the checkpoint, which may run any code: pass it for files that
                 you trust. Otherwise they are left out, with a warning where they may be missed.
-            earlier: `train_dataloader`, a name that `train_dataloaders` had.
 
         Raises:
             HookFaultError: If a hook is faulty or a required one is missing; nothing was run then.
@@ -243,8 +266,7 @@ class Trainer(ArgparseArguments, EarlierAttributes, Tuning, Predicting):
             RuntimeError: If a verb of this trainer is running already.
             FileNotFoundError, CheckpointError: If the checkpoint is not there or cannot be read.
         """
-        loaders = given_loaders("fit", {"train": train_dataloaders, "validate": val_dataloaders}, earlier)
-        ckpt_path = choose_ckpt_path(ckpt_path, self._earlier.ckpt_path)
+        loaders = {"train": train_dataloaders, "validate": val_dataloaders}
         with self._running("fit", model, loaders, datamodule, ckpt_path, weights_only) as run, self._noting_interrupt():
             self._fitted = run.module
             if self.is_global_zero:
@@ -263,7 +285,6 @@ class Trainer(ArgparseArguments, EarlierAttributes, Tuning, Predicting):
         verbose: bool = True,
         datamodule: Any = None,
         weights_only: bool | None = None,
-        **earlier: Any,
     ) -> list[dict[str, float]]:
         """Run validation once. Collective.
 
@@ -275,13 +296,11 @@ class Trainer(ArgparseArguments, EarlierAttributes, Tuning, Predicting):
             verbose: Whether to print the results.
             datamodule: A data module.
             weights_only: As in `fit`.
-            earlier: `val_dataloaders`, a name that `dataloaders` had; `test_dataloaders` in `test`.
 
         Returns:
             The logged epoch values, a dictionary per loader.
         """
-        loaders = given_loaders("validate", {"validate": dataloaders}, earlier)
-        with self._running("validate", model, loaders, datamodule, ckpt_path, weights_only) as run:
+        with self._running("validate", model, {"validate": dataloaders}, datamodule, ckpt_path, weights_only) as run:
             loop: EvaluationLoop = self.validate_loop
             results: list[dict[str, float]] = run_verb(run, loop)
         return self._shown(results, "validate", verbose)
@@ -294,11 +313,9 @@ class Trainer(ArgparseArguments, EarlierAttributes, Tuning, Predicting):
         verbose: bool = True,
         datamodule: Any = None,
         weights_only: bool | None = None,
-        **earlier: Any,
     ) -> list[dict[str, float]]:
         """Run the test once; arguments and result are those of `validate`, with test loaders. Collective."""
-        loaders = given_loaders("test", {"test": dataloaders}, earlier)
-        with self._running("test", model, loaders, datamodule, ckpt_path, weights_only) as run:
+        with self._running("test", model, {"test": dataloaders}, datamodule, ckpt_path, weights_only) as run:
             loop: EvaluationLoop = self.test_loop
             results: list[dict[str, float]] = run_verb(run, loop)
         return self._shown(results, "test", verbose)

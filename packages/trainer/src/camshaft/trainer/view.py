@@ -20,7 +20,6 @@ from camshaft.trainer.silent_logger import SilentLogger
 from camshaft.trainer.strategy_choice import num_devices_of, num_nodes_of
 
 _SET_BY_CONSTRUCTOR = frozenset({"strategy", "fast_dev_run", "barebones"})
-_SHOWN_BY_MODULE = ("get_progress_bar_dict", "get_tqdm_dict")
 
 
 class TrainerView(LoopView):
@@ -77,6 +76,18 @@ class TrainerView(LoopView):
     def predicting(self) -> bool:
         """Whether prediction is running."""
         return self._stage == "predict"
+
+    @property
+    def evaluating(self) -> bool:
+        """Whether validation or a test is running, the sanity check included."""
+        return self._stage in ("validate", "test")
+
+    @property
+    def enable_validation(self) -> bool:
+        """Whether fit validates."""
+        model = self.model
+        has_step = model is not None and is_overridden(model, "validation_step")
+        return has_step and bool(self._validation_loop.loaders) and self.limit_val_batches != 0
 
     @property
     def sanity_checking(self) -> bool:
@@ -137,6 +148,18 @@ class TrainerView(LoopView):
         return num_nodes_of(self.strategy)
 
     @property
+    def node_rank(self) -> int:
+        """Index of this machine."""
+        return self.global_rank // self.num_devices
+
+    @property
+    def scaler(self) -> Any:
+        """What scales gradients, under the names of torch's `GradScaler`; None unless precision is mixed."""
+        from camshaft.trainer.gradient_scaler import scaler_of  # seldom needed
+
+        return scaler_of(self.strategy)
+
+    @property
     def is_global_zero(self) -> bool:
         """Whether this process is the one that writes."""
         return self.global_rank == 0
@@ -155,14 +178,7 @@ class TrainerView(LoopView):
 
     @property
     def progress_bar_metrics(self) -> Mapping[str, float | int | str]:
-        """What a progress bar shows; reading it waits for the device.
-
-        A module of earlier releases may choose it in `get_progress_bar_dict` or `get_tqdm_dict`.
-        """
-        for name in _SHOWN_BY_MODULE:
-            if self._run is not None and is_overridden(self._run.module, name):
-                shown: Mapping[str, float | int | str] = getattr(self._run.module, name)()
-                return shown
+        """What a progress bar shows; reading it waits for the device."""
         return {} if self._metric_log is None else self._metric_log.progress_bar_metrics
 
     @property

@@ -1,0 +1,1 @@
+"""The arguments that trainers of earlier releases took, as those of today."""

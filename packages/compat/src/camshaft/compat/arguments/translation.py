@@ -1,0 +1,217 @@
+"""How arguments of earlier releases become today's: each by its row of a table, all with one note."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+import attrs
+
+from camshaft.hooks_core import Callback
+from camshaft.hooks_core.messages import must_be
+from camshaft.hooks_core.user_warnings import warn_user
+from camshaft.trainer.defaults import listed
+
+_WHERE = "Trainer"
+
+
+@attrs.frozen(kw_only=True)
+class Translation:
+    """What an argument of an earlier release is today.
+
+    Attributes:
+        arguments: Today's arguments.
+        callbacks: Callbacks that do it.
+        settings: What else the trainer is to know: fields of `EarlierSettings`.
+        remark: What the note says beside these, or in their place.
+    """
+
+    arguments: Mapping[str, Any] = attrs.field(factory=dict)
+    callbacks: tuple[Any, ...] = ()
+    settings: Mapping[str, Any] = attrs.field(factory=dict)
+    remark: str = ""
+
+
+Translate = Callable[[str, Any, Mapping[str, Any]], Translation | None]
+"""From the name, the value, and all arguments that were passed; None for a value that is one of today."""
+
+
+@attrs.frozen
+class EarlierArgument:
+    """An argument of earlier releases, or one of today that took other values.
+
+    Attributes:
+        name: Its name.
+        releases: The first and the last release that had it, or took the values.
+        today: What corresponds, for documents.
+        translate: Gives what it is today, or raises `ValueError` or `TypeError`.
+        nothing: Values that ask for nothing.
+        default: The value that command lines have for it.
+    """
+
+    name: str
+    releases: tuple[str, str]
+    today: str
+    translate: Translate
+    nothing: tuple[Any, ...] = (None,)
+    default: Any = None
+
+    def asks_for_nothing(self, value: Any) -> bool:
+        """Whether a value leaves everything as it is by default."""
+        return any(value is one or (type(value) is type(one) and value == one) for one in self.nothing)
+
+
+@attrs.frozen(kw_only=True)
+class EarlierSettings:
+    """What a trainer was asked for under names of earlier releases and keeps for later.
+
+    Attributes:
+        ckpt_path: What every fit resumes from.
+        lr_find: What `tune` searches a learning rate with.
+        scale_batch_size: What `tune` searches a batch size with.
+        of_module: Attributes that the module is to have.
+    """
+
+    ckpt_path: Any = None
+    lr_find: Any = None
+    scale_batch_size: Any = None
+    of_module: Mapping[str, Any] = attrs.field(factory=dict)
+
+
+class ModuleSettings(Callback):
+    """Sets attributes of the module when a verb is set up.
+
+    Args:
+        settings: Their values by name.
+    """
+
+    def __init__(self, **settings: Any) -> None:
+        self._settings = settings
+
+    def setup(self, trainer: Any, module: Any, stage: str) -> None:
+        """Set them."""
+        for name, value in self._settings.items():
+            setattr(module, name, value)
+
+
+def translate_arguments(
+    given: Mapping[str, Any], defaults: Mapping[str, Any], table: Mapping[str, EarlierArgument]
+) -> tuple[dict[str, Any], EarlierSettings]:
+    """Today's arguments for those that were passed, and what the trainer keeps; warns once if any was translated.
+
+    Args:
+        given: The arguments.
+        defaults: Names and defaults of today's.
+        table: The rows, by name.
+
+    Raises:
+        TypeError: If a name is none of either.
+        ValueError: If nothing corresponds, or two arguments ask for different things.
+    """
+    arguments = {name: value for name, value in given.items() if name in defaults and name not in table}
+    callbacks: list[Any] = []
+    settings: dict[str, Any] = {}
+    notes: list[str] = []
+    translations: list[tuple[str, Translation]] = []
+    for name, value in given.items():
+        row = table.get(name)
+        if row is None:
+            if name not in defaults:
+                raise TypeError(_unknown(name, [*defaults, *table]))
+            continue
+        if row.asks_for_nothing(value):
+            continue
+        translation = row.translate(name, value, given)
+        if translation is None:
+            arguments[name] = value
+        else:
+            translations.append((name, translation))
+    sources = dict.fromkeys(arguments)
+    for name, translation in translations:
+        for today, value in translation.arguments.items():
+            _check_agrees(name, today, value, arguments, sources, defaults)
+            arguments[today], sources[today] = value, name
+        callbacks += translation.callbacks
+        for setting, value in translation.settings.items():
+            settings[setting] = {**settings.get(setting, {}), **value} if isinstance(value, dict) else value
+        notes.append(_note(name, given[name], translation))
+    if callbacks:
+        arguments["callbacks"] = [*listed(arguments.get("callbacks")), *callbacks]
+    if notes:
+        told = f" {notes[0]}." if len(notes) == 1 else "".join(f"\n  {note}" for note in notes)
+        warn_user(f"Arguments of the trainer that are others today:{told}")
+    return arguments, EarlierSettings(**settings)
+
+
+def rename(today: str, convert: Callable[[Any], Any] | None = None, remark: str = "") -> Translate:
+    """For an argument that has another name today, perhaps with a converted value."""
+
+    def translate(name: str, value: Any, given: Mapping[str, Any]) -> Translation:
+        return Translation(arguments={today: value if convert is None else convert(value)}, remark=remark)
+
+    return translate
+
+
+def refuse(why: str, action: str) -> Translate:
+    """For an argument to which nothing corresponds."""
+
+    def translate(name: str, value: Any, given: Mapping[str, Any]) -> Translation:
+        raise refusal(name, value, why, action)
+
+    return translate
+
+
+def needless(remark: str) -> Translate:
+    """For an argument that asks for what holds anyway."""
+
+    def translate(name: str, value: Any, given: Mapping[str, Any]) -> Translation:
+        return Translation(remark=remark)
+
+    return translate
+
+
+def refusal(name: str, value: Any, why: str, action: str) -> ValueError:
+    """The error about an argument of earlier releases, as it was passed, to which nothing corresponds."""
+    return ValueError(must_be(name, f"left out, because {why}", value, _WHERE, action))
+
+
+def _note(name: str, value: Any, translation: Translation) -> str:
+    today = [f"`{argument}={one!r}`" for argument, one in translation.arguments.items()]
+    if translation.callbacks:
+        today.append(f"`callbacks=[{', '.join(f'{type(one).__name__}(...)' for one in translation.callbacks)}]`")
+    written = f"`{name}={value!r}`"
+    if not today:
+        return f"{written} {translation.remark}"
+    return f"{written} is {' with '.join(today)} today{translation.remark and f' ({translation.remark})'}"
+
+
+def _check_agrees(
+    name: str,
+    today: str,
+    value: Any,
+    arguments: Mapping[str, Any],
+    sources: Mapping[str, str | None],
+    defaults: Mapping[str, Any],
+) -> None:
+    """Raise `ValueError` if somebody asked for another value of the same argument."""
+    if today not in arguments:
+        return
+    other = arguments[today]
+    is_unchosen = sources[today] is None and (other is None or _is_same(other, defaults[today]))
+    if is_unchosen or _is_same(other, value) or (today == "logger" and other is True):
+        return
+    source = sources[today]
+    beside = f"{today}={other!r}" if source is None else f"{source}, which is {today}={other!r} today"
+    rule = f"in agreement with {beside}, and not {today}={value!r}"
+    raise ValueError(must_be(name, rule, value, _WHERE, f"Pass `{today}` alone."))
+
+
+def _is_same(value: Any, other: Any) -> bool:
+    return value is other or (type(value) is type(other) and bool(value == other))
+
+
+def _unknown(name: str, known: Iterable[str]) -> str:
+    close = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
+    guess = f"Did you mean {close[0]!r}?" if close else "See the arguments in its documentation."
+    return f"Trainer() got an unexpected keyword argument {name!r}. {guess}"

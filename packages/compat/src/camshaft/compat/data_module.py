@@ -1,0 +1,44 @@
+"""`DataModule` with hooks as earlier releases called them."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+from camshaft.compat.checkpoints.format import ReleaseFormat
+from camshaft.hooks_core import DataHooks
+from camshaft.trainer import DataModule as _DataModule
+from camshaft.trainer.checkpoint_formats import CheckpointFormat
+
+
+class EarlierDataHooks:
+    """Hooks of data that took other arguments; what `super()` of them does. Nothing here counts as overridden."""
+
+    __hook_base__: ClassVar[bool] = True
+
+
+class DataModule(EarlierDataHooks, _DataModule):
+    """A data module of any era; see `camshaft.trainer.DataModule`."""
+
+    __hook_base__: ClassVar[bool] = True
+
+    checkpoint_formats: ClassVar[tuple[CheckpointFormat, ...]] = (ReleaseFormat(),)
+
+
+def _do_nothing(self: Any, *args: Any, **kwargs: Any) -> None:
+    """Do nothing, whatever the arguments are."""
+
+
+def _transfer_batch_to_device(self: Any, batch: Any, device: Any, dataloader_idx: int = 0) -> Any:
+    """Move a batch to its device."""
+    return DataHooks.transfer_batch_to_device(self, batch, device, dataloader_idx)
+
+
+OF_DATA = {
+    "setup": _do_nothing,
+    "teardown": _do_nothing,
+    "transfer_batch_to_device": _transfer_batch_to_device,
+}
+
+# Put in here and not written out above, so that editors and type checkers compare an override with today's signature.
+for _name, _hook in OF_DATA.items():
+    setattr(EarlierDataHooks, _name, _hook)

@@ -1,0 +1,512 @@
+"""`TrainingModule` with the names, hooks and arguments of earlier releases."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from types import CodeType, FunctionType
+from typing import Any, ClassVar, Self
+
+import torch
+from torch import Tensor
+from torch.optim import LBFGS, Optimizer
+
+from camshaft.callbacks import summarize
+from camshaft.compat.checkpoints.format import ReleaseFormat
+from camshaft.compat.data_module import OF_DATA
+from camshaft.compat.eras.processes import default_of
+from camshaft.hooks_core import ModelHooks
+from camshaft.hooks_core.eras import TODAY, Behaviour
+from camshaft.hooks_core.messages import must_be
+from camshaft.hooks_core.user_warnings import warn_user
+from camshaft.loops import Run
+from camshaft.loops.era_arguments import is_under_autocast, with_arguments
+from camshaft.loops.optimizers import read_configuration
+from camshaft.loops.resume import restore_module
+from camshaft.trainer import TrainingModule as _TrainingModule
+from camshaft.trainer.checkpoint_formats import CheckpointFormat
+from camshaft.trainer.export import names_not_exported
+from camshaft.trainer.hyperparameters import container_argument, parameters_of, takes_any
+from camshaft.trainer.log_options import ReduceFx
+from camshaft.trainer.reduce_functions import reduction_name
+
+_Path = str | os.PathLike[str]
+
+_told: set[type] = set()
+"""Classes about which a warning was given in this process."""
+
+
+def behaviour_of_run(run: Run | None) -> Behaviour:
+    """Return how the era of a run's module behaves; that of today before its hooks are resolved."""
+    hooks = getattr(run, "hooks", None)  # a run that was refused has none
+    return TODAY if hooks is None else hooks.behaviour
+
+
+class FromTrainer:
+    """An attribute that a module has from its trainer, until it sets one of its own under the name.
+
+    Args:
+        name: Name of the trainer's attribute.
+        without: What it is without a trainer.
+    """
+
+    def __init__(self, name: str, without: Any) -> None:
+        self._name = name
+        self._without = without
+        self.__doc__ = f"The trainer's `{name}`; {without} without a trainer."
+
+    def __get__(self, module: Any, owner: type | None = None) -> Any:
+        if module is None:
+            return self
+        for store in ("_modules", "_parameters", "_buffers"):
+            own = module.__dict__.get(store, {})
+            if self._name in own:
+                return own[self._name]
+        trainer = module._trainer
+        return self._without if trainer is None else getattr(trainer, self._name)
+
+
+class EarlierHooks:
+    """Hooks of a module that are no more, or took other arguments; what `super()` of them does.
+
+    Nothing here counts as overridden.
+    """
+
+    __hook_base__: ClassVar[bool] = True
+
+    def init_optimizers(self, optimizers: Any) -> tuple[list[Any], list[Any], list[int]]:
+        """Optimizers, schedulers and frequencies of what `configure_optimizers` returned."""
+        read = read_configuration(optimizers)
+        names = ("scheduler", "interval", "frequency", "monitor", "strict", "name")
+        schedulers = [{name: getattr(config, name) for name in names} for config in read.schedulers]
+        return read.optimizers, schedulers, read.frequencies
+
+    def summarize(self, mode: str | None = "top") -> None:
+        """Print a summary of the model: of its parts with "top", of their parts as well with "full"."""
+        if mode not in ("top", "full", None):
+            where, action = f"{type(self).__qualname__}.summarize", "Pass one of these."
+            raise ValueError(must_be("mode", "'top', 'full' or None", mode, where, action))
+        if mode is not None:
+            print(summarize(self, 1 if mode == "top" else -1))  # type: ignore[arg-type]
+
+    def restore_weights(self, model: Any) -> None:
+        """Take the weights of the checkpoint that fit resumes from, if it does. Collective."""
+        run = self.trainer._run  # type: ignore[attr-defined]
+        if run is not None and run.checkpoint is not None:
+            restore_module(run, run.checkpoint)
+
+    def configure_apex(self, amp: Any, model: Any, optimizers: Any, amp_level: str) -> Any:
+        """What `amp` makes of the module and its optimizers at a level."""
+        return amp.initialize(model, optimizers, opt_level=amp_level)
+
+    def configure_ddp(self, model: Any, device_ids: Any = None) -> Any:
+        """Wrap what the module's override was given as the strategy would. Collective."""
+        return _default(self, "configure_ddp")(model)
+
+    def init_ddp_connection(self, *args: Any, **kwargs: Any) -> None:
+        """Join the processes as the strategy would, whatever the arguments are. Collective."""
+        _default(self, "init_ddp_connection")()
+
+
+class TrainingModule(EarlierHooks, _TrainingModule):
+    """A module of any era; see `camshaft.trainer.TrainingModule`.
+
+    It has what modules of releases 0.4 to 1.9 had beside hooks, and runs with `camshaft.compat.Trainer`.
+    """
+
+    __hook_base__: ClassVar[bool] = True
+
+    checkpoint_formats: ClassVar[tuple[CheckpointFormat, ...]] = (ReleaseFormat(),)
+
+    # assigned to and shadowed as any attribute: modules of their own may use these names
+    use_amp: Any = FromTrainer("use_amp", False)
+    use_ddp: Any = FromTrainer("use_ddp", False)
+    use_dp: Any = FromTrainer("use_dp", False)
+    use_ddp2: Any = FromTrainer("use_ddp2", False)
+    on_gpu: Any = FromTrainer("on_gpu", False)
+    on_tpu: Any = FromTrainer("on_tpu", False)
+    datamodule: Any = FromTrainer("datamodule", None)
+    experiment: Any = FromTrainer("experiment", None)
+
+    def get_progress_bar_dict(self) -> dict[str, Any]:
+        """What a progress bar shows; an override may change it."""
+        trainer = self._trainer
+        log = None if trainer is None else trainer._metric_log
+        return {} if log is None else dict(log.progress_bar_metrics)
+
+    def get_tqdm_dict(self) -> dict[str, Any]:
+        """`get_progress_bar_dict`."""
+        return self.get_progress_bar_dict()
+
+    # logging
+
+    def log(
+        self,
+        name: str,
+        value: Any,
+        prog_bar: bool = False,
+        logger: bool | None = True,
+        on_step: bool | None = None,
+        on_epoch: bool | None = None,
+        reduce_fx: ReduceFx = "mean",
+        *args: Any,
+        **options: Any,
+    ) -> None:
+        """Log a value; see `camshaft.trainer.TrainingModule.log`.
+
+        Args:
+            name, value, prog_bar, logger, on_step, on_epoch, reduce_fx, args, options: As there. Options may also be
+                `tbptt_reduce_fx`, `tbptt_pad_token`, `sync_dist_op` and `sync_dist_group` of releases 1.0 to 1.5, where
+                they ask for what `reduce_fx` does over splits and processes as well.
+        """
+        if not _LOG_OPTIONS.isdisjoint(options):
+            earlier = {option: options.pop(option) for option in _LOG_OPTIONS & options.keys()}
+            _check_log_options(name, reduce_fx, options.get("sync_dist"), earlier)
+        super().log(name, value, prog_bar, logger, on_step, on_epoch, reduce_fx, *args, **options)
+
+    def log_dict(self, dictionary: Mapping[str, Any], *args: Any, **options: Any) -> None:
+        """Log each value of a dictionary or `torchmetrics.MetricCollection`; see `log`."""
+        if not _LOG_OPTIONS.isdisjoint(options):
+            earlier = {option: options.pop(option) for option in _LOG_OPTIONS & options.keys()}
+            reduce_fx = args[4] if len(args) > 4 else options.get("reduce_fx", "mean")
+            for name in dictionary:
+                _check_log_options(name, reduce_fx, options.get("sync_dist"), earlier)
+        super().log_dict(dictionary, *args, **options)
+
+    # optimization by hand
+
+    def manual_backward(self, loss: Tensor, *args: Any, **kwargs: Any) -> None:
+        """Differentiate a loss under manual optimization; see `camshaft.trainer.TrainingModule.manual_backward`.
+
+        Args:
+            loss: A scalar.
+            args, kwargs: What `loss.backward` gets; an optimizer in the first place is left out, as 1.0 wanted one.
+        """
+        passed = args[1:] if args and isinstance(args[0], Optimizer) else args
+        named = {name: value for name, value in kwargs.items() if name != "optimizer"}
+        if len(passed) != len(args) or len(named) != len(kwargs):
+            _tell_of_zeroing(self)
+        super().manual_backward(loss, *passed, **named)
+
+    def toggle_optimizer(self, optimizer: Optimizer, optimizer_idx: int | None = None) -> None:
+        """Let the parameters of one optimizer alone require gradients; see `camshaft.trainer.TrainingModule`.
+
+        Args:
+            optimizer: One of the fit's optimizers.
+            optimizer_idx: Its index, as 1.0 to 1.4 wanted it.
+
+        Raises:
+            ValueError: If it has another index, or is none of them.
+        """
+        if optimizer_idx is not None:
+            optimizers = self.trainer.fit_loop.optimization.optimizers
+            known = next((one for one in optimizers if getattr(one, "foreign", one) is optimizer), optimizer)
+            if any(known is one for one in optimizers) and optimizers[optimizer_idx] is not known:
+                where = f"{type(self).__qualname__}.toggle_optimizer"
+                raise ValueError(must_be("optimizer_idx", "its index", optimizer_idx, where, "Leave it out."))
+        super().toggle_optimizer(optimizer)
+
+    def untoggle_optimizer(self, optimizer: Optimizer | int | None = None, optimizer_idx: int | None = None) -> None:
+        """Let all parameters require gradients again that did before `toggle_optimizer`.
+
+        Args:
+            optimizer: The one that is at work, or its index; None means whichever it is.
+            optimizer_idx: Its index, as 1.1 to 1.4 named it.
+        """
+        chosen = optimizer_idx if optimizer is None else optimizer
+        if isinstance(chosen, int):
+            chosen = self.trainer.fit_loop.optimization.optimizers[chosen]
+        super().untoggle_optimizer(chosen)
+
+    def manual_optimizer_step(
+        self,
+        optimizer: Optimizer,
+        *args: Any,
+        make_optimizer_step: bool | None = None,
+        optimizer_closure: Callable[[], Any] | None = None,
+        **kwargs: Any,
+    ) -> None:
+        """Step an optimizer under manual optimization and zero its gradients, as in 1.0.6 to 1.0.8. Collective.
+
+        Hooks: on_before_optimizer_step; around it optimizer_step, if it is overridden.
+
+        Args:
+            optimizer: The optimizer.
+            make_optimizer_step: False leaves it at calling the closure.
+            optimizer_closure: Called for the gradients, if they are not there yet.
+            args, kwargs: Further arguments of `optimizer.step`.
+
+        Raises:
+            RuntimeError: Under automatic optimization, or without a trainer.
+        """
+        _step_by_hand(self, optimizer, make_optimizer_step, optimizer_closure, args, kwargs)
+
+    # weights
+
+    @classmethod
+    def load_from_checkpoint(
+        cls,
+        checkpoint_path: _Path | None = None,
+        map_location: torch.device | str | None = None,
+        hparams_file: _Path | None = None,
+        strict: bool | None = None,
+        weights_only: bool | None = None,
+        **kwargs: Any,
+    ) -> Self:
+        """Build a module from a checkpoint of any release; see `camshaft.trainer.TrainingModule.load_from_checkpoint`.
+
+        Args:
+            checkpoint_path, map_location, hparams_file, strict, weights_only: As there.
+            kwargs: Likewise. `tags_csv` is an earlier name of `hparams_file`, and `path` without a `checkpoint_path`
+                another of that.
+
+        Raises:
+            TypeError: If there is no path, or two.
+        """
+        path = _choose_path(cls, checkpoint_path, kwargs)
+        if "tags_csv" in kwargs and "tags_csv" not in parameters_of(cls):
+            tags_csv = kwargs.pop("tags_csv")
+            hparams_file = tags_csv if hparams_file is None else hparams_file
+        return super().load_from_checkpoint(path, map_location, hparams_file, strict, weights_only, **kwargs)
+
+    @classmethod
+    def load_from_metrics(
+        cls,
+        weights_path: str | os.PathLike[str],
+        tags_csv: str | os.PathLike[str],
+        map_location: torch.device | str | None = None,
+    ) -> Self:
+        """`load_from_checkpoint` with hyperparameters from a table, as `meta_tags.csv` is."""
+        return cls.load_from_checkpoint(weights_path, map_location, tags_csv=tags_csv)
+
+
+# for TorchScript, which would compile or read them
+TrainingModule.__jit_unused_properties__ = TrainingModule.__jit_ignored_attributes__ = [
+    *names_not_exported(TrainingModule),
+    *(name for name, value in vars(TrainingModule).items() if isinstance(value, FromTrainer)),
+]
+
+
+def _choose_path(cls: type, checkpoint_path: _Path | None, arguments: dict[str, Any]) -> _Path:
+    """Return the checkpoint's path, be it under its other name, which it then takes out of the arguments.
+
+    Raises:
+        TypeError: If there is none, or there are two and the constructor can have no use for a `path`.
+    """
+    takes_path = "path" in parameters_of(cls) or takes_any(cls) or container_argument(cls, {"path": None}) is not None
+    if checkpoint_path is not None and takes_path:
+        return checkpoint_path
+    path = arguments.pop("path", None)
+    chosen: _Path | None = path if checkpoint_path is None else checkpoint_path
+    if chosen is None or (path is not None and checkpoint_path is not None):
+        rule, where = "passed once", f"{cls.__qualname__}.load_from_checkpoint"
+        raise TypeError(must_be("path", rule, (path, checkpoint_path), where, "Pass the path first."))
+    return chosen
+
+
+def _default(module: object, hook: str) -> Callable[..., Any]:
+    default = default_of(hook)
+    if default is None:
+        action = f"Call it in an override of `{hook}` alone: the strategy does this where there is none."
+        raise NotImplementedError(_refusal(module, hook, action))
+    return default
+
+
+def _refusal(module: object, hook: str, action: str) -> str:
+    return must_be(hook, "left to the trainer's strategy", "a call", f"{type(module).__qualname__}.{hook}", action)
+
+
+def _do_nothing(self: Any, *args: Any, **kwargs: Any) -> None:
+    """Do nothing, whatever the arguments are."""
+
+
+def _optimizer_zero_grad(self: Any, epoch: int, batch_idx: int, optimizer: Any, optimizer_idx: int = 0) -> None:
+    """Zero the gradients: `optimizer.zero_grad()`."""
+    ModelHooks.optimizer_zero_grad(self, epoch, batch_idx, optimizer)
+
+
+def _backward(self: Any, *args: Any, loss: Any = None, **kwargs: Any) -> None:
+    """Differentiate the loss: `(loss)`, `(loss, optimizer, optimizer_idx, ...)` or `(trainer, loss, optimizer, ...)`.
+
+    What follows is passed to `loss.backward`.
+    """
+    rest = list(args)
+    while loss is None and rest:
+        first = rest.pop(0)
+        loss = first if isinstance(first, Tensor) else None
+    if rest and (rest[0] is None or isinstance(rest[0], Optimizer)):
+        rest = rest[2:]
+    for name in ("trainer", "optimizer", "optimizer_idx", "use_amp"):
+        kwargs.pop(name, None)
+    loss.backward(*rest, **kwargs)
+
+
+def _configure_gradient_clipping(self: Any, optimizer: Any, *args: Any, **kwargs: Any) -> None:
+    """Clip the gradients of one optimizer: `(optimizer, gradient_clip_val, gradient_clip_algorithm)`, perhaps with
+    `optimizer_idx` before the value."""
+    kwargs.pop("optimizer_idx", None)
+    ModelHooks.configure_gradient_clipping(self, optimizer, *(args[1:] if len(args) == 3 else args), **kwargs)
+
+
+def _lr_scheduler_step(self: Any, scheduler: Any, *args: Any, **kwargs: Any) -> None:
+    """Step a learning-rate scheduler: `(scheduler, metric)`, perhaps with `optimizer_idx` before the metric."""
+    kwargs.pop("optimizer_idx", None)
+    ModelHooks.lr_scheduler_step(self, scheduler, *(args[1:] if len(args) == 2 else args), **kwargs)
+
+
+_OF_EARLIER_RELEASES = (
+    "on_epoch_start",
+    "on_epoch_end",
+    "on_batch_start",
+    "on_batch_end",
+    "on_tng_metrics",
+    "on_pre_performance_check",
+    "on_post_performance_check",
+    "on_pretrain_routine_start",
+    "on_pretrain_routine_end",
+    "on_hpc_save",
+    "on_hpc_load",
+    "training_step_end",
+    "training_end",
+    "training_epoch_end",
+    "validation_step_end",
+    "validation_end",
+    "validation_epoch_end",
+    "test_step_end",
+    "test_end",
+    "test_epoch_end",
+)
+
+_WITH_OTHER_ARGUMENTS = (
+    "on_before_optimizer_step",
+    "on_train_batch_start",
+    "on_train_batch_end",
+    "on_train_epoch_end",
+    "on_validation_batch_end",
+    "on_validation_epoch_end",
+    "on_test_batch_end",
+    "on_test_epoch_end",
+    "on_predict_epoch_end",
+)
+
+_OF_MODULES: Mapping[str, Callable[..., Any]] = {
+    **OF_DATA,
+    **dict.fromkeys((*_OF_EARLIER_RELEASES, *_WITH_OTHER_ARGUMENTS), _do_nothing),
+    "optimizer_zero_grad": _optimizer_zero_grad,
+    "backward": _backward,
+    "configure_gradient_clipping": _configure_gradient_clipping,
+    "lr_scheduler_step": _lr_scheduler_step,
+}
+
+# Put in here and not written out above, so that editors and type checkers compare an override with today's signature.
+for _name, _hook in _OF_MODULES.items():
+    setattr(EarlierHooks, _name, _hook)
+
+
+def _step_by_hand(
+    module: Any,
+    optimizer: Optimizer,
+    make_optimizer_step: bool | None,
+    closure: Callable[[], Any] | None,
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+) -> None:
+    """Do what `manual_optimizer_step` says; see there."""
+    trainer = module.trainer
+    if module.automatic_optimization:
+        where = f"{type(module).__qualname__}.manual_optimizer_step"
+        action = "Set it in `__init__`, or return the loss from `training_step`."
+        raise RuntimeError(must_be("automatic_optimization", "False", True, where, action))
+    if make_optimizer_step is not None and not make_optimizer_step:
+        if closure is not None:
+            with torch.enable_grad():
+                closure()
+        return
+    own_step = with_arguments(
+        trainer.hooks,
+        "optimizer_step",
+        optimizer_idx=None,
+        on_tpu=False,
+        using_native_amp=is_under_autocast(trainer.strategy),
+        using_lbfgs=isinstance(optimizer, LBFGS),
+    )
+    if own_step is not None:
+        own_step(trainer.current_epoch, trainer.batch_idx, optimizer, closure or _no_op)
+    else:
+        step: Any = optimizer.step
+        step(*args, **(kwargs if closure is None else {**kwargs, "closure": closure}))
+    optimizer.zero_grad()
+
+
+def _tell_of_zeroing(module: Any) -> None:
+    """Warn once of a class that passes optimizers to `manual_backward`, as up to 1.1, and zeroes gradients nowhere.
+
+    There is no need to in 1.1, whose steps did. A class that declares its era has decided.
+    """
+    kind = type(module)
+    if kind in _told or behaviour_of_run(getattr(module.trainer, "_run", None)) is not TODAY:
+        return
+    _told.add(kind)
+    if not any(_mentions(one.__code__, "zero_grad") for one in _functions(kind)):
+        warn_user(
+            f"{kind.__qualname__} optimizes by hand and zeroes gradients nowhere, so they add up from step to step. "
+            'If it was written for 1.1, where `optimizer.step()` zeroed them, declare it: `hook_era = "1.1"`.'
+        )
+
+
+def _functions(kind: type) -> list[FunctionType]:
+    """The functions that a class and those that it inherits from define, without those of camshaft and torch."""
+    own = [one for one in kind.__mro__ if one.__module__.partition(".")[0] not in ("camshaft", "torch", "builtins")]
+    return [value for one in own for value in vars(one).values() if isinstance(value, FunctionType)]
+
+
+def _mentions(code: CodeType, name: str) -> bool:
+    return name in code.co_names or any(
+        _mentions(inner, name) for inner in code.co_consts if isinstance(inner, CodeType)
+    )
+
+
+def _no_op() -> None:
+    """Do nothing: there are gradients already."""
+
+
+_LOG_OPTIONS = frozenset({"tbptt_reduce_fx", "tbptt_pad_token", "sync_dist_op", "sync_dist_group"})
+"""Options of `log` in releases 1.0 to 1.5."""
+
+
+def _check_log_options(name: str, reduce_fx: object, sync_dist: bool | None, options: Mapping[str, Any]) -> None:
+    """Refuse what asks for something else than `reduce_fx`, which reduces over splits and processes as well.
+
+    Args:
+        name: The name that is logged.
+        reduce_fx: How values are reduced.
+        sync_dist: As in `log`.
+        options: The options, by name.
+
+    Raises:
+        TypeError: If there is no such option.
+        ValueError: If one asks for something else.
+    """
+    where = f"log({name!r})"
+    for option, value in options.items():
+        if option in ("sync_dist_op", "tbptt_reduce_fx"):
+            has_effect = option != "sync_dist_op" or bool(sync_dist)
+            if value is None or not has_effect or _is_same(value, reduce_fx):
+                continue
+            rule = f"left out, or what `reduce_fx` is ({reduce_fx!r})"
+            raise ValueError(must_be(option, rule, value, where, "Choose the reduction by `reduce_fx`."))
+        if option == "tbptt_pad_token":
+            if value not in (None, 0):
+                rule = "left out, since nothing is padded"
+                raise ValueError(must_be(option, rule, value, where, "Leave it out."))
+        elif option == "sync_dist_group":
+            if value is not None:
+                rule = "left out: all processes reduce together"
+                raise ValueError(must_be(option, rule, value, where, "Reduce the value before it is logged."))
+        else:
+            raise TypeError(f"log() got an unexpected keyword argument {option!r}")
+
+
+def _is_same(value: object, reduce_fx: object) -> bool:
+    known = reduction_name(value)
+    return value is reduce_fx or (known is not None and known == reduction_name(reduce_fx))

@@ -1,0 +1,437 @@
+"""Callbacks, model summaries and profilers with the arguments of earlier releases."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, ClassVar, Final
+
+from torch import nn
+
+from camshaft.callbacks import EarlyStopping as _EarlyStopping
+from camshaft.callbacks import HookTimeline, Profiler, Summary
+from camshaft.callbacks import ModelCheckpoint as _ModelCheckpoint
+from camshaft.callbacks import RichProgressBar as _RichProgressBar
+from camshaft.callbacks import StochasticWeightAveraging as _StochasticWeightAveraging
+from camshaft.callbacks import TQDMProgressBar as _TQDMProgressBar
+from camshaft.callbacks import summarize as _summarize
+from camshaft.callbacks.displays.summary_table import format_count
+from camshaft.callbacks.progress_bar import ProgressBar as _ProgressBar
+from camshaft.callbacks.progress_bar import overridden_names
+from camshaft.compat.names.stand_ins import StandIn, note, refuse_argument, refuse_overrides
+from camshaft.hooks_core import Callback
+from camshaft.hooks_core.messages import must_be
+
+UNSET: Final[Any] = type("Unset", (), {"__repr__": lambda self: "left out"})()
+"""The default of an argument for which None means something."""
+
+
+def chosen_mode(mode: str | None, monitor: str | None, where: str, *, is_auto_by_default: bool) -> str:
+    """The direction: what is given, or what earlier releases took.
+
+    Args:
+        mode: "min", "max", "auto", or None for what was left out.
+        monitor: The metric.
+        where: The class, for messages.
+        is_auto_by_default: Whether up to 1.2 the default went by any name with "acc" in it, and not by "acc" alone.
+
+    Raises:
+        ValueError: If releases differed, or took the wrong one.
+    """
+    if mode not in (None, "auto"):
+        return str(mode)
+    name = monitor or ""
+    looks_like_accuracy = "acc" in name or name.startswith("fmeasure")
+    action = "Pass mode='max' if more is better."
+    if mode is None:
+        if looks_like_accuracy and (is_auto_by_default or name == "acc"):
+            rule = f"given for monitor={name!r}, for which releases up to 1.2 took 'max' and later ones 'min'"
+            raise ValueError(must_be("mode", rule, mode, where, action))
+        return "min"
+    if looks_like_accuracy and not is_auto_by_default and name != "acc":
+        rule = f"'min' or 'max' for monitor={name!r}, for which 'auto' was 'min'"
+        raise ValueError(must_be("mode", rule, mode, where, action))
+    chosen = "max" if looks_like_accuracy else "min"
+    note(where, "mode='auto'", f"`mode={chosen!r}` for {name!r}")
+    return chosen
+
+
+_CHECKPOINT = "ModelCheckpoint"
+_NOT_CALLED_ON_SAVING = ("_save_model", "_do_save", "_do_check_save", "save_checkpoint", "save_function")
+_EVERY_EPOCH = "{epoch}"
+
+
+class ModelCheckpoint(_ModelCheckpoint, metaclass=StandIn):
+    """Takes what releases 0.4 to 1.9 took, and today's arguments by keyword; see `camshaft.callbacks.ModelCheckpoint`.
+
+    Args:
+        args: A folder, or where it has places for metrics a path with a file's name: what came first up to 1.1 and
+            later. A second one with such places is the file's name.
+        filepath: Up to 1.1: a folder that exists, or the path of a file without extension.
+        monitor: The metric. Left out it is `val_loss` where other arguments are of 0.x or several are kept.
+        mode: "min", "max" or "auto", which is "max" where the metric's name has "acc" in it.
+        period: Up to 1.3: `every_n_epochs`.
+        every_n_val_epochs: In 1.3 and 1.4: `every_n_epochs`.
+        prefix: Up to 1.2: what the file's name begins with.
+        save_best_only: In 0.4 and 0.5: whether the best is kept, and not all.
+        save_top_k: How many are kept; None means 1.
+        arguments: Today's.
+
+    Raises:
+        TypeError: If it is not clear what a second positional argument was, or a subclass overrides what is not called.
+        ValueError: If it is not clear which direction is meant, or as `camshaft.callbacks.ModelCheckpoint`.
+    """
+
+    __stands_for__: ClassVar[type] = _ModelCheckpoint
+
+    def __init__(
+        self,
+        *args: Any,
+        filepath: str | os.PathLike[str] | None = None,
+        monitor: Any = UNSET,
+        mode: str | None = None,
+        period: int | None = None,
+        every_n_val_epochs: int | None = None,
+        prefix: str = "",
+        save_best_only: bool | None = None,
+        save_top_k: int | None = None,
+        **arguments: Any,
+    ) -> None:
+        is_of_0_x = filepath is not None or save_best_only is not None or bool(prefix) or mode == "auto"
+        arguments.update(_place(args, filepath, arguments))
+        if save_best_only is not None:
+            save_top_k = 1 if save_best_only else -1
+            note(_CHECKPOINT, f"save_best_only={save_best_only}", f"`save_top_k={save_top_k}`")
+        arguments["save_top_k"] = 1 if save_top_k is None else save_top_k
+        if monitor is UNSET:
+            monitor = "val_loss" if is_of_0_x or arguments["save_top_k"] > 1 else None
+            if monitor is not None:
+                note(
+                    _CHECKPOINT,
+                    "no `monitor`",
+                    "`monitor='val_loss'`, as up to 0.9; pass monitor=None for the newest",
+                )
+        for name, every in (("period", period), ("every_n_val_epochs", every_n_val_epochs)):
+            if every is not None:
+                refuse_argument(
+                    "every_n_epochs", arguments.get("every_n_epochs"), _CHECKPOINT, f"`{name}` is given", ""
+                )
+                arguments["every_n_epochs"] = every
+        if prefix:
+            arguments["filename"] = f"{prefix}-{arguments.get('filename') or _EVERY_EPOCH}"
+            note(_CHECKPOINT, f"prefix={prefix!r}", f"`filename={arguments['filename']!r}`")
+        mode = chosen_mode(mode, monitor, _CHECKPOINT, is_auto_by_default=True)
+        arguments["verbose"] = bool(arguments.get("verbose", False))
+        super().__init__(monitor=monitor, mode=mode, **arguments)
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        refuse_overrides(
+            cls, _NOT_CALLED_ON_SAVING, "Change the checkpoint in `on_save_checkpoint`, or see `camshaft.callbacks`."
+        )
+
+    @property
+    def best(self) -> Any:
+        """The best score, under the name that it had up to 0.7."""
+        return self.best_model_score
+
+    @property
+    def period(self) -> int:
+        """Epochs between due times, under the name that they had up to 1.3."""
+        return self.every_n_epochs
+
+
+def _place(args: tuple[Any, ...], filepath: Any, arguments: dict[str, Any]) -> dict[str, Any]:
+    """Folder and file's name, if they are given by one of the earlier arguments."""
+    if len(args) > 2 or (len(args) == 2 and not (args[1] is None or "{" in str(args[1]))):
+        rule = "given by name after the first one: up to 1.1 the second was `monitor`, and `filename` later"
+        action = "Write monitor=... or filename=..."
+        raise TypeError(must_be("args", rule, args[1:], _CHECKPOINT, action))
+    if args and filepath is not None:
+        raise TypeError(
+            must_be("filepath", "left out beside a first argument", filepath, _CHECKPOINT, "Pass one of them.")
+        )
+    if filepath is not None:
+        folder, name = _split(os.fspath(filepath))
+        note(_CHECKPOINT, f"filepath={os.fspath(filepath)!r}", f"`dirpath={folder!r}, filename={name!r}`")
+        return {"dirpath": folder, "filename": name}
+    if not args or args[0] is None:
+        return {"filename": args[1]} if len(args) == 2 else {}
+    first = os.fspath(args[0])
+    if len(args) == 2:
+        return {"dirpath": first, "filename": args[1]}
+    if "{" in first:
+        folder, name = _split(first)
+        return {"dirpath": folder, "filename": name}
+    if "filename" not in arguments and not first.endswith(("/", os.sep)) and not os.path.isdir(first):
+        meaning = "the folder `dirpath`, as since 1.2; pass dirpath=... and filename=... for the path of a file"
+        note(_CHECKPOINT, f"the path {first!r}", meaning)
+    return {"dirpath": first}
+
+
+def _split(path: str) -> tuple[str, str | None]:
+    if os.path.isdir(path):
+        return path, None
+    folder, name = os.path.split(path)
+    return folder or ".", name or None
+
+
+_EARLY_STOPPING = "EarlyStopping"
+_NUM_ARGUMENTS_BEFORE_RANKS = 6  # behind `mode`
+_NOT_CALLED_ON_STOPPING = ("check_metrics", "_evalute_stopping_criteria")
+
+
+class EarlyStopping(_EarlyStopping, metaclass=StandIn):
+    """Takes what releases 0.4 to 1.9 took; see `camshaft.callbacks.EarlyStopping`.
+
+    Args:
+        monitor: The metric. Left out or None it is `val_loss`, as up to 0.9.
+        min_delta: As today.
+        patience: As today.
+        verbose: Whether to print; 0 and 1 mean false and true.
+        mode: "min", "max" or "auto", which is "max" for "acc" alone.
+        log_rank_zero_only: As today, but the first process alone prints if it is left out.
+        arguments: Today's.
+
+    Raises:
+        TypeError: If a subclass overrides what is not called.
+        ValueError: If it is not clear which direction is meant, or as `camshaft.callbacks.EarlyStopping`.
+    """
+
+    __stands_for__: ClassVar[type] = _EarlyStopping
+
+    def __init__(
+        self,
+        monitor: Any = UNSET,
+        min_delta: float = 0.0,
+        patience: int = 3,
+        verbose: bool | int = False,
+        mode: str | None = None,
+        *args: Any,
+        log_rank_zero_only: bool = True,
+        **arguments: Any,
+    ) -> None:
+        if monitor is UNSET or monitor is None:
+            monitor = "val_loss"
+            note(_EARLY_STOPPING, "no `monitor`", "`monitor='val_loss'`, as up to 0.9")
+        chosen = chosen_mode(mode, monitor, _EARLY_STOPPING, is_auto_by_default=False)
+        if len(args) < _NUM_ARGUMENTS_BEFORE_RANKS:
+            arguments["log_rank_zero_only"] = log_rank_zero_only
+        super().__init__(monitor, min_delta, patience, bool(verbose), chosen, *args, **arguments)
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        refuse_overrides(cls, _NOT_CALLED_ON_STOPPING, "Override `on_validation_end`, or subclass `Callback`.")
+
+
+class StochasticWeightAveraging(_StochasticWeightAveraging, metaclass=StandIn):
+    """Takes its arguments by name: up to 1.6 the first was `swa_epoch_start`, and `swa_lrs` later.
+
+    Args:
+        args: None.
+        swa_lrs: As today; left out, the optimizer keeps its learning rates, as up to 1.6.
+        arguments: Today's; see `camshaft.callbacks.StochasticWeightAveraging`.
+
+    Raises:
+        TypeError: If an argument is given by position.
+        ValueError: As `camshaft.callbacks.StochasticWeightAveraging`.
+    """
+
+    __stands_for__: ClassVar[type] = _StochasticWeightAveraging
+
+    def __init__(self, *args: Any, swa_lrs: float | list[float] | None = None, **arguments: Any) -> None:
+        if args:
+            rule = "given by name: up to 1.6 the first was `swa_epoch_start`, and `swa_lrs` later"
+            where = "StochasticWeightAveraging"
+            raise TypeError(must_be("args", rule, args, where, "Write swa_lrs=... and swa_epoch_start=..."))
+        super().__init__(swa_lrs, **arguments)
+
+
+def _refresh_rate(batches: int) -> int | None:
+    """Return today's argument: 1, which was the default, leaves it to the time."""
+    return None if batches == 1 else batches
+
+
+class ProgressBar(_TQDMProgressBar, metaclass=StandIn):
+    """The bar of releases 0.7 to 1.6, drawn with tqdm, and the base class of those since.
+
+    A subclass that overrides hooks, and neither makes tqdm bars nor reads them, draws by itself.
+
+    Args:
+        refresh_rate: Batches between two drawings; 0 draws none, and 1 draws by time.
+        process_position: As today.
+    """
+
+    __stands_for__: ClassVar[type] = _ProgressBar
+
+    def __init__(self, refresh_rate: int = 1, process_position: int = 0) -> None:
+        super().__init__(_refresh_rate(refresh_rate), process_position)
+        names = overridden_names(type(self), ProgressBar)
+        self._makes_bars = any(name.startswith("init_") and name.endswith("_tqdm") for name in names)
+        self._draws_itself = not self._makes_bars and any(name.startswith("on_") for name in names)
+
+    def _shows(self) -> bool:
+        return super()._shows() and not self._draws_itself
+
+
+class TQDMProgressBar(_TQDMProgressBar, metaclass=StandIn):
+    """The bar of releases since 1.5, drawn with tqdm.
+
+    Args:
+        refresh_rate: Batches between two drawings; 0 draws none, and 1 draws by time.
+        process_position: As today.
+        leave: As today.
+    """
+
+    __stands_for__: ClassVar[type] = _TQDMProgressBar
+
+    def __init__(self, refresh_rate: int = 1, process_position: int = 0, leave: bool = False) -> None:
+        super().__init__(_refresh_rate(refresh_rate), process_position, leave)
+
+
+class RichProgressBar(_RichProgressBar, metaclass=StandIn):
+    """The bar of releases since 1.5, drawn with rich.
+
+    Args:
+        refresh_rate: Batches between two drawings; 0 draws none, and 1 draws by time.
+        leave: As today.
+        theme: As today.
+        console_kwargs: As today.
+        refresh_rate_per_second: In 1.5: drawings a second; 0 draws none.
+    """
+
+    __stands_for__: ClassVar[type] = _RichProgressBar
+
+    def __init__(
+        self,
+        refresh_rate: int = 1,
+        leave: bool = False,
+        theme: Any = None,
+        console_kwargs: dict[str, Any] | None = None,
+        *,
+        refresh_rate_per_second: int | None = None,
+    ) -> None:
+        batches = _refresh_rate(0 if refresh_rate_per_second == 0 else refresh_rate)
+        seconds = 1 / refresh_rate_per_second if refresh_rate_per_second and batches is None else None
+        super().__init__(batches, leave, theme, console_kwargs, refresh_rate_seconds=seconds)
+
+
+_DEPTHS = {"top": 1, "full": -1}
+
+
+def ModelSummary(model: nn.Module, mode: str | None = None, max_depth: int | None = None) -> Summary:
+    """A summary of a model's layers, to be printed.
+
+    Args:
+        model: The model.
+        mode: "top" for its own layers, or "full" for all.
+        max_depth: How deep, where `mode` is not given; None means 1.
+
+    Raises:
+        ValueError: If there is no such mode.
+    """
+    if mode is None:
+        return _summarize(model, 1 if max_depth is None else max_depth)
+    if mode not in _DEPTHS:
+        raise ValueError(must_be("mode", "'top' or 'full'", mode, "ModelSummary", "Pass `max_depth`."))
+    return _summarize(model, _DEPTHS[mode])
+
+
+def summarize(lightning_module: nn.Module, mode: str | None = None, max_depth: int | None = None) -> Summary:
+    """The same, under the name that it has since 1.5."""
+    return ModelSummary(lightning_module, mode, max_depth)
+
+
+def get_human_readable_count(number: int) -> str:
+    """A number of parameters, short."""
+    return format_count(number)
+
+
+class SimpleProfiler(HookTimeline, metaclass=StandIn):
+    """Measures every hook; see `camshaft.callbacks.HookTimeline`.
+
+    Args:
+        dirpath: As today.
+        filename: As today.
+        extended: As in releases 1.1 to 1.9; all of it is reported either way.
+        output_filename: Up to 1.4: a path, of which the folder and the name without extension are taken.
+    """
+
+    __stands_for__: ClassVar[type] = HookTimeline
+
+    def __init__(
+        self,
+        dirpath: str | os.PathLike[str] | None = None,
+        filename: str | None = None,
+        extended: bool = True,
+        output_filename: str | os.PathLike[str] | None = None,
+    ) -> None:
+        if output_filename is not None:
+            folder, name = os.path.split(os.fspath(output_filename))
+            dirpath, filename = folder or ".", os.path.splitext(name)[0]
+        super().__init__(dirpath, "timeline" if filename is None else filename)
+
+
+class PyTorchProfiler(Profiler, metaclass=StandIn):
+    """Profiles with `torch.profiler`; see `camshaft.callbacks.Profiler`.
+
+    Args:
+        dirpath: As today.
+        filename: None.
+        row_limit: `table_rows`; -1 is as many as there are.
+        sort_by_key: `sort_by`.
+        export_to_chrome: Whether trace files are written, which they always are.
+        emit_nvtx: False.
+        group_by_input_shapes: False.
+        arguments: Today's.
+
+    Raises:
+        TypeError: If an argument is none of today's.
+        ValueError: If an argument asks for what there is not.
+    """
+
+    __stands_for__: ClassVar[type] = Profiler
+
+    def __init__(
+        self,
+        dirpath: str | os.PathLike[str] | None = None,
+        filename: str | None = None,
+        *,
+        row_limit: int = 20,
+        sort_by_key: str | None = None,
+        export_to_chrome: bool = True,
+        emit_nvtx: bool = False,
+        group_by_input_shapes: bool = False,
+        **arguments: Any,
+    ) -> None:
+        where, action = type(self).__name__, "Leave it out; see `camshaft.callbacks.Profiler`."
+        refuse_argument("filename", filename, where, "files are called by their stage", action)
+        refuse_argument("export_to_chrome", export_to_chrome, where, "traces are always written", action, (True,))
+        refuse_argument("emit_nvtx", emit_nvtx, where, "nothing is emitted to other profilers", action, (False,))
+        why = "rows are of operators, whatever their shapes"
+        refuse_argument("group_by_input_shapes", group_by_input_shapes, where, why, action, (False,))
+        rows = 2**31 - 1 if row_limit == -1 else row_limit
+        super().__init__(dirpath, table_rows=rows, sort_by=sort_by_key, **arguments)
+
+
+class PassThroughProfiler(Callback):
+    """Measures nothing; for code that profiles by hand and was told not to."""
+
+    @contextmanager
+    def profile(self, action_name: str) -> Iterator[str]:
+        """Run the body of a `with` statement."""
+        yield action_name
+
+    def start(self, action_name: str) -> None:
+        """Do nothing."""
+
+    def stop(self, action_name: str) -> None:
+        """Do nothing."""
+
+    def describe(self) -> None:
+        """Do nothing."""
+
+    def summary(self) -> str:
+        """Nothing."""
+        return ""

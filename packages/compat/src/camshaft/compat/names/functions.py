@@ -1,0 +1,398 @@
+"""Functions of earlier releases: processes, seeds, collections, files, decorators."""
+
+from __future__ import annotations
+
+import functools
+import gc
+import logging
+import os
+import pickle
+import random
+from argparse import Namespace
+from collections.abc import Callable, Iterator, Mapping, MutableMapping
+from contextlib import contextmanager
+from typing import Any, ClassVar, ParamSpec, TypeVar
+
+import torch
+from torch import Tensor, nn
+from torch.utils.data import IterableDataset
+
+from camshaft.compat.names.stand_ins import StandIn
+from camshaft.hooks_core import is_overridden as _is_overridden
+from camshaft.hooks_core.messages import must_be
+from camshaft.hooks_core.transfer import map_nested, move_to_device
+from camshaft.hooks_core.user_warnings import warn_user
+from camshaft.loops.combined_loader import CombinationMode
+from camshaft.loops.combined_loader import CombinedLoader as _CombinedLoader
+from camshaft.loops.worker_seeds import SEED_WORKERS_VARIABLE, seed_worker
+from camshaft.strategies import read_checkpoint, write_checkpoint
+from camshaft.strategies.processes.process_environment import find_process_environment
+from camshaft.strategies.processes.rank_zero import is_rank_zero
+from camshaft.strategies.processes.rank_zero import rank_zero_only as _rank_zero_only
+from camshaft.trainer import TrainingModule
+from camshaft.trainer.seeding import GLOBAL_SEED_VARIABLE as _VARIABLE
+from camshaft.trainer.seeding import seed_everything as _seed_everything
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+logger = logging.getLogger("pytorch_lightning")
+"""What earlier code logs to, and what it sets the level of."""
+
+
+class PossibleUserWarning(UserWarning):
+    """A warning about what may be a mistake; ours are plain `UserWarning`s."""
+
+
+class LightningDeprecationWarning(DeprecationWarning):
+    """A warning about what will go."""
+
+
+class _RankZeroOnly:
+    """`rank_zero_only`, which earlier code also asks for the process's rank."""
+
+    @property
+    def rank(self) -> int:
+        """Index of this process among all."""
+        return get_rank()
+
+    def __call__(self, function: Callable[P, R]) -> Callable[P, R | None]:
+        """Decorate a function that runs on the first process only; see `camshaft.strategies.rank_zero_only`."""
+        return _rank_zero_only(function)
+
+
+rank_zero_only = _RankZeroOnly()
+"""Decorates a function that runs on the first process only; its `rank` is that of this process."""
+
+
+def get_rank() -> int:
+    """Index of this process among all."""
+    return find_process_environment().global_rank
+
+
+def distributed_available() -> bool:
+    """Whether a process group has been joined."""
+    return torch.distributed.is_available() and torch.distributed.is_initialized()
+
+
+def rank_zero_warn(
+    message: Any, category: type[Warning] = UserWarning, stacklevel: int = 5, *args: Any, **kwargs: Any
+) -> None:
+    """Warn on the first process, at the line that called into camshaft."""
+    if is_rank_zero():
+        warn_user(str(message), category)
+
+
+def rank_zero_deprecation(message: Any, *args: Any, **kwargs: Any) -> None:
+    """Warn on the first process that something will go."""
+    rank_zero_warn(message, LightningDeprecationWarning)
+
+
+def rank_zero_info(*args: Any, **kwargs: Any) -> None:
+    """Log on the first process; arguments are those of `logging.Logger.info`."""
+    if is_rank_zero():
+        logger.info(*args, **kwargs)
+
+
+def rank_zero_debug(*args: Any, **kwargs: Any) -> None:
+    """Log details on the first process; arguments are those of `logging.Logger.debug`."""
+    if is_rank_zero():
+        logger.debug(*args, **kwargs)
+
+
+class WarningCache(set[str]):
+    """Says each thing once."""
+
+    def warn(self, message: str, *args: Any, **kwargs: Any) -> None:
+        """Warn on the first process, unless this has been said."""
+        if message not in self:
+            self.add(message)
+            rank_zero_warn(message)
+
+    def deprecation(self, message: str, *args: Any, **kwargs: Any) -> None:
+        """Warn on the first process that something will go, unless this has been said."""
+        if message not in self:
+            self.add(message)
+            rank_zero_deprecation(message)
+
+    def info(self, message: str, *args: Any, **kwargs: Any) -> None:
+        """Log on the first process, unless this has been said."""
+        if message not in self:
+            self.add(message)
+            rank_zero_info(message)
+
+
+pl_worker_init_function = seed_worker
+"""Seeds the workers of a loader."""
+
+
+def seed_everything(seed: Any = None, workers: bool = False, verbose: bool = True) -> int:
+    """Seed every generator; see `camshaft.trainer.seed_everything`.
+
+    Args:
+        seed: The seed, or a text of it. None takes that of the variable `PL_GLOBAL_SEED`, or draws one and says which.
+        workers: As in `camshaft.trainer.seed_everything`.
+        verbose: Likewise.
+
+    Returns:
+        The seed.
+
+    Raises:
+        ValueError: If it is out of range, or no number.
+    """
+    if seed is None:
+        seed = os.environ.get(_VARIABLE)
+    if seed is None:
+        seed = random.randint(0, 2**32 - 1)
+        warn_user(f"seed_everything was given no seed, and took {seed}.")
+    return _seed_everything(int(seed), workers=workers, verbose=verbose)
+
+
+def reset_seed() -> None:
+    """Seed again with the last seed of `seed_everything`, if there was one."""
+    if _VARIABLE in os.environ:
+        workers = os.environ.get(SEED_WORKERS_VARIABLE, "0") not in ("", "0")
+        _seed_everything(int(os.environ[_VARIABLE]), workers=workers, verbose=False)
+
+
+@contextmanager
+def isolate_rng(include_cuda: bool = True) -> Iterator[None]:
+    """Put generators back as they were, after the body of a `with` statement."""
+    devices = list(range(torch.cuda.device_count())) if include_cuda and torch.cuda.is_available() else []
+    python_state = random.getstate()
+    try:
+        import numpy
+    except ImportError:
+        numpy = None  # type: ignore[assignment]
+    numpy_state = None if numpy is None else numpy.random.get_state()
+    with torch.random.fork_rng(devices=devices):
+        try:
+            yield
+        finally:
+            random.setstate(python_state)
+            if numpy_state is not None:
+                numpy.random.set_state(numpy_state)
+
+
+def move_data_to_device(batch: Any, device: torch.device | str) -> Any:
+    """Move every tensor of a batch to a device; see `camshaft.hooks_core.transfer`."""
+    return move_to_device(batch, torch.device(device))
+
+
+def apply_to_collection(
+    data: Any,
+    dtype: type | tuple[type, ...],
+    function: Callable[..., Any],
+    *args: Any,
+    wrong_dtype: type | tuple[type, ...] | None = None,
+    include_none: bool = True,
+    **kwargs: Any,
+) -> Any:
+    """Apply a function to everything of some type in nested collections, as `map_nested` does.
+
+    Args:
+        data: The collection.
+        dtype: The type.
+        function: Gets each of these, and what follows.
+        args: Further arguments of the function.
+        wrong_dtype: A type that is left as it is, although it is of `dtype`.
+        include_none: Whether items for which the function returns None stay, as None.
+        kwargs: Further arguments of the function.
+    """
+
+    def is_leaf(item: Any) -> bool:
+        return isinstance(item, dtype) and not (wrong_dtype is not None and isinstance(item, wrong_dtype))
+
+    applied = map_nested(data, is_leaf, lambda item: function(item, *args, **kwargs))
+    return applied if include_none else _without_none(applied)
+
+
+def _without_none(value: Any) -> Any:
+    """Nested dictionaries, lists and tuples without the items that are None."""
+    if isinstance(value, dict):
+        return type(value)({key: _without_none(item) for key, item in value.items() if item is not None})
+    if isinstance(value, (list, tuple)) and not hasattr(type(value), "_fields"):
+        return type(value)(_without_none(item) for item in value if item is not None)
+    return value
+
+
+def recursive_detach(in_dict: Any, to_cpu: bool = False) -> Any:
+    """Detach every tensor of a collection, and move it to the CPU if wanted."""
+
+    def detach(tensor: Tensor) -> Tensor:
+        return tensor.detach().cpu() if to_cpu else tensor.detach()
+
+    return apply_to_collection(in_dict, Tensor, detach)
+
+
+def flatten_dict(params: Mapping[Any, Any] | Namespace, delimiter: str = "/") -> dict[str, Any]:
+    """A dictionary without others in it, whose keys are paths in the nested one.
+
+    Args:
+        params: The nested one.
+        delimiter: What stands between the parts of a path.
+    """
+    flat: MutableMapping[str, Any] = {}
+    for key, value in (vars(params) if isinstance(params, Namespace) else params).items():
+        if isinstance(value, (Mapping, Namespace)):
+            inner = flatten_dict(value, delimiter)
+            flat.update({f"{key}{delimiter}{path}": leaf for path, leaf in inner.items()})
+        else:
+            flat[str(key)] = value
+    return dict(flat)
+
+
+def has_iterable_dataset(dataloader: Any) -> bool:
+    """Whether a loader's dataset is an `IterableDataset`."""
+    return isinstance(getattr(dataloader, "dataset", None), IterableDataset)
+
+
+def has_len(dataloader: Any) -> bool:
+    """Whether a loader can say how many batches it has."""
+    try:
+        len(dataloader)
+    except (TypeError, NotImplementedError):
+        return False
+    return not has_iterable_dataset(dataloader)
+
+
+def load(
+    path_or_url: str | os.PathLike[str],
+    map_location: torch.device | str | None = None,
+    weights_only: bool = True,
+) -> dict[str, Any]:
+    """Read a checkpoint; nothing that it names is imported, see `camshaft.strategies.read_checkpoint`.
+
+    Args:
+        path_or_url: The file.
+        map_location: Where tensors go; None puts them where they were saved from.
+        weights_only: True, whatever is given: other files are refused.
+
+    Raises:
+        FileNotFoundError, CheckpointError: If it is not there, or cannot be read so.
+    """
+    return read_checkpoint(path_or_url, map_location)
+
+
+def atomic_save(checkpoint: dict[str, Any], filepath: str | os.PathLike[str]) -> None:
+    """Write a checkpoint, whole or not at all; see `camshaft.strategies.write_checkpoint`."""
+    write_checkpoint(checkpoint, filepath)
+
+
+def is_overridden(method_name: str, instance: object = None, parent: type | None = None, model: object = None) -> bool:
+    """Whether an object's class overrides a method of the base classes, or of `parent`.
+
+    Args:
+        method_name: The method.
+        instance: The module, data module or callback.
+        parent: The class whose method counts as not overridden; None means the base classes.
+        model: The module, under the name that it had up to 1.3.
+    """
+    owner = model if instance is None else instance
+    if owner is None:
+        return False
+    if parent is None:
+        return _is_overridden(owner, method_name)
+    return getattr(type(owner), method_name, None) is not getattr(parent, method_name, None)
+
+
+_TRUE = ("y", "yes", "t", "true", "on", "1")
+_FALSE = ("n", "no", "f", "false", "off", "0")
+
+
+def str_to_bool(val: str) -> bool:
+    """A text such as "yes" or "off" as a bool.
+
+    Raises:
+        ValueError: If it is none of these.
+    """
+    value = str_to_bool_or_str(val)
+    if isinstance(value, str):
+        raise ValueError(must_be("val", "such as 'yes' or 'off'", val, "str_to_bool", "Pass one of these."))
+    return value
+
+
+def str_to_bool_or_str(val: str) -> bool | str:
+    """A text such as "yes" or "off" as a bool, any other as it is."""
+    lower = val.lower()
+    return True if lower in _TRUE else False if lower in _FALSE else val
+
+
+def is_picklable(obj: object) -> bool:
+    """Whether an object can be pickled."""
+    try:
+        pickle.dumps(obj)
+    except (pickle.PicklingError, AttributeError, RuntimeError, TypeError):
+        return False
+    return True
+
+
+def garbage_collection_cuda() -> None:
+    """Free what Python and torch no longer need."""
+    gc.collect()
+    if torch.cuda.is_available():
+        torch.cuda.empty_cache()
+
+
+def is_oom_error(exception: BaseException) -> bool:
+    """Whether an error says that memory was not enough."""
+    return isinstance(exception, (torch.OutOfMemoryError, MemoryError)) or (
+        isinstance(exception, RuntimeError)
+        and any(text in str(exception) for text in ("out of memory", "can't allocate memory"))
+    )
+
+
+def get_model_size_mb(model: nn.Module) -> float:
+    """Size of a model's parameters and buffers in megabytes of 1,000,000 bytes."""
+    return sum(tensor.nbytes for tensor in model.state_dict().values() if isinstance(tensor, torch.Tensor)) / 1e6
+
+
+_Method = TypeVar("_Method", bound=Callable[..., Any])
+
+
+def data_loader(function: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """Decorate `train_dataloader` and its like: the loaders are made once for each module and then kept, as up to 0.6.
+
+    They are made anew where the trainer reloads them in the course of a fit.
+    """
+    attribute = f"_lazy_{function.__name__}"
+
+    @functools.wraps(function)
+    def get_loader(self: Any) -> Any:
+        if attribute not in self.__dict__ or _reloads(getattr(self, "_trainer", None)):
+            self.__dict__[attribute] = function(self)
+        return self.__dict__[attribute]
+
+    return get_loader
+
+
+def auto_move_data(function: _Method) -> _Method:
+    """Decorate a module's method, such as `forward`: its arguments are moved to the module's device."""
+
+    @functools.wraps(function)
+    def move_and_call(self: Any, *args: Any, **kwargs: Any) -> Any:
+        if isinstance(self, TrainingModule):
+            device = next((tensor.device for tensor in self.parameters()), torch.device("cpu"))
+            args, kwargs = move_to_device((args, kwargs), device)
+        return function(self, *args, **kwargs)
+
+    return move_and_call  # type: ignore[return-value]
+
+
+def _reloads(trainer: Any) -> bool:
+    return trainer is not None and trainer.reload_dataloaders_every_n_epochs > 0
+
+
+class CombinedLoader(_CombinedLoader, metaclass=StandIn):
+    """`camshaft.loops.CombinedLoader`, which ends with the shortest loader by default, as it did.
+
+    Args:
+        iterables: The loaders.
+        mode: As today.
+        loaders: The loaders, under the name that they had up to 1.9.
+    """
+
+    __stands_for__: ClassVar[type] = _CombinedLoader
+
+    def __init__(self, iterables: Any = None, mode: CombinationMode = "min_size", *, loaders: Any = None) -> None:
+        super().__init__(iterables if loaders is None else loaders, mode)

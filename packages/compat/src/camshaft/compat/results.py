@@ -1,0 +1,241 @@
+"""What steps of release 0.9 returned in place of a loss: `TrainResult` and `EvalResult`.
+
+Whoever imports this lets steps return them; see `returned_readers`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, ClassVar, NoReturn
+
+import attrs
+import torch
+from torch import Tensor
+
+from camshaft.callbacks import EarlyStopping, ModelCheckpoint
+from camshaft.hooks_core.messages import must_be
+from camshaft.loops.era_steps import returned_readers
+from camshaft.loops.run import Run
+
+_EPOCH_ENDS = {
+    "training_step": ("training_epoch_end",),
+    "validation_step": ("validation_epoch_end", "validation_end"),
+    "test_step": ("test_epoch_end", "test_end"),
+}
+_WATCHERS = {"early_stop_on": EarlyStopping, "checkpoint_on": ModelCheckpoint}
+
+
+@attrs.frozen
+class _Call:
+    """A call of `log`."""
+
+    name: str
+    value: Any
+    options: Mapping[str, Any]
+
+    def for_today(self) -> Iterator[tuple[str, dict[str, Any]]]:
+        """Names and options of the calls that do the same: of steps and epoch apart, with names in front."""
+        if not (self.options["on_step"] and self.options["on_epoch"]):
+            yield self.name, dict(self.options)
+            return
+        yield f"step_{self.name}", {**self.options, "on_epoch": False}
+        yield f"epoch_{self.name}", {**self.options, "on_step": False, "enable_graph": False}
+
+
+class Result(dict[str, Any]):
+    """A dictionary with attributes, and with what is to be logged when a step returns it.
+
+    Args:
+        minimize: The loss.
+        early_stop_on: Monitored as `early_stop_on`, or `val_early_stop_on` in evaluation: its mean over the epoch.
+        checkpoint_on: Likewise as `checkpoint_on`, or `val_checkpoint_on`; None or True means the loss.
+        hiddens: What the next split gets.
+
+    Raises:
+        TypeError: If `early_stop_on` or `checkpoint_on` is no tensor; if `minimize` is none with a graph.
+    """
+
+    _prefix: ClassVar[str] = ""
+    _logs_steps: ClassVar[bool] = False
+
+    def __init__(
+        self,
+        minimize: Tensor | None = None,
+        early_stop_on: Tensor | None = None,
+        checkpoint_on: Tensor | bool | None = None,
+        hiddens: Any = None,
+    ) -> None:
+        super().__init__()
+        where = type(self).__name__
+        if minimize is not None and not (isinstance(minimize, Tensor) and minimize.requires_grad):
+            rule = "a tensor that can be differentiated"
+            raise TypeError(must_be("minimize", rule, minimize, where, "Pass the loss in `training_step` alone."))
+        self._calls: list[_Call] = []
+        self._explicit = {"early_stop_on": early_stop_on}
+        if isinstance(checkpoint_on, Tensor):
+            self._explicit["checkpoint_on"] = checkpoint_on
+        self._watched = dict(self._explicit)
+        if checkpoint_on is None or checkpoint_on is True:
+            self._watched["checkpoint_on"] = minimize
+        elif checkpoint_on is not False:
+            self._watched["checkpoint_on"] = checkpoint_on
+        for name, value in self._watched.items():
+            if value is not None and not isinstance(value, Tensor):
+                raise TypeError(must_be(name, "a tensor", value, where, "Pass the metric itself."))
+            if value is not None:
+                self[name] = value.detach()
+        if hiddens is not None:
+            self["hiddens"] = hiddens
+        if minimize is not None:
+            self["minimize"] = minimize
+
+    def __getattr__(self, name: str) -> Any:
+        """An item; None if there is none."""
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return self.get(name)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name.startswith("_"):
+            super().__setattr__(name, value)
+        else:
+            self[name] = value.detach() if isinstance(value, Tensor) and name != "minimize" else value
+
+    def log(
+        self,
+        name: str,
+        value: Any,
+        prog_bar: bool = False,
+        logger: bool = True,
+        on_step: bool | None = None,
+        on_epoch: bool | None = None,
+        reduce_fx: Any = torch.mean,
+        tbptt_reduce_fx: Any = None,
+        tbptt_pad_token: int = 0,
+        enable_graph: bool = False,
+        sync_dist: bool = False,
+        sync_dist_op: Any = None,
+        sync_dist_group: Any = None,
+    ) -> None:
+        """Log a value when the step returns this: in training for the step, else for the epoch, unless it is said.
+
+        With both it is logged as `step_<name>` and `epoch_<name>`. The options are those of `TrainingModule.log`.
+        """
+        on_step = self._logs_steps if on_step is None else on_step
+        on_epoch = not self._logs_steps if on_epoch is None else on_epoch
+        options = {
+            "prog_bar": prog_bar,
+            "logger": logger,
+            "on_step": on_step,
+            "on_epoch": on_epoch,
+            "reduce_fx": reduce_fx,
+            "enable_graph": enable_graph and on_step,
+            "sync_dist": sync_dist or None,
+            "tbptt_reduce_fx": tbptt_reduce_fx,
+            "tbptt_pad_token": tbptt_pad_token,
+            "sync_dist_op": sync_dist_op,
+            "sync_dist_group": sync_dist_group,
+        }
+        self._calls.append(_Call(name, value, options))
+        self[name] = value.detach() if isinstance(value, Tensor) and not enable_graph else value
+
+    def log_dict(
+        self,
+        dictionary: Mapping[str, Any],
+        prog_bar: bool = False,
+        logger: bool = True,
+        on_step: bool = False,
+        on_epoch: bool = True,
+        **options: Any,
+    ) -> None:
+        """Log each value of a dictionary: for the epoch, unless it is said, in training as well."""
+        for name, value in dictionary.items():
+            self.log(name, value, prog_bar, logger, on_step, on_epoch, **options)
+
+    def write(self, *args: Any, **kwargs: Any) -> NoReturn:
+        """Raise `NotImplementedError`: nothing is written by way of what a step returns."""
+        action = "Use `trainer.predict`, or `BasePredictionWriter` of `camshaft.callbacks`."
+        where = type(self).__name__
+        raise NotImplementedError(must_be("write", "left to the trainer's `predict`", args or kwargs, where, action))
+
+    write_dict = write
+
+
+class TrainResult(Result):
+    """What `training_step` of 0.9 returned; see `Result`."""
+
+    _logs_steps = True
+
+
+class EvalResult(Result):
+    """What `validation_step` and `test_step` of 0.9 returned; see `Result`, which has `minimize` as well."""
+
+    _prefix = "val_"
+
+    def __init__(
+        self,
+        early_stop_on: Tensor | None = None,
+        checkpoint_on: Tensor | bool | None = None,
+        hiddens: Any = None,
+    ) -> None:
+        super().__init__(None, early_stop_on, checkpoint_on, hiddens)
+
+
+def read_result(run: Run, step: str, returned: Any) -> Any:
+    """Log what a result holds, where a step returned one.
+
+    Returns:
+        What counts as returned: the loss of a training step, or a dictionary with it and what else the result has
+        beside what is logged; what is no result as it is.
+
+    Raises:
+        TypeError: If a training step returned that of an evaluation.
+        NotImplementedError: If the module has a hook of the epoch's end, which got one result of all steps.
+        ValueError: If a callback monitors something else than the result says.
+    """
+    if not isinstance(returned, Result):
+        return returned
+    where = f"{type(run.module).__qualname__}.{step}"
+    if step == "training_step" and isinstance(returned, EvalResult):
+        raise TypeError(must_be("return value", "a TrainResult", returned, where, "Return a TrainResult, or the loss."))
+    for hook in _EPOCH_ENDS[step]:
+        if getattr(run.hooks, hook, None) is not None:
+            rule = f"left out where `{step}` returns a {type(returned).__name__}"
+            action = f"Keep what you need in a list of your own, and read it in `{_end_of(step)}`."
+            raise NotImplementedError(must_be(hook, rule, "an override", type(run.module).__qualname__, action))
+    log: Any = run.module.log
+    for name, value in returned._watched.items():
+        if value is not None:
+            monitored = returned._prefix + name
+            if returned._explicit.get(name) is not None:
+                _check_watched(run, name, monitored, where)
+            log(monitored, value.detach(), logger=False, on_step=False, on_epoch=True, batch_size=1)
+    for call in returned._calls:
+        for name, options in call.for_today():
+            log(name, call.value, **options)
+    done = {"minimize", *_WATCHERS, *(call.name for call in returned._calls)}
+    outputs = {name: value for name, value in returned.items() if name not in done}
+    if "minimize" not in returned:
+        return outputs
+    return {**outputs, "loss": returned["minimize"]} if outputs else returned["minimize"]
+
+
+def _end_of(step: str) -> str:
+    return {"training_step": "on_train_epoch_end", "validation_step": "on_validation_epoch_end"}.get(
+        step, "on_test_epoch_end"
+    )
+
+
+def _check_watched(run: Run, name: str, monitored: str, where: str) -> None:
+    """Refuse a callback that monitors something else, which 0.9 replaced without asking."""
+    kind = _WATCHERS[name]
+    for callback in run.callbacks:
+        monitor = getattr(callback, "monitor", None)
+        if isinstance(callback, kind) and monitor is not None and monitor not in (name, f"val_{name}"):
+            rule = f"{monitored!r}, since {where} passes `{name}`"
+            action = f"Pass monitor={monitored!r}, or leave `{name}` out."
+            raise ValueError(must_be("monitor", rule, monitor, type(callback).__name__, action))
+
+
+if read_result not in returned_readers:
+    returned_readers.append(read_result)

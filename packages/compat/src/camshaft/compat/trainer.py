@@ -1,0 +1,549 @@
+"""`Trainer` with the arguments, attributes and calls of earlier releases, for modules of every era."""
+
+from __future__ import annotations
+
+import inspect
+import math
+import os
+import sys
+from collections.abc import Mapping
+from functools import wraps
+from typing import Any, ClassVar
+
+import attrs
+from torch import nn
+from torch.optim.lr_scheduler import ReduceLROnPlateau
+
+import camshaft.callbacks as callbacks  # what it exports is imported when it is asked for
+from camshaft.compat import eras
+from camshaft.compat.arguments.argparse_arguments import ArgparseArguments
+from camshaft.compat.arguments.table import EARLIER_ARGUMENTS
+from camshaft.compat.arguments.translation import EarlierSettings, ModuleSettings, translate_arguments
+from camshaft.compat.checkpoints.format import ReleaseFormat
+from camshaft.compat.eras.processes import delegate_early
+from camshaft.compat.module import behaviour_of_run
+from camshaft.compat.names.finder import is_alias
+from camshaft.hooks_core import Callback, is_overridden
+from camshaft.hooks_core.messages import must_be
+from camshaft.loops import Run, run_verb
+from camshaft.trainer import Trainer as _Trainer
+from camshaft.trainer.checkpoint_formats import CheckpointFormat
+from camshaft.trainer.defaults import listed
+from camshaft.trainer.silent_logger import SilentLogger
+
+_Path = str | os.PathLike[str]
+
+_DEFAULTS: Mapping[str, Any] = {
+    name: parameter.default for name, parameter in inspect.signature(_Trainer).parameters.items()
+}
+"""Today's arguments of the trainer."""
+
+_LR_FIND: Mapping[str, str] = {"num_training": "num_training_steps"}
+_SCALE_BATCH_SIZE: Mapping[str, str] = {}
+"""Names that options of the searches had in earlier releases, with today's."""
+
+_OPTIMIZERS = "`trainer.optimizers` and `trainer.lr_scheduler_configs`"
+_LOOPS = "`trainer.fit_loop`, `trainer.validate_loop` or `trainer.test_loop`"
+
+ABSENT_ATTRIBUTES: Mapping[str, str] = {
+    "accelerator": "`trainer.strategy`",
+    "accelerator_backend": "`trainer.strategy`",
+    "accelerator_connector": "`trainer.strategy`",
+    "amp_backend": "`trainer.strategy.precision`",
+    "amp_level": "`trainer.strategy.precision`",
+    "available_gpus": "`torch.cuda.device_count()`",
+    "call_hook": "a method of your own",
+    "data_connector": "`trainer.train_dataloader` and its like",
+    "data_parallel_device_ids": "`trainer.num_devices` and `trainer.strategy.device`",
+    "dev_debugger": "a callback",
+    "evaluation_loop": _LOOPS,
+    "get_train_dataloader": "`trainer.train_dataloader`",
+    "get_val_dataloaders": "`trainer.val_dataloaders`",
+    "get_test_dataloaders": "`trainer.test_dataloaders`",
+    "gpus": "`trainer.num_devices`",
+    "hpc_save": "`trainer.preempt` or `PreemptionCheckpoint`",
+    "init_optimizers": _OPTIMIZERS,
+    "logger_connector": "`self.log` in the module",
+    "lr_find": (
+        "`LearningRateFinder` of `camshaft.callbacks`, or `Trainer(auto_lr_find=True)` with `trainer.tune(model)`"
+    ),
+    "model_connector": "`trainer.model`",
+    "optimizer_connector": _OPTIMIZERS,
+    "optimizer_frequencies": "`trainer.fit_loop.optimization.frequencies`",
+    "precision": "`trainer.strategy.precision.name`",
+    "precision_plugin": "`trainer.strategy.precision`",
+    "process_position": "a callback that shows progress",
+    "profiler": "`HookTimeline` of `camshaft.callbacks`, or `torch.profiler.record_function`",
+    "restore": "`trainer.fit(..., ckpt_path=...)`",
+    "run_evaluation": "`trainer.validate` or `trainer.test`, outside of fit",
+    "running_loss": "`trainer.callback_metrics`",
+    "scale_batch_size": (
+        "`BatchSizeFinder` of `camshaft.callbacks`, or `Trainer(auto_scale_batch_size=True)` with `trainer.tune(model)`"
+    ),
+    "slurm_job_id": "`os.environ['SLURM_JOB_ID']`",
+    "tng_tqdm_dic": "`trainer.progress_bar_metrics`",
+    "train_loop": "`trainer.fit_loop`",
+    "training_type_plugin": "`trainer.strategy`",
+    "tuner": "`trainer.tune(model)`",
+}
+"""What to use in place of attributes that have no equal."""
+
+
+class Trainer(ArgparseArguments, _Trainer):
+    """Runs modules, data modules and callbacks of every era; see `camshaft.trainer.Trainer`.
+
+    It takes the arguments of releases 0.4 to 1.9 as well (see `camshaft.compat.arguments.table`), with a note that names
+    today's, and has the attributes that trainers had then, to be read.
+
+    Attributes:
+        tuning: Whether `tune` is searching.
+
+    Raises:
+        TypeError, ValueError: As `camshaft.trainer.Trainer`, or if nothing corresponds to an argument.
+    """
+
+    checkpoint_formats: ClassVar[tuple[CheckpointFormat, ...]] = (ReleaseFormat(),)
+
+    tuning: bool = False
+    _earlier: EarlierSettings
+
+    @wraps(_Trainer.__init__)
+    def __init__(self, *positional: Any, **given: Any) -> None:
+        if positional:
+            rule, action = "passed by keyword", "Write `logger=...`, or the name of what it is."
+            raise TypeError(must_be("the first argument", rule, positional[0], "Trainer", action))
+        arguments, self._earlier = translate_arguments(given, _DEFAULTS, EARLIER_ARGUMENTS)
+        if self._earlier.of_module:
+            further = ModuleSettings(**self._earlier.of_module)
+            arguments["callbacks"] = [*listed(arguments.get("callbacks")), further]
+        passed = listed(arguments.get("callbacks"))
+        _tell(passed, "on_init_start", self)
+        super().__init__(**arguments)
+        _tell(passed, "on_init_end", self)
+
+    def __getattr__(self, name: str) -> Any:
+        """Say what to use in place of an attribute of earlier releases."""
+        if hasattr(type(self), name):
+            return object.__getattribute__(self, name)  # raises what the property raised
+        message = f"{type(self).__name__!r} object has no attribute {name!r}"
+        if name in ABSENT_ATTRIBUTES:
+            message += f" any more. Use {ABSENT_ATTRIBUTES[name]}."
+        raise AttributeError(message, name=name, obj=self)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        """Say what to use in place of an attribute of earlier releases that is set."""
+        if self._is_sealed and name in ABSENT_ATTRIBUTES and not hasattr(type(self), name):
+            message = f"{type(self).__name__!r} object has no attribute {name!r} to be set. Use "
+            raise AttributeError(f"{message}{ABSENT_ATTRIBUTES[name]}.", name=name, obj=self)
+        super().__setattr__(name, value)
+
+    # what `camshaft.trainer.Trainer` lets a subclass add
+
+    def connect(self, module: nn.Module) -> None:
+        """Join the processes, as the module does it where it overrides `init_ddp_connection`. Collective."""
+        delegate_early(module, self.strategy, self)
+        super().connect(module)
+
+    def extend_run(self, run: Run) -> None:
+        """Let the run take receivers of any era, and steps return the results of 0.9."""
+        eras.extend(run)
+        imported = sys.modules.get("pytorch_lightning")
+        if imported is not None and is_alias(imported):
+            # A step may be the first to ask for them, and hooks are resolved by then.
+            import camshaft.compat.results  # noqa: F401
+
+    # verbs
+
+    def fit(
+        self,
+        model: Any,
+        train_dataloaders: Any = None,
+        val_dataloaders: Any = None,
+        datamodule: Any = None,
+        ckpt_path: _Path | None = None,
+        weights_only: bool | None = None,
+        *,
+        train_dataloader: Any = None,
+    ) -> None:
+        """Train a module; see `camshaft.trainer.Trainer.fit`. Collective.
+
+        Args:
+            model, train_dataloaders, val_dataloaders, datamodule, weights_only: As there.
+            ckpt_path: Likewise; None takes `resume_from_checkpoint`, if the trainer was made with it.
+            train_dataloader: A name that `train_dataloaders` had.
+        """
+        loaders = _only_one("fit", train_dataloaders, "train_dataloader", train_dataloader)
+        path = _choose_ckpt_path(ckpt_path, self._earlier.ckpt_path)
+        super().fit(model, loaders, val_dataloaders, datamodule, path, weights_only)
+
+    def validate(
+        self,
+        model: Any = None,
+        dataloaders: Any = None,
+        ckpt_path: _Path | None = None,
+        verbose: bool = True,
+        datamodule: Any = None,
+        weights_only: bool | None = None,
+        *,
+        val_dataloaders: Any = None,
+    ) -> list[dict[str, float]]:
+        """Run validation once; see `camshaft.trainer.Trainer.validate`. Collective.
+
+        Args:
+            model, dataloaders, ckpt_path, verbose, datamodule, weights_only: As there.
+            val_dataloaders: A name that `dataloaders` had.
+        """
+        loaders = _only_one("validate", dataloaders, "val_dataloaders", val_dataloaders)
+        return super().validate(model, loaders, ckpt_path, verbose, datamodule, weights_only)
+
+    def test(
+        self,
+        model: Any = None,
+        dataloaders: Any = None,
+        ckpt_path: _Path | None = None,
+        verbose: bool = True,
+        datamodule: Any = None,
+        weights_only: bool | None = None,
+        *,
+        test_dataloaders: Any = None,
+    ) -> list[dict[str, float]]:
+        """Run the test once; see `camshaft.trainer.Trainer.test`. Collective.
+
+        Args:
+            model, dataloaders, ckpt_path, verbose, datamodule, weights_only: As there.
+            test_dataloaders: A name that `dataloaders` had.
+        """
+        loaders = _only_one("test", dataloaders, "test_dataloaders", test_dataloaders)
+        return super().test(model, loaders, ckpt_path, verbose, datamodule, weights_only)
+
+    def tune(
+        self,
+        model: Any,
+        train_dataloaders: Any = None,
+        val_dataloaders: Any = None,
+        datamodule: Any = None,
+        scale_batch_size_kwargs: Mapping[str, Any] | None = None,
+        lr_find_kwargs: Mapping[str, Any] | None = None,
+        *,
+        train_dataloader: Any = None,
+    ) -> dict[str, Any]:
+        """Search a batch size, then a learning rate, and set what was found; nothing is trained. Collective.
+
+        Callbacks of the trainer are not called, and loggers write nothing.
+
+        Args:
+            model: The module.
+            train_dataloaders: As in `fit`; a search for the batch size asks module or data module again and again.
+            val_dataloaders: As in `fit`.
+            datamodule: A data module.
+            scale_batch_size_kwargs: Options of `BatchSizeFinder`.
+            lr_find_kwargs: Options of `LearningRateFinder`.
+            train_dataloader: A name that `train_dataloaders` had.
+
+        Returns:
+            What was found: the size as "scale_batch_size", the `LearningRateCurve` as "lr_find".
+
+        Raises:
+            RuntimeError: If the trainer was made with neither `auto_lr_find` nor `auto_scale_batch_size`.
+            TypeError, ValueError, MemoryError: As the finders and `fit`.
+        """
+        size = _with_options(self._earlier.scale_batch_size, scale_batch_size_kwargs, _SCALE_BATCH_SIZE)
+        rate = _with_options(self._earlier.lr_find, lr_find_kwargs, _LR_FIND)
+        if size is None and rate is None:
+            rule = "made with `auto_lr_find` or `auto_scale_batch_size`"
+            action = "Pass one of them, or add a finder to the callbacks of a fit."
+            raise RuntimeError(must_be("trainer", rule, None, "Trainer.tune", action))
+        train_dataloaders = _only_one("fit", train_dataloaders, "train_dataloader", train_dataloader)
+        loaders = {"train": train_dataloaders, "validate": val_dataloaders}
+        attached, loggers = self.callbacks, self._loggers
+        progress, limits = self.fit_loop.progress.state_dict(), self.fit_loop.limits
+        finders = [finder for finder in (size, rate) if finder is not None]
+        self.callbacks, self._loggers = [*finders, _EndOfSearch()], [SilentLogger() for _ in loggers]
+        self.tuning = True
+        try:
+            with self._running("fit", model, loaders, datamodule, None, None) as run:
+                run_verb(run, self.fit_loop)
+        finally:
+            self.tuning = False
+            self.callbacks, self._loggers = attached, loggers
+            self.fit_loop.limits = limits
+            self.fit_loop.progress.load_state_dict(progress)
+        found = {
+            "scale_batch_size": None if size is None else size.optimal_batch_size,
+            "lr_find": None if rate is None else rate.optimal_lr,
+        }
+        return {name: value for name, value in found.items() if value is not None}
+
+    # progress
+
+    @property
+    def current_epoch(self) -> int:
+        """Index of the training epoch; after it has ended, of the next.
+
+        From the end of a fit on, that of the last epoch for a module of a release before 1.6, as it was there.
+        """
+        loop = self.fit_loop
+        epoch = loop.current_epoch
+        if loop.has_ended and not loop.progress.is_inside_epoch and behaviour_of_run(self._run).keeps_last_epoch:
+            return max(0, epoch - 1)
+        return epoch
+
+    @property
+    def batch_idx(self) -> int:
+        """Index of the training batch in its epoch; 0 before the first."""
+        return max(0, self.fit_loop.progress.batches.ready - 1)
+
+    batch_nb = batch_idx
+
+    @property
+    def total_batch_idx(self) -> int:
+        """Training batches done in all epochs."""
+        return self.fit_loop.progress.total_batches
+
+    total_batch_nb = total_batch_idx
+
+    @property
+    def nb_training_batches(self) -> int | float:
+        """`num_training_batches`."""
+        return self.num_training_batches
+
+    nb_tng_batches = nb_training_batches
+
+    @property
+    def total_batches(self) -> int | float:
+        """Batches of an epoch: of training, and of each validation in it."""
+        num_training = self.num_training_batches
+        if not num_training or not self._validates_epoch:
+            return num_training
+        interval = self.val_check_interval
+        batches_between = interval if isinstance(interval, int) else max(1, int(num_training * interval))
+        return num_training + self.nb_val_batches * (num_training // batches_between)
+
+    @property
+    def _validates_epoch(self) -> bool:
+        every = self.check_val_every_n_epoch
+        return every is not None and (self.current_epoch + 1) % every == 0
+
+    @property
+    def nb_sanity_val_steps(self) -> int:
+        """Validation batches of the sanity check; -1 for all."""
+        return self.fit_loop.limits.num_sanity_val_steps
+
+    @property
+    def nb_val_batches(self) -> int | float:
+        """Validation batches of all loaders."""
+        return sum(self.num_val_batches)
+
+    @property
+    def nb_test_batches(self) -> int | float:
+        """Test batches of all loaders."""
+        return sum(self.num_test_batches)
+
+    @property
+    def max_nb_epochs(self) -> int | None:
+        """`max_epochs`."""
+        return self.max_epochs
+
+    @property
+    def min_nb_epochs(self) -> int | None:
+        """`min_epochs`."""
+        return self.min_epochs
+
+    # what is running
+
+    @property
+    def running_sanity_check(self) -> bool:
+        """`sanity_checking`."""
+        return self.sanity_checking
+
+    def get_model(self) -> Any:
+        """`model`."""
+        return self.model
+
+    def is_overridden(self, method_name: str, model: Any = None) -> bool:
+        """Whether the module overrides a hook."""
+        return is_overridden(self.model if model is None else model, method_name)
+
+    # devices and processes
+
+    @property
+    def proc_rank(self) -> int:
+        """`global_rank`."""
+        return self.global_rank
+
+    @property
+    def num_processes(self) -> int:
+        """`num_devices`."""
+        return self.num_devices
+
+    @property
+    def use_ddp(self) -> bool:
+        """Whether several processes train together."""
+        return self.world_size > 1
+
+    @property
+    def use_dp(self) -> bool:
+        """False: one process computes on one device."""
+        return False
+
+    use_ddp2 = use_single_gpu = use_tpu = on_tpu = use_horovod = data_parallel = use_dp
+
+    @property
+    def distributed_backend(self) -> str | None:
+        """ "ddp" with several processes, else None."""
+        return "ddp" if self.use_ddp else None
+
+    @property
+    def on_gpu(self) -> bool:
+        """Whether the device is a GPU."""
+        return bool(self.strategy.device.type == "cuda")
+
+    @property
+    def root_gpu(self) -> int | None:
+        """Index of this process's GPU; None on the CPU."""
+        return (self.strategy.device.index or 0) if self.on_gpu else None
+
+    @property
+    def num_gpus(self) -> int:
+        """GPUs of a machine that train."""
+        return self.num_devices if self.on_gpu else 0
+
+    @property
+    def use_amp(self) -> bool:
+        """Whether precision is mixed."""
+        name = getattr(getattr(self.strategy, "precision", None), "name", "")
+        return str(name).endswith("-mixed")
+
+    use_native_amp = use_amp
+
+    # data, metrics, files
+
+    @property
+    def disable_validation(self) -> bool:
+        """Whether there is nothing to validate in fit."""
+        return not self.enable_validation
+
+    @property
+    def lr_schedulers(self) -> list[dict[str, Any]]:
+        """The schedulers of the current or last fit, a dictionary for each."""
+        return [
+            {
+                "scheduler": config.scheduler,
+                "name": config.name,
+                "interval": config.interval,
+                "frequency": config.frequency,
+                "monitor": config.monitor,
+                "strict": config.strict,
+                "reduce_on_plateau": isinstance(config.scheduler, ReduceLROnPlateau),
+            }
+            for config in self.lr_scheduler_configs
+        ]
+
+    @property
+    def progress_bar_metrics(self) -> Mapping[str, float | int | str]:
+        """What a progress bar shows, as `get_progress_bar_dict` or `get_tqdm_dict` of the module choose it."""
+        for name in ("get_progress_bar_dict", "get_tqdm_dict"):
+            if self._run is not None and is_overridden(self._run.module, name):
+                shown: Mapping[str, float | int | str] = getattr(self._run.module, name)()
+                return shown
+        return super().progress_bar_metrics
+
+    @property
+    def progress_bar_dict(self) -> dict[str, Any]:
+        """`progress_bar_metrics`, as a dictionary of its own."""
+        return dict(self.progress_bar_metrics)
+
+    tqdm_metrics = progress_bar_dict
+
+    @property
+    def early_stop_callback(self) -> Any:
+        """`early_stopping_callback`."""
+        return self.early_stopping_callback
+
+    @property
+    def row_log_interval(self) -> int:
+        """`log_every_n_steps`."""
+        return self.log_every_n_steps
+
+    add_log_row_interval = add_row_log_interval = row_log_interval
+
+    @property
+    def experiment(self) -> Any:
+        """The `experiment` of the first logger, or the logger itself if it has none; None without a logger."""
+        logger = self.logger
+        return getattr(logger, "experiment", logger)
+
+    @property
+    def weights_summary(self) -> str | None:
+        """ "top", "full", or None if no summary is shown."""
+        summary = next((one for one in self.callbacks if isinstance(one, callbacks.ModelSummary)), None)
+        if summary is None or summary.max_depth == 0:
+            return None
+        return "full" if summary.max_depth in (-1, math.inf) else "top"
+
+    @property
+    def resume_from_checkpoint(self) -> Any:
+        """What every fit resumes from, if it was passed to the constructor."""
+        return self._earlier.ckpt_path
+
+    @property
+    def weights_save_path(self) -> str:
+        """Where the first checkpoint callback saves, if that was chosen; else the default directory."""
+        callback = self.checkpoint_callback
+        return str((callback and callback.dirpath) or self.default_root_dir)
+
+    @property
+    def default_save_path(self) -> str:
+        """`default_root_dir`."""
+        return self.default_root_dir
+
+
+def _tell(passed: list[Any], hook: str, trainer: Any) -> None:
+    """Call a hook on the callbacks that have it."""
+    for callback in passed:
+        if not isinstance(callback, type) and is_overridden(callback, hook):
+            getattr(callback, hook)(trainer)
+
+
+def _only_one(verb: str, loaders: Any, name: str, given: Any) -> Any:
+    """Return the loaders, be they passed under today's name or an earlier one.
+
+    Raises:
+        ValueError: If they were passed under both.
+    """
+    if loaders is not None and given is not None:
+        rule = "left out where the loader is passed under its name of today"
+        raise ValueError(must_be(name, rule, given, f"Trainer.{verb}", "Leave one of the two out."))
+    return loaders if given is None else given
+
+
+def _choose_ckpt_path(given: _Path | None, resume_from_checkpoint: _Path | None) -> _Path | None:
+    """What fit resumes from: what it was passed, or what the constructor was.
+
+    Raises:
+        ValueError: If these are two.
+    """
+    if given is None or resume_from_checkpoint is None or os.fspath(given) == os.fspath(resume_from_checkpoint):
+        return resume_from_checkpoint if given is None else given
+    rule = f"left out, since the trainer was made with resume_from_checkpoint={resume_from_checkpoint!r}"
+    raise ValueError(must_be("ckpt_path", rule, given, "Trainer.fit", "Leave one of the two out."))
+
+
+class _EndOfSearch(Callback):
+    """Lets no epoch begin."""
+
+    def on_fit_start(self, trainer: Any, module: Any) -> None:
+        """Reach the limit."""
+        loop = trainer.fit_loop
+        loop.limits = attrs.evolve(
+            loop.limits, max_epochs=loop.progress.current_epoch, min_epochs=None, max_steps=-1, min_steps=None
+        )
+
+
+def _with_options(finder: Any, options: Mapping[str, Any] | None, names: Mapping[str, str]) -> Any:
+    """A finder of the same kind with other options, under the names that they had in earlier releases."""
+    if finder is None or not options:
+        return finder
+    kind = type(finder)
+    own = {"attr_name": finder.attr_name} if kind is callbacks.LearningRateFinder else {"mode": finder.mode}
+    return kind(**{**own, **{names.get(name, name): value for name, value in options.items()}})

@@ -1,0 +1,277 @@
+from __future__ import annotations
+
+import os
+import warnings
+from pathlib import Path
+from typing import Any
+
+import pytest
+from compat_parts import Regression
+from hypothesis import given
+from hypothesis import strategies as st
+from trainer_parts import NO_VALIDATION, loader
+
+import camshaft.callbacks as ours
+from camshaft.compat import Trainer
+from camshaft.compat.names.callbacks import (
+    EarlyStopping,
+    ModelCheckpoint,
+    PassThroughProfiler,
+    ProgressBar,
+    PyTorchProfiler,
+    RichProgressBar,
+    SimpleProfiler,
+    StochasticWeightAveraging,
+    TQDMProgressBar,
+)
+from camshaft.hooks_core import Callback
+
+
+def make(cls: type, *args: Any, **kwargs: Any) -> tuple[Any, str]:
+    """An object, and the notes that making it gave."""
+    with warnings.catch_warnings(record=True) as notes:
+        warnings.simplefilter("always")
+        made = cls(*args, **kwargs)
+    return made, "\n".join(str(note.message) for note in notes)
+
+
+# checkpoints
+
+
+def test_a_filepath_is_a_folder_and_a_name(tmp_path: Path) -> None:
+    checkpoint, notes = make(ModelCheckpoint, filepath=tmp_path / "sub" / "{epoch}-{loss:.2f}", monitor="loss")
+    assert checkpoint.dirpath == str(tmp_path / "sub")
+    assert checkpoint.filename == "{epoch}-{loss:.2f}"
+    assert "filepath=" in notes and "`dirpath=" in notes
+
+
+def test_a_filepath_that_is_a_folder_is_the_folder(tmp_path: Path) -> None:
+    checkpoint, _ = make(ModelCheckpoint, filepath=tmp_path, monitor="loss")
+    assert (checkpoint.dirpath, checkpoint.filename) == (str(tmp_path), None)
+
+
+def test_a_first_argument_is_a_folder_unless_it_has_places_for_metrics(tmp_path: Path) -> None:
+    folder, notes = make(ModelCheckpoint, str(tmp_path / "new"))
+    assert folder.dirpath == str(tmp_path / "new") and "the folder `dirpath`" in notes
+    existing, notes = make(ModelCheckpoint, str(tmp_path))
+    assert existing.dirpath == str(tmp_path) and not notes
+    name, _ = make(ModelCheckpoint, str(tmp_path / "{epoch}"), monitor="loss")
+    assert (name.dirpath, name.filename) == (str(tmp_path), "{epoch}")
+
+
+def test_folder_and_name_may_be_the_first_two_arguments(tmp_path: Path) -> None:
+    checkpoint, notes = make(ModelCheckpoint, tmp_path, "best-{step}")
+    assert (checkpoint.dirpath, checkpoint.filename, notes) == (str(tmp_path), "best-{step}", "")
+
+
+def test_a_second_argument_that_may_be_two_things_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(TypeError, match=r"up to 1\.1 the second was `monitor`, and `filename` later"):
+        ModelCheckpoint(tmp_path, "val_loss")
+
+
+@pytest.mark.parametrize("name", ["period", "every_n_val_epochs"])
+def test_earlier_names_of_the_rhythm_are_epochs(name: str) -> None:
+    checkpoint, _ = make(ModelCheckpoint, **{name: 3})
+    assert checkpoint.every_n_epochs == checkpoint.period == 3
+
+
+def test_two_rhythms_are_refused() -> None:
+    with pytest.raises(ValueError, match="`every_n_epochs` must be left out, since `period` is given"):
+        ModelCheckpoint(period=2, every_n_epochs=3)
+
+
+@pytest.mark.parametrize(("best_only", "save_top_k"), [(True, 1), (False, -1)])
+def test_only_the_best_or_all_are_kept(best_only: bool, save_top_k: int) -> None:
+    checkpoint, notes = make(ModelCheckpoint, save_best_only=best_only, monitor="loss")
+    assert checkpoint.save_top_k == save_top_k and "save_best_only" in notes
+
+
+def test_a_prefix_begins_the_name() -> None:
+    checkpoint, notes = make(ModelCheckpoint, prefix="net", monitor=None)
+    assert checkpoint.filename == "net-{epoch}" and "prefix='net'" in notes
+
+
+def test_the_metric_of_0_x_is_watched_where_arguments_are_of_0_x_and_only_there() -> None:
+    old, notes = make(ModelCheckpoint, filepath="a/b")
+    assert old.monitor == "val_loss" and "as up to 0.9" in notes
+    several, _ = make(ModelCheckpoint, save_top_k=3)
+    assert several.monitor == "val_loss"
+    new, notes = make(ModelCheckpoint, dirpath="a")
+    assert new.monitor is None and not notes
+    explicit, _ = make(ModelCheckpoint, filepath="a/b", monitor=None)
+    assert explicit.monitor is None
+
+
+@pytest.mark.parametrize(("monitor", "mode"), [("val_loss", "min"), ("val_acc", "max"), ("fmeasure_b", "max")])
+def test_auto_goes_by_the_name_of_what_checkpoints_watch(monitor: str, mode: str) -> None:
+    checkpoint, notes = make(ModelCheckpoint, monitor=monitor, mode="auto")
+    assert checkpoint.mode == mode and f"`mode='{mode}'`" in notes
+
+
+def test_a_direction_in_which_releases_differed_has_to_be_given() -> None:
+    with pytest.raises(ValueError, match=r"releases up to 1\.2 took 'max' and later ones 'min'"):
+        ModelCheckpoint(monitor="val_acc")
+    with pytest.raises(ValueError, match="for which 'auto' was 'min'"):
+        EarlyStopping("val_acc", mode="auto")
+    assert make(EarlyStopping, "val_acc")[0].mode == "min"
+
+
+@given(mode=st.sampled_from(["min", "max"]), monitor=st.text(min_size=1))
+def test_a_direction_that_is_given_is_taken(mode: str, monitor: str) -> None:
+    assert make(ModelCheckpoint, monitor=monitor, mode=mode)[0].mode == mode
+    assert make(EarlyStopping, monitor, mode=mode)[0].mode == mode
+
+
+@pytest.mark.filterwarnings(NO_VALIDATION)
+def test_a_checkpoint_of_earlier_arguments_saves(tmp_path: Path) -> None:
+    path = os.path.join(tmp_path, "{epoch}-{train_loss:.2f}")
+    checkpoint, _ = make(ModelCheckpoint, filepath=path, monitor="train_loss", period=2, save_top_k=-1, verbose=0)
+    trainer = Trainer(
+        callbacks=[checkpoint], max_epochs=4, logger=False, enable_progress_bar=False, default_root_dir=tmp_path
+    )
+    trainer.fit(Regression(), loader())
+    assert sorted(name[:7] for name in os.listdir(tmp_path)) == ["epoch=1", "epoch=3"]
+    assert checkpoint.best == checkpoint.best_model_score is not None
+    assert trainer.checkpoint_callback is checkpoint
+
+
+# stopping
+
+
+def test_stopping_watches_the_metric_of_0_x_by_default() -> None:
+    stopping, notes = make(EarlyStopping, patience=2, verbose=1)
+    assert (stopping.monitor, stopping.patience, stopping.verbose) == ("val_loss", 2, True)
+    assert "as up to 0.9" in notes
+
+
+def test_stopping_takes_its_arguments_in_the_earlier_order() -> None:
+    stopping, notes = make(EarlyStopping, "loss", 0.1, 5, False, "min", True, log_rank_zero_only=True)
+    assert (stopping.min_delta, stopping.patience, stopping.strict, notes) == (
+        -0.1,
+        5,
+        True,
+        "",
+    )  # as there: signed by mode
+
+
+# classes that stand for ours
+
+
+@pytest.mark.parametrize(
+    ("name", "of_ours"),
+    [
+        (ModelCheckpoint, ours.ModelCheckpoint()),
+        (EarlyStopping, ours.EarlyStopping("loss")),
+        (StochasticWeightAveraging, ours.StochasticWeightAveraging(0.1)),
+        (ProgressBar, ours.TQDMProgressBar()),
+        (TQDMProgressBar, ours.TQDMProgressBar()),
+        (RichProgressBar, ours.RichProgressBar()),
+    ],
+)
+def test_objects_of_ours_are_instances_of_the_earlier_name_but_not_of_its_subclasses(name: type, of_ours: Any) -> None:
+    class Own(name):  # type: ignore[misc]
+        pass
+
+    assert isinstance(of_ours, name)
+    assert not isinstance(of_ours, Own)
+    assert not isinstance(Callback(), name)
+    assert issubclass(Own, type(of_ours).__mro__[0]) or name is ProgressBar
+
+
+def test_state_is_kept_under_the_same_key_as_that_of_ours() -> None:
+    assert ModelCheckpoint(monitor="loss").state_key == ours.ModelCheckpoint(monitor="loss").state_key
+    assert EarlyStopping("loss").state_key == ours.EarlyStopping("loss").state_key
+
+
+@pytest.mark.parametrize(
+    ("base", "method", "advice"),
+    [
+        (ModelCheckpoint, "_save_model", "`on_save_checkpoint`"),
+        (EarlyStopping, "check_metrics", "`on_validation_end`"),
+    ],
+)
+def test_a_subclass_that_overrides_what_is_not_called_is_refused(base: type, method: str, advice: str) -> None:
+    with pytest.raises(TypeError, match=f"`{method}` must be left out, since it is not called.*{advice}"):
+        type("Own", (base,), {method: lambda self: None})
+
+
+# averaging
+
+
+def test_averaging_takes_its_arguments_by_name() -> None:
+    assert StochasticWeightAveraging(swa_lrs=0.1, swa_epoch_start=2).swa_epoch_start == 2
+    with pytest.raises(TypeError, match=r"up to 1\.6 the first was `swa_epoch_start`, and `swa_lrs` later"):
+        StochasticWeightAveraging(0.8)
+
+
+def test_averaging_without_a_rate_keeps_those_of_the_optimizer() -> None:
+    assert StochasticWeightAveraging(swa_epoch_start=0.7).swa_lrs is None
+
+
+# progress bars and profilers
+
+
+@pytest.mark.parametrize("bar", [ProgressBar, TQDMProgressBar, RichProgressBar])
+def test_a_bar_with_a_refresh_rate_of_zero_is_off(bar: type) -> None:
+    assert not make(bar, refresh_rate=0)[0].is_enabled
+    on, notes = make(bar)
+    assert on.is_enabled and not notes
+    some, notes = make(bar, refresh_rate=20)
+    assert some.is_enabled and some.refresh_rate == 20 and not notes
+
+
+def test_drawings_a_second_are_seconds_between_them() -> None:
+    assert RichProgressBar(refresh_rate_per_second=4).refresh_rate_seconds == 0.25
+    assert not RichProgressBar(refresh_rate_per_second=0).is_enabled
+
+
+def test_a_bar_of_ones_own_draws_by_itself_unless_it_makes_or_reads_tqdm_bars(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    class Percent(ProgressBar):
+        def on_train_batch_end(self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
+            super().on_train_batch_end(trainer, pl_module, outputs, batch, batch_idx)
+            print(f"{100 * (batch_idx + 1) / self.total_train_batches:.0f} percent")
+
+    class Described(ProgressBar):
+        def init_train_tqdm(self) -> Any:
+            bar = super().init_train_tqdm()
+            bar.bar_format = "{desc}{n_fmt} of {total_fmt} {postfix}"
+            return bar
+
+    class Reading(ProgressBar):
+        def on_train_epoch_start(self, trainer: Any, pl_module: Any) -> None:
+            super().on_train_epoch_start(trainer, pl_module)
+            self.main_progress_bar.set_description("mine")
+
+    options: dict[str, Any] = {"max_epochs": 1, "logger": False, "enable_checkpointing": False}
+    outputs = []
+    for bar in (Percent(), Described(), Reading()):
+        Trainer(callbacks=[bar], default_root_dir=tmp_path, enable_model_summary=False, **options).fit(
+            Regression(), loader(2)
+        )
+        outputs.append(capsys.readouterr().out.partition("fit ended")[0])
+    assert outputs[0] == "50 percent\n100 percent\n"
+    assert "Epoch 0/0: 2 of 2 , train_loss=" in outputs[1]
+    assert "mine: 100%" in outputs[2]
+
+
+def test_profilers_are_callbacks(tmp_path: Path) -> None:
+    simple = SimpleProfiler(output_filename=tmp_path / "out.txt")
+    assert isinstance(simple, ours.HookTimeline) and simple.dirpath == str(tmp_path) and simple.filename == "out"
+    torchs = PyTorchProfiler(tmp_path, row_limit=-1, sort_by_key="cpu_time_total", record_shapes=True)
+    assert torchs.sort_by == "cpu_time_total" and torchs.record_shapes
+    with pytest.raises(ValueError, match="`emit_nvtx` must be left out"):
+        PyTorchProfiler(emit_nvtx=True)
+    with PassThroughProfiler().profile("anything") as name:
+        assert name == "anything"
+
+
+@pytest.mark.filterwarnings(NO_VALIDATION)
+def test_the_trainer_takes_a_profiler_of_earlier_code(tmp_path: Path) -> None:
+    simple = SimpleProfiler(dirpath=tmp_path)
+    trainer = Trainer(
+        profiler=simple, max_epochs=1, logger=False, enable_checkpointing=False, enable_progress_bar=False
+    )
+    trainer.fit(Regression(), loader())
+    assert any(path.name.startswith("timeline") for path in tmp_path.iterdir())

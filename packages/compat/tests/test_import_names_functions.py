@@ -1,0 +1,328 @@
+from __future__ import annotations
+
+import logging
+import os
+import random
+from argparse import Namespace
+from collections import OrderedDict, namedtuple
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from compat_parts import Regression
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import nn
+from torch.utils.data import DataLoader, IterableDataset
+from trainer_parts import NO_VALIDATION, loader
+
+import camshaft.strategies as strategies
+from camshaft.callbacks import Summary
+from camshaft.compat import Trainer, TrainingModule
+from camshaft.compat.names import callbacks, functions
+from camshaft.compat.names.functions import (
+    CombinedLoader,
+    atomic_save,
+    auto_move_data,
+    data_loader,
+    is_overridden,
+    load,
+)
+from camshaft.compat.names.strategies import (
+    DDPPlugin,
+    DDPStrategy,
+    FSDPStrategy,
+    SingleDeviceStrategy,
+)
+from camshaft.compat.names.types_and_flags import (
+    GradClipAlgorithmType,
+    LightningEnum,
+    LightningOptimizer,
+    RunningStage,
+    TrainerFn,
+)
+from camshaft.loops.combined_loader import CombinedLoader as OurCombinedLoader
+
+Pair = namedtuple("Pair", ["left", "right"])
+
+
+# decorators
+
+
+class Counting(Regression):
+    num_made = 0
+
+    @data_loader
+    def train_dataloader(self) -> Any:
+        self.num_made += 1
+        return loader()
+
+
+def quiet(tmp_path: Path, **arguments: Any) -> Trainer:
+    return Trainer(
+        logger=False, enable_checkpointing=False, enable_progress_bar=False, default_root_dir=tmp_path, **arguments
+    )
+
+
+@pytest.mark.filterwarnings(NO_VALIDATION)
+def test_decorated_loaders_are_made_once(tmp_path: Path) -> None:
+    module = Counting()
+    assert module.train_dataloader() is module.train_dataloader()
+    quiet(tmp_path, max_epochs=1).fit(module)
+    quiet(tmp_path, max_epochs=1).fit(module)
+    assert module.num_made == 1
+    assert Counting().train_dataloader() is not module.train_dataloader()
+    assert Counting.train_dataloader.__name__ == "train_dataloader"
+
+
+@pytest.mark.filterwarnings(NO_VALIDATION)
+def test_decorated_loaders_are_made_anew_where_the_trainer_reloads_them(tmp_path: Path) -> None:
+    module = Counting()
+    quiet(tmp_path, max_epochs=3, reload_dataloaders_every_n_epochs=1).fit(module)
+    assert module.num_made == 3
+
+
+def test_arguments_are_moved_to_the_modules_device() -> None:
+    class Net(TrainingModule):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = nn.Linear(2, 2, device="meta")
+
+        @auto_move_data
+        def forward(self, inputs: Any, *, scale: Any) -> Any:
+            return inputs[0].device.type, scale.device.type
+
+    assert Net()([torch.zeros(2)], scale=torch.ones(1)) == ("meta", "meta")
+
+
+# the first process
+
+
+def test_the_first_process_runs_what_is_for_it_and_knows_its_rank() -> None:
+    @functions.rank_zero_only
+    def answer(value: int) -> int:
+        return value + 1
+
+    assert answer(1) == 2
+    assert functions.rank_zero_only.rank == functions.get_rank() == 0
+    assert not functions.distributed_available()
+
+
+def test_messages_of_the_first_process_are_logged_and_warned(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.DEBUG, logger="pytorch_lightning"):
+        functions.rank_zero_info("half %s", "way")
+        functions.rank_zero_debug("detail")
+    assert [record.getMessage() for record in caplog.records] == ["half way", "detail"]
+    with pytest.warns(RuntimeWarning, match="careful"):
+        functions.rank_zero_warn("careful", RuntimeWarning)
+    with pytest.warns(functions.LightningDeprecationWarning, match="going"):
+        functions.rank_zero_deprecation("going")
+
+
+def test_a_cache_of_warnings_says_each_thing_once(recwarn: pytest.WarningsRecorder) -> None:
+    cache = functions.WarningCache()
+    for _ in range(2):
+        cache.warn("twice")
+        cache.deprecation("gone")
+        cache.info("said")
+    assert [str(warning.message) for warning in recwarn] == ["twice", "gone"]
+
+
+# seeds
+
+
+def test_a_seed_is_that_which_is_given_or_the_last_or_one_that_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("PL_GLOBAL_SEED", raising=False)
+    monkeypatch.setenv("PL_SEED_WORKERS", "0")
+    assert functions.seed_everything("7", workers=True) == 7
+    first = (random.random(), torch.rand(1))
+    functions.reset_seed()
+    assert (random.random(), torch.rand(1)) == first
+    assert os.environ["PL_SEED_WORKERS"] == "1"
+    assert functions.seed_everything() == 7
+    monkeypatch.delenv("PL_GLOBAL_SEED")
+    with pytest.warns(UserWarning, match="was given no seed, and took"):
+        drawn = functions.seed_everything()
+    assert os.environ["PL_GLOBAL_SEED"] == str(drawn)
+
+
+def test_generators_are_put_back_after_isolation() -> None:
+    numpy = pytest.importorskip("numpy")
+    states = (random.getstate(), torch.get_rng_state(), numpy.random.get_state()[1].copy())
+    with functions.isolate_rng():
+        random.random(), torch.rand(1), numpy.random.rand()
+    assert random.getstate() == states[0]
+    assert torch.equal(torch.get_rng_state(), states[1])
+    assert (numpy.random.get_state()[1] == states[2]).all()
+
+
+# collections
+
+
+def test_a_function_is_applied_to_everything_of_a_type() -> None:
+    data = OrderedDict(a=[1, (2.0, "x")], b=Pair(3, None))
+    applied = functions.apply_to_collection(data, (int, float), lambda value, by: value * by, 2)
+    assert applied == OrderedDict(a=[2, (4.0, "x")], b=Pair(6, None))
+    assert type(applied) is OrderedDict and type(applied["b"]) is Pair
+    spared = functions.apply_to_collection([1, True], int, str, wrong_dtype=bool)
+    assert spared == ["1", True]
+    kept = functions.apply_to_collection({"a": 1, "b": [1, "x"]}, int, lambda value: None, include_none=False)
+    assert kept == {"b": ["x"]}
+
+
+def test_tensors_are_detached_and_moved() -> None:
+    tensor = torch.ones(1, requires_grad=True)
+    detached = functions.recursive_detach({"a": [tensor * 2]}, to_cpu=True)
+    assert not detached["a"][0].requires_grad
+    assert functions.move_data_to_device([tensor], "meta")[0].device.type == "meta"
+
+
+@given(
+    st.recursive(
+        st.dictionaries(st.text("abc", min_size=1), st.integers(), max_size=3),
+        lambda inner: st.dictionaries(st.text("abc", min_size=1), inner, max_size=3),
+    )
+)
+def test_a_flat_dictionary_has_the_leaves_by_their_paths(nested: dict[str, Any]) -> None:
+    flat = functions.flatten_dict(nested, delimiter="/")
+    for path, leaf in flat.items():
+        value: Any = nested
+        for key in path.split("/"):
+            value = value[key]
+        assert value == leaf
+    assert functions.flatten_dict(Namespace(**nested)) == flat
+
+
+def test_loaders_say_whether_they_have_a_length() -> None:
+    class Stream(IterableDataset[int]):
+        def __iter__(self) -> Any:
+            return iter(range(3))
+
+    assert functions.has_len(loader()) and not functions.has_iterable_dataset(loader())
+    assert not functions.has_len(DataLoader(Stream()))
+    assert functions.has_iterable_dataset(DataLoader(Stream()))
+    assert not functions.has_len(iter(()))
+
+
+def test_combined_loaders_end_with_the_shortest_by_default() -> None:
+    assert list(CombinedLoader({"a": range(2), "b": range(3)})) == [{"a": 0, "b": 0}, {"a": 1, "b": 1}]
+    assert len(list(CombinedLoader(loaders=[range(2), range(3)], mode="max_size_cycle"))) == 3
+    assert isinstance(OurCombinedLoader([range(1)]), CombinedLoader)
+
+
+# files
+
+
+def test_checkpoints_are_written_and_read(tmp_path: Path) -> None:
+    atomic_save({"state_dict": {"w": torch.ones(2)}}, tmp_path / "a.ckpt")
+    assert torch.equal(load(tmp_path / "a.ckpt", map_location="cpu")["state_dict"]["w"], torch.ones(2))
+
+
+def test_nothing_that_a_file_names_is_imported(tmp_path: Path) -> None:
+    class Evil:
+        def __reduce__(self) -> Any:
+            return os.mkdir, (str(tmp_path / "made"),)
+
+    torch.save({"state_dict": {}, "evil": Evil()}, tmp_path / "a.ckpt")
+    with pytest.raises(Exception, match=r"a\.ckpt"):
+        load(tmp_path / "a.ckpt", weights_only=False)
+    assert not (tmp_path / "made").exists()
+
+
+# asking
+
+
+def test_overriding_is_asked_with_the_name_first() -> None:
+    assert is_overridden("training_step", Regression())
+    assert is_overridden("training_step", model=Regression())
+    assert not is_overridden("on_train_start", Regression())
+    assert not is_overridden("training_step", None)
+    assert not is_overridden("training_step", Counting(), parent=Regression)
+    assert is_overridden("train_dataloader", Counting(), parent=Regression)
+
+
+def test_states_equal_their_values_in_any_case() -> None:
+    assert TrainerFn.FITTING == "fit" and RunningStage.SANITY_CHECKING == "SANITY_CHECK"
+    assert GradClipAlgorithmType.NORM == "norm" and TrainerFn.FITTING != RunningStage.TRAINING
+    assert RunningStage.from_str("Training") is RunningStage.TRAINING
+    assert RunningStage.VALIDATING.evaluating and not RunningStage.TRAINING.evaluating
+    assert {TrainerFn.FITTING: 1}[TrainerFn.FITTING] == 1 and str(TrainerFn.TESTING) == "test"
+
+    class Own(LightningEnum):
+        A = "a"
+
+    assert Own.from_str("b") is None
+
+
+@pytest.mark.parametrize(("text", "value"), [("Yes", True), ("off", False), ("1", True), ("maybe", "maybe")])
+def test_texts_are_read_as_bools(text: str, value: bool | str) -> None:
+    assert functions.str_to_bool_or_str(text) == value
+    if isinstance(value, bool):
+        assert functions.str_to_bool(text) is value
+    else:
+        with pytest.raises(ValueError, match="`val` must be such as 'yes' or 'off'"):
+            functions.str_to_bool(text)
+
+
+def test_what_can_be_pickled_says_so() -> None:
+    assert functions.is_picklable([1]) and not functions.is_picklable(lambda: None)
+
+
+def test_errors_of_memory_are_recognised() -> None:
+    assert functions.is_oom_error(torch.OutOfMemoryError("x")) and functions.is_oom_error(
+        RuntimeError("CUDA out of memory.")
+    )
+    assert not functions.is_oom_error(ValueError("out of memory"))
+    assert functions.get_model_size_mb(nn.Linear(999, 1000)) == 4.0
+    functions.garbage_collection_cuda()
+
+
+def test_summaries_are_made_by_mode_or_depth() -> None:
+    model = nn.Sequential(nn.Sequential(nn.Linear(2, 3)))
+    top, full = callbacks.ModelSummary(model, mode="top"), callbacks.summarize(model, max_depth=-1)
+    assert isinstance(top, Summary) and len(str(full)) > len(str(top))
+    assert callbacks.get_human_readable_count(1500) == "1.50 K"
+    with pytest.raises(ValueError, match="`mode` must be 'top' or 'full'"):
+        callbacks.ModelSummary(model, mode="all")
+
+
+def test_optimizers_are_no_wrappers() -> None:
+    assert not isinstance(torch.optim.SGD([torch.ones(1)], 0.1), LightningOptimizer)
+    with pytest.raises(TypeError, match="Optimizers are torch's own"):
+        LightningOptimizer(object())
+
+
+# strategies
+
+
+def test_strategies_of_earlier_code_are_names_where_that_is_enough() -> None:
+    assert DDPStrategy() == "ddp"
+    assert DDPStrategy(find_unused_parameters=False) == "ddp_find_unused_parameters_false"
+    assert DDPPlugin() == "ddp_find_unused_parameters_true"
+    assert DDPPlugin(find_unused_parameters=False) == "ddp_find_unused_parameters_false"
+    assert FSDPStrategy() == "fsdp"
+
+
+def test_further_arguments_make_strategies_of_ours() -> None:
+    made = DDPStrategy(find_unused_parameters=False, gradient_as_bucket_view=True, process_group_backend="gloo")
+    assert isinstance(made, strategies.DDPStrategy)
+    assert isinstance(made, DDPStrategy)
+    with pytest.raises(TypeError, match="auto_wrap_policy"):
+        FSDPStrategy(auto_wrap_policy=None)
+
+
+@pytest.mark.parametrize("strategy", [DDPPlugin(find_unused_parameters=False), DDPStrategy()])
+def test_the_trainer_takes_them(strategy: Any, tmp_path: Path) -> None:
+    trainer = quiet(tmp_path, accelerator="cpu", devices=1, strategy=strategy)
+    assert isinstance(trainer.strategy, DDPStrategy)
+
+
+def test_strategies_of_earlier_code_cannot_be_subclassed() -> None:
+    with pytest.raises(TypeError, match="`DDPPlugin` must be used as it is"):
+        type("Own", (DDPPlugin,), {})
+
+
+def test_one_device_is_the_cpu_by_default() -> None:
+    assert SingleDeviceStrategy().device.type == "cpu"
+    assert isinstance(strategies.SingleDeviceStrategy("cpu"), SingleDeviceStrategy)

@@ -1,0 +1,173 @@
+from __future__ import annotations
+
+import os
+from argparse import Namespace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from compat_parts import Regression
+from trainer_parts import NO_VALIDATION, loader
+
+import camshaft.callbacks as ours
+from camshaft.compat import Trainer
+from camshaft.compat.names.functions import rank_zero_only
+from camshaft.compat.names.loggers import (
+    CSVLogger,
+    DummyExperiment,
+    DummyLogger,
+    LightningLoggerBase,
+    MLFlowLogger,
+    TensorBoardLogger,
+    WandbLogger,
+    merge_dicts,
+    rank_zero_experiment,
+)
+
+
+class Recorder(LightningLoggerBase):
+    """A logger as releases 0.7 to 1.5 had them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.rows: list[tuple[int | None, dict[str, float]]] = []
+        self.hparams: Any = None
+        self.status: str | None = None
+
+    @property
+    def name(self) -> str:
+        return "recorder"
+
+    @property
+    def version(self) -> int:
+        return 0
+
+    @property
+    @rank_zero_experiment
+    def experiment(self) -> Any:
+        return self.rows
+
+    @rank_zero_only
+    def log_hyperparams(self, params: Any) -> None:
+        self.hparams = self._sanitize_params(self._flatten_dict(self._convert_params(params)))
+
+    @rank_zero_only
+    def log_metrics(self, metrics: dict[str, float], step: int | None = None) -> None:
+        self.rows.append((step, metrics))
+
+    @rank_zero_only
+    def finalize(self, status: str) -> None:
+        self.status = status
+
+
+@pytest.mark.filterwarnings(NO_VALIDATION)
+def test_a_logger_of_ones_own_gets_what_is_logged(tmp_path: Path) -> None:
+    logger = Recorder()
+    trainer = Trainer(
+        logger=logger,
+        max_epochs=1,
+        log_every_n_steps=1,
+        enable_progress_bar=False,
+        enable_checkpointing=False,
+        default_root_dir=tmp_path,
+    )
+    trainer.fit(Regression(), loader())
+    assert [step for step, row in logger.rows if "train_loss" in row] == [0, 1, 2, 3]
+    assert logger.hparams == {"learning_rate": 0.1, "dropout": 0.0}
+    assert logger.status == "success"
+    assert logger.experiment is logger.rows
+
+
+def test_loggers_of_ours_are_loggers_of_the_earlier_base(tmp_path: Path) -> None:
+    assert isinstance(ours.CSVLogger(tmp_path), LightningLoggerBase)
+    assert isinstance(Recorder(), LightningLoggerBase)
+    assert not isinstance(ours.CSVLogger(tmp_path), Recorder)
+    assert not isinstance(Regression(), LightningLoggerBase)
+
+
+def test_a_logger_that_overrides_what_is_not_called_is_refused() -> None:
+    with pytest.raises(TypeError, match="`agg_and_log_metrics` must be left out, since it is not called"):
+        type("Own", (LightningLoggerBase,), {"agg_and_log_metrics": lambda self, metrics, step: None})
+
+
+def test_a_logger_without_its_methods_says_so() -> None:
+    with pytest.raises(NotImplementedError, match="LightningLoggerBase does not define `log_metrics`"):
+        LightningLoggerBase().log_metrics({})
+
+
+def test_the_experiment_of_other_processes_takes_every_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in {
+        "RANK": "1",
+        "LOCAL_RANK": "1",
+        "WORLD_SIZE": "2",
+        "LOCAL_WORLD_SIZE": "2",
+        "MASTER_ADDR": "localhost",
+        "MASTER_PORT": "1",
+    }.items():
+        monkeypatch.setenv(name, value)
+    logger = Recorder()
+    assert isinstance(logger.experiment, DummyExperiment)
+    assert logger.experiment.add_scalar("loss", 1.0) is None
+    logger.log_metrics({"loss": 1.0}, 0)
+    assert not logger.rows
+    assert rank_zero_only.rank == 1
+
+
+def test_a_dummy_logger_takes_everything() -> None:
+    logger = DummyLogger()
+    logger.log_metrics({"loss": 1.0}, 0)
+    logger.log_hyperparams({})
+    assert logger.experiment[0].anything(1) is None
+
+
+def test_parameters_are_flattened_and_made_plain() -> None:
+    flat = LightningLoggerBase._flatten_dict(Namespace(a=1, b={"c": [2]}))
+    assert flat == {"a": 1, "b/c": [2]}
+    assert LightningLoggerBase._sanitize_params(flat) == {"a": 1, "b/c": "[2]"}
+
+
+def test_dictionaries_are_merged_by_mean_or_by_functions() -> None:
+    dicts = [{"a": 1.0, "b": 1.0, "c": {"d": 4.0}}, {"a": 3.0, "b": 5.0, "c": {"d": 2.0}}]
+    assert merge_dicts(dicts) == {"a": 2.0, "b": 3.0, "c": {"d": 3.0}}
+    assert merge_dicts(dicts, {"b": max, "c": {"d": min}}) == {"a": 2.0, "b": 5.0, "c": {"d": 2.0}}
+
+
+def test_the_csv_logger_has_the_earlier_folder(tmp_path: Path) -> None:
+    assert CSVLogger(tmp_path).log_dir == os.path.join(tmp_path, "lightning_logs", "version_0")
+    assert CSVLogger(tmp_path, "mine", version=3).log_dir == os.path.join(tmp_path, "mine", "version_3")
+    assert isinstance(ours.CSVLogger(tmp_path), CSVLogger)
+
+
+def test_the_tensorboard_logger_takes_its_arguments_in_the_earlier_order(tmp_path: Path) -> None:
+    pytest.importorskip("tensorboard")
+    logger = TensorBoardLogger(str(tmp_path), "mine", 2, False, True, "net")
+    assert (logger.name, logger.version, logger.prefix) == ("mine", 2, "net")
+    assert TensorBoardLogger(tmp_path).name == "lightning_logs"
+    with pytest.raises(ValueError, match=r"`log_graph` must be left out.*self\.logger\.log_graph"):
+        TensorBoardLogger(tmp_path, log_graph=True)
+    with pytest.raises(ValueError, match="`agg_key_funcs` must be left out"):
+        TensorBoardLogger(tmp_path, agg_key_funcs={})
+
+
+def test_the_wandb_logger_takes_its_arguments_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("wandb")
+    monkeypatch.delenv("WANDB_PROJECT", raising=False)
+    logger = WandbLogger("run", str(tmp_path), offline=True, project="research", tags=["a"], entity=None, group="g")
+    assert (logger.name, logger.save_dir) == ("research", str(tmp_path))
+    assert WandbLogger(offline=True).name == "lightning_logs"
+    with pytest.raises(TypeError, match="positional"):
+        WandbLogger("run", str(tmp_path), True)  # type: ignore[misc]
+    with pytest.raises(ValueError, match="`sync_step` must be left out, since steps are always the trainer's"):
+        WandbLogger(sync_step=True)
+
+
+def test_the_mlflow_logger_takes_its_arguments_by_name(tmp_path: Path) -> None:
+    pytest.importorskip("mlflow")
+    uri = f"sqlite:///{tmp_path / 'runs.db'}"
+    try:
+        logger = MLFlowLogger("research", tracking_uri=uri, tags={"a": 1})
+    except ModuleNotFoundError:
+        logger = MLFlowLogger("research", tracking_uri=tmp_path.as_uri(), tags={"a": 1})
+    assert logger.name == "research" and logger.tags == {"a": "1"}
+    with pytest.raises(TypeError, match="positional"):
+        MLFlowLogger("research", uri)  # type: ignore[misc]

@@ -1,1 +1,0 @@
-"""What code of earlier releases needs of a trainer: arguments, attributes, forms of calls, checkpoints."""
