@@ -17,8 +17,8 @@ from typing import Any
 
 import torch
 
+from camshaft.compat import install_aliases
 from camshaft.trainer import seed_everything
-from camshaft.trainer.import_names import install_aliases
 
 Facts = dict[str, Any]
 

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from camshaft.trainer import Trainer, TrainingModule
+from camshaft.compat import Trainer, TrainingModule
 
 lightning = pytest.importorskip("lightning.pytorch")
 

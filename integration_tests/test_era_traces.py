@@ -9,10 +9,10 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from camshaft.compat import Trainer, TrainingModule
 from camshaft.hooks_core import Callback, Receiver
 from camshaft.hooks_core.check import check
 from camshaft.hooks_core.trace import Trace
-from camshaft.trainer import Trainer, TrainingModule
 
 _VALIDATION_0_7 = ["validation_step", "validation_step_end", "validation_epoch_end", "on_post_performance_check"]
 

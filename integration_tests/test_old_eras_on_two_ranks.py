@@ -181,7 +181,7 @@ import sys
 import torch
 from launching import report
 
-from camshaft.trainer.import_names import install_aliases
+from camshaft.compat import install_aliases
 
 install_aliases()
 

@@ -16,8 +16,8 @@ from launching import report
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, DistributedSampler
 
+from camshaft.compat import install_aliases
 from camshaft.strategies import DDPStrategy
-from camshaft.trainer.import_names import install_aliases
 
 install_aliases()
 

@@ -18,8 +18,8 @@ import torch
 from launching import report
 from torch.utils.data import DataLoader, TensorDataset
 
+from camshaft.compat import install_aliases
 from camshaft.strategies import DDPStrategy, SingleDeviceStrategy
-from camshaft.trainer.import_names import install_aliases
 
 install_aliases()
 sys.path.insert(0, str(Path(__file__).parents[1]))

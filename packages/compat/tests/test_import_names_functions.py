@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import torch
 from compat_parts import Regression
+from hugging_face_parts import Prediction
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
@@ -326,3 +327,8 @@ def test_strategies_of_earlier_code_cannot_be_subclassed() -> None:
 def test_one_device_is_the_cpu_by_default() -> None:
     assert SingleDeviceStrategy().device.type == "cpu"
     assert isinstance(strategies.SingleDeviceStrategy("cpu"), SingleDeviceStrategy)
+
+
+def test_apply_to_collection_rebuilds_such_containers() -> None:
+    doubled = functions.apply_to_collection(Prediction(logits=torch.ones(1)), torch.Tensor, lambda tensor: tensor * 2)
+    assert type(doubled) is Prediction and doubled.logits == doubled["logits"] == 2

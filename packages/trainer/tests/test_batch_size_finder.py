@@ -196,22 +196,13 @@ class ByHand(Hungry):
     automatic_optimization = False
 
 
-class WithTwo(Hungry):
-    def training_step(self, batch: Any, batch_idx: int, optimizer_idx: int) -> Tensor:
-        return self.loss(batch)
-
-    def configure_optimizers(self) -> Any:
-        return [torch.optim.SGD(self.layer.parameters(), lr=0.1), torch.optim.SGD(self.layer.parameters(), lr=0.1)]
-
-
 @pytest.mark.parametrize(
     ("kind", "arguments", "message"),
     [
         (ByHand, {}, "`automatic_optimization` must be True"),
-        (WithTwo, {}, "`number of optimizers` must be 1, but got 2"),
         (Hungry, {"batch_arg_name": "size"}, "`batch_arg_name` must be the name .* of Hungry or Data, but got 'size'"),
     ],
-    ids=["by hand", "two optimizers", "unknown name"],
+    ids=["by hand", "unknown name"],
 )
 def test_what_cannot_be_tried_is_an_error(tmp_path: Path, kind: Any, arguments: Any, message: str) -> None:
     with pytest.raises(InvalidArgumentError, match=message):

@@ -292,14 +292,6 @@ class ByHand(Regression):
     automatic_optimization = False
 
 
-class WithTwo(Regression):
-    def training_step(self, batch: Any, batch_idx: int, optimizer_idx: int) -> Tensor:
-        return self.loss(batch)
-
-    def configure_optimizers(self) -> Any:
-        return [torch.optim.SGD(self.layer.parameters(), lr=0.1), torch.optim.SGD(self.layer.parameters(), lr=0.1)]
-
-
 class WithLBFGS(Regression):
     def configure_optimizers(self) -> Any:
         return torch.optim.LBFGS(self.parameters(), lr=0.1)
@@ -309,7 +301,6 @@ class WithLBFGS(Regression):
     ("kind", "message"),
     [
         (ByHand, "`automatic_optimization` must be True, but got False .* in LearningRateFinder"),
-        (WithTwo, "`number of optimizers` must be 1, but got 2 .* in LearningRateFinder"),
         (WithLBFGS, "`optimizer` must be one that does not evaluate the loss itself, but got 'LBFGS'"),
     ],
 )

@@ -11,7 +11,6 @@ from torch import nn
 from trainer_parts import quiet_trainer
 
 from camshaft.trainer import TrainingModule
-from camshaft.trainer.import_names.nested_collections import apply_to_collection
 
 
 class Classifier(TrainingModule):
@@ -59,8 +58,3 @@ def test_a_precision_of_its_own_reaches_into_such_batches(tmp_path: Path) -> Non
     trainer = quiet_trainer(tmp_path, precision="64-true", accelerator="cpu")
     trainer.fit(Classifier(), Loader())
     assert [one.logits.dtype for one in trainer.predict(Classifier(), Loader())] == [torch.float64] * 2
-
-
-def test_apply_to_collection_rebuilds_such_containers() -> None:
-    doubled = apply_to_collection(Prediction(logits=torch.ones(1)), torch.Tensor, lambda tensor: tensor * 2)
-    assert type(doubled) is Prediction and doubled.logits == doubled["logits"] == 2

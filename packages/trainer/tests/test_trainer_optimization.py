@@ -126,24 +126,6 @@ class Twins(TrainingModule):
         return nn.functional.mse_loss(self.first(inputs) + self.second(inputs), targets)
 
 
-def test_each_optimizer_gets_a_step_of_its_own(tmp_path: Path) -> None:
-    class PerOptimizer(Twins):
-        frames: list[str]
-
-        def training_step(self, batch: Any, batch_idx: int, optimizer_idx: int) -> Tensor:
-            self.frames = own_frames()
-            requiring = [layer.weight.requires_grad for layer in (self.first, self.second)]
-            assert requiring == [optimizer_idx == 0, optimizer_idx == 1]
-            return self.loss(batch)
-
-    module = PerOptimizer()
-    trainer = quiet_trainer(tmp_path)
-    trainer.fit(module, loader(3))
-    assert trainer.global_step == 3
-    assert len(module.frames) <= MOST_FRAMES, module.frames
-    assert all(parameter.requires_grad for parameter in module.parameters())
-
-
 def test_one_optimizer_at_work_freezes_the_others_by_hand(tmp_path: Path) -> None:
     class ByHand(Twins):
         automatic_optimization = False

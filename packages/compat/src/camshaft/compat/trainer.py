@@ -92,8 +92,8 @@ ABSENT_ATTRIBUTES: Mapping[str, str] = {
 class Trainer(ArgparseArguments, _Trainer):
     """Runs modules, data modules and callbacks of every era; see `camshaft.trainer.Trainer`.
 
-    It takes the arguments of releases 0.4 to 1.9 as well (see `camshaft.compat.arguments.table`), with a note that names
-    today's, and has the attributes that trainers had then, to be read.
+    It takes the arguments of releases 0.4 to 1.9 as well (see `camshaft.compat.arguments.table`), with a note that
+    names today's, and has the attributes that trainers had then, to be read.
 
     Attributes:
         tuning: Whether `tune` is searching.
@@ -108,7 +108,7 @@ class Trainer(ArgparseArguments, _Trainer):
     _earlier: EarlierSettings
 
     @wraps(_Trainer.__init__)
-    def __init__(self, *positional: Any, **given: Any) -> None:
+    def __init__(self, *positional: Any, **given: Any) -> None:  # type: ignore[misc]
         if positional:
             rule, action = "passed by keyword", "Write `logger=...`, or the name of what it is."
             raise TypeError(must_be("the first argument", rule, positional[0], "Trainer", action))

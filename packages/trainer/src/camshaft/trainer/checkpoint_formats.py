@@ -11,9 +11,9 @@ from torch import nn
 class CheckpointFormat(Protocol):
     """Reads the checkpoints of another framework.
 
-    Assign instances to `checkpoint_formats` of a subclass: of `Trainer`, for what its verbs begin with (`ckpt_path`); of
-    `TrainingModule` or `DataModule`, for `load_from_checkpoint`. The first that matches a checkpoint reads it; one that
-    none matches is taken for ours.
+    Assign instances to `checkpoint_formats` of a subclass: of `Trainer`, for what its verbs begin with (`ckpt_path`);
+    of `TrainingModule` or `DataModule`, for `load_from_checkpoint`. The first that matches a checkpoint reads it; one
+    that none matches is taken for ours.
     """
 
     def matches(self, checkpoint: Mapping[str, Any]) -> bool:

@@ -28,8 +28,8 @@ class Trainer(Predicting):
 
     Names and meanings follow Lightning 2.x wherever the concept is the same. Every argument is keyword-only.
 
-    A subclass may override `connect`, `extend_run` and `checkpoint_formats` to run modules and read checkpoints that were
-    written for something else.
+    A subclass may override `connect`, `extend_run` and `checkpoint_formats` to run modules and read checkpoints that
+    were written for something else.
 
     Args:
         accelerator: "cpu", "cuda", "mps", "gpu" (CUDA or MPS) or "auto", the best there is.

@@ -6,11 +6,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from compat_parts import Regression, quiet_trainer
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
-from trainer_parts import ListLogger, Regression, assert_same, dataset, loader, quiet_trainer, weights
+from trainer_parts import ListLogger, assert_same, dataset, loader, weights
 
-from camshaft.trainer import TrainingModule
+from camshaft.compat import TrainingModule
 
 
 class CustomBatch:
