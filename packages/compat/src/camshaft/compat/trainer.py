@@ -107,8 +107,8 @@ class Trainer(ArgparseArguments, _Trainer):
     tuning: bool = False
     _earlier: EarlierSettings
 
-    @wraps(_Trainer.__init__)
-    def __init__(self, *positional: Any, **given: Any) -> None:  # type: ignore[misc]
+    @wraps(_Trainer.__init__)  # type: ignore[misc]
+    def __init__(self, *positional: Any, **given: Any) -> None:
         if positional:
             rule, action = "passed by keyword", "Write `logger=...`, or the name of what it is."
             raise TypeError(must_be("the first argument", rule, positional[0], "Trainer", action))
