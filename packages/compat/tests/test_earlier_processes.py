@@ -8,6 +8,7 @@ import pytest
 from bare_parts import BareStrategy, Net
 from torch import nn
 
+from camshaft.compat.eras import read_receivers
 from camshaft.compat.eras.processes import default_of, delegate, delegate_early
 from camshaft.hooks_core import resolve
 
@@ -84,6 +85,6 @@ def test_a_strategy_without_a_place_refuses_an_override(lacking: str, message: s
     strategy = Lacking()
     for name in {"join_processes", "wrap_module"} - {lacking}:
         setattr(strategy, name, None)
-    delegate(resolve(module=Net(), runs_eras=True), strategy)
+    delegate(resolve(module=Net(), read=read_receivers), strategy)
     with pytest.raises(NotImplementedError, match=message):
-        delegate(resolve(module=Overriding(), runs_eras=True), strategy)
+        delegate(resolve(module=Overriding(), read=read_receivers), strategy)

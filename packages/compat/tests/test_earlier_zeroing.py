@@ -174,7 +174,7 @@ def test_where_optimizer_step_zeroes_the_loop_only_announces_it_before_backward(
             self.num_announced = getattr(self, "num_announced", 0) + 1
 
     behaviour = attrs.evolve(behaviour_of("0.7"), step_zeroes=True)
-    monkeypatch.setattr("camshaft.hooks_core.eras.reading.behaviour_of", lambda *arguments: behaviour)
+    monkeypatch.setattr("camshaft.compat.eras.reading.behaviour_of", lambda *arguments: behaviour)
     module, by_hand, inputs = seeded(Alternating07), seeded(Alternating07), make_inputs(5)
     fit(module, inputs, max_epochs=2)
     alternate_by_hand(by_hand, inputs, 2, freezes=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping, Sequence
 from types import CodeType, FunctionType
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Self, cast
 
 import torch
 from torch import Tensor
@@ -38,8 +38,7 @@ _told: set[type] = set()
 
 def behaviour_of_run(run: Run | None) -> Behaviour:
     """Return how the era of a run's module behaves; that of today before its hooks are resolved."""
-    hooks = getattr(run, "hooks", None)  # a run that was refused has none
-    return TODAY if hooks is None else hooks.behaviour
+    return TODAY if getattr(run, "hooks", None) is None else behaviour_in(cast(Run, run))  # a refused run has none
 
 
 class FromTrainer:
