@@ -10,7 +10,17 @@ from bare_parts import BareTrainer, Sized
 from torch import Tensor, nn
 from torch.optim import SGD, Optimizer
 
+from camshaft.compat.eras.step_forms import takes_earlier_forms
+from camshaft.hooks_core import ModelHooks
+
 NUM_FEATURES = 3
+
+
+class EarlierModelHooks(ModelHooks):
+    """Hooks whose `optimizer_step` can be called with the arguments of every era."""
+
+    __hook_base__ = True
+    optimizer_step = takes_earlier_forms(ModelHooks.optimizer_step)
 
 
 class TwoNets(nn.Module):

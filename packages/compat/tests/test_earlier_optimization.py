@@ -9,13 +9,11 @@ import attrs
 import pytest
 import torch
 from bare_parts import BareTrainer, Sized, hooked, same_bits, seeded, weights
-from earlier_parts import OneNet, TwoNets, differentiate, fit, make_inputs, own
+from earlier_parts import EarlierModelHooks, OneNet, TwoNets, differentiate, fit, make_inputs, own
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch.optim import LBFGS, SGD
-
-from camshaft.hooks_core import ModelHooks
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
 
@@ -114,7 +112,7 @@ def test_lbfgs_evaluates_the_loss_as_often_as_it_likes(era: str, form: str) -> N
             if era in ("0.5", "0.7"):
                 optimizer.zero_grad()
 
-    class Super(Fitted, ModelHooks):
+    class Super(Fitted, EarlierModelHooks):
         def optimizer_step(
             self, epoch: int, batch_idx: int, optimizer: Any, optimizer_idx: int, second_order_closure: Any = None
         ) -> None:
@@ -150,7 +148,7 @@ def test_the_default_of_optimizer_step_can_be_called_by_an_override(era: str) ->
         def training_step(self, batch: Tensor, batch_idx: int) -> Any:
             return {"loss": self.loss(batch)}
 
-    class Calling(Plain, ModelHooks):
+    class Calling(Plain, EarlierModelHooks):
         def optimizer_step(
             self, epoch: int, batch_idx: int, optimizer: Any, optimizer_idx: int, second_order_closure: Any = None
         ) -> None:

@@ -8,14 +8,12 @@ import attrs
 import pytest
 import torch
 from bare_parts import BareStrategy, BareTrainer, Sized, same_bits, seeded, weights
-from earlier_parts import OneNet, TwoNets, differentiate, make_inputs
+from earlier_parts import EarlierModelHooks, OneNet, TwoNets, differentiate, make_inputs
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch.optim import LBFGS, SGD
 from torch.optim.lr_scheduler import StepLR
-
-from camshaft.hooks_core import ModelHooks
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
 
@@ -109,7 +107,7 @@ def test_hooks_get_the_arguments_of_the_era_with_true_values(dtype: Any) -> None
 
 @pytest.mark.parametrize("form", range(6))
 def test_an_override_may_call_the_default_in_any_form(form: int) -> None:
-    class Calling(OneNet, ModelHooks):
+    class Calling(OneNet, EarlierModelHooks):
         def training_step(self, batch: Tensor, batch_idx: int) -> Any:
             return self.loss(batch)
 

@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 from bare_parts import BareTrainer, Batch, Net, Sized, make_batches
 
+from camshaft.compat.eras import read_receivers
 from camshaft.hooks_core.catalogue import CATALOGUE
 from camshaft.hooks_core.check import ConformanceError, check
 from camshaft.hooks_core.trace import Trace
@@ -70,7 +71,7 @@ class Whole(Net):
 
 
 def traced(verb: str, version: str, era: str) -> Trace:
-    module, trace = Whole(), Trace()
+    module, trace = Whole(), Trace(read=read_receivers)
     module.hook_era = version
     own = {*vars(Whole), "validation_step", "test_step", "configure_optimizers"}
     trace.record(
