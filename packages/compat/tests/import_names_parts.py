@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from camshaft.compat import install_aliases, remove_aliases
+from camshaft.compat.eras.outputs import returned_readers
 from camshaft.compat.names.table import ROOTS
-from camshaft.loops.era_steps import returned_readers
 
 
 @contextmanager

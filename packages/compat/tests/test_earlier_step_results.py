@@ -14,9 +14,9 @@ from compat_parts import Regression, quiet_trainer
 from trainer_parts import ListLogger, assert_same, loader, weights
 
 from camshaft.callbacks import EarlyStopping, ModelCheckpoint
+from camshaft.compat.eras.outputs import returned_readers
 from camshaft.compat.names.finder import aliases_installed
 from camshaft.compat.results import EvalResult, TrainResult, read_result
-from camshaft.loops.era_steps import returned_readers
 
 
 @pytest.fixture(autouse=True)

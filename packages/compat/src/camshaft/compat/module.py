@@ -15,13 +15,15 @@ from camshaft.callbacks import summarize
 from camshaft.compat.checkpoints.format import ReleaseFormat
 from camshaft.compat.data_module import OF_DATA
 from camshaft.compat.eras.processes import default_of
+from camshaft.compat.eras.releases import behaviour_in
+from camshaft.compat.eras.step_forms import takes_earlier_forms
 from camshaft.hooks_core import ModelHooks
 from camshaft.hooks_core.eras import TODAY, Behaviour
 from camshaft.hooks_core.messages import must_be
 from camshaft.hooks_core.user_warnings import warn_user
 from camshaft.loops import Run
-from camshaft.loops.era_arguments import is_under_autocast, with_arguments
 from camshaft.loops.optimizers import read_configuration
+from camshaft.loops.optional_arguments import is_under_autocast, with_arguments
 from camshaft.loops.resume import restore_module
 from camshaft.trainer import TrainingModule as _TrainingModule
 from camshaft.trainer.checkpoint_formats import CheckpointFormat
@@ -391,6 +393,7 @@ _WITH_OTHER_ARGUMENTS = (
 _OF_MODULES: Mapping[str, Callable[..., Any]] = {
     **OF_DATA,
     **dict.fromkeys((*_OF_EARLIER_RELEASES, *_WITH_OTHER_ARGUMENTS), _do_nothing),
+    "optimizer_step": takes_earlier_forms(ModelHooks.optimizer_step),
     "optimizer_zero_grad": _optimizer_zero_grad,
     "backward": _backward,
     "configure_gradient_clipping": _configure_gradient_clipping,

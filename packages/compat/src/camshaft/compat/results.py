@@ -13,8 +13,8 @@ import torch
 from torch import Tensor
 
 from camshaft.callbacks import EarlyStopping, ModelCheckpoint
+from camshaft.compat.eras.outputs import returned_readers
 from camshaft.hooks_core.messages import must_be
-from camshaft.loops.era_steps import returned_readers
 from camshaft.loops.run import Run
 
 _EPOCH_ENDS = {

@@ -14,7 +14,7 @@ from torch.optim.swa_utils import SWALR
 from camshaft.compat.checkpoints.progress import UNVERSIONED, EarlierProgress, read_progress, release_of, settled
 from camshaft.hooks_core.user_warnings import warn_user
 from camshaft.loops.random_state import random_state
-from camshaft.loops.resume import EARLIER_KEY
+from camshaft.loops.resume import ADAPTER_KEY
 from camshaft.loops.run import Run
 from camshaft.trainer.checkpoints import JOB_KEY
 
@@ -89,13 +89,13 @@ def _for_run(checkpoint: dict[str, Any], trainer: Any) -> dict[str, Any]:
         "fit": {"metrics": None, "metric_states": {}},
         "rng": random_state(),
         "strategy": {} if scaler is None else {"gradient_scaler": scaler},
-        EARLIER_KEY: Earlier(trainer, progress, apart, bool(average)),
+        ADAPTER_KEY: Earlier(trainer, progress, apart, bool(average)),
     }
 
 
 @attrs.define
 class Earlier:
-    """Fits a checkpoint of an earlier release to a run; see `EarlierTraining`.
+    """Fits a checkpoint of an earlier release to a run; see `CheckpointAdapter`.
 
     Args:
         trainer: The trainer that reads it.

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import cast
 
 from torch import nn
 
-from camshaft.compat.eras.callback_states import ReturnedStates
 from camshaft.compat.eras.optimization import EraOptimization
 from camshaft.compat.eras.outputs import adapt_outputs
 from camshaft.compat.eras.processes import delegate
-from camshaft.compat.eras.reading import read_era, read_receivers
+from camshaft.compat.eras.reading import EraReading, read_era
 from camshaft.compat.eras.releases import behaviour_in
 from camshaft.compat.eras.report import describe
 from camshaft.hooks_core.binding import parameter_names
@@ -22,14 +22,6 @@ from camshaft.loops import FitOrder, Run
 
 _announced: set[str] = set()
 """What was printed about classes in this process."""
-
-
-def extend(run: Run) -> None:
-    """Let a run, whose hooks are not resolved yet, call receivers of earlier eras as these were called then."""
-    run.read = read_receivers
-    states = ReturnedStates(run)
-    run.call_wrappers.append(states)
-    run.adapters += [states.attach, adapt]
 
 
 def adapt(run: Run) -> None:
@@ -60,7 +52,7 @@ def announce_eras(run: Run) -> None:
     if run.strategy.global_rank != 0:
         return
     for reading in run.hooks.readings:
-        text = describe(reading)
+        text = describe(cast(EraReading, reading))
         if text not in _announced:
             _announced.add(text)
             print(text)
