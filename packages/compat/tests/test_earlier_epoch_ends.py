@@ -168,7 +168,8 @@ def test_manual_optimization_gives_one_output_a_batch() -> None:
     assert module.calls == [("training_epoch_end", [{"extra": idx} for idx in range(3)])]
 
 
-def test_nothing_is_kept_where_nobody_wants_it() -> None:
+def test_nothing_is_kept_where_nobody_wants_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("camshaft.compat.eras.outputs.returned_readers", [])  # as long as nobody imports results of 0.9
     trainer = fit(seeded())
     assert trainer.run.epoch_state == {}
     assert trainer.run.hooks.training_step.__name__ == "training_step"
