@@ -8,9 +8,9 @@ import time
 
 from recording_trainer import RecordingTrainer
 
-from camshaft.callbacks.progress_bar import ProgressBar
-from camshaft.callbacks.rich_progress_bar import RichProgressBar
-from camshaft.callbacks.tqdm_progress_bar import TQDMProgressBar
+from camshaft.callbacks.progress.progress_bar import ProgressBar
+from camshaft.callbacks.progress.rich_progress_bar import RichProgressBar
+from camshaft.callbacks.progress.tqdm_progress_bar import TQDMProgressBar
 
 _FAILURES = {"fail": RuntimeError("a batch failed"), "interrupt": KeyboardInterrupt("interrupted")}
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from recording_trainer import OneProcess
 
-from camshaft.callbacks.agreement import from_rank_zero
+from camshaft.callbacks.monitoring import from_rank_zero
 
 Results = tuple[Path, list[dict[str, dict[str, Any]]]]
 

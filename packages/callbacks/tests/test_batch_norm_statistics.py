@@ -10,7 +10,7 @@ from recording_trainer import OneProcess
 from torch import Tensor, nn
 from torch.optim.swa_utils import update_bn
 
-from camshaft.callbacks.weights.batch_norm_statistics import batch_norm_buffers, batch_norms, update_batch_norm
+from camshaft.callbacks.weights.stochastic_weight_averaging import batch_norm_buffers, batch_norms, update_batch_norm
 
 
 def network() -> nn.Module:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from camshaft.callbacks.finders.batch_size_search import Found, SearchMode, search
+from camshaft.callbacks.finders.batch_size_finder import Found, SearchMode, search
 
 
 def run(mode: SearchMode, limit: int, start: int, largest: int, max_trials: int = 100) -> tuple[Found, list[int]]:

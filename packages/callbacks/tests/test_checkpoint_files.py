@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from camshaft.callbacks.checkpoints.checkpoint_files import point_last_at
+from camshaft.callbacks.checkpoints.files import point_last_at
 from camshaft.hooks_core.durable_paths import remove
 
 

@@ -9,9 +9,9 @@ import pytest
 import torch
 from recording_trainer import RecordingTrainer
 
-from camshaft.callbacks.errors import InvalidArgumentError
+from camshaft.callbacks.arguments import InvalidArgumentError
+from camshaft.callbacks.checkpoints.model_checkpoint import ModelCheckpoint
 from camshaft.callbacks.loggers.checkpoint_log import CheckpointLog
-from camshaft.callbacks.model_checkpoint import ModelCheckpoint
 
 
 class NotingLogger:

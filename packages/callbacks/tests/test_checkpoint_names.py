@@ -5,8 +5,8 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from camshaft.callbacks.checkpoints.checkpoint_names import NameTemplate, first_free_path
-from camshaft.callbacks.errors import InvalidArgumentError, MissingMetricError
+from camshaft.callbacks.arguments import InvalidArgumentError, MissingMetricError
+from camshaft.callbacks.checkpoints.names import NameTemplate, first_free_path
 
 METRICS = {"epoch": 3, "step": 120, "val/loss": torch.tensor(0.12345), "top.5": 0.5}
 

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from recording_trainer import OneProcess
 
-from camshaft.callbacks.checkpoints.checkpoint_time import TimeRhythm
+from camshaft.callbacks.checkpoints.files import TimeRhythm
 
 
 class Clock:

@@ -15,10 +15,10 @@ import pytest
 import torch
 
 from camshaft.callbacks import Callback, CSVLogger, EarlyStopping, ModelCheckpoint, RichProgressBar
-from camshaft.callbacks.device_stats_monitor import DeviceStatsMonitor
 from camshaft.callbacks.gradient_accumulation_scheduler import GradientAccumulationScheduler
 from camshaft.callbacks.lambda_callback import LambdaCallback
-from camshaft.callbacks.learning_rate_monitor import LearningRateMonitor
+from camshaft.callbacks.monitors.device_stats_monitor import DeviceStatsMonitor
+from camshaft.callbacks.monitors.learning_rate_monitor import LearningRateMonitor
 from camshaft.callbacks.timer import Timer
 from camshaft.hooks_core.conformance import Adapter, Scenario, conform
 from camshaft.hooks_core.protocols import TrainerProtocol

@@ -10,8 +10,8 @@ import pytest
 import torch
 from recording_trainer import OneProcess, RecordingTrainer
 
-from camshaft.callbacks.device_stats_monitor import DeviceStatsMonitor
-from camshaft.callbacks.errors import InvalidArgumentError
+from camshaft.callbacks.arguments import InvalidArgumentError
+from camshaft.callbacks.monitors.device_stats_monitor import DeviceStatsMonitor
 
 NAMES = {"cpu_percent", "cpu_vm_percent", "cpu_swap_percent", "process_rss_bytes"}
 PREFIX = "DeviceStatsMonitor.on_train_batch_start/"

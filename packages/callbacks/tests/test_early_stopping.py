@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from recording_trainer import RecordingTrainer
 
 from camshaft.callbacks import EarlyStopping
-from camshaft.callbacks.errors import InvalidArgumentError, MissingMetricError
+from camshaft.callbacks.arguments import InvalidArgumentError, MissingMetricError
 
 
 def epochs_until_stop(stopping: EarlyStopping, losses: list[float]) -> int | None:

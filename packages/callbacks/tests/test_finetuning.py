@@ -13,9 +13,8 @@ from torch import nn
 from torch.optim import SGD
 from torch.optim.lr_scheduler import OneCycleLR
 
-from camshaft.callbacks.backbone_finetuning import BackboneFinetuning
-from camshaft.callbacks.errors import InvalidArgumentError
-from camshaft.callbacks.finetuning import BaseFinetuning
+from camshaft.callbacks.arguments import InvalidArgumentError
+from camshaft.callbacks.weights.finetuning import BackboneFinetuning, BaseFinetuning
 
 
 class Net(nn.Module):

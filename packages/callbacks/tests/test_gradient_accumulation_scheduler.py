@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from recording_trainer import RecordingTrainer
 
-from camshaft.callbacks.errors import InvalidArgumentError
+from camshaft.callbacks.arguments import InvalidArgumentError
 from camshaft.callbacks.gradient_accumulation_scheduler import GradientAccumulationScheduler
 
 

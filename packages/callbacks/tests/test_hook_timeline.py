@@ -12,8 +12,8 @@ import pytest
 from recording_trainer import RecordingTrainer
 from timeline_runs import Clock, Net, Optimizer, Page, Slow, fit, read_trace, validate_once
 
-from camshaft.callbacks.errors import InvalidArgumentError
-from camshaft.callbacks.hook_timeline import HookTimeline
+from camshaft.callbacks.arguments import InvalidArgumentError
+from camshaft.callbacks.profiling.hook_timeline import HookTimeline
 from camshaft.hooks_core import CATALOGUE, ModelHooks, Receiver, resolve
 from camshaft.hooks_core.faults import find_faults
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from camshaft.callbacks.errors import InvalidArgumentError
-from camshaft.callbacks.finders.learning_rate_curve import LearningRateCurve
+from camshaft.callbacks.arguments import InvalidArgumentError
+from camshaft.callbacks.finders.learning_rate_finder import LearningRateCurve
 
 pytest.importorskip("matplotlib").use("Agg")
 

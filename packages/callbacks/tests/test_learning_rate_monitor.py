@@ -12,8 +12,8 @@ from recording_trainer import RecordingTrainer
 from torch.optim import SGD, Adam, Optimizer
 from torch.optim.lr_scheduler import ExponentialLR, ReduceLROnPlateau
 
-from camshaft.callbacks.errors import InvalidArgumentError
-from camshaft.callbacks.learning_rate_monitor import LearningRateMonitor
+from camshaft.callbacks.arguments import InvalidArgumentError
+from camshaft.callbacks.monitors.learning_rate_monitor import LearningRateMonitor
 
 Rows = list[tuple[int | None, dict[str, float]]]
 

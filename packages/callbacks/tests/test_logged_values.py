@@ -12,8 +12,7 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from camshaft.callbacks.errors import InvalidArgumentError
-from camshaft.callbacks.extras import check_installed
+from camshaft.callbacks.arguments import InvalidArgumentError, check_installed
 from camshaft.callbacks.loggers.logged_values import flat, jsonable, named, numbers_by_name
 
 

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from recording_trainer import RecordingTrainer
 
-from camshaft.callbacks.logging_schedule import LoggingSchedule
+from camshaft.callbacks.monitors.logging_schedule import LoggingSchedule
 
 
 def run(schedule: LoggingSchedule, trainer: RecordingTrainer, batches: range, accumulate: int) -> list[int]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from camshaft.callbacks.finders.memory_errors import free_memory, is_out_of_memory
+from camshaft.callbacks.finders.batch_size_finder import free_memory, is_out_of_memory
 
 
 def test_what_torch_raises_on_the_cpu_counts() -> None:

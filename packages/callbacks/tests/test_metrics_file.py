@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from camshaft.callbacks.loggers import metrics_file
-from camshaft.callbacks.loggers.metrics_file import MetricsFile
+from camshaft.callbacks.loggers import csv_logger
+from camshaft.callbacks.loggers.csv_logger import MetricsFile
 
 NAMES = st.sampled_from(["loss", "val/loss", "a,b", 'quo"te', " space", "ä", ""])
 VALUES = st.one_of(st.floats(allow_nan=False), st.integers())
@@ -74,12 +74,12 @@ def test_a_failed_append_leaves_the_file_and_can_be_repeated(
         file.flush()
         raise OSError("disk full")
 
-    write = metrics_file._write
-    monkeypatch.setattr(metrics_file, "_write", fail)
+    write = csv_logger._write
+    monkeypatch.setattr(csv_logger, "_write", fail)
     with pytest.raises(OSError, match="disk full"):
         file.append([row])
     assert (tmp_path / "m.csv").read_text() == before
-    monkeypatch.setattr(metrics_file, "_write", write)
+    monkeypatch.setattr(csv_logger, "_write", write)
     file.append([row])
     assert [one["loss"] for one in read(tmp_path / "m.csv")] == ["1.0", "2.0"]
     assert os.listdir(tmp_path) == ["m.csv"]
@@ -88,7 +88,7 @@ def test_a_failed_append_leaves_the_file_and_can_be_repeated(
 FULL_DISK = """
 import resource, signal, sys
 from pathlib import Path
-from camshaft.callbacks.loggers.metrics_file import MetricsFile
+from camshaft.callbacks.loggers.csv_logger import MetricsFile
 
 file = MetricsFile(Path(sys.argv[1]))
 file.append([{"step": 7, "loss": 0.5}])

@@ -20,10 +20,10 @@ os.environ["MLFLOW_DISABLE_TELEMETRY"] = "true"
 from mlflow import MlflowClient
 from mlflow.exceptions import MlflowException
 
-from camshaft.callbacks.errors import InvalidArgumentError
+from camshaft.callbacks.arguments import InvalidArgumentError
+from camshaft.callbacks.checkpoints.model_checkpoint import ModelCheckpoint
 from camshaft.callbacks.loggers import mlflow_logger
 from camshaft.callbacks.loggers.mlflow_logger import MLFlowLogger
-from camshaft.callbacks.model_checkpoint import ModelCheckpoint
 from camshaft.hooks_core.protocols import Logger
 
 

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from recording_trainer import RecordingTrainer
 
 from camshaft.callbacks import ModelCheckpoint
-from camshaft.callbacks.errors import InvalidArgumentError, MissingMetricError
+from camshaft.callbacks.arguments import InvalidArgumentError, MissingMetricError
 
 
 def start(folder: Path, *callbacks: ModelCheckpoint, **state: Any) -> RecordingTrainer:

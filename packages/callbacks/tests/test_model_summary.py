@@ -10,10 +10,9 @@ import torch.distributed as dist
 from recording_trainer import RecordingTrainer
 from torch import Tensor, nn
 
-from camshaft.callbacks.displays.example_forward import describe_shape
-from camshaft.callbacks.displays.summary_table import format_count
-from camshaft.callbacks.errors import InvalidArgumentError
-from camshaft.callbacks.model_summary import ModelSummary, summarize
+from camshaft.callbacks.arguments import InvalidArgumentError
+from camshaft.callbacks.progress.example_forward import describe_shape
+from camshaft.callbacks.progress.model_summary import ModelSummary, format_count, summarize
 
 
 class Net(nn.Module):
@@ -243,7 +242,7 @@ class TestCallback:
     def test_prints_a_table_of_rich_on_a_terminal(
         self, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr("camshaft.callbacks.model_summary.current_output", lambda: "terminal")
+        monkeypatch.setattr("camshaft.callbacks.progress.model_summary.current_output", lambda: "terminal")
         monkeypatch.setenv("COLUMNS", "120")
         ModelSummary().on_fit_start(RecordingTrainer("."), Net())
         output = capsys.readouterr().out

@@ -9,7 +9,7 @@ import torch
 from recording_trainer import RecordingTrainer
 
 from camshaft.callbacks import EarlyStopping, ModelCheckpoint
-from camshaft.callbacks.errors import MissingMetricError
+from camshaft.callbacks.arguments import MissingMetricError
 from camshaft.callbacks.monitoring import read_metric
 
 

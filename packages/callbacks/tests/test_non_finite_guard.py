@@ -11,9 +11,9 @@ import torch
 from recording_trainer import OneProcess, RecordingTrainer, load_callback_state
 from torch import Tensor, nn
 
-from camshaft.callbacks.errors import InvalidArgumentError
-from camshaft.callbacks.losses.loss_watch import LossWatch, gradient_norm, skip_update
-from camshaft.callbacks.non_finite_guard import NonFiniteError, NonFiniteGuard
+from camshaft.callbacks.arguments import InvalidArgumentError
+from camshaft.callbacks.monitors.loss_watch import LossWatch, gradient_norm, skip_update
+from camshaft.callbacks.monitors.non_finite_guard import NonFiniteError, NonFiniteGuard
 from camshaft.hooks_core.implementation import is_overridden
 
 NAN, INF = math.nan, math.inf

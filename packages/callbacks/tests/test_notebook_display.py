@@ -7,9 +7,8 @@ from typing import Any
 
 import pytest
 
-from camshaft.callbacks.displays.notebook_display import NotebookDisplay
-from camshaft.callbacks.displays.progress_display import current_output
-from camshaft.callbacks.displays.progress_meter import Reading
+from camshaft.callbacks.progress.meter import Reading, current_output
+from camshaft.callbacks.progress.rich_display import NotebookDisplay
 
 pytest.importorskip("IPython", reason="IPython shows outputs in notebooks")
 

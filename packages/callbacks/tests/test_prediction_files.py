@@ -15,9 +15,8 @@ from hypothesis import strategies as st
 from predicting import OneOfSeveral, predict
 from torch.utils.data import DataLoader, TensorDataset
 
-from camshaft.callbacks.errors import InvalidArgumentError
-from camshaft.callbacks.predictions.npz_prediction_writer import NPZPredictionWriter
-from camshaft.callbacks.predictions.parquet_prediction_writer import ParquetPredictionWriter
+from camshaft.callbacks.arguments import InvalidArgumentError
+from camshaft.callbacks.predictions.prediction_files import NPZPredictionWriter, ParquetPredictionWriter
 
 pq = pytest.importorskip("pyarrow.parquet")
 WRITERS = [NPZPredictionWriter, ParquetPredictionWriter]

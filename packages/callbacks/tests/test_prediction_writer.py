@@ -10,9 +10,8 @@ import torch
 from predicting import PredictingTrainer, predict
 from torch.utils.data import DataLoader, DistributedSampler, IterableDataset, Sampler, TensorDataset
 
-from camshaft.callbacks.errors import InvalidArgumentError
-from camshaft.callbacks.predictions.prediction_indices import BatchIndices
-from camshaft.callbacks.predictions.prediction_writer import BasePredictionWriter
+from camshaft.callbacks.arguments import InvalidArgumentError
+from camshaft.callbacks.predictions.prediction_writer import BasePredictionWriter, BatchIndices
 
 
 def numbers(num: int) -> TensorDataset:

@@ -12,8 +12,8 @@ import pytest
 from recording_trainer import OneProcess, RecordingTrainer
 
 from camshaft.callbacks import ModelCheckpoint
-from camshaft.callbacks.errors import InvalidArgumentError
-from camshaft.callbacks.preemption_checkpoint import PreemptionCheckpoint
+from camshaft.callbacks.arguments import InvalidArgumentError
+from camshaft.callbacks.checkpoints.preemption_checkpoint import PreemptionCheckpoint
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="this system has no SIGUSR1")
 

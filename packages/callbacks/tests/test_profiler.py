@@ -10,8 +10,8 @@ from recording_trainer import OneProcess, RecordingTrainer
 from torch import nn
 from torch.profiler import ProfilerActivity
 
-from camshaft.callbacks.errors import InvalidArgumentError
-from camshaft.callbacks.profiler import Profiler
+from camshaft.callbacks.arguments import InvalidArgumentError
+from camshaft.callbacks.profiling.profiler import Profiler
 
 
 class Training:

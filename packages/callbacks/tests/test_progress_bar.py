@@ -16,13 +16,12 @@ import pytest
 from recording_trainer import RecordingTrainer
 from screen import run_on_terminal
 
-from camshaft.callbacks import progress_bar as module_under_test
-from camshaft.callbacks.displays.progress_display import MetricTexts, Output
-from camshaft.callbacks.displays.progress_meter import Meter, Reading
-from camshaft.callbacks.errors import InvalidArgumentError
-from camshaft.callbacks.progress_bar import ProgressBar
-from camshaft.callbacks.rich_progress_bar import RichProgressBar, RichProgressBarTheme
-from camshaft.callbacks.tqdm_progress_bar import Tqdm, TQDMProgressBar
+from camshaft.callbacks.arguments import InvalidArgumentError
+from camshaft.callbacks.progress import progress_bar as module_under_test
+from camshaft.callbacks.progress.meter import Meter, MetricTexts, Output, Reading
+from camshaft.callbacks.progress.progress_bar import ProgressBar
+from camshaft.callbacks.progress.rich_progress_bar import RichProgressBar, RichProgressBarTheme
+from camshaft.callbacks.progress.tqdm_progress_bar import Tqdm, TQDMProgressBar
 
 DEMO = str(Path(__file__).with_name("progress_demo.py"))
 

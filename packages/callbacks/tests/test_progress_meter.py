@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from camshaft.callbacks.displays.progress_meter import Meter, format_clock, format_metrics, format_rate, format_seconds
+from camshaft.callbacks.progress.meter import Meter, format_clock, format_metrics, format_rate, format_seconds
 
 
 class Clock:

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from camshaft.callbacks.checkpoints.checkpoint_files import point_last_at
-from camshaft.callbacks.checkpoints.save_requests import PendingSaves, SaveRequest
+from camshaft.callbacks.checkpoints.files import point_last_at
+from camshaft.callbacks.checkpoints.state import PendingSaves, SaveRequest
 
 
 def pending_saves(folder: Path, memory: dict[str, Any] | None = None) -> PendingSaves:

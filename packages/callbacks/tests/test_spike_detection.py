@@ -13,8 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from recording_trainer import OneProcess, RecordingTrainer, load_callback_state
 
-from camshaft.callbacks.errors import InvalidArgumentError
-from camshaft.callbacks.spike_detection import SpikeDetection, TrainingSpikeException
+from camshaft.callbacks.arguments import InvalidArgumentError
+from camshaft.callbacks.monitors.spike_detection import SpikeDetection, TrainingSpikeException
 
 
 def trainer_with(root: Path | str, detection: SpikeDetection, **arguments: Any) -> RecordingTrainer:

@@ -17,8 +17,8 @@ from torch.optim import SGD
 from torch.optim.lr_scheduler import ExponentialLR, StepLR
 from torch.optim.swa_utils import SWALR
 
-from camshaft.callbacks.errors import InvalidArgumentError
-from camshaft.callbacks.stochastic_weight_averaging import StochasticWeightAveraging
+from camshaft.callbacks.arguments import InvalidArgumentError
+from camshaft.callbacks.weights.stochastic_weight_averaging import StochasticWeightAveraging
 
 pytestmark = pytest.mark.filterwarnings("ignore:Detected call of")
 

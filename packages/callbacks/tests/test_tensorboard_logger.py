@@ -19,7 +19,7 @@ from tensorboard.plugins import base_plugin
 from tensorboard.plugins.hparams import api_pb2, backend_context, get_experiment, list_session_groups
 from torch import Tensor, nn
 
-from camshaft.callbacks.errors import InvalidArgumentError
+from camshaft.callbacks.arguments import InvalidArgumentError
 from camshaft.callbacks.loggers.tensorboard_logger import TensorBoardLogger
 from camshaft.hooks_core.protocols import Logger
 

@@ -5,8 +5,8 @@ import io
 import pytest
 from rich.console import Console
 
-from camshaft.callbacks.displays.progress_meter import Reading
-from camshaft.callbacks.displays.terminal_display import render
+from camshaft.callbacks.progress.meter import Reading
+from camshaft.callbacks.progress.rich_display import render
 
 TRAIN = Reading("Epoch 0/9", 40, 100, 12.0, 18.0, 3.3)
 VALIDATE = Reading("Validate", 3, 10, 1.0, 2.0, 12.5)

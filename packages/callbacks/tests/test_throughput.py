@@ -6,9 +6,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
-from camshaft.callbacks.errors import InvalidArgumentError
-from camshaft.callbacks.rates.peak_flops import PEAK_FLOPS, get_available_flops, multiplies_in_tf32, peak_flops
-from camshaft.callbacks.rates.throughput import Throughput, measure_flops
+from camshaft.callbacks.arguments import InvalidArgumentError
+from camshaft.callbacks.monitors.throughput import (
+    PEAK_FLOPS,
+    Throughput,
+    get_available_flops,
+    measure_flops,
+    multiplies_in_tf32,
+    peak_flops,
+)
 
 
 def test_rates_are_those_between_the_first_and_the_last_update_of_the_window() -> None:

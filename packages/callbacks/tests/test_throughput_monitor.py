@@ -10,10 +10,10 @@ import torch
 from recording_trainer import OneProcess, RecordingTrainer, load_callback_state
 from torch import nn
 
-from camshaft.callbacks import CSVLogger, throughput_monitor
-from camshaft.callbacks.errors import InvalidArgumentError
-from camshaft.callbacks.rates.device_clock import DeviceClock
-from camshaft.callbacks.throughput_monitor import ThroughputMonitor
+from camshaft.callbacks import CSVLogger
+from camshaft.callbacks.arguments import InvalidArgumentError
+from camshaft.callbacks.monitors import throughput_monitor
+from camshaft.callbacks.monitors.throughput_monitor import DeviceClock, ThroughputMonitor
 
 
 class Rows:

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from camshaft.callbacks.timeline.histogram import DurationHistogram
+from camshaft.callbacks.profiling.timeline_recording import DurationHistogram
 
 DURATIONS = st.lists(st.integers(0, 10**13), min_size=1, max_size=60)
 

@@ -7,11 +7,9 @@ import pytest
 from recording_trainer import RecordingTrainer
 from timeline_runs import Clock, Net, Optimizer, Page, Slow, fit, validate_once
 
-from camshaft.callbacks.hook_timeline import HookTimeline
-from camshaft.callbacks.timeline.report import report_html, time_in_words
-from camshaft.callbacks.timeline.spans import SPANS, hooks_of_step, span_of
-from camshaft.callbacks.timeline.totals import VerbTimes
-from camshaft.callbacks.timeline.tree import TreeRow, life_cycle_tree
+from camshaft.callbacks.profiling.hook_timeline import HookTimeline
+from camshaft.callbacks.profiling.timeline_recording import SPANS, hooks_of_step, span_of
+from camshaft.callbacks.profiling.timeline_report import TreeRow, VerbTimes, life_cycle_tree, report_html, time_in_words
 from camshaft.hooks_core import Callback, resolve
 from camshaft.hooks_core.grammar import Maybe, Node, Repeat, life_cycle
 from camshaft.hooks_core.grammar.nodes import parts

@@ -13,7 +13,7 @@ import torch
 from recording_trainer import RecordingTrainer
 
 from camshaft.callbacks import timer as timer_module
-from camshaft.callbacks.errors import InvalidArgumentError
+from camshaft.callbacks.arguments import InvalidArgumentError
 from camshaft.callbacks.timer import Timer
 from camshaft.hooks_core import is_overridden
 

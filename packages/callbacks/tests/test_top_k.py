@@ -7,7 +7,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from camshaft.callbacks.checkpoints.top_k import TopK
+from camshaft.callbacks.checkpoints.state import TopK
 from camshaft.callbacks.monitoring import Mode
 
 SCORES = st.lists(st.sampled_from([0.0, 1.0, 2.0, -1.5, math.nan, math.inf, -math.inf]), max_size=12)

@@ -11,9 +11,8 @@ import torch
 from recording_trainer import OneProcess
 from torch import nn
 
-from camshaft.callbacks.errors import InvalidArgumentError
-from camshaft.callbacks.finders.module_attribute import find_attribute, get_attribute, set_attribute
-from camshaft.callbacks.finders.trial_memory import put_back
+from camshaft.callbacks.arguments import InvalidArgumentError
+from camshaft.callbacks.finders.trials import find_attribute, get_attribute, put_back, set_attribute
 
 
 class Scaled(OneProcess):

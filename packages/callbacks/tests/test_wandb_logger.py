@@ -17,9 +17,9 @@ from recording_trainer import RecordingTrainer
 from torch import nn
 from wandb_file import WandbRun, finished, wandb_files
 
-from camshaft.callbacks.errors import InvalidArgumentError
+from camshaft.callbacks.arguments import InvalidArgumentError
+from camshaft.callbacks.checkpoints.model_checkpoint import ModelCheckpoint
 from camshaft.callbacks.loggers.wandb_logger import WandbLogger
-from camshaft.callbacks.model_checkpoint import ModelCheckpoint
 from camshaft.hooks_core.protocols import Logger
 
 

@@ -11,9 +11,9 @@ import torch
 from recording_trainer import RecordingTrainer
 from torch import nn
 
-from camshaft.callbacks.errors import InvalidArgumentError
-from camshaft.callbacks.stochastic_weight_averaging import StochasticWeightAveraging
-from camshaft.callbacks.weight_averaging import EMAWeightAveraging, WeightAveraging
+from camshaft.callbacks.arguments import InvalidArgumentError
+from camshaft.callbacks.weights.stochastic_weight_averaging import StochasticWeightAveraging
+from camshaft.callbacks.weights.weight_averaging import EMAWeightAveraging, WeightAveraging
 
 
 class Scalar(nn.Module):

@@ -8,8 +8,8 @@ from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
-from camshaft.callbacks.hook_timeline import HookTimeline
-from camshaft.callbacks.timeline import recording as timeline_recording
+from camshaft.callbacks.profiling import timeline_recording
+from camshaft.callbacks.profiling.hook_timeline import HookTimeline
 from camshaft.hooks_core import Callback, ModelHooks, resolve
 
 

@@ -12,8 +12,8 @@ from recording_trainer import RecordingTrainer, load_callback_state
 from torch import distributed
 
 from camshaft.callbacks import EarlyStopping, ModelCheckpoint
-from camshaft.callbacks.agreement import from_rank_zero
-from camshaft.callbacks.errors import InvalidArgumentError, MissingMetricError
+from camshaft.callbacks.arguments import InvalidArgumentError, MissingMetricError
+from camshaft.callbacks.monitoring import from_rank_zero
 from camshaft.hooks_core import StrategyDefaults
 
 

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from trainer_parts import loader, own_frames
 
 from camshaft.callbacks import BatchSizeFinder, LearningRateFinder
-from camshaft.callbacks.errors import InvalidArgumentError
+from camshaft.callbacks.arguments import InvalidArgumentError
 from camshaft.compat import DataModule, TrainingModule
 
 MOST_FRAMES = 8

@@ -20,8 +20,8 @@ from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 
-from camshaft.strategies.checkpoints.checkpoint_file import CheckpointError
-from camshaft.strategies.checkpoints.checkpoint_writer import CheckpointWriter
+from camshaft.strategies.checkpoints.file import CheckpointError
+from camshaft.strategies.checkpoints.writer import CheckpointWriter
 
 # Divisible and not, fewer rows than ranks, empty, without dimensions.
 SHAPES = ((8, 3), (7, 3), (1,), (5,), (2, 3, 2), (0, 3), ())

@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 from camshaft.strategies import CheckpointError, read_checkpoint, write_checkpoint
-from camshaft.strategies.checkpoints.durable_files import naming
+from camshaft.strategies.checkpoints.file import naming
 
 
 class Custom:
@@ -220,7 +220,7 @@ def test_a_process_killed_at_any_moment_leaves_a_whole_checkpoint(tmp_path: Path
 SAVE_BELOW_A_LIMIT = """
 import os, resource, signal, sys
 import torch
-from camshaft.strategies.checkpoints.checkpoint_writer import CheckpointWriter
+from camshaft.strategies.checkpoints.writer import CheckpointWriter
 from camshaft.strategies import SingleDeviceStrategy
 
 path = sys.argv[1]

@@ -16,9 +16,9 @@ from launching import run_ranks
 from torch import nn
 
 from camshaft.strategies import SingleDeviceStrategy
-from camshaft.strategies.checkpoints import pending_write as pending_write_module
-from camshaft.strategies.checkpoints.checkpoint_file import read_checkpoint, write_checkpoint
-from camshaft.strategies.checkpoints.checkpoint_writer import CheckpointWriter
+from camshaft.strategies.checkpoints import writer as pending_write_module
+from camshaft.strategies.checkpoints.file import read_checkpoint, write_checkpoint
+from camshaft.strategies.checkpoints.writer import CheckpointWriter
 
 RANKS = Path(checkpoint_ranks.__file__)
 

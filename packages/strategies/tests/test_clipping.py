@@ -12,7 +12,7 @@ from torch import nn
 from torch.nn.utils import clip_grad_norm_, clip_grad_value_
 from torch.optim import SGD
 
-from camshaft.strategies.clipping import clip_gradients
+from camshaft.strategies.torch_strategy import clip_gradients
 
 
 class OwnTensor(torch.Tensor):

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from camshaft.strategies.__main__ import main
-from camshaft.strategies.checkpoints.checkpoint_file import read_checkpoint, write_checkpoint
+from camshaft.strategies.checkpoints.file import read_checkpoint, write_checkpoint
 from camshaft.strategies.checkpoints.safetensors_files import read_safetensors
 
 

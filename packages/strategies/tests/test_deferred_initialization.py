@@ -16,8 +16,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from camshaft.strategies.initialization.deferred_initialization import DeferredInitialization
-from camshaft.strategies.initialization.operation_recorder import DeferredInitializationError
+from camshaft.strategies.sharding.deferred_initialization import DeferredInitialization
+from camshaft.strategies.sharding.operation_recorder import DeferredInitializationError
 
 
 def build_both(build: Callable[[], nn.Module], seed: int = 1) -> tuple[nn.Module, nn.Module]:
@@ -275,7 +275,7 @@ def test_tensors_take_no_memory_until_they_are_materialised() -> None:
 def test_values_that_are_overwritten_take_no_memory_while_others_are_made(
     is_rejecting: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from camshaft.strategies.initialization import deferred_initialization
+    from camshaft.strategies.sharding import deferred_initialization
 
     def init(layer: nn.Module) -> None:
         if isinstance(layer, nn.Linear) and is_rejecting:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from camshaft.strategies.checkpoints.durable_files import find_existing, new_file, put_in_place
+from camshaft.strategies.checkpoints.file import find_existing, new_file, put_in_place
 
 
 def directory(path: Path, content: str) -> Path:

@@ -18,8 +18,7 @@ from hypothesis.strategies import floats, integers
 from torch.serialization import safe_globals
 
 from camshaft.strategies import CheckpointError, objects_left_out, read_checkpoint
-from camshaft.strategies.checkpoints.earlier_files import names_in
-from camshaft.strategies.checkpoints.stand_ins import NamedValues, NumpyType, stand_in
+from camshaft.strategies.checkpoints.foreign_files import NamedValues, NumpyType, names_in, stand_in
 
 pytestmark = pytest.mark.processes  # one, for all files
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from camshaft.strategies.checkpoints.checkpoint_file import read_checkpoint
+from camshaft.strategies.checkpoints.file import read_checkpoint
 
 pytestmark = pytest.mark.processes
 
@@ -21,7 +21,7 @@ WRITE_FOREVER = textwrap.dedent(
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.tensor import Shard, distribute_tensor
     from camshaft.strategies import SingleDeviceStrategy
-    from camshaft.strategies.checkpoints.checkpoint_writer import CheckpointWriter
+    from camshaft.strategies.checkpoints.writer import CheckpointWriter
     path, kind, asynchronous = sys.argv[1], sys.argv[2], sys.argv[3] == "async"
     dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
     mesh = init_device_mesh("cpu", (1,))

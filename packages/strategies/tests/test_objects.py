@@ -23,7 +23,7 @@ from camshaft.strategies import (
     read_checkpoint,
     write_checkpoint,
 )
-from camshaft.strategies.checkpoints.objects import OBJECTS_KEY
+from camshaft.strategies.checkpoints.contents import OBJECTS_KEY
 
 
 class Color(enum.Enum):

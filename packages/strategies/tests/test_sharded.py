@@ -78,7 +78,7 @@ def test_steps_run_as_they_are_before_a_module_is_set_up() -> None:
 
 
 def test_a_policy_that_chooses_nothing_is_refused_when_a_module_is_set_up() -> None:
-    from camshaft.strategies.fsdp.sharding_policy import blocks_of
+    from camshaft.strategies.sharding.policy import blocks_of
 
     message = "`policy` must be classes of modules that the model has, but got 'Conv1d' (str) in Net. Pass others."
     with pytest.raises(ValueError, match=re.escape(message)):

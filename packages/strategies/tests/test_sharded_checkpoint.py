@@ -17,9 +17,9 @@ from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.tensor import DTensor, Partial, Shard, distribute_tensor
 
 from camshaft.strategies import SingleDeviceStrategy
-from camshaft.strategies.checkpoints.checkpoint_file import CheckpointError, read_checkpoint, write_checkpoint
-from camshaft.strategies.checkpoints.checkpoint_writer import CheckpointWriter
-from camshaft.strategies.checkpoints.consolidate import consolidate_checkpoint
+from camshaft.strategies.checkpoints.file import CheckpointError, read_checkpoint, write_checkpoint
+from camshaft.strategies.checkpoints.safetensors_files import consolidate_checkpoint
+from camshaft.strategies.checkpoints.writer import CheckpointWriter
 
 RANKS = Path(checkpoint_ranks.__file__)
 

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 from torch import nn
 
-from camshaft.strategies.fsdp.sharding_policy import Policy, blocks_of, check_policy, shardable
+from camshaft.strategies.sharding.policy import Policy, blocks_of, check_policy, shardable
 
 
 class Layer(nn.Module):

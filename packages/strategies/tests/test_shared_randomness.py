@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from camshaft.strategies.initialization.shared_randomness import _states, shared_randomness
+from camshaft.strategies.sharding.deferred_initialization import _states, shared_randomness
 
 
 def seed_all(seed: int) -> None:

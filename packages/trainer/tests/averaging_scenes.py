@@ -17,9 +17,9 @@ from torch.distributed.tensor import DTensor
 from trainer_parts import Regression, dataset
 
 from camshaft.callbacks import ModelCheckpoint
-from camshaft.callbacks.backbone_finetuning import BackboneFinetuning
-from camshaft.callbacks.stochastic_weight_averaging import StochasticWeightAveraging
-from camshaft.callbacks.weight_averaging import EMAWeightAveraging
+from camshaft.callbacks.weights.finetuning import BackboneFinetuning
+from camshaft.callbacks.weights.stochastic_weight_averaging import StochasticWeightAveraging
+from camshaft.callbacks.weights.weight_averaging import EMAWeightAveraging
 from camshaft.trainer import Trainer, seed_everything
 
 

@@ -17,7 +17,7 @@ from torch.distributed.checkpoint import FileSystemWriter
 from trainer_parts import Regression, loader
 
 from camshaft.strategies import DDPStrategy, ShardedStrategy
-from camshaft.strategies.checkpoints import checkpoint_writer
+from camshaft.strategies.checkpoints import writer
 from camshaft.trainer import Trainer
 
 FOLDER, WHERE, VICTIM, KIND = sys.argv[1], sys.argv[2], int(sys.argv[3]), sys.argv[4]
@@ -54,7 +54,7 @@ class Hanging(Regression):
 
 def main() -> None:
     if WHERE == "saving" and KIND == "ddp":
-        checkpoint_writer.write_plain = hang
+        writer.write_plain = hang
     if WHERE == "saving" and KIND == "sharded" and RANK == VICTIM:
         FileSystemWriter.write_data = hang
     trainer = Trainer(

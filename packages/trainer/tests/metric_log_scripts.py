@@ -14,7 +14,7 @@ from metric_log_parts import Rig
 from torch import Tensor, nn
 
 from camshaft.loops.metric_state import metric_states, restore_metric_states
-from camshaft.strategies.checkpoints.plain_values import to_plain
+from camshaft.strategies.checkpoints.contents import to_plain
 
 
 def spread(values: Tensor) -> Tensor:

@@ -20,7 +20,7 @@ from trainer_parts import (
 )
 
 from camshaft.callbacks import ModelCheckpoint
-from camshaft.callbacks.errors import MissingMetricError
+from camshaft.callbacks.arguments import MissingMetricError
 from camshaft.hooks_core import Callback
 from camshaft.strategies import read_checkpoint
 

@@ -11,7 +11,7 @@ import torch
 from trainer_parts import Regression, RegressionData, loader, quiet_trainer
 
 from camshaft.callbacks import EarlyStopping
-from camshaft.callbacks.hook_timeline import HookTimeline
+from camshaft.callbacks.profiling.hook_timeline import HookTimeline
 
 
 class Failing(Regression):

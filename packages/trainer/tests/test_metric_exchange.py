@@ -14,7 +14,7 @@ from metric_log_parts import Rig
 from ranks_in_threads import Rank, on_ranks
 from torch import Tensor
 
-from camshaft.trainer.metric_records import MetricMismatchError
+from camshaft.loops.metrics.exchange import MetricMismatchError
 
 Script = Callable[[Rig, int], Any]
 

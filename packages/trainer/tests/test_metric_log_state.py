@@ -15,10 +15,10 @@ from hypothesis import strategies as st
 from metric_log_parts import Position, Rig
 from metric_log_scripts import Player, Script, bits, scripts, spread
 
-from camshaft.strategies.checkpoints.plain_values import to_plain
-from camshaft.trainer import reductions
-from camshaft.trainer.kept_tensors import NUM_WATCHED
-from camshaft.trainer.metric_log import MetricLog
+from camshaft.loops.metrics import reductions
+from camshaft.loops.metrics.entry import NUM_WATCHED
+from camshaft.loops.metrics.log import MetricLog
+from camshaft.strategies.checkpoints.contents import to_plain
 
 
 def played_whole(script: Script) -> list[Any]:

@@ -23,7 +23,7 @@ from torchmetrics.regression import MeanSquaredError, PearsonCorrCoef, SpearmanC
 from torchmetrics.wrappers import ClasswiseWrapper, MetricTracker, MinMaxMetric, MultioutputWrapper
 
 from camshaft.loops.metric_state import metric_states, restore_metric_states
-from camshaft.strategies.checkpoints.plain_values import to_plain
+from camshaft.strategies.checkpoints.contents import to_plain
 
 Batch = tuple[Tensor, ...]
 

@@ -14,10 +14,10 @@ from torch import Tensor
 from trainer_parts import NO_VALIDATION, ListLogger, Regression, assert_same, loader, quiet_trainer, weights
 
 from camshaft.callbacks import ModelCheckpoint
-from camshaft.callbacks.non_finite_guard import NonFiniteError, NonFiniteGuard
-from camshaft.callbacks.profiler import Profiler
-from camshaft.callbacks.spike_detection import SpikeDetection, TrainingSpikeException
-from camshaft.callbacks.throughput_monitor import ThroughputMonitor
+from camshaft.callbacks.monitors.non_finite_guard import NonFiniteError, NonFiniteGuard
+from camshaft.callbacks.monitors.spike_detection import SpikeDetection, TrainingSpikeException
+from camshaft.callbacks.monitors.throughput_monitor import ThroughputMonitor
+from camshaft.callbacks.profiling.profiler import Profiler
 
 pytestmark = pytest.mark.filterwarnings(NO_VALIDATION)
 

@@ -11,8 +11,8 @@ import pytest
 from trainer_parts import NO_VALIDATION, Regression, files_below, loader, quiet_trainer
 
 from camshaft.callbacks import ModelCheckpoint
-from camshaft.callbacks.errors import InvalidArgumentError
-from camshaft.callbacks.on_exception_checkpoint import OnExceptionCheckpoint
+from camshaft.callbacks.arguments import InvalidArgumentError
+from camshaft.callbacks.checkpoints.on_exception_checkpoint import OnExceptionCheckpoint
 from camshaft.hooks_core import partial_paths
 from camshaft.strategies import SingleDeviceStrategy, read_checkpoint
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from camshaft.trainer.reduce_functions import (
+from camshaft.loops.metrics.reductions import (
     UNKNOWN_FUNCTION,
     is_own,
     load_function,

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from metric_log_scripts import bits
 
-from camshaft.trainer.saved_tensors import (
+from camshaft.loops.metrics.reductions import (
     load_tensor,
     load_tensors,
     load_value,

@@ -152,5 +152,5 @@ def test_a_collection_is_logged_by_log_dict() -> None:
 
 
 def test_torchmetrics_is_not_imported_by_the_trainer() -> None:
-    code = "import sys, camshaft.trainer.metric_log, camshaft.trainer.module; sys.exit('torchmetrics' in sys.modules)"
+    code = "import sys, camshaft.loops.metrics.log, camshaft.trainer.module; sys.exit('torchmetrics' in sys.modules)"
     subprocess.run([sys.executable, "-c", code], check=True)

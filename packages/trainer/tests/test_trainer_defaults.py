@@ -10,8 +10,8 @@ import pytest
 import torch
 
 from camshaft.callbacks import ModelCheckpoint, RichProgressBar
-from camshaft.callbacks.model_summary import ModelSummary
-from camshaft.callbacks.tqdm_progress_bar import TQDMProgressBar
+from camshaft.callbacks.progress.model_summary import ModelSummary
+from camshaft.callbacks.progress.tqdm_progress_bar import TQDMProgressBar
 from camshaft.hooks_core import Callback
 from camshaft.trainer import Trainer, seed_everything
 from camshaft.trainer.defaults import choose_callbacks

@@ -11,7 +11,7 @@ import pytest
 from trainer_parts import ListLogger, Regression, RegressionData, files_below, loader
 
 from camshaft.callbacks import CSVLogger, EarlyStopping, ModelCheckpoint, RichProgressBar
-from camshaft.callbacks.model_summary import ModelSummary
+from camshaft.callbacks.progress.model_summary import ModelSummary
 from camshaft.trainer import Trainer
 
 

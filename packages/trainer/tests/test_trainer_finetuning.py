@@ -13,7 +13,7 @@ from torch.optim import lr_scheduler as schedulers
 from trainer_parts import NO_VALIDATION, Regression, assert_same, loader, quiet_trainer, weights
 
 from camshaft.callbacks import ModelCheckpoint
-from camshaft.callbacks.backbone_finetuning import BackboneFinetuning
+from camshaft.callbacks.weights.finetuning import BackboneFinetuning
 from camshaft.hooks_core import Callback
 
 pytestmark = [

@@ -11,8 +11,8 @@ from torch import Tensor, nn
 from trainer_parts import NO_VALIDATION, Regression, assert_same, loader, quiet_trainer, weights
 
 from camshaft.callbacks import ModelCheckpoint
-from camshaft.callbacks.stochastic_weight_averaging import StochasticWeightAveraging
-from camshaft.callbacks.weight_averaging import EMAWeightAveraging, WeightAveraging
+from camshaft.callbacks.weights.stochastic_weight_averaging import StochasticWeightAveraging
+from camshaft.callbacks.weights.weight_averaging import EMAWeightAveraging, WeightAveraging
 from camshaft.hooks_core import Callback
 from camshaft.trainer import Trainer
 

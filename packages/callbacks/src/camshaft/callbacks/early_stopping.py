@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import torch
 from torch import Tensor
 
-from camshaft.callbacks.agreement import from_rank_zero
-from camshaft.callbacks.errors import InvalidArgumentError, MissingMetricError
+from camshaft.callbacks.arguments import InvalidArgumentError, MissingMetricError
 from camshaft.callbacks.monitoring import (
     checked_mode,
+    from_rank_zero,
     is_due_at_train_epoch_end,
     read_metric,
     worst_score,

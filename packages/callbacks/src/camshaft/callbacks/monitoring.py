@@ -1,18 +1,20 @@
-"""What callbacks that watch a metric share: its direction, when it is due, how it is read."""
+"""Monitored values, and decisions that all ranks take together."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any, Literal, cast
+import pickle
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast
 
 import torch
 from torch import Tensor
 
-from camshaft.callbacks.errors import InvalidArgumentError, MissingMetricError
+from camshaft.callbacks.arguments import InvalidArgumentError, MissingMetricError
 
 if TYPE_CHECKING:
-    from camshaft.hooks_core.protocols import TrainerProtocol
+    from camshaft.hooks_core.protocols import Strategy, TrainerProtocol
+
 
 Mode = Literal["min", "max"]
 
@@ -86,3 +88,41 @@ def is_due_at_train_epoch_end(trainer: TrainerProtocol) -> bool:
     # 1.0 is once per epoch, the integer 1 is after every batch.
     interval = trainer.val_check_interval
     return trainer.check_val_every_n_epoch == 1 and isinstance(interval, float) and interval == 1.0
+
+
+T = TypeVar("T")
+
+
+def from_rank_zero(strategy: Strategy, decide: Callable[[], T]) -> T:
+    """What rank 0 decides, on every rank. Collective.
+
+    Args:
+        strategy: The run's strategy. With one process nothing is sent.
+        decide: Called on rank 0 alone; what it returns can be pickled.
+
+    Raises:
+        Exception: On every rank, what `decide` raised on rank 0. Where the error cannot be pickled, others raise a
+            `RuntimeError` with its text.
+    """
+    if strategy.world_size == 1:
+        return decide()
+    if strategy.global_rank != 0:
+        decided, failure = strategy.broadcast((None, None))
+        if failure is not None:
+            raise failure
+        return decided  # type: ignore[return-value]
+    try:
+        value = decide()
+    except Exception as error:
+        strategy.broadcast((None, _as_sent(error)))
+        raise
+    strategy.broadcast((value, None))
+    return value
+
+
+def _as_sent(error: Exception) -> Exception:
+    try:
+        pickle.loads(pickle.dumps(error))
+    except Exception:
+        return RuntimeError(f"Rank 0 raised {type(error).__name__}: {error}")
+    return error

@@ -9,7 +9,7 @@ from datetime import timedelta
 from time import monotonic
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from camshaft.callbacks.errors import InvalidArgumentError
+from camshaft.callbacks.arguments import InvalidArgumentError
 from camshaft.hooks_core import Callback
 from camshaft.hooks_core.messages import must_be
 

@@ -22,6 +22,8 @@ from camshaft.hooks_core.eras import TODAY, Behaviour
 from camshaft.hooks_core.messages import must_be
 from camshaft.hooks_core.user_warnings import warn_user
 from camshaft.loops import Run
+from camshaft.loops.metrics.entry import ReduceFx
+from camshaft.loops.metrics.reductions import reduction_name
 from camshaft.loops.optimizers import read_configuration
 from camshaft.loops.optional_arguments import is_under_autocast, with_arguments
 from camshaft.loops.resume import restore_module
@@ -29,8 +31,6 @@ from camshaft.trainer import TrainingModule as _TrainingModule
 from camshaft.trainer.checkpoint_formats import CheckpointFormat
 from camshaft.trainer.export import names_not_exported
 from camshaft.trainer.hyperparameters import container_argument, parameters_of, takes_any
-from camshaft.trainer.log_options import ReduceFx
-from camshaft.trainer.reduce_functions import reduction_name
 
 _Path = str | os.PathLike[str]
 

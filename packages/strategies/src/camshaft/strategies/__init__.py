@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from camshaft.hooks_core.on_demand import on_demand
-from camshaft.strategies.checkpoints.checkpoint_file import CheckpointError, read_checkpoint, write_checkpoint
-from camshaft.strategies.checkpoints.objects import objects_left_out
+from camshaft.strategies.checkpoints.contents import objects_left_out
+from camshaft.strategies.checkpoints.file import CheckpointError, read_checkpoint, write_checkpoint
 from camshaft.strategies.device import choose_device
 from camshaft.strategies.processes.failure_report import CollectiveError
 from camshaft.strategies.processes.process_environment import job_id, restart_count
@@ -14,8 +14,8 @@ from camshaft.strategies.processes.rank_zero import rank_zero_first, rank_zero_o
 from camshaft.strategies.single_device import SingleDeviceStrategy
 
 if TYPE_CHECKING:
-    from camshaft.strategies.checkpoints.consolidate import consolidate_checkpoint
     from camshaft.strategies.checkpoints.safetensors_files import (
+        consolidate_checkpoint,
         export_safetensors,
         import_safetensors,
         read_safetensors,
@@ -50,7 +50,7 @@ _ON_DEMAND = {
     "DDPStrategy": "data_parallel",
     "ParallelStrategy": "parallel",
     "ShardedStrategy": "sharded",
-    "consolidate_checkpoint": "checkpoints.consolidate",
+    "consolidate_checkpoint": "checkpoints.safetensors_files",
     "export_safetensors": "checkpoints.safetensors_files",
     "import_safetensors": "checkpoints.safetensors_files",
     "read_safetensors": "checkpoints.safetensors_files",

@@ -6,8 +6,8 @@ import argparse
 import sys
 from collections.abc import Sequence
 
-from camshaft.strategies.checkpoints.checkpoint_file import CheckpointError
-from camshaft.strategies.checkpoints.consolidate import consolidate_checkpoint
+from camshaft.strategies.checkpoints.file import CheckpointError
+from camshaft.strategies.checkpoints.safetensors_files import consolidate_checkpoint
 
 _EXIT_ERROR = 2
 

@@ -18,18 +18,21 @@ from torch.optim import Optimizer
 
 from camshaft.hooks_core.messages import must_be
 from camshaft.strategies.ddp.same_weights import broadcast_tensors, check_same_structure
-from camshaft.strategies.ddp.steps import Computing
-from camshaft.strategies.fsdp.device_meshes import data_parallel_mesh, make_mesh, mesh_shape
-from camshaft.strategies.fsdp.sharded_state import module_state_for, optimizer_state_for, tensor_like
-from camshaft.strategies.fsdp.sharded_steps import ShardedSteps
-from camshaft.strategies.fsdp.sharding import Sharding
-from camshaft.strategies.fsdp.sharding_policy import Policy
-from camshaft.strategies.fsdp.stale_parameters import check_parameters
-from camshaft.strategies.fsdp.unchanged_model import ModelParts, class_name
-from camshaft.strategies.initialization.deferred_initialization import DeferredInitialization
-from camshaft.strategies.initialization.shared_randomness import shared_randomness
 from camshaft.strategies.parallel import ParallelStrategy
 from camshaft.strategies.precision import Precision
+from camshaft.strategies.sharding.deferred_initialization import DeferredInitialization, shared_randomness
+from camshaft.strategies.sharding.policy import (
+    ModelParts,
+    Policy,
+    Sharding,
+    class_name,
+    data_parallel_mesh,
+    make_mesh,
+    mesh_shape,
+)
+from camshaft.strategies.sharding.state import check_parameters, module_state_for, optimizer_state_for, tensor_like
+from camshaft.strategies.sharding.steps import ShardedSteps
+from camshaft.strategies.torch_strategy import Computing
 
 _WHERE = "ShardedStrategy"
 _STEPS = "_camshaft_steps"

@@ -3,9 +3,9 @@
 from typing import TYPE_CHECKING
 
 from camshaft.hooks_core.on_demand import on_demand
+from camshaft.loops.metrics.exchange import MetricMismatchError
 from camshaft.trainer.data_module import DataModule
 from camshaft.trainer.hook_comparison import HookDivergenceError
-from camshaft.trainer.metric_records import MetricMismatchError
 from camshaft.trainer.module import TrainingModule
 from camshaft.trainer.seeding import seed_everything
 from camshaft.trainer.trainer import Trainer

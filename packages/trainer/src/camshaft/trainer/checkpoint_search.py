@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from camshaft.callbacks import ModelCheckpoint
-from camshaft.callbacks.agreement import from_rank_zero
+from camshaft.callbacks.monitoring import from_rank_zero
 from camshaft.hooks_core.messages import must_be
 from camshaft.hooks_core.spec import Verb
 from camshaft.hooks_core.user_warnings import warn_user

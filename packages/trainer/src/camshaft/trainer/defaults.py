@@ -7,8 +7,8 @@ from typing import Any
 
 import camshaft.callbacks as stock  # what it exports is imported when it is asked for
 from camshaft.callbacks import EarlyStopping, ModelCheckpoint, RichProgressBar
-from camshaft.callbacks.model_summary import ModelSummary
-from camshaft.callbacks.progress_bar import ProgressBar
+from camshaft.callbacks.progress.model_summary import ModelSummary
+from camshaft.callbacks.progress.progress_bar import ProgressBar
 from camshaft.hooks_core import CATALOGUE, Callback
 from camshaft.hooks_core.messages import must_be
 from camshaft.hooks_core.methods import candidates

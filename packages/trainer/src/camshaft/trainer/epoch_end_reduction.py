@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, ClassVar
 
 from camshaft.hooks_core import Callback
-from camshaft.trainer.metric_log import MetricLog
+from camshaft.loops.metrics.log import MetricLog
 
 
 class EpochEndReduction(Callback):

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from camshaft.callbacks import ModelCheckpoint
-from camshaft.callbacks.displays.progress_meter import format_seconds
+from camshaft.callbacks.progress.meter import format_seconds
 
 if TYPE_CHECKING:
     from camshaft.trainer.trainer import Trainer

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from camshaft.callbacks import CSVLogger
-from camshaft.callbacks.agreement import from_rank_zero
+from camshaft.callbacks.monitoring import from_rank_zero
 from camshaft.hooks_core.messages import must_be
 from camshaft.hooks_core.notes import describe
 from camshaft.hooks_core.protocols import Strategy

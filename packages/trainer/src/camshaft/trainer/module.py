@@ -13,15 +13,15 @@ from torch.optim import Optimizer
 
 from camshaft.hooks_core import CheckpointHooks, DataHooks, ModelHooks
 from camshaft.hooks_core.messages import must_be
+from camshaft.loops.metrics.stage_log import StandaloneLog
 from camshaft.trainer.checkpoint_formats import CheckpointFormat
 from camshaft.trainer.export import names_not_exported, to_onnx, to_torchscript
 from camshaft.trainer.hyperparameters import HyperparametersMixin
 from camshaft.trainer.manual_backward import backward_with, explain_manual
 from camshaft.trainer.module_logging import LogsMetrics
-from camshaft.trainer.standalone_log import StandaloneLog
 
 if TYPE_CHECKING:
-    from camshaft.trainer.metric_log import MetricLog
+    from camshaft.loops.metrics.log import MetricLog
     from camshaft.trainer.trainer import Trainer
 
 

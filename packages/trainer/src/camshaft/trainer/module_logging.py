@@ -7,10 +7,10 @@ from typing import Any
 
 from torch import Tensor
 
+from camshaft.loops.metrics.entry import ReduceFx, check_alone, check_metric_attribute
+from camshaft.loops.metrics.stage_log import StandaloneLog
+from camshaft.loops.metrics.values import Value, is_metric_collection
 from camshaft.trainer.attachment import Attached
-from camshaft.trainer.log_options import ReduceFx, check_alone, check_metric_attribute
-from camshaft.trainer.metric_values import Value, is_metric_collection
-from camshaft.trainer.standalone_log import StandaloneLog
 
 
 class LogsMetrics(Attached):

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from datetime import timedelta
 from typing import Any, ClassVar
 
-from camshaft.callbacks.errors import check_local
+from camshaft.callbacks.arguments import check_local
 from camshaft.hooks_core.spec import ZeroGrad
 from camshaft.loops import EvaluationLoop, StatelessLoaders, run_verb
 from camshaft.trainer.checkpoint_formats import CheckpointFormat

@@ -8,14 +8,14 @@ from typing import Any
 from torch import Tensor
 
 from camshaft.callbacks import EarlyStopping, ModelCheckpoint
-from camshaft.callbacks.progress_bar import ProgressBar
+from camshaft.callbacks.progress.progress_bar import ProgressBar
 from camshaft.hooks_core import Hooks, is_overridden
 from camshaft.hooks_core.known_attributes import check_known
 from camshaft.hooks_core.messages import must_be
+from camshaft.loops.metrics.log import MetricLog
 from camshaft.trainer.defaults import choose_log_interval
 from camshaft.trainer.loggers import choose_loggers
 from camshaft.trainer.loop_view import LoopView
-from camshaft.trainer.metric_log import MetricLog
 from camshaft.trainer.silent_logger import SilentLogger
 from camshaft.trainer.strategy_choice import num_devices_of, num_nodes_of
 

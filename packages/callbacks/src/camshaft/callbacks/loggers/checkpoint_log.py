@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from camshaft.callbacks.errors import InvalidArgumentError
+from camshaft.callbacks.arguments import InvalidArgumentError
 
 if TYPE_CHECKING:
-    from camshaft.callbacks.model_checkpoint import ModelCheckpoint
+    from camshaft.callbacks.checkpoints.model_checkpoint import ModelCheckpoint
 
 LogModel = bool | Literal["all"]
 """Which checkpoints: none, those that are kept when a verb ends, or "all" as they are saved."""

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from types import BuiltinFunctionType, FunctionType
 from typing import Any
 
-from camshaft.callbacks.errors import InvalidArgumentError
+from camshaft.callbacks.arguments import InvalidArgumentError
 
 Hyperparameters = Mapping[str, Any] | Namespace
 

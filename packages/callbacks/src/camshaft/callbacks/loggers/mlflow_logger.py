@@ -3,25 +3,29 @@
 from __future__ import annotations
 
 import os
+import posixpath
+import random
+import re
 import time
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote, urlparse
 
-from camshaft.callbacks.extras import check_installed
+from camshaft.callbacks.arguments import check_installed
 from camshaft.callbacks.loggers.checkpoint_log import CheckpointLog, LoggedCheckpoint, LogModel
 from camshaft.callbacks.loggers.logged_values import Hyperparameters, flat, named, numbers_by_name
-from camshaft.callbacks.loggers.mlflow_names import MLflowNames
-from camshaft.callbacks.loggers.mlflow_run import adopt_run, start_run
-from camshaft.callbacks.loggers.mlflow_store import check_database, local_path
 from camshaft.hooks_core.user_warnings import warn_user
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
     from mlflow.entities import Metric, Run
 
-    from camshaft.callbacks.model_checkpoint import ModelCheckpoint
+    from camshaft.callbacks.checkpoints.model_checkpoint import ModelCheckpoint
+
 
 _NUM_HELD = 1000
 """Metrics that MLflow takes at once."""
@@ -291,3 +295,139 @@ class MLFlowLogger:
     def __getstate__(self) -> dict[str, Any]:
         """Without the client and what is under way: a copy continues the same run, if there is one already."""
         return {**vars(self), "_client": None, "_run": None, "_held": [], "_unanswered": deque(), "_is_running": False}
+
+
+class MLflowNames:
+    """What parameters and metrics are called in MLflow; warns once of each that is called otherwise than it is."""
+
+    def __init__(self) -> None:
+        self._allowed: dict[str, str] = {}
+        self._of_metrics: dict[str, str] = {}
+
+    def allowed(self, name: str) -> str:
+        """A path of letters, digits and _ - . only."""
+        known = self._allowed.get(name)
+        if known is None:
+            known = self._allowed[name] = posixpath.normpath(re.sub(r"[^/\w.\- ]", "_", name)).strip("/")
+            if known != name:
+                warn_user(
+                    f"{name!r} is called {known!r} in MLflow, which takes paths of letters, digits and _ - . only."
+                )
+        return known
+
+    def known_metric(self, name: str) -> str | None:
+        """What a metric is called that was logged before."""
+        return self._of_metrics.get(name)
+
+    def metric(self, name: str, existing: Iterable[str], *, in_files: bool) -> str:
+        """What a metric is called.
+
+        Args:
+            name: Its name.
+            existing: The metrics that the run has from before.
+            in_files: Whether each metric is a file, so that no name can be the path above another's.
+        """
+        free = allowed = self.allowed(name)
+        taken = {*existing, *self._of_metrics.values()} if in_files else set()
+        while any(one.startswith(f"{free}/") or free.startswith(f"{one}/") for one in taken):
+            free = free.replace("/", "-") if "/" in free else f"{free}-"
+        if free != allowed:
+            warn_user(f"{name!r} is called {free!r} in MLflow, whose files cannot hold it beside what it has.")
+        self._of_metrics[name] = free
+        return free
+
+
+def start_run(
+    client: MlflowClient,
+    experiment_name: str,
+    artifact_location: str | None,
+    run_name: str | None,
+    tags: Mapping[str, str],
+) -> Run:
+    """A new run, in an experiment that is made if it is not there.
+
+    Args:
+        client: Where to.
+        experiment_name: Name of the experiment.
+        artifact_location: Where it keeps artifacts, if it is made; one that is there keeps its own, with a warning.
+        run_name: Name of the run; None invents one.
+        tags: Tags of the run, beside those that MLflow finds out, such as the user and the commit.
+    """
+    from mlflow.tracking.context.registry import resolve_tags
+
+    with _randomness_of_its_own():
+        experiment_id = _experiment_id(client, experiment_name, artifact_location)
+        return client.create_run(experiment_id, run_name=run_name, tags=resolve_tags(dict(tags)))
+
+
+def adopt_run(client: MlflowClient, run_id: str, run_name: str | None, tags: Mapping[str, str]) -> Run:
+    """A run that is there, running again.
+
+    Args:
+        client: Where it is.
+        run_id: Which one.
+        run_name: Its new name; None leaves the one that it has.
+        tags: Tags to set.
+
+    Raises:
+        MlflowException: If there is no such run.
+    """
+    client.update_run(run_id, status="RUNNING", name=run_name)
+    for name, value in tags.items():
+        client.set_tag(run_id, name, value)
+    return client.get_run(run_id)
+
+
+def _experiment_id(client: MlflowClient, name: str, artifact_location: str | None) -> str:
+    from mlflow.exceptions import MlflowException
+
+    experiment = client.get_experiment_by_name(name)
+    if experiment is None:
+        try:
+            experiment_id: str = client.create_experiment(name, artifact_location)
+            return experiment_id
+        except MlflowException:
+            experiment = client.get_experiment_by_name(name)  # another process may have been faster
+            if experiment is None:
+                raise
+    if artifact_location not in (None, experiment.artifact_location):
+        warn_user(
+            f"The MLflow experiment {name!r} is there already and keeps artifacts in {experiment.artifact_location!r}, "
+            f"not in artifact_location={artifact_location!r}."
+        )
+    existing_id: str = experiment.experiment_id
+    return existing_id
+
+
+@contextmanager
+def _randomness_of_its_own() -> Iterator[None]:
+    """MLflow draws names from Python's generator: training's draws stay as they were, and equal seeds name apart."""
+    state = random.getstate()
+    random.seed()
+    try:
+        yield
+    finally:
+        random.setstate(state)
+
+
+_DATABASES = ("sqlite", "mysql", "postgresql", "mssql")
+
+
+def local_path(uri: str) -> str | None:
+    """The path that a URI stands for; None if it is not of this machine's files."""
+    parts = urlparse(uri)
+    if parts.scheme == "":
+        return uri
+    return unquote(parts.path) if parts.scheme == "file" and parts.netloc in ("", "localhost") else None
+
+
+def check_database(uri: str, where: str) -> None:
+    """Raise `ModuleNotFoundError` if a URI stands for a database, and what MLflow needs for one is not installed."""
+    if urlparse(uri).scheme.partition("+")[0] not in _DATABASES:
+        return
+    for library in ("sqlalchemy", "alembic"):
+        if find_spec(library) is None:
+            action = "Install it: `pip install sqlalchemy alembic`, or leave `tracking_uri` out to write files."
+            raise ModuleNotFoundError(
+                f"{where}(tracking_uri={uri!r}) needs `{library}`, which is not installed. {action}", name=library
+            )

@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 
 import torch
 
-from camshaft.callbacks.errors import check_local
+from camshaft.callbacks.arguments import check_local
 from camshaft.callbacks.loggers.logged_values import Hyperparameters, jsonable, named
 from camshaft.hooks_core.durable_paths import written_whole
 

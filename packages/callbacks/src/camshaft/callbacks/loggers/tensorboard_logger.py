@@ -11,11 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 from torch import Tensor, nn
 
-from camshaft.callbacks.displays.example_forward import example_call, plainly, reason_not_to_run, without_trace
-from camshaft.callbacks.errors import InvalidArgumentError
-from camshaft.callbacks.extras import check_installed, check_keywords
+from camshaft.callbacks.arguments import InvalidArgumentError, check_installed, check_keywords
 from camshaft.callbacks.loggers.logged_values import Hyperparameters, flat, numbers_by_name
 from camshaft.callbacks.loggers.run_folder import RunFolderLogger
+from camshaft.callbacks.progress.example_forward import example_call, plainly, reason_not_to_run, without_trace
 from camshaft.hooks_core.user_warnings import warn_user
 
 if TYPE_CHECKING:

@@ -6,25 +6,24 @@ import json
 import os
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
+from zipfile import ZIP_STORED, ZipFile
 
-from camshaft.callbacks.agreement import from_rank_zero
-from camshaft.callbacks.errors import InvalidArgumentError
-from camshaft.callbacks.extras import check_installed
-from camshaft.callbacks.predictions.prediction_columns import (
-    ORDER_COLUMNS,
-    Columns,
-    columns_of,
-    in_dataset_order,
-    order_of,
-)
+import torch
+from torch import Tensor
+
+from camshaft.callbacks.arguments import InvalidArgumentError, check_installed
+from camshaft.callbacks.monitoring import from_rank_zero
 from camshaft.callbacks.predictions.prediction_writer import BasePredictionWriter
 from camshaft.hooks_core.durable_paths import flush, put_in_place, remove
 
 if TYPE_CHECKING:
+    import numpy as np
+
     from camshaft.hooks_core.protocols import TrainerProtocol
+
 
 _PREFIX = "predictions-rank"
 
@@ -216,3 +215,245 @@ def rows_in_order(order: Columns, dataloader_idx: int) -> Any:
 
     own = np.flatnonzero(order[ORDER_COLUMNS[0]] == dataloader_idx)
     return own[in_dataset_order({name: column[own] for name, column in order.items()})]
+
+
+Columns = dict[str, "np.ndarray[Any, Any]"]
+
+ORDER_COLUMNS = ("_dataloader_idx", "_batch_idx", "_row_idx", "_sample_idx")
+"""Where a row belongs: the loader; the batch, as one process would count; the row in it; the sample, -1 if unknown."""
+
+_ONLY = "prediction"
+
+
+def columns_of(prediction: Any, where: str) -> Columns:
+    """A batch's prediction as named columns of equally many rows.
+
+    A tensor becomes "prediction"; the items of a list or tuple "prediction.0" and so on; the values of a dictionary go
+    by their keys, those of nested ones by all keys with dots between. A tensor without dimensions is one row, and so is
+    a number. A list of strings or numbers is a column.
+
+    Args:
+        prediction: What `predict_step` returned.
+        where: Who writes it, for errors.
+
+    Returns:
+        NumPy arrays; none if the prediction is None. bfloat16, which NumPy does not have, becomes float32.
+
+    Raises:
+        InvalidArgumentError: If something else is in it, or the columns have different numbers of rows.
+    """
+    columns: Columns = {}
+    _collect(prediction, "", columns, where)
+    num_rows = {name: len(column) for name, column in columns.items()}
+    if len(set(num_rows.values())) > 1:
+        action = "Return a row for each sample in all of them."
+        raise InvalidArgumentError("prediction", "columns of equally many rows", num_rows, where, action)
+    return columns
+
+
+def order_of(num_rows: int, batch_indices: Sequence[int] | None, *, dataloader_idx: int, batch_idx: int) -> Columns:
+    """The columns that tell where a batch's rows belong.
+
+    Args:
+        num_rows: Rows of the batch.
+        batch_indices: Its samples; they count if there is one for each row.
+        dataloader_idx: Index of the loader.
+        batch_idx: Index of the batch, as one process would count.
+    """
+    import numpy as np
+
+    is_known = batch_indices is not None and len(batch_indices) == num_rows
+    samples = np.asarray(batch_indices, dtype=np.int64) if is_known else np.full(num_rows, -1, dtype=np.int64)
+    values = (
+        np.full(num_rows, dataloader_idx, dtype=np.int64),
+        np.full(num_rows, batch_idx, dtype=np.int64),
+        np.arange(num_rows, dtype=np.int64),
+        samples,
+    )
+    return dict(zip(ORDER_COLUMNS, values, strict=True))
+
+
+def in_dataset_order(order: Columns) -> np.ndarray[Any, Any]:
+    """Which rows to take in which order, so that they follow the dataset, or else the loader.
+
+    Where every sample is known and some process repeated one, as samplers do to have equally many everywhere, it is
+    taken once.
+
+    Args:
+        order: The order columns of rows of one loader.
+    """
+    import numpy as np
+
+    batches, rows, samples = (order[name] for name in ORDER_COLUMNS[1:])
+    if len(samples) and (samples >= 0).all():
+        places = np.lexsort((rows, batches, samples))
+        is_first = np.ones(len(places), dtype=bool)
+        is_first[1:] = samples[places][1:] != samples[places][:-1]
+        return np.asarray(places[is_first])
+    return np.asarray(np.lexsort((rows, batches)))
+
+
+def _collect(value: Any, name: str, columns: Columns, where: str) -> None:
+    import numpy as np
+
+    if value is None:
+        return
+    if isinstance(value, Tensor):
+        value = value.detach()
+        value = (value.float() if value.dtype == torch.bfloat16 else value).cpu()
+        _add(columns, name, value.reshape(1).numpy() if value.ndim == 0 else value.numpy(), where)
+    elif isinstance(value, np.ndarray):
+        _add(columns, name, value.reshape(1) if value.ndim == 0 else value, where)
+    elif isinstance(value, (bool, int, float, str)):
+        _add(columns, name, np.asarray([value]), where)
+    elif isinstance(value, Mapping):
+        for key, item in value.items():
+            _collect(item, f"{name}.{key}" if name else str(key), columns, where)
+    elif isinstance(value, (list, tuple)) and all(isinstance(item, (bool, int, float, str)) for item in value):
+        _add(columns, name, np.asarray(value), where)
+    elif isinstance(value, (list, tuple)):
+        for position, item in enumerate(value):
+            _collect(item, f"{name or _ONLY}.{position}", columns, where)
+    else:
+        rule = "tensors, arrays, numbers or strings, in lists, tuples and dictionaries"
+        action = "Return such from `predict_step`, or write a subclass of BasePredictionWriter."
+        raise InvalidArgumentError("prediction", rule, value, where, action)
+
+
+def _add(columns: Columns, name: str, column: Any, where: str) -> None:
+    name = name or _ONLY
+    if name in columns or name in ORDER_COLUMNS:
+        rule = f"named otherwise than {', '.join(ORDER_COLUMNS)}, and each column once"
+        raise InvalidArgumentError("prediction", rule, name, where, "Rename it.")
+    if column.dtype.kind not in "biufcUS":
+        rule = "of numbers or strings"
+        raise InvalidArgumentError(f"prediction column {name!r}", rule, column.dtype, where, "Convert it.")
+    columns[name] = column
+
+
+class NPZPredictionWriter(PredictionFiles):
+    """Writes predictions to `.npz` files, an array for each column; see `PredictionFiles`.
+
+    Args:
+        dirpath: The folder; it is made when needed.
+        rows_per_file: Rows of a file; the last one of a process may have fewer.
+        overwrite: Whether the files of an earlier prediction in the folder are removed when another one begins. If
+            false that is an error.
+
+    Example:
+        >>> writer = NPZPredictionWriter("predictions")
+        >>> trainer.predict(model, loader, return_predictions=False)  # doctest: +SKIP
+        >>> NPZPredictionWriter.read_predictions("predictions")["prediction"]  # doctest: +SKIP
+    """
+
+    suffix: ClassVar[str] = ".npz"
+    library: ClassVar[str] = "numpy"
+    extra: ClassVar[str] = "npz"
+
+    def write_file(self, columns: Columns, path: Path) -> None:
+        """Write columns to a file that `numpy.load` reads."""
+        from numpy.lib import format as npy
+
+        with ZipFile(path, "w", ZIP_STORED) as archive:  # `numpy.savez` cannot name a column "file"
+            for name, column in columns.items():
+                with archive.open(f"{name}.npy", "w", force_zip64=True) as file:
+                    npy.write_array(file, column, allow_pickle=False)
+
+    @staticmethod
+    def read_predictions(dirpath: str | os.PathLike[str], dataloader_idx: int = 0) -> Columns:
+        """Read the predictions of all processes.
+
+        Args:
+            dirpath: The folder.
+            dataloader_idx: Of which loader.
+
+        Returns:
+            Arrays by column, with a row for each sample: in the order of the dataset where the samples are known, else
+            in the order in which one process would have predicted them. Empty if nothing was predicted.
+
+        Raises:
+            FileNotFoundError: If there is no prediction in the folder, or it was interrupted.
+        """
+        check_installed("numpy", "npz", "read_predictions")
+        import numpy as np
+
+        files: list[Columns] = []
+        for path in whole_files(dirpath, ".npz", "NPZPredictionWriter.read_predictions"):
+            with np.load(path, allow_pickle=False) as archive:
+                if (archive["_dataloader_idx"] == dataloader_idx).any():
+                    files.append({name: archive[name] for name in archive.files})
+        if not files:
+            return {}
+        columns = {name: np.concatenate([file[name] for file in files]) for name in files[0]}
+        rows = rows_in_order({name: columns.pop(name) for name in ORDER_COLUMNS}, dataloader_idx)
+        return {name: column[rows] for name, column in columns.items()}
+
+
+class ParquetPredictionWriter(PredictionFiles):
+    """Writes predictions to Parquet files; see `PredictionFiles`.
+
+    A column of vectors becomes one of lists of a fixed length, one of matrices lists of such lists, and so on.
+
+    Args:
+        dirpath: The folder; it is made when needed.
+        rows_per_file: Rows of a file; the last one of a process may have fewer.
+        overwrite: Whether the files of an earlier prediction in the folder are removed when another one begins. If
+            false that is an error.
+
+    Raises:
+        ModuleNotFoundError: If pyarrow is not installed.
+    """
+
+    suffix: ClassVar[str] = ".parquet"
+    library: ClassVar[str] = "pyarrow"
+    extra: ClassVar[str] = "parquet"
+
+    def write_file(self, columns: Columns, path: Path) -> None:
+        """Write columns to a Parquet file."""
+        import pyarrow as pa  # type: ignore[import-untyped]
+        from pyarrow import parquet
+
+        table = pa.table({name: _array(column) for name, column in columns.items()})
+        parquet.write_table(table, path)
+
+    @staticmethod
+    def read_predictions(dirpath: str | os.PathLike[str], dataloader_idx: int = 0) -> Any:
+        """Read the predictions of all processes.
+
+        Args:
+            dirpath: The folder.
+            dataloader_idx: Of which loader.
+
+        Returns:
+            A `pyarrow.Table` with a row for each sample: in the order of the dataset where the samples are known, else
+            in the order in which one process would have predicted them. Empty if nothing was predicted.
+
+        Raises:
+            FileNotFoundError: If there is no prediction in the folder, or it was interrupted.
+            ModuleNotFoundError: If pyarrow is not installed.
+        """
+        check_installed("pyarrow", "parquet", "read_predictions")
+        import pyarrow as pa
+        from pyarrow import parquet
+
+        paths = whole_files(dirpath, ".parquet", "ParquetPredictionWriter.read_predictions")
+        files = [parquet.ParquetFile(path).read() for path in paths]
+        own = [file for file in files if dataloader_idx in file["_dataloader_idx"].unique().to_pylist()]
+        if not own:
+            return pa.table({})
+        table = pa.concat_tables(own)
+        rows = rows_in_order({name: table[name].to_numpy() for name in ORDER_COLUMNS}, dataloader_idx)
+        return table.drop_columns(list(ORDER_COLUMNS)).take(pa.array(rows))
+
+
+def _array(column: Any) -> Any:
+    """An Arrow array of a column; of complex numbers, which Arrow does not have, pairs of real and imaginary parts."""
+    import numpy as np
+    import pyarrow as pa
+
+    if column.dtype.kind == "c":
+        column = np.stack([column.real, column.imag], axis=-1)
+    array = pa.array(np.ascontiguousarray(column).reshape(-1))
+    for size in reversed(column.shape[1:]):
+        array = pa.FixedSizeListArray.from_arrays(array, size)
+    return array

@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 from camshaft.callbacks import EarlyStopping, ModelCheckpoint, StochasticWeightAveraging, Timer
-from camshaft.callbacks.finetuning import BaseFinetuning
-from camshaft.callbacks.weight_averaging import AVERAGING_KEY
+from camshaft.callbacks.weights.finetuning import BaseFinetuning
+from camshaft.callbacks.weights.weight_averaging import AVERAGING_KEY
 from camshaft.compat.eras.callback_states import takes_state
 from camshaft.hooks_core.implementation import implementation
 from camshaft.loops.callback_state import state_key

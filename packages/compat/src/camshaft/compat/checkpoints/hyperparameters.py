@@ -7,7 +7,7 @@ from argparse import Namespace
 from collections.abc import Mapping, MutableMapping
 from typing import Any
 
-from camshaft.strategies.checkpoints.stand_ins import NamedValues
+from camshaft.strategies.checkpoints.foreign_files import NamedValues
 from camshaft.trainer.hyperparameters import (
     HYPER_PARAMETERS_KEY,
     Hyperparameters,

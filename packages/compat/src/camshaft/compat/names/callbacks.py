@@ -16,9 +16,9 @@ from camshaft.callbacks import RichProgressBar as _RichProgressBar
 from camshaft.callbacks import StochasticWeightAveraging as _StochasticWeightAveraging
 from camshaft.callbacks import TQDMProgressBar as _TQDMProgressBar
 from camshaft.callbacks import summarize as _summarize
-from camshaft.callbacks.displays.summary_table import format_count
-from camshaft.callbacks.progress_bar import ProgressBar as _ProgressBar
-from camshaft.callbacks.progress_bar import overridden_names
+from camshaft.callbacks.progress.model_summary import format_count
+from camshaft.callbacks.progress.progress_bar import ProgressBar as _ProgressBar
+from camshaft.callbacks.progress.progress_bar import overridden_names
 from camshaft.compat.names.stand_ins import StandIn, note, refuse_argument, refuse_overrides
 from camshaft.hooks_core import Callback
 from camshaft.hooks_core.messages import must_be

@@ -25,9 +25,9 @@ _STANDS_FOR: Mapping[str, str] = {
         GradientAccumulationScheduler LambdaCallback LearningRateFinder LearningRateMonitor
         LearningRateLogger=LearningRateMonitor ModelSummary RichModelSummary=ModelSummary OnExceptionCheckpoint
         ThroughputMonitor Timer WeightAveraging Checkpoint=ModelCheckpoint""",
-    "camshaft.callbacks.backbone_finetuning": "multiplicative",
-    "camshaft.callbacks.rich_progress_bar": "RichProgressBarTheme",
-    "camshaft.callbacks.tqdm_progress_bar": "Tqdm",
+    "camshaft.callbacks.weights.finetuning": "multiplicative",
+    "camshaft.callbacks.progress.rich_progress_bar": "RichProgressBarTheme",
+    "camshaft.callbacks.progress.tqdm_progress_bar": "Tqdm",
     "camshaft.strategies": "ParallelStrategy",
     "camshaft.strategies.torch_strategy": "Strategy=TorchStrategy",
     "torch.nn.parallel": "LightningDistributedDataParallel=DistributedDataParallel",

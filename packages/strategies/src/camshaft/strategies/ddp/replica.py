@@ -10,8 +10,8 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from camshaft.hooks_core.messages import must_be
-from camshaft.strategies.ddp.steps import Steps
 from camshaft.strategies.ddp.unused_parameters import UnusedParameterCheck
+from camshaft.strategies.torch_strategy import Steps
 
 
 class Replica:

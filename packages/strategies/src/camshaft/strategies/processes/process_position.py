@@ -37,9 +37,9 @@ _NAMES = {
     "torch.distributed.fsdp.": "fully_shard",
 }
 _ACTIVITIES = {
-    ("camshaft.strategies.checkpoints.checkpoint_writer", "save"): "saving a checkpoint",
-    ("camshaft.strategies.checkpoints.checkpoint_writer", "load"): "reading a checkpoint",
-    ("camshaft.strategies.checkpoints.pending_write", "wait"): "waiting for a checkpoint to be written",
+    ("camshaft.strategies.checkpoints.writer", "save"): "saving a checkpoint",
+    ("camshaft.strategies.checkpoints.writer", "load"): "reading a checkpoint",
+    ("camshaft.strategies.checkpoints.writer", "wait"): "waiting for a checkpoint to be written",
     ("torch.utils.data.dataloader", "__next__"): "loading a batch",
     ("torchdata.stateful_dataloader.stateful_dataloader", "__next__"): "loading a batch",
 }

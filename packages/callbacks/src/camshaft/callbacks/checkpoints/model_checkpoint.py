@@ -1,0 +1,609 @@
+"""Saving checkpoints while training, and keeping the best."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Mapping
+from datetime import timedelta
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
+
+import torch
+from torch import Tensor
+
+from camshaft.callbacks.checkpoints.files import TimeRhythm, can_rescue, default_folder, point_last_at, remove_abandoned
+from camshaft.callbacks.checkpoints.names import (
+    CheckpointPaths,
+    NameTemplate,
+    check_apart,
+    check_arguments,
+    checked_folder,
+    first_free_path,
+)
+from camshaft.callbacks.checkpoints.state import CheckpointMemory, PendingSaves, SaveRequest, TopK, lies_in
+from camshaft.callbacks.monitoring import (
+    checked_mode,
+    from_rank_zero,
+    is_due_at_train_epoch_end,
+    read_scalar,
+    validates,
+)
+from camshaft.hooks_core.durable_paths import remove, written_whole
+from camshaft.hooks_core.user_warnings import warn_user
+
+if TYPE_CHECKING:
+    from camshaft.hooks_core.protocols import TrainerProtocol
+
+
+_WRITING_METHODS = (
+    *("_save_checkpoint", "_save_topk_checkpoint", "_save_last_checkpoint", "_save_monitor_checkpoint"),
+    *("_save_none_monitor_checkpoint", "_update_best_and_save"),
+)
+"""Where a subclass of Lightning's class expects that a checkpoint is written when the call returns."""
+
+_OWN_FOLDER = "Pass `dirpath`, or set `self.dirpath` in `setup`."
+_OWN_ARGUMENTS = "Override `__init__`, and hand the arguments on."
+
+
+class ModelCheckpoint(CheckpointMemory):
+    """Decides when to save a checkpoint and which ones to keep; the trainer does the saving.
+
+    A save is asked for at its due time and carried out at the trainer's next save point. A checkpoint that a new one
+    displaces is removed, and "last" moves, only when the new one is durable; then rank 0 calls
+    `after_save_checkpoint(checkpoint_callback)` of the loggers that have it. Its memory inside a checkpoint counts that
+    checkpoint already, and those that were still to be written at the same save point: a run that goes on from there
+    writes them first if it does not find them. Nothing happens in the sanity check, with `fast_dev_run`, outside fit,
+    or a second time at the same step. A fit in which nothing was due writes "last" at its end, if `save_last` asks for
+    it, and so does one with `save_top_k=0` whose last epoch was not due. The folder comes from `dirpath`, else
+    "checkpoints" in the trainer's `log_dir`, else in its `default_root_dir`; what killed processes left unfinished in
+    it is removed when fit begins. Rank 0 decides for all ranks; hooks that save are collective.
+
+    Subclasses may override the methods that Lightning's class has: `_monitor_candidates`, `format_checkpoint_name`,
+    `check_monitor_top_k`, `_update_best_and_save`, `_save_checkpoint`, `_remove_checkpoint` and others. Those that
+    write are then called at the save point, on all ranks, and `trainer.save_checkpoint` in them writes at once; an
+    overridden `_save_checkpoint` writes "last" as well, unless it is a link.
+
+    Args:
+        dirpath: Folder of the checkpoints; None chooses as told above when fit begins.
+        filename: Name without extension, with places such as {epoch}, {step} (both zero-based counts as the trainer
+            has them) and {val_loss:.2f}; it may lead to folders in `dirpath`. None is "{epoch}-{step}".
+        monitor: Name of the logged scalar that ranks checkpoints; None keeps the newest.
+        verbose: Whether rank 0 prints each decision.
+        save_last: Whether every due time also updates "last.ckpt", whatever `save_top_k` keeps. Where the checkpoint
+            is kept, it is a second name for the same data and takes no room; "link" makes it a symbolic link.
+        save_top_k: How many of the best to keep; -1 all, 0 none. Without a `monitor`: -1, 0 or 1.
+        save_on_exception: Whether an exception in training, `KeyboardInterrupt` too, also saves a checkpoint, named
+            "exception-{epoch}-{step}" and never removed. "last" moves to it, unless it is written asynchronously.
+            Several processes save nothing then, with a warning.
+        save_weights_only: Whether to leave out optimizers, loops and callbacks.
+        mode: "min" where a lower metric is better, "max" where a higher one is. NaN is the worst value.
+        auto_insert_metric_name: Whether {epoch} in `filename` becomes "epoch=3" rather than "3".
+        every_n_train_steps: Number of optimizer updates between due times; excludes the two other rhythms. With a
+            `monitor` the due time is the end of the validation that follows the batch, if one does; while there is no
+            value yet, the end of the first validation.
+        train_time_interval: Time between due times, by the clock of rank 0, from where training begins or goes on; a
+            batch is never cut short. It is like `every_n_train_steps` otherwise.
+        every_n_epochs: Number of epochs between due times; 1 if no rhythm is given, 0 is never.
+        save_on_train_epoch_end: Whether epochs are due at the end of the training epoch (True) or of validation
+            (False). None: the former where validation runs once per epoch or not at all.
+        enable_version_counter: Whether a name that is taken by a file of someone else gets "-v1", "-v2", ...;
+            otherwise that file is replaced.
+
+    Raises:
+        InvalidArgumentError: If arguments are out of range or exclude each other; at setup, if another
+            ModelCheckpoint of the trainer has the same `state_key`, or would replace this one's files.
+        MissingMetricError: At the first due time, if `monitor` or a metric in `filename` has not been logged. At the
+            end of an epoch without validation, before the first one, a missing `monitor` is a warning.
+    """
+
+    monitors: ClassVar[bool] = True
+    CHECKPOINT_JOIN_CHAR: ClassVar[str] = "-"
+    CHECKPOINT_EQUALS_CHAR: ClassVar[str] = "="
+    CHECKPOINT_NAME_LAST: ClassVar[str] = "last"
+    FILE_EXTENSION: ClassVar[str] = ".ckpt"
+    STARTING_VERSION: ClassVar[int] = 1
+    _uncalled_methods: ClassVar[Mapping[str, str]] = {
+        "file_exists": "Override `format_checkpoint_name`, or pass enable_version_counter=False.",
+        "_find_last_checkpoints": "Pass the path as `ckpt_path`.",
+        "_ModelCheckpoint__resolve_ckpt_dir": _OWN_FOLDER,
+        "_ModelCheckpoint__init_ckpt_dir": _OWN_FOLDER,
+        "_ModelCheckpoint__warn_if_dir_not_empty": "Filter the warning where you look for it.",
+        "_ModelCheckpoint__init_monitor_mode": _OWN_ARGUMENTS,
+        "_ModelCheckpoint__init_triggers": _OWN_ARGUMENTS,
+        "_ModelCheckpoint__validate_init_configuration": _OWN_ARGUMENTS,
+    }
+
+    def __init__(
+        self,
+        dirpath: str | os.PathLike[str] | None = None,
+        filename: str | None = None,
+        monitor: str | None = None,
+        verbose: bool = False,
+        save_last: bool | Literal["link"] | None = None,
+        save_top_k: int = 1,
+        save_on_exception: bool = False,
+        save_weights_only: bool = False,
+        mode: str = "min",
+        auto_insert_metric_name: bool = True,
+        every_n_train_steps: int | None = None,
+        train_time_interval: timedelta | None = None,
+        every_n_epochs: int | None = None,
+        save_on_train_epoch_end: bool | None = None,
+        enable_version_counter: bool = True,
+    ) -> None:
+        where = type(self).__name__
+        check_arguments(
+            where=where,
+            monitor=monitor,
+            save_top_k=save_top_k,
+            save_last=save_last,
+            every_n_epochs=every_n_epochs,
+            every_n_train_steps=every_n_train_steps,
+            train_time_interval=train_time_interval,
+            save_on_train_epoch_end=save_on_train_epoch_end,
+        )
+        super().__init__(TopK(save_top_k, checked_mode(mode, where)), save_weights_only, verbose)
+        self.filename = filename
+        self.monitor = monitor
+        self.save_last = save_last or False
+        self.save_top_k = save_top_k
+        self.save_on_exception = save_on_exception
+        self.mode = mode
+        self.auto_insert_metric_name = auto_insert_metric_name
+        self.every_n_train_steps = every_n_train_steps or 0
+        self.train_time_interval = train_time_interval
+        rhythms = (every_n_epochs, every_n_train_steps, train_time_interval)
+        self.every_n_epochs = 1 if all(rhythm is None for rhythm in rhythms) else every_n_epochs or 0
+        self.save_on_train_epoch_end = save_on_train_epoch_end
+        self.enable_version_counter = enable_version_counter
+        self.dirpath = self._dirpath_argument = None if dirpath is None else checked_folder(dirpath, where)
+        self._paths = self._read_paths()
+        self._time = None if train_time_interval is None else TimeRhythm(train_time_interval.total_seconds())
+        self._num_intervals = 0  # of `every_n_train_steps` that have passed
+        self._is_fitting = self._has_begun = self._has_validated = False
+        self._newest: SaveRequest | None = None  # of the due time that is being followed
+        self._writes_late = False
+
+    @property
+    def state_key(self) -> str:
+        """Class name and the arguments that say which checkpoints are meant."""
+        fields = ["monitor", "mode", "every_n_train_steps", "every_n_epochs", "filename", "save_weights_only"]
+        if self.train_time_interval is not None:
+            fields.append("train_time_interval")
+        return f"{type(self).__qualname__}({', '.join(f'{name}={getattr(self, name)!r}' for name in fields)})"
+
+    def setup(self, trainer: TrainerProtocol, module: Any, stage: str) -> None:
+        """Find the folder, and remove what killed processes left unfinished in it. Collective in fit."""
+        self._is_fitting, self._has_begun = stage == "fit", False
+        if not self._is_fitting:
+            return
+        self._strategy = trainer.strategy
+        self._paths = self._read_paths()
+        self.dirpath = self._dirpath_argument or from_rank_zero(trainer.strategy, lambda: default_folder(trainer))
+        for other in self._siblings(trainer):
+            shares_folder = self.dirpath == other.dirpath
+            check_apart(self.state_key, other.state_key, self._paths, other._paths if shares_folder else None)
+        if trainer.is_global_zero and not trainer.fast_dev_run:
+            remove_abandoned(Path(self.dirpath), self.FILE_EXTENSION, self._paths.depth)
+        self._has_validated = False
+        self._pending = PendingSaves(
+            Path(self.dirpath),
+            self.state_dict(),
+            point_last=partial(self._point_last, trainer),
+            remove_checkpoint=partial(self._remove_checkpoint, trainer),
+        )
+        self._writes_late = any(_is_overridden(self, name) for name in _WRITING_METHODS)
+        self._warn_if_moved()
+
+    def teardown(self, trainer: TrainerProtocol, module: Any, stage: str) -> None:
+        """Forget saves that never became durable, such as one cut off by an exception."""
+        if self._pending:
+            self._restore(self._pending.give_up())
+        self._strategy = None
+        self._has_begun = False
+
+    def on_train_start(self, trainer: TrainerProtocol, module: Any) -> None:
+        """Write what the run before was killed before it wrote; count from where training begins or goes on."""
+        self._has_begun = True
+        self._write_missing(trainer)
+        if self.every_n_train_steps:
+            self._num_intervals = trainer.global_step // self.every_n_train_steps
+        if self._time is not None:
+            self._time.start()
+
+    def on_train_batch_end(
+        self, trainer: TrainerProtocol, module: Any, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
+        """Save if a step of this batch was due; a batch that is split makes several. Collective then.
+
+        With `train_time_interval` collective now and then.
+        """
+        if self.every_n_train_steps:
+            num_intervals = trainer.global_step // self.every_n_train_steps
+            if num_intervals == self._num_intervals:
+                return
+            self._num_intervals = num_intervals
+            if self._should_skip_saving_checkpoint(trainer):
+                return
+        elif (
+            self._time is None
+            or self._should_skip_saving_checkpoint(trainer)
+            or not self._time.is_over(trainer.strategy)
+        ):
+            return
+        if self._writes_late or self._is_ranked or self._paths.uses_metrics:
+            trainer.after_batch(partial(self._save_after_batch, trainer))  # a validation may bring other values
+        else:
+            self._save(trainer, self._monitor_candidates(trainer))
+
+    def on_validation_end(self, trainer: TrainerProtocol, module: Any) -> None:
+        """Save if a step waited for this, or if epochs are due here. Collective."""
+        if not self._is_fitting or trainer.sanity_checking:
+            return
+        self._has_validated = True
+        is_due = self._is_epoch_due(trainer) and not self._should_save_on_train_epoch_end(trainer)
+        if (is_due or self._is_deferred) and not self._should_skip_saving_checkpoint(trainer):
+            self._save(trainer, self._monitor_candidates(trainer))
+
+    def on_train_epoch_end(self, trainer: TrainerProtocol, module: Any) -> None:
+        """Save if epochs are due here, or if a step waited for a validation that did not come. Collective."""
+        is_due = self._is_epoch_due(trainer) and self._should_save_on_train_epoch_end(trainer)
+        if not (is_due or self._is_deferred) or self._should_skip_saving_checkpoint(trainer):
+            return
+        candidates = self._monitor_candidates(trainer)
+        if is_due or self._has_monitor(trainer, candidates):
+            self._save(trainer, candidates)
+
+    def on_train_end(self, trainer: TrainerProtocol, module: Any) -> None:
+        """Write "last" if it is asked for and no due time has come, or epochs keep nothing else. Collective then."""
+        is_missing = bool(self.save_last) and not self.last_model_path
+        if self.save_last and self.save_top_k == 0 and self.every_n_epochs:
+            is_missing = is_missing or trainer.global_step != self._last_global_step_saved
+        # What is preempted goes on later, and its last checkpoint is the one that it leaves.
+        if is_missing and self._is_fitting and not trainer.fast_dev_run and not trainer.is_preempted:
+            candidates = self._monitor_candidates(trainer)
+            self._newest = None
+            self._schedule(trainer, partial(self._save_last_checkpoint, trainer, candidates))
+
+    def on_fit_end(self, trainer: TrainerProtocol, module: Any) -> None:
+        """Write likewise what is missing if there was nothing left to train."""
+        self._write_missing(trainer)
+
+    def on_exception(self, trainer: TrainerProtocol, module: Any, exception: BaseException) -> None:
+        """Save what an exception interrupted, if that is asked for and nothing newer than the latest save is lost."""
+        if not (self.save_on_exception and self._has_begun):
+            return
+        if self._pending:
+            self._restore(self._pending.give_up())  # the trainer has dropped them
+        if self._should_save_on_exception(trainer) and can_rescue(trainer, exception, type(self).__name__):
+            candidates = self._monitor_candidates(trainer)
+            path = self._free_path(trainer, candidates, self._paths.rescue.template)
+            last_path, superfluous = (
+                (None, ()) if self._paths.last is None else self._move_last(trainer, candidates, self._paths.last, path)
+            )
+            self._last_global_step_saved = trainer.global_step
+            self._tell(trainer, path, None, None)
+            self._request(trainer, path, superfluous, last_path)
+
+    def to_yaml(self, filepath: str | os.PathLike[str] | None = None) -> None:
+        """Write the paths of the kept checkpoints with their scores to a YAML file.
+
+        Args:
+            filepath: The file; None is "best_k_models.yaml" in `dirpath`.
+        """
+        path = Path(self.dirpath or "", "best_k_models.yaml") if filepath is None else Path(filepath)
+        with written_whole(path) as fresh:
+            lines = (f"{json.dumps(kept)}: {float(score)!r}\n" for kept, score in self.best_k_models.items())
+            fresh.write_text("".join(lines) or "{}\n", encoding="utf-8")
+
+    def format_checkpoint_name(
+        self, metrics: dict[str, Any], filename: str | None = None, ver: int | None = None, prefix: str | None = None
+    ) -> str:
+        """Return the path of a checkpoint: in `dirpath`, if that is known, and with the extension.
+
+        Args:
+            metrics: Values for the name, "epoch" and "step" among them.
+            filename: The template of the name; None is that of the kept checkpoints.
+            ver: A version to be put behind the name.
+            prefix: What the name begins with.
+
+        Raises:
+            MissingMetricError: If the template names a metric that is not in `metrics`.
+            InvalidArgumentError: If the template is malformed.
+        """
+        name = self._format_checkpoint_name(
+            filename or self.filename, metrics, prefix=prefix, auto_insert_metric_name=self.auto_insert_metric_name
+        )
+        name = name if ver is None else f"{name}{self.CHECKPOINT_JOIN_CHAR}v{ver}"
+        return os.path.join(self.dirpath or "", f"{name}{self.FILE_EXTENSION}")
+
+    def check_monitor_top_k(self, trainer: TrainerProtocol, current: Tensor | None = None) -> bool:
+        """Return whether a score is good enough to be kept; all ranks have to return the same."""
+        return current is not None and self._kept.top_k.takes(current)
+
+    # what Lightning's class calls by these names, and its subclasses override
+
+    def _format_checkpoint_name(
+        self,
+        filename: str | None,
+        metrics: dict[str, Any],
+        prefix: str | None = None,
+        auto_insert_metric_name: bool = True,
+    ) -> str:
+        template = self._template(filename or self._default_name, auto_insert_metric_name)
+        name = template.render(metrics)
+        return name if prefix is None else f"{prefix}{self.CHECKPOINT_JOIN_CHAR}{name}"
+
+    def _monitor_candidates(self, trainer: TrainerProtocol) -> dict[str, Tensor]:
+        """Return a copy of the logged values, with "epoch" and "step"; what ranks and names checkpoints."""
+        candidates = {
+            name: value.detach().clone() if isinstance(value, Tensor) else value
+            for name, value in trainer.callback_metrics.items()
+        }
+        for name, count in (("epoch", trainer.current_epoch), ("step", trainer.global_step)):
+            logged = candidates.get(name)
+            candidates[name] = logged.int() if isinstance(logged, Tensor) else torch.tensor(count)
+        return candidates
+
+    def _should_skip_saving_checkpoint(self, trainer: TrainerProtocol) -> bool:
+        return (
+            not self._is_fitting
+            or bool(trainer.fast_dev_run)
+            or trainer.sanity_checking
+            or trainer.global_step == self._last_global_step_saved
+        )
+
+    def _should_save_on_exception(self, trainer: TrainerProtocol) -> bool:
+        return self.save_on_exception and self._has_begun and not self._should_skip_saving_checkpoint(trainer)
+
+    def _should_save_on_train_epoch_end(self, trainer: TrainerProtocol) -> bool:
+        if self.save_on_train_epoch_end is not None:
+            return self.save_on_train_epoch_end
+        return from_rank_zero(trainer.strategy, lambda: is_due_at_train_epoch_end(trainer))
+
+    def _save_topk_checkpoint(self, trainer: TrainerProtocol, monitor_candidates: dict[str, Tensor]) -> None:
+        if self.save_top_k == 0:
+            self._tell(trainer, None, None, None)
+        elif self.monitor is None:
+            self._save_none_monitor_checkpoint(trainer, monitor_candidates)
+        else:
+            self._save_monitor_checkpoint(trainer, monitor_candidates)
+
+    def _save_monitor_checkpoint(self, trainer: TrainerProtocol, monitor_candidates: dict[str, Tensor]) -> None:
+        name, where = self.monitor or "", type(self).__name__
+
+        def read() -> Tensor | None:
+            if name not in monitor_candidates and not self._has_validated and _validates_later(trainer):
+                return None
+            return read_scalar(monitor_candidates, name, where, trainer.callback_metrics)
+
+        current = from_rank_zero(trainer.strategy, read)
+        if current is None:
+            if trainer.is_global_zero:
+                warn_user(f"{where} keeps nothing before the first validation, which has {name!r} to bring.")
+            return
+        self.current_score = current
+        if self.check_monitor_top_k(trainer, current):
+            self._update_best_and_save(current, trainer, monitor_candidates)
+        else:
+            self._tell(trainer, None, current, name)
+
+    def _update_best_and_save(
+        self, current: Tensor, trainer: TrainerProtocol, monitor_candidates: dict[str, Tensor]
+    ) -> None:
+        """Rank a checkpoint and save it. Collective."""
+        self._keep(trainer, monitor_candidates, current)
+
+    def _save_none_monitor_checkpoint(self, trainer: TrainerProtocol, monitor_candidates: dict[str, Tensor]) -> None:
+        self._keep(trainer, monitor_candidates, None)
+
+    def _save_last_checkpoint(self, trainer: TrainerProtocol, monitor_candidates: dict[str, Tensor]) -> None:
+        """Let "last" be the checkpoint of this due time, or write it if there is no other. Collective."""
+        newest = self._newest
+        if self._paths.last is None or self._pending is None:
+            return
+        taken = None if newest is None else newest.path
+        path, superfluous = self._move_last(trainer, monitor_candidates, self._paths.last, taken)
+        if newest is None or (self.save_last != "link" and _is_overridden(self, "_save_checkpoint")):
+            self._request(trainer, path, superfluous, path)
+            return
+        newest.last_path = path
+        newest.displaced = (*(one for one in newest.displaced if one != path), *superfluous)
+        newest.memory = self.state_dict()
+        if newest not in self._pending:  # it is durable already
+            self._pending.reopen(newest)
+            self._pending.settle(newest)
+
+    def _save_checkpoint(self, trainer: TrainerProtocol, filepath: str) -> None:
+        """Have the trainer write a checkpoint. Collective."""
+        request, pending = self._newest, self._pending
+        self._last_checkpoint_saved = filepath
+        on_saved: Callable[[], None] | None = None
+        if request is not None and pending is not None and request.path == filepath and not request.is_asked:
+            request.is_asked = True
+            on_saved = partial(self._settle, trainer, pending, request)
+        trainer.save_checkpoint(filepath, self.save_weights_only, on_saved)
+
+    def _get_metric_interpolated_filepath_name(
+        self,
+        monitor_candidates: dict[str, Tensor],
+        trainer: TrainerProtocol,
+        del_filepath: str | tuple[str, ...] | None = None,
+    ) -> str:
+        """Return the path of a checkpoint that is to be kept, which may be that of one that goes. Collective."""
+        reusable = (del_filepath,) if isinstance(del_filepath, str) else del_filepath or ()
+        return from_rank_zero(
+            trainer.strategy, lambda: self._free_path(trainer, monitor_candidates, None, tuple(reusable))
+        )
+
+    def _should_remove_checkpoint(self, trainer: TrainerProtocol, previous: str, current: str) -> bool:
+        return previous != current and self.dirpath is not None and lies_in(previous, Path(self.dirpath))
+
+    def _remove_checkpoint(self, trainer: TrainerProtocol, filepath: str) -> None:
+        """Remove a checkpoint; called on all ranks."""
+        if trainer.is_global_zero:
+            remove(Path(filepath))
+
+    @staticmethod
+    def _link_checkpoint(trainer: TrainerProtocol, filepath: str, linkpath: str) -> None:
+        """Make a symbolic link to a checkpoint. Collective."""
+        from_rank_zero(trainer.strategy, lambda: point_last_at(Path(filepath), Path(linkpath), by_link=True))
+
+    def _point_last(self, trainer: TrainerProtocol, path: str, last_path: str) -> None:
+        if self.save_last == "link":
+            self._link_checkpoint(trainer, path, last_path)
+        else:
+            from_rank_zero(trainer.strategy, lambda: point_last_at(Path(path), Path(last_path)))
+
+    def _keep(self, trainer: TrainerProtocol, candidates: dict[str, Tensor], score: Tensor | None) -> None:
+        """Make room for a checkpoint, remember it, ask for it. Collective."""
+        displaced = self._kept.displaced(is_scored=score is not None)
+        del_filepath = displaced if len(displaced) > 1 else next(iter(displaced), None)
+        path = self._get_metric_interpolated_filepath_name(candidates, trainer, del_filepath)
+        superfluous = self._kept.keep(path, score, displaced)
+        self._publish()
+        self._tell(trainer, path, score, self.monitor)
+        self._request(
+            trainer, path, tuple(one for one in superfluous if self._should_remove_checkpoint(trainer, one, path))
+        )
+
+    def _move_last(
+        self, trainer: TrainerProtocol, candidates: dict[str, Tensor], template: NameTemplate, taken: str | None
+    ) -> tuple[str, tuple[str, ...]]:
+        """Remember where "last" goes. Returns its path, and what is superfluous once it is there. Collective."""
+        former = self.last_model_path
+        path = self.last_model_path = from_rank_zero(
+            trainer.strategy, lambda: self._free_path(trainer, candidates, template.template, (former,), taken)
+        )
+        is_gone = former not in ("", taken) and self._should_remove_checkpoint(trainer, former, path)
+        return path, (former,) if is_gone else ()
+
+    @property
+    def _is_ranked(self) -> bool:
+        return self.monitor is not None and self.save_top_k != 0
+
+    def _is_epoch_due(self, trainer: TrainerProtocol) -> bool:
+        return self.every_n_epochs > 0 and (trainer.current_epoch + 1) % self.every_n_epochs == 0
+
+    def _has_monitor(self, trainer: TrainerProtocol, candidates: dict[str, Tensor]) -> bool:
+        return from_rank_zero(trainer.strategy, lambda: self.monitor in candidates)
+
+    def _save_after_batch(self, trainer: TrainerProtocol) -> None:
+        """Save, unless the validation of the batch has led to that; or wait for the first validation. Collective."""
+        if self._should_skip_saving_checkpoint(trainer):
+            return
+        candidates = self._monitor_candidates(trainer)
+        self._is_deferred = self._is_ranked and from_rank_zero(
+            trainer.strategy,
+            lambda: self.monitor not in candidates and not self._has_validated and validates(trainer),
+        )
+        if not self._is_deferred:
+            self._save(trainer, candidates)
+
+    def _save(self, trainer: TrainerProtocol, candidates: dict[str, Tensor]) -> None:
+        """Follow a due time. Collective."""
+        self._last_global_step_saved = trainer.global_step
+        self._is_deferred = False
+        self._schedule(trainer, partial(self._decide, trainer, candidates))
+
+    def _decide(self, trainer: TrainerProtocol, candidates: dict[str, Tensor]) -> None:
+        self._newest = None
+        self._save_topk_checkpoint(trainer, candidates)
+        self._save_last_checkpoint(trainer, candidates)
+
+    def _schedule(self, trainer: TrainerProtocol, function: Callable[[], None]) -> None:
+        """Call at once what asks for checkpoints, or at the save point what is to find them written."""
+        if self._writes_late:
+            trainer.at_save_point(function)
+        else:
+            function()
+
+    def _request(
+        self, trainer: TrainerProtocol, path: str, superfluous: tuple[str, ...], last_path: str | None = None
+    ) -> None:
+        pending = self._pending
+        assert pending is not None
+        request = self._newest = pending.add(path, self.state_dict(), superfluous, last_path)
+        self._save_checkpoint(trainer, path)
+        if not request.is_asked:  # an override has written what it wanted
+            pending.settle(request)
+
+    def _write_missing(self, trainer: TrainerProtocol) -> None:
+        unwritten, self._unwritten = self._unwritten, []
+        for save in unwritten:
+            arguments = (save["path"], tuple(save["displaced"]), save["last_path"])
+            self._schedule(trainer, partial(self._request, trainer, *arguments))
+
+    def _free_path(
+        self,
+        trainer: TrainerProtocol,
+        candidates: dict[str, Tensor],
+        filename: str | None,
+        reusable: tuple[str, ...] = (),
+        taken: str | None = None,
+    ) -> str:
+        """Return a path that no other checkpoint has.
+
+        Args:
+            trainer: Who trains.
+            candidates: What may be in the name.
+            filename: Its template; None is that of the kept checkpoints.
+            reusable: Paths that may be taken again.
+            taken: One that may not.
+        """
+        others = [self, *self._siblings(trainer)]
+
+        def is_taken(path: str) -> bool:
+            if path == taken:
+                return True
+            if path in reusable or not self.enable_version_counter:
+                return False
+            return os.path.lexists(path) or any(one._claims(path) for one in others)
+
+        def path_of(version: int | None) -> str:
+            if filename is None and version is None:
+                return self.format_checkpoint_name(candidates)
+            if filename is None:
+                return self.format_checkpoint_name(candidates, ver=version)
+            if version is None:
+                return self.format_checkpoint_name(candidates, filename)
+            return self.format_checkpoint_name(candidates, filename, ver=version)
+
+        return first_free_path(path_of, is_taken, self.STARTING_VERSION)
+
+    def _claims(self, path: str) -> bool:
+        return path == self.last_model_path or (self._pending is not None and self._pending.holds(path))
+
+    @property
+    def _default_name(self) -> str:
+        return f"{{epoch}}{self.CHECKPOINT_JOIN_CHAR}{{step}}"
+
+    def _template(self, text: str, is_named: bool) -> NameTemplate:
+        return NameTemplate(text, is_named, type(self).__name__, self.CHECKPOINT_EQUALS_CHAR)
+
+    def _read_paths(self) -> CheckpointPaths:
+        """By the class's attributes, or an object's own."""
+        last = self.CHECKPOINT_NAME_LAST if self.save_last else None
+        is_named = self.auto_insert_metric_name
+        return CheckpointPaths(
+            name=self._template(self.filename or self._default_name, is_named),
+            last=None if last is None else self._template(last, is_named),
+            rescue=self._template(f"exception{self.CHECKPOINT_JOIN_CHAR}{self._default_name}", is_named),
+            extension=self.FILE_EXTENSION,
+            has_versions=self.enable_version_counter,
+        )
+
+    def _siblings(self, trainer: TrainerProtocol) -> list[ModelCheckpoint]:
+        return [one for one in trainer.callbacks if isinstance(one, ModelCheckpoint) and one is not self]
+
+
+def _validates_later(trainer: TrainerProtocol) -> bool:
+    """Return whether validation runs in this fit, and not in this epoch."""
+    every = trainer.check_val_every_n_epoch
+    return validates(trainer) and every is not None and (trainer.current_epoch + 1) % every != 0
+
+
+def _is_overridden(callback: ModelCheckpoint, name: str) -> bool:
+    return getattr(getattr(callback, name), "__func__", None) is not getattr(ModelCheckpoint, name)

@@ -1,0 +1,253 @@
+"""Names, paths and arguments of checkpoint files."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import PurePath
+from string import Formatter
+from typing import Any
+
+from camshaft.callbacks.arguments import InvalidArgumentError, MissingMetricError, check_local
+
+
+class NameTemplate:
+    """A file name with places for metrics, checked when it is made.
+
+    Args:
+        template: Text with `{name}` or `{name:format}`, where `name` is "epoch", "step" or a logged metric and may
+            hold slashes and dots; `format` is Python's.
+        auto_insert_metric_name: Whether `{name}` becomes `name=value` (slashes in the name become "_", so that it
+            makes no folder) rather than `value`.
+        where: The class to name in errors.
+        equals_char: What stands between name and value.
+
+    Raises:
+        InvalidArgumentError: If `template` is malformed, has an unnamed place or a format that no number takes, or
+            leads out of the checkpoints' folder.
+    """
+
+    def __init__(self, template: str, auto_insert_metric_name: bool, where: str, equals_char: str = "=") -> None:
+        self.template = template
+        self.auto_insert_metric_name = auto_insert_metric_name
+        self.where = where
+        self.equals_char = equals_char
+        self._parts = self._parsed()
+
+    @property
+    def metrics(self) -> set[str]:
+        """The logged metrics in the name."""
+        return {name for _, name, _ in self._parts if name not in (None, "epoch", "step")}
+
+    def render(self, metrics: Mapping[str, Any]) -> str:
+        """The name, without extension, with the values of `metrics` (numbers or scalar tensors).
+
+        Raises:
+            MissingMetricError: If the template names a metric that is not in `metrics`.
+            InvalidArgumentError: If a value does not take its format, such as a fraction in `{loss:d}`.
+        """
+        text = ""
+        for literal, name, spec in self._parts:
+            text += literal
+            if name is None:
+                continue
+            if name not in metrics:
+                raise MissingMetricError("filename", name, metrics, self.where)
+            value = metrics[name]
+            number = value.item() if hasattr(value, "item") else value
+            try:
+                shown = format(number, spec)
+            except ValueError as error:
+                raise self._invalid(f"given a format that {number!r} takes in {{{name}:{spec}}}") from error
+            is_named = self.auto_insert_metric_name
+            text += f"{name.replace('/', '_')}{self.equals_char}{shown}" if is_named else shown
+        return text
+
+    def _parsed(self) -> list[tuple[str, str | None, str]]:
+        try:
+            parts = list(Formatter().parse(self.template))
+        except ValueError as error:
+            raise self._invalid(f"a well-formed template ({error})") from error
+        text = "".join(literal + ("" if name is None else "0") for literal, name, *_ in parts)
+        if PurePath(text).is_absolute() or ".." in PurePath(text).parts or text.endswith(("/", os.sep)):
+            raise self._invalid("the name of a file in `dirpath` or in a folder below it")
+        for _, name, spec, conversion in parts:
+            if name is None:
+                continue
+            if not name or conversion or "{" in (spec or ""):
+                raise self._invalid("made of text, {name} and {name:format}")
+            if not any(_takes(sample, spec or "") for sample in (0, 0.0)):
+                raise self._invalid(f"given a number's format in {{{name}:{spec}}}")
+        return [(literal, name, spec or "") for literal, name, spec, _ in parts]
+
+    def _invalid(self, rule: str) -> InvalidArgumentError:
+        action = "Write it like '{epoch}-{val_loss:.2f}'."
+        return InvalidArgumentError("filename", rule, self.template, self.where, action)
+
+
+def first_free_path(path_of: Callable[[int | None], str], is_taken: Callable[[str], bool], version: int = 1) -> str:
+    """Return the first path that is not taken: the one without a version, else that with the lowest one.
+
+    Args:
+        path_of: Gives the path with a version, without one for None.
+        is_taken: Says so of a path.
+        version: The first version's number.
+
+    Raises:
+        RuntimeError: If two versions have the same path.
+    """
+    path = path_of(None)
+    while is_taken(path):
+        before, path = path, path_of(version)
+        if path == before:
+            raise RuntimeError(
+                f"`format_checkpoint_name` must give each version a path of its own, but got {path!r} (str) for "
+                f"version {version} as well in ModelCheckpoint. Put `ver` into the name, or pass "
+                "enable_version_counter=False."
+            )
+        version += 1
+    return path
+
+
+def _takes(sample: float, spec: str) -> bool:
+    try:
+        format(sample, spec)
+    except ValueError:
+        return False
+    return True
+
+
+@dataclass(frozen=True)
+class CheckpointPaths:
+    """The names that checkpoints get.
+
+    Args:
+        name: Of those that are kept.
+        last: Of "last"; None if there is none.
+        rescue: Of one that an exception leads to.
+        extension: With the dot.
+        has_versions: Whether a name that is taken gets one; otherwise the file is replaced.
+    """
+
+    name: NameTemplate
+    last: NameTemplate | None
+    rescue: NameTemplate
+    extension: str
+    has_versions: bool
+
+    @property
+    def uses_metrics(self) -> bool:
+        """Return whether a logged metric is in a name."""
+        return any(template.metrics for template in (self.name, self.last) if template is not None)
+
+    @property
+    def depth(self) -> int:
+        """How many folders down checkpoints are."""
+        return self.name.template.count("/")
+
+    def may_replace(self, other: CheckpointPaths) -> bool:
+        """Whether, in one folder, one of the two could replace a file of the other's."""
+        if self.has_versions and other.has_versions:
+            return False
+        names = [{one.template for one in (paths.name, paths.last) if one is not None} for paths in (self, other)]
+        return self.extension == other.extension and bool(names[0] & names[1])
+
+
+def check_apart(key: str, other_key: str, paths: CheckpointPaths, others_in_folder: CheckpointPaths | None) -> None:
+    """Raise if two callbacks of one trainer would take each other's memory or files.
+
+    Args:
+        key: The `state_key` of one.
+        other_key: That of the other.
+        paths: How the first one's files are called.
+        others_in_folder: Likewise of the other; None if it saves in another folder.
+
+    Raises:
+        InvalidArgumentError: If they would.
+    """
+    where = "Trainer(callbacks=...)"
+    if key == other_key:
+        action = "Tell them apart by `filename`, `monitor`, `mode` or rhythm."
+        raise InvalidArgumentError("state_key", "different for each ModelCheckpoint of a trainer", key, where, action)
+    if others_in_folder is not None and paths.may_replace(others_in_folder):
+        rule = "True where two ModelCheckpoints use the same names in one folder"
+        action = "Give one of them another `dirpath` or `filename`, and let one save `save_last`."
+        raise InvalidArgumentError("enable_version_counter", rule, False, where, action)
+
+
+def check_arguments(
+    *,
+    where: str,
+    monitor: str | None,
+    save_top_k: int,
+    save_last: object,
+    every_n_epochs: int | None,
+    every_n_train_steps: int | None,
+    train_time_interval: timedelta | None,
+    save_on_train_epoch_end: bool | None,
+) -> None:
+    """Raise on the first argument that cannot be followed.
+
+    Raises:
+        InvalidArgumentError: If a number is no int or out of range, two rhythms are given at once, `save_top_k` needs a
+            `monitor` that is not there, or the epoch's end is asked for where no epoch is due.
+    """
+    _check_int("save_top_k", save_top_k, -1, "-1 (all), 0 (none) or more", where, "Use -1 for all.")
+    if monitor is None and save_top_k > 1:
+        raise InvalidArgumentError(
+            "save_top_k", "-1, 0 or 1 without a `monitor`", save_top_k, where, "Pass the metric to rank by."
+        )
+    if not (monitor is None or isinstance(monitor, str)):
+        raise InvalidArgumentError("monitor", "the name of a logged metric", monitor, where, "Pass a string.")
+    if save_last not in (True, False, None, "link"):
+        action = "True is a hard link, which takes no room either; 'link' is a symbolic one."
+        raise InvalidArgumentError("save_last", "True, False, None or 'link'", save_last, where, action)
+    if train_time_interval is not None and (
+        not isinstance(train_time_interval, timedelta) or train_time_interval < timedelta(0)
+    ):
+        action = "Pass for example `timedelta(minutes=30)`."
+        raise InvalidArgumentError("train_time_interval", "a timedelta from 0", train_time_interval, where, action)
+    counts = {"every_n_epochs": every_n_epochs, "every_n_train_steps": every_n_train_steps}
+    for field, count in counts.items():
+        if count is not None:
+            _check_int(field, count, 0, "0 (never) or more", where, "Use 0 to switch it off.")
+    rhythms = {"train_time_interval": train_time_interval, **counts}
+    given = [field for field, rhythm in rhythms.items() if rhythm is not None and rhythm != 0]
+    if len(given) > 1:
+        first, second = given[-1], given[0]
+        action = "Add a second ModelCheckpoint for the second rhythm."
+        raise InvalidArgumentError(first, f"left out beside `{second}`", rhythms[first], where, action)
+    if save_on_train_epoch_end and given and given != ["every_n_epochs"]:
+        action = "Leave it out, or add a second ModelCheckpoint for the ends of epochs."
+        rule = f"left out or False beside `{given[0]}`, by which no epoch is due"
+        raise InvalidArgumentError("save_on_train_epoch_end", rule, save_on_train_epoch_end, where, action)
+
+
+def checked_folder(dirpath: str | os.PathLike[str], where: str) -> str:
+    """The absolute path of a folder of checkpoints; "~" is the home directory.
+
+    Raises:
+        InvalidArgumentError: If it is the address of something that is not mounted here.
+    """
+    path = os.fspath(dirpath)
+    check_local("dirpath", path, where)
+    return os.path.abspath(os.path.expanduser(path))
+
+
+def checked_name(filename: str, where: str) -> str:
+    """A file's name without its extension.
+
+    Raises:
+        InvalidArgumentError: If it is empty or leads to another folder.
+    """
+    if not isinstance(filename, str) or not filename or os.path.basename(filename) != filename:
+        action = "Give the folder by `dirpath`."
+        raise InvalidArgumentError("filename", "a file's name, without a folder", filename, where, action)
+    return filename
+
+
+def _check_int(field: str, value: object, least: int, rule: str, where: str, action: str) -> None:
+    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+        raise InvalidArgumentError(field, f"an int, {rule}", value, where, action)

@@ -1,1 +1,0 @@
-"""What progress bars and summaries look like, and where they are drawn."""

@@ -1,1 +1,0 @@
-"""Watching losses without waiting for the device."""

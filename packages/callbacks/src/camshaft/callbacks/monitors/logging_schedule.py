@@ -1,0 +1,63 @@
+"""When a callback that logs once every so many updates is due."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+from camshaft.callbacks.arguments import InvalidArgumentError
+
+if TYPE_CHECKING:
+    from camshaft.hooks_core.protocols import TrainerProtocol
+
+
+def check_has_logger(trainer: TrainerProtocol, where: str) -> None:
+    """Raise `InvalidArgumentError` if a callback that logs to the trainer's loggers finds none."""
+    if not trainer.loggers:
+        rule, action = "given to the trainer, which this callback logs to", "Pass a logger, or leave the callback out."
+        raise InvalidArgumentError("logger", rule, None, where, action)
+
+
+class LoggingSchedule:
+    """The updates before which something is logged: those after which the trainer logs the values of steps.
+
+    Both name the update by its index, so that what is logged before it and after it meet in one row: with
+    `log_every_n_steps=50` the updates 49, 99, and so on. Ask `trainer.global_step >= schedule.next_step` when a
+    training batch starts; of the batches of an accumulation window the first is due alone.
+
+    Attributes:
+        next_step: Index of the next update that is due; infinite if there is none.
+    """
+
+    def __init__(self) -> None:
+        self.next_step: float = math.inf
+        self._loaded: tuple[int, int] | None = None
+
+    def start(self, trainer: TrainerProtocol) -> None:
+        """Begin, or go on, when training starts."""
+        every, loaded = trainer.log_every_n_steps, self._loaded
+        self._every, self._loaded = every, None
+        if loaded is not None and loaded[0] == every:
+            self.next_step = loaded[1]
+        else:
+            self._schedule(trainer.global_step)
+
+    def advance(self, trainer: TrainerProtocol) -> None:
+        """What was due is done."""
+        self._schedule(trainer.global_step + 1)
+
+    def stop(self) -> None:
+        """Nothing is due any more."""
+        self.next_step = math.inf
+
+    def state_dict(self) -> dict[str, Any]:
+        """The next update, and for which interval."""
+        return {} if self.next_step == math.inf else {"every_n_steps": self._every, "next_step": int(self.next_step)}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Go on with a schedule, unless the trainer has another interval when it starts."""
+        self._loaded = (state_dict["every_n_steps"], state_dict["next_step"]) if state_dict else None
+
+    def _schedule(self, step: int) -> None:
+        every = self._every
+        self.next_step = -(-(step + 1) // every) * every - 1 if every else math.inf

@@ -1,0 +1,103 @@
+"""Noticing losses and gradients that are NaN or infinite."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+from camshaft.callbacks.arguments import InvalidArgumentError
+from camshaft.callbacks.monitors.loss_watch import Action, BatchValues, LossWatch
+
+if TYPE_CHECKING:
+    from camshaft.hooks_core.protocols import TrainerProtocol
+
+
+class NonFiniteError(FloatingPointError):
+    """A loss or a gradient norm is NaN or infinite.
+
+    Attributes:
+        what: "loss" or "gradient norm".
+        epoch: Zero-based epoch.
+        batch_idx: Zero-based index of the batch in it.
+        value: The mean over all processes.
+    """
+
+    def __init__(self, what: str, epoch: int, batch_idx: int, value: float) -> None:
+        super().__init__(f"The {what} must be finite, but is {value} in epoch {epoch}, batch {batch_idx}.")
+        self.what, self.epoch, self.batch_idx, self.value = what, epoch, batch_idx, value
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """As it was made, so that it can be sent to other processes."""
+        return type(self), (self.what, self.epoch, self.batch_idx, self.value)
+
+
+class NonFiniteGuard(LossWatch):
+    """Looks for losses, and on request gradients, that are NaN or infinite in any process.
+
+    Losses (those that `training_step` returned) and gradient norms stay on the device and are looked at every
+    `check_every_n_batches` batches, at an epoch's end and before a checkpoint is made: together, in their order, so
+    that the first bad batch is named exactly, but up to as many batches later. With several processes a look is one
+    reduction. Gradients that overflow because a scaler made the loss larger ("16-mixed") are the scaler's affair: the
+    update that it skips is not looked at.
+
+    Args:
+        action: What follows: "raise" raises; "stop" ends training as `trainer.should_stop` does; "warn" warns, once
+            where bad batches follow one another. With "skip" the update is not made: weights and optimizer state stay
+            as they are, while `global_step` and learning-rate schedulers go on. Then the loss (its mean over the
+            update's accumulation window) and the gradients are looked at before each update, which waits for the
+            device, and is one reduction with several processes.
+        check_loss: Whether to look at losses.
+        check_gradients: Whether to look at the 2-norm of each update's gradients, before clipping. Computing it is a
+            reduction where parameters are sharded.
+        check_every_n_batches: Batches between two looks. None: 1 with one process on the CPU, where looking costs
+            nothing, else 50. Must be left out with "skip".
+
+    Attributes:
+        num_bad: Number of batches (with "skip", of updates) that were bad.
+
+    Raises:
+        InvalidArgumentError: If an argument is out of range, or nothing is to be looked at; at the start of training,
+            if action "skip" finds several optimizers, or LBFGS.
+        NonFiniteError: If something is not finite and the action is "raise".
+    """
+
+    def __init__(
+        self,
+        action: Action = "raise",
+        check_loss: bool = True,
+        check_gradients: bool = False,
+        check_every_n_batches: int | None = None,
+    ) -> None:
+        if not check_loss and not check_gradients:
+            rule, advice = "True if `check_loss` is False", "Choose one of them, or both."
+            raise InvalidArgumentError("check_gradients", rule, check_gradients, type(self).__name__, advice)
+        super().__init__(action, check_every_n_batches, checks_loss=check_loss, checks_gradients=check_gradients)
+        self.num_bad = 0
+
+    @property
+    def state_key(self) -> str:
+        """Class name and what tells two of these apart."""
+        what = f"check_loss={self._checks_loss}, check_gradients={self._checks_gradients}"
+        return f"{type(self).__qualname__}(action={self.action!r}, {what})"
+
+    def state_dict(self) -> dict[str, Any]:
+        """How many were bad; looks at those that wait. Collective in training."""
+        waiting = super().state_dict()  # looks, which may change the number
+        return {**waiting, "num_bad": self.num_bad}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Go on counting."""
+        super().load_state_dict(state_dict)
+        self.num_bad = state_dict["num_bad"]
+
+    def is_fine(self, loss: float | None, gradient_norm: float) -> bool:
+        """Whether both are finite."""
+        return math.isfinite(gradient_norm) and (loss is None or math.isfinite(loss))
+
+    def find_fault(self, batch: BatchValues, trainer: TrainerProtocol) -> NonFiniteError | None:
+        """An error if either value is not finite."""
+        for what, value in (("loss", batch.loss), ("gradient norm", batch.gradient_norm)):
+            if value is not None and not math.isfinite(value):
+                self.num_bad += 1
+                return NonFiniteError(what, batch.epoch, batch.batch_idx, value)
+        return None

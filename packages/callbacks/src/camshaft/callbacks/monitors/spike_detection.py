@@ -1,0 +1,193 @@
+"""Noticing a loss that suddenly jumps."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from collections import deque
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from camshaft.callbacks.arguments import InvalidArgumentError
+from camshaft.callbacks.monitoring import checked_mode, is_better
+from camshaft.callbacks.monitors.loss_watch import Action, BatchValues, LossWatch
+from camshaft.hooks_core.durable_paths import written_whole
+
+if TYPE_CHECKING:
+    from camshaft.hooks_core.protocols import TrainerProtocol
+
+
+class TrainingSpikeException(RuntimeError):
+    """The loss of a batch jumped.
+
+    Attributes:
+        epoch: Zero-based epoch.
+        batch_idx: Zero-based index of the batch in it.
+        value: Its loss, the mean over all processes.
+        reference: Mean of the losses before it; NaN if there were none.
+    """
+
+    def __init__(self, epoch: int, batch_idx: int, value: float, reference: float) -> None:
+        mean = "there is none before it" if math.isnan(reference) else f"the mean of those before is {reference:.6g}"
+        super().__init__(f"The loss jumped in epoch {epoch}, batch {batch_idx}: it is {value:.6g}, and {mean}.")
+        self.epoch, self.batch_idx, self.value, self.reference = epoch, batch_idx, value, reference
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """As it was made, so that it can be sent to other processes."""
+        return type(self), (self.epoch, self.batch_idx, self.value, self.reference)
+
+
+_OWN_RULES = "Pass `mode`, `atol`, `rtol` and `window`, or override `find_fault`."
+
+
+class SpikeDetection(LossWatch):
+    """Looks for losses far above (or below) the mean of those before.
+
+    A loss is a spike if it is worse than the good loss before, and away from the mean of the latest `window` good ones
+    by at least `atol` and by at least `rtol` times the mean. Spikes do not enter the mean. The loss is what
+    `training_step` returned (for several optimizers their sum), as a mean over all processes, so they all decide the
+    same.
+
+    Losses stay on the device and are looked at every `check_every_n_batches` batches, at an epoch's end and before a
+    checkpoint is made: together, in their order, so that the first bad batch is named exactly, but up to as many
+    batches later. With several processes a look is one reduction.
+
+    The batch of each spike and the one before it, which may have spoilt the weights, are written to a JSON file: a list
+    of `{"epoch": ..., "batch_idx": ...}`, for whoever leaves them out of the data.
+
+    Args:
+        mode: "min" where a spike goes up, "max" where it goes down.
+        window: Number of good losses that make the mean.
+        warmup: Number of losses before the first that can be a spike, unless it is not finite; at least 1.
+        atol: Smallest distance from the mean of a spike; None: any.
+        rtol: The same as a multiple of the mean's absolute value; None: any.
+        exclude_batches_path: The JSON file, or a folder, for "skip_batches.json" in it. None: `trainer.log_dir`, or
+            `trainer.default_root_dir` if there is none. The first process writes it.
+        finite_only: Whether a loss that is NaN or infinite is a spike; otherwise it is left out.
+        action: What follows on a spike: "raise" raises; "stop" ends training as `trainer.should_stop` does; "warn"
+            warns. With "skip" the update is not made: weights and optimizer state stay as they are, while `global_step`
+            and learning-rate schedulers go on. The loss is then looked at before each update, which waits for the
+            device, and is one reduction with several processes; it is the mean over the update's accumulation window.
+        check_every_n_batches: Batches between two looks. None: 1 with one process on the CPU, where looking costs
+            nothing, else 50. Has no meaning with "skip".
+
+    Attributes:
+        bad_batches: Epoch and index of the batches in the file.
+
+    Raises:
+        InvalidArgumentError: If an argument is out of range; at fit's start, if action "skip" finds several optimizers,
+            or LBFGS.
+        TrainingSpikeException: If there is a spike and the action is "raise".
+    """
+
+    _uncalled_methods: ClassVar[Mapping[str, str]] = {
+        "_is_spike": _OWN_RULES,
+        "_check_atol": _OWN_RULES,
+        "_check_rtol": _OWN_RULES,
+        "_is_better": _OWN_RULES,
+        "_update_stats": _OWN_RULES,
+        "_handle_spike": _OWN_RULES,
+    }
+
+    def __init__(
+        self,
+        mode: str = "min",
+        window: int = 10,
+        warmup: int = 1,
+        atol: float | None = None,
+        rtol: float | None = 2.0,
+        exclude_batches_path: str | os.PathLike[str] | None = None,
+        finite_only: bool = True,
+        *,
+        action: Action = "raise",
+        check_every_n_batches: int | None = None,
+    ) -> None:
+        where = type(self).__name__
+        for field, count in (("window", window), ("warmup", warmup)):
+            if count < 1:
+                raise InvalidArgumentError(field, "1 or more", count, where, "Pass a positive number.")
+        for name, tolerance in (("atol", atol), ("rtol", rtol)):
+            if tolerance is not None and not tolerance >= 0:
+                raise InvalidArgumentError(name, "0 or more, or None", tolerance, where, "Pass its absolute value.")
+        if atol is None and rtol is None:
+            rule = "given if `atol` is not, since any worse loss would be a spike"
+            raise InvalidArgumentError("rtol", rule, rtol, where, "Pass one of them.")
+        super().__init__(action, check_every_n_batches)
+        self.mode = checked_mode(mode, where)
+        self.window = window
+        self.warmup = warmup
+        self.atol = atol
+        self.rtol = rtol
+        self.exclude_batches_path = None if exclude_batches_path is None else os.fspath(exclude_batches_path)
+        self.finite_only = finite_only
+        self.bad_batches: list[tuple[int, int]] = []
+        self._good: deque[float] = deque(maxlen=window)
+        self._num_seen = 0
+        self._before: tuple[int, int] | None = None
+
+    @property
+    def state_key(self) -> str:
+        """Class name and what tells two of these apart."""
+        arguments = f"mode={self.mode!r}, window={self.window}, atol={self.atol}, rtol={self.rtol}"
+        return f"{type(self).__qualname__}({arguments}, action={self.action!r})"
+
+    def state_dict(self) -> dict[str, Any]:
+        """The latest good losses, how many there were, and the bad batches; looks at those that wait. Collective."""
+        waiting = super().state_dict()  # looks, which may change the rest
+        return {
+            **waiting,
+            "good_losses": list(self._good),
+            "num_seen": self._num_seen,
+            "before": None if self._before is None else list(self._before),
+            "bad_batches": [list(each) for each in self.bad_batches],
+        }
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Go on; the constructor's arguments stay as they are."""
+        super().load_state_dict(state_dict)
+        self._good = deque(state_dict["good_losses"], maxlen=self.window)
+        self._num_seen = state_dict["num_seen"]
+        before = state_dict["before"]
+        self._before = None if before is None else (before[0], before[1])
+        self.bad_batches = [(epoch, batch_idx) for epoch, batch_idx in state_dict["bad_batches"]]
+
+    def find_fault(self, batch: BatchValues, trainer: TrainerProtocol) -> TrainingSpikeException | None:
+        """Judge a loss by those before, and remember it."""
+        loss, before = batch.loss, self._before
+        if loss is None:
+            return None
+        self._before = batch.epoch, batch.batch_idx
+        reference = sum(self._good) / len(self._good) if self._good else math.nan
+        if not math.isfinite(loss):
+            is_spike = self.finite_only
+        else:
+            is_spike = self._num_seen >= self.warmup and self._departs(loss, reference)
+            self._num_seen += 1
+            if not is_spike:
+                self._good.append(loss)
+        if not is_spike:
+            return None
+        self.bad_batches += [each for each in (before, self._before) if each and each not in self.bad_batches]
+        self._write_bad_batches(trainer)
+        return TrainingSpikeException(batch.epoch, batch.batch_idx, loss, reference)
+
+    def _departs(self, loss: float, reference: float) -> bool:
+        if not self._good or not is_better(self._good[-1], loss, self.mode):
+            return False
+        distance = abs(loss - reference)
+        if self.atol is not None and distance < self.atol:
+            return False
+        return self.rtol is None or distance >= self.rtol * abs(reference)
+
+    def _write_bad_batches(self, trainer: TrainerProtocol) -> None:
+        if not trainer.is_global_zero:
+            return
+        path = Path(self.exclude_batches_path or trainer.log_dir or trainer.default_root_dir)
+        if path.suffix != ".json":
+            path /= "skip_batches.json"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        rows = [{"epoch": epoch, "batch_idx": batch_idx} for epoch, batch_idx in self.bad_batches]
+        with written_whole(path) as fresh:
+            fresh.write_text(json.dumps(rows, indent=2) + "\n", encoding="utf-8")

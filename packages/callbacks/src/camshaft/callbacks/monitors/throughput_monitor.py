@@ -1,0 +1,423 @@
+"""Logging how much is processed per second."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import torch
+
+from camshaft.callbacks.arguments import InvalidArgumentError
+from camshaft.callbacks.monitors.throughput import Throughput, get_available_flops
+from camshaft.hooks_core import Callback
+from camshaft.hooks_core.user_warnings import warn_user
+
+if TYPE_CHECKING:
+    from camshaft.hooks_core.protocols import TrainerProtocol
+
+
+_STAGES = ("train", "validate", "test", "predict")
+
+_OWN_FIGURES = "Use `Throughput` in a callback of your own."
+
+
+class ThroughputMonitor(Callback):
+    """Logs the rates and totals of `Throughput` for each stage, under the stage's name and the separator.
+
+    Training is logged after every `trainer.log_every_n_steps` updates, validation within fit at its end, both with the
+    number of updates as their step; by themselves validation, test and prediction are logged after as many batches, and
+    at their end, with the number of their batches as the step.
+
+    What is measured is the device's time, from the end of one batch's work to the end of another's: data loading,
+    checkpoints and other callbacks between batches count, validation within training does not. On CUDA and XPU events
+    in the device's stream mark where training pauses and goes on; the device is waited for only when a row is written
+    or a checkpoint is made. Each run's first batch (in which things are compiled, and data workers start) is in the
+    totals of batches and samples, but neither in the rates nor in the time. The first process alone measures.
+
+    Args:
+        batch_size_fn: Number of samples in a batch, given as it is on the device.
+        length_fn: Number of items (tokens, frames) in a batch; None leaves `items_per_sec` out.
+        window_size: Number of batches that rates are averaged over, at least those between two rows.
+        flops_per_batch: Floating-point operations that a batch takes, see `measure_flops`: a number for a training
+            batch, or numbers by stage. None takes the module's `flops_per_batch`, if it has one, read at each batch; if
+            it has none, no FLOPs are logged.
+        available_flops: Peak FLOPs per second of a device; None takes those of the device's data sheet, if known.
+        dtype: What the device multiplies matrices in, to find those. None takes what the strategy's precision
+            autocasts to, where it has a `precision.autocast_dtype`, else the dtype of most of the module's parameters.
+        separator: Stands between the parts of a name.
+
+    Attributes:
+        meters: What was measured, by stage.
+
+    Raises:
+        InvalidArgumentError: If an argument is out of range, or `flops_per_batch` names something that is no stage.
+    """
+
+    _uncalled_methods: ClassVar[Mapping[str, str]] = {
+        "_start": _OWN_FIGURES,
+        "_update": _OWN_FIGURES,
+        "_compute": _OWN_FIGURES,
+    }
+
+    def __init__(
+        self,
+        batch_size_fn: Callable[[Any], int],
+        length_fn: Callable[[Any], int] | None = None,
+        *,
+        window_size: int = 100,
+        flops_per_batch: float | Mapping[str, float] | None = None,
+        available_flops: float | None = None,
+        dtype: torch.dtype | None = None,
+        separator: str = "/",
+    ) -> None:
+        if isinstance(flops_per_batch, Mapping):
+            for stage in flops_per_batch:
+                if stage not in _STAGES:
+                    rule, where = f"numbers by stage ({', '.join(_STAGES)})", type(self).__name__
+                    raise InvalidArgumentError("flops_per_batch", rule, stage, where, "Name one of these.")
+        self.batch_size_fn = batch_size_fn
+        self.length_fn = length_fn
+        self.flops_per_batch = flops_per_batch
+        self.available_flops = available_flops
+        self.dtype = dtype
+        self.separator = separator
+        self.meters = {
+            stage: StageMeter(Throughput(available_flops, window_size=window_size, separator=separator))
+            for stage in _STAGES
+        }
+        self._is_counting = False
+        self._is_fitting = False
+        self._next_row: float = math.inf
+        self._knows_flops = False
+        self._every = 0
+
+    @property
+    def state_key(self) -> str:
+        """Class name, window and separator: two of these in one trainer keep their memory apart."""
+        window_size = self.meters["train"].throughput.window_size
+        return f"{type(self).__qualname__}(window_size={window_size}, separator={self.separator!r})"
+
+    def setup(self, trainer: TrainerProtocol, module: Any, stage: str) -> None:
+        """Nothing is measured where nobody writes."""
+        self._is_counting = trainer.is_global_zero
+        self._is_fitting = stage == "fit"
+        self._every = trainer.log_every_n_steps if trainer.loggers else 0
+
+    def on_train_start(self, trainer: TrainerProtocol, module: Any) -> None:
+        """Begin with the next batch."""
+        self._begin("train", trainer, module)
+        self._schedule(trainer.global_step)
+
+    def on_train_batch_end(
+        self, trainer: TrainerProtocol, module: Any, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
+        """Count a batch; write a row if it ended an update after which one is due."""
+        if self._is_counting:
+            self._count("train", module, batch)
+            if trainer.global_step >= self._next_row:
+                self._schedule(trainer.global_step)
+                self._write("train", trainer, trainer.global_step - 1)
+
+    def on_train_end(self, trainer: TrainerProtocol, module: Any) -> None:
+        """Count no more time."""
+        self.meters["train"].end()
+
+    def on_validation_start(self, trainer: TrainerProtocol, module: Any) -> None:
+        """Stop training's time, and begin validation's."""
+        if not trainer.sanity_checking:
+            if self._is_counting:
+                self.meters["train"].pause()
+            self._begin("validate", trainer, module)
+
+    def on_validation_batch_end(
+        self, trainer: TrainerProtocol, module: Any, outputs: Any, batch: Any, batch_idx: int, dataloader_idx: int = 0
+    ) -> None:
+        """Count a batch."""
+        if self._is_counting and not trainer.sanity_checking:
+            self._count_evaluation("validate", trainer, module, batch)
+
+    def on_validation_end(self, trainer: TrainerProtocol, module: Any) -> None:
+        """Write a row, and let training's time go on."""
+        if self._is_counting and not trainer.sanity_checking:
+            self._end_evaluation("validate", trainer)
+            self.meters["train"].resume()
+
+    def on_test_start(self, trainer: TrainerProtocol, module: Any) -> None:
+        """Begin with the next batch."""
+        self._begin("test", trainer, module)
+
+    def on_test_batch_end(
+        self, trainer: TrainerProtocol, module: Any, outputs: Any, batch: Any, batch_idx: int, dataloader_idx: int = 0
+    ) -> None:
+        """Count a batch."""
+        if self._is_counting:
+            self._count_evaluation("test", trainer, module, batch)
+
+    def on_test_end(self, trainer: TrainerProtocol, module: Any) -> None:
+        """Write a last row."""
+        if self._is_counting:
+            self._end_evaluation("test", trainer)
+
+    def on_predict_start(self, trainer: TrainerProtocol, module: Any) -> None:
+        """Begin with the next batch."""
+        self._begin("predict", trainer, module)
+
+    def on_predict_batch_end(
+        self, trainer: TrainerProtocol, module: Any, outputs: Any, batch: Any, batch_idx: int, dataloader_idx: int = 0
+    ) -> None:
+        """Count a batch."""
+        if self._is_counting:
+            self._count_evaluation("predict", trainer, module, batch)
+
+    def on_predict_end(self, trainer: TrainerProtocol, module: Any) -> None:
+        """Write a last row."""
+        if self._is_counting:
+            self._end_evaluation("predict", trainer)
+
+    def teardown(self, trainer: TrainerProtocol, module: Any, stage: str) -> None:
+        """Let go of the device, also after an error."""
+        for meter in self.meters.values():
+            meter.abandon()
+        self._is_counting = False
+
+    def state_dict(self) -> dict[str, Any]:
+        """The totals of each stage; waits for the device."""
+        return {stage: meter.state_dict() for stage, meter in self.meters.items()}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Go on with the totals; rates begin anew."""
+        for stage, state in state_dict.items():
+            self.meters[stage].load_state_dict(state)
+
+    def _begin(self, stage: str, trainer: TrainerProtocol, module: Any) -> None:
+        if not self._is_counting:
+            return
+        meter, strategy = self.meters[stage], trainer.strategy
+        throughput = meter.throughput
+        throughput.world_size, throughput.num_data_ranks = strategy.world_size, strategy.num_data_ranks
+        throughput.available_flops = self.available_flops
+        self._knows_flops = self._flops_of(stage, module) is not None
+        if throughput.available_flops is None and self._knows_flops:
+            throughput.available_flops = self._look_up(strategy, module)
+        meter.begin(DeviceClock(strategy.device))
+        self._next_row = meter.batches + self._every if self._every else math.inf
+
+    def _count(self, stage: str, module: Any, batch: Any) -> None:
+        length_fn = self.length_fn
+        samples = int(self.batch_size_fn(batch))
+        lengths = None if length_fn is None else int(length_fn(batch))
+        self.meters[stage].add(samples, lengths, self._flops_of(stage, module) if self._knows_flops else None)
+
+    def _count_evaluation(self, stage: str, trainer: TrainerProtocol, module: Any, batch: Any) -> None:
+        self._count(stage, module, batch)
+        meter = self.meters[stage]
+        if not self._is_fitting and meter.batches >= self._next_row:
+            self._next_row += self._every
+            self._write(stage, trainer, meter.batches)
+
+    def _end_evaluation(self, stage: str, trainer: TrainerProtocol) -> None:
+        meter = self.meters[stage]
+        if self._every:
+            step = max(trainer.global_step - 1, 0)  # as the trainer's own rows: the index of the latest update
+            self._write(stage, trainer, step if self._is_fitting else meter.batches)
+        meter.end()
+        if self._is_fitting:
+            self._schedule(trainer.global_step)
+
+    def _write(self, stage: str, trainer: TrainerProtocol, step: int) -> None:
+        """Waits for the device. Nothing is written before there is a rate."""
+        metrics = {f"{stage}{self.separator}{name}": value for name, value in self.meters[stage].read().items()}
+        if metrics:
+            for logger in trainer.loggers:
+                logger.log_metrics(metrics=metrics, step=step)
+
+    def _schedule(self, global_step: int) -> None:
+        self._next_row = (global_step // self._every + 1) * self._every if self._every else math.inf
+
+    def _flops_of(self, stage: str, module: Any) -> float | None:
+        flops = self.flops_per_batch
+        if flops is None:
+            flops = getattr(module, "flops_per_batch", None)
+        if isinstance(flops, Mapping):
+            return flops.get(stage)
+        return flops if stage == "train" else None
+
+    def _look_up(self, strategy: Any, module: Any) -> float | None:
+        dtype = self.dtype or _compute_dtype(strategy, module)
+        flops = None if dtype is None else get_available_flops(strategy.device, dtype)
+        if flops is None and strategy.device.type == "cuda":
+            name = torch.cuda.get_device_name(strategy.device)
+            warn_user(
+                f"The peak FLOPs of {name} in {dtype} are not known, so its MFU is not logged. Pass `available_flops` "
+                f"to {type(self).__name__} with what its data sheet says."
+            )
+        return flops
+
+
+def _compute_dtype(strategy: Any, module: Any) -> torch.dtype | None:
+    """What a module computes in, as far as one can tell; None if it has no parameters in floating point."""
+    autocast_dtype = getattr(getattr(strategy, "precision", None), "autocast_dtype", None)
+    if isinstance(autocast_dtype, torch.dtype):
+        return autocast_dtype
+    sizes: dict[torch.dtype, int] = {}
+    for parameter in module.parameters():
+        if parameter.is_floating_point():
+            sizes[parameter.dtype] = sizes.get(parameter.dtype, 0) + parameter.numel()
+    return max(sizes, key=lambda dtype: sizes[dtype], default=None)
+
+
+class StageMeter:
+    """Counts a stage's batches on the host, and marks on the device where its time begins, pauses and goes on.
+
+    The time of a run begins with the end of its first batch.
+
+    Args:
+        throughput: Makes rates of the totals.
+
+    Attributes:
+        throughput: The same.
+        batches: Batches so far, over all runs.
+        samples: Samples so far.
+        lengths: Items so far; None if nobody counts them.
+        seconds: Time so far, as of the latest `settle`.
+    """
+
+    def __init__(self, throughput: Throughput) -> None:
+        self.throughput = throughput
+        self.batches = 0
+        self.samples = 0
+        self.lengths: int | None = None
+        self.seconds = 0.0
+        self._flops: float | None = None  # since the latest update of the throughput
+        self._clock: DeviceClock | None = None
+        self._start: Any = None  # of the part that runs
+        self._closed: list[tuple[Any, Any]] = []  # parts whose time was not read yet
+        self._is_paused = False
+        self._num_read = 0
+
+    def begin(self, clock: DeviceClock) -> None:
+        """A run begins: its first batch is to come."""
+        self.settle()
+        self._clock = clock
+        self._start = None
+        self._is_paused = False
+        self.throughput.reset()
+
+    def add(self, samples: int, lengths: int | None, flops: float | None) -> None:
+        """Count a batch."""
+        self.batches += 1
+        self.samples += samples
+        if lengths is not None:
+            self.lengths = (self.lengths or 0) + lengths
+        if self._start is None:
+            assert self._clock is not None
+            self._start = self._clock.mark()
+            self._num_read = self.batches
+            self._flops = None if flops is None else 0.0
+            self._update()
+        elif flops is not None:
+            self._flops = (self._flops or 0.0) + flops
+
+    def read(self) -> dict[str, float]:
+        """Rates and totals until now; empty if no batch was added since they were read last. Waits for the device."""
+        if self._start is None or self.batches == self._num_read:
+            return {}
+        self.settle()
+        self._num_read = self.batches
+        self._update()
+        return self.throughput.compute()
+
+    def pause(self) -> None:
+        """What comes now does not count."""
+        if self._start is not None and self._clock is not None and not self._is_paused:
+            self._closed.append((self._start, self._clock.mark()))
+            self._is_paused = True
+
+    def resume(self) -> None:
+        """From here on time counts again."""
+        if self._is_paused and self._clock is not None:
+            self._start = self._clock.mark()
+            self._is_paused = False
+
+    def end(self) -> None:
+        """The run is over."""
+        self.pause()
+        self.settle()
+        self.abandon()
+
+    def abandon(self) -> None:
+        """The run is over, perhaps by an error after which the device answers no more: read nothing."""
+        self._clock = self._start = None
+        self._closed = []
+        self._is_paused = False
+
+    def settle(self) -> None:
+        """Bring `seconds` up to date; waits for the device."""
+        clock = self._clock
+        if clock is None:
+            return
+        if self._start is not None and not self._is_paused:
+            now = clock.mark()
+            self._closed.append((self._start, now))
+            self._start = now
+        self.seconds += sum(clock.seconds_between(start, end) for start, end in self._closed)
+        self._closed = []
+
+    def state_dict(self) -> dict[str, Any]:
+        """The totals; waits for the device."""
+        self.settle()
+        return {
+            "batches": self.batches,
+            "samples": self.samples,
+            "lengths": self.lengths,
+            "seconds": self.seconds,
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on with these totals."""
+        self.batches = state["batches"]
+        self.samples = state["samples"]
+        self.lengths = state["lengths"]
+        self.seconds = state["seconds"]
+
+    def _update(self) -> None:
+        self.throughput.update(
+            time=self.seconds, batches=self.batches, samples=self.samples, lengths=self.lengths, flops=self._flops
+        )
+        if self._flops is not None:
+            self._flops = 0.0
+
+
+class DeviceClock:
+    """Measures how long a device's work took, without waiting for it when a moment is marked.
+
+    On CUDA and XPU a mark is an event in the device's current stream: it is reached when the work that was queued
+    before it is done. On the CPU it is a reading of `time.perf_counter`; on other devices too, after waiting for them.
+
+    Args:
+        device: The device.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        self._module: Any = torch.get_device_module(device) if device.type in ("cuda", "xpu") else None
+        self._waits = device.type not in ("cpu", "cuda", "xpu")
+
+    def mark(self) -> Any:
+        """Mark the end of the work queued so far."""
+        if self._module is not None:
+            event = self._module.Event(enable_timing=True)
+            event.record(self._module.current_stream(self._device))
+            return event
+        if self._waits:
+            torch.accelerator.synchronize(self._device)
+        return time.perf_counter()
+
+    def seconds_between(self, start: Any, end: Any) -> float:
+        """Time from one mark to a later one; waits until the device has reached it."""
+        if self._module is None:
+            return float(end - start)
+        end.synchronize()
+        return float(start.elapsed_time(end)) / 1000.0

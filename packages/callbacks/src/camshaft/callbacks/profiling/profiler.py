@@ -1,0 +1,363 @@
+"""Profiling batches with torch.profiler."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import time
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, get_args
+
+from torch.profiler import ProfilerActivity, profile, record_function, schedule
+
+from camshaft.callbacks.arguments import InvalidArgumentError
+from camshaft.hooks_core import Callback
+from camshaft.hooks_core.user_warnings import warn_user
+
+if TYPE_CHECKING:
+    from camshaft.hooks_core.protocols import TrainerProtocol
+
+
+_STAGES = ("train", "validate", "test", "predict")
+
+
+class Profiler(Callback):
+    """Runs `torch.profiler.profile` over some batches of a stage, and writes what it saw.
+
+    A step of the schedule is a batch: `wait` of them are left alone, `warmup` are profiled and thrown away, `active`
+    are kept, and this `repeat` times; then the profiler is gone. Each cycle gives, for each process, the files
+
+    - `<stage>-rank<R>-<N>.json`: a trace for Perfetto or chrome://tracing (export "chrome"),
+    - `<stage>-rank<R>.<time>.pt.trace.json`: the same where TensorBoard's profiler plugin looks for it ("tensorboard"),
+    - `<stage>-rank<R>-<N>.txt`: the operators that took most, as a table, which the first process prints too.
+
+    N counts on from the files that are there. Beside torch's own ranges (operators, kernels, `ProfilerStep#`,
+    `Optimizer.step#`, the data loader) a trace holds "train_batch", "backward", "validation", "validate_batch",
+    "test_batch" and "predict_batch", each from the hook at its start to the hook at its end.
+
+    A stage is profiled once per verb. The batches of validation within fit belong to the training batch before them
+    where training is profiled; if "validate" is asked for and "train" is not, the first validation pass after the
+    sanity check is profiled. After an exception the profiler is stopped, and what an open cycle saw so far is written.
+
+    Args:
+        dirpath: Folder of the files. None: `trainer.log_dir`, or `trainer.default_root_dir` if there is none.
+        wait: Batches that are left alone in each cycle.
+        warmup: Batches that are profiled and thrown away in each cycle; 0 lets the profiler's own start show.
+        active: Batches of each cycle that are kept.
+        repeat: Number of cycles; 0 goes on until the stage ends.
+        activities: What is profiled; None: all that this machine can.
+        record_shapes: Whether to keep the shapes of operators' inputs.
+        profile_memory: Whether to keep what is allocated and freed.
+        with_stack: Whether to keep where in the source operators are called.
+        with_flops: Whether to estimate the FLOPs of matrix products and convolutions.
+        export: Which trace files to write.
+        stages: Which stages to profile.
+        table_rows: Rows of the table; 0 makes none.
+        sort_by: Column of `torch.profiler` that the table is sorted by; None: the time on the accelerator where one is
+            profiled, else on the CPU, without what was called from within.
+
+    Attributes:
+        trace_paths: The trace files that this process wrote so far.
+
+    Raises:
+        InvalidArgumentError: If an argument is out of range; at the beginning of a verb, if the trainer has another
+            `Profiler`: torch can run one at a time.
+    """
+
+    def __init__(
+        self,
+        dirpath: str | os.PathLike[str] | None = None,
+        wait: int = 1,
+        warmup: int = 1,
+        active: int = 3,
+        repeat: int = 1,
+        activities: Iterable[ProfilerActivity] | None = None,
+        record_shapes: bool = False,
+        profile_memory: bool = False,
+        with_stack: bool = False,
+        with_flops: bool = False,
+        export: Export = "chrome",
+        stages: Sequence[str] = ("train",),
+        table_rows: int = 20,
+        sort_by: str | None = None,
+    ) -> None:
+        where = type(self).__name__
+        least = {"wait": 0, "warmup": 0, "active": 1, "repeat": 0, "table_rows": 0}
+        for field, count in zip(least, (wait, warmup, active, repeat, table_rows), strict=True):
+            if count < least[field]:
+                raise InvalidArgumentError(field, f"{least[field]} or more", count, where, "Pass such a number.")
+        if export not in get_args(Export):
+            rule = f"one of {', '.join(get_args(Export))}"
+            raise InvalidArgumentError("export", rule, export, where, "Pass one of these.")
+        self.stages = _checked_stages(stages, where)
+        self.dirpath = None if dirpath is None else os.fspath(dirpath)
+        self.wait, self.warmup, self.active, self.repeat = wait, warmup, active, repeat
+        self.activities = None if activities is None else list(activities)
+        self.record_shapes, self.profile_memory = record_shapes, profile_memory
+        self.with_stack, self.with_flops = with_stack, with_flops
+        self.export = export
+        self.table_rows = table_rows
+        self.sort_by = sort_by
+        self.trace_paths: list[str] = []
+        self._profile: profile | None = None
+        self._stage = ""
+        self._profiled: set[str] = set()
+        self._ranges: list[record_function] = []
+        self._num_steps = self._num_written = 0
+        self._discards = False
+        self._trainer: TrainerProtocol | None = None
+
+    def setup(self, trainer: TrainerProtocol, module: Any, stage: str) -> None:
+        """Profile each stage anew, and refuse a second profiler."""
+        if sum(isinstance(callback, Profiler) for callback in trainer.callbacks) > 1:
+            rule, action = "with one Profiler at most", "Name all stages in one."
+            raise InvalidArgumentError("callbacks", rule, trainer.callbacks, type(self).__name__, action)
+        self._profiled.clear()
+
+    def on_train_start(self, trainer: TrainerProtocol, module: Any) -> None:
+        """Begin, if training is profiled."""
+        self._begin("train", trainer)
+
+    def on_train_batch_start(self, trainer: TrainerProtocol, module: Any, batch: Any, batch_idx: int) -> None:
+        """Open a batch's range."""
+        if self._profile is not None:
+            self._close_all()  # that of a batch whose start hook skipped the rest of its epoch never ended
+            self._open("train_batch")
+
+    def on_before_backward(self, trainer: TrainerProtocol, module: Any, loss: Any) -> None:
+        """Open a backward's range."""
+        if self._profile is not None:
+            self._open("backward")
+
+    def on_after_backward(self, trainer: TrainerProtocol, module: Any) -> None:
+        """Close a backward's range."""
+        if self._profile is not None:
+            self._close("backward")
+
+    def on_train_batch_end(
+        self, trainer: TrainerProtocol, module: Any, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
+        """Close a batch's range; it was a step of the schedule."""
+        if self._profile is not None:
+            self._end_batch("train")
+
+    def on_train_end(self, trainer: TrainerProtocol, module: Any) -> None:
+        """Write what an open cycle saw."""
+        self._end("train")
+
+    def on_validation_start(self, trainer: TrainerProtocol, module: Any) -> None:
+        """Open validation's range, or begin, if validation is profiled and training is not."""
+        if not trainer.sanity_checking:
+            self._begin("validate", trainer)
+            if self._profile is not None:
+                self._open("validation")
+
+    def on_validation_batch_start(
+        self, trainer: TrainerProtocol, module: Any, batch: Any, batch_idx: int, dataloader_idx: int = 0
+    ) -> None:
+        """Open a batch's range."""
+        if self._profile is not None:
+            self._open("validate_batch")
+
+    def on_validation_batch_end(
+        self, trainer: TrainerProtocol, module: Any, outputs: Any, batch: Any, batch_idx: int, dataloader_idx: int = 0
+    ) -> None:
+        """Close a batch's range."""
+        if self._profile is not None:
+            self._end_batch("validate")
+
+    def on_validation_end(self, trainer: TrainerProtocol, module: Any) -> None:
+        """Close validation's range."""
+        if self._profile is not None:
+            self._close("validation")
+            self._end("validate")
+
+    def on_test_start(self, trainer: TrainerProtocol, module: Any) -> None:
+        """Begin, if test is profiled."""
+        self._begin("test", trainer)
+
+    def on_test_batch_start(
+        self, trainer: TrainerProtocol, module: Any, batch: Any, batch_idx: int, dataloader_idx: int = 0
+    ) -> None:
+        """Open a batch's range."""
+        if self._profile is not None:
+            self._open("test_batch")
+
+    def on_test_batch_end(
+        self, trainer: TrainerProtocol, module: Any, outputs: Any, batch: Any, batch_idx: int, dataloader_idx: int = 0
+    ) -> None:
+        """Close a batch's range."""
+        if self._profile is not None:
+            self._end_batch("test")
+
+    def on_test_end(self, trainer: TrainerProtocol, module: Any) -> None:
+        """Write what an open cycle saw."""
+        self._end("test")
+
+    def on_predict_start(self, trainer: TrainerProtocol, module: Any) -> None:
+        """Begin, if prediction is profiled."""
+        self._begin("predict", trainer)
+
+    def on_predict_batch_start(
+        self, trainer: TrainerProtocol, module: Any, batch: Any, batch_idx: int, dataloader_idx: int = 0
+    ) -> None:
+        """Open a batch's range."""
+        if self._profile is not None:
+            self._open("predict_batch")
+
+    def on_predict_batch_end(
+        self, trainer: TrainerProtocol, module: Any, outputs: Any, batch: Any, batch_idx: int, dataloader_idx: int = 0
+    ) -> None:
+        """Close a batch's range."""
+        if self._profile is not None:
+            self._end_batch("predict")
+
+    def on_predict_end(self, trainer: TrainerProtocol, module: Any) -> None:
+        """Write what an open cycle saw."""
+        self._end("predict")
+
+    def on_exception(self, trainer: TrainerProtocol, module: Any, exception: BaseException) -> None:
+        """Stop profiling, and write what an open cycle saw."""
+        self._stop()
+
+    def teardown(self, trainer: TrainerProtocol, module: Any, stage: str) -> None:
+        """Nothing remains active."""
+        self._stop()
+        self._trainer = None
+
+    def _begin(self, stage: str, trainer: TrainerProtocol) -> None:
+        if stage not in self.stages or stage in self._profiled or self._profile is not None:
+            return
+        self._profiled.add(stage)
+        self._stage, self._trainer = stage, trainer
+        self._num_steps = self._num_written = 0
+        started = profile(
+            activities=self.activities,
+            schedule=schedule(wait=self.wait, warmup=self.warmup, active=self.active, repeat=self.repeat),
+            on_trace_ready=self._write,
+            record_shapes=self.record_shapes,
+            profile_memory=self.profile_memory,
+            with_stack=self.with_stack,
+            with_flops=self.with_flops,
+        )
+        started.__enter__()  # type: ignore[no-untyped-call]
+        self._profile = started
+
+    def _open(self, name: str) -> None:
+        opened = record_function(name)
+        opened.__enter__()  # type: ignore[no-untyped-call]
+        self._ranges.append(opened)
+
+    def _close(self, name: str) -> None:
+        """Close the innermost range, if it is this one: profiling may have begun within it."""
+        if self._ranges and self._ranges[-1].name == name:
+            self._ranges.pop().__exit__(None, None, None)
+
+    def _close_all(self) -> None:
+        while self._ranges:
+            self._ranges.pop().__exit__(None, None, None)
+
+    def _end_batch(self, stage: str) -> None:
+        self._close(f"{stage}_batch")
+        if stage == self._stage and self._profile is not None:
+            self._num_steps += 1
+            cycle = self.wait + self.warmup + self.active
+            if self.repeat and self._num_steps == self.repeat * cycle:
+                self._stop()  # ends the last cycle, and all costs with it
+            else:
+                self._profile.step()
+
+    def _end(self, stage: str) -> None:
+        if self._profile is None or stage != self._stage:
+            return
+        cycle = self.wait + self.warmup + self.active
+        self._discards = self._num_steps % cycle <= self.wait + self.warmup  # the last cycle holds no batch
+        self._stop()
+        self._discards = False
+        if not self._num_written:
+            warn_user(
+                f"`wait` + `warmup` must be less than the number of batches of the stage {stage!r}, but got "
+                f"{self.wait + self.warmup} for {self._num_steps} in {type(self).__name__}. No trace was written; pass "
+                "smaller numbers."
+            )
+
+    def _stop(self) -> None:
+        self._close_all()
+        running, self._profile = self._profile, None
+        if running is not None:
+            running.__exit__(None, None, None)  # type: ignore[no-untyped-call]
+
+    def _write(self, ended: profile) -> None:
+        """Called by torch at the end of a cycle."""
+        trainer = self._trainer
+        assert trainer is not None
+        if self._discards:
+            return
+        folder = Path(self.dirpath or trainer.log_dir or trainer.default_root_dir)
+        folder.mkdir(parents=True, exist_ok=True)
+        start = f"{self._stage}-rank{trainer.strategy.global_rank}"
+        number = next_number(folder, start)
+        self._num_written += 1
+        self.trace_paths += write_traces(ended, folder, start, number, self.export)
+        if self.table_rows:
+            table = table_of(ended, self.sort_by, self.table_rows, by_shape=self.record_shapes)
+            (folder / f"{start}-{number}.txt").write_text(table, encoding="utf-8")
+            if trainer.is_global_zero:
+                print(table, flush=True)
+
+
+def _checked_stages(stages: str | Sequence[str], where: str) -> tuple[str, ...]:
+    stages = (stages,) if isinstance(stages, str) else tuple(stages)
+    if not stages or not set(stages) <= set(_STAGES):
+        raise InvalidArgumentError("stages", f"some of {', '.join(_STAGES)}", stages, where, "Name some of these.")
+    return stages
+
+
+Export = Literal["chrome", "tensorboard", "both"]
+
+
+def write_traces(ended: profile, folder: Path, start: str, number: int, export: Export) -> list[str]:
+    """Write a trace where Perfetto, TensorBoard's plugin, or both look for it.
+
+    Args:
+        ended: What was profiled.
+        folder: Where to.
+        start: How the files' names begin.
+        number: Which of those that begin so it is.
+        export: For whom.
+
+    Returns:
+        The files.
+    """
+    paths = []
+    if export != "tensorboard":
+        paths.append(folder / f"{start}-{number}.json")
+    if export != "chrome":
+        # as `torch.profiler.tensorboard_trace_handler` calls it
+        paths.append(folder / f"{start}.{time.time_ns()}.pt.trace.json")
+    ended.export_chrome_trace(str(paths[0]))  # torch saves a trace once only
+    for path in paths[1:]:
+        shutil.copyfile(paths[0], path)
+    return [str(path) for path in paths]
+
+
+def table_of(ended: profile, sort_by: str | None, num_rows: int, *, by_shape: bool) -> str:
+    """The operators that took most, as text.
+
+    Args:
+        ended: What was profiled.
+        sort_by: A column of `torch.profiler`; None: the time on the accelerator if one was profiled, else on the CPU.
+        num_rows: How many.
+        by_shape: Whether calls with inputs of other shapes are rows of their own.
+    """
+    if sort_by is None:
+        sort_by = "self_device_time_total" if ended.use_device else "self_cpu_time_total"
+    return str(ended.key_averages(group_by_input_shape=by_shape).table(sort_by=sort_by, row_limit=num_rows))
+
+
+def next_number(folder: Path, start: str) -> int:
+    """The number after the highest that a process's files of a stage have."""
+    matches = (re.fullmatch(rf"{re.escape(start)}-(\d+)\.(json|txt)", path.name) for path in folder.iterdir())
+    return max((int(match[1]) for match in matches if match), default=-1) + 1

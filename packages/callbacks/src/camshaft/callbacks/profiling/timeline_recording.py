@@ -1,0 +1,560 @@
+"""What a timeline measures while a verb runs: durations of calls and of the spans around them."""
+
+from __future__ import annotations
+
+from array import array
+from bisect import bisect_left
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from time import perf_counter_ns
+from typing import Any
+
+import attrs
+
+from camshaft.hooks_core.grammar import Call, If, Maybe, Node, Repeat, Seq, hooks_in, life_cycle
+from camshaft.hooks_core.grammar.nodes import parts
+
+LOOP = "loop"
+"""The kind of what is no receiver's: what the loop spends between the calls, and what it calls itself."""
+
+
+class Tally:
+    """The exact sums of one row."""
+
+    __slots__ = ("max_ns", "num_calls", "self_ns", "total_ns")
+
+    def __init__(self) -> None:
+        self.num_calls = 0
+        self.total_ns = 0
+        self.self_ns = 0
+        self.max_ns = 0
+
+    def add(self, durations_ns: Sequence[int], enclosed_ns: int) -> None:
+        """Count calls, which enclosed others for so long in all."""
+        if not durations_ns:
+            return
+        total_ns = sum(durations_ns)
+        self.num_calls += len(durations_ns)
+        self.total_ns += total_ns
+        self.self_ns += total_ns - enclosed_ns
+        self.max_ns = max(self.max_ns, *durations_ns)
+
+    def merge(self, other: Tally) -> None:
+        """Add another's sums."""
+        self.num_calls += other.num_calls
+        self.total_ns += other.total_ns
+        self.self_ns += other.self_ns
+        self.max_ns = max(self.max_ns, other.max_ns)
+
+
+@attrs.define(eq=False)
+class Site:
+    """Where time is spent: a hook of a receiver, or a span.
+
+    Args:
+        hook: The hook's or span's name.
+        receiver: The receiver's name; empty for a span of the loop.
+        kind: What the receiver is, or `LOOP`.
+
+    Attributes:
+        tally: Its sums.
+        sanity_tally: Its sums in the sanity check, which calls the hooks of validation.
+        durations_ns: Those of the newest calls, which are in neither of the two yet.
+        enclosed_ns: How long these enclosed others.
+    """
+
+    hook: str
+    receiver: str
+    kind: str
+    tally: Tally = attrs.field(factory=Tally, init=False)
+    sanity_tally: Tally = attrs.field(factory=Tally, init=False)
+    durations_ns: array[int] = attrs.field(factory=partial(array, "q"), init=False)
+    enclosed_ns: int = attrs.field(default=0, init=False)
+
+    def sum_up(self, *, is_sanity_check: bool) -> None:
+        """Add the newest calls to the sums."""
+        tally = self.sanity_tally if is_sanity_check else self.tally
+        tally.add(self.durations_ns, self.enclosed_ns)
+        del self.durations_ns[:]
+        self.enclosed_ns = 0
+
+
+Event = tuple[Site, int, int]
+"""What happened: where, when it began on `perf_counter_ns`, and how long it took in nanoseconds."""
+
+
+class EventLog:
+    """Keeps the newest events as plain numbers, three of each: no object of theirs stays in memory.
+
+    Args:
+        max_events: How many are kept.
+
+    Attributes:
+        numbers: Of each event the number of its site, its beginning and its duration, to be appended by who records.
+    """
+
+    def __init__(self, max_events: int) -> None:
+        self.numbers = array("q")
+        self._max_events = max_events
+        self._sites: list[Site] = []
+
+    def number_of(self, site: Site) -> int:
+        """A new site's number."""
+        self._sites.append(site)
+        return len(self._sites) - 1
+
+    def trim(self) -> None:
+        """Drop old events if there are twice as many as are kept; to be called now and then."""
+        if len(self.numbers) > 6 * self._max_events:
+            del self.numbers[: -3 * self._max_events]
+
+    def __iter__(self) -> Iterator[Event]:
+        """Those that are kept, oldest first."""
+        numbers = self.numbers[-3 * self._max_events :]
+        for site_idx, start_ns, duration_ns in zip(numbers[::3], numbers[1::3], numbers[2::3], strict=True):
+            yield self._sites[site_idx], start_ns, duration_ns
+
+
+OPTIMIZER_STEP = "optimizer.step"
+"""The span of an optimizer's update; the optimizer itself says when that begins and ends."""
+
+
+@attrs.frozen
+class Span:
+    """One kind of stretch.
+
+    Args:
+        name: What it is called.
+        opened_by: The hook where it begins.
+        closed_by: The hook where it ends.
+        lies_between: Whether it begins after the one hook and ends before the other; else it encloses both.
+        is_step: Whether it is one batch.
+    """
+
+    name: str
+    opened_by: str
+    closed_by: str
+    lies_between: bool = False
+    is_step: bool = False
+
+
+def _evaluation(word: str) -> tuple[Span, Span]:
+    return (
+        Span(word, f"on_{word}_start", f"on_{word}_end"),
+        Span(f"{word} batch", f"on_{word}_batch_start", f"on_{word}_batch_end", is_step=True),
+    )
+
+
+SANITY_CHECK = Span("sanity check", "on_sanity_check_start", "on_sanity_check_end")
+TRAINING_BATCH = Span("training batch", "on_train_batch_start", "on_train_batch_end", is_step=True)
+BACKWARD_PASS = Span("backward pass", "on_before_backward", "on_after_backward", lies_between=True)
+SPANS = (
+    SANITY_CHECK,
+    Span("training", "on_train_start", "on_train_end"),
+    Span("training epoch", "on_train_epoch_start", "on_train_epoch_end"),
+    TRAINING_BATCH,
+    BACKWARD_PASS,
+    *_evaluation("validation"),
+    *_evaluation("test"),
+    *_evaluation("predict"),
+)
+EDGES = tuple(hook for span in SPANS for hook in (span.opened_by, span.closed_by))
+"""Hooks that must be called for the spans to be seen."""
+
+
+def span_of(group: Node) -> Span | None:
+    """The span that a part of a life cycle is: the one whose first hook is directly in it."""
+    if not isinstance(group, Repeat | Maybe) or isinstance(group.body, Call):
+        return None
+    spans = (
+        span for hook in _direct_hooks(group.body) for span in SPANS if span.opened_by == hook and not span.lies_between
+    )
+    return next(spans, None)
+
+
+def hooks_of_step(span: Span) -> tuple[str, ...]:
+    """The hooks and inner spans that belong to each batch of a kind, up to the hook by which it ends."""
+    verbs = ("fit",) if span is TRAINING_BATCH else ("validate", "test", "predict")
+    found = (node for verb in verbs for node in _groups(life_cycle(verb)) if span_of(node) is span)
+    body = next(found)
+    hooks = list(dict.fromkeys(hooks_in(body)))
+    hooks = hooks[: hooks.index(span.closed_by) + 1]
+    if span is TRAINING_BATCH:
+        hooks += [BACKWARD_PASS.name, OPTIMIZER_STEP]
+    return tuple(hooks)
+
+
+def _groups(node: Node) -> Iterator[Node]:
+    if isinstance(node, Repeat):
+        yield node
+    for part in parts(node):
+        yield from _groups(part)
+
+
+def _direct_hooks(node: Node) -> Iterator[str]:
+    match node:
+        case Call(hook=hook):
+            yield hook
+        case Seq(items=items):
+            for item in items:
+                yield from _direct_hooks(item)
+        case Maybe(body=Call(hook=hook)) | If(body=Call(hook=hook)):
+            yield hook
+
+
+BETWEEN_HOOKS = "between the hooks"
+"""The part of a batch in which no hook and no span of it runs."""
+
+_SPANS_IN_STEPS = (BACKWARD_PASS.name, OPTIMIZER_STEP)
+
+_NUM_STEPS_HELD = 500
+"""Batches whose durations are summed up together, which takes a fraction of the time."""
+
+_Action = Callable[..., None]
+
+
+_Open = tuple[Site, Span | None, int, int]
+"""A span that is under way: where, of which kind, since when, and where on the stack its number is."""
+
+
+class Recording:
+    """Times the hooks of one run of a verb, from their resolution on.
+
+    Hooks run one inside another on one thread, so a stack tells what encloses what: it holds a number for each call and
+    span that is under way, the time of what that has enclosed so far.
+
+    Args:
+        events: Takes every call and what belongs to a batch.
+        spans: Takes the longer spans likewise.
+
+    Attributes:
+        start_ns: When it began.
+        sites: Where time was spent.
+        steps: By kind of batch, the times that the batch and its hooks took in each.
+    """
+
+    def __init__(self, events: EventLog, spans: EventLog) -> None:
+        self.start_ns = perf_counter_ns()
+        self.sites: list[Site] = []
+        self.steps: dict[str, dict[str, DurationHistogram]] = {}
+        self._events, self._spans = events, spans
+        self._stack = [0]
+        self._open: list[_Open] = []
+        self._first: dict[str, Site] = {}
+        self._last: dict[str, Site] = {}
+        self._span_sites: dict[tuple[str, str], Site] = {}
+        self._numbers_of_spans: dict[Site, int] = {}
+        self._in_step: defaultdict[str, list[int]] = defaultdict(lambda: [0])
+        self._of_step: dict[str, list[tuple[list[int], array[int]]]] = {}
+        self._num_steps_held = 0
+        self._is_sanity_check = False
+
+    def timed(self, hook: str, receiver: str, kind: str, function: Callable[..., Any]) -> Callable[..., Any]:
+        """A function that does the same and is timed.
+
+        Args:
+            hook: The hook's name.
+            receiver: The receiver's name.
+            kind: What it is.
+            function: What the hook calls.
+        """
+        site, before, after = self._place(hook, receiver, kind)
+        self.sites.append(site)
+        return self._timer(site, function, before, after)
+
+    def edge(self, hook: str, function: Callable[..., Any] | None) -> Callable[..., Any]:
+        """A function that does the same and is not timed: spans begin and end by it.
+
+        Args:
+            hook: The hook's name.
+            function: What the hook calls; None if that is nothing.
+        """
+        site, before, after = self._place(hook, "", LOOP)
+        last = self._last
+
+        def edge(*arguments: Any) -> None:
+            if before is not None:
+                before()
+            try:
+                if function is not None:
+                    function(*arguments)
+            finally:
+                if after is not None and last[hook] is site:
+                    after()
+
+        return edge
+
+    def _place(self, hook: str, receiver: str, kind: str) -> tuple[Site, _Action | None, _Action | None]:
+        """Where a call is counted, and what begins and ends around it."""
+        site = Site(hook, receiver, kind)
+        is_first = self._first.setdefault(hook, site) is site
+        self._last[hook] = site
+        return site, self._before(hook) if is_first else None, self._after(hook)
+
+    def beginning(self, name: str, receiver: str = "", span: Span | None = None) -> _Action:
+        """A function that opens a span; `span` says of which kind, if it is one of the loop's."""
+        clock, stack, opened = perf_counter_ns, self._stack, self._open
+        site = self._span_site(name, receiver)
+        is_known = False
+
+        def begin(*_: Any) -> None:
+            nonlocal is_known
+            if not is_known:
+                is_known = True
+                if site not in self._numbers_of_spans:
+                    self.sites.append(site)
+                    self._numbers_of_spans[site] = (self._spans if is_rare else self._events).number_of(site)
+            if is_rare:
+                self._begin_rare(span)
+            opened.append((site, span, clock(), len(stack)))
+            stack.append(0)
+
+        is_rare = span is not None and not (span.is_step or span.lies_between)
+        return begin
+
+    def ending(self, name: str, receiver: str = "") -> _Action:
+        """A function that closes a span, and what an end that never came left open in it; if it is open at all."""
+        clock, opened = perf_counter_ns, self._open
+        site = self._span_site(name, receiver)
+
+        def end(*_: Any) -> None:
+            now_ns = clock()
+            if not opened:
+                return
+            if opened[-1][0] is not site:
+                self._end_inner(site, now_ns)
+            if opened[-1][0] is site:
+                self._close(now_ns, is_complete=True)
+
+        return end
+
+    def finish(self, verb: str) -> int:
+        """Close everything; the verb becomes a span that encloses all. Returns its duration in nanoseconds."""
+        now_ns = perf_counter_ns()
+        self._unwind(1, now_ns)
+        duration_ns = now_ns - self.start_ns
+        self._sum_up()
+        site = Site(f"{verb}()", "", LOOP)
+        site.tally.add([duration_ns], self._stack[0])
+        self.sites.append(site)
+        self._spans.numbers.extend((self._spans.number_of(site), self.start_ns, duration_ns))
+        return duration_ns
+
+    def _timer(
+        self, site: Site, function: Callable[..., Any], before: _Action | None, after: _Action | None
+    ) -> Callable[..., Any]:
+        # What a call needs is bound here and written out below: each attribute that it looked up would be paid for.
+        clock, stack, last = perf_counter_ns, self._stack, self._last
+        record, site_idx = self._events.numbers.append, self._events.number_of(site)
+        hook, in_step, unwind, count = site.hook, self._in_step[site.hook], self._unwind, site.durations_ns.append
+
+        def timed(*arguments: Any, **keywords: Any) -> Any:
+            if before is not None:
+                before()
+            depth = len(stack)
+            stack.append(0)
+            start_ns = clock()
+            try:
+                return function(*arguments, **keywords)
+            finally:
+                duration_ns = clock() - start_ns
+                if len(stack) > depth + 1:
+                    unwind(depth + 1, start_ns + duration_ns)
+                enclosed_ns = stack.pop()
+                stack[-1] += duration_ns
+                in_step[0] += duration_ns
+                count(duration_ns)
+                if enclosed_ns:
+                    site.enclosed_ns += enclosed_ns
+                record(site_idx)
+                record(start_ns)
+                record(duration_ns)
+                if after is not None and last[hook] is site:
+                    after()
+
+        return timed
+
+    def _before(self, hook: str) -> _Action | None:
+        """What the first call of a hook does before it begins."""
+        if hook in ("on_exception", "teardown"):
+            return lambda: self._unwind(1, perf_counter_ns())
+        for span in SPANS:
+            if span.opened_by == hook and not span.lies_between:
+                return self.beginning(span.name, span=span)
+            if span.closed_by == hook:
+                return self.ending(span.name) if span.lies_between else self._ending_inner(span.name)
+        return None
+
+    def _after(self, hook: str) -> _Action | None:
+        """What the last call of a hook does when it has ended."""
+        for span in SPANS:
+            if span.closed_by == hook and not span.lies_between:
+                return self.ending(span.name)
+            if span.opened_by == hook and span.lies_between:
+                return self.beginning(span.name, span=span)
+        return None
+
+    def _span_site(self, name: str, receiver: str) -> Site:
+        return self._span_sites.setdefault((name, receiver), Site(name, receiver, LOOP))
+
+    def _begin_rare(self, span: Span | None) -> None:
+        if span is SANITY_CHECK:
+            self._count_sanity_check(True)
+        for spent in self._in_step.values():  # what ran since the last batch belongs to none
+            spent[0] = 0
+
+    def _ending_inner(self, name: str) -> _Action:
+        """A function that closes what is open inside of a span, if that is open."""
+        clock, opened, site = perf_counter_ns, self._open, self._span_site(name, "")
+
+        def end_inner() -> None:
+            if opened and opened[-1][0] is not site:  # as a rule it is
+                self._end_inner(site, clock())
+
+        return end_inner
+
+    def _end_inner(self, site: Site, now_ns: int) -> None:
+        if any(one[0] is site for one in self._open):
+            while self._open[-1][0] is not site:
+                self._close(now_ns, is_complete=False)
+
+    def _unwind(self, depth: int, now_ns: int) -> None:
+        """Close the spans that an error left open, from a depth of the stack on."""
+        while self._open and self._open[-1][3] >= depth:
+            self._close(now_ns, is_complete=False)
+
+    def _close(self, now_ns: int, *, is_complete: bool) -> None:
+        site, span, start_ns, depth = self._open.pop()
+        stack, duration_ns = self._stack, now_ns - start_ns
+        enclosed_ns = stack[depth]
+        del stack[depth:]
+        stack[-1] += duration_ns
+        if span is SANITY_CHECK:
+            self._count_sanity_check(False)
+        site.durations_ns.append(duration_ns)
+        site.enclosed_ns += enclosed_ns
+        is_rare = span is not None and not (span.is_step or span.lies_between)
+        log = self._spans if is_rare else self._events
+        log.numbers.extend((self._numbers_of_spans[site], start_ns, duration_ns))
+        if span is not None and span.is_step:
+            in_step = self._in_step
+            in_step[span.name][0], in_step[BETWEEN_HOOKS][0] = duration_ns, duration_ns - enclosed_ns
+            self._end_step(span, is_counted=is_complete and not self._is_sanity_check)
+        else:
+            self._in_step[site.hook][0] += duration_ns
+
+    def _end_step(self, span: Span, *, is_counted: bool) -> None:
+        """Note what the hooks took in a batch, and begin anew."""
+        pairs = self._of_step.get(span.name)
+        if pairs is None:
+            called = (name for name in hooks_of_step(span) if name in self._last or name in _SPANS_IN_STEPS)
+            names = (span.name, *called, BETWEEN_HOOKS)
+            self.steps[span.name] = {name: DurationHistogram() for name in names}
+            pairs = self._of_step[span.name] = [(self._in_step[name], array("q")) for name in names]
+        for spent, durations_ns in pairs:
+            if spent[0]:
+                if is_counted:
+                    durations_ns.append(spent[0])
+                spent[0] = 0
+        self._num_steps_held += 1
+        if self._num_steps_held == _NUM_STEPS_HELD:
+            self._sum_up()
+
+    def _sum_up(self) -> None:
+        """Add what was held of calls and batches to the sums and percentiles."""
+        self._num_steps_held = 0
+        for site in self.sites:
+            site.sum_up(is_sanity_check=self._is_sanity_check)
+        for name, pairs in self._of_step.items():
+            for histogram, (_, durations_ns) in zip(self.steps[name].values(), pairs, strict=True):
+                histogram.add(durations_ns)
+                del durations_ns[:]
+        self._events.trim()
+        self._spans.trim()
+
+    def _count_sanity_check(self, is_on: bool) -> None:
+        self._sum_up()
+        self._is_sanity_check = is_on
+
+
+_LINEAR_BITS = 7
+"""Durations below 2 ** 7 ns are counted one by one; each doubling above is divided into 2 ** 6 equal parts."""
+
+
+class DurationHistogram:
+    """Counts durations in buckets whose width grows with them.
+
+    A percentile is the nearest-rank one, read from the buckets: the middle of the bucket that holds the duration of
+    that rank, so at most 1/128 (0.8 %) off. Number, sum, least and greatest are exact. There are at most 64 buckets for
+    each doubling, however many durations are added.
+    """
+
+    __slots__ = ("_counts", "max_ns", "min_ns", "num", "total_ns")
+
+    def __init__(self) -> None:
+        self.num = 0
+        self.total_ns = 0
+        self.min_ns = 0
+        self.max_ns = 0
+        self._counts: dict[int, int] = {}
+
+    def add(self, durations_ns: Sequence[int]) -> None:
+        """Count durations, each 0 or more; many at once take less time than one by one."""
+        if not durations_ns:
+            return
+        ordered = sorted(durations_ns)
+        idx, num = 0, len(ordered)
+        while idx < num:
+            bucket = _bucket(ordered[idx])
+            start_idx, idx = idx, bisect_left(ordered, _start(bucket + 1), idx)
+            self._counts[bucket] = self._counts.get(bucket, 0) + idx - start_idx
+        self.min_ns = min(self.min_ns, ordered[0]) if self.num else ordered[0]
+        self.max_ns = max(self.max_ns, ordered[-1])
+        self.num += num
+        self.total_ns += sum(ordered)
+
+    def merge(self, other: DurationHistogram) -> None:
+        """Count what another has counted as well."""
+        if not other.num:
+            return
+        for bucket, count in other._counts.items():
+            self._counts[bucket] = self._counts.get(bucket, 0) + count
+        self.min_ns = min(self.min_ns, other.min_ns) if self.num else other.min_ns
+        self.max_ns = max(self.max_ns, other.max_ns)
+        self.num += other.num
+        self.total_ns += other.total_ns
+
+    def percentile_ns(self, percent: float) -> int:
+        """The duration that so many percent do not exceed; 0 if nothing was added.
+
+        Args:
+            percent: Above 0, up to 100.
+        """
+        rank = max(1, -int(-percent * self.num // 100))
+        seen = 0
+        for bucket in sorted(self._counts):
+            seen += self._counts[bucket]
+            if seen >= rank:
+                return min(max(_middle(bucket), self.min_ns), self.max_ns)
+        return 0
+
+
+def _bucket(duration_ns: int) -> int:
+    shift = duration_ns.bit_length() - _LINEAR_BITS
+    return duration_ns if shift <= 0 else (shift << (_LINEAR_BITS - 1)) + (duration_ns >> shift)
+
+
+def _shift(bucket: int) -> int:
+    """The width of a bucket is two to the power of this."""
+    return max((bucket >> (_LINEAR_BITS - 1)) - 1, 0)
+
+
+def _start(bucket: int) -> int:
+    """The least duration in a bucket."""
+    shift = _shift(bucket)
+    return (bucket - (shift << (_LINEAR_BITS - 1))) << shift
+
+
+def _middle(bucket: int) -> int:
+    return _start(bucket) + ((1 << _shift(bucket)) >> 1)

@@ -1,0 +1,273 @@
+"""One forward of a module with an example: what goes in and out of each part, and how much is computed; no trace."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import random
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
+
+from camshaft.hooks_core.transfer import map_nested
+
+if TYPE_CHECKING:
+    from torch.utils.flop_counter import FlopCounterMode
+
+
+_MAX_SHAPE_LENGTH = 48  # characters
+
+
+@dataclass
+class PartForward:
+    """What was seen of one part: the shapes of its first call, the FLOPs of all of them."""
+
+    in_shape: str
+    out_shape: str
+    flops: int = 0
+
+
+@dataclass
+class ExampleForward:
+    """What was seen of the parts that were called, and how much was computed in all."""
+
+    parts: dict[nn.Module, PartForward] = field(default_factory=dict)
+    total_flops: int = 0
+
+
+def run_example(module: nn.Module, example: Any) -> ExampleForward:
+    """Call the module with an example, in evaluation mode, without gradients, autocast or compiled code.
+
+    Afterwards everything is as before: random number generators, buffers, attributes of every part, modes, gradients.
+    What a part changes inside of objects of its own kind, such as a cache's, is not seen.
+
+    Args:
+        module: The module, on one device.
+        example: A tensor; a tuple or list of positional arguments; a dictionary of keyword arguments. Tensors are moved
+            to the module's device, and floating-point ones to its dtype if it has only one.
+
+    Raises:
+        Exception: What the module's forward raises.
+    """
+    on_cpu = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
+    from torch.utils.flop_counter import FlopCounterMode  # nobody needs it who has no example
+
+    counter = FlopCounterMode(display=False, custom_mapping={on_cpu: _attention_flops})  # torch counts it on GPUs alone
+    seen = ExampleForward()
+    with without_trace(module), plainly(module), _watched(module, counter, seen):
+        args, kwargs = example_call(module, example)
+        with counter:
+            module(*args, **kwargs)
+    seen.total_flops = counter.get_total_flops()
+    return seen
+
+
+def example_call(module: nn.Module, example: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Copies of an example's arguments, positional and by keyword, where the module is; see `run_example`."""
+    return _as_call(_moved(example, *_device_and_dtype(module)))
+
+
+def reason_not_to_run(module: nn.Module) -> str | None:
+    """Why a single process must not call a module before it is trained; None if it may."""
+    tensors = [*module.parameters(), *module.buffers()]
+    if any(is_lazy(tensor) for tensor in tensors):
+        return "it would give lazy parameters their shape"
+    if _is_sharded(module, tensors):
+        return "parameters are sharded, so that all processes would have to compute together"
+    return "parameters are on the meta device" if any(tensor.is_meta for tensor in tensors) else None
+
+
+def is_dtensor(tensor: Tensor) -> bool:
+    """Whether a tensor is one of a mesh of devices."""
+    # Where nobody has imported it, which takes a while, there is none.
+    dtensor = getattr(sys.modules.get("torch.distributed.tensor"), "DTensor", None)
+    return dtensor is not None and isinstance(tensor, dtensor)
+
+
+def _is_sharded(module: nn.Module, tensors: list[Tensor]) -> bool:
+    if any(is_dtensor(tensor) for tensor in tensors):
+        return True
+    fsdp1 = getattr(sys.modules.get("torch.distributed.fsdp"), "FullyShardedDataParallel", None)
+    return fsdp1 is not None and any(isinstance(part, fsdp1) for part in module.modules())
+
+
+def describe_shape(value: Any) -> str:
+    """The shapes in a value of any nesting, such as "[8, 3]" or "([8, 3], None)"."""
+    text = _describe(value)
+    return text if len(text) <= _MAX_SHAPE_LENGTH else f"{text[: _MAX_SHAPE_LENGTH - 3]}..."
+
+
+def _describe(value: Any) -> str:
+    if isinstance(value, Tensor):
+        return str(list(value.shape))
+    if isinstance(value, Mapping):
+        return "{" + ", ".join(f"{name}: {_describe(part)}" for name, part in value.items()) + "}"
+    if isinstance(value, (tuple, list)):
+        return "(" + ", ".join(_describe(part) for part in value) + ")"
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return _describe({one.name: getattr(value, one.name) for one in dataclasses.fields(value)})
+    return repr(value) if value is None or isinstance(value, (bool, int, float)) else type(value).__name__
+
+
+# the call
+
+
+def _attention_flops(query: Sequence[int], key: Sequence[int], value: Sequence[int], *_: Any, **__: Any) -> int:
+    """Two matrix products a head, from shapes (batch, head, position, channel)."""
+    batch, num_heads, num_queries, num_channels = query
+    return 2 * batch * num_heads * num_queries * key[-2] * (num_channels + value[-1])
+
+
+def _as_call(example: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    if isinstance(example, Mapping):
+        return (), dict(example)
+    return (tuple(example), {}) if isinstance(example, (tuple, list)) else ((example,), {})
+
+
+def _device_and_dtype(module: nn.Module) -> tuple[torch.device | None, torch.dtype | None]:
+    tensors = [*module.parameters(), *module.buffers()]
+    dtypes = {parameter.dtype for parameter in module.parameters() if parameter.is_floating_point()}
+    return (tensors[0].device if tensors else None), (dtypes.pop() if len(dtypes) == 1 else None)
+
+
+def _moved(value: Any, device: torch.device | None, dtype: torch.dtype | None) -> Any:
+    def move(tensor: Tensor) -> Tensor:
+        # A copy: the forward may change its input in place.
+        return tensor.detach().to(device, dtype if tensor.is_floating_point() else None, copy=True)
+
+    return map_nested(value, lambda node: isinstance(node, Tensor), move)
+
+
+@contextlib.contextmanager
+def _watched(module: nn.Module, counter: FlopCounterMode, seen: ExampleForward) -> Iterator[None]:
+    """Hooks on every part that write down what goes in and out, and what is computed in between."""
+    flops_before: list[int] = []
+
+    def enter(part: nn.Module, args: Any, kwargs: Any) -> None:
+        # Described now: the part may change its input in place.
+        if part not in seen.parts:
+            given = (*args, *([kwargs] if kwargs else []))
+            seen.parts[part] = PartForward(describe_shape(given[0] if len(given) == 1 else given), "?")
+        flops_before.append(counter.get_total_flops())
+
+    def leave(part: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
+        found = seen.parts[part]
+        found.flops += counter.get_total_flops() - flops_before.pop()
+        if found.out_shape == "?":
+            found.out_shape = describe_shape(output)
+
+    handles = []
+    for part in module.modules():
+        if not isinstance(part, torch.jit.ScriptModule):  # it cannot have hooks with keywords
+            handles.append(part.register_forward_pre_hook(enter, prepend=True, with_kwargs=True))
+            handles.append(part.register_forward_hook(leave, with_kwargs=True))
+    try:
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+# leaving no trace
+
+
+@contextlib.contextmanager
+def plainly(module: nn.Module) -> Iterator[None]:
+    """Evaluate with operations that torch can count: none fused across parts, none compiled."""
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(torch.no_grad())
+        for device_type in {"cpu", *(tensor.device.type for tensor in module.parameters())}:
+            if torch.amp.is_autocast_available(device_type):
+                stack.enter_context(torch.autocast(device_type, enabled=False))
+        if "torch._dynamo" in sys.modules:  # nothing is compiled before it is imported, which takes seconds
+            stack.enter_context(torch.compiler.set_stance("force_eager"))
+        if any(isinstance(part, nn.RNNBase) for part in module.modules()):  # else one operation of a library's
+            backends: list[Any] = [torch.backends.mkldnn, torch.backends.cudnn]
+            for backend in backends:
+                stack.callback(setattr, backend, "enabled", backend.enabled)
+                backend.enabled = False
+        stack.callback(torch.backends.mha.set_fastpath_enabled, torch.backends.mha.get_fastpath_enabled())
+        torch.backends.mha.set_fastpath_enabled(False)
+        yield
+
+
+@contextlib.contextmanager
+def without_trace(module: nn.Module) -> Iterator[None]:
+    """Evaluation mode, after which everything is as before; `run_example` says what that is."""
+    parts = [part for part in module.modules() if not isinstance(part, torch.jit.ScriptModule)]
+    attributes = [(part, dict(vars(part))) for part in parts]
+    containers = [_Contents(value) for _, own in attributes for value in own.values() if type(value) in _CONTAINERS]
+    tensors = [(tensor, tensor.detach().clone()) for tensor in _changeable_tensors(attributes, containers)]
+    restore_random = _remember_random(module)
+    try:
+        for part in module.modules():
+            part.training = False  # not by `eval()`, which a part may have overridden to do more
+        yield
+    finally:
+        for part, own in attributes:
+            vars(part).clear()
+            vars(part).update(own)
+        for contents in containers:
+            contents.restore()
+        with torch.no_grad():
+            for tensor, value in tensors:
+                if not torch.equal(tensor, value):
+                    tensor.copy_(value)
+        restore_random()
+
+
+_CONTAINERS = (list, dict, set)
+
+
+class _Contents:
+    """What a container held."""
+
+    def __init__(self, container: Any) -> None:
+        self.container = container
+        self.copy = container.copy()
+
+    def restore(self) -> None:
+        self.container.clear()
+        if isinstance(self.container, list):
+            self.container.extend(self.copy)
+        else:
+            self.container.update(self.copy)
+
+
+def _changeable_tensors(
+    attributes: list[tuple[nn.Module, dict[str, Any]]], containers: list[_Contents]
+) -> list[Tensor]:
+    """Every tensor that parts hold, but for parameters, which an evaluation has no business with."""
+    values = [value for _, own in attributes for value in own.values()]
+    for contents in containers:
+        values += contents.copy.values() if isinstance(contents.copy, dict) else contents.copy
+    found = {id(value): value for value in values if isinstance(value, Tensor) and not isinstance(value, nn.Parameter)}
+    return list(found.values())
+
+
+def _remember_random(module: nn.Module) -> Any:
+    """A function that puts every random number generator back that a forward may use."""
+    python_state, cpu_state = random.getstate(), torch.get_rng_state()
+    numpy_random = getattr(sys.modules.get("numpy"), "random", None)
+    numpy_state = None if numpy_random is None else numpy_random.get_state()
+    devices = {tensor.device for tensor in module.parameters() if tensor.device.type not in ("cpu", "meta")}
+    device_states = [
+        (device, getattr(torch, device.type).get_rng_state(device))
+        for device in devices
+        if hasattr(getattr(torch, device.type, None), "get_rng_state")
+    ]
+
+    def restore() -> None:
+        random.setstate(python_state)
+        torch.set_rng_state(cpu_state)
+        if numpy_random is not None:
+            numpy_random.set_state(numpy_state)
+        for device, state in device_states:
+            getattr(torch, device.type).set_rng_state(state, device)
+
+    return restore

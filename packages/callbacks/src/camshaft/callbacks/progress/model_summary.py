@@ -1,0 +1,373 @@
+"""Showing what a module consists of."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
+
+from camshaft.callbacks.arguments import InvalidArgumentError
+from camshaft.callbacks.progress.example_forward import ExampleForward, is_dtensor, reason_not_to_run, run_example
+from camshaft.callbacks.progress.meter import current_output
+from camshaft.hooks_core import Callback
+from camshaft.hooks_core.messages import must_be
+from camshaft.hooks_core.user_warnings import warn_user
+
+if TYPE_CHECKING:
+    from camshaft.hooks_core.protocols import TrainerProtocol
+
+
+__all__ = ["ModelSummary", "ModuleRow", "Summary", "summarize"]
+
+_OWN_SUMMARY = "Override `on_fit_start`, and use `camshaft.callbacks.summarize(module)`."
+
+
+class ModelSummary(Callback):
+    """Prints the parts of the module when fit begins: type, parameters, mode, and with an example shapes and FLOPs.
+
+    Rank 0 prints, with rich on a terminal if it is installed, else as plain text. Every rank runs the example, so that
+    a forward that communicates can; see `summarize` for what it needs and when it is left out.
+
+    Args:
+        max_depth: How deep parts are listed; 1 lists the module's children, -1 every part, 0 prints nothing at all.
+        example_input_array: What to call the module with; None takes the module's `example_input_array`, if it has
+            one. See `summarize`.
+
+    Attributes:
+        summary: The latest `Summary`; None before the first.
+
+    Raises:
+        InvalidArgumentError: If `max_depth` is no int, or below -1.
+    """
+
+    _uncalled_methods: ClassVar[Mapping[str, str]] = {
+        "_summary": _OWN_SUMMARY,
+        "summarize": _OWN_SUMMARY,
+    }
+
+    def __init__(self, max_depth: int = 1, *, example_input_array: Any = None) -> None:
+        self.max_depth = _checked_depth(max_depth, "ModelSummary")
+        self.example_input_array = example_input_array
+        self.summary: Summary | None = None
+
+    def on_fit_start(self, trainer: TrainerProtocol, module: Any) -> None:
+        """Print the summary. Collective where the module's forward is."""
+        has_its_own = getattr(getattr(trainer, "hooks", None), "summarize", None) is not None  # of an earlier era
+        if self.max_depth == 0 or has_its_own:
+            return
+        self.summary = summarize(module, self.max_depth, self.example_input_array)
+        if trainer.is_global_zero:
+            _print(self.summary)
+
+
+def summarize(module: nn.Module, max_depth: int = 1, example_input_array: Any = None) -> Summary:
+    """What a module consists of: `print(summarize(module))`.
+
+    With an example, one forward of it is run in evaluation mode, without gradients; it leaves no trace in the module
+    or in random number generators. It is left out, with a note, where parameters are sharded (computing with them is
+    for all processes to do together), have no shape so far or are on the meta device. If it raises, that is a warning.
+
+    Args:
+        module: The module.
+        max_depth: How deep parts are listed; 1 lists the module's children, -1 every part, 0 gives totals alone.
+        example_input_array: A tensor; a tuple or list of positional arguments; a dictionary of keyword arguments.
+            Tensors are moved to the module's device and dtype. None takes the module's attribute of this name, if any.
+
+    Returns:
+        The summary.
+
+    Raises:
+        TypeError: If `module` is no `torch.nn.Module`.
+        InvalidArgumentError: If `max_depth` is no int, or below -1.
+    """
+    if not isinstance(module, nn.Module):
+        raise TypeError(must_be("module", "a torch.nn.Module", module, "summarize", "Pass the module itself."))
+    _checked_depth(max_depth, "summarize")
+    example = getattr(module, "example_input_array", None) if example_input_array is None else example_input_array
+    parameters = list(module.parameters())
+    notes: list[str] = []
+    forward = _try_example(module, example, parameters, notes)
+    counted = [parameter for parameter in parameters if not is_lazy(parameter)]
+    locals_ = [_local(parameter) for parameter in counted]
+    modes = [part.training for part in module.modules()][1:]
+    return Summary(
+        rows=tuple(_rows(module, max_depth, forward)),
+        trainable_parameters=sum(parameter.numel() for parameter in counted if parameter.requires_grad),
+        non_trainable_parameters=sum(parameter.numel() for parameter in counted if not parameter.requires_grad),
+        size_bytes=_size_bytes(counted),
+        local_parameters=sum(parameter.numel() for parameter in locals_),
+        local_size_bytes=_size_bytes(locals_),
+        num_lazy_parameters=len(parameters) - len(counted),
+        num_train_modules=sum(modes),
+        num_eval_modules=len(modes) - sum(modes),
+        total_flops=None if forward is None else forward.total_flops,
+        notes=tuple(notes),
+    )
+
+
+def _checked_depth(max_depth: int, where: str) -> int:
+    if isinstance(max_depth, bool) or not isinstance(max_depth, int) or max_depth < -1:
+        action = "Pass how deep parts are listed."
+        raise InvalidArgumentError("max_depth", "-1 (every part), 0 or a positive int", max_depth, where, action)
+    return max_depth
+
+
+def _rows(module: nn.Module, max_depth: int, forward: ExampleForward | None) -> list[ModuleRow]:
+    if max_depth == 0:
+        return []
+    rows = []
+    for name, part in module.named_modules():
+        if name and (max_depth == -1 or name.count(".") < max_depth):
+            rows.append(_row(name, type(part).__name__, part.training, part.parameters(), part, forward))
+    own = [parameter for parameter in module.parameters(recurse=False)]
+    if own:
+        names = ", ".join(name for name, _ in module.named_parameters(recurse=False))
+        rows.append(_row(names, "(parameters)", module.training, own, None, None))
+    return rows
+
+
+def _row(
+    name: str,
+    type_name: str,
+    is_training: bool,
+    parameters: Iterable[nn.Parameter],
+    part: nn.Module | None,
+    forward: ExampleForward | None,
+) -> ModuleRow:
+    every = list(parameters)
+    counted = [parameter for parameter in every if not is_lazy(parameter)]
+    needs = {parameter.requires_grad for parameter in every}
+    seen = None if part is None or forward is None else forward.parts.get(part)
+    return ModuleRow(
+        name=name,
+        type=type_name,
+        parameters=sum(parameter.numel() for parameter in counted),
+        trainable="" if not needs else "partly" if len(needs) == 2 else "yes" if True in needs else "no",
+        mode="train" if is_training else "eval",
+        has_lazy=len(counted) < len(every),
+        local_parameters=sum(_local(parameter).numel() for parameter in counted),
+        flops=None if seen is None else seen.flops,
+        in_shape="" if seen is None else seen.in_shape,
+        out_shape="" if seen is None else seen.out_shape,
+    )
+
+
+def _try_example(
+    module: nn.Module, example: Any, parameters: list[nn.Parameter], notes: list[str]
+) -> ExampleForward | None:
+    """The forward of the example, if there is one that can be run; `notes` gets why not."""
+    if any(is_lazy(parameter) for parameter in parameters):
+        notes.append("? stands for parameters that get their shape in the first forward.")
+    if example is None:
+        return None
+    reason = reason_not_to_run(module)
+    if reason is not None:
+        notes.append(f"No shapes and FLOPs: the example is not run, since {reason}.")
+        return None
+    try:
+        return run_example(module, example)
+    except Exception as error:
+        raised = " ".join(f"{type(error).__name__}: {error}".split())
+        warn_user(
+            f"The summary of {type(module).__name__} is without shapes and FLOPs, since its forward of"
+            f" `example_input_array` raised {raised.rstrip('.')}. Make the example fit the forward, or leave it out."
+        )
+        notes.append("No shapes and FLOPs: the forward of the example raised.")
+        return None
+
+
+def _local(parameter: Tensor) -> Tensor:
+    """The part of a parameter that this process holds."""
+    if not is_dtensor(parameter):
+        return parameter
+    with torch.no_grad():
+        shard: Tensor = parameter.to_local()  # type: ignore[attr-defined]
+    return shard
+
+
+def _size_bytes(parameters: Iterable[Tensor]) -> int:
+    return sum(parameter.numel() * parameter.element_size() for parameter in parameters)
+
+
+def _print(summary: Summary) -> None:
+    if current_output() == "terminal":
+        try:
+            from rich.console import Console
+            from rich.table import Table
+        except ModuleNotFoundError:
+            pass
+        else:
+            console = Console()
+            table = Table(header_style="bold", show_edge=False, pad_edge=False)
+            for heading, is_right, _ in summary.columns():
+                table.add_column(heading, justify="right" if is_right else "left", overflow="fold")
+            for cells in zip(*(cells for _, _, cells in summary.columns()), strict=True):
+                table.add_row(*map(_unmarked, cells))
+            totals = Table.grid(padding=(0, 1))
+            totals.add_column(justify="right")
+            totals.add_column()
+            for value, what in summary.totals():
+                totals.add_row(f"[bold]{value}", what)
+            console.print(table, totals, *map(_unmarked, summary.notes), sep="\n")
+            return
+    print(summary, flush=True)
+
+
+def _unmarked(text: str) -> Any:
+    """Text that rich shows as it is."""
+    from rich.text import Text
+
+    return Text(text)
+
+
+@dataclass(frozen=True)
+class ModuleRow:
+    """One part of a module.
+
+    Args:
+        name: Dotted name.
+        type: Name of its class.
+        parameters: Number of elements of its parameters and its parts', whole where they are sharded.
+        trainable: "yes", "no", "partly"; "" without parameters.
+        mode: "train" or "eval".
+        has_lazy: Whether it has parameters without a shape so far, which are not counted.
+        local_parameters: The elements of these that this process holds.
+        flops: Floating-point operations in the forward of the example; None if it was not called.
+        in_shape: The shapes of what it was first called with; "" if it was not.
+        out_shape: The shapes of what it then returned.
+    """
+
+    name: str
+    type: str
+    parameters: int
+    trainable: str
+    mode: str
+    has_lazy: bool
+    local_parameters: int
+    flops: int | None = None
+    in_shape: str = ""
+    out_shape: str = ""
+
+
+@dataclass(frozen=True)
+class Summary:
+    """What a module consists of; as text it is a table. Shared parameters count once, buffers not at all.
+
+    Args:
+        rows: Its parts.
+        trainable_parameters: Number of elements of parameters that require gradients.
+        non_trainable_parameters: Number of those that do not.
+        size_bytes: Bytes of all parameters.
+        local_parameters: Number of elements that this process holds; fewer than all where they are sharded.
+        local_size_bytes: Their bytes.
+        num_lazy_parameters: Number of parameters without a shape so far, which are not counted.
+        num_train_modules: Number of parts, without the module itself, in training mode.
+        num_eval_modules: Number of those in evaluation mode.
+        total_flops: Floating-point operations of a forward of the example that torch can count (matrix products,
+            convolutions, attention; a multiplication and an addition are two); None if there was none.
+        notes: What else there is to know.
+    """
+
+    rows: tuple[ModuleRow, ...]
+    trainable_parameters: int
+    non_trainable_parameters: int
+    size_bytes: int
+    local_parameters: int
+    local_size_bytes: int
+    num_lazy_parameters: int
+    num_train_modules: int
+    num_eval_modules: int
+    total_flops: int | None
+    notes: tuple[str, ...]
+
+    @property
+    def total_parameters(self) -> int:
+        """Number of elements of all parameters."""
+        return self.trainable_parameters + self.non_trainable_parameters
+
+    @property
+    def model_size(self) -> float:
+        """Size of all parameters in MB: 1,000,000 bytes."""
+        return self.size_bytes / 1e6
+
+    def columns(self) -> list[tuple[str, bool, list[str]]]:
+        """Heading, whether it is aligned to the right, and cells of each column that has something to say."""
+        rows = self.rows
+        columns = [
+            ("Name", False, [row.name for row in rows]),
+            ("Type", False, [row.type for row in rows]),
+            ("Parameters", True, [_count(row.parameters, row.has_lazy) for row in rows]),
+        ]
+        if self.local_parameters != self.total_parameters:
+            columns.append(("Here", True, [f"{row.local_parameters:,}" for row in rows]))
+        columns += [
+            ("Trainable", False, [row.trainable for row in rows]),
+            ("Mode", False, [row.mode for row in rows]),
+        ]
+        if self.total_flops is not None:
+            columns += [
+                ("FLOPs", True, ["" if row.flops is None else format_count(row.flops) for row in rows]),
+                ("Input shape", False, [row.in_shape for row in rows]),
+                ("Output shape", False, [row.out_shape for row in rows]),
+            ]
+        return columns
+
+    def totals(self) -> list[tuple[str, str]]:
+        """Values and what they are, as they are shown below the table."""
+        lazy = self.num_lazy_parameters > 0
+        lines = [
+            (_count(self.trainable_parameters, lazy), "trainable parameters"),
+            (f"{self.non_trainable_parameters:,}", "non-trainable parameters"),
+            (_count(self.total_parameters, lazy), "parameters in total"),
+            (f"{self.model_size:,.3f}", "MB of parameters"),
+        ]
+        if self.local_parameters != self.total_parameters:
+            lines.append((f"{self.local_parameters:,}", "parameters on this process"))
+            lines.append((f"{self.local_size_bytes / 1e6:,.3f}", "MB of parameters on this process"))
+        if self.total_flops is not None:
+            lines.append((format_count(self.total_flops), "FLOPs in a forward of the example"))
+        lines.append((f"{self.num_train_modules:,}", "modules in train mode"))
+        lines.append((f"{self.num_eval_modules:,}", "modules in eval mode"))
+        return lines
+
+    def __str__(self) -> str:
+        columns = self.columns()
+        widths = [max(len(text) for text in (heading, *cells)) for heading, _, cells in columns]
+        lines = []
+        if self.rows:
+            lines.append(_line([heading for heading, _, _ in columns], columns, widths))
+            lines.append("  ".join("-" * width for width in widths))
+            for row_idx in range(len(self.rows)):
+                lines.append(_line([cells[row_idx] for _, _, cells in columns], columns, widths))
+            lines.append("")
+        totals = self.totals()
+        width = max(len(value) for value, _ in totals)
+        lines += [f"{value:>{width}}  {what}" for value, what in totals]
+        return "\n".join([*lines, *self.notes])
+
+
+def format_count(count: int) -> str:
+    """Such as "512", "1.23 K" or "45.6 G": three significant digits."""
+    value, unit = float(count), ""
+    for unit in ("", " K", " M", " G", " T", " P"):  # noqa: B007
+        if value < 999.5:
+            break
+        value /= 1000
+    digits = 0 if not unit or value >= 99.95 else 1 if value >= 9.995 else 2
+    return f"{value:.{digits}f}{unit}"
+
+
+def _count(count: int, has_lazy: bool) -> str:
+    return f"{count:,}{' + ?' if has_lazy else ''}"
+
+
+def _line(cells: Sequence[str], columns: Sequence[tuple[str, bool, list[str]]], widths: Sequence[int]) -> str:
+    aligned = [
+        f"{cell:>{width}}" if is_right else f"{cell:<{width}}"
+        for cell, (_, is_right, _), width in zip(cells, columns, widths, strict=True)
+    ]
+    return "  ".join(aligned).rstrip()

@@ -1,1 +1,0 @@
-"""How much work is done per second."""

@@ -1,1 +1,0 @@
-"""Signals of the operating system and of job schedulers."""

@@ -1,1 +1,0 @@
-"""What a timeline of hooks records, and its reports."""

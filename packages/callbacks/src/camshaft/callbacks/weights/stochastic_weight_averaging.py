@@ -1,0 +1,396 @@
+"""Stochastic weight averaging: the mean of the weights that the last epochs end with."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
+from torch.optim.swa_utils import SWALR
+
+from camshaft.callbacks.arguments import InvalidArgumentError
+from camshaft.callbacks.weights.averaged_weights import AveragedWeights
+from camshaft.callbacks.weights.weight_averaging import AVERAGING_KEY, TRAINING_WEIGHTS_KEY, check_averages_alone
+from camshaft.hooks_core import Callback
+from camshaft.hooks_core.messages import must_be
+
+if TYPE_CHECKING:
+    from camshaft.hooks_core.protocols import Strategy, TrainerProtocol
+
+
+_OWN_AVERAGES = "Subclass `WeightAveraging` for averages of your own."
+
+
+class StochasticWeightAveraging(Callback):
+    """Averages the weights of the last epochs, which run with a learning rate of their own.
+
+    As in algorithm 1 of Izmailov et al., "Averaging Weights Leads to Wider Optima and Better Generalization" (UAI
+    2018), the average begins with the weights before the first of these epochs, and takes in those after each. From
+    then on torch's `SWALR` takes the place of all learning-rate schedulers. When training ends, the module gets the
+    average, and statistics of batch normalisation are taken anew over the training data of all processes, see
+    `forward_batch`; that leaves no trace in the loaders and in random numbers. Until then, validation has the weights
+    of training.
+
+    Checkpoints hold both, so `fit(ckpt_path=...)` goes on as if it had not been stopped; needed for that is this
+    callback. "state_dict" has the weights of training, and the average in those that are saved after training ended.
+
+    Args:
+        swa_lrs: The learning rate that these epochs end up with; or a list with one of each parameter group; or None:
+            each group keeps the one that it has when they begin.
+        swa_epoch_start: Which epoch is the first of them, counted from 1; a float is a share of `max_epochs`.
+        annealing_epochs: Epochs in which the learning rate goes there; 0 has it there at once.
+        annealing_strategy: "cos" or "linear": how it goes there.
+        avg_fn: How an average takes in one more weight: `avg_fn(average, weight, num_averaged)` returns the new one. By
+            default all count the same.
+        device: Where the average is kept; None means beside the weights.
+
+    Attributes:
+        average_model: The average once it has begun; None before.
+
+    Raises:
+        InvalidArgumentError: If an argument is out of range; in fit, if `max_epochs` does not allow for it, or the
+            number of learning rates is not that of the parameter groups.
+        ValueError: In fit, if there are several optimizers or another callback that averages weights; or with batch
+            normalisation, if the module has no `forward`, or the training loader cannot be read without a trace.
+    """
+
+    averages_weights: ClassVar[bool] = True
+
+    _uncalled_methods: ClassVar[Mapping[str, str]] = {
+        "swa_start": "Pass `swa_epoch_start`.",
+        "swa_end": "Pass `swa_epoch_start`.",
+        "transfer_weights": _OWN_AVERAGES,
+        "update_parameters": _OWN_AVERAGES,
+        "reset_batch_norm_and_save_state": _OWN_AVERAGES,
+        "reset_momenta": _OWN_AVERAGES,
+        "pl_module_contains_batch_norm": _OWN_AVERAGES,
+        "_load_average_model_state": _OWN_AVERAGES,
+        "_clear_schedulers": "Pass `swa_lrs`.",
+    }
+
+    def __init__(
+        self,
+        swa_lrs: float | list[float] | None,
+        swa_epoch_start: int | float = 0.8,
+        annealing_epochs: int = 10,
+        annealing_strategy: str = "cos",
+        avg_fn: Any = None,
+        device: torch.device | str | int | None = "cpu",
+    ) -> None:
+        _check_arguments(type(self).__name__, swa_lrs, swa_epoch_start, annealing_epochs, annealing_strategy)
+        self.swa_lrs = swa_lrs
+        self.swa_epoch_start = swa_epoch_start
+        self.annealing_epochs = annealing_epochs
+        self.annealing_strategy = annealing_strategy
+        self.avg_fn = getattr(self, "avg_fn", None) if avg_fn is None else avg_fn  # a subclass may define it
+        self.device = device
+        self.average_model: AveragedWeights | None = None
+        self._first_epoch = 0
+        self._begun_epoch = 0
+        self._latest_epoch = -1  # so many epochs were over when weights were last taken in
+        self._scheduler: SWALR | None = None
+        self._kept: dict[str, Tensor] | None = None  # statistics of training, once the module has the average
+        self._loaded: dict[str, Any] | None = None
+        self._is_fitting = False
+
+    def forward_batch(self, module: Any, batch: Any) -> Any:
+        """Compute the forward of a training batch, for the statistics of batch normalisation; to be overridden.
+
+        The default calls the module with the batch; of a list or tuple, with its first item.
+        """
+        return module(batch[0] if isinstance(batch, (list, tuple)) else batch)
+
+    def setup(self, trainer: TrainerProtocol, module: Any, stage: str) -> None:
+        """Find out when to begin."""
+        self._is_fitting = stage == "fit"
+        if not self._is_fitting:
+            return
+        check_averages_alone(self, trainer)
+        self.average_model = self._scheduler = self._kept = self._loaded = None
+        self._latest_epoch = -1
+        self._first_epoch = self._begun_epoch = self._find_first_epoch(trainer)
+
+    def on_load_checkpoint(self, trainer: TrainerProtocol, module: Any, checkpoint: dict[str, Any]) -> None:
+        """In fit, let the module get the weights of training, and keep the average for `on_fit_start`."""
+        self.average_model = self._kept = None
+        if self._is_fitting:
+            if TRAINING_WEIGHTS_KEY in checkpoint:
+                checkpoint["state_dict"] = checkpoint.pop(TRAINING_WEIGHTS_KEY)
+            loaded = checkpoint.get(AVERAGING_KEY, {})
+            self._loaded = loaded if "weights" in loaded else None
+
+    def on_fit_start(self, trainer: TrainerProtocol, module: Any) -> None:
+        """Check what can be checked; go on where a checkpoint had begun. Collective."""
+        where = type(self).__name__
+        if len(trainer.optimizers) != 1:
+            action = "Use one optimizer, or EMAWeightAveraging."
+            raise ValueError(must_be("optimizers", "one optimizer", len(trainer.optimizers), where, action))
+        num_groups = len(trainer.optimizers[0].param_groups)
+        if isinstance(self.swa_lrs, list) and len(self.swa_lrs) < num_groups:
+            raise InvalidArgumentError(
+                "swa_lrs", f"one number or {num_groups}, one of each group", self.swa_lrs, where, "Pass as many."
+            )
+        if batch_norms(module):
+            has_forward = type(module).forward is not nn.Module.forward
+            if not has_forward and type(self).forward_batch is StochasticWeightAveraging.forward_batch:
+                action = f"Define it, or override `forward_batch` of {where}."
+                rule = "defined to take the statistics of batch normalisation anew"
+                raise ValueError(must_be("forward", rule, None, type(module).__qualname__, action))
+            with trainer.trial():  # fails here rather than after training, if it does
+                pass
+        loaded, self._loaded = self._loaded, None
+        if loaded is not None:
+            average = self._begin(trainer, module)
+            average.load_values(loaded["weights"], trainer.strategy.place_like)
+            average.n_averaged.fill_(int(loaded["n_averaged"]))
+
+    def on_train_epoch_start(self, trainer: TrainerProtocol, module: Any) -> None:
+        """Begin if it is time, or take in the weights that the epoch before ended with."""
+        epoch = trainer.current_epoch
+        if epoch < self._first_epoch and self.average_model is None:
+            return
+        if self.average_model is None:
+            self._begin(trainer, module)
+            self._begun_epoch = epoch
+        scheduler = self._scheduler
+        while scheduler is not None and scheduler.last_epoch < epoch - self._begun_epoch:
+            scheduler.step()  # of a trainer that has no place for a scheduler that comes later
+        self._take_in(epoch)
+
+    def on_train_end(self, trainer: TrainerProtocol, module: Any) -> None:
+        """Give the module the average, with statistics of batch normalisation that fit. Collective."""
+        self._take_in(trainer.current_epoch)
+        self._apply(trainer, module)
+
+    def on_fit_end(self, trainer: TrainerProtocol, module: Any) -> None:
+        """Likewise where nothing was left to train. Collective."""
+        if self._kept is None:
+            self._take_in(trainer.current_epoch)
+            self._apply(trainer, module)
+
+    def on_save_checkpoint(self, trainer: TrainerProtocol, module: Any, checkpoint: dict[str, Any]) -> None:
+        """Save what else it takes to go on: the average, and the weights of training where the module has that."""
+        average = self.average_model
+        if average is None or not average.is_of(module) or "callbacks" not in checkpoint:
+            return
+        values = average.named_values()
+        if self._kept is not None:
+            training = {**values, **self._kept}
+            here = checkpoint["state_dict"]
+            checkpoint[TRAINING_WEIGHTS_KEY] = {name: training.get(name, value) for name, value in here.items()}
+            own = dict(module.named_parameters(remove_duplicate=False))
+            values = {name: own[name].detach() for name in values}
+        checkpoint[AVERAGING_KEY] = {"n_averaged": average.n_averaged.clone(), "weights": values}
+
+    def state_dict(self) -> dict[str, Any]:
+        """In which epoch it began, and after how many epochs it has last taken weights in."""
+        return {"begun_epoch": self._begun_epoch, "latest_epoch": self._latest_epoch}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Go on from there."""
+        self._begun_epoch = state_dict["begun_epoch"]
+        self._latest_epoch = state_dict["latest_epoch"]
+
+    def _find_first_epoch(self, trainer: TrainerProtocol) -> int:
+        start, limit, where = self.swa_epoch_start, trainer.max_epochs, type(self).__name__
+        if isinstance(start, float):
+            if limit is None:
+                action = "Pass `swa_epoch_start` as the number of an epoch, or set `max_epochs`."
+                raise InvalidArgumentError("max_epochs", f"a number to take {start} of", None, where, action)
+            start = int(start * limit)
+        elif limit is not None and start > limit and not trainer.fast_dev_run:
+            action = "Pass an earlier epoch, or train longer."
+            raise InvalidArgumentError("swa_epoch_start", f"at most `max_epochs` ({limit})", start, where, action)
+        return max(start - 1, 0)
+
+    def _begin(self, trainer: TrainerProtocol, module: Any) -> AveragedWeights:
+        """Make room for the average, and change the schedulers."""
+        optimizer, lrs, annealing_epochs = trainer.optimizers[0], self.swa_lrs, self.annealing_epochs
+        if lrs is None:
+            # at once: going from a rate to itself in steps would round it
+            lrs, annealing_epochs = [group["lr"] for group in optimizer.param_groups], 0
+        if isinstance(lrs, list) and len(lrs) != len(optimizer.param_groups):
+            rule = f"one number or {len(optimizer.param_groups)}, one of each parameter group"
+            raise InvalidArgumentError("swa_lrs", rule, lrs, type(self).__name__, "Pass as many.")
+        scheduler: Any = SWALR(optimizer, lrs, annealing_epochs, self.annealing_strategy)  # type: ignore[arg-type]
+        self._scheduler = scheduler
+        _replace_schedulers(trainer.lr_scheduler_configs, scheduler)
+        self.average_model = AveragedWeights(module, self.device, self.avg_fn)
+        return self.average_model
+
+    def _apply(self, trainer: TrainerProtocol, module: Any) -> None:
+        if self.average_model is None:
+            return
+        self._kept = batch_norm_buffers(module)
+        self.average_model.exchange()
+        if self._kept:
+            forward = trainer.strategy.wrap_step(partial(self.forward_batch, module))
+            with trainer.trial() as batches:
+                update_batch_norm(module, batches, forward, trainer.strategy)
+
+    def _take_in(self, num_epochs: int) -> None:
+        if num_epochs > self._latest_epoch and self.average_model is not None:
+            self.average_model.update_parameters()
+            self._latest_epoch = num_epochs
+
+
+@dataclass
+class _EpochSchedule:
+    """The configuration of a scheduler that steps after each epoch."""
+
+    scheduler: Any
+    interval: str = "epoch"
+    frequency: int = 1
+    monitor: str | None = None
+    strict: bool = True
+    name: str | None = None
+
+
+class _Superseded:
+    """Stands where a scheduler was that does nothing any more."""
+
+    def __init__(self, scheduler: SWALR) -> None:
+        self.optimizer = scheduler.optimizer
+        self.get_last_lr = scheduler.get_last_lr
+
+    def step(self, *_: Any) -> None:
+        """Leave learning rates as they are."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """There is none."""
+        return {}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """There is none."""
+
+
+def _replace_schedulers(configs: list[Any], scheduler: SWALR) -> None:
+    """Let a scheduler, stepped after each epoch, take the place of all."""
+    if not configs:
+        configs.append(_EpochSchedule(scheduler))
+    for idx, config in enumerate(configs):
+        config.scheduler = _Superseded(scheduler) if idx else scheduler
+        config.interval = "epoch"
+        for name, value in (("frequency", 1), ("monitor", None)):
+            if hasattr(config, name):
+                setattr(config, name, value)
+
+
+def _check_arguments(
+    where: str, swa_lrs: object, swa_epoch_start: object, annealing_epochs: object, annealing_strategy: object
+) -> None:
+    rates = swa_lrs if isinstance(swa_lrs, list) and swa_lrs else [] if swa_lrs is None else [swa_lrs]
+    if not all(isinstance(rate, (int, float)) and not isinstance(rate, bool) and rate > 0 for rate in rates):
+        rule = "a positive number, a list of them, or None"
+        raise InvalidArgumentError("swa_lrs", rule, swa_lrs, where, "Pass such.")
+    start, is_right = swa_epoch_start, False
+    if isinstance(start, float):
+        is_right = 0.0 <= start <= 1.0
+    elif isinstance(start, int) and not isinstance(start, bool):
+        is_right = start >= 1
+    if not is_right:
+        rule = "the number of an epoch (an int from 1 on) or a share of epochs (a float from 0 to 1)"
+        raise InvalidArgumentError("swa_epoch_start", rule, start, where, "Pass one of these.")
+    if not isinstance(annealing_epochs, int) or isinstance(annealing_epochs, bool) or annealing_epochs < 0:
+        rule = "a number of epochs, 0 or more"
+        raise InvalidArgumentError("annealing_epochs", rule, annealing_epochs, where, "Pass an int.")
+    if annealing_strategy not in ("cos", "linear"):
+        raise InvalidArgumentError(
+            "annealing_strategy", "'cos' or 'linear'", annealing_strategy, where, "Pass one of both."
+        )
+
+
+_MISSING = object()
+
+
+def batch_norms(module: nn.Module) -> list[_BatchNorm]:
+    """The layers of batch normalisation that take statistics in training, be they of several dimensions or kinds."""
+    return [
+        part
+        for part in module.modules()
+        if isinstance(part, _BatchNorm) and part.training and part.track_running_stats and part.running_mean is not None
+    ]
+
+
+def batch_norm_buffers(module: nn.Module) -> dict[str, Tensor]:
+    """Copies of the statistics of those layers, by all names that the module saves them under."""
+    own = {id(buffer) for layer in batch_norms(module) for buffer in layer.buffers(recurse=False)}
+    buffers = module.named_buffers(remove_duplicate=False)
+    return {name: buffer.detach().clone() for name, buffer in buffers if id(buffer) in own}
+
+
+@torch.no_grad()
+def update_batch_norm(
+    module: nn.Module, batches: Iterable[Any], forward: Callable[[Any], Any], strategy: Strategy
+) -> None:
+    """Take the statistics anew, as the mean over batches, like `torch.optim.swa_utils.update_bn`. Collective.
+
+    Layers that are in evaluation mode, and what else there is in the module, stay as they are. The batches of all
+    processes count; where one has none left, all end.
+
+    Args:
+        module: The module, in the mode of training.
+        batches: This process's batches, on their device.
+        forward: Computes the module's forward on a batch.
+        strategy: Connects the processes.
+
+    Raises:
+        RuntimeError: If there is no batch.
+    """
+    layers = batch_norms(module)
+    momenta = [layer.momentum for layer in layers]
+    try:
+        for layer in layers:
+            layer.reset_running_stats()
+            layer.momentum = None  # the mean over all batches
+        num_batches = 0
+        for batch in _together(batches, strategy):
+            forward(batch)
+            num_batches += 1
+    finally:
+        for layer, momentum in zip(layers, momenta, strict=True):
+            layer.momentum = momentum
+    if not num_batches:
+        raise RuntimeError(
+            "`train loader` must give batches again after training for the statistics of batch normalisation, but got "
+            "none in update_batch_norm. Pass a loader that begins anew each time, no generator."
+        )
+    if strategy.world_size > 1:
+        _average([layer for layer in layers if not isinstance(layer, nn.SyncBatchNorm)], strategy)
+
+
+def _average(layers: list[_BatchNorm], strategy: Strategy) -> None:
+    """Let all processes have the mean over all their batches. Collective."""
+    parts: list[Tensor] = []
+    for layer in layers:
+        assert layer.running_mean is not None and layer.running_var is not None
+        count = layer.num_batches_tracked
+        assert count is not None
+        parts += [count.reshape(1).float(), layer.running_mean.float() * count, layer.running_var.float() * count]
+    if not parts:
+        return
+    sums = torch.split(strategy.reduce(torch.cat(parts), "sum"), [part.numel() for part in parts])
+    for layer, count, mean, var in zip(layers, sums[::3], sums[1::3], sums[2::3], strict=True):
+        assert layer.running_mean is not None and layer.running_var is not None
+        assert layer.num_batches_tracked is not None
+        layer.running_mean.copy_(mean / count)
+        layer.running_var.copy_(var / count)
+        # processes that share a batch have all counted it
+        layer.num_batches_tracked.fill_(int(count) * strategy.num_data_ranks // strategy.world_size)
+
+
+def _together(batches: Iterable[Any], strategy: Strategy) -> Iterator[Any]:
+    """Give batches while all processes have one. Collective."""
+    if strategy.world_size == 1:
+        yield from batches
+        return
+    iterator = iter(batches)
+    while True:
+        batch = next(iterator, _MISSING)
+        if not strategy.reduce(torch.tensor(int(batch is not _MISSING)), "min").item():
+            return
+        yield batch

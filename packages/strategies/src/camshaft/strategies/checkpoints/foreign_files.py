@@ -1,0 +1,590 @@
+"""Reading files of other frameworks and of earlier releases, whose pickles need names.
+
+One rule holds for every name that is not torch's own or declared safe, be it of a class, of `eval` or of `os.system`:
+it is neither imported nor called. Something plain stands for it where the meaning is known; anything else is left out,
+with a warning that names it. A file is refused, by `UnknownNamesError`, if it is no checkpoint of a release, or if its
+weights or optimizers need such a name. Only a caller who trusts a file has its names imported (`read_trusted_file`).
+"""
+
+from __future__ import annotations
+
+import io
+import pickle
+import pickletools
+import re
+import struct
+import sys
+import threading
+import zipfile
+from collections import OrderedDict
+from collections.abc import Callable, Mapping
+from pathlib import Path, PurePosixPath, PureWindowsPath
+from types import SimpleNamespace
+from typing import IO, Any, ClassVar, Literal
+
+import attrs
+import torch
+from torch import Tensor
+from torch.serialization import get_unsafe_globals_in_checkpoint, safe_globals
+
+from camshaft.hooks_core.user_warnings import warn_user
+from camshaft.strategies.checkpoints.contents import Keys, leave_out, name_of
+from camshaft.strategies.processes.rank_zero import is_rank_zero
+
+_NUM_LEGACY_HEADERS = 3
+"""Pickles before the value in a file that is no archive: a magic number, a version, facts about the machine."""
+
+_NEEDED = ("state_dict", "optimizer_states")
+"""What a checkpoint cannot be used without."""
+
+_BLOCKED = ("sys", "os", "posix", "nt")
+"""Modules of which torch's reader takes no name, even if something stands for it."""
+
+_RENAMED = "blocked."
+"""The prefix of the names of these modules, for a reading in which something stands for them."""
+
+_lock = threading.Lock()  # what is safe to torch is a matter of the process
+
+
+class UnknownNamesError(ValueError):
+    """A file that needs names for which nothing plain stands; it says what it needs, and what can be done.
+
+    Attributes:
+        names: The names.
+    """
+
+    def __init__(self, message: str, names: list[str]) -> None:
+        self.names = names
+        super().__init__(message)
+
+
+def names_in(path: Path) -> list[str]:
+    """The names that a file of `torch.save` needs and that neither torch nor the user declared safe, sorted.
+
+    Raises:
+        ValueError: If it cannot be looked at (likewise `pickle.UnpicklingError`, `EOFError`).
+    """
+    if zipfile.is_zipfile(path):
+        return sorted(get_unsafe_globals_in_checkpoint(str(path)))
+    with path.open("rb") as stream:
+        start, end = _legacy_value(stream)
+        stream.seek(start)
+        value = stream.read(end - start)
+    archive = io.BytesIO()  # the same pickle in the format that torch looks at
+    with zipfile.ZipFile(archive, "w") as entries:
+        entries.writestr("archive/data.pkl", value)
+        entries.writestr("archive/version", "3")
+    archive.seek(0)
+    return sorted(get_unsafe_globals_in_checkpoint(archive))
+
+
+def _legacy_value(stream: IO[bytes]) -> tuple[int, int]:
+    """Where the value begins and ends in a file that is no archive."""
+    for _ in range(_NUM_LEGACY_HEADERS):
+        _skip_pickle(stream)
+    start = stream.tell()
+    _skip_pickle(stream)
+    return start, stream.tell()
+
+
+def _skip_pickle(stream: IO[bytes]) -> None:
+    try:
+        for _ in pickletools.genops(stream):
+            pass
+    except MemoryError as error:
+        raise ValueError("a length in it is too large") from error
+
+
+def read_earlier_file(path: Path, map_location: Any = "cpu", *, mmap: bool = False) -> dict[str, Any]:
+    """Read a checkpoint of another release with plain values in the places of what it names; nothing is imported.
+
+    The rule is told above. The first process warns of what has to be left out, such as objects among the
+    hyperparameters; `objects_left_out` tells it too.
+
+    Args:
+        path: The file.
+        map_location: Where tensors go.
+        mmap: Whether tensors of an archive are views of the file.
+
+    Returns:
+        The checkpoint, of plain values; its "callbacks" by the names of their classes where they were by the classes.
+
+    Raises:
+        UnknownNamesError: If it is no checkpoint of a release, or weights or optimizers need names.
+        ValueError: If it cannot be looked at, as `names_in`.
+    """
+    names = names_in(path)
+    try:
+        raw = _load_with_stand_ins(path, names, map_location, mmap and zipfile.is_zipfile(path))
+    except pickle.UnpicklingError:
+        if not names:
+            raise
+        raw = None  # one is not used as a class is
+    if not isinstance(raw, dict) or not {"state_dict", "epoch", "global_step"} <= raw.keys():
+        raise _unknown(names, f"needs names that are not imported: {', '.join(names)}")
+    if isinstance(raw.get("hparams_type"), type) and issubclass(raw["hparams_type"], Unknown):
+        raw["hparams_type"] = raw["hparams_type"].name.rpartition(".")[2]
+    contents = PlainContents()
+    checkpoint: dict[str, Any] = contents.of(raw)
+    _check_needed(contents.left_out)
+    leave_out(checkpoint, contents.left_out)
+    if contents.left_out and is_rank_zero():
+        warn_user(
+            f"The checkpoint {str(path)!r} holds objects that are no plain values, and their classes are not imported: "
+            f"{_listed(contents.left_out)}. They are left out. Pass those that a constructor needs as its arguments, "
+            "or weights_only=False if you trust the file."
+        )
+    if contents.unresolved and is_rank_zero():
+        warn_user(
+            f"The checkpoint {str(path)!r} holds configurations with references that stay text: "
+            f"{', '.join(contents.unresolved)}. Pass their values as arguments."
+        )
+    return checkpoint
+
+
+def read_trusted_file(path: Path, map_location: Any = "cpu", *, mmap: bool = False) -> Any:
+    """Read whatever `torch.save` wrote, with everything that it names imported and called.
+
+    The first process warns of names that cannot be imported; what they stand for becomes plain or is left out, as in
+    `read_earlier_file`.
+
+    Args:
+        path: The file.
+        map_location: Where tensors go.
+        mmap: Whether tensors of an archive are views of the file.
+
+    Raises:
+        Exception: What unpickling raises.
+    """
+    absent: list[str] = []
+
+    class Unpickler(pickle.Unpickler):
+        def find_class(self, module: str, name: str, /) -> Any:
+            try:
+                return super().find_class(module, name)
+            except (ImportError, AttributeError):
+                absent.append(f"{module}.{name}")
+                return stand_in(absent[-1])
+
+    names = SimpleNamespace(__name__="pickle", Unpickler=Unpickler, load=pickle.load)
+    mmap = mmap and zipfile.is_zipfile(path)
+    raw = torch.load(str(path), map_location=map_location, weights_only=False, mmap=mmap, pickle_module=names)
+    if not isinstance(raw, dict):
+        return raw
+    callbacks = raw.get("callbacks")
+    if isinstance(callbacks, dict):
+        raw["callbacks"] = {_class_name(key): state for key, state in callbacks.items()}
+    if "hparams_type" in raw:
+        raw["hparams_type"] = _class_name(raw["hparams_type"])
+    if absent:
+        contents = PlainContents()
+        raw = contents.of(raw)
+        _check_needed(contents.left_out)
+        leave_out(raw, contents.left_out)
+        if contents.left_out and is_rank_zero():
+            warn_user(
+                f"The checkpoint {str(path)!r} holds objects whose classes cannot be imported: "
+                f"{_listed(contents.left_out)}. They are left out. Make the classes importable."
+            )
+    return raw
+
+
+def _class_name(value: Any) -> Any:
+    """The name of a class, as which checkpoints of today tell it; anything else as it is."""
+    if not isinstance(value, type):
+        return value
+    return value.name.rpartition(".")[2] if issubclass(value, Unknown) else value.__name__
+
+
+def _listed(left_out: dict[Keys, str]) -> str:
+    return ", ".join(f"{name_of('checkpoint', keys)} (a {name})" for keys, name in left_out.items())
+
+
+def _load_with_stand_ins(path: Path, names: list[str], map_location: Any, mmap: bool) -> Any:
+    shapes: dict[str, Shape] = {}
+    blocked = {name for name in names if name.rpartition(".")[0] in _BLOCKED}
+    source = _renamed(path) if blocked else str(path)
+    while True:
+        stand_ins = {name: stand_in(name, shapes.get(name, "object")) for name in names}
+        allowed: list[Any] = [(what, _RENAMED + name if name in blocked else name) for name, what in stand_ins.items()]
+        try:
+            with _lock, safe_globals(allowed):
+                return torch.load(source, map_location=map_location, weights_only=True, mmap=mmap and not blocked)
+        except pickle.UnpicklingError as error:
+            misfit = _misfit(str(error), stand_ins)
+            if misfit is None or misfit[0] in shapes:
+                raise
+            shapes[misfit[0]] = misfit[1]
+
+
+def _misfit(message: str, stand_ins: dict[str, Any]) -> tuple[str, Shape] | None:
+    """Which class turned out to derive from `dict` or `list`, by what torch's reader complained about."""
+    for name, what in stand_ins.items():
+        if isinstance(what, type) and repr(what) in message:
+            if "SETITEM" in message:
+                return name, "mapping"
+            if "append" in message or "extend" in message:
+                return name, "list"
+    return None
+
+
+def _renamed(path: Path) -> io.BytesIO:
+    """A copy of a file in which the names of modules that torch blocks are of others, which do not exist."""
+    copy = io.BytesIO()
+    if zipfile.is_zipfile(path):
+        with zipfile.ZipFile(path) as archive, zipfile.ZipFile(copy, "w") as entries:
+            for entry in archive.infolist():
+                is_pickle = entry.filename.endswith("/data.pkl")
+                entries.writestr(entry, _with_names_renamed(archive.read(entry)) if is_pickle else archive.read(entry))
+    else:
+        content = path.read_bytes()
+        start, end = _legacy_value(io.BytesIO(content))
+        copy.write(content[:start] + _with_names_renamed(content[start:end]) + content[end:])
+    copy.seek(0)
+    return copy
+
+
+def _with_names_renamed(pickled: bytes) -> bytes:
+    done, parts = 0, []
+    for opcode, argument, position in pickletools.genops(pickled):
+        if opcode.name == "GLOBAL" and isinstance(argument, str) and argument.rpartition(" ")[0] in _BLOCKED:
+            assert position is not None
+            parts += [pickled[done : position + 1], _RENAMED.encode()]
+            done = position + 1
+    return b"".join([*parts, pickled[done:]])
+
+
+def _check_needed(left_out: dict[Keys, str]) -> None:
+    needed = {name_of("checkpoint", keys): name for keys, name in left_out.items() if keys and keys[0] in _NEEDED}
+    if needed:
+        names = sorted(set(needed.values()))
+        raise _unknown(names, f"needs {', '.join(names)}, which is not imported, at {', '.join(needed)}")
+
+
+def _unknown(names: list[str], what: str) -> UnknownNamesError:
+    action = (
+        f"Pass weights_only=False if you trust the file, or declare something plain that stands for each, "
+        f"`torch.serialization.add_safe_globals([(stand_in, {names[0]!r})])`."
+    )
+    return UnknownNamesError(f"{what}, in read_checkpoint. {action}", names)
+
+
+_LEFT_OUT = object()
+
+_NAMESPACES = ("argparse.Namespace", "types.SimpleNamespace", "test_tube.argparse_hopt.TTNamespace")
+
+_REFERENCE = re.compile(r"\$\{([\w.]+)\}")
+
+
+@attrs.define
+class PlainContents:
+    """Makes nested values plain, and keeps in mind what it had to leave out.
+
+    Namespaces become `NamedValues`, paths text, numbers and arrays of NumPy numbers and tensors, configurations of
+    OmegaConf dictionaries and lists. Anything else whose class is not imported is left out of the dictionary that it
+    is in; a list with such an item is left out itself.
+
+    Attributes:
+        left_out: Names of classes by the keys of the places where they were.
+        unresolved: Places of references within configurations that stayed text.
+    """
+
+    left_out: dict[Keys, str] = attrs.field(factory=dict)
+    unresolved: list[str] = attrs.field(factory=list)
+    _done: dict[int, tuple[Any, Any]] = attrs.field(factory=dict, init=False)
+
+    def of(self, value: Any) -> Any:
+        """The plain value; dictionaries are changed where they are."""
+        plain = self._of(value, ())
+        return {} if plain is _LEFT_OUT else plain
+
+    def _of(self, value: Any, keys: Keys) -> Any:
+        if isinstance(value, Tensor) or not isinstance(value, (dict, list, tuple, set, type, Unknown)):
+            return value
+        if id(value) not in self._done:
+            if isinstance(value, dict) and type(value) in (dict, OrderedDict):
+                self._done[id(value)] = value, value  # it may hold itself
+            self._done[id(value)] = value, self._made_plain(value, keys)
+        elif self._done[id(value)][1] is _LEFT_OUT:
+            self._made_plain(value, keys)  # to tell of this place as well
+        return self._done[id(value)][1]
+
+    def _made_plain(self, value: Any, keys: Keys) -> Any:
+        if isinstance(value, Unknown):
+            return self._known(value, keys)
+        if isinstance(value, type):
+            return self._leave_out(value.name, keys) if issubclass(value, Unknown) else value
+        if isinstance(value, dict):
+            return self._mapping(value, keys)
+        items = [self._of(item, (*keys, idx)) for idx, item in enumerate(value)]
+        if any(item is _LEFT_OUT for item in items):
+            return _LEFT_OUT
+        return items if type(value) is list else type(value)(items) if type(value) in (tuple, set) else value
+
+    def _mapping(self, value: dict[Any, Any], keys: Keys) -> Any:
+        for key in list(value):
+            item = self._of(value[key], (*keys, _label(key)))
+            if item is _LEFT_OUT:
+                del value[key]
+                continue
+            value[key] = item
+            if _label(key) is not key:  # a class, in place of its name; the order stays as far as it matters
+                value[_label(key)] = value.pop(key)
+        if isinstance(value, OrderedDict):
+            attributes = vars(value)
+            for name in list(attributes):  # such as the versions of a module's parts, "_metadata"
+                item = self._of(attributes[name], (*keys, name))
+                if item is _LEFT_OUT:
+                    del attributes[name]
+                else:
+                    attributes[name] = item
+            if origin(value) is not None:
+                return NamedValues(value)
+        return value
+
+    def _known(self, value: Unknown, keys: Keys) -> Any:
+        convert = self._conversion(value)
+        return self._leave_out(value.name, keys) if convert is None else convert(value, keys)
+
+    def _conversion(self, value: Unknown) -> Callable[[Unknown, Keys], Any] | None:
+        name, state = value.name, value.state
+        if name in _NAMESPACES and isinstance(state, dict):
+            return lambda found, keys: NamedValues(self._mapping(found.state, keys))
+        if name.startswith("pathlib.") and name.endswith("Path"):
+            return lambda found, keys: plain_path(found)
+        if isinstance(value, NumpyArray) and value.tensor() is not None:
+            return lambda found, keys: found.tensor() if isinstance(found, NumpyArray) else None
+        if name.startswith("omegaconf.") and isinstance(state, dict) and ("_content" in state or "_val" in state):
+            return self._configuration
+        if name.startswith(("pytorch_lightning.", "lightning.")) and state is None and _is_text(value.args):
+            return lambda found, keys: found.args[0]  # its enumerations are of text
+        return None
+
+    def _configuration(self, value: Unknown, keys: Keys) -> Any:
+        content = _content_of(value)
+        plain = self._of(content, keys)
+        root = plain
+        return self._resolved(plain, root, keys) if _is_root(value) else plain
+
+    def _resolved(self, value: Any, root: Any, keys: Keys) -> Any:
+        """Values in place of references such as "${model.width}"; what is said in other ways stays text."""
+        if isinstance(value, dict):
+            for key in value:
+                value[key] = self._resolved(value[key], root, (*keys, key))
+        elif isinstance(value, list):
+            value[:] = [self._resolved(item, root, (*keys, idx)) for idx, item in enumerate(value)]
+        elif isinstance(value, str) and "${" in value:
+            found, names = root, _REFERENCE.fullmatch(value)
+            for name in names[1].split(".") if names else ():
+                found = found.get(name, _LEFT_OUT) if isinstance(found, Mapping) else _LEFT_OUT
+            if names is None or found is _LEFT_OUT or (isinstance(found, str) and "${" in found):
+                self.unresolved.append(name_of("", keys))
+                return value
+            return found
+        return value
+
+    def _leave_out(self, name: str, keys: Keys) -> Any:
+        self.left_out[keys] = name
+        return _LEFT_OUT
+
+
+def _content_of(value: Unknown) -> Any:
+    """What a configuration of OmegaConf holds, as dictionaries that read like attributes too, lists and values."""
+    state = value.state
+    if "_content" not in state:
+        return state["_val"]
+    content = state["_content"]
+    if isinstance(content, dict):
+        return NamedValues({_inner(key): _inner(item) for key, item in content.items()})
+    return [_inner(item) for item in content] if isinstance(content, list) else content
+
+
+def _inner(item: Any) -> Any:
+    is_node = isinstance(item, Unknown) and item.name.startswith("omegaconf.") and isinstance(item.state, dict)
+    return _content_of(item) if is_node and ("_content" in item.state or "_val" in item.state) else item
+
+
+def _is_text(args: tuple[Any, ...]) -> bool:
+    return len(args) == 1 and isinstance(args[0], str)
+
+
+def _is_root(value: Unknown) -> bool:
+    return value.state.get("_parent") is None
+
+
+def _label(key: Any) -> Any:
+    """A key as text where it is a class or an object that is not imported."""
+    if isinstance(key, type) and issubclass(key, Unknown):
+        return key.name.rpartition(".")[2]
+    if isinstance(key, Unknown):
+        return str(key.args[0]) if key.args else key.name
+    return key
+
+
+Shape = Literal["object", "mapping", "list"]
+"""What a class whose name is unknown derives from, as far as a pickle shows: something else, `dict` or `list`."""
+
+_KIND = "camshaft_kind"
+
+_NUMBERS = {"b1": "?", "f2": "e", "f4": "f", "f8": "d"} | {
+    f"{sign}{size}": code if sign == "i" else code.upper()
+    for sign in "iu"
+    for size, code in ((1, "b"), (2, "h"), (4, "i"), (8, "q"))
+}
+"""Formats of `struct` by NumPy's names of its types."""
+
+_DTYPES = {
+    "b1": torch.bool,
+    **{f"f{bits // 8}": getattr(torch, f"float{bits}") for bits in (16, 32, 64)},
+    **{f"i{bits // 8}": getattr(torch, f"int{bits}") for bits in (8, 16, 32, 64)},
+    **{f"u{bits // 8}": getattr(torch, f"uint{bits}") for bits in (8, 16, 32, 64)},
+}
+
+
+class NamedValues(dict[str, Any]):
+    """What was a namespace, or a dictionary whose items are attributes too: both here."""
+
+    is_plain_dict: ClassVar[bool] = True
+
+    def __getattr__(self, name: str) -> Any:
+        try:
+            return self[name]
+        except KeyError:
+            raise AttributeError(name) from None
+
+
+class Unknown:
+    """An object of a class that is not imported: its arguments and its state, which nobody has looked at.
+
+    Each name has a subclass of its own, which stands for the class itself.
+
+    Attributes:
+        name: The full name of the class.
+        args: What it was made of.
+        state: What its attributes were.
+    """
+
+    name: ClassVar[str] = ""
+    args: tuple[Any, ...]
+    state: Any
+
+    def __new__(cls, *args: Any) -> Unknown:
+        made = super().__new__(cls)
+        made.args, made.state = args, None
+        return made
+
+    def __setstate__(self, state: Any) -> None:
+        self.state = state
+
+
+class NumpyType(Unknown):
+    """A `numpy.dtype`."""
+
+    name = "numpy.dtype"
+
+    @property
+    def code(self) -> str | None:
+        """The short name of the type, such as "f4"; None of one that is not of this machine's byte order."""
+        order = self.state[1] if isinstance(self.state, tuple) and len(self.state) > 1 else "="
+        swapped = ">" if sys.byteorder == "little" else "<"
+        return str(self.args[0]).lstrip("<=|") if self.args and order != swapped else None
+
+
+class NumpyArray(Unknown):
+    """A `numpy.ndarray`, as `numpy.core.multiarray._reconstruct` makes it."""
+
+    name = "numpy.ndarray"
+
+    def tensor(self) -> Tensor | None:
+        """The same numbers; None if they are none, or of a type that torch does not have."""
+        if not isinstance(self.state, tuple) or len(self.state) != 5:
+            return None
+        _, shape, kind, is_fortran, data = self.state
+        dtype = _DTYPES.get(kind.code or "") if isinstance(kind, NumpyType) else None
+        if dtype is None or not isinstance(data, (bytes, bytearray)):
+            return None
+        flat = torch.frombuffer(bytearray(data), dtype=dtype) if data else torch.empty(0, dtype=dtype)
+        if is_fortran:
+            return flat.reshape(tuple(reversed(shape))).permute(*reversed(range(len(shape)))).contiguous()
+        return flat.reshape(tuple(shape))
+
+
+def stand_in(name: str, shape: Shape = "object") -> Any:
+    """What a pickle gets where it asks for a name.
+
+    Args:
+        name: The full name.
+        shape: For a name that is not known: what it derives from.
+    """
+    if name in _KNOWN:
+        return _KNOWN[name]
+    made = {"mapping": _mapping_of, "list": _list_of}[shape](name) if shape != "object" else None
+    return type("StandIn", (Unknown,), {"name": name, "__module__": "stand-in", "__qualname__": name, **(made or {})})
+
+
+def origin(mapping: OrderedDict[Any, Any]) -> str | None:
+    """The name of the class that a dictionary stands for; None for one that was no more than that."""
+    return vars(mapping).get(_KIND)
+
+
+def plain_path(value: Unknown) -> str:
+    """A path as text."""
+    kind = PureWindowsPath if "Windows" in value.name else PurePosixPath
+    return str(kind(*(str(part) for part in value.args)))
+
+
+def _mapping_of(name: str) -> dict[str, Any]:
+    def new(cls: type, *args: Any) -> OrderedDict[Any, Any]:
+        made: OrderedDict[Any, Any] = OrderedDict(args[0] if args and isinstance(args[0], dict) else ())
+        vars(made)[_KIND] = name
+        return made
+
+    return {"__new__": staticmethod(new)}
+
+
+def _list_of(name: str) -> dict[str, Any]:
+    return {"__new__": staticmethod(lambda cls, *args: list(args[0]) if args and isinstance(args[0], list) else [])}
+
+
+def _default_dict(*args: Any) -> dict[Any, Any]:
+    return dict(args[1]) if len(args) > 1 and isinstance(args[1], dict) else {}
+
+
+def _numpy_scalar(kind: NumpyType, data: Any = None) -> Any:
+    code = _NUMBERS.get(kind.code or "") if isinstance(kind, NumpyType) else None
+    if code is not None and isinstance(data, bytes) and len(data) == struct.calcsize("=" + code):
+        return struct.unpack("=" + code, data)[0]
+    text = kind.code or "" if isinstance(kind, NumpyType) else ""
+    if text.startswith("U") and isinstance(data, bytes):
+        return data.decode(f"utf-32-{'le' if sys.byteorder == 'little' else 'be'}").rstrip("\0")
+    return stand_in("numpy.generic")(kind, data)
+
+
+def _numpy_array(*args: Any) -> NumpyArray:
+    return NumpyArray(*args)
+
+
+def _attribute_dicts() -> dict[str, Any]:
+    places = (
+        "pytorch_lightning.utilities.parsing",
+        "lightning.pytorch.utilities.parsing",
+        "lightning_lite.utilities.data",
+        "lightning_fabric.utilities.data",
+        "lightning.fabric.utilities.data",
+    )
+    names = [f"{place}.AttributeDict" for place in places]
+    return {name: type("StandIn", (Unknown,), {"name": name, **_mapping_of(name)}) for name in names}
+
+
+_KNOWN: dict[str, Callable[..., Any]] = {
+    **_attribute_dicts(),
+    "collections.defaultdict": _default_dict,
+    "collections.deque": lambda *args: list(args[0]) if args else [],
+    "builtins.bytes": lambda *args: b"",  # so are empty ones pickled; others are written out
+    "builtins.frozenset": lambda *args: set(args[0]) if args else set(),
+    "numpy.dtype": NumpyType,
+    "numpy.ndarray": NumpyArray,
+    **{f"numpy.{core}.multiarray.scalar": _numpy_scalar for core in ("core", "_core")},
+    **{f"numpy.{core}.multiarray._reconstruct": _numpy_array for core in ("core", "_core")},
+}
+"""Names that such files have often, and what makes something plain in their places."""

@@ -1,1 +1,0 @@
-"""What `ShardedStrategy` is made of."""

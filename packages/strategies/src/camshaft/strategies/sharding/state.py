@@ -1,0 +1,166 @@
+"""State of sharded parameters and optimizers."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.tensor import DTensor, Replicate, distribute_tensor
+from torch.distributed.tensor.placement_types import Placement
+from torch.optim import Optimizer
+
+from camshaft.hooks_core.messages import must_be
+from camshaft.strategies.sharding.policy import class_name
+
+_CPU = torch.device("cpu")
+
+
+def module_state_for(module: nn.Module, state: Mapping[str, Any]) -> dict[str, Any]:
+    """A module's state laid out as the module is, for its `load_state_dict`. Collective.
+
+    Args:
+        module: The module, some of whose parameters are sharded.
+        state: Whole tensors, with the same values on all processes, or sharded ones, on the CPU. Those of another shape
+            than the module's stay as they are, for torch to refuse them.
+    """
+    own = module.state_dict()
+    return {name: _laid_out(value, own.get(name)) for name, value in state.items()}
+
+
+def optimizer_state_for(optimizer: Optimizer, state: Mapping[str, Any]) -> dict[str, Any]:
+    """An optimizer's state laid out as its parameters are, for its `load_state_dict`. Collective.
+
+    What has the shape of its parameter is sharded as that is; scalars, such as counts of steps, stay as they are; other
+    tensors (factors of moments) are replicated.
+
+    Args:
+        optimizer: The optimizer of sharded parameters.
+        state: Whole or sharded tensors, as above.
+    """
+    indexes = [idx for group in state["param_groups"] for idx in group["params"]]
+    parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+    by_index = dict(zip(indexes, parameters, strict=False))  # torch refuses other numbers of parameters
+    laid_out = {
+        idx: {name: _laid_out(value, by_index.get(idx), is_state=True) for name, value in values.items()}
+        for idx, values in state["state"].items()
+    }
+    return {**state, "state": laid_out}
+
+
+def tensor_like(value: Tensor, parameter: Tensor) -> Tensor:
+    """A copy of a whole or sharded tensor, laid out and on the device as a parameter of its shape is. Collective."""
+    if isinstance(parameter, DTensor):
+        return distribute(_whole(value), parameter, _device(parameter))
+    return _whole(value).to(parameter.device, copy=True)
+
+
+def _laid_out(value: Any, like: Any, *, is_state: bool = False) -> Any:
+    if not isinstance(value, Tensor):
+        return value
+    if isinstance(like, DTensor) and value.size() == like.size() and value.dim() > 0:
+        return distribute(_whole(value), like, _device(like))
+    if not isinstance(like, DTensor) or not is_state or value.dim() == 0:
+        # an optimizer takes such tensors as they are, and changes them in place
+        return _whole(value).clone() if is_state else _whole(value)
+    mesh = like.device_mesh
+    return distribute_tensor(_whole(value).to(_device(like)), mesh, [Replicate()] * mesh.ndim, src_data_rank=None)
+
+
+def _whole(value: Tensor) -> Tensor:
+    """A tensor as every process has it if it is not sharded."""
+    with torch.no_grad():
+        return value.full_tensor() if isinstance(value, DTensor) else value
+
+
+def _device(like: DTensor) -> torch.device:
+    with torch.no_grad():
+        return like.to_local().device
+
+
+def local_part(full: Tensor, mesh: DeviceMesh, placements: Sequence[Placement]) -> Tensor:
+    """The part of a whole tensor that this process holds if it is sharded; a view of it. Not collective.
+
+    Args:
+        full: The whole tensor.
+        mesh: The processes.
+        placements: How it is laid out along each dimension of the mesh: sharded or replicated. Strided shards, as
+            `fully_shard` makes them of tensor-parallel parameters, are cut after what lies to their right.
+
+    Raises:
+        ValueError: If it is laid out otherwise.
+    """
+    coordinate = mesh.get_coordinate()
+    if coordinate is None:
+        return full.new_empty(0)
+    strided = list[tuple[int, int]]()
+    part = full
+    for mesh_dim, placement in enumerate(placements):
+        if isinstance(placement, Replicate):
+            continue
+        dim = getattr(placement, "dim", None)
+        if dim is None:
+            rule, action = "sharded or replicated", "Redistribute it first."
+            raise ValueError(must_be("placements", rule, tuple(placements), "local_part", action))
+        if hasattr(placement, "split_factor"):
+            strided.append((mesh_dim, dim))
+        else:
+            part = _chunk(part, mesh.size(mesh_dim), coordinate[mesh_dim], dim)
+    for mesh_dim, dim in reversed(strided):
+        part = _chunk(part, mesh.size(mesh_dim), coordinate[mesh_dim], dim)
+    return part
+
+
+def distribute(full: Tensor, like: DTensor, device: torch.device) -> DTensor:
+    """A sharded tensor with the values of a whole one, laid out as another one. Not collective.
+
+    Args:
+        full: The whole tensor, with the same values on all processes, on any device.
+        like: The other one, of the same shape.
+        device: Where this process's part is to be.
+    """
+    part = local_part(full.detach(), like.device_mesh, like.placements)
+    local = torch.empty(part.size(), dtype=full.dtype, device=device)
+    return from_local(local.copy_(part), like)
+
+
+def from_local(local: Tensor, like: DTensor) -> DTensor:
+    """A sharded tensor of this process's part, laid out as another one. Not collective."""
+    return DTensor.from_local(
+        local, like.device_mesh, like.placements, run_check=False, shape=like.size(), stride=like.stride()
+    )
+
+
+def _chunk(tensor: Tensor, num_chunks: int, chunk_idx: int, dim: int) -> Tensor:
+    """One of the chunks that `torch.chunk` makes; empty if it makes fewer."""
+    size = tensor.size(dim)
+    length = -(-size // num_chunks)
+    start = min(chunk_idx * length, size)
+    return tensor.narrow(dim, start, min(length, size - start))
+
+
+def check_parameters(
+    optimizers: Iterable[Optimizer], module: nn.Module, replaced: Sequence[tuple[weakref.ref[Tensor], str]]
+) -> None:
+    """Raise `ValueError` unless all parameters of optimizers are the module's.
+
+    Args:
+        optimizers: The optimizers.
+        module: The module.
+        replaced: Parameters that the module had before it was sharded, as far as they exist, with their names.
+    """
+    own = {id(parameter) for parameter in module.parameters()}
+    earlier = {id(reference()): name for reference, name in replaced if reference() is not None}
+    for optimizer in optimizers:
+        for group in optimizer.param_groups:
+            for parameter in group["params"]:
+                if id(parameter) in own:
+                    continue
+                name = earlier.get(id(parameter))
+                found = f"{name} as it was before" if name is not None else tuple(parameter.shape)
+                rule = f"a parameter that the sharded {class_name(module)} has"
+                action = "Build the optimizer in `configure_optimizers`, or after `setup_module`."
+                raise ValueError(must_be("parameter", rule, found, type(optimizer).__qualname__, action))
