@@ -24,7 +24,7 @@ def test_exports_what_it_says() -> None:
 
 def test_every_callback_is_exported() -> None:
     pattern = re.compile(r"^class ([A-Z]\w+)\((?:Callback|LossWatch|CheckpointMemory|ProgressBar)\)", re.MULTILINE)
-    paths = Path(str(package.__file__)).parent.glob("*.py")
+    paths = Path(str(package.__file__)).parent.rglob("*.py")
     defined = {name for path in paths for name in pattern.findall(path.read_text())}
     assert len(defined) > 20
     assert defined <= set(package.__all__)

@@ -1,1 +1,1 @@
-"""Names, files and memory of checkpoints."""
+"""Callbacks that save checkpoints."""

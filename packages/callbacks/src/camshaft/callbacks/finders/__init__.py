@@ -1,1 +1,1 @@
-"""Trial steps that leave no trace, and what is found with them."""
+"""Callbacks that find settings by trial steps before training."""

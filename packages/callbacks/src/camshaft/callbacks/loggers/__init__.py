@@ -1,1 +1,1 @@
-"""Loggers, and what they share."""
+"""Loggers."""

@@ -1,1 +1,1 @@
-"""TODO: what monitors holds."""
+"""Callbacks that log or guard what a run does: rates, losses, devices, throughput."""

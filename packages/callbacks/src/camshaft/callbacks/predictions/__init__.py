@@ -1,1 +1,1 @@
-"""Writers of predictions, and their files."""
+"""Callbacks that write predictions."""

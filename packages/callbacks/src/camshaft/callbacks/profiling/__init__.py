@@ -1,1 +1,1 @@
-"""TODO: what profiling holds."""
+"""Callbacks that show where time goes."""

@@ -1,1 +1,1 @@
-"""TODO: what progress holds."""
+"""Progress bars and summaries of a model."""

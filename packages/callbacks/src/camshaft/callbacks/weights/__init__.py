@@ -1,1 +1,1 @@
-"""Averages of weights, and groups of parameters."""
+"""Callbacks that average, freeze or unfreeze weights."""

@@ -1,1 +1,1 @@
-"""TODO: what metrics holds."""
+"""The metric log: what modules and callbacks log, reduced over batches and ranks."""

@@ -1,1 +1,1 @@
-"""TODO: what sharding holds."""
+"""Sharding of models: policies, states, steps and deferred initialization."""
