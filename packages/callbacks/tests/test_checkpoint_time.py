@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from recording_trainer import OneProcess
 
-from camshaft.callbacks.checkpoints.files import TimeRhythm
+from camshaft.callbacks.checkpoints.files import TimeInterval
 
 
 class Clock:
@@ -39,18 +39,18 @@ class Receiving(Broadcasting):
 
 def test_one_process_looks_at_the_clock_after_every_batch(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = Clock(monkeypatch)
-    rhythm = TimeRhythm(10.0)
+    interval = TimeInterval(10.0)
     over = []
     for _ in range(30):
         clock.now += 1.0
-        over.append(rhythm.is_over(OneProcess()))  # type: ignore[arg-type]
+        over.append(interval.is_over(OneProcess()))  # type: ignore[arg-type]
     assert [idx + 1 for idx, is_over in enumerate(over) if is_over] == [10, 20, 30]
 
 
 def test_ranks_are_due_at_the_same_batches_and_seldom_ask(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = Clock(monkeypatch)
     strategy = Broadcasting()
-    first, second = TimeRhythm(100.0), TimeRhythm(100.0)
+    first, second = TimeInterval(100.0), TimeInterval(100.0)
     over = []
     for _ in range(4000):
         clock.now += 0.1

@@ -83,7 +83,8 @@ def has_logged_rates(callback: Any, trainer: Any) -> None:
 
 
 def has_stopped_in_time(callback: Any, trainer: Any) -> None:
-    assert trainer.global_step <= 1 and callback.time_elapsed() > 0 and "all of the time" in callback.stopping_reason
+    reason = callback.stopping_reason
+    assert trainer.global_step <= 1 and callback.time_elapsed() > 0 and "the whole of `duration`" in reason
 
 
 def has_called(callback: Any, trainer: Any) -> None:

@@ -343,7 +343,9 @@ class TestErrors:
         checkpoint = ModelCheckpoint(tmp_path, "{epoch}", "val", save_on_train_epoch_end=True, save_last=True)
         trainer = start(tmp_path, checkpoint, check_val_every_n_epoch=2)
         trainer.train_batch()
-        with pytest.warns(UserWarning, match="keeps nothing before the first validation, which has 'val' to bring"):
+        with pytest.warns(
+            UserWarning, match="keeps nothing before the first validation, which is expected to log 'val'"
+        ):
             trainer.end_epoch()
         assert files(tmp_path) == {"last.ckpt"}
         trainer.train_batch()

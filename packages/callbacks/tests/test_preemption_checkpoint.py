@@ -106,7 +106,7 @@ def test_a_requeue_that_fails_ends_with_1(tmp_path: Path, monkeypatch: pytest.Mo
 
 def test_says_that_there_is_no_slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("SLURM_JOB_ID", raising=False)
-    with pytest.warns(UserWarning, match="will requeue nothing: this is no job of SLURM"):
+    with pytest.warns(UserWarning, match="will not requeue: this is not a SLURM job"):
         begun(tmp_path, PreemptionCheckpoint(requeue=True)).end()
 
 

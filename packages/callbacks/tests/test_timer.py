@@ -57,7 +57,7 @@ def test_what_is_no_duration_is_refused(duration: Any) -> None:
 def test_an_unknown_interval_or_stage_is_refused() -> None:
     with pytest.raises(InvalidArgumentError, match="`interval` must be 'step' or 'epoch', but got 'batch'"):
         Timer(interval="batch")
-    with pytest.raises(InvalidArgumentError, match="`stage` must be one of train, validate, test, predict"):
+    with pytest.raises(InvalidArgumentError, match="`stage` must be 'train', 'validate', 'test' or 'predict'"):
         Timer().time_elapsed("fit")
 
 
@@ -105,7 +105,7 @@ def test_training_stops_after_the_batch_or_epoch_in_which_its_time_is_over(
     assert trainer.should_stop == (interval == "step")
     trainer.end_epoch()
     assert trainer.should_stop
-    assert timer.stopping_reason == "training has taken 0:00:05, all of the time that it may."
+    assert timer.stopping_reason == "training has taken 0:00:05, the whole of `duration`."
     assert capsys.readouterr().out == f"Timer, epoch 0: {timer.stopping_reason}\n"  # once
 
 

@@ -1,17 +1,21 @@
-"""Checks of callbacks' arguments, and of the libraries that some of them need."""
+"""Errors and checks of constructor arguments, in one wording for all callbacks and loggers."""
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable
+import os
+from collections.abc import Callable, Iterable, Sequence
 from importlib.util import find_spec
 from typing import Any
 
 from camshaft.hooks_core.messages import must_be
 
+STAGES = ("train", "validate", "test", "predict")
+"""Names of the stages of a run."""
+
 
 class InvalidArgumentError(ValueError):
-    """A constructor got a value that it cannot work with.
+    """An argument has a value that is out of range or of the wrong kind.
 
     Attributes:
         field: Name of the argument.
@@ -27,28 +31,12 @@ class InvalidArgumentError(ValueError):
         self._arguments = field, rule, value, where, action
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """As it was made, so that it can be sent to other processes."""
+        """Return the constructor's arguments, so that the error can be sent to other processes."""
         return type(self), self._arguments
 
 
-def check_local(field: str, path: str, where: str) -> None:
-    """Check that a folder can be on this machine.
-
-    Args:
-        field: Name of the argument.
-        path: The folder.
-        where: The class that takes it.
-
-    Raises:
-        InvalidArgumentError: If it is the address of something that is not mounted here.
-    """
-    if "://" in path:
-        action = "Mount it, or copy the files there afterwards."
-        raise InvalidArgumentError(field, "a folder of this machine's file systems", path, where, action)
-
-
 class MissingMetricError(RuntimeError):
-    """A metric is due and nobody has logged it.
+    """A metric that a callback needs now has not been logged.
 
     Attributes:
         field: The argument that names the metric.
@@ -69,16 +57,114 @@ class MissingMetricError(RuntimeError):
         )
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """As it was made, so that it can be sent to other processes."""
+        """Return the constructor's arguments, so that the error can be sent to other processes."""
         return type(self), (self.field, self.metric, self.available, self.where)
 
 
+def check_number(
+    where: str,
+    action: str = "Pass such a number.",
+    *,
+    least: float | None = None,
+    above: float | None = None,
+    most: float | None = None,
+    below: float | None = None,
+    is_int: bool = False,
+    or_none: bool = False,
+    **numbers: Any,
+) -> None:
+    """Check that numbers are in a range; NaN is in none.
+
+    Args:
+        where: The class that takes them.
+        action: What the error advises.
+        least: The smallest number allowed.
+        above: A bound that is itself not allowed.
+        most: The largest number allowed.
+        below: An upper bound that is itself not allowed.
+        is_int: Whether they must be ints; bool is not one.
+        or_none: Whether None is allowed.
+        **numbers: The values, by field.
+
+    Raises:
+        InvalidArgumentError: If one is out of range.
+    """
+    for field, value in numbers.items():
+        if or_none and value is None:
+            continue
+        is_valid = not is_int or (isinstance(value, int) and not isinstance(value, bool))
+        is_valid = is_valid and (least is None or value >= least) and (above is None or value > above)
+        if is_valid and (most is None or value <= most) and (below is None or value < below):
+            continue
+        limits = f"{least} or more" if least is not None else f"more than {above}"
+        if most is not None or below is not None:
+            limits = f"from {least} to {most if below is None else f'below {below}'}"
+        rule = f"{'an int, ' if is_int else ''}{limits}{', or None' if or_none else ''}"
+        raise InvalidArgumentError(field, rule, value, where, action)
+
+
+def check_one_of(where: str, options: Sequence[object], action: str = "Pass one of these.", **values: object) -> None:
+    """Check that values are among some options.
+
+    Args:
+        where: The class that takes them.
+        options: What is allowed.
+        action: What the error advises.
+        **values: The values, by field.
+
+    Raises:
+        InvalidArgumentError: If one is none of the options.
+    """
+    for field, value in values.items():
+        if value not in options:
+            *others, last = map(repr, options)
+            raise InvalidArgumentError(field, f"{', '.join(others)} or {last}", value, where, action)
+
+
+def check_not_both(where: str, **two: object) -> None:
+    """Check that at most one of two arguments, given by field, is not None.
+
+    Raises:
+        InvalidArgumentError: If neither is None; it names the second.
+    """
+    (first, one), (second, other) = two.items()
+    if one is not None and other is not None:
+        raise InvalidArgumentError(second, f"None beside `{first}`", other, where, "Pass one of them.")
+
+
+def check_file_name(where: str, filename: object) -> None:
+    """Check that a file's name is not empty and has no folder in it.
+
+    Raises:
+        InvalidArgumentError: If it is not so.
+    """
+    if not isinstance(filename, str) or not filename or os.path.basename(filename) != filename:
+        rule, action = "a file's name without a folder", "Pass the folder as `dirpath`."
+        raise InvalidArgumentError("filename", rule, filename, where, action)
+
+
+def check_local(field: str, path: str, where: str) -> None:
+    """Check that a folder is on this machine.
+
+    Args:
+        field: Name of the argument.
+        path: The folder.
+        where: The class that takes it.
+
+    Raises:
+        InvalidArgumentError: If it is a URL.
+    """
+    if "://" in path:
+        action = "Mount it, or copy the files there afterwards."
+        raise InvalidArgumentError(field, "a folder of this machine's file systems", path, where, action)
+
+
 def check_installed(library: str, extra: str, where: str) -> None:
-    """Look whether a library can be imported, without importing it.
+    """Check that a library is installed, without importing it.
 
     Args:
         library: Name of its top package.
-        extra: Extra of this distribution that brings it.
+        extra: Extra of this distribution that installs it.
         where: The class that needs it.
 
     Raises:
@@ -90,19 +176,19 @@ def check_installed(library: str, extra: str, where: str) -> None:
 
 
 def check_keywords(keywords: Iterable[str], taker: Callable[..., Any], taken: Iterable[str], where: str) -> None:
-    """Look whether further keyword arguments of a constructor are ones that a library's function takes.
+    """Check that a library's function takes the keyword arguments that a constructor passes on to it.
 
     Args:
-        keywords: Their names.
-        taker: The function, or class.
+        keywords: Names of the keyword arguments.
+        taker: The function, or class, that gets them.
         taken: Arguments of it that the constructor passes itself.
         where: The class whose constructor it is.
 
     Raises:
-        TypeError: If it does not.
+        TypeError: If one of them is unknown.
     """
     known = inspect.signature(taker).parameters.keys() - set(taken)
     unknown = [name for name in keywords if name not in known]
     if unknown:
         rule = f"further arguments of `{taker.__qualname__}` ({', '.join(sorted(known))})"
-        raise TypeError(must_be("kwargs", rule, unknown, where, "Leave out what is none."))
+        raise TypeError(must_be("kwargs", rule, unknown, where, "Leave out what is not."))

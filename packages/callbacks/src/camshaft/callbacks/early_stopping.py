@@ -1,4 +1,4 @@
-"""Stopping when a metric no longer improves."""
+"""Callback that stops training when a metric no longer improves."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import torch
 from torch import Tensor
 
-from camshaft.callbacks.arguments import InvalidArgumentError, MissingMetricError
+from camshaft.callbacks.arguments import MissingMetricError, check_number
 from camshaft.callbacks.monitoring import (
-    checked_mode,
+    check_mode,
     from_rank_zero,
     is_due_at_train_epoch_end,
     read_metric,
@@ -25,13 +25,16 @@ if TYPE_CHECKING:
 
 
 class EarlyStopping(Callback):
-    """Asks the trainer to stop when a metric stops improving, diverges or reaches its goal.
+    """Stops training when a metric stops improving, diverges or reaches a threshold.
 
-    One check takes place per due time: at the end of each training epoch where validation runs once per epoch
-    or not at all, after each validation otherwise. Rank 0's value decides for all ranks.
+    The metric is checked at the end of each training epoch where validation runs once per epoch or not at all, after
+    each validation otherwise. Rank 0's value decides for all ranks.
 
-    A stop holds for runs that are resumed from a checkpoint of it, such as that of a job that was killed before it had
-    ended: they end alike. To train on, change an argument, such as `patience`.
+    A run that is resumed from a checkpoint of a stopped run stops again. To train on, change an argument, such as
+    `patience`.
+
+    Subclasses may override the methods that Lightning's class has: `_run_early_stopping_check`,
+    `_evaluate_stopping_criteria`, `_validate_condition_metric`, `_should_skip_check` and others.
 
     Args:
         monitor: Name of the logged metric, a scalar.
@@ -40,17 +43,13 @@ class EarlyStopping(Callback):
         patience: Number of checks in a row without improvement after which training stops; 0 stops at the first.
         verbose: Whether each improvement and the reason for stopping are printed.
         mode: "min" where lower is better, "max" where higher is.
-        strict: Whether a metric that is missing at a check is an error; otherwise the check is left out, with
-            a warning the first time.
+        strict: Whether a missing metric is an error; otherwise the check is skipped, with a warning the first time.
         check_finite: Whether NaN or an infinity stops training; otherwise they count as no improvement.
         stopping_threshold: Value that, once passed in the good direction, stops training. None: no such value.
         divergence_threshold: Value that, once passed in the bad direction, stops training. None: no such value.
         check_on_train_epoch_end: When to check: True at the end of the training epoch, False after validation,
-            None chooses as told above.
-        log_rank_zero_only: Whether of several ranks the first one alone prints; otherwise each does, with its rank.
-
-    Subclasses may override the methods that Lightning's class has: `_run_early_stopping_check`,
-    `_evaluate_stopping_criteria`, `_validate_condition_metric`, `_should_skip_check` and others.
+            None chooses as described above.
+        log_rank_zero_only: Whether only rank 0 prints; otherwise each rank does, with its number.
 
     Attributes:
         min_delta: As given where higher is better, and negative where lower is.
@@ -83,17 +82,13 @@ class EarlyStopping(Callback):
         log_rank_zero_only: bool = False,
     ) -> None:
         where = type(self).__name__
-        if patience < 0:
-            raise InvalidArgumentError("patience", "0 or more", patience, where, "Use 0 to stop at the first.")
-        if not min_delta >= 0:
-            raise InvalidArgumentError(
-                "min_delta", "0 or more", min_delta, where, "Say the direction with `mode`, not with its sign."
-            )
+        check_number(where, "Use 0 to stop at the first.", least=0, patience=patience)
+        check_number(where, "Choose the direction by `mode`, not by its sign.", least=0, min_delta=min_delta)
         self.monitor = monitor
         self.min_delta = -min_delta if mode == "min" else min_delta
         self.patience = patience
         self.verbose = verbose
-        self.mode = checked_mode(mode, where)
+        self.mode = check_mode(mode, where)
         self.strict = strict
         self.check_finite = check_finite
         self.stopping_threshold = stopping_threshold
@@ -110,7 +105,7 @@ class EarlyStopping(Callback):
 
     @property
     def check_on_train_epoch_end(self) -> bool | None:
-        """When to check, as given."""
+        """The argument of this name."""
         return self._check_on_train_epoch_end
 
     @check_on_train_epoch_end.setter
@@ -128,17 +123,17 @@ class EarlyStopping(Callback):
         return f"{type(self).__qualname__}(monitor={self.monitor!r}, mode={self.mode!r})"
 
     def setup(self, trainer: TrainerProtocol, module: Any, stage: str) -> None:
-        """Check in fit alone."""
+        """Enable checks, in fit only."""
         self._is_fitting = stage == "fit"
 
     def on_train_start(self, trainer: TrainerProtocol, module: Any) -> None:
-        """Stop again, with a warning, if the run that is resumed had been stopped."""
+        """Stop again, with a warning, if the resumed run had been stopped."""
         if self._has_resumed and self.stopping_reason is not None:
             trainer.should_stop = True
             if trainer.is_global_zero:
                 warn_user(
-                    "EarlyStopping has stopped the run that is resumed, and stops this one as well: "
-                    f"{self.stopping_reason} Change one of its arguments, such as `patience`, to train on."
+                    f"EarlyStopping had stopped the resumed run, and stops it again: {self.stopping_reason} "
+                    "Change one of its arguments, such as `patience`, to train on."
                 )
         self._has_resumed = False
 
@@ -153,7 +148,7 @@ class EarlyStopping(Callback):
             self._run_early_stopping_check(trainer)
 
     def state_dict(self) -> dict[str, Any]:
-        """Best score, number of checks since, whether and why it stopped, and by which rules."""
+        """Return the best score, the checks since, whether and why it stopped, and the arguments that decide that."""
         return {
             "best_score": self.best_score,
             "wait_count": self.wait_count,
@@ -163,9 +158,9 @@ class EarlyStopping(Callback):
         }
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Go on where `state_dict` was taken; the constructor's arguments stay as they are.
+        """Restore a state; the constructor's arguments stay as they are.
 
-        A stop is forgotten if it was by other rules than those of the arguments.
+        A stop is dropped if the arguments that decided it have changed.
         """
         self.best_score = state_dict["best_score"].clone()
         self.wait_count = state_dict["wait_count"]
@@ -175,7 +170,7 @@ class EarlyStopping(Callback):
 
     @property
     def _rules(self) -> dict[str, Any]:
-        """By which it stops."""
+        """Arguments that decide whether it stops."""
         return {
             "min_delta": abs(self.min_delta),
             "patience": self.patience,
@@ -193,15 +188,15 @@ class EarlyStopping(Callback):
         return not self._is_fitting or trainer.sanity_checking
 
     def _run_early_stopping_check(self, trainer: TrainerProtocol) -> None:
-        """Check, and ask the trainer to stop if that is due. Collective, once per due time."""
+        """Check, and stop training if needed. Collective."""
         if trainer.fast_dev_run:
             return
 
         def read() -> Tensor | None:
-            is_there = self._validate_condition_metric(trainer.callback_metrics)
-            return read_metric(trainer, self.monitor, type(self).__name__) if is_there else None
+            is_logged = self._validate_condition_metric(trainer.callback_metrics)
+            return read_metric(trainer, self.monitor, type(self).__name__) if is_logged else None
 
-        # One rank's value for all: their memories stay equal even where the metric differs between ranks.
+        # One rank's value for all, so that their states stay equal where the metric differs between ranks.
         current = from_rank_zero(trainer.strategy, read)
         if current is None:
             return
@@ -214,7 +209,7 @@ class EarlyStopping(Callback):
             self._log_info(trainer, reason, self.log_rank_zero_only)
 
     def _validate_condition_metric(self, logs: Mapping[str, Any]) -> bool:
-        """Return whether the metric is there; called on rank 0.
+        """Return whether the metric was logged; called on rank 0.
 
         Raises:
             MissingMetricError: If it is not, and `strict`.
@@ -230,7 +225,7 @@ class EarlyStopping(Callback):
         return False
 
     def _evaluate_stopping_criteria(self, current: Tensor) -> tuple[bool, str | None]:
-        """Take one more value in. Returns whether training must stop, and why, or that the value has improved."""
+        """Evaluate a new value. Return whether training must stop, and a message: the reason, or the improvement."""
         score, best, name = float(current), float(self.best_score), self.monitor
         if self.check_finite and not math.isfinite(score):
             return True, f"{name} is {score}, which is not finite (best so far: {best:.6g})."
@@ -255,7 +250,7 @@ class EarlyStopping(Callback):
 
     @staticmethod
     def _log_info(trainer: TrainerProtocol, message: str, log_rank_zero_only: bool) -> None:
-        """Print what was decided."""
+        """Print a decision."""
         strategy = trainer.strategy
         if strategy.world_size == 1 or strategy.global_rank == 0 or not log_rank_zero_only:
             rank = f"[rank: {strategy.global_rank}] " if strategy.world_size > 1 else ""

@@ -1,4 +1,4 @@
-"""Accumulating gradients over other numbers of batches in other epochs."""
+"""Callback that sets gradient accumulation by epoch."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ class GradientAccumulationScheduler(Callback):
     """Sets the trainer's `accumulate_grad_batches` by the epoch; after the fit it is 1 again.
 
     Args:
-        scheduling: From which epoch on, counted from zero, how many batches make one update: `{0: 8, 4: 4, 8: 1}`.
+        scheduling: Number of batches per update, by the zero-based epoch from which on it holds: `{0: 8, 4: 4, 8: 1}`.
             Without an entry for epoch 0 training begins with 1.
 
     Attributes:
-        scheduling: The same, with an entry for epoch 0.
+        scheduling: The argument, with an entry for epoch 0.
 
     Raises:
         TypeError: If `scheduling` is no dictionary from ints to ints.
@@ -49,15 +49,15 @@ class GradientAccumulationScheduler(Callback):
         self._epochs = list(self.scheduling)
 
     def going_to_accumulate_grad_batches(self) -> bool:
-        """Whether any epoch makes updates of more than one batch."""
+        """Return whether any epoch accumulates more than one batch."""
         return any(num_batches > 1 for num_batches in self.scheduling.values())
 
     def get_accumulate_grad_batches(self, epoch: int) -> int:
-        """How many batches make one update in an epoch."""
+        """Return the number of batches per update in an epoch."""
         return self.scheduling[self._epochs[bisect_right(self._epochs, epoch) - 1]]
 
     def setup(self, trainer: TrainerProtocol, module: Any, stage: str) -> None:
-        """Look whether there is one schedule only."""
+        """Check that the trainer has no `accumulate_grad_batches` of its own."""
         given = trainer.accumulate_grad_batches
         if stage == "fit" and given != 1:
             rule = f"left at 1 with {type(self).__name__}, which sets it"
@@ -65,13 +65,13 @@ class GradientAccumulationScheduler(Callback):
             raise InvalidArgumentError("accumulate_grad_batches", rule, given, "the trainer", action)
 
     def on_train_epoch_start(self, trainer: TrainerProtocol, module: Any) -> None:
-        """Set the number of the epoch that begins."""
+        """Set the number for the epoch that begins."""
         num_batches = self.get_accumulate_grad_batches(trainer.current_epoch)
         if trainer.accumulate_grad_batches != num_batches:
             trainer.accumulate_grad_batches = num_batches
 
     def teardown(self, trainer: TrainerProtocol, module: Any, stage: str) -> None:
-        """Leave the trainer as it was, so that it can fit again."""
+        """Reset the trainer, so that it can fit again."""
         if stage == "fit" and trainer.accumulate_grad_batches in self.scheduling.values():
             trainer.accumulate_grad_batches = 1
 

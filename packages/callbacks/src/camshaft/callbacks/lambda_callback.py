@@ -1,4 +1,4 @@
-"""A callback from plain functions."""
+"""Callback that is made from plain functions."""
 
 from __future__ import annotations
 
@@ -11,19 +11,18 @@ from camshaft.hooks_core.messages import must_be
 
 
 class LambdaCallback(Callback):
-    """Calls the functions that it is given as hooks; what is not given costs nothing.
+    """Calls functions as hooks; hooks without a function cost nothing.
 
-    Each gets what the method of that name gets, or fewer arguments: the trainer, the module, and what the hook adds.
+    Each function gets the arguments of the hook, or fewer: the trainer, the module, and those that the hook adds.
 
         LambdaCallback(on_train_epoch_end=lambda trainer: print(trainer.callback_metrics))
 
     Args:
         functions: Functions by position, in the order of `POSITIONS`.
-        hooks: Functions by the names of the hooks that callbacks receive, also of ones that were registered; None gives
-            none.
+        hooks: Functions by the names of hooks that callbacks receive, registered ones too; None is no function.
 
     Raises:
-        TypeError: If a name is no such hook's, its value is no function, or a hook is given twice.
+        TypeError: If a name is not that of such a hook, its value is no function, or a hook is given twice.
     """
 
     POSITIONS: ClassVar[tuple[str, ...]] = (

@@ -1,4 +1,4 @@
-"""Monitored values, and decisions that all ranks take together."""
+"""Monitored metrics, and decisions that rank 0 takes for all ranks."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast
 import torch
 from torch import Tensor
 
-from camshaft.callbacks.arguments import InvalidArgumentError, MissingMetricError
+from camshaft.callbacks.arguments import InvalidArgumentError, MissingMetricError, check_one_of
 
 if TYPE_CHECKING:
     from camshaft.hooks_core.protocols import Strategy, TrainerProtocol
@@ -19,29 +19,28 @@ if TYPE_CHECKING:
 Mode = Literal["min", "max"]
 
 
-def checked_mode(mode: str, where: str) -> Mode:
+def check_mode(mode: str, where: str) -> Mode:
     """Return `mode`.
 
     Raises:
         InvalidArgumentError: If it is neither "min" nor "max".
     """
-    if mode not in ("min", "max"):
-        raise InvalidArgumentError("mode", "'min' or 'max'", mode, where, "Say in which direction is better.")
+    check_one_of(where, ("min", "max"), "Choose the direction that is better.", mode=mode)
     return cast(Mode, mode)
 
 
 def worst_score(mode: Mode) -> float:
-    """The score that every other beats."""
+    """Return the score that every other beats."""
     return math.inf if mode == "min" else -math.inf
 
 
 def is_better(score: float, reference: float, mode: Mode) -> bool:
-    """Whether `score` strictly beats `reference`; NaN beats nothing and is beaten by nothing."""
+    """Return whether `score` strictly beats `reference`; NaN beats nothing and is beaten by nothing."""
     return score < reference if mode == "min" else score > reference
 
 
 def read_metric(trainer: TrainerProtocol, name: str, where: str) -> Tensor:
-    """The latest value of a logged metric: a scalar on the CPU. Waits for the device.
+    """Return the latest value of a logged metric as a scalar on the CPU. Waits for the device.
 
     Raises:
         MissingMetricError: If the metric has not been logged.
@@ -54,10 +53,10 @@ def read_scalar(metrics: Mapping[str, Any], name: str, where: str, logged: Itera
     """Return a metric as a scalar on the CPU. Waits for the device.
 
     Args:
-        metrics: The values by name.
-        name: The metric.
+        metrics: Values by name.
+        name: Name of the metric.
         where: The class to name in errors.
-        logged: Which names were logged, for the error; None for all of `metrics`.
+        logged: Names that were logged, for the error; None for those of `metrics`.
 
     Raises:
         MissingMetricError: If there is no such metric.
@@ -74,14 +73,14 @@ def read_scalar(metrics: Mapping[str, Any], name: str, where: str, logged: Itera
 
 
 def validates(trainer: TrainerProtocol) -> bool:
-    """Whether this run has validation batches."""
+    """Return whether this run has validation batches."""
     return sum(trainer.num_val_batches) > 0
 
 
 def is_due_at_train_epoch_end(trainer: TrainerProtocol) -> bool:
-    """Whether a metric is complete at the end of the training epoch, rather than after each validation.
+    """Return whether a metric is complete at the end of the training epoch, rather than after each validation.
 
-    True where there is no validation, or exactly one at the end of every training epoch.
+    That is so where there is no validation, or exactly one at the end of every training epoch.
     """
     if not validates(trainer):
         return True
@@ -94,14 +93,14 @@ T = TypeVar("T")
 
 
 def from_rank_zero(strategy: Strategy, decide: Callable[[], T]) -> T:
-    """What rank 0 decides, on every rank. Collective.
+    """Return what a function returns on rank 0, on every rank. Collective.
 
     Args:
         strategy: The run's strategy. With one process nothing is sent.
-        decide: Called on rank 0 alone; what it returns can be pickled.
+        decide: Called on rank 0 only; its result must be picklable.
 
     Raises:
-        Exception: On every rank, what `decide` raised on rank 0. Where the error cannot be pickled, others raise a
+        Exception: On every rank, the error that `decide` raised on rank 0. If it cannot be pickled, other ranks raise a
             `RuntimeError` with its text.
     """
     if strategy.world_size == 1:
@@ -114,13 +113,13 @@ def from_rank_zero(strategy: Strategy, decide: Callable[[], T]) -> T:
     try:
         value = decide()
     except Exception as error:
-        strategy.broadcast((None, _as_sent(error)))
+        strategy.broadcast((None, _picklable(error)))
         raise
     strategy.broadcast((value, None))
     return value
 
 
-def _as_sent(error: Exception) -> Exception:
+def _picklable(error: Exception) -> Exception:
     try:
         pickle.loads(pickle.dumps(error))
     except Exception:

@@ -1,4 +1,4 @@
-"""Measuring how long the stages take, and ending training in time."""
+"""Callback that measures the stages, and stops training when time is up."""
 
 from __future__ import annotations
 
@@ -9,25 +9,23 @@ from datetime import timedelta
 from time import monotonic
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from camshaft.callbacks.arguments import InvalidArgumentError
+from camshaft.callbacks.arguments import STAGES, InvalidArgumentError, check_one_of
 from camshaft.hooks_core import Callback
 from camshaft.hooks_core.messages import must_be
 
 if TYPE_CHECKING:
     from camshaft.hooks_core.protocols import TrainerProtocol
 
-_STAGES = ("train", "validate", "test", "predict")
-
 
 class Timer(Callback):
-    """Measures the stages, and stops training once it has taken a given time, over all of its resumed parts.
+    """Measures the duration of stages, and stops training after a given time, counted over resumed runs.
 
-    The clock of rank 0 decides: it sets `trainer.should_stop`, which the loops of all ranks agree upon.
+    The clock of rank 0 decides: it sets `trainer.should_stop`, which all ranks agree on.
 
     Args:
-        duration: How long training may take: "DD:HH:MM:SS", a `timedelta`, or a dictionary of its arguments such as
+        duration: Time for training: "DD:HH:MM:SS", a `timedelta`, or a dictionary of its arguments such as
             `{"hours": 2}`. None only measures.
-        interval: "step" stops after the batch, "epoch" after the epoch in which the time was over.
+        interval: "step" stops after the batch, "epoch" after the epoch, in which the time is up.
         verbose: Whether rank 0 prints that it stops training.
 
     Attributes:
@@ -50,44 +48,43 @@ class Timer(Callback):
         interval: str = "step",
         verbose: bool = True,
     ) -> None:
-        if interval not in ("step", "epoch"):
-            raise InvalidArgumentError("interval", "'step' or 'epoch'", interval, "Timer", "Pass one of these.")
+        check_one_of("Timer", ("step", "epoch"), interval=interval)
         self.interval = interval
         self.verbose = verbose
         self.stopping_reason: str | None = None
         self._duration_seconds = None if duration is None else _to_seconds(duration)
-        self._earlier_seconds = dict.fromkeys(_STAGES, 0.0)  # of what has ended, also in runs that were saved
+        self._past_seconds = dict.fromkeys(STAGES, 0.0)  # of passes that have ended, also before a resume
         self._started: dict[str, float] = {}
         self._ended: dict[str, float] = {}
         self._running: set[str] = set()
         self._deadline = math.inf
-        if duration is not None and interval == "step":  # as a hook it costs each batch a call
+        if duration is not None and interval == "step":  # only then, since a hook costs a call for each batch
             self.on_train_batch_end = self._after_batch  # type: ignore[method-assign]
 
     @property
     def state_key(self) -> str:
-        """Class name and interval: two of these in one trainer keep their memory apart."""
+        """Class name and interval, which tell the states of two timers apart."""
         return f"{type(self).__qualname__}(interval={self.interval!r})"
 
     def start_time(self, stage: str = "train") -> float | None:
-        """When the stage last started, in seconds of `time.monotonic`; None if it has not."""
-        return self._started.get(_checked(stage))
+        """Return when the stage last started, in seconds of `time.monotonic`; None if it has not."""
+        return self._started.get(_check_stage(stage))
 
     def end_time(self, stage: str = "train") -> float | None:
-        """When the stage last ended, in seconds of `time.monotonic`; None if it has not."""
-        return self._ended.get(_checked(stage))
+        """Return when the stage last ended, in seconds of `time.monotonic`; None if it has not."""
+        return self._ended.get(_check_stage(stage))
 
     def time_elapsed(self, stage: str = "train") -> float:
-        """How long the stage has taken so far, in seconds, all of its times together; training with its validation."""
-        running = monotonic() - self._started[stage] if _checked(stage) in self._running else 0.0
-        return self._earlier_seconds[stage] + running
+        """Return the total duration of the stage so far, in seconds; that of training includes its validation."""
+        running = monotonic() - self._started[stage] if _check_stage(stage) in self._running else 0.0
+        return self._past_seconds[stage] + running
 
     def time_remaining(self, stage: str = "train") -> float | None:
-        """How much of `duration` the stage has left, in seconds; None without one."""
+        """Return the rest of `duration` for the stage, in seconds; None without `duration`."""
         return None if self._duration_seconds is None else self._duration_seconds - self.time_elapsed(stage)
 
     def on_train_start(self, trainer: TrainerProtocol, module: Any) -> None:
-        """Start the clock; if the time was over when training was saved, stop again."""
+        """Start the clock; stop at once if the time was already up when training was saved."""
         self._start("train")
         self._deadline = math.inf
         if self._duration_seconds is not None and trainer.is_global_zero:
@@ -95,7 +92,7 @@ class Timer(Callback):
             self._stop_if_due(trainer)
 
     def on_train_epoch_end(self, trainer: TrainerProtocol, module: Any) -> None:
-        """Stop training if its time is over."""
+        """Stop training if its time is up."""
         self._stop_if_due(trainer)
 
     def on_train_end(self, trainer: TrainerProtocol, module: Any) -> None:
@@ -103,7 +100,7 @@ class Timer(Callback):
         self._end("train")
 
     def on_validation_start(self, trainer: TrainerProtocol, module: Any) -> None:
-        """Start the clock, but not for the sanity check."""
+        """Start the clock, except in the sanity check."""
         if not trainer.sanity_checking:
             self._start("validate")
 
@@ -128,17 +125,17 @@ class Timer(Callback):
         self._end("predict")
 
     def teardown(self, trainer: TrainerProtocol, module: Any, stage: str) -> None:
-        """Stop the clocks that an error has left running."""
+        """Stop the clocks that an error left running."""
         for running in list(self._running):
             self._end(running)
 
     def state_dict(self) -> dict[str, Any]:
-        """How long each stage has taken, in seconds."""
-        return {"time_elapsed": {stage: self.time_elapsed(stage) for stage in _STAGES}}
+        """Return the duration of each stage, in seconds."""
+        return {"time_elapsed": {stage: self.time_elapsed(stage) for stage in STAGES}}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Go on measuring where `state_dict` was taken; the constructor's arguments stay as they are."""
-        self._earlier_seconds = dict.fromkeys(_STAGES, 0.0) | state_dict["time_elapsed"]
+        """Restore the durations; the constructor's arguments stay as they are."""
+        self._past_seconds = dict.fromkeys(STAGES, 0.0) | state_dict["time_elapsed"]
 
     def _start(self, stage: str) -> None:
         self._started[stage] = monotonic()
@@ -147,7 +144,7 @@ class Timer(Callback):
     def _end(self, stage: str) -> None:
         if stage in self._running:
             self._ended[stage] = monotonic()
-            self._earlier_seconds[stage] += self._ended[stage] - self._started[stage]
+            self._past_seconds[stage] += self._ended[stage] - self._started[stage]
             self._running.remove(stage)
 
     def _after_batch(self, trainer: TrainerProtocol, module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
@@ -160,14 +157,13 @@ class Timer(Callback):
         self._deadline = math.inf
         trainer.should_stop = True
         elapsed = timedelta(seconds=int(self.time_elapsed()))
-        self.stopping_reason = f"training has taken {elapsed}, all of the time that it may."
+        self.stopping_reason = f"training has taken {elapsed}, the whole of `duration`."
         if self.verbose:
             print(f"Timer, epoch {trainer.current_epoch}: {self.stopping_reason}", flush=True)
 
 
-def _checked(stage: str) -> str:
-    if stage not in _STAGES:
-        raise InvalidArgumentError("stage", f"one of {', '.join(_STAGES)}", stage, "Timer", "Pass one of these.")
+def _check_stage(stage: str) -> str:
+    check_one_of("Timer", STAGES, stage=stage)
     return stage
 
 
@@ -188,5 +184,5 @@ def _to_seconds(duration: Any) -> float:
     if not isinstance(length, timedelta):
         raise TypeError(must_be("duration", rule, duration, "Timer", action))
     if length <= timedelta(0):
-        raise InvalidArgumentError("duration", "longer than no time", duration, "Timer", action)
+        raise InvalidArgumentError("duration", "longer than 0 seconds", duration, "Timer", action)
     return length.total_seconds()

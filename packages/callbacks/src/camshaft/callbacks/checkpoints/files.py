@@ -1,4 +1,4 @@
-"""Checkpoint files on disk, and when they are due by time."""
+"""Files of checkpoints, and the interval of time between them."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ if TYPE_CHECKING:
 
 
 def point_last_at(checkpoint: Path, last: Path, *, by_link: bool = False) -> None:
-    """Make `last` the same checkpoint as `checkpoint`, on the disk's word, without a moment at which it is half done.
+    """Make `last` the same checkpoint as `checkpoint`, durably and atomically.
 
     The data is shared by hard links, and copied where the file system has none. Removing either leaves the other
-    whole. A folder is replaced in two renames, so a crash between them leaves no `last`, and `checkpoint` as it was.
+    intact. A folder is replaced in two renames, so a crash between them leaves no `last`, and `checkpoint` as it was.
 
     Args:
         checkpoint: A file or folder that is durable.
-        last: Its second name.
-        by_link: Whether `last` is a symbolic link, which shows where it leads, and is nothing without `checkpoint`.
-            Where the system makes none, it is as above.
+        last: Path of its second name.
+        by_link: Whether `last` is a symbolic link, which dangles without `checkpoint`. Where the system has no symbolic
+            links, the data is shared as above.
 
     Raises:
         OSError: If `checkpoint` does not exist or the folder of `last` cannot be written.
@@ -38,7 +38,7 @@ def point_last_at(checkpoint: Path, last: Path, *, by_link: bool = False) -> Non
     try:
         with claimed(workplace):
             fresh = workplace / last.name
-            if not (by_link and _is_linked(checkpoint, fresh, os.path.relpath(checkpoint, last.parent))):
+            if not (by_link and _try_symlink(checkpoint, fresh, os.path.relpath(checkpoint, last.parent))):
                 _share(checkpoint, fresh)
             put_in_place(fresh, last)
     finally:
@@ -46,11 +46,11 @@ def point_last_at(checkpoint: Path, last: Path, *, by_link: bool = False) -> Non
         remove(workplace)
 
 
-def _is_linked(checkpoint: Path, fresh: Path, leads_to: str) -> bool:
-    """Make a symbolic link that leads to a checkpoint from where it will be. Returns whether the system makes any."""
-    os.stat(checkpoint)  # what is missing is an error for a link, too
+def _try_symlink(checkpoint: Path, fresh: Path, target: str) -> bool:
+    """Make a symbolic link `fresh` to a checkpoint by a relative path. Return whether the system supports that."""
+    os.stat(checkpoint)  # a missing checkpoint is an error, also for a link
     try:
-        os.symlink(leads_to, fresh, target_is_directory=checkpoint.is_dir())
+        os.symlink(target, fresh, target_is_directory=checkpoint.is_dir())
     except OSError:
         return False
     return True
@@ -74,20 +74,20 @@ def _link_or_copy(source: str | Path, target: str | Path) -> None:
 
 
 def default_folder(trainer: TrainerProtocol) -> str:
-    """Where checkpoints go that nobody gave a folder: "checkpoints" beside the logs, else below the default root."""
+    """Return the default folder of checkpoints: "checkpoints" in `log_dir`, else in `default_root_dir`."""
     root = trainer.log_dir or trainer.default_root_dir
     return os.path.abspath(os.path.join(os.path.expanduser(root), "checkpoints"))
 
 
 def remove_abandoned(folder: Path, extension: str, depth: int = 0) -> None:
-    """Remove what saves that were killed left beside the checkpoints of a folder; see `partial_paths.abandoned_in`.
+    """Remove the unfinished files that killed saves left in a folder; see `partial_paths.abandoned_in`.
 
-    What cannot be removed stays, with a warning.
+    A file that cannot be removed stays, with a warning.
 
     Args:
         folder: The folder; it need not exist.
-        extension: That of the checkpoints, with the dot; no other file is looked at.
-        depth: How many folders down there are checkpoints as well.
+        extension: That of the checkpoints, with the dot; no other file is considered.
+        depth: Number of levels of subfolders to search as well.
     """
     for level in range(depth + 1):
         for path in abandoned_in(folder, "*/" * level + f".*{extension}*{SUFFIX}"):
@@ -97,15 +97,15 @@ def remove_abandoned(folder: Path, extension: str, depth: int = 0) -> None:
                 warn_user(f"An unfinished checkpoint of a killed process cannot be removed: {error}.")
 
 
-def can_rescue(trainer: TrainerProtocol, exception: BaseException, where: str) -> bool:
-    """Whether this process can save by itself what an exception interrupted; warns if it cannot.
+def can_save_alone(trainer: TrainerProtocol, exception: BaseException, where: str) -> bool:
+    """Return whether this process can save by itself after an exception; warn if it cannot.
 
-    What several processes have trained is saved by all of them together. After an exception the others may be in the
-    middle of anything, or gone, so that nobody is waited for and nothing is written.
+    Several processes save together. After an exception the other ranks may never reach a save, so none is waited for
+    and nothing is written.
 
     Args:
-        trainer: Who trains.
-        exception: What ended it.
+        trainer: The trainer.
+        exception: The exception that ended training.
         where: The callback's class, for the warning.
     """
     strategy = trainer.strategy
@@ -113,23 +113,23 @@ def can_rescue(trainer: TrainerProtocol, exception: BaseException, where: str) -
         return True
     warn_user(
         f"{where} saved nothing after the {type(exception).__name__} on rank {strategy.global_rank}: the "
-        f"{strategy.world_size} processes can only save together, and the others may not have failed. Go on from the "
-        "newest checkpoint of a ModelCheckpoint; for signals, PreemptionCheckpoint saves on all ranks."
+        f"{strategy.world_size} processes can only save together, and the others may not have failed. Resume from "
+        "the newest checkpoint of a ModelCheckpoint; for signals, PreemptionCheckpoint saves on all ranks."
     )
     return False
 
 
-_LARGEST_GROWTH = 4
+_MAX_GROWTH = 4  # of the number of batches from one look at the clock to the next
 
 
-class TimeRhythm:
-    """Tells after which batch an interval has passed by the clock of rank 0.
+class TimeInterval:
+    """An interval of time by the clock of rank 0, which ends after a batch.
 
-    Several processes ask rank 0 after one batch, and then after half of the batches that the rest of the interval seems
-    to take, so that they ask seldom, and often only when it is nearly over.
+    With several processes each look at the clock is a broadcast. They look after one batch, and then after half of the
+    batches that fit into the rest of the interval, so that there are few looks until it is nearly over.
 
     Args:
-        seconds: The interval; 0 is over after each batch.
+        seconds: Length of the interval; 0 ends it after each batch.
     """
 
     def __init__(self, seconds: float) -> None:
@@ -137,12 +137,12 @@ class TimeRhythm:
         self.start()
 
     def start(self) -> None:
-        """Begin an interval. Every process does at the same batch."""
+        """Begin an interval; to be called at the same batch on every rank."""
         self._since = self._looked_at = time.monotonic()
         self._num_batches = self._num_left = 1
 
     def is_over(self, strategy: Strategy) -> bool:
-        """Count a batch. Returns whether the interval is over; the next one begins then. Collective now and then."""
+        """Count a batch. Return whether the interval is over; the next one then begins. Collective at some batches."""
         self._num_left -= 1
         if self._num_left > 0:
             return False
@@ -154,7 +154,7 @@ class TimeRhythm:
         return is_over
 
     def _look(self, world_size: int) -> tuple[bool, int]:
-        """Whether it is over, and else after how many batches to look again."""
+        """Return whether the interval is over, and otherwise the number of batches until the next look."""
         now = time.monotonic()
         num_seconds_left = self._seconds - (now - self._since)
         if num_seconds_left <= 0 or world_size == 1:
@@ -162,4 +162,4 @@ class TimeRhythm:
         seconds_per_batch = (now - self._looked_at) / self._num_batches
         self._looked_at = now
         fitting = int(num_seconds_left / max(seconds_per_batch, 1e-9) / 2)
-        return False, max(1, min(fitting, _LARGEST_GROWTH * self._num_batches))
+        return False, max(1, min(fitting, _MAX_GROWTH * self._num_batches))

@@ -1,4 +1,4 @@
-"""Saving checkpoints while training, and keeping the best."""
+"""Callback that saves checkpoints while training, and keeps the best."""
 
 from __future__ import annotations
 
@@ -13,52 +13,60 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 import torch
 from torch import Tensor
 
-from camshaft.callbacks.checkpoints.files import TimeRhythm, can_rescue, default_folder, point_last_at, remove_abandoned
+from camshaft.callbacks.checkpoints.files import (
+    TimeInterval,
+    can_save_alone,
+    default_folder,
+    point_last_at,
+    remove_abandoned,
+)
 from camshaft.callbacks.checkpoints.names import (
-    CheckpointPaths,
+    CheckpointNames,
     NameTemplate,
-    check_apart,
+    absolute_folder,
     check_arguments,
-    checked_folder,
+    check_distinct,
     first_free_path,
 )
-from camshaft.callbacks.checkpoints.state import CheckpointMemory, PendingSaves, SaveRequest, TopK, lies_in
+from camshaft.callbacks.checkpoints.state import CheckpointState, PendingSave, PendingSaves, TopK, lies_in
 from camshaft.callbacks.monitoring import (
-    checked_mode,
+    check_mode,
     from_rank_zero,
     is_due_at_train_epoch_end,
     read_scalar,
     validates,
+    worst_score,
 )
+from camshaft.hooks_core import Callback
 from camshaft.hooks_core.durable_paths import remove, written_whole
 from camshaft.hooks_core.user_warnings import warn_user
 
 if TYPE_CHECKING:
-    from camshaft.hooks_core.protocols import TrainerProtocol
+    from camshaft.hooks_core.protocols import Strategy, TrainerProtocol
 
 
 _WRITING_METHODS = (
     *("_save_checkpoint", "_save_topk_checkpoint", "_save_last_checkpoint", "_save_monitor_checkpoint"),
     *("_save_none_monitor_checkpoint", "_update_best_and_save"),
 )
-"""Where a subclass of Lightning's class expects that a checkpoint is written when the call returns."""
+"""Methods in which subclasses of Lightning's class rely on a checkpoint being written when the call returns."""
 
 _OWN_FOLDER = "Pass `dirpath`, or set `self.dirpath` in `setup`."
 _OWN_ARGUMENTS = "Override `__init__`, and hand the arguments on."
 
 
-class ModelCheckpoint(CheckpointMemory):
+class ModelCheckpoint(Callback):
     """Decides when to save a checkpoint and which ones to keep; the trainer does the saving.
 
-    A save is asked for at its due time and carried out at the trainer's next save point. A checkpoint that a new one
+    A save is requested at its due time and carried out at the trainer's next save point. A checkpoint that a new one
     displaces is removed, and "last" moves, only when the new one is durable; then rank 0 calls
-    `after_save_checkpoint(checkpoint_callback)` of the loggers that have it. Its memory inside a checkpoint counts that
-    checkpoint already, and those that were still to be written at the same save point: a run that goes on from there
-    writes them first if it does not find them. Nothing happens in the sanity check, with `fast_dev_run`, outside fit,
-    or a second time at the same step. A fit in which nothing was due writes "last" at its end, if `save_last` asks for
-    it, and so does one with `save_top_k=0` whose last epoch was not due. The folder comes from `dirpath`, else
-    "checkpoints" in the trainer's `log_dir`, else in its `default_root_dir`; what killed processes left unfinished in
-    it is removed when fit begins. Rank 0 decides for all ranks; hooks that save are collective.
+    `after_save_checkpoint(checkpoint_callback)` of the loggers that have it. The callback's state inside a checkpoint
+    includes that checkpoint and the others of the same save point: a run that resumes from it first writes those that
+    are missing. Nothing is saved in the sanity check, with `fast_dev_run`, outside fit, or twice at the same step. A
+    fit in which nothing was due writes "last" at its end, if `save_last` asks for it, and so does one with
+    `save_top_k=0` whose last epoch was not due. The folder is `dirpath`, else "checkpoints" in the trainer's `log_dir`,
+    else in its `default_root_dir`; unfinished files that killed processes left there are removed when fit begins. Rank
+    0 decides for all ranks; hooks that save are collective.
 
     Subclasses may override the methods that Lightning's class has: `_monitor_candidates`, `format_checkpoint_name`,
     `check_monitor_top_k`, `_update_best_and_save`, `_save_checkpoint`, `_remove_checkpoint` and others. Those that
@@ -66,7 +74,7 @@ class ModelCheckpoint(CheckpointMemory):
     overridden `_save_checkpoint` writes "last" as well, unless it is a link.
 
     Args:
-        dirpath: Folder of the checkpoints; None chooses as told above when fit begins.
+        dirpath: Folder of the checkpoints; None chooses it when fit begins, as described above.
         filename: Name without extension, with places such as {epoch}, {step} (both zero-based counts as the trainer
             has them) and {val_loss:.2f}; it may lead to folders in `dirpath`. None is "{epoch}-{step}".
         monitor: Name of the logged scalar that ranks checkpoints; None keeps the newest.
@@ -80,16 +88,22 @@ class ModelCheckpoint(CheckpointMemory):
         save_weights_only: Whether to leave out optimizers, loops and callbacks.
         mode: "min" where a lower metric is better, "max" where a higher one is. NaN is the worst value.
         auto_insert_metric_name: Whether {epoch} in `filename` becomes "epoch=3" rather than "3".
-        every_n_train_steps: Number of optimizer updates between due times; excludes the two other rhythms. With a
+        every_n_train_steps: Number of optimizer updates between due times; excludes the two other intervals. With a
             `monitor` the due time is the end of the validation that follows the batch, if one does; while there is no
             value yet, the end of the first validation.
         train_time_interval: Time between due times, by the clock of rank 0, from where training begins or goes on; a
             batch is never cut short. It is like `every_n_train_steps` otherwise.
-        every_n_epochs: Number of epochs between due times; 1 if no rhythm is given, 0 is never.
+        every_n_epochs: Number of epochs between due times; 1 if no interval is given, 0 is never.
         save_on_train_epoch_end: Whether epochs are due at the end of the training epoch (True) or of validation
             (False). None: the former where validation runs once per epoch or not at all.
-        enable_version_counter: Whether a name that is taken by a file of someone else gets "-v1", "-v2", ...;
-            otherwise that file is replaced.
+        enable_version_counter: Whether a name that is taken by another file gets "-v1", "-v2", ...; otherwise that file
+            is replaced.
+
+    Attributes:
+        best_model_score: Score of the best kept checkpoint, a scalar on the CPU; None without a `monitor`.
+        kth_best_model_path: Path of the worst kept checkpoint; "" while fewer than `save_top_k` are kept.
+        kth_value: Its score; an infinity where there is none.
+        saved_path: Path of the newest checkpoint that has become durable in this process; "" before the first.
 
     Raises:
         InvalidArgumentError: If arguments are out of range or exclude each other; at setup, if another
@@ -135,7 +149,7 @@ class ModelCheckpoint(CheckpointMemory):
     ) -> None:
         where = type(self).__name__
         check_arguments(
-            where=where,
+            where,
             monitor=monitor,
             save_top_k=save_top_k,
             save_last=save_last,
@@ -144,7 +158,9 @@ class ModelCheckpoint(CheckpointMemory):
             train_time_interval=train_time_interval,
             save_on_train_epoch_end=save_on_train_epoch_end,
         )
-        super().__init__(TopK(save_top_k, checked_mode(mode, where)), save_weights_only, verbose)
+        self.verbose = verbose
+        self.save_weights_only = save_weights_only
+        self.saved_path = ""
         self.filename = filename
         self.monitor = monitor
         self.save_last = save_last or False
@@ -154,39 +170,84 @@ class ModelCheckpoint(CheckpointMemory):
         self.auto_insert_metric_name = auto_insert_metric_name
         self.every_n_train_steps = every_n_train_steps or 0
         self.train_time_interval = train_time_interval
-        rhythms = (every_n_epochs, every_n_train_steps, train_time_interval)
-        self.every_n_epochs = 1 if all(rhythm is None for rhythm in rhythms) else every_n_epochs or 0
+        intervals = (every_n_epochs, every_n_train_steps, train_time_interval)
+        self.every_n_epochs = 1 if all(interval is None for interval in intervals) else every_n_epochs or 0
         self.save_on_train_epoch_end = save_on_train_epoch_end
         self.enable_version_counter = enable_version_counter
-        self.dirpath = self._dirpath_argument = None if dirpath is None else checked_folder(dirpath, where)
-        self._paths = self._read_paths()
-        self._time = None if train_time_interval is None else TimeRhythm(train_time_interval.total_seconds())
+        self.dirpath: str | None = None if dirpath is None else absolute_folder(dirpath, where)
+        self._dirpath_argument = self.dirpath
+        self._names = self._make_names()
+        self._time = None if train_time_interval is None else TimeInterval(train_time_interval.total_seconds())
         self._num_intervals = 0  # of `every_n_train_steps` that have passed
+        self._kept = CheckpointState(TopK(save_top_k, check_mode(mode, where)))
+        self._update_scores()
+        self._pending: PendingSaves | None = None
+        self._unwritten: list[dict[str, Any]] = []
+        self._last_global_step_saved = 0  # before the first update there is nothing worth saving
+        self._is_deferred = False
+        self._loaded_dirpath: str | None = None
+        self._strategy: Strategy | None = None
         self._is_fitting = self._has_begun = self._has_validated = False
-        self._newest: SaveRequest | None = None  # of the due time that is being followed
-        self._writes_late = False
+        self._newest: PendingSave | None = None  # of the due time that is being followed
+        self._saves_at_save_point = False
 
     @property
     def state_key(self) -> str:
-        """Class name and the arguments that say which checkpoints are meant."""
+        """Class name and the arguments that tell two of these in one trainer apart."""
         fields = ["monitor", "mode", "every_n_train_steps", "every_n_epochs", "filename", "save_weights_only"]
         if self.train_time_interval is not None:
             fields.append("train_time_interval")
         return f"{type(self).__qualname__}({', '.join(f'{name}={getattr(self, name)!r}' for name in fields)})"
 
+    @property
+    def best_model_path(self) -> str:
+        """Path of the best kept checkpoint, of the newest without a `monitor`; "" if there is none."""
+        return self._kept.best_path
+
+    @best_model_path.setter
+    def best_model_path(self, path: str) -> None:
+        self._kept.best_path = path
+
+    @property
+    def best_k_models(self) -> dict[str, Tensor]:
+        """Paths of the kept checkpoints with their scores, oldest first. Empty without a `monitor`."""
+        return self._kept.top_k.scores
+
+    @best_k_models.setter
+    def best_k_models(self, scores: dict[str, Tensor]) -> None:
+        self._kept.top_k.scores = scores
+
+    @property
+    def last_model_path(self) -> str:
+        """Path of "last"; "" if there is none."""
+        return self._kept.last_path
+
+    @last_model_path.setter
+    def last_model_path(self, path: str) -> None:
+        self._kept.last_path = path
+
+    @property
+    def current_score(self) -> Tensor | None:
+        """The monitored value at the latest due time, a scalar on the CPU; None before it."""
+        return self._kept.current_score
+
+    @current_score.setter
+    def current_score(self, score: Tensor | None) -> None:
+        self._kept.current_score = score
+
     def setup(self, trainer: TrainerProtocol, module: Any, stage: str) -> None:
-        """Find the folder, and remove what killed processes left unfinished in it. Collective in fit."""
+        """Find the folder, and remove unfinished files of killed processes in it. Collective in fit."""
         self._is_fitting, self._has_begun = stage == "fit", False
         if not self._is_fitting:
             return
         self._strategy = trainer.strategy
-        self._paths = self._read_paths()
+        self._names = self._make_names()
         self.dirpath = self._dirpath_argument or from_rank_zero(trainer.strategy, lambda: default_folder(trainer))
         for other in self._siblings(trainer):
             shares_folder = self.dirpath == other.dirpath
-            check_apart(self.state_key, other.state_key, self._paths, other._paths if shares_folder else None)
+            check_distinct(self.state_key, other.state_key, self._names, other._names if shares_folder else None)
         if trainer.is_global_zero and not trainer.fast_dev_run:
-            remove_abandoned(Path(self.dirpath), self.FILE_EXTENSION, self._paths.depth)
+            remove_abandoned(Path(self.dirpath), self.FILE_EXTENSION, self._names.depth)
         self._has_validated = False
         self._pending = PendingSaves(
             Path(self.dirpath),
@@ -194,18 +255,18 @@ class ModelCheckpoint(CheckpointMemory):
             point_last=partial(self._point_last, trainer),
             remove_checkpoint=partial(self._remove_checkpoint, trainer),
         )
-        self._writes_late = any(_is_overridden(self, name) for name in _WRITING_METHODS)
+        self._saves_at_save_point = any(_is_overridden(self, name) for name in _WRITING_METHODS)
         self._warn_if_moved()
 
     def teardown(self, trainer: TrainerProtocol, module: Any, stage: str) -> None:
-        """Forget saves that never became durable, such as one cut off by an exception."""
+        """Drop saves that never became durable, such as one that an exception interrupted."""
         if self._pending:
-            self._restore(self._pending.give_up())
+            self._restore(self._pending.drop_all())
         self._strategy = None
         self._has_begun = False
 
     def on_train_start(self, trainer: TrainerProtocol, module: Any) -> None:
-        """Write what the run before was killed before it wrote; count from where training begins or goes on."""
+        """Write what the resumed run was killed before writing, and start counting."""
         self._has_begun = True
         self._write_missing(trainer)
         if self.every_n_train_steps:
@@ -233,8 +294,8 @@ class ModelCheckpoint(CheckpointMemory):
             or not self._time.is_over(trainer.strategy)
         ):
             return
-        if self._writes_late or self._is_ranked or self._paths.uses_metrics:
-            trainer.after_batch(partial(self._save_after_batch, trainer))  # a validation may bring other values
+        if self._saves_at_save_point or self._is_ranked or self._names.uses_metrics:
+            trainer.after_batch(partial(self._save_after_batch, trainer))  # a validation may change the values
         else:
             self._save(trainer, self._monitor_candidates(trainer))
 
@@ -261,31 +322,58 @@ class ModelCheckpoint(CheckpointMemory):
         is_missing = bool(self.save_last) and not self.last_model_path
         if self.save_last and self.save_top_k == 0 and self.every_n_epochs:
             is_missing = is_missing or trainer.global_step != self._last_global_step_saved
-        # What is preempted goes on later, and its last checkpoint is the one that it leaves.
+        # A preempted run is resumed from the checkpoint that preemption saves.
         if is_missing and self._is_fitting and not trainer.fast_dev_run and not trainer.is_preempted:
             candidates = self._monitor_candidates(trainer)
             self._newest = None
             self._schedule(trainer, partial(self._save_last_checkpoint, trainer, candidates))
 
     def on_fit_end(self, trainer: TrainerProtocol, module: Any) -> None:
-        """Write likewise what is missing if there was nothing left to train."""
+        """Write missing checkpoints where nothing was left to train."""
         self._write_missing(trainer)
 
     def on_exception(self, trainer: TrainerProtocol, module: Any, exception: BaseException) -> None:
-        """Save what an exception interrupted, if that is asked for and nothing newer than the latest save is lost."""
+        """Save after an exception, if that is asked for and there were updates since the latest save."""
         if not (self.save_on_exception and self._has_begun):
             return
         if self._pending:
-            self._restore(self._pending.give_up())  # the trainer has dropped them
-        if self._should_save_on_exception(trainer) and can_rescue(trainer, exception, type(self).__name__):
+            self._restore(self._pending.drop_all())  # the trainer has dropped its requests
+        if self._should_save_on_exception(trainer) and can_save_alone(trainer, exception, type(self).__name__):
             candidates = self._monitor_candidates(trainer)
-            path = self._free_path(trainer, candidates, self._paths.rescue.template)
+            path = self._free_path(trainer, candidates, self._names.exception.template)
             last_path, superfluous = (
-                (None, ()) if self._paths.last is None else self._move_last(trainer, candidates, self._paths.last, path)
+                (None, ()) if self._names.last is None else self._move_last(trainer, candidates, self._names.last, path)
             )
             self._last_global_step_saved = trainer.global_step
-            self._tell(trainer, path, None, None)
-            self._request(trainer, path, superfluous, last_path)
+            self._print_decision(trainer, path, None, None)
+            self._request_save(trainer, path, superfluous, last_path)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the kept checkpoints with their scores, "last", and when the latest save was."""
+        return {
+            **self._kept.state_dict(),
+            "best_model_score": self.best_model_score,
+            "kth_best_model_path": self.kth_best_model_path,
+            "dirpath": self.dirpath,
+            "step_saved_at": self._last_global_step_saved,
+            "is_deferred": self._is_deferred,
+            "pending": [] if self._pending is None else self._pending.state_dict(),
+        }
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Restore a state with those of its checkpoints that still exist; warn of the others.
+
+        Collective in fit: rank 0 looks for the files.
+        """
+        self._restore(state_dict)
+        look = partial(self._find_lost, state_dict)
+        self._unwritten, missing = look() if self._strategy is None else from_rank_zero(self._strategy, look)
+        self._kept.forget(missing)
+        self._update_scores()
+        self._loaded_dirpath = state_dict["dirpath"]
+        self._warn_if_moved()
+        if self._pending is not None:
+            self._pending.durable_state = self.state_dict()
 
     def to_yaml(self, filepath: str | os.PathLike[str] | None = None) -> None:
         """Write the paths of the kept checkpoints with their scores to a YAML file.
@@ -323,7 +411,7 @@ class ModelCheckpoint(CheckpointMemory):
         """Return whether a score is good enough to be kept; all ranks have to return the same."""
         return current is not None and self._kept.top_k.takes(current)
 
-    # what Lightning's class calls by these names, and its subclasses override
+    # methods that subclasses of Lightning's class override
 
     def _format_checkpoint_name(
         self,
@@ -365,7 +453,7 @@ class ModelCheckpoint(CheckpointMemory):
 
     def _save_topk_checkpoint(self, trainer: TrainerProtocol, monitor_candidates: dict[str, Tensor]) -> None:
         if self.save_top_k == 0:
-            self._tell(trainer, None, None, None)
+            self._print_decision(trainer, None, None, None)
         elif self.monitor is None:
             self._save_none_monitor_checkpoint(trainer, monitor_candidates)
         else:
@@ -382,13 +470,13 @@ class ModelCheckpoint(CheckpointMemory):
         current = from_rank_zero(trainer.strategy, read)
         if current is None:
             if trainer.is_global_zero:
-                warn_user(f"{where} keeps nothing before the first validation, which has {name!r} to bring.")
+                warn_user(f"{where} keeps nothing before the first validation, which is expected to log {name!r}.")
             return
         self.current_score = current
         if self.check_monitor_top_k(trainer, current):
             self._update_best_and_save(current, trainer, monitor_candidates)
         else:
-            self._tell(trainer, None, current, name)
+            self._print_decision(trainer, None, current, name)
 
     def _update_best_and_save(
         self, current: Tensor, trainer: TrainerProtocol, monitor_candidates: dict[str, Tensor]
@@ -400,30 +488,30 @@ class ModelCheckpoint(CheckpointMemory):
         self._keep(trainer, monitor_candidates, None)
 
     def _save_last_checkpoint(self, trainer: TrainerProtocol, monitor_candidates: dict[str, Tensor]) -> None:
-        """Let "last" be the checkpoint of this due time, or write it if there is no other. Collective."""
+        """Point "last" at the checkpoint of this due time, or write it if there is none. Collective."""
         newest = self._newest
-        if self._paths.last is None or self._pending is None:
+        if self._names.last is None or self._pending is None:
             return
         taken = None if newest is None else newest.path
-        path, superfluous = self._move_last(trainer, monitor_candidates, self._paths.last, taken)
+        path, superfluous = self._move_last(trainer, monitor_candidates, self._names.last, taken)
         if newest is None or (self.save_last != "link" and _is_overridden(self, "_save_checkpoint")):
-            self._request(trainer, path, superfluous, path)
+            self._request_save(trainer, path, superfluous, path)
             return
         newest.last_path = path
         newest.displaced = (*(one for one in newest.displaced if one != path), *superfluous)
-        newest.memory = self.state_dict()
+        newest.state = self.state_dict()
         if newest not in self._pending:  # it is durable already
             self._pending.reopen(newest)
-            self._pending.settle(newest)
+            self._pending.finish(newest)
 
     def _save_checkpoint(self, trainer: TrainerProtocol, filepath: str) -> None:
         """Have the trainer write a checkpoint. Collective."""
-        request, pending = self._newest, self._pending
+        newest, pending = self._newest, self._pending
         self._last_checkpoint_saved = filepath
         on_saved: Callable[[], None] | None = None
-        if request is not None and pending is not None and request.path == filepath and not request.is_asked:
-            request.is_asked = True
-            on_saved = partial(self._settle, trainer, pending, request)
+        if newest is not None and pending is not None and newest.path == filepath and not newest.is_requested:
+            newest.is_requested = True
+            on_saved = partial(self._finish_save, trainer, pending, newest)
         trainer.save_checkpoint(filepath, self.save_weights_only, on_saved)
 
     def _get_metric_interpolated_filepath_name(
@@ -432,7 +520,7 @@ class ModelCheckpoint(CheckpointMemory):
         trainer: TrainerProtocol,
         del_filepath: str | tuple[str, ...] | None = None,
     ) -> str:
-        """Return the path of a checkpoint that is to be kept, which may be that of one that goes. Collective."""
+        """Return the path for a new checkpoint, which may be that of one it displaces. Collective."""
         reusable = (del_filepath,) if isinstance(del_filepath, str) else del_filepath or ()
         return from_rank_zero(
             trainer.strategy, lambda: self._free_path(trainer, monitor_candidates, None, tuple(reusable))
@@ -458,21 +546,21 @@ class ModelCheckpoint(CheckpointMemory):
             from_rank_zero(trainer.strategy, lambda: point_last_at(Path(path), Path(last_path)))
 
     def _keep(self, trainer: TrainerProtocol, candidates: dict[str, Tensor], score: Tensor | None) -> None:
-        """Make room for a checkpoint, remember it, ask for it. Collective."""
+        """Rank a checkpoint, displace others, and request it. Collective."""
         displaced = self._kept.displaced(is_scored=score is not None)
         del_filepath = displaced if len(displaced) > 1 else next(iter(displaced), None)
         path = self._get_metric_interpolated_filepath_name(candidates, trainer, del_filepath)
         superfluous = self._kept.keep(path, score, displaced)
-        self._publish()
-        self._tell(trainer, path, score, self.monitor)
-        self._request(
+        self._update_scores()
+        self._print_decision(trainer, path, score, self.monitor)
+        self._request_save(
             trainer, path, tuple(one for one in superfluous if self._should_remove_checkpoint(trainer, one, path))
         )
 
     def _move_last(
         self, trainer: TrainerProtocol, candidates: dict[str, Tensor], template: NameTemplate, taken: str | None
     ) -> tuple[str, tuple[str, ...]]:
-        """Remember where "last" goes. Returns its path, and what is superfluous once it is there. Collective."""
+        """Choose the path of "last". Return it, and what to remove once it is there. Collective."""
         former = self.last_model_path
         path = self.last_model_path = from_rank_zero(
             trainer.strategy, lambda: self._free_path(trainer, candidates, template.template, (former,), taken)
@@ -491,7 +579,7 @@ class ModelCheckpoint(CheckpointMemory):
         return from_rank_zero(trainer.strategy, lambda: self.monitor in candidates)
 
     def _save_after_batch(self, trainer: TrainerProtocol) -> None:
-        """Save, unless the validation of the batch has led to that; or wait for the first validation. Collective."""
+        """Save unless the validation after the batch already did, or defer to the first validation. Collective."""
         if self._should_skip_saving_checkpoint(trainer):
             return
         candidates = self._monitor_candidates(trainer)
@@ -503,7 +591,7 @@ class ModelCheckpoint(CheckpointMemory):
             self._save(trainer, candidates)
 
     def _save(self, trainer: TrainerProtocol, candidates: dict[str, Tensor]) -> None:
-        """Follow a due time. Collective."""
+        """Save for a due time. Collective."""
         self._last_global_step_saved = trainer.global_step
         self._is_deferred = False
         self._schedule(trainer, partial(self._decide, trainer, candidates))
@@ -514,27 +602,27 @@ class ModelCheckpoint(CheckpointMemory):
         self._save_last_checkpoint(trainer, candidates)
 
     def _schedule(self, trainer: TrainerProtocol, function: Callable[[], None]) -> None:
-        """Call at once what asks for checkpoints, or at the save point what is to find them written."""
-        if self._writes_late:
+        """Call a function now, or at the save point if it relies on checkpoints being written when a call returns."""
+        if self._saves_at_save_point:
             trainer.at_save_point(function)
         else:
             function()
 
-    def _request(
+    def _request_save(
         self, trainer: TrainerProtocol, path: str, superfluous: tuple[str, ...], last_path: str | None = None
     ) -> None:
         pending = self._pending
         assert pending is not None
-        request = self._newest = pending.add(path, self.state_dict(), superfluous, last_path)
+        save = self._newest = pending.add(path, self.state_dict(), superfluous, last_path)
         self._save_checkpoint(trainer, path)
-        if not request.is_asked:  # an override has written what it wanted
-            pending.settle(request)
+        if not save.is_requested:  # an override has written files of its own
+            pending.finish(save)
 
     def _write_missing(self, trainer: TrainerProtocol) -> None:
         unwritten, self._unwritten = self._unwritten, []
         for save in unwritten:
             arguments = (save["path"], tuple(save["displaced"]), save["last_path"])
-            self._schedule(trainer, partial(self._request, trainer, *arguments))
+            self._schedule(trainer, partial(self._request_save, trainer, *arguments))
 
     def _free_path(
         self,
@@ -547,11 +635,11 @@ class ModelCheckpoint(CheckpointMemory):
         """Return a path that no other checkpoint has.
 
         Args:
-            trainer: Who trains.
-            candidates: What may be in the name.
-            filename: Its template; None is that of the kept checkpoints.
-            reusable: Paths that may be taken again.
-            taken: One that may not.
+            trainer: The trainer.
+            candidates: Values for the name.
+            filename: Template of the name; None is that of the kept checkpoints.
+            reusable: Paths that may be reused.
+            taken: A path that may not.
         """
         others = [self, *self._siblings(trainer)]
 
@@ -583,17 +671,75 @@ class ModelCheckpoint(CheckpointMemory):
     def _template(self, text: str, is_named: bool) -> NameTemplate:
         return NameTemplate(text, is_named, type(self).__name__, self.CHECKPOINT_EQUALS_CHAR)
 
-    def _read_paths(self) -> CheckpointPaths:
-        """By the class's attributes, or an object's own."""
+    def _make_names(self) -> CheckpointNames:
+        """Return the names, by attributes that a subclass or a user may have set."""
         last = self.CHECKPOINT_NAME_LAST if self.save_last else None
         is_named = self.auto_insert_metric_name
-        return CheckpointPaths(
+        return CheckpointNames(
             name=self._template(self.filename or self._default_name, is_named),
             last=None if last is None else self._template(last, is_named),
-            rescue=self._template(f"exception{self.CHECKPOINT_JOIN_CHAR}{self._default_name}", is_named),
+            exception=self._template(f"exception{self.CHECKPOINT_JOIN_CHAR}{self._default_name}", is_named),
             extension=self.FILE_EXTENSION,
             has_versions=self.enable_version_counter,
         )
+
+    def _print_decision(
+        self, trainer: TrainerProtocol, path: str | None, score: Tensor | None, monitor: str | None
+    ) -> None:
+        if not (self.verbose and trainer.is_global_zero):
+            return
+        moment = f"epoch {trainer.current_epoch}, step {trainer.global_step}"
+        shown = "" if score is None else f"{monitor} is {float(score):.6g}, "
+        kept = f"saving {path}" if path else f"not among the best {self._kept.top_k.k}"
+        print(f"ModelCheckpoint, {moment}: {shown}{kept}", flush=True)
+
+    def _finish_save(self, trainer: TrainerProtocol, pending: PendingSaves, save: PendingSave) -> None:
+        """Finish a durable save, and notify the loggers that have `after_save_checkpoint`."""
+        if not pending.finish(save):
+            return
+        self.saved_path = save.path
+        for logger in trainer.loggers if trainer.is_global_zero else ():
+            tell = getattr(logger, "after_save_checkpoint", None)
+            if tell is not None:
+                tell(self)
+
+    def _update_scores(self) -> None:
+        """Update the attributes that are derived from the kept checkpoints."""
+        top_k = self._kept.top_k
+        self.best_model_score = top_k.scores.get(self._kept.best_path)
+        self.kth_best_model_path = top_k.worst_path if len(top_k.scores) >= top_k.k else ""
+        self.kth_value = top_k.scores.get(self.kth_best_model_path, torch.tensor(worst_score(top_k.mode)))
+
+    def _find_lost(self, state_dict: dict[str, Any]) -> tuple[list[dict[str, Any]], list[str]]:
+        """Return the saves of a state that were never written, and its checkpoints that no longer exist."""
+        folder = Path(self.dirpath or "")
+        unwritten = [
+            save
+            for save in state_dict.get("pending", [])
+            if all(lies_in(path, folder) for path in (save["path"], save["last_path"]) if path is not None)
+            and not os.path.exists(save["path"])
+        ]
+        missing = self._kept.missing(besides=[save["path"] for save in unwritten])
+        if missing:
+            warn_user(f"ModelCheckpoint drops checkpoints that no longer exist: {missing}.")
+        return unwritten, missing
+
+    def _restore(self, memory: dict[str, Any]) -> None:
+        self._kept.load_state_dict(memory)
+        self._update_scores()
+        self._last_global_step_saved = memory["step_saved_at"]
+        self._is_deferred = memory["is_deferred"]
+
+    def _warn_if_moved(self) -> None:
+        former = self._loaded_dirpath
+        if self.dirpath is None or former is None:
+            return
+        self._loaded_dirpath = None
+        if former != self.dirpath and (self._strategy is None or self._strategy.global_rank == 0):
+            warn_user(
+                f"ModelCheckpoint now saves in {self.dirpath!r}; checkpoints of the resumed run in {former!r} still"
+                " count in the ranking, and are never removed."
+            )
 
     def _siblings(self, trainer: TrainerProtocol) -> list[ModelCheckpoint]:
         return [one for one in trainer.callbacks if isinstance(one, ModelCheckpoint) and one is not self]

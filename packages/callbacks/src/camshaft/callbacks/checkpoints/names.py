@@ -1,4 +1,4 @@
-"""Names, paths and arguments of checkpoint files."""
+"""Names of checkpoint files, and checks of the arguments that choose them."""
 
 from __future__ import annotations
 
@@ -10,11 +10,17 @@ from pathlib import PurePath
 from string import Formatter
 from typing import Any
 
-from camshaft.callbacks.arguments import InvalidArgumentError, MissingMetricError, check_local
+from camshaft.callbacks.arguments import (
+    InvalidArgumentError,
+    MissingMetricError,
+    check_local,
+    check_number,
+    check_one_of,
+)
 
 
 class NameTemplate:
-    """A file name with places for metrics, checked when it is made.
+    """A file name with places for metrics; it is validated when constructed.
 
     Args:
         template: Text with `{name}` or `{name:format}`, where `name` is "epoch", "step" or a logged metric and may
@@ -42,7 +48,7 @@ class NameTemplate:
         return {name for _, name, _ in self._parts if name not in (None, "epoch", "step")}
 
     def render(self, metrics: Mapping[str, Any]) -> str:
-        """The name, without extension, with the values of `metrics` (numbers or scalar tensors).
+        """Return the name, without extension, with the values of `metrics` (numbers or scalar tensors).
 
         Raises:
             MissingMetricError: If the template names a metric that is not in `metrics`.
@@ -91,9 +97,9 @@ def first_free_path(path_of: Callable[[int | None], str], is_taken: Callable[[st
     """Return the first path that is not taken: the one without a version, else that with the lowest one.
 
     Args:
-        path_of: Gives the path with a version, without one for None.
-        is_taken: Says so of a path.
-        version: The first version's number.
+        path_of: Returns the path with a version; without one for None.
+        is_taken: Returns whether a path is taken.
+        version: Number of the first version.
 
     Raises:
         RuntimeError: If two versions have the same path.
@@ -120,7 +126,7 @@ def _takes(sample: float, spec: str) -> bool:
 
 
 @dataclass(frozen=True)
-class CheckpointPaths:
+class CheckpointNames:
     """The names that checkpoints get.
 
     Args:
@@ -133,53 +139,53 @@ class CheckpointPaths:
 
     name: NameTemplate
     last: NameTemplate | None
-    rescue: NameTemplate
+    exception: NameTemplate
     extension: str
     has_versions: bool
 
     @property
     def uses_metrics(self) -> bool:
-        """Return whether a logged metric is in a name."""
+        """Whether a logged metric is in a name."""
         return any(template.metrics for template in (self.name, self.last) if template is not None)
 
     @property
     def depth(self) -> int:
-        """How many folders down checkpoints are."""
+        """Number of folders that a name leads down."""
         return self.name.template.count("/")
 
-    def may_replace(self, other: CheckpointPaths) -> bool:
-        """Whether, in one folder, one of the two could replace a file of the other's."""
+    def may_replace(self, other: CheckpointNames) -> bool:
+        """Return whether, in one folder, one callback could replace a file of the other."""
         if self.has_versions and other.has_versions:
             return False
-        names = [{one.template for one in (paths.name, paths.last) if one is not None} for paths in (self, other)]
-        return self.extension == other.extension and bool(names[0] & names[1])
+        templates = [{one.template for one in (names.name, names.last) if one is not None} for names in (self, other)]
+        return self.extension == other.extension and bool(templates[0] & templates[1])
 
 
-def check_apart(key: str, other_key: str, paths: CheckpointPaths, others_in_folder: CheckpointPaths | None) -> None:
-    """Raise if two callbacks of one trainer would take each other's memory or files.
+def check_distinct(key: str, other_key: str, names: CheckpointNames, others_in_folder: CheckpointNames | None) -> None:
+    """Check that two callbacks of one trainer share neither their state's key nor files.
 
     Args:
         key: The `state_key` of one.
         other_key: That of the other.
-        paths: How the first one's files are called.
-        others_in_folder: Likewise of the other; None if it saves in another folder.
+        names: Names of the first one's checkpoints.
+        others_in_folder: Names of the other's; None if it saves in another folder.
 
     Raises:
-        InvalidArgumentError: If they would.
+        InvalidArgumentError: If they do.
     """
     where = "Trainer(callbacks=...)"
     if key == other_key:
-        action = "Tell them apart by `filename`, `monitor`, `mode` or rhythm."
+        action = "Tell them apart by `filename`, `monitor`, `mode` or interval."
         raise InvalidArgumentError("state_key", "different for each ModelCheckpoint of a trainer", key, where, action)
-    if others_in_folder is not None and paths.may_replace(others_in_folder):
+    if others_in_folder is not None and names.may_replace(others_in_folder):
         rule = "True where two ModelCheckpoints use the same names in one folder"
         action = "Give one of them another `dirpath` or `filename`, and let one save `save_last`."
         raise InvalidArgumentError("enable_version_counter", rule, False, where, action)
 
 
 def check_arguments(
-    *,
     where: str,
+    *,
     monitor: str | None,
     save_top_k: int,
     save_last: object,
@@ -188,66 +194,45 @@ def check_arguments(
     train_time_interval: timedelta | None,
     save_on_train_epoch_end: bool | None,
 ) -> None:
-    """Raise on the first argument that cannot be followed.
+    """Check the arguments of a `ModelCheckpoint`.
 
     Raises:
-        InvalidArgumentError: If a number is no int or out of range, two rhythms are given at once, `save_top_k` needs a
-            `monitor` that is not there, or the epoch's end is asked for where no epoch is due.
+        InvalidArgumentError: If a number is no int or out of range, two intervals are given at once, `save_top_k` needs
+            a `monitor` that is missing, or the epoch's end is asked for where no epoch is due.
     """
-    _check_int("save_top_k", save_top_k, -1, "-1 (all), 0 (none) or more", where, "Use -1 for all.")
+    check_number(where, "Use -1 for all, 0 for none.", least=-1, is_int=True, save_top_k=save_top_k)
     if monitor is None and save_top_k > 1:
-        raise InvalidArgumentError(
-            "save_top_k", "-1, 0 or 1 without a `monitor`", save_top_k, where, "Pass the metric to rank by."
-        )
+        rule, action = "-1, 0 or 1 without a `monitor`", "Pass the metric to rank by."
+        raise InvalidArgumentError("save_top_k", rule, save_top_k, where, action)
     if not (monitor is None or isinstance(monitor, str)):
         raise InvalidArgumentError("monitor", "the name of a logged metric", monitor, where, "Pass a string.")
-    if save_last not in (True, False, None, "link"):
-        action = "True is a hard link, which takes no room either; 'link' is a symbolic one."
-        raise InvalidArgumentError("save_last", "True, False, None or 'link'", save_last, where, action)
+    action = "True is a hard link, which takes no space either; 'link' is a symbolic one."
+    check_one_of(where, (True, False, None, "link"), action, save_last=save_last)
     if train_time_interval is not None and (
         not isinstance(train_time_interval, timedelta) or train_time_interval < timedelta(0)
     ):
         action = "Pass for example `timedelta(minutes=30)`."
         raise InvalidArgumentError("train_time_interval", "a timedelta from 0", train_time_interval, where, action)
     counts = {"every_n_epochs": every_n_epochs, "every_n_train_steps": every_n_train_steps}
-    for field, count in counts.items():
-        if count is not None:
-            _check_int(field, count, 0, "0 (never) or more", where, "Use 0 to switch it off.")
-    rhythms = {"train_time_interval": train_time_interval, **counts}
-    given = [field for field, rhythm in rhythms.items() if rhythm is not None and rhythm != 0]
+    check_number(where, "Use 0 to switch it off.", least=0, is_int=True, or_none=True, **counts)
+    intervals = {"train_time_interval": train_time_interval, **counts}
+    given = [field for field, interval in intervals.items() if interval is not None and interval != 0]
     if len(given) > 1:
         first, second = given[-1], given[0]
-        action = "Add a second ModelCheckpoint for the second rhythm."
-        raise InvalidArgumentError(first, f"left out beside `{second}`", rhythms[first], where, action)
+        action = "Add a second ModelCheckpoint for the second interval."
+        raise InvalidArgumentError(first, f"left out beside `{second}`", intervals[first], where, action)
     if save_on_train_epoch_end and given and given != ["every_n_epochs"]:
         action = "Leave it out, or add a second ModelCheckpoint for the ends of epochs."
         rule = f"left out or False beside `{given[0]}`, by which no epoch is due"
         raise InvalidArgumentError("save_on_train_epoch_end", rule, save_on_train_epoch_end, where, action)
 
 
-def checked_folder(dirpath: str | os.PathLike[str], where: str) -> str:
-    """The absolute path of a folder of checkpoints; "~" is the home directory.
+def absolute_folder(dirpath: str | os.PathLike[str], where: str) -> str:
+    """Return the absolute path of a folder of checkpoints; "~" is the home directory.
 
     Raises:
-        InvalidArgumentError: If it is the address of something that is not mounted here.
+        InvalidArgumentError: If it is a URL.
     """
     path = os.fspath(dirpath)
     check_local("dirpath", path, where)
     return os.path.abspath(os.path.expanduser(path))
-
-
-def checked_name(filename: str, where: str) -> str:
-    """A file's name without its extension.
-
-    Raises:
-        InvalidArgumentError: If it is empty or leads to another folder.
-    """
-    if not isinstance(filename, str) or not filename or os.path.basename(filename) != filename:
-        action = "Give the folder by `dirpath`."
-        raise InvalidArgumentError("filename", "a file's name, without a folder", filename, where, action)
-    return filename
-
-
-def _check_int(field: str, value: object, least: int, rule: str, where: str, action: str) -> None:
-    if isinstance(value, bool) or not isinstance(value, int) or value < least:
-        raise InvalidArgumentError(field, f"an int, {rule}", value, where, action)

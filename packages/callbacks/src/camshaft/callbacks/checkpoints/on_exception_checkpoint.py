@@ -1,12 +1,13 @@
-"""A checkpoint of what an exception interrupted."""
+"""Callback that saves a checkpoint when an exception ends training."""
 
 from __future__ import annotations
 
 import os
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from camshaft.callbacks.checkpoints.files import can_rescue
-from camshaft.callbacks.checkpoints.names import checked_folder, checked_name
+from camshaft.callbacks.arguments import check_file_name
+from camshaft.callbacks.checkpoints.files import can_save_alone
+from camshaft.callbacks.checkpoints.names import absolute_folder
 from camshaft.hooks_core import Callback
 
 if TYPE_CHECKING:
@@ -16,9 +17,10 @@ if TYPE_CHECKING:
 class OnExceptionCheckpoint(Callback):
     """Saves a checkpoint when an exception, `KeyboardInterrupt` too, ends training.
 
-    One from inside a batch goes on with the next one, with a warning. Nothing is saved outside fit, before training has
-    begun, in the sanity check or with `fast_dev_run`. Several processes save nothing, since they can only save together
-    and the others may not have failed: it warns on each rank that raised, and waits for nobody.
+    A run that is resumed from a checkpoint of the middle of a batch continues with the next batch, with a warning.
+    Nothing is saved outside fit, before training has begun, in the sanity check or with `fast_dev_run`. With several
+    processes nothing is saved, since they can only save together and the others may not have failed: each rank that
+    raised warns, and waits for no other.
 
     Args:
         dirpath: Folder of the checkpoint.
@@ -32,8 +34,9 @@ class OnExceptionCheckpoint(Callback):
 
     def __init__(self, dirpath: str | os.PathLike[str], filename: str = "on_exception") -> None:
         where = type(self).__name__
-        self.dirpath = checked_folder(dirpath, where)
-        self.filename = checked_name(filename, where)
+        self.dirpath = absolute_folder(dirpath, where)
+        check_file_name(where, filename)
+        self.filename = filename
         self._is_training = False
 
     @property
@@ -42,14 +45,14 @@ class OnExceptionCheckpoint(Callback):
         return os.path.join(self.dirpath, self.filename + self.FILE_EXTENSION)
 
     def on_train_start(self, trainer: TrainerProtocol, module: Any) -> None:
-        """From here on there is something to save."""
+        """Save from here on."""
         self._is_training = not trainer.fast_dev_run
 
     def on_exception(self, trainer: TrainerProtocol, module: Any, exception: BaseException) -> None:
-        """Save, if this process trains alone."""
-        if self._is_training and can_rescue(trainer, exception, type(self).__name__):
+        """Save, if this is the only process."""
+        if self._is_training and can_save_alone(trainer, exception, type(self).__name__):
             trainer.save_checkpoint(self.ckpt_path)
 
     def teardown(self, trainer: TrainerProtocol, module: Any, stage: str) -> None:
-        """From here on there is nothing any more."""
+        """Save no more."""
         self._is_training = False

@@ -1,185 +1,30 @@
-"""State of a checkpoint callback: kept files, best values, requested saves."""
+"""State of a `ModelCheckpoint`: the kept checkpoints with their scores, and the saves that are not durable yet."""
 
 from __future__ import annotations
 
 import math
 import os
 from collections.abc import Callable, Sequence
-from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import attrs
 import torch
 from torch import Tensor
 
-from camshaft.callbacks.monitoring import Mode, from_rank_zero, is_better, worst_score
-from camshaft.hooks_core import Callback
-from camshaft.hooks_core.user_warnings import warn_user
-
-if TYPE_CHECKING:
-    from camshaft.hooks_core.protocols import Strategy, TrainerProtocol
+from camshaft.callbacks.monitoring import Mode, is_better, worst_score
 
 
-class CheckpointMemory(Callback):
-    """The kept checkpoints and their scores, and the saves that are on their way.
+class CheckpointState:
+    """The kept checkpoints: their paths and scores. It reads, writes and removes no file.
 
     Args:
-        top_k: The scored checkpoints; without a monitor it only says how many to keep.
-        save_weights_only: Passed on with each save.
-        verbose: Whether rank 0 prints each decision.
+        top_k: The scored checkpoints; without a monitor only its `k` counts.
 
     Attributes:
-        dirpath: The folder; None before it is chosen.
-        best_model_score: Score of the best kept checkpoint, a scalar on the CPU; None without a `monitor`.
-        kth_best_model_path: Path of the worst kept checkpoint; "" while fewer than `save_top_k` are kept.
-        kth_value: Its score; an infinity where there is none.
-        saved_path: Where the newest checkpoint is that has become durable in this process; "" before the first.
-    """
-
-    def __init__(self, top_k: TopK, save_weights_only: bool, verbose: bool) -> None:
-        self.dirpath: str | None = None
-        self.saved_path = ""
-        self.save_weights_only = save_weights_only
-        self.verbose = verbose
-        self._kept = KeptCheckpoints(top_k)
-        self._last_global_step_saved = 0  # before the first update there is nothing worth saving
-        self._is_deferred = False
-        self._pending: PendingSaves | None = None
-        self._unwritten: list[dict[str, Any]] = []
-        self._dirpath_of_memory: str | None = None
-        self._strategy: Strategy | None = None
-        self._publish()
-
-    @property
-    def best_model_path(self) -> str:
-        """Path of the best kept checkpoint, of the newest without a `monitor`; "" if there is none."""
-        return self._kept.best_path
-
-    @best_model_path.setter
-    def best_model_path(self, path: str) -> None:
-        self._kept.best_path = path
-
-    @property
-    def best_k_models(self) -> dict[str, Tensor]:
-        """Paths of the kept checkpoints with their scores, oldest first. Empty without a `monitor`."""
-        return self._kept.top_k.scores
-
-    @best_k_models.setter
-    def best_k_models(self, scores: dict[str, Tensor]) -> None:
-        self._kept.top_k.scores = scores
-
-    @property
-    def last_model_path(self) -> str:
-        """Path of "last"; "" if there is none."""
-        return self._kept.last_path
-
-    @last_model_path.setter
-    def last_model_path(self, path: str) -> None:
-        self._kept.last_path = path
-
-    @property
-    def current_score(self) -> Tensor | None:
-        """The monitored value at the latest due time, a scalar on the CPU; None before it."""
-        return self._kept.current_score
-
-    @current_score.setter
-    def current_score(self, score: Tensor | None) -> None:
-        self._kept.current_score = score
-
-    def state_dict(self) -> dict[str, Any]:
-        """Kept checkpoints with their scores, "last", and where in the rhythm it is."""
-        return {
-            **self._kept.state_dict(),
-            "best_model_score": self.best_model_score,
-            "kth_best_model_path": self.kth_best_model_path,
-            "dirpath": self.dirpath,
-            "step_saved_at": self._last_global_step_saved,
-            "is_deferred": self._is_deferred,
-            "pending": [] if self._pending is None else self._pending.state_dict(),
-        }
-
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Go on where `state_dict` was taken, with those of its checkpoints that still exist; warns of the others.
-
-        Collective in fit: rank 0 looks for the files.
-        """
-        self._restore(state_dict)
-        look = partial(self._look_for_files, state_dict)
-        self._unwritten, missing = look() if self._strategy is None else from_rank_zero(self._strategy, look)
-        self._kept.forget(missing)
-        self._publish()
-        self._dirpath_of_memory = state_dict["dirpath"]
-        self._warn_if_moved()
-        if self._pending is not None:
-            self._pending.durable_memory = self.state_dict()
-
-    def _tell(self, trainer: TrainerProtocol, path: str | None, score: Tensor | None, monitor: str | None) -> None:
-        if not (self.verbose and trainer.is_global_zero):
-            return
-        moment = f"epoch {trainer.current_epoch}, step {trainer.global_step}"
-        shown = "" if score is None else f"{monitor} is {float(score):.6g}, "
-        kept = f"saving {path}" if path else f"not among the best {self._kept.top_k.k}"
-        print(f"ModelCheckpoint, {moment}: {shown}{kept}", flush=True)
-
-    def _settle(self, trainer: TrainerProtocol, pending: PendingSaves, request: SaveRequest) -> None:
-        """Clear up behind a checkpoint that is durable, and tell the loggers that want to know."""
-        if not pending.settle(request):
-            return
-        self.saved_path = request.path
-        for logger in trainer.loggers if trainer.is_global_zero else ():
-            tell = getattr(logger, "after_save_checkpoint", None)
-            if tell is not None:
-                tell(self)
-
-    def _publish(self) -> None:
-        """Bring the attributes that follow from what is kept up to date."""
-        top_k = self._kept.top_k
-        self.best_model_score = top_k.scores.get(self._kept.best_path)
-        self.kth_best_model_path = top_k.worst_path if len(top_k.scores) >= top_k.k else ""
-        self.kth_value = top_k.scores.get(self.kth_best_model_path, torch.tensor(worst_score(top_k.mode)))
-
-    def _look_for_files(self, state_dict: dict[str, Any]) -> tuple[list[dict[str, Any]], list[str]]:
-        """The saves that were to come when a state was taken, and did not; and the checkpoints that are gone."""
-        folder = Path(self.dirpath or "")
-        unwritten = [
-            save
-            for save in state_dict.get("pending", [])
-            if all(lies_in(path, folder) for path in (save["path"], save["last_path"]) if path is not None)
-            and not os.path.exists(save["path"])
-        ]
-        missing = self._kept.missing(besides=[save["path"] for save in unwritten])
-        if missing:
-            warn_user(f"ModelCheckpoint forgets checkpoints that no longer exist: {missing}.")
-        return unwritten, missing
-
-    def _restore(self, memory: dict[str, Any]) -> None:
-        self._kept.load_state_dict(memory)
-        self._publish()
-        self._last_global_step_saved = memory["step_saved_at"]
-        self._is_deferred = memory["is_deferred"]
-
-    def _warn_if_moved(self) -> None:
-        former = self._dirpath_of_memory
-        if self.dirpath is None or former is None:
-            return
-        self._dirpath_of_memory = None
-        if former != self.dirpath and (self._strategy is None or self._strategy.global_rank == 0):
-            warn_user(
-                f"ModelCheckpoint now saves in {self.dirpath!r}; checkpoints of the resumed run in {former!r} still"
-                " count for the ranking, and are never removed."
-            )
-
-
-class KeptCheckpoints:
-    """The memory of a `ModelCheckpoint`: paths and scores; it touches no file.
-
-    Args:
-        top_k: The scored checkpoints; without a monitor it only says how many to keep.
-
-    Attributes:
-        best_path: The best one, or without a monitor the newest; "" for none.
-        last_path: The one called "last"; "" for none.
-        current_score: The score of the latest due time, a scalar on the CPU.
+        best_path: Path of the best one, or without a monitor of the newest; "" if there is none.
+        last_path: Path of "last"; "" if there is none.
+        current_score: The score at the latest due time, a scalar on the CPU.
     """
 
     def __init__(self, top_k: TopK) -> None:
@@ -200,10 +45,10 @@ class KeptCheckpoints:
         Args:
             path: Where it is to be.
             score: The monitored value; None without a monitor.
-            displaced: What makes room for it.
+            displaced: The checkpoints that it displaces.
 
         Returns:
-            The checkpoints that are kept no longer once this one is durable.
+            The checkpoints to remove once this one is durable.
         """
         if path in self.top_k.scores:
             displaced = (path,)  # the same name again takes its predecessor's place
@@ -215,7 +60,7 @@ class KeptCheckpoints:
         return tuple(one for one in displaced if one != path)
 
     def state_dict(self) -> dict[str, Any]:
-        """Everything that it remembers, as tensors and plain values."""
+        """Return everything, as tensors and plain values."""
         return {
             "best_k_models": dict(self.top_k.scores),
             "best_model_path": self.best_path,
@@ -224,19 +69,19 @@ class KeptCheckpoints:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take back what `state_dict` returned."""
+        """Restore what `state_dict` returned."""
         self.top_k.scores = dict(state["best_k_models"])
         self.best_path = state["best_model_path"]
         self.last_path = state["last_model_path"]
         self.current_score = state["current_score"]
 
     def missing(self, besides: Sequence[str] = ()) -> list[str]:
-        """What it remembers and is not on the disk, besides some that are to come."""
+        """Return the paths that do not exist on disk, other than those in `besides`, which are still to be written."""
         known = dict.fromkeys([*self.top_k.scores, self.best_path, self.last_path])
         return [path for path in known if path and path not in besides and not os.path.exists(path)]
 
     def forget(self, missing: Sequence[str]) -> None:
-        """Remember paths no longer."""
+        """Drop paths."""
         for path in missing:
             self.top_k.discard(path)
         if self.best_path in missing:
@@ -246,9 +91,9 @@ class KeptCheckpoints:
 
 
 class TopK:
-    """The k best scores seen so far, by path; touches no file.
+    """The k best scores so far, by path.
 
-    Among equal scores the earlier is the better. NaN counts as the worst score there is, and is kept as an infinity.
+    Among equal scores the older is the better. NaN counts as the worst score there is, and is kept as an infinity.
 
     Args:
         k: How many to keep; -1 keeps all.
@@ -262,12 +107,12 @@ class TopK:
         self.scores = {} if scores is None else scores
 
     def ranking(self) -> list[str]:
-        """The kept paths, best first."""
+        """Return the kept paths, best first."""
         # sorted() is stable in both directions: equals stay in the order in which they came.
         return sorted(self.scores, key=lambda path: float(self.scores[path]), reverse=self.mode == "max")
 
     def displaced(self) -> tuple[str, ...]:
-        """Return the paths that have to go if one more comes."""
+        """Return the paths that one more displaces."""
         return () if self.k == -1 else tuple(self.ranking()[max(self.k - 1, 0) :])
 
     def takes(self, score: Tensor) -> bool:
@@ -278,12 +123,12 @@ class TopK:
         return not displaced or is_better(float(self._without_nan(score)), float(self.scores[displaced[0]]), self.mode)
 
     def add(self, path: str, score: Tensor) -> None:
-        """Keep `path`; one that is kept already becomes the newest."""
+        """Keep a path; one that is kept already becomes the newest."""
         self.scores.pop(path, None)
         self.scores[path] = self._without_nan(score)
 
     def discard(self, path: str) -> None:
-        """No longer keep `path`; nothing happens if it is not kept."""
+        """Drop a path; nothing happens if it is not kept."""
         self.scores.pop(path, None)
 
     @property
@@ -293,102 +138,95 @@ class TopK:
 
     @property
     def worst_path(self) -> str:
-        """The path that goes next; "" if none is kept."""
+        """The path with the worst score; "" if none is kept."""
         return self.ranking()[-1] if self.scores else ""
 
     def _without_nan(self, score: Tensor) -> Tensor:
         return torch.full_like(score, worst_score(self.mode)) if math.isnan(float(score)) else score
 
 
-class SaveRequest:
-    """One save on its way to the disk.
+@attrs.define(eq=False)
+class PendingSave:
+    """A save that was requested and is not durable yet.
 
     Args:
-        request_idx: Its place among the requests.
-        path: The checkpoint to be written.
-        memory: The callback's state with this save in it: what is true once it is durable.
-        displaced: Checkpoints that it replaces; they go once it is durable.
-        last_path: The name "last" that moves to it once it is durable, `path` itself if it is written there; None
+        save_idx: Index in the order of requests.
+        path: Path of the checkpoint.
+        state: The callback's state once it is durable.
+        displaced: Checkpoints that it replaces; removed once it is durable.
+        last_path: Path of "last", which moves to it once it is durable, or `path` itself if it is written there; None
             leaves "last" where it is.
 
     Attributes:
-        is_asked: Whether the trainer was asked to write it.
-        is_abandoned: Whether a later save has displaced it already, so that it goes as soon as it comes.
+        is_requested: Whether the trainer was asked to write it.
+        is_abandoned: Whether a later save has displaced it, so that it is removed as soon as it is durable.
     """
 
-    def __init__(
-        self,
-        request_idx: int,
-        path: str,
-        memory: dict[str, Any],
-        displaced: tuple[str, ...],
-        last_path: str | None,
-    ) -> None:
-        self.request_idx = request_idx
-        self.path = path
-        self.memory = memory
-        self.displaced = displaced
-        self.last_path = last_path
-        self.is_asked = False
-        self.is_abandoned = False
+    save_idx: int
+    path: str
+    state: dict[str, Any]
+    displaced: tuple[str, ...]
+    last_path: str | None
+    is_requested: bool = attrs.field(default=False, init=False)
+    is_abandoned: bool = attrs.field(default=False, init=False)
 
 
 class PendingSaves:
     """The saves of one callback that are not yet durable.
 
-    They usually become durable in the order in which they were asked for; an asynchronous writer need not keep it.
+    They usually become durable in the order of requests; an asynchronous writer need not keep that order.
 
     Args:
         folder: The only folder in which checkpoints are removed; one that lies elsewhere is left alone.
-        durable_memory: The callback's state as of its newest durable save.
-        point_last: Names a durable checkpoint "last", given both paths.
-        remove_checkpoint: Removes the checkpoint at a path.
+        durable_state: The callback's state as of its newest durable save.
+        point_last: Points "last" at a durable checkpoint; called with the paths of both.
+        remove_checkpoint: Removes a checkpoint; called with its path.
     """
 
     def __init__(
         self,
         folder: Path,
-        durable_memory: dict[str, Any],
+        durable_state: dict[str, Any],
         *,
         point_last: Callable[[str, str], None],
         remove_checkpoint: Callable[[str], None],
     ) -> None:
         self.folder = folder
-        self.durable_memory = durable_memory
+        self.durable_state = durable_state
         self.point_last = point_last
         self.remove_checkpoint = remove_checkpoint
-        self._requests: list[SaveRequest] = []
-        self._num_requested = 0
+        self._saves: list[PendingSave] = []
+        self._num_saves = 0
         self._durable_idx = -1
         self._last_idx = -1
 
     def __bool__(self) -> bool:
-        return bool(self._requests)
+        return bool(self._saves)
 
-    def __contains__(self, request: object) -> bool:
-        return request in self._requests
+    def __contains__(self, save: object) -> bool:
+        return save in self._saves
 
     def holds(self, path: str) -> bool:
-        """Whether a save to `path` is on its way."""
-        return any(request.path == path for request in self._requests)
+        """Return whether a save to `path` is pending."""
+        return any(save.path == path for save in self._saves)
 
     def state_dict(self) -> list[dict[str, Any]]:
-        """The saves on their way, in the order in which they were asked for, as plain values."""
+        """Return the pending saves in the order of requests, as plain values."""
         return [
-            {"path": request.path, "displaced": list(request.displaced), "last_path": request.last_path}
-            for request in self._requests
-            if not request.is_abandoned
+            {"path": save.path, "displaced": list(save.displaced), "last_path": save.last_path}
+            for save in self._saves
+            if not save.is_abandoned
         ]
 
-    def add(self, path: str, memory: dict[str, Any], displaced: tuple[str, ...], last_path: str | None) -> SaveRequest:
-        """Note a save that is about to be asked for."""
-        request = SaveRequest(self._num_requested, path, memory, displaced, last_path)
-        self._num_requested += 1
-        self._requests.append(request)
-        return request
+    def add(self, path: str, state: dict[str, Any], displaced: tuple[str, ...], last_path: str | None) -> PendingSave:
+        """Add a save that is about to be requested."""
+        save = PendingSave(self._num_saves, path, state, displaced, last_path)
+        self._num_saves += 1
+        self._saves.append(save)
+        return save
 
-    def settle(self, request: SaveRequest) -> bool:
-        """Do what has waited until `request` is durable. Nothing happens if it was given up.
+    def finish(self, save: PendingSave) -> bool:
+        """Move "last" and remove displaced checkpoints, now that `save` is durable. Nothing happens if it was dropped.
 
         Returns:
             Whether there is a checkpoint at its path now.
@@ -396,36 +234,36 @@ class PendingSaves:
         Raises:
             OSError: If "last" cannot be moved, as if the save had failed; or a displaced checkpoint cannot be removed.
         """
-        if request not in self._requests:
+        if save not in self._saves:
             return False
-        if request.last_path is not None and request.request_idx > self._last_idx:
-            if request.last_path != request.path:
-                self.point_last(request.path, request.last_path)
-            self._last_idx = request.request_idx
-        self._requests.remove(request)
-        if request.request_idx >= self._durable_idx:
-            self._durable_idx = request.request_idx
-            self.durable_memory = request.memory
-        for path in request.displaced:
-            self._let_go(path)
-        if request.is_abandoned:
-            self._remove(request.path)
-        return not request.is_abandoned
+        if save.last_path is not None and save.save_idx > self._last_idx:
+            if save.last_path != save.path:
+                self.point_last(save.path, save.last_path)
+            self._last_idx = save.save_idx
+        self._saves.remove(save)
+        if save.save_idx >= self._durable_idx:
+            self._durable_idx = save.save_idx
+            self.durable_state = save.state
+        for path in save.displaced:
+            self._release(path)
+        if save.is_abandoned:
+            self._remove(save.path)
+        return not save.is_abandoned
 
-    def reopen(self, request: SaveRequest) -> None:
-        """Take a durable save back among those that have something to be done; `settle` does it."""
-        self._requests.append(request)
+    def reopen(self, save: PendingSave) -> None:
+        """Make a durable save pending again, so that `finish` can do what was added to it."""
+        self._saves.append(save)
 
-    def give_up(self) -> dict[str, Any]:
-        """Forget the saves that never came; return the state that the durable ones leave."""
-        self._requests.clear()
-        return self.durable_memory
+    def drop_all(self) -> dict[str, Any]:
+        """Drop the saves that never became durable. Return the callback's state as of the newest durable save."""
+        self._saves.clear()
+        return self.durable_state
 
-    def _let_go(self, path: str) -> None:
-        on_their_way = [request for request in self._requests if request.path == path]
-        for request in on_their_way:
-            request.is_abandoned = True
-        if not on_their_way:
+    def _release(self, path: str) -> None:
+        pending = [save for save in self._saves if save.path == path]
+        for save in pending:
+            save.is_abandoned = True
+        if not pending:
             self._remove(path)
 
     def _remove(self, path: str) -> None:
@@ -434,5 +272,5 @@ class PendingSaves:
 
 
 def lies_in(path: str, folder: Path) -> bool:
-    """Whether a path is below a folder. It may come out of a checkpoint, with ".." that leads out."""
+    """Return whether a path is below a folder; paths that are read from checkpoints may lead out of it by ".."."""
     return folder in Path(os.path.abspath(path)).parents

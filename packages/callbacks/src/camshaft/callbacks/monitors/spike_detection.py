@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from camshaft.callbacks.arguments import InvalidArgumentError
-from camshaft.callbacks.monitoring import checked_mode, is_better
+from camshaft.callbacks.monitoring import check_mode, is_better
 from camshaft.callbacks.monitors.loss_watch import Action, BatchValues, LossWatch
 from camshaft.hooks_core.durable_paths import written_whole
 
@@ -115,7 +115,7 @@ class SpikeDetection(LossWatch):
             rule = "given if `atol` is not, since any worse loss would be a spike"
             raise InvalidArgumentError("rtol", rule, rtol, where, "Pass one of them.")
         super().__init__(action, check_every_n_batches)
-        self.mode = checked_mode(mode, where)
+        self.mode = check_mode(mode, where)
         self.window = window
         self.warmup = warmup
         self.atol = atol
