@@ -131,7 +131,7 @@ def test_a_copy_has_no_callbacks(tmp_path: Path) -> None:
 
 
 def test_another_value_is_refused() -> None:
-    with pytest.raises(InvalidArgumentError, match=r'`log_model` must be True, False or "all", but got \'best\''):
+    with pytest.raises(InvalidArgumentError, match="`log_model` must be True, False or 'all', but got 'best'"):
         CheckpointLog("best", "logger")  # type: ignore[arg-type]
 
 

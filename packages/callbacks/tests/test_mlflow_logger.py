@@ -83,11 +83,11 @@ def test_rows_are_sent_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
         return real(run_id, metrics=metrics, **entries)
 
     monkeypatch.setattr(logger.experiment, "log_batch", counted)
-    monkeypatch.setattr(mlflow_logger, "_HELD_SECONDS", math.inf)
+    monkeypatch.setattr(mlflow_logger, "_MAX_BUFFER_SECONDS", math.inf)
     for step in range(1250):
         logger.log_metrics({"loss": step, "accuracy": 0.5}, step)
     assert sent == [1000, 1000]
-    monkeypatch.setattr(mlflow_logger, "_HELD_SECONDS", 0.0)
+    monkeypatch.setattr(mlflow_logger, "_MAX_BUFFER_SECONDS", 0.0)
     logger.log_metrics({"loss": 1250}, 1250)
     assert sent == [1000, 1000, 501], "old ones are sent, too"
     logger.save()

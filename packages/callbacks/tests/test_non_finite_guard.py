@@ -228,7 +228,7 @@ def test_skip_is_refused_where_it_cannot_be_obeyed(tmp_path: Path) -> None:
     guard = NonFiniteGuard("skip")
     parameters = list(nn.Linear(1, 1).parameters())
     two = [torch.optim.SGD([parameter], 0.1) for parameter in parameters]
-    with pytest.raises(InvalidArgumentError, match='`number of optimizers` must be one, where action="skip"'):
+    with pytest.raises(InvalidArgumentError, match='`number of optimizers` must be one with action="skip"'):
         guard.on_train_start(trainer_with(tmp_path, guard, optimizers=two), None)
     with pytest.raises(InvalidArgumentError, match="`optimizer` must be one that does not evaluate the loss itself"):
         guard.on_train_start(trainer_with(tmp_path, guard, optimizers=[torch.optim.LBFGS(parameters)]), None)
@@ -246,7 +246,7 @@ def test_a_training_step_without_loss_is_told_of(tmp_path: Path) -> None:
     trainer = trainer_with(tmp_path, guard)
     guard.on_train_start(trainer, None)
     feed(trainer, guard, [None, None])
-    with pytest.warns(UserWarning, match="NonFiniteGuard has seen nothing in this epoch"):
+    with pytest.warns(UserWarning, match="NonFiniteGuard has checked nothing in this epoch"):
         guard.on_train_epoch_end(trainer, None)
 
 

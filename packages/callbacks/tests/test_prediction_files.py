@@ -118,7 +118,7 @@ def test_an_interrupted_prediction_leaves_whole_files_and_is_not_taken_for_a_com
     names = sorted(os.listdir(tmp_path))
     stem = "predictions-rank00000-of-00001"
     assert names == [f"{stem}-part0000{part}{kind.suffix}" for part in range(3)]
-    message = rf"`dirpath` must be the folder of a prediction that was completed.*\['{stem}'\]"
+    message = rf"`dirpath` must be the folder of a complete prediction.*\['{stem}'\]"
     with pytest.raises(FileNotFoundError, match=message):
         kind.read_predictions(tmp_path)
     with pytest.raises(FileExistsError, match=r"with 3 of their files .* or overwrite=True"):
@@ -195,5 +195,5 @@ def test_nothing_predicted_is_no_row_and_a_number_is_one(tmp_path: Path) -> None
 
 
 def test_rows_per_file_below_one_is_an_error(tmp_path: Path) -> None:
-    with pytest.raises(InvalidArgumentError, match="`rows_per_file` must be at least 1, but got 0"):
+    with pytest.raises(InvalidArgumentError, match="`rows_per_file` must be 1 or more, but got 0"):
         NPZPredictionWriter(tmp_path, rows_per_file=0)

@@ -235,7 +235,7 @@ def test_contradicting_and_unknown_arguments_are_refused() -> None:
         WandbLogger(version="a", id="b")
     with pytest.raises(InvalidArgumentError, match=r"`mode` must be left out.*but got 'online'"):
         WandbLogger(offline=True, mode="online")
-    with pytest.raises(InvalidArgumentError, match='`add_file_policy` must be "mutable" or "immutable"'):
+    with pytest.raises(InvalidArgumentError, match="`add_file_policy` must be 'mutable' or 'immutable'"):
         WandbLogger(add_file_policy="linked")  # type: ignore[arg-type]
     with pytest.raises(TypeError, match=r"`kwargs` must be further arguments of `init` .*entity.*\['log_mode'\]"):
         WandbLogger(log_mode=True)

@@ -64,6 +64,7 @@ class MissingMetricError(RuntimeError):
 def check_number(
     where: str,
     action: str = "Pass such a number.",
+    /,
     *,
     least: float | None = None,
     above: float | None = None,
@@ -103,7 +104,9 @@ def check_number(
         raise InvalidArgumentError(field, rule, value, where, action)
 
 
-def check_one_of(where: str, options: Sequence[object], action: str = "Pass one of these.", **values: object) -> None:
+def check_one_of(
+    where: str, options: Sequence[object], action: str = "Pass one of these.", /, **values: object
+) -> None:
     """Check that values are among some options.
 
     Args:
@@ -121,7 +124,7 @@ def check_one_of(where: str, options: Sequence[object], action: str = "Pass one 
             raise InvalidArgumentError(field, f"{', '.join(others)} or {last}", value, where, action)
 
 
-def check_not_both(where: str, **two: object) -> None:
+def check_not_both(where: str, /, **two: object) -> None:
     """Check that at most one of two arguments, given by field, is not None.
 
     Raises:

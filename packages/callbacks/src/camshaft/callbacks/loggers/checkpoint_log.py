@@ -1,4 +1,4 @@
-"""Which checkpoints a logger copies to its run, and what it says about them."""
+"""Choice of the checkpoints that a logger copies to its run, with their metadata."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from camshaft.callbacks.arguments import InvalidArgumentError
+from camshaft.callbacks.arguments import check_one_of
 
 if TYPE_CHECKING:
     from camshaft.callbacks.checkpoints.model_checkpoint import ModelCheckpoint
 
 LogModel = bool | Literal["all"]
-"""Which checkpoints: none, those that are kept when a verb ends, or "all" as they are saved."""
+"""Checkpoints to log: none, those that are kept when a verb ends, or "all" as they are saved."""
 
 _ARGUMENTS = (
     "monitor",
@@ -28,13 +28,13 @@ _ARGUMENTS = (
 
 @dataclass(frozen=True)
 class LoggedCheckpoint:
-    """A checkpoint that is to be logged.
+    """A checkpoint to log.
 
     Args:
         path: The file or folder.
-        name: Its path in the folder of the checkpoints, without extension, with "/".
-        aliases: "latest"; "best", by a `monitor`, and "last" if it is that, too.
-        metadata: Its score, its file's name and the callback's arguments, as plain values.
+        name: Path relative to the folder of the checkpoints, without extension, with "/".
+        aliases: "latest"; "best", with a `monitor`, and "last" if they apply.
+        metadata: Score, file name and the callback's arguments, as plain values.
     """
 
     path: Path
@@ -44,68 +44,66 @@ class LoggedCheckpoint:
 
 
 class CheckpointLog:
-    """Chooses the checkpoints of `ModelCheckpoint`s that are to be logged, each once.
+    """Chooses the checkpoints of `ModelCheckpoint`s to log, each once.
 
-    A name that was written anew is another checkpoint; two names of the same data, such as "last", are one.
+    A file that was written anew is another checkpoint; two names of the same data, such as "last", are one.
 
     Args:
-        log_model: Which.
+        log_model: Checkpoints to log.
         where: The logger.
 
     Raises:
-        InvalidArgumentError: If `log_model` is none of them.
+        InvalidArgumentError: If `log_model` is no such choice.
     """
 
     def __init__(self, log_model: LogModel, where: str) -> None:
-        if log_model not in (True, False, "all"):
-            action = "Say which checkpoints to log."
-            raise InvalidArgumentError("log_model", 'True, False or "all"', log_model, where, action)
+        check_one_of(where, (True, False, "all"), log_model=log_model)
         self.log_model = log_model
         self._callbacks: list[ModelCheckpoint] = []
         self._logged: set[tuple[int, ...]] = set()
 
     def after_save(self, callback: ModelCheckpoint) -> list[LoggedCheckpoint]:
-        """What is to be logged now that a callback's `saved_path` has become durable."""
+        """Return the checkpoints to log now that a callback's `saved_path` has become durable."""
         if not self.log_model:
             return []
         if not any(callback is known for known in self._callbacks):
             self._callbacks.append(callback)
         if self.log_model == "all" or callback.save_top_k == -1:
-            return self._fresh(callback, [callback.saved_path])
+            return self._unlogged(callback, [callback.saved_path])
         return []
 
     def at_end(self) -> list[LoggedCheckpoint]:
-        """What is kept and was not logged yet, oldest first of each callback."""
+        """Return the kept checkpoints that are not logged yet, oldest first of each callback."""
         found = []
         for callback in self._callbacks:
             kept = [*callback.best_k_models, callback.best_model_path, callback.last_model_path]
-            found += self._fresh(callback, kept)
+            found += self._unlogged(callback, kept)
         return found
 
     def __getstate__(self) -> dict[str, Any]:
-        """Without the callbacks, which are of this process's trainer."""
+        """Leave out the callbacks, which belong to this process's trainer."""
         return {**vars(self), "_callbacks": []}
 
-    def _fresh(self, callback: ModelCheckpoint, paths: list[str]) -> list[LoggedCheckpoint]:
+    def _unlogged(self, callback: ModelCheckpoint, paths: list[str]) -> list[LoggedCheckpoint]:
         found: list[tuple[int, LoggedCheckpoint]] = []
         for path in paths:
             try:
                 status = os.stat(path)
-            except FileNotFoundError:  # "" for none, or removed by somebody else
+            except FileNotFoundError:  # "" for none, or removed meanwhile
                 continue
             identity = (status.st_dev, status.st_ino, status.st_mtime_ns)
             if identity not in self._logged:
                 self._logged.add(identity)
-                found.append((status.st_mtime_ns, _described(callback, Path(path))))
+                found.append((status.st_mtime_ns, _describe(callback, Path(path))))
         return [one for _, one in sorted(found, key=lambda pair: pair[0])]
 
 
-def _described(callback: ModelCheckpoint, path: Path) -> LoggedCheckpoint:
+def _describe(callback: ModelCheckpoint, path: Path) -> LoggedCheckpoint:
     score = callback.best_k_models.get(str(path), callback.current_score)
-    # what ranks nothing calls its newest the best, and would take that name from one that does
+    # Without a monitor the newest is called the best; it must not take that alias from a ranked one.
     best = "" if callback.monitor is None else callback.best_model_path
     places = {"best": best, "last": callback.last_model_path}
-    aliases = ("latest", *(alias for alias, place in places.items() if _is_same(place, path)))
+    aliases = ("latest", *(alias for alias, place in places.items() if _is_same_file(place, path)))
     metadata = {
         "score": None if score is None else float(score),
         "original_filename": path.name,
@@ -115,7 +113,7 @@ def _described(callback: ModelCheckpoint, path: Path) -> LoggedCheckpoint:
     return LoggedCheckpoint(path, name.as_posix(), aliases, metadata)
 
 
-def _is_same(place: str, path: Path) -> bool:
+def _is_same_file(place: str, path: Path) -> bool:
     try:
         return os.path.samefile(place, path)
     except FileNotFoundError:

@@ -1,4 +1,4 @@
-"""Logging metrics to a CSV file and hyperparameters to a JSON file."""
+"""Logger that writes metrics to a CSV file and hyperparameters to a JSON file."""
 
 from __future__ import annotations
 
@@ -9,26 +9,29 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, TextIO
 
-from camshaft.callbacks.arguments import InvalidArgumentError
+from camshaft.callbacks.arguments import InvalidArgumentError, check_number
 from camshaft.callbacks.loggers.logged_values import numbers_by_name
 from camshaft.callbacks.loggers.run_folder import RunFolderLogger
 from camshaft.hooks_core.durable_paths import written_whole
+
+Row = Mapping[str, float | int | None]
+"""Numbers by column; None leaves a cell empty."""
 
 
 class CSVLogger(RunFolderLogger):
     """Writes `<save_dir>/<name>/<version>/metrics.csv` and, beside it, `hparams.json`.
 
-    The CSV file has a column "step" and one per metric; each call of `log_metrics` makes a row. Rows are held back and
-    written in groups; what `save` or `finalize` has written survives a crash. One process writes: the trainer calls
-    loggers on rank 0. See `RunFolderLogger` for when a version is claimed and its folder made.
+    The CSV file has a column "step" and one per metric; each call of `log_metrics` makes a row. Rows are buffered
+    and written in groups; those that `save` or `finalize` has written survive a crash. Only rank 0 writes: the trainer
+    calls loggers there. See `RunFolderLogger` for when a version is claimed and its folder made.
 
     Args:
         save_dir: Folder of all experiments.
         name: Folder of the experiment in it; "" uses `save_dir` itself.
-        version: Folder of the run in that: a number n stands for "version_n", a text for itself. None takes the number
-            after the highest there is when it is first asked for. A version that is given is continued if it exists.
-        prefix: Put before the metrics' names, with "-" between; "" leaves them as they are.
-        flush_logs_every_n_steps: Rows are written at the latest this many steps, or rows, after those before.
+        version: Folder of the run in that: a number n is "version_n", a text is the folder's name. None is the number
+            after the highest that exists when it is first read. A given version is continued if it exists.
+        prefix: Prefix of the metrics' names, followed by "-"; "" adds none.
+        flush_logs_every_n_steps: Largest number of steps, or rows, that are buffered.
 
     Raises:
         InvalidArgumentError: If `flush_logs_every_n_steps` is less than 1.
@@ -44,14 +47,8 @@ class CSVLogger(RunFolderLogger):
         prefix: str = "",
         flush_logs_every_n_steps: int = 100,
     ) -> None:
-        if flush_logs_every_n_steps < 1:
-            raise InvalidArgumentError(
-                "flush_logs_every_n_steps",
-                "1 or more",
-                flush_logs_every_n_steps,
-                type(self).__name__,
-                "Use 1 to write each step at once.",
-            )
+        action = "Use 1 to write each step at once."
+        check_number(type(self).__name__, action, least=1, flush_logs_every_n_steps=flush_logs_every_n_steps)
         super().__init__(save_dir, name, version)
         self.prefix = prefix
         self.flush_logs_every_n_steps = flush_logs_every_n_steps
@@ -68,11 +65,11 @@ class CSVLogger(RunFolderLogger):
         return self._file
 
     def log_metrics(self, metrics: Mapping[str, float], step: int | None = None) -> None:
-        """Add a row; values are taken as they are now, those of tensors by waiting for their device.
+        """Add a row. Tensors are read now, which waits for their device.
 
         Args:
-            metrics: Numbers or scalar tensors by name; without any, there is no row.
-            step: Number of optimizer updates; None leaves the cell to a metric called "step", or empty.
+            metrics: Numbers or scalar tensors by name; if empty, no row is added.
+            step: Number of optimizer updates; None takes a metric called "step", or leaves the cell empty.
 
         Raises:
             InvalidArgumentError: If a value is no number, or a name holds a line break.
@@ -93,10 +90,10 @@ class CSVLogger(RunFolderLogger):
             self.save()
 
     def save(self) -> None:
-        """Write the rows that are held back; they survive a crash when this returns.
+        """Write the buffered rows; they survive a crash when this returns.
 
         Raises:
-            OSError: If the file cannot be written; the rows are still held back then.
+            OSError: If the file cannot be written; the rows stay buffered.
         """
         if self._rows:
             self.experiment.append(self._rows)
@@ -104,32 +101,29 @@ class CSVLogger(RunFolderLogger):
         self._step_on_disk = self._newest_step
 
     def finalize(self, status: str) -> None:
-        """Write the rows that are held back, whatever `status` is. Logging may go on afterwards."""
+        """Write the buffered rows, whatever `status` is. Logging may continue afterwards."""
         self.save()
         super().finalize(status)
 
     def _check_names(self, names: Mapping[str, object]) -> None:
         for name in names:
             if "\n" in name or "\r" in name:
-                # In a CSV file a row is a line: what a crash cut short could not be told apart.
+                # Each row is a line, so that one that a crash cut short can be recognised.
                 rule, action = "numbers by name, each on one line", "Log scalars under names without line breaks."
                 raise InvalidArgumentError("metrics", rule, name, type(self).__name__, action)
 
 
-Row = Mapping[str, float | int | None]
-
-
 class MetricsFile:
-    """Appends rows of numbers to a CSV file; a column that a row lacks stays empty in it.
+    """Appends rows of numbers to a CSV file; the cells of missing columns are empty.
 
-    A file that exists is continued. Its last line, if a crash left it unfinished, is cut off. Nothing is
-    written before the first row.
+    An existing file is continued. Its last line is removed if a crash left it incomplete. Nothing is written before the
+    first row.
 
     Args:
-        path: Where the file is or will be; its folder is made when needed.
+        path: Path of the file; its folder is made when needed.
 
     Attributes:
-        columns: Names of the file's columns, known once something was appended.
+        columns: Names of the file's columns, known once rows were appended.
     """
 
     def __init__(self, path: Path) -> None:
@@ -138,7 +132,7 @@ class MetricsFile:
         self._is_open = False
 
     def __getattr__(self, name: str) -> Any:
-        """Raise `AttributeError` that says which loggers have more than numbers, such as `add_histogram`."""
+        """Raise an `AttributeError` that names loggers for more than numbers, such as `add_histogram`."""
         raise AttributeError(
             f"`experiment` must be one that has {name!r}, but got a {type(self).__name__} in "
             f"{self.__dict__.get('path')}. Pass the trainer a logger that has it, such as "
@@ -146,7 +140,7 @@ class MetricsFile:
         )
 
     def append(self, rows: Sequence[Row]) -> None:
-        """Add rows; they outlive this process when this returns. On an error the file is as it was.
+        """Append rows; they survive the end of this process when this returns. On an error the file is unchanged.
 
         Raises:
             OSError: If the file cannot be written.
@@ -162,8 +156,8 @@ class MetricsFile:
         text = io.StringIO(newline="")
         _write(text, self.columns, rows)
         left = memoryview(text.getvalue().encode())
-        # Past Python's buffer, whose rest would follow as the file is closed, after it was cut. What is written is with
-        # the operating system: a killed process loses nothing, and training waits for no disk.
+        # Unbuffered, since closing the file would write the rest of a buffer after `truncate`. The operating system has
+        # what is written: a killed process loses nothing, and training does not wait for the disk.
         with self.path.open("ab", buffering=0) as file:
             size = file.seek(0, os.SEEK_END)
             try:
@@ -184,7 +178,7 @@ class MetricsFile:
         self._is_open = True
 
     def _widen(self, columns: list[str], rows: Sequence[Row]) -> None:
-        """Write the file anew with more columns, and further rows, beside the old one, and take its place."""
+        """Replace the file by one with more columns and further rows."""
         with written_whole(self.path) as fresh, fresh.open("w", newline="", encoding="utf-8") as file:
             csv.writer(file, lineterminator="\n").writerow(columns)
             if self.columns:
@@ -193,7 +187,7 @@ class MetricsFile:
             _write(file, columns, rows)
             file.flush()
             if self.columns:
-                os.fsync(file.fileno())  # before the rename, or a power cut could lose the rows that were there
+                os.fsync(file.fileno())  # before the rename, or a power cut could lose existing rows
         self.columns = columns
 
 

@@ -1,4 +1,4 @@
-"""Curves of everything that is logged, as pictures."""
+"""Logger that draws its metrics as pictures."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from camshaft.callbacks.arguments import check_installed
 from camshaft.callbacks.loggers.csv_logger import CSVLogger
 from camshaft.hooks_core.durable_paths import written_whole
 
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 Curve = tuple[list[float], list[float]]
-"""Steps, and the values at these."""
+"""Steps, and the values at them."""
 
 _STAGES = re.compile(r"^(train|val|valid|validation|test)[_/]|[_/](train|val|valid|validation|test)$")
 _ENDINGS = re.compile(r"_(step|epoch)$")
@@ -25,11 +26,11 @@ _NUM_COLUMNS = 3
 
 
 class CurveReport(CSVLogger):
-    """A logger that draws what it was given when a verb ends: `<save_dir>/curves.png`, and a picture per metric.
+    """Draws the logged metrics when a verb ends: `<save_dir>/curves.png`, and a picture per metric.
 
-    Metrics whose names differ by their stage alone ("train_loss", "val_loss", "loss_step") share a picture. The numbers
-    are in `metrics.csv` beside them; a run that goes on in the same folder goes on with the curves, and one that begins
-    again replaces them. matplotlib draws (the extra `camshaft-callbacks[plot]`).
+    Metrics whose names differ only by stage ("train_loss", "val_loss", "loss_step") share a picture. The numbers are in
+    `metrics.csv` beside the pictures; a run that is resumed in the same folder continues the curves, one that starts
+    again replaces them. Needs matplotlib (the extra `camshaft-callbacks[plot]`).
 
     Args:
         save_dir: The folder.
@@ -42,11 +43,7 @@ class CurveReport(CSVLogger):
 
     def __init__(self, save_dir: str | os.PathLike[str]) -> None:
         super().__init__(save_dir, name="", version="")
-        try:
-            import matplotlib  # noqa: F401  (to say so before anything is trained)
-        except ModuleNotFoundError as error:
-            message = "CurveReport needs matplotlib. Install the extra: camshaft-callbacks[plot]."
-            raise ModuleNotFoundError(message, name=error.name) from error
+        check_installed("matplotlib", "plot", type(self).__name__)
 
     @property
     def log_dir(self) -> str:
@@ -54,10 +51,10 @@ class CurveReport(CSVLogger):
         return os.path.abspath(self.save_dir)
 
     def finalize(self, status: str) -> None:
-        """Write what is held back, and draw."""
+        """Write the buffered rows, and draw."""
         super().finalize(status)
         path = Path(self.log_dir, self.METRICS_FILE)
-        pictures = _by_picture(read_curves(path)) if path.exists() else {}
+        pictures = _group_by_picture(read_curves(path)) if path.exists() else {}
         if not pictures:
             return
         _draw(Path(self.log_dir, self.OVERVIEW), pictures)
@@ -71,9 +68,9 @@ class CurveReport(CSVLogger):
 
 
 def read_curves(path: Path) -> dict[str, Curve]:
-    """The curves of a file that a `CSVLogger` wrote, by metric, rows without a step left out.
+    """Return the curves in the file of a `CSVLogger`, by metric, without rows that have no step.
 
-    Where steps begin again, at a resume or a new start, what was written of the same and of later steps is dropped.
+    Where steps start again, at a resume or a new start, values of the same and later steps are dropped.
     """
     values: dict[str, dict[float, float]] = {}
     last = -math.inf
@@ -91,7 +88,7 @@ def read_curves(path: Path) -> dict[str, Curve]:
     return {name: (list(curve), list(curve.values())) for name, curve in values.items() if curve}
 
 
-def _by_picture(curves: Mapping[str, Curve]) -> dict[str, dict[str, Curve]]:
+def _group_by_picture(curves: Mapping[str, Curve]) -> dict[str, dict[str, Curve]]:
     pictures: dict[str, dict[str, Curve]] = {}
     for name, curve in curves.items():
         if name == "epoch":
@@ -102,7 +99,7 @@ def _by_picture(curves: Mapping[str, Curve]) -> dict[str, dict[str, Curve]]:
 
 
 def _draw(path: Path, pictures: Mapping[str, Mapping[str, Curve]]) -> None:
-    """Draw pictures side by side into a file, which is whole at every moment."""
+    """Draw pictures side by side into a file, which is replaced atomically."""
     from matplotlib.figure import Figure
 
     num_columns = min(_NUM_COLUMNS, len(pictures))
@@ -132,6 +129,6 @@ def _draw_curves(axes: Axes, title: str, curves: Mapping[str, Curve]) -> None:
 
 
 def _spans_magnitudes(values: Iterable[float]) -> bool:
-    """Whether values are positive and so far apart that a linear axis would show the largest alone."""
+    """Return whether values are positive and so far apart that a linear axis would show only the largest."""
     finite = [value for value in values if math.isfinite(value)]
     return len(finite) > 1 and min(finite) > 0 and max(finite) / min(finite) > 300

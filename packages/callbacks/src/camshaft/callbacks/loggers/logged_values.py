@@ -1,4 +1,4 @@
-"""What loggers are told, in the plain values that files and tracking libraries take."""
+"""Metrics and hyperparameters as the plain values that files and tracking libraries take."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ Hyperparameters = Mapping[str, Any] | Namespace
 
 
 def numbers_by_name(metrics: Mapping[str, Any], prefix: str, where: str) -> dict[str, float | int]:
-    """Metrics as numbers, those of tensors by waiting for their device.
+    """Return metrics as numbers. Waits for the device of tensors.
 
     Args:
-        metrics: Numbers, or whatever has an `item()` that is one, by name.
-        prefix: Put before the names, with "-" between, unless it is empty.
-        where: The logger that was told.
+        metrics: Numbers, or objects whose `item()` returns one, by name.
+        prefix: Prefix of the names, followed by "-"; "" adds none.
+        where: The logger.
 
     Raises:
-        InvalidArgumentError: If a value is no number.
+        InvalidArgumentError: If a value is not a number.
     """
     start = f"{prefix}-" if prefix else ""
     numbers: dict[str, float | int] = {}
@@ -35,7 +35,7 @@ def numbers_by_name(metrics: Mapping[str, Any], prefix: str, where: str) -> dict
 
 
 def named(params: Hyperparameters) -> dict[str, Any]:
-    """Hyperparameters by name, from a mapping, a namespace or a dataclass."""
+    """Return hyperparameters by name, from a mapping, a namespace or a dataclass."""
     fields = _fields_of(params)
     if fields is None:
         action = "Pass a dictionary."
@@ -44,13 +44,13 @@ def named(params: Hyperparameters) -> dict[str, Any]:
 
 
 def flat(params: Mapping[str, Any]) -> dict[str, Any]:
-    """The leaves of nested hyperparameters, named by their path: `{"net": {"depth": 2}}` is `{"net/depth": 2}`.
+    """Return the leaves of nested hyperparameters by path: of `{"net": {"depth": 2}}`, `{"net/depth": 2}`.
 
-    Mappings, namespaces and dataclasses are entered, and lists of such, by index; other lists are leaves. So are empty
-    ones of all kinds.
+    Mappings, namespaces and dataclasses are nested, and so are lists of these, by index; other lists and empty
+    collections are leaves.
 
     Returns:
-        None, booleans, numbers and texts by name; what is nothing of that kind as text.
+        None, booleans, numbers and strings by path; other values as their `str`.
     """
     leaves: dict[str, Any] = {}
     for name, value in params.items():
@@ -66,7 +66,7 @@ def flat(params: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def jsonable(value: Any) -> Any:
-    """A value as JSON knows it: nested as it was, functions and classes by their names, the unknown as its `str`."""
+    """Return a value that JSON can hold: functions and classes by their names, other unknown objects as their `str`."""
     fields = _fields_of(value)
     if fields is not None:
         return {str(name): jsonable(item) for name, item in fields.items()}
@@ -75,8 +75,8 @@ def jsonable(value: Any) -> Any:
     if value is None or type(value) in (bool, int, float, str):
         return value
     if isinstance(value, type | FunctionType | BuiltinFunctionType):
-        return f"{value.__module__}.{value.__qualname__}"  # without the address that `str` of a function tells
-    if getattr(value, "ndim", None) == 0:  # a number as torch or numpy keeps it
+        return f"{value.__module__}.{value.__qualname__}"  # `str` of a function would contain its address
+    if getattr(value, "ndim", None) == 0:  # a number of torch or numpy
         return jsonable(value.item())
     if isinstance(value, bool | int | float | str):
         return value

@@ -1,4 +1,4 @@
-"""Logging to MLflow."""
+"""Logger for MLflow."""
 
 from __future__ import annotations
 
@@ -27,50 +27,46 @@ if TYPE_CHECKING:
     from camshaft.callbacks.checkpoints.model_checkpoint import ModelCheckpoint
 
 
-_NUM_HELD = 1000
-"""Metrics that MLflow takes at once."""
-
-_HELD_SECONDS = 2.0
-
-_NUM_UNANSWERED = 1000
+_MAX_BUFFERED = 1000  # metrics that MLflow takes in one request
+_MAX_BUFFER_SECONDS = 2.0
+_MAX_UNANSWERED = 1000  # requests that are not waited for
 
 
 class MLFlowLogger:
-    """Writes a run of MLflow; without a server to files in `save_dir`, or to a database.
+    """Logs to a run of MLflow: to a server, to a database, or by default to files in `save_dir`.
 
     `experiment` is the `MlflowClient`, to be used with `run_id`:
-    `logger.experiment.log_figure(logger.run_id, figure, "curve.png")`. The run is made when something is first written
-    or read of it.
+    `logger.experiment.log_figure(logger.run_id, figure, "curve.png")`. The run is created when it is first written to
+    or read.
 
-    Metrics are sent together, 1000 of them or those of two seconds at a time; `save` and `finalize` send the rest.
-    Hyperparameters become parameters, nested ones by their path (`optimizer/lr`). MLflow never changes a parameter:
-    another value for one that the run has is left out, with a warning. So is the end of one that is too long.
+    Metrics are sent in batches, of 1000 metrics or two seconds; `save` and `finalize` send the rest. Hyperparameters
+    become parameters, nested ones by their path (`optimizer/lr`). MLflow never changes a parameter: a new value for an
+    existing one is dropped, and one that is too long is cut, each with a warning.
 
     With `log_model`, checkpoints become artifacts: `<name>/<name>.ckpt` with `<name>/metadata.yaml`, where the name is
-    the checkpoint's without extension. The run's tags "best_checkpoint" and "last_checkpoint" tell which of them the
-    `ModelCheckpoint` that saved last calls so.
+    the checkpoint's without extension. The run's tags "best_checkpoint" and "last_checkpoint" name the best and last
+    ones of the `ModelCheckpoint` that saved last.
 
-    Newer versions of MLflow refuse stores of files unless `MLFLOW_ALLOW_FILE_STORE` is "true": the logger sets that for
-    this process where it is unset and such a store is used. `mlflow ui --backend-store-uri <save_dir>` needs it, too. A
+    Newer versions of MLflow refuse file stores unless `MLFLOW_ALLOW_FILE_STORE` is "true": the logger sets it in this
+    process if it is unset and such a store is used. `mlflow ui --backend-store-uri <save_dir>` needs it, too. A
     database (`tracking_uri="sqlite:///mlflow.db"`) needs sqlalchemy and alembic, which `mlflow-skinny` leaves out.
 
     Args:
-        experiment_name: Name of the experiment, which is made if it is not there.
-        run_name: Name of the run; None lets MLflow invent one.
-        tracking_uri: Where runs are kept. None means the environment variable `MLFLOW_TRACKING_URI`, or if it is unset
-            files in `save_dir`.
+        experiment_name: Name of the experiment, which is created if it does not exist.
+        run_name: Name of the run; None lets MLflow generate one.
+        tracking_uri: URI of the store. None is the environment variable `MLFLOW_TRACKING_URI`, or if it is unset files
+            in `save_dir`.
         tags: Tags of the run.
         save_dir: Folder of all experiments if there is no tracking URI.
-        log_model: Whether to log the checkpoints that are kept when a verb of the trainer ends; "all" logs each when it
-            is saved, and so does True for a `ModelCheckpoint(save_top_k=-1)`. Training waits while it is copied.
-        prefix: Put before the metrics' names, with "-" between; "" leaves them as they are.
-        artifact_location: Where a new experiment keeps artifacts; None lets the store choose.
-        run_id: A run to continue, whatever its experiment is; None starts a new one.
-        synchronous: If false, metrics and parameters are sent by a thread of MLflow's; `save` and `finalize` wait for
-            it.
+        log_model: Whether to log the checkpoints that are kept when a verb of the trainer ends; "all" logs each once
+            saved, and so does True for a `ModelCheckpoint(save_top_k=-1)`. Training waits while it is copied.
+        prefix: Prefix of the metrics' names, followed by "-"; "" adds none.
+        artifact_location: Location of a new experiment's artifacts; None lets the store choose.
+        run_id: Run to continue, of any experiment; None starts a new one.
+        synchronous: If false, a thread of MLflow sends metrics and parameters; `save` and `finalize` wait for it.
 
     Raises:
-        ModuleNotFoundError: If mlflow, or what its database needs, is not installed.
+        ModuleNotFoundError: If mlflow, or a library for its database, is not installed.
     """
 
     def __init__(
@@ -102,8 +98,8 @@ class MLFlowLogger:
         self._client: MlflowClient | None = None
         self._is_running = False
         self._params: dict[str, str] = {}
-        self._held: list[Metric] = []
-        self._held_since = 0.0
+        self._buffer: list[Metric] = []
+        self._buffered_since = 0.0
         self._unanswered: deque[Any] = deque()
         self._names = MLflowNames()
         self._newest_step = 0
@@ -111,7 +107,7 @@ class MLFlowLogger:
 
     @property
     def save_dir(self) -> str | None:
-        """Folder of all experiments; None if they are not kept in files."""
+        """Folder of all experiments; None if they are not in files."""
         return local_path(self.tracking_uri)
 
     @property
@@ -121,18 +117,18 @@ class MLFlowLogger:
 
     @property
     def version(self) -> str:
-        """The run's id; reading it makes the run."""
+        """The run's id; reading it creates the run."""
         return self.run_id
 
     @property
     def log_dir(self) -> str | None:
-        """Folder of the run, beside its artifacts; None if they are not kept in files. Reading it makes the run."""
+        """Folder of the run, beside its artifacts; None if they are not in files. Reading it creates the run."""
         artifacts = local_path(self._connected.info.artifact_uri)
         return None if artifacts is None else os.path.dirname(artifacts.rstrip("/"))
 
     @property
     def experiment(self) -> MlflowClient:
-        """The client; reading it makes the run."""
+        """The client; reading it creates the run."""
         if self._client is None:
             _ = self._connected
         assert self._client is not None
@@ -140,26 +136,26 @@ class MLFlowLogger:
 
     @property
     def run_id(self) -> str:
-        """The run's id; reading it makes the run."""
+        """The run's id; reading it creates the run."""
         run_id: str = self._connected.info.run_id
         return run_id
 
     @property
     def experiment_id(self) -> str:
-        """The experiment's id; reading it makes the run."""
+        """The experiment's id; reading it creates the run."""
         experiment_id: str = self._connected.info.experiment_id
         return experiment_id
 
     def log_metrics(self, metrics: Mapping[str, float], step: int | None = None) -> None:
-        """Send a row; values are taken as they are now, those of tensors by waiting for their device.
+        """Log metrics. Tensors are read now, which waits for their device.
 
         Args:
-            metrics: Numbers or scalar tensors by name. Characters that MLflow does not take become "_", with a warning.
-            step: Number of optimizer updates; None means the newest one that was logged.
+            metrics: Numbers or scalar tensors by name. Characters that MLflow refuses become "_", with a warning.
+            step: Number of optimizer updates; None is the newest that was logged.
 
         Raises:
-            InvalidArgumentError: If a value is no number.
-            MlflowException: If the store refuses what is sent; that is not tried again.
+            InvalidArgumentError: If a value is not a number.
+            MlflowException: If the store refuses the request, which is not repeated.
         """
         from mlflow.entities import Metric
 
@@ -169,25 +165,25 @@ class MLFlowLogger:
         if step is not None:
             self._newest_step = step
         now = time.time()
-        if not self._held:
-            self._held_since = now
-        self._held += [
+        if not self._buffer:
+            self._buffered_since = now
+        self._buffer += [
             Metric(self._metric_name(name), float(number), int(now * 1000), self._newest_step)
             for name, number in numbers.items()
         ]
-        if len(self._held) >= _NUM_HELD or now - self._held_since >= _HELD_SECONDS:
-            self._send_held()
+        if len(self._buffer) >= _MAX_BUFFERED or now - self._buffered_since >= _MAX_BUFFER_SECONDS:
+            self._send_buffer()
 
     def log_hyperparams(self, params: Hyperparameters) -> None:
         """Add parameters to the run.
 
         Args:
-            params: Values by name, nested as they are; what is no plain value is written as its `str`.
+            params: Values by name, which may be nested; objects are written as their `str`.
         """
         from mlflow.entities import Param
         from mlflow.utils.validation import MAX_PARAM_VAL_LENGTH
 
-        _ = self._connected  # knows the parameters of a run that is continued
+        _ = self._connected  # reads the parameters of a continued run
         new: dict[str, str] = {}
         for name, value in flat(named(params)).items():
             key, text = self._names.allowed(name), str(value)
@@ -197,7 +193,7 @@ class MLFlowLogger:
             if self._params.get(key, text) != text:
                 warn_user(
                     f"Parameter {name!r} stays {self._params[key]!r} in the MLflow run {self.run_id}, as MLflow never "
-                    f"changes one; {text!r} is not written."
+                    f"changes a parameter; {text!r} is not written."
                 )
             elif key not in self._params:
                 new[key] = text
@@ -205,30 +201,30 @@ class MLFlowLogger:
         self._params |= new
 
     def after_save_checkpoint(self, checkpoint_callback: ModelCheckpoint) -> None:
-        """Log the checkpoint that has become durable, or remember that there are some."""
+        """Log the checkpoint that has become durable if it is to be logged now, else at the end."""
         for checkpoint in self._checkpoints.after_save(checkpoint_callback):
             self._log_checkpoint(checkpoint)
 
     def save(self) -> None:
-        """Send what is held back, and wait until it is written.
+        """Send the buffered metrics, and wait until they are written.
 
         Raises:
-            MlflowException: If the store refuses something.
+            MlflowException: If the store refuses a request.
         """
-        self._send_held()
+        self._send_buffer()
         while self._unanswered:
             self._unanswered.popleft().wait()
 
     def finalize(self, status: str) -> None:
-        """Send what is held back, log checkpoints that are to be, and end the run, as FINISHED or FAILED.
+        """Send the buffered metrics, log kept checkpoints, and end the run as FINISHED or FAILED.
 
-        Logging may go on: it is RUNNING again then.
+        Logging may continue, which makes the run RUNNING again.
 
         Args:
             status: "success" or "failed".
         """
         checkpoints = self._checkpoints.at_end()
-        if self._client is None and not self._held and not checkpoints:
+        if self._client is None and not self._buffer and not checkpoints:
             return
         try:
             self.save()
@@ -241,7 +237,7 @@ class MLFlowLogger:
 
     @property
     def _connected(self) -> Run:
-        """The run; made, or looked for, when first read."""
+        """The run; created, or looked up, when first read."""
         if self._run is None:
             from mlflow import MlflowClient
 
@@ -249,16 +245,16 @@ class MLFlowLogger:
                 os.environ.setdefault("MLFLOW_ALLOW_FILE_STORE", "true")
             client = MlflowClient(self.tracking_uri)
             if self._run_id is None:
-                run = start_run(client, self._experiment_name, self._artifact_location, self._run_name, self.tags)
+                run = create_run(client, self._experiment_name, self._artifact_location, self._run_name, self.tags)
             else:
-                run = adopt_run(client, self._run_id, self._run_name, self.tags)
+                run = continue_run(client, self._run_id, self._run_name, self.tags)
                 self._experiment_name = client.get_experiment(run.info.experiment_id).name
             self._params = dict(run.data.params)
             self._run_id, self._run, self._client, self._is_running = run.info.run_id, run, client, True
         return self._run
 
-    def _send_held(self) -> None:
-        held, self._held = self._held, []
+    def _send_buffer(self) -> None:
+        held, self._buffer = self._buffer, []
         self._send(metrics=held)
 
     def _send(self, **entries: Any) -> None:
@@ -272,7 +268,7 @@ class MLFlowLogger:
         answer = client.log_batch(self.run_id, **entries, synchronous=self.synchronous)
         if answer is not None:
             self._unanswered.append(answer)
-            if len(self._unanswered) > _NUM_UNANSWERED:
+            if len(self._unanswered) > _MAX_UNANSWERED:
                 self._unanswered.popleft().wait()
 
     def _log_checkpoint(self, checkpoint: LoggedCheckpoint) -> None:
@@ -286,87 +282,94 @@ class MLFlowLogger:
             client.set_tag(self.run_id, f"{alias}_checkpoint", f"{checkpoint.name}/{path.name}")
 
     def _metric_name(self, name: str) -> str:
-        known = self._names.known_metric(name)
-        if known is None:
-            existing = self._connected.data.metrics
-            known = self._names.metric(name, existing, in_files=local_path(self.tracking_uri) is not None)
-        return known
+        known = self._names.metrics.get(name)
+        if known is not None:
+            return known
+        in_files = local_path(self.tracking_uri) is not None
+        return self._names.add_metric(name, self._connected.data.metrics, in_files=in_files)
 
     def __getstate__(self) -> dict[str, Any]:
-        """Without the client and what is under way: a copy continues the same run, if there is one already."""
-        return {**vars(self), "_client": None, "_run": None, "_held": [], "_unanswered": deque(), "_is_running": False}
+        """Leave out the client and unsent metrics: a copy continues the same run, if it exists already."""
+        return {
+            **vars(self),
+            "_client": None,
+            "_run": None,
+            "_buffer": [],
+            "_unanswered": deque(),
+            "_is_running": False,
+        }
 
 
 class MLflowNames:
-    """What parameters and metrics are called in MLflow; warns once of each that is called otherwise than it is."""
+    """Names of parameters and metrics in MLflow; warns once of each that has to be changed.
+
+    Attributes:
+        metrics: Names in MLflow of the metrics so far.
+    """
 
     def __init__(self) -> None:
+        self.metrics: dict[str, str] = {}
         self._allowed: dict[str, str] = {}
-        self._of_metrics: dict[str, str] = {}
 
     def allowed(self, name: str) -> str:
-        """A path of letters, digits and _ - . only."""
+        """Return a name as a path of letters, digits and _ - . only."""
         known = self._allowed.get(name)
         if known is None:
             known = self._allowed[name] = posixpath.normpath(re.sub(r"[^/\w.\- ]", "_", name)).strip("/")
             if known != name:
                 warn_user(
-                    f"{name!r} is called {known!r} in MLflow, which takes paths of letters, digits and _ - . only."
+                    f"{name!r} is called {known!r} in MLflow, which accepts paths of letters, digits and _ - . only."
                 )
         return known
 
-    def known_metric(self, name: str) -> str | None:
-        """What a metric is called that was logged before."""
-        return self._of_metrics.get(name)
-
-    def metric(self, name: str, existing: Iterable[str], *, in_files: bool) -> str:
-        """What a metric is called.
+    def add_metric(self, name: str, existing: Iterable[str], *, in_files: bool) -> str:
+        """Choose the name of a metric in MLflow, and return it.
 
         Args:
-            name: Its name.
-            existing: The metrics that the run has from before.
-            in_files: Whether each metric is a file, so that no name can be the path above another's.
+            name: Name of the metric.
+            existing: Metrics that a continued run has already.
+            in_files: Whether each metric is a file, so that no name can be a folder in another's path.
         """
         free = allowed = self.allowed(name)
-        taken = {*existing, *self._of_metrics.values()} if in_files else set()
+        taken = {*existing, *self.metrics.values()} if in_files else set()
         while any(one.startswith(f"{free}/") or free.startswith(f"{one}/") for one in taken):
             free = free.replace("/", "-") if "/" in free else f"{free}-"
         if free != allowed:
-            warn_user(f"{name!r} is called {free!r} in MLflow, whose files cannot hold it beside what it has.")
-        self._of_metrics[name] = free
+            warn_user(f"{name!r} is called {free!r} in MLflow, whose files cannot hold it beside the others.")
+        self.metrics[name] = free
         return free
 
 
-def start_run(
+def create_run(
     client: MlflowClient,
     experiment_name: str,
     artifact_location: str | None,
     run_name: str | None,
     tags: Mapping[str, str],
 ) -> Run:
-    """A new run, in an experiment that is made if it is not there.
+    """Create a run, in an experiment that is created if it does not exist.
 
     Args:
-        client: Where to.
+        client: Client of the store.
         experiment_name: Name of the experiment.
-        artifact_location: Where it keeps artifacts, if it is made; one that is there keeps its own, with a warning.
-        run_name: Name of the run; None invents one.
-        tags: Tags of the run, beside those that MLflow finds out, such as the user and the commit.
+        artifact_location: Location of a new experiment's artifacts; an existing one keeps its own, with a warning.
+        run_name: Name of the run; None generates one.
+        tags: Tags of the run, beside those that MLflow adds, such as the user and the commit.
     """
     from mlflow.tracking.context.registry import resolve_tags
 
-    with _randomness_of_its_own():
+    with _separate_random_state():
         experiment_id = _experiment_id(client, experiment_name, artifact_location)
         return client.create_run(experiment_id, run_name=run_name, tags=resolve_tags(dict(tags)))
 
 
-def adopt_run(client: MlflowClient, run_id: str, run_name: str | None, tags: Mapping[str, str]) -> Run:
-    """A run that is there, running again.
+def continue_run(client: MlflowClient, run_id: str, run_name: str | None, tags: Mapping[str, str]) -> Run:
+    """Set an existing run to running, and return it.
 
     Args:
-        client: Where it is.
-        run_id: Which one.
-        run_name: Its new name; None leaves the one that it has.
+        client: Client of the store.
+        run_id: Id of the run.
+        run_name: New name; None keeps the present one.
         tags: Tags to set.
 
     Raises:
@@ -387,12 +390,12 @@ def _experiment_id(client: MlflowClient, name: str, artifact_location: str | Non
             experiment_id: str = client.create_experiment(name, artifact_location)
             return experiment_id
         except MlflowException:
-            experiment = client.get_experiment_by_name(name)  # another process may have been faster
+            experiment = client.get_experiment_by_name(name)  # another process may have created it
             if experiment is None:
                 raise
     if artifact_location not in (None, experiment.artifact_location):
         warn_user(
-            f"The MLflow experiment {name!r} is there already and keeps artifacts in {experiment.artifact_location!r}, "
+            f"The MLflow experiment {name!r} exists already and keeps artifacts in {experiment.artifact_location!r}, "
             f"not in artifact_location={artifact_location!r}."
         )
     existing_id: str = experiment.experiment_id
@@ -400,8 +403,11 @@ def _experiment_id(client: MlflowClient, name: str, artifact_location: str | Non
 
 
 @contextmanager
-def _randomness_of_its_own() -> Iterator[None]:
-    """MLflow draws names from Python's generator: training's draws stay as they were, and equal seeds name apart."""
+def _separate_random_state() -> Iterator[None]:
+    """Let MLflow draw names from a fresh seed, and restore Python's random state.
+
+    Training's random numbers stay the same, and runs with equal seeds get different names.
+    """
     state = random.getstate()
     random.seed()
     try:
@@ -414,7 +420,7 @@ _DATABASES = ("sqlite", "mysql", "postgresql", "mssql")
 
 
 def local_path(uri: str) -> str | None:
-    """The path that a URI stands for; None if it is not of this machine's files."""
+    """Return the path in a URI; None if it is not one of local files."""
     parts = urlparse(uri)
     if parts.scheme == "":
         return uri
@@ -422,7 +428,7 @@ def local_path(uri: str) -> str | None:
 
 
 def check_database(uri: str, where: str) -> None:
-    """Raise `ModuleNotFoundError` if a URI stands for a database, and what MLflow needs for one is not installed."""
+    """Raise `ModuleNotFoundError` if a URI is that of a database, and a library that MLflow needs is missing."""
     if urlparse(uri).scheme.partition("+")[0] not in _DATABASES:
         return
     for library in ("sqlalchemy", "alembic"):

@@ -1,4 +1,4 @@
-"""Loggers that keep each run in a folder of its own: `<save_dir>/<name>/version_<number>`."""
+"""Base class of loggers that keep each run in a folder of its own: `<save_dir>/<name>/version_<number>`."""
 
 from __future__ import annotations
 
@@ -17,25 +17,25 @@ from camshaft.hooks_core.durable_paths import written_whole
 
 
 class RunFolderLogger:
-    """Chooses the folder of a run, and keeps the run's hyperparameters there in `hparams.json`.
+    """Chooses the folder of a run, and writes the run's hyperparameters to `hparams.json` in it.
 
-    A version that nobody gave is claimed when it is first asked for, by `version`, `log_dir` or the first write: its
-    folder is made, which one logger alone can do, be the others in this process or elsewhere. Not earlier, so that a
-    logger that is never asked makes nothing; not later, since from then on others rely on what they were told. A
-    folder that is still empty when the logger is finalized, or gone, is removed, and the next use claims a version
-    anew. Of the processes of one distributed run the first one claims.
+    Without a given `version`, one is claimed when it is first read, by `version`, `log_dir` or the first write: its
+    folder is made, which only one logger can do, in this process or another. Not before, so that an unused logger makes
+    no folder; not after, since others rely on the version once they have read it. If the folder is still empty when the
+    logger is finalized or garbage-collected, it is removed, and the next use claims a version anew. In a distributed
+    run rank 0 claims.
 
     Args:
         save_dir: Folder of all experiments.
         name: Folder of the experiment in it; "" and None use `save_dir` itself.
-        version: Folder of the run in that: a number n stands for "version_n", a text for itself. None takes the number
-            after the highest there is when it is first asked for. A version that is given is continued if it exists.
+        version: Folder of the run in that: a number n is "version_n", a text is the folder's name. None is the number
+            after the highest that exists when it is first read. A given version is continued if it exists.
 
     Attributes:
         hparams: The hyperparameters so far.
 
     Raises:
-        InvalidArgumentError: If `save_dir` is no folder of this machine.
+        InvalidArgumentError: If `save_dir` is a URL.
     """
 
     HPARAMS_FILE: ClassVar[str] = "hparams.json"
@@ -64,9 +64,9 @@ class RunFolderLogger:
 
     @property
     def version(self) -> int | str:
-        """Number or name of the run; claimed when first read, if the constructor did not say."""
+        """Number or name of the run; claimed when first read, if none was given."""
         if self._version is None:
-            self._version = self._claim_version() if _is_first_process() else self._version_of_first_process()
+            self._version = self._claim_version() if _is_rank_zero() else self._version_of_rank_zero()
         return self._version
 
     @property
@@ -76,10 +76,10 @@ class RunFolderLogger:
         return os.path.join(self.root_dir, version if isinstance(version, str) else f"version_{version}")
 
     def log_hyperparams(self, params: Hyperparameters) -> None:
-        """Add to `hparams.json` and write it; a name that is there already gets the new value.
+        """Add hyperparameters to `hparams.json`; an existing name gets the new value.
 
         Args:
-            params: Values by name, nested as they are; what JSON does not know is written as its `str`.
+            params: Values by name, which may be nested; objects that JSON cannot hold are written as their `str`.
         """
         self.hparams.update(named(params))
         path = Path(self.log_dir, self.HPARAMS_FILE)
@@ -88,7 +88,7 @@ class RunFolderLogger:
             fresh.write_text(json.dumps(jsonable(self.hparams), indent=2) + "\n", encoding="utf-8")
 
     def finalize(self, status: str) -> None:
-        """Give the version back if nothing was written to its folder."""
+        """Release the claimed version if nothing was written to its folder."""
         release = _CLAIMS.pop(self, None)
         if release is not None and release():
             self._version = None
@@ -106,14 +106,14 @@ class RunFolderLogger:
             except (FileExistsError, FileNotFoundError):
                 if not root.is_dir() and os.path.lexists(root):
                     return version
-                continue  # another logger made the folder first, or removed an empty one around it
+                continue  # another logger made this folder first, or removed an empty parent
             except OSError:
-                return version  # where nothing can be written, writing says so
+                return version  # an error that writing will report
             _CLAIMS[self] = weakref.finalize(self, _remove_empty, [folder, *missing], os.getpid())
             return version
 
-    def _version_of_first_process(self) -> int:
-        """Return the version that the first process of this run claims: the newest, if its folder is still empty."""
+    def _version_of_rank_zero(self) -> int:
+        """Return the version that rank 0 of this run claims: the newest, if its folder is still empty."""
         version = self._next_version()
         try:
             is_claimed = version > 0 and not os.listdir(os.path.join(self.root_dir, f"version_{version - 1}"))
@@ -134,13 +134,13 @@ class RunFolderLogger:
 
 
 _CLAIMS: weakref.WeakKeyDictionary[RunFolderLogger, weakref.finalize[Any, Any]] = weakref.WeakKeyDictionary()
-"""Functions that give back the version that a logger has claimed; not in the logger, which is copied and pickled."""
+"""Functions that release the version of a logger; kept outside of it, since loggers are copied and pickled."""
 
 
 def _remove_empty(folders: list[Path], process_id: int) -> bool:
-    """Remove folders, innermost first, up to one that is not empty; return whether the first one was.
+    """Remove empty folders, innermost first; return whether the first one was empty.
 
-    A fork leaves what its parent claimed.
+    A forked process leaves its parent's folders alone.
     """
     if os.getpid() != process_id:
         return False
@@ -152,8 +152,8 @@ def _remove_empty(folders: list[Path], process_id: int) -> bool:
     return True
 
 
-def _is_first_process() -> bool:
-    """Return whether this is the first process of its run, also before the processes are connected."""
+def _is_rank_zero() -> bool:
+    """Return whether this is rank 0 of its run, also before the process group exists."""
     if torch.distributed.is_available() and torch.distributed.is_initialized():
         return torch.distributed.get_rank() == 0
     rank = next((os.environ[name] for name in ("RANK", "SLURM_PROCID", "LOCAL_RANK") if name in os.environ), "0")

@@ -1,4 +1,4 @@
-"""Logging to TensorBoard."""
+"""Logger for TensorBoard."""
 
 from __future__ import annotations
 
@@ -25,29 +25,29 @@ class TensorBoardLogger(RunFolderLogger):
     """Writes event files for TensorBoard and `hparams.json` to `<save_dir>/<name>/<version>`.
 
     `experiment` is torch's `SummaryWriter`: `self.logger.experiment.add_histogram(...)`, `add_image`, `add_figure`
-    and so on. See `RunFolderLogger` for when a version is claimed. A version that is given is continued in a new event
-    file; pass `purge_step=<first step>` to hide what a run that crashed wrote from that step on.
+    and so on. See `RunFolderLogger` for when a version is claimed. A given version is continued in a new event file;
+    pass `purge_step=<first step>` to hide what a crashed run wrote from that step on.
 
-    Hyperparameters, nested ones by their path (`optimizer/lr`), are shown in the HPARAMS tab, whose columns TensorBoard
-    takes from all runs below its folder: every hyperparameter and every metric. What `log_hyperparams` is told before
-    metrics are logged is one set.
+    Hyperparameters, nested ones by their path (`optimizer/lr`), are shown in the HPARAMS tab, whose columns are the
+    hyperparameters and metrics of all runs below TensorBoard's folder. All calls of `log_hyperparams` before the first
+    metrics make up one set.
 
     Args:
         save_dir: Folder of all experiments.
         name: Folder of the experiment in it; "" and None use `save_dir` itself.
-        version: Folder of the run in that: a number n stands for "version_n", a text for itself. None takes the number
-            after the highest there is when it is first asked for. A version that is given is continued if it exists.
-        prefix: Put before the metrics' names, with "-" between; "" leaves them as they are.
-        sub_dir: Folder inside that of the version for what this logger writes; "~" and variables are expanded.
-        log_graph: Whether to write the graph of the module that is trained, with its `example_input_array`, before the
-            first metrics of a fit. What cannot be traced, or is sharded, has none, with a warning.
-        default_hp_metric: Whether hyperparameters that come without metrics get a metric "hp_metric" of -1, to be
-            replaced by logging that name.
+        version: Folder of the run in that: a number n is "version_n", a text is the folder's name. None is the number
+            after the highest that exists when it is first read. A given version is continued if it exists.
+        prefix: Prefix of the metrics' names, followed by "-"; "" adds none.
+        sub_dir: Folder in that of the version for this logger's files; "~" and variables are expanded.
+        log_graph: Whether to write the graph of the module, traced with its `example_input_array`, before the first
+            metrics of a fit. A module that cannot be traced, or is sharded, gets none, with a warning.
+        default_hp_metric: Whether hyperparameters without metrics get a metric "hp_metric" of -1, which logging that
+            name replaces.
         **kwargs: Further arguments of `SummaryWriter`: `max_queue`, `flush_secs`, `purge_step`, `filename_suffix`.
 
     Raises:
         ModuleNotFoundError: If tensorboard is not installed.
-        TypeError: If `SummaryWriter` does not take one of `kwargs`.
+        TypeError: If `SummaryWriter` does not accept one of `kwargs`.
     """
 
     def __init__(
@@ -71,7 +71,7 @@ class TensorBoardLogger(RunFolderLogger):
         self.prefix = prefix
         self.sub_dir = None if sub_dir is None else os.path.expanduser(os.path.expandvars(sub_dir))
         self._logs_graph = log_graph
-        self._to_draw: weakref.ref[nn.Module] | None = None
+        self._graph_module: weakref.ref[nn.Module] | None = None
         self._default_hp_metric = default_hp_metric
         self._kwargs = kwargs
         self._writer: SummaryWriter | None = None
@@ -88,29 +88,29 @@ class TensorBoardLogger(RunFolderLogger):
 
     @property
     def experiment(self) -> SummaryWriter:
-        """The writer; made, with its file, when first read."""
+        """The writer; created, with its file, when first read."""
         if self._writer is None:
             from torch.utils.tensorboard import SummaryWriter
 
-            self._has_metrics |= any(Path(self.log_dir).glob("events.out.tfevents.*"))  # of the run that is continued
+            self._has_metrics |= any(Path(self.log_dir).glob("events.out.tfevents.*"))  # of a continued run
             self._writer = SummaryWriter(self.log_dir, **self._kwargs)
         return self._writer
 
     def log_metrics(self, metrics: Mapping[str, float], step: int | None = None) -> None:
-        """Write scalars; values are taken as they are now, those of tensors by waiting for their device.
+        """Write scalars. Tensors are read now, which waits for their device.
 
         Args:
             metrics: Numbers or scalar tensors by name.
-            step: Number of optimizer updates; None means the newest one that was logged.
+            step: Number of optimizer updates; None is the newest that was logged.
 
         Raises:
-            InvalidArgumentError: If a value is no number.
+            InvalidArgumentError: If a value is not a number.
         """
         numbers = numbers_by_name(metrics, self.prefix, type(self).__name__)
         if not numbers:
             return
-        if self._to_draw is not None:
-            self._draw()
+        if self._graph_module is not None:
+            self._write_graph()
         self._has_metrics = True
         self._show_hparams()
         if step is not None:
@@ -122,13 +122,13 @@ class TensorBoardLogger(RunFolderLogger):
     def log_hyperparams(
         self, params: Hyperparameters, metrics: Mapping[str, float] | None = None, step: int | None = None
     ) -> None:
-        """Add to `hparams.json` and to what the HPARAMS tab shows, and log metrics that belong to them.
+        """Add hyperparameters to `hparams.json` and to the HPARAMS tab, and log metrics that belong to them.
 
-        The tab keeps the first set that was written to a run: it is written with the first metrics, or by `save` or
-        `finalize`. A change after that is in `hparams.json` alone, with a warning.
+        The tab keeps the first set of a run, which is written with the first metrics, or by `save` or `finalize`. A
+        later change is only in `hparams.json`, with a warning.
 
         Args:
-            params: Values by name, nested as they are.
+            params: Values by name, which may be nested.
             metrics: Numbers to compare runs by, by name.
             step: Number of optimizer updates for them.
         """
@@ -136,22 +136,22 @@ class TensorBoardLogger(RunFolderLogger):
         shown = self._shown_hparams
         if shown is not None and flat(self.hparams) != shown:
             warn_user(
-                "TensorBoard's HPARAMS tab keeps the first hyperparameters that a run wrote: what changed since is in "
-                f"{self.HPARAMS_FILE} alone. Log all of them before the first metrics."
+                "TensorBoard's HPARAMS tab keeps the first hyperparameters that a run wrote: later changes are only in "
+                f"{self.HPARAMS_FILE}. Log all of them before the first metrics."
             )
         if metrics:
             self.log_metrics(metrics, step)
 
     def begin_fit(self, module: nn.Module) -> None:
-        """Learn which module is trained, for `log_graph=True`; a trainer says so before fit begins."""
-        self._to_draw = weakref.ref(module) if self._logs_graph else None
+        """Set the module whose graph `log_graph=True` writes; called by the trainer before fit begins."""
+        self._graph_module = weakref.ref(module) if self._logs_graph else None
 
     def log_graph(self, model: nn.Module, input_array: Tensor | tuple[Any, ...] | None = None) -> None:
-        """Write the graph of a model, which is traced for it in evaluation mode; it is as before afterwards.
+        """Write the graph of a model, traced in evaluation mode; the model is unchanged afterwards.
 
         Args:
             model: The model.
-            input_array: Input of its `forward`, a tuple for several. None takes the model's `example_input_array`.
+            input_array: Input of its `forward`, a tuple for several. None is the model's `example_input_array`.
 
         Raises:
             InvalidArgumentError: If there is no input.
@@ -165,14 +165,14 @@ class TensorBoardLogger(RunFolderLogger):
             self.experiment.add_graph(model, example_call(model, example)[0])
 
     def save(self) -> None:
-        """Write what is held back."""
-        self._draw()
+        """Write everything that is buffered."""
+        self._write_graph()
         self._show_hparams()
         if self._writer is not None:
             self._writer.flush()
 
     def finalize(self, status: str) -> None:
-        """Write what is held back and close the file; after a success the HPARAMS tab tells that. Logging may go on."""
+        """Write everything that is buffered, mark a success in the HPARAMS tab, and close the file."""
         self.save()
         if self._writer is None:
             super().finalize(status)
@@ -184,10 +184,10 @@ class TensorBoardLogger(RunFolderLogger):
             self._is_ended = True
         self._writer.close()
 
-    def _draw(self) -> None:
-        """Write the graph of the module that is trained, if it is to be written and was not."""
-        to_draw, self._to_draw = self._to_draw, None
-        module = None if to_draw is None else to_draw()
+    def _write_graph(self) -> None:
+        """Write the graph of the module, if that is still to be done."""
+        graph_module, self._graph_module = self._graph_module, None
+        module = None if graph_module is None else graph_module()
         if module is None:
             return
         reason = reason_not_to_run(module)
@@ -200,7 +200,7 @@ class TensorBoardLogger(RunFolderLogger):
             warn_user(f"TensorBoard gets no graph of {type(module).__name__}: {reason}")
 
     def _show_hparams(self) -> None:
-        """Write the hyperparameters for the HPARAMS tab, once: it takes the first ones of a run."""
+        """Write the hyperparameters for the HPARAMS tab, once per run."""
         if self._shown_hparams is not None or not self.hparams:
             return
         from tensorboard.plugins.hparams.summary_v2 import hparams_pb  # type: ignore[import-untyped]
@@ -213,9 +213,9 @@ class TensorBoardLogger(RunFolderLogger):
             writer.add_scalar("hp_metric", -1, 0)
 
     def _add_summary(self, summary: Any) -> None:
-        # SummaryWriter has no method of its own for a summary that is made already
+        # SummaryWriter has no public method for a ready-made summary
         self.experiment._get_file_writer().add_summary(summary)  # type: ignore[no-untyped-call]
 
     def __getstate__(self) -> dict[str, Any]:
-        """Without the writer, which has a thread: a copy writes a file of its own."""
-        return {**vars(self), "_writer": None, "_to_draw": None}
+        """Leave out the writer, which has a thread: a copy writes its own file."""
+        return {**vars(self), "_writer": None, "_graph_module": None}

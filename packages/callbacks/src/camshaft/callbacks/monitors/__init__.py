@@ -1,1 +1,1 @@
-"""Callbacks that log or guard what a run does: rates, losses, devices, throughput."""
+"""Callbacks that log learning rates, throughput and device statistics, or check losses."""

@@ -1,4 +1,4 @@
-"""Logging what the device and the machine are busy with."""
+"""Callback that logs the device's memory and the machine's load."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import torch
 
 from camshaft.callbacks.arguments import InvalidArgumentError, check_installed
-from camshaft.callbacks.monitors.logging_schedule import LoggingSchedule, check_has_logger
+from camshaft.callbacks.monitors.logging_schedule import LoggingSchedule, check_has_logger, log_to_all
 from camshaft.hooks_core import Callback
 
 if TYPE_CHECKING:
@@ -19,14 +19,14 @@ if TYPE_CHECKING:
 class DeviceStatsMonitor(Callback):
     """Logs the accelerator's memory and the machine's load in training, every `trainer.log_every_n_steps` updates.
 
-    Of an accelerator: what its allocator counts, by torch's own names such as "allocated_bytes.all.peak", in bytes. Of
-    the machine: "cpu_percent" since the last time, "cpu_vm_percent" and "cpu_swap_percent" of its memory, and
-    "process_rss_bytes" of this process. Names begin with "DeviceStatsMonitor.on_train_batch_start/". Rank 0 measures
-    its own device. The update's row is that of the values which the module logs in it.
+    For an accelerator: the statistics of its allocator, under torch's names such as "allocated_bytes.all.peak", in
+    bytes. For the machine: "cpu_percent" since the last time, "cpu_vm_percent" and "cpu_swap_percent" of its memory,
+    and "process_rss_bytes" of this process. Names begin with "DeviceStatsMonitor.on_train_batch_start/". Rank 0
+    measures its own device. The step is that of the values which the module logs in the same update.
 
     Args:
-        cpu_stats: Whether to log the machine's load, which takes psutil (the extra `camshaft-callbacks[device-stats]`);
-            None does so where the device is a CPU.
+        cpu_stats: Whether to log the machine's load, which needs psutil (the extra `camshaft-callbacks[device-stats]`);
+            None does so if the device is a CPU.
 
     Raises:
         InvalidArgumentError: At the set-up of fit, if the trainer has no logger, or nothing would be logged.
@@ -44,7 +44,7 @@ class DeviceStatsMonitor(Callback):
         self._process: Any = None
 
     def setup(self, trainer: TrainerProtocol, module: Any, stage: str) -> None:
-        """Look whether there is something to log, and where to."""
+        """Check that there is something to log, and a logger."""
         if stage != "fit":
             return
         where = type(self).__name__
@@ -57,14 +57,14 @@ class DeviceStatsMonitor(Callback):
         if self.cpu_stats or is_cpu:
             check_installed("psutil", "device-stats", where)
             self._psutil = import_module("psutil")
-            self._process = self._psutil.Process()  # finding it again takes longer than asking it
+            self._process = self._psutil.Process()  # slower to construct than to query
 
     def on_train_start(self, trainer: TrainerProtocol, module: Any) -> None:
-        """Begin the first interval."""
+        """Start the schedule."""
         if trainer.is_global_zero:
             self._schedule.start(trainer)
             if self._psutil is not None:
-                self._psutil.cpu_percent()  # the load is that since the last time
+                self._psutil.cpu_percent()  # starts the interval that the next call measures
 
     def on_train_batch_start(self, trainer: TrainerProtocol, module: Any, batch: Any, batch_idx: int) -> None:
         """Log, if it is due."""
@@ -73,15 +73,15 @@ class DeviceStatsMonitor(Callback):
             self._log(trainer)
 
     def on_train_end(self, trainer: TrainerProtocol, module: Any) -> None:
-        """Nothing is due any more."""
+        """Stop the schedule."""
         self._schedule.stop()
 
     def state_dict(self) -> dict[str, Any]:
-        """When it logs next."""
+        """Return the schedule."""
         return self._schedule.state_dict()
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Go on where `state_dict` was taken."""
+        """Restore the schedule."""
         self._schedule.load_state_dict(state_dict)
 
     def _log(self, trainer: TrainerProtocol) -> None:
@@ -90,13 +90,12 @@ class DeviceStatsMonitor(Callback):
         if device.type != "cpu":
             numbers |= torch.accelerator.memory_stats(device)
         if self._psutil is not None:
-            numbers |= _load_of_machine(self._psutil, self._process)
+            numbers |= _machine_load(self._psutil, self._process)
         named = {f"{type(self).__name__}.on_train_batch_start/{name}": value for name, value in numbers.items()}
-        for logger in trainer.loggers:
-            logger.log_metrics(metrics=named, step=trainer.global_step)
+        log_to_all(trainer, named, trainer.global_step)
 
 
-def _load_of_machine(psutil: Any, process: Any) -> dict[str, float]:
+def _machine_load(psutil: Any, process: Any) -> dict[str, float]:
     return {
         "cpu_percent": psutil.cpu_percent(),
         "cpu_vm_percent": psutil.virtual_memory().percent,

@@ -1,4 +1,4 @@
-"""Logging the learning rates."""
+"""Callback that logs learning rates."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from camshaft.callbacks.arguments import InvalidArgumentError
-from camshaft.callbacks.monitors.logging_schedule import LoggingSchedule, check_has_logger
+from camshaft.callbacks.arguments import check_one_of
+from camshaft.callbacks.monitors.logging_schedule import LoggingSchedule, check_has_logger, log_to_all
 from camshaft.hooks_core import Callback
 from camshaft.hooks_core.user_warnings import warn_user
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from camshaft.hooks_core.protocols import TrainerProtocol
 
 
-_NUM_KEPT = 10_000
+_MAX_RATES = 10_000  # of each name, that are kept
 
 _OWN_NAMES = "Name the schedulers and groups with `name`, or log the values in a callback of your own."
 
@@ -24,15 +24,15 @@ _OWN_NAMES = "Name the schedulers and groups with `name`, or log the values in a
 class LearningRateMonitor(Callback):
     """Logs the learning rate of every optimizer and parameter group, with a scheduler or without.
 
-    A value belongs to the update that it is about to make, of which it has the index, as have the values that the
-    module logs in that step. Values of steps are logged every `trainer.log_every_n_steps` updates.
+    A value is logged with the index of the update that uses it, as are the values that the module logs in that step.
+    Values of steps are logged every `trainer.log_every_n_steps` updates.
 
-    A rate has the `name` of its scheduler's configuration, or "lr-" and the optimizer's class, as in "lr-Adam". Of
-    several groups each adds its own "name", or its number: "lr-Adam/pg1". Equal names are told apart: "lr-Adam-1".
+    The name is the `name` of the scheduler's configuration, or "lr-" and the optimizer's class, as in "lr-Adam". With
+    several groups each appends its own "name", or its number: "lr-Adam/pg1". Equal names get numbers: "lr-Adam-1".
 
     Args:
-        logging_interval: "step" logs before updates, "epoch" at the start of each epoch. None goes by each scheduler's
-            own interval, and takes "step" for what has none.
+        logging_interval: "step" logs before updates, "epoch" at the start of each epoch. None is each scheduler's own
+            interval, and "step" without a scheduler.
         log_momentum: Whether to log the momentum, or the first of the betas, under the name with "-momentum".
         log_weight_decay: Whether to log the weight decay, under the name with "-weight_decay".
 
@@ -59,9 +59,7 @@ class LearningRateMonitor(Callback):
     def __init__(
         self, logging_interval: str | None = None, log_momentum: bool = False, log_weight_decay: bool = False
     ) -> None:
-        if logging_interval not in (None, "step", "epoch"):
-            where, action = type(self).__name__, "Pass one of these."
-            raise InvalidArgumentError("logging_interval", "'step', 'epoch' or None", logging_interval, where, action)
+        check_one_of(type(self).__name__, ("step", "epoch", None), logging_interval=logging_interval)
         self.logging_interval = logging_interval
         self.log_momentum = log_momentum
         self.log_weight_decay = log_weight_decay
@@ -70,21 +68,21 @@ class LearningRateMonitor(Callback):
 
     @property
     def lrs(self) -> dict[str, list[float]]:
-        """The rates that were logged, by name: the latest 10 000 of each."""
+        """The logged rates by name, the latest 10,000 of each."""
         return {name: list(rates) for name, rates in self._rates.items()}
 
     @property
     def state_key(self) -> str:
-        """Class name and interval: two of these in one trainer keep their memory apart."""
+        """Class name and interval, which tell the states of two monitors apart."""
         return f"{type(self).__qualname__}(logging_interval={self.logging_interval!r})"
 
     def setup(self, trainer: TrainerProtocol, module: Any, stage: str) -> None:
-        """Look whether there is a logger."""
+        """Check that there is a logger."""
         if stage == "fit":
             check_has_logger(trainer, type(self).__name__)
 
     def on_train_start(self, trainer: TrainerProtocol, module: Any) -> None:
-        """Find out what there is to log, and when."""
+        """Start the schedule, if anything is logged by steps."""
         logged = [(optimizer, interval) for optimizer, _, interval in self._named_optimizers(trainer)]
         if any(interval == "step" for _, interval in logged):
             self._schedule.start(trainer)
@@ -95,23 +93,23 @@ class LearningRateMonitor(Callback):
             warn_user("`log_momentum` is set, but no optimizer has a momentum: none is logged.")
 
     def on_train_epoch_start(self, trainer: TrainerProtocol, module: Any) -> None:
-        """Log what goes by epochs."""
+        """Log the rates that are logged by epochs."""
         if self.logging_interval != "step":
             self._log(trainer, "epoch")
 
     def on_train_batch_start(self, trainer: TrainerProtocol, module: Any, batch: Any, batch_idx: int) -> None:
-        """Log what goes by steps, if it is due."""
+        """Log the rates that are logged by steps, if due."""
         if trainer.global_step >= self._schedule.next_step:
             self._schedule.advance(trainer)
             self._log(trainer, "step")
 
     def state_dict(self) -> dict[str, Any]:
-        """The rates so far, and when they are logged next."""
+        """Return the rates so far, and the schedule."""
         return {"lrs": self.lrs, "schedule": self._schedule.state_dict()}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Go on where `state_dict` was taken."""
-        self._rates = {name: deque(rates, _NUM_KEPT) for name, rates in state_dict["lrs"].items()}
+        """Restore rates and schedule."""
+        self._rates = {name: deque(rates, _MAX_RATES) for name, rates in state_dict["lrs"].items()}
         self._schedule.load_state_dict(state_dict["schedule"])
 
     def _log(self, trainer: TrainerProtocol, interval: str) -> None:
@@ -123,13 +121,12 @@ class LearningRateMonitor(Callback):
                 if is_due:
                     numbers |= self._read(group, group_name)
         if numbers:
-            for logger in trainer.loggers:
-                logger.log_metrics(metrics=numbers, step=trainer.global_step)
+            log_to_all(trainer, numbers, trainer.global_step)
 
     def _read(self, group: dict[str, Any], name: str) -> dict[str, float]:
-        """The numbers of a group; a rate that is a tensor on a device is waited for."""
+        """Return the numbers of a group. Waits for the device of a rate that is a tensor."""
         rate = float(group["lr"]) if "lr" in group else math.nan
-        self._rates.setdefault(name, deque(maxlen=_NUM_KEPT)).append(rate)
+        self._rates.setdefault(name, deque(maxlen=_MAX_RATES)).append(rate)
         numbers = {name: rate}
         momentum = _momentum(group) if self.log_momentum else None
         if momentum is not None:
@@ -139,7 +136,7 @@ class LearningRateMonitor(Callback):
         return numbers
 
     def _named_optimizers(self, trainer: TrainerProtocol) -> Iterator[tuple[Any, str, str]]:
-        """Each optimizer with the name and interval of each scheduler that was named; else with its class's name."""
+        """Yield each optimizer with the name and interval of each named scheduler, else with the name of its class."""
         for optimizer in trainer.optimizers:
             groups = _groups(optimizer)
             configs = [
@@ -150,7 +147,7 @@ class LearningRateMonitor(Callback):
             named = [(config.name, config.interval) for config in configs if config.name is not None]
             if not named:
                 in_steps = not configs or any(config.interval == "step" for config in configs)
-                inner = getattr(optimizer, "optimizer", optimizer)  # of what a strategy has wrapped
+                inner = getattr(optimizer, "optimizer", optimizer)  # wrapped by a strategy
                 named = [(f"lr-{type(inner).__name__}", "step" if in_steps else "epoch")]
             for name, interval in named:
                 yield optimizer, name, self.logging_interval or interval
@@ -162,28 +159,28 @@ def _groups(optimizer: Any) -> list[dict[str, Any]]:
 
 
 def _named_groups(optimizer: Any, name: str, taken: set[str]) -> Iterable[tuple[dict[str, Any], str]]:
-    """Each group with a name that none has yet."""
+    """Return each group with a unique name."""
     groups = _groups(optimizer)
-    name = _untaken(name, taken)
+    name = _unique_name(name, taken)
     if len(groups) == 1 and groups[0].get("name") is None:
         return [(groups[0], name)]
     own: set[str] = set()
     suffixes = [str(group.get("name") or f"pg{number}") for number, group in enumerate(groups, 1)]
-    return [(group, f"{name}/{_untaken(suffix, own)}") for group, suffix in zip(groups, suffixes, strict=True)]
+    return [(group, f"{name}/{_unique_name(suffix, own)}") for group, suffix in zip(groups, suffixes, strict=True)]
 
 
-def _untaken(name: str, taken: set[str]) -> str:
-    """The name, or with the first number that makes it a new one."""
-    untaken, number = name, 0
-    while untaken in taken:
+def _unique_name(name: str, taken: set[str]) -> str:
+    """Return a name, with a number if it is taken already."""
+    unique, number = name, 0
+    while unique in taken:
         number += 1
-        untaken = f"{name}-{number}"
-    taken.add(untaken)
-    return untaken
+        unique = f"{name}-{number}"
+    taken.add(unique)
+    return unique
 
 
 def _momentum(group: dict[str, Any]) -> float | None:
-    """The momentum of a group; None if its optimizer knows none."""
+    """Return the momentum of a group; None if its optimizer has none."""
     if "betas" in group:
         return float(group["betas"][0])
     return float(group["momentum"]) if "momentum" in group else None

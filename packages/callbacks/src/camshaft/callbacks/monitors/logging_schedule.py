@@ -1,4 +1,4 @@
-"""When a callback that logs once every so many updates is due."""
+"""Schedule and outlet of callbacks that log every `trainer.log_every_n_steps` updates."""
 
 from __future__ import annotations
 
@@ -12,18 +12,24 @@ if TYPE_CHECKING:
 
 
 def check_has_logger(trainer: TrainerProtocol, where: str) -> None:
-    """Raise `InvalidArgumentError` if a callback that logs to the trainer's loggers finds none."""
+    """Raise `InvalidArgumentError` if the trainer has no logger for a callback that needs one."""
     if not trainer.loggers:
         rule, action = "given to the trainer, which this callback logs to", "Pass a logger, or leave the callback out."
         raise InvalidArgumentError("logger", rule, None, where, action)
 
 
-class LoggingSchedule:
-    """The updates before which something is logged: those after which the trainer logs the values of steps.
+def log_to_all(trainer: TrainerProtocol, metrics: dict[str, float], step: int) -> None:
+    """Log metrics to all loggers of a trainer."""
+    for logger in trainer.loggers:
+        logger.log_metrics(metrics=metrics, step=step)
 
-    Both name the update by its index, so that what is logged before it and after it meet in one row: with
-    `log_every_n_steps=50` the updates 49, 99, and so on. Ask `trainer.global_step >= schedule.next_step` when a
-    training batch starts; of the batches of an accumulation window the first is due alone.
+
+class LoggingSchedule:
+    """The updates before which a callback logs: those after which the trainer logs the values of steps.
+
+    Both log with the index of the update, so that their values share a row: with `log_every_n_steps=50` the updates 49,
+    99, and so on. Check `trainer.global_step >= schedule.next_step` when a training batch starts; only the first batch
+    of an accumulation window is due.
 
     Attributes:
         next_step: Index of the next update that is due; infinite if there is none.
@@ -34,7 +40,7 @@ class LoggingSchedule:
         self._loaded: tuple[int, int] | None = None
 
     def start(self, trainer: TrainerProtocol) -> None:
-        """Begin, or go on, when training starts."""
+        """Start, or resume, when training starts."""
         every, loaded = trainer.log_every_n_steps, self._loaded
         self._every, self._loaded = every, None
         if loaded is not None and loaded[0] == every:
@@ -43,19 +49,19 @@ class LoggingSchedule:
             self._schedule(trainer.global_step)
 
     def advance(self, trainer: TrainerProtocol) -> None:
-        """What was due is done."""
+        """Schedule the next update, after logging."""
         self._schedule(trainer.global_step + 1)
 
     def stop(self) -> None:
-        """Nothing is due any more."""
+        """Stop logging."""
         self.next_step = math.inf
 
     def state_dict(self) -> dict[str, Any]:
-        """The next update, and for which interval."""
+        """Return the next update, and the interval that it was computed for."""
         return {} if self.next_step == math.inf else {"every_n_steps": self._every, "next_step": int(self.next_step)}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Go on with a schedule, unless the trainer has another interval when it starts."""
+        """Restore a schedule; dropped if the trainer has another interval when it starts."""
         self._loaded = (state_dict["every_n_steps"], state_dict["next_step"]) if state_dict else None
 
     def _schedule(self, step: int) -> None:

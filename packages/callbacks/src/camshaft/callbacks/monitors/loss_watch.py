@@ -1,15 +1,15 @@
-"""What callbacks that look for bad losses share: when they look, and what follows."""
+"""Base class of callbacks that check losses and gradient norms."""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
 
 import torch
 from torch import Tensor
 
-from camshaft.callbacks.arguments import InvalidArgumentError
+from camshaft.callbacks.arguments import InvalidArgumentError, check_number, check_one_of
 from camshaft.hooks_core import Callback
 from camshaft.hooks_core.user_warnings import warn_user
 
@@ -18,20 +18,18 @@ if TYPE_CHECKING:
 
 
 Action = Literal["raise", "stop", "skip", "warn"]
-"""What follows on a bad loss."""
-
-_ACTIONS = ("raise", "stop", "skip", "warn")
+"""Reaction to a bad loss."""
 
 
 class LossWatch(Callback):
-    """Looks at the losses of training batches, all processes alike; subclasses say which are bad.
+    """Checks the losses of training batches, on all ranks alike; subclasses define which are bad.
 
     Args:
-        action: What follows: "raise" raises what `find_fault` returned; "stop" sets `trainer.should_stop`; "warn"
-            warns, once where bad losses follow one another; "skip" does too, and leaves the update out.
-        check_every_n_batches: Batches between two looks; None: 1 with one process on the CPU, else 50.
-        checks_loss: Whether losses are looked at.
-        checks_gradients: Whether the norm of each update's gradients is looked at too.
+        action: Reaction to a bad loss: "raise" raises the error that `find_fault` returned; "stop" sets
+            `trainer.should_stop`; "warn" warns, once for consecutive bad losses; "skip" does so and skips the update.
+        check_every_n_batches: Batches between two checks; None: 1 with one process on the CPU, else 50.
+        checks_loss: Whether losses are checked.
+        checks_gradients: Whether the norm of each update's gradients is checked too.
 
     Raises:
         InvalidArgumentError: If an argument is out of range.
@@ -46,60 +44,58 @@ class LossWatch(Callback):
         checks_gradients: bool = False,
     ) -> None:
         where = type(self).__name__
-        if action not in _ACTIONS:
-            raise InvalidArgumentError("action", f"one of {', '.join(_ACTIONS)}", action, where, "Pass one of these.")
+        check_one_of(where, get_args(Action), action=action)
         if action == "skip" and check_every_n_batches is not None:
-            rule = 'None with action="skip", which looks before each update'
+            rule = 'None with action="skip", which checks before each update'
             raise InvalidArgumentError("check_every_n_batches", rule, check_every_n_batches, where, "Leave it out.")
-        if check_every_n_batches is not None and check_every_n_batches < 1:
-            rule, advice = "1 or more, or None", "Pass 1 to look after each batch."
-            raise InvalidArgumentError("check_every_n_batches", rule, check_every_n_batches, where, advice)
+        advice = "Pass 1 to check after each batch."
+        check_number(where, advice, least=1, or_none=True, check_every_n_batches=check_every_n_batches)
         self.action = action
         self.check_every_n_batches = check_every_n_batches
         self._checks_loss = checks_loss
         self._checks_gradients = checks_gradients
         self._waiting: LossWindow | None = None
-        self._norm: Tensor | None = None  # of the update of the batch that runs
-        self._update_loss: Tensor | None = None  # of the accumulation window, as far as it was differentiated
+        self._norm: Tensor | None = None  # of the current batch's update
+        self._update_loss: Tensor | None = None  # sum over the accumulation window so far
         self._batch_idx = 0
-        self._was_bad = self._has_seen_any = self._has_warned = False
+        self._was_bad = self._has_checked_any = self._has_warned = False
         self._is_scaled = False
         self._trainer: TrainerProtocol | None = None  # while it trains
-        # Hooks that only some arguments need are the instance's own: for the others they cost nothing.
+        # Hooks that only some arguments need are set on the instance, so that they cost nothing otherwise.
         if action == "skip":
             vars(self)["on_train_batch_start"] = self._note_batch
             vars(self)["on_before_backward"] = self._add_loss
-            vars(self)["on_before_optimizer_step"] = self._look_before_update
+            vars(self)["on_before_optimizer_step"] = self._check_before_update
         elif checks_gradients:
-            vars(self)["on_before_optimizer_step"] = self._take_norm
+            vars(self)["on_before_optimizer_step"] = self._add_norm
 
     def find_fault(self, batch: BatchValues, trainer: TrainerProtocol) -> Exception | None:
-        """Judge a batch, in the order of batches, on all processes. Returns what to raise if it is bad, else None."""
+        """Return the error of a bad batch, or None. Called for batches in order, on all ranks."""
         raise NotImplementedError
 
     def is_fine(self, loss: float | None, gradient_norm: float) -> bool:
-        """Whether a batch needs no judgement; for those who judge each by itself, and most of them fine."""
+        """Return whether `find_fault` can be skipped, a shortcut for checks of one batch at a time."""
         return False
 
     def on_train_start(self, trainer: TrainerProtocol, module: Any) -> None:
-        """Begin to look. Raises `InvalidArgumentError` if action "skip" cannot be obeyed with these optimizers."""
+        """Start checking. Raises `InvalidArgumentError` if these optimizers do not allow action "skip"."""
         self._trainer = trainer
         if self.action == "skip":
             self._check_can_skip(trainer)
-            # where losses are scaled, the scaler leaves out updates whose gradients overflow
+            # a scaler of losses skips updates whose gradients overflow by itself
             self._is_scaled = hasattr(type(getattr(trainer.strategy, "precision", None)), "scale")
         every = self.check_every_n_batches
         if every is None:
             strategy = trainer.strategy
             every = 1 if strategy.world_size == 1 and strategy.device.type == "cpu" else 50
-        # what is read at once needs no place to wait
+        # values that are read at once need no window
         reads_at_once = every == 1 and trainer.strategy.world_size == 1
         self._waiting = None if reads_at_once else LossWindow(every, trainer.strategy.device)
 
     def on_train_batch_end(
         self, trainer: TrainerProtocol, module: Any, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
-        """Take a batch in, and look if it is time. Collective when it is."""
+        """Add a batch, and check if due. Collective then."""
         if self.action == "skip":
             return
         loss = _loss_in(outputs, type(self).__name__) if self._checks_loss else None
@@ -107,9 +103,9 @@ class LossWatch(Callback):
         if norm is not None:
             self._norm = None
             if trainer.strategy.has_skipped_step:
-                norm = None  # scaled gradients overflowed: that is the scaler's affair
+                norm = None  # scaled gradients overflowed, which the scaler handles
         if loss is not None or norm is not None:
-            self._has_seen_any = True
+            self._has_checked_any = True
         waiting = self._waiting
         if waiting is None:
             loss_now, norm_now = None if loss is None else loss.item(), 0.0 if norm is None else norm.item()
@@ -120,39 +116,39 @@ class LossWatch(Callback):
             return
         waiting.add(trainer.current_epoch, batch_idx, loss, norm)
         if waiting.is_full:
-            self._look(trainer)
+            self._check(trainer)
 
     def on_train_epoch_end(self, trainer: TrainerProtocol, module: Any) -> None:
-        """Look at what is left. Collective."""
-        self._look(trainer)
-        if not self._has_seen_any and not self._has_warned:
+        """Check the remaining batches. Collective."""
+        self._check(trainer)
+        if not self._has_checked_any and not self._has_warned:
             self._has_warned = True
             warn_user(
-                f"{type(self).__name__} has seen nothing in this epoch: `training_step` returned no loss and no update "
-                "was announced. Return the loss, also under manual optimization."
+                f"{type(self).__name__} has checked nothing in this epoch: `training_step` returned no loss and there "
+                "was no update. Return the loss, also under manual optimization."
             )
 
     def teardown(self, trainer: TrainerProtocol, module: Any, stage: str) -> None:
-        """Let go of what nobody looks at any more, as after an error."""
+        """Drop batches that are not checked any more, as after an error."""
         self._trainer = None
         self._waiting = None
         self._norm = self._update_loss = None
 
     def state_dict(self) -> dict[str, Any]:
-        """Looks at what waits, so that no checkpoint holds weights that nobody looked at. Collective in training."""
+        """Check the waiting batches first, so that no checkpoint holds unchecked weights. Collective in training."""
         trainer, update_loss = self._trainer, self._update_loss
-        if trainer is not None and sys.exception() is None:  # a checkpoint that an error asks for must not fail here
-            self._look(trainer)
+        if trainer is not None and sys.exception() is None:  # a save after an error must not fail here
+            self._check(trainer)
             if update_loss is not None and trainer.strategy.world_size > 1:
                 update_loss = trainer.strategy.reduce(update_loss, "mean")
         return {"update_loss": None if update_loss is None else update_loss.cpu()}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Go on, also within an accumulation window."""
+        """Restore the loss of the current accumulation window."""
         update_loss = state_dict["update_loss"]
         self._update_loss = None if update_loss is None else update_loss.clone()
 
-    def _look(self, trainer: TrainerProtocol) -> None:
+    def _check(self, trainer: TrainerProtocol) -> None:
         for batch in self._waiting.take(trainer) if self._waiting is not None else ():
             if self._judge(batch, trainer) and self.action == "stop":
                 return  # what follows comes from the same weights
@@ -174,11 +170,11 @@ class LossWatch(Callback):
 
     # with gradients
 
-    def _take_norm(self, trainer: TrainerProtocol, module: Any, optimizer: Any) -> None:
-        """Measure an update's gradients. Collective if parameters are sharded."""
+    def _add_norm(self, trainer: TrainerProtocol, module: Any, optimizer: Any) -> None:
+        """Compute the norm of an update's gradients. Collective if parameters are sharded."""
         norm, before = gradient_norm(optimizer), self._norm
         if before is not None and trainer.strategy.has_skipped_step:
-            before = None  # that of another optimizer, which overflowed
+            before = None  # of another optimizer, whose gradients overflowed
         if norm is not None:
             self._norm = norm if before is None else torch.maximum(norm, before)
 
@@ -188,25 +184,25 @@ class LossWatch(Callback):
         self._batch_idx = batch_idx
 
     def _add_loss(self, trainer: TrainerProtocol, module: Any, loss: Tensor) -> None:
-        """Add a loss, which was divided by its accumulation window's length, to that of the update."""
+        """Add a loss, already divided by the length of the accumulation window, to that of the update."""
         loss = loss.detach().reshape(())
         self._update_loss = loss.clone() if self._update_loss is None else self._update_loss + loss
 
-    def _look_before_update(self, trainer: TrainerProtocol, module: Any, optimizer: Any) -> None:
-        """Look at an update, and leave it out if it is bad. Waits for the device. Collective."""
+    def _check_before_update(self, trainer: TrainerProtocol, module: Any, optimizer: Any) -> None:
+        """Check an update, and skip it if it is bad. Waits for the device. Collective."""
         loss, self._update_loss = self._update_loss, None
         norm = gradient_norm(optimizer) if self._checks_gradients and not self._is_scaled else None
         window = LossWindow(1, trainer.strategy.device)
         window.add(trainer.current_epoch, self._batch_idx, loss if self._checks_loss else None, norm)
-        self._has_seen_any = True
+        self._has_checked_any = True
         for update in window.take(trainer):
             if self._judge(update, trainer):
                 skip_update(optimizer)
 
     def _check_can_skip(self, trainer: TrainerProtocol) -> None:
-        where, action = type(self).__name__, 'Choose another action than "skip".'
+        where, action = type(self).__name__, 'Choose an action other than "skip".'
         if len(trainer.optimizers) > 1:
-            rule = 'one, where action="skip" is to know which loss belongs to which update'
+            rule = 'one with action="skip", so that each loss belongs to one update'
             raise InvalidArgumentError("number of optimizers", rule, len(trainer.optimizers), where, action)
         for optimizer in trainer.optimizers:
             if isinstance(optimizer, torch.optim.LBFGS):
@@ -215,10 +211,10 @@ class LossWatch(Callback):
 
 
 def skip_update(optimizer: Any) -> None:
-    """Let the step that follows change nothing: neither weights nor the optimizer's state.
+    """Make the next step change neither weights nor the optimizer's state.
 
-    Gradients are taken away rather than zeroed. torch's optimizers leave a parameter without gradient alone (see
-    `torch.optim.Optimizer.zero_grad`), where a zero would still decay weights and move averages.
+    Gradients are set to None rather than zeroed: torch's optimizers skip parameters without gradients (see
+    `torch.optim.Optimizer.zero_grad`), whereas zeros would still decay weights and update moving averages.
     """
     for group in optimizer.param_groups:
         for parameter in group["params"]:
@@ -226,7 +222,7 @@ def skip_update(optimizer: Any) -> None:
 
 
 def gradient_norm(optimizer: Any) -> Tensor | None:
-    """The 2-norm of all gradients of an optimizer's parameters, on their device; None if there are none.
+    """Return the 2-norm of all gradients of an optimizer's parameters, on their device; None if there are none.
 
     Collective if parameters are sharded.
     """
@@ -242,12 +238,12 @@ def gradient_norm(optimizer: Any) -> Tensor | None:
 
 
 def _loss_in(outputs: Any, where: str) -> Tensor | None:
-    """The loss that `training_step` returned, the sum of those of several optimizers, or None if there was none."""
+    """Return the loss in a step's outputs, the sum over several optimizers; None if there is none."""
     if isinstance(outputs, list):
         losses = [part for each in outputs if (part := _loss_in(each, where)) is not None]
         return torch.stack(losses).sum() if losses else None
     loss = outputs
-    if not isinstance(loss, Tensor):  # as it is as a rule
+    if not isinstance(loss, Tensor):  # the usual case
         loss = outputs.get("loss") if isinstance(outputs, Mapping) else None
         if not isinstance(loss, Tensor):
             return None
@@ -259,12 +255,12 @@ def _loss_in(outputs: Any, where: str) -> Tensor | None:
 
 
 class BatchValues(NamedTuple):
-    """What a batch gave, as means over all processes: not finite if it is not in any of them.
+    """Values of a batch, as means over all ranks: not finite if they are not on any rank.
 
     Attributes:
         epoch: Zero-based epoch.
         batch_idx: Zero-based index in the epoch.
-        loss: The loss; None if no process had one.
+        loss: The loss; None if no rank had one.
         gradient_norm: The 2-norm of the gradients of its update; zero if there was none.
     """
 
@@ -275,10 +271,10 @@ class BatchValues(NamedTuple):
 
 
 class LossWindow:
-    """Keeps values of batches on their device until they are read.
+    """Buffer for the values of batches on their device.
 
     Args:
-        size: Number of batches that are held at most.
+        size: Largest number of batches.
         device: The device.
     """
 
@@ -293,13 +289,13 @@ class LossWindow:
 
     @property
     def is_full(self) -> bool:
-        """Whether no further batch has room."""
+        """Whether it holds `size` batches."""
         return len(self._batches) == self._size
 
     def add(self, epoch: int, batch_idx: int, loss: Tensor | None, gradient_norm: Tensor | None = None) -> None:
-        """Take in a batch's scalars. They are copied: what computed them may use their memory again.
+        """Add a batch's scalars. They are copied, since a captured graph may overwrite them.
 
-        A batch that has none of them is taken in as well, since it may have some in other processes.
+        A batch without any is added as well, since other ranks may have some.
         """
         idx = len(self._batches)
         if loss is not None:
@@ -310,7 +306,7 @@ class LossWindow:
         self._has_loss.append(loss is not None)
 
     def take(self, trainer: TrainerProtocol) -> list[BatchValues]:
-        """What was added since the last time, in its order. Waits for the device. Collective if there is anything."""
+        """Return and remove the batches, in order. Waits for the device. Collective unless empty."""
         batches, has_loss = self._batches, self._has_loss
         if not batches:
             return []

@@ -1,4 +1,4 @@
-"""Noticing losses and gradients that are NaN or infinite."""
+"""Callback that detects losses and gradients that are NaN or infinite."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class NonFiniteError(FloatingPointError):
         what: "loss" or "gradient norm".
         epoch: Zero-based epoch.
         batch_idx: Zero-based index of the batch in it.
-        value: The mean over all processes.
+        value: The mean over all ranks.
     """
 
     def __init__(self, what: str, epoch: int, batch_idx: int, value: float) -> None:
@@ -27,37 +27,37 @@ class NonFiniteError(FloatingPointError):
         self.what, self.epoch, self.batch_idx, self.value = what, epoch, batch_idx, value
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """As it was made, so that it can be sent to other processes."""
+        """Return the constructor's arguments, so that the error can be sent to other processes."""
         return type(self), (self.what, self.epoch, self.batch_idx, self.value)
 
 
 class NonFiniteGuard(LossWatch):
-    """Looks for losses, and on request gradients, that are NaN or infinite in any process.
+    """Detects losses, and optionally gradients, that are NaN or infinite on any rank.
 
-    Losses (those that `training_step` returned) and gradient norms stay on the device and are looked at every
-    `check_every_n_batches` batches, at an epoch's end and before a checkpoint is made: together, in their order, so
-    that the first bad batch is named exactly, but up to as many batches later. With several processes a look is one
-    reduction. Gradients that overflow because a scaler made the loss larger ("16-mixed") are the scaler's affair: the
-    update that it skips is not looked at.
+    Losses (as returned by `training_step`) and gradient norms stay on the device and are checked every
+    `check_every_n_batches` batches, at an epoch's end and before a checkpoint is saved: together, in order, so that the
+    first bad batch is named exactly, but up to that many batches later. With several processes a check is one
+    reduction. Gradients that overflow because of a loss scaler ("16-mixed") are left to the scaler: updates that it
+    skips are not checked.
 
     Args:
-        action: What follows: "raise" raises; "stop" ends training as `trainer.should_stop` does; "warn" warns, once
-            where bad batches follow one another. With "skip" the update is not made: weights and optimizer state stay
-            as they are, while `global_step` and learning-rate schedulers go on. Then the loss (its mean over the
-            update's accumulation window) and the gradients are looked at before each update, which waits for the
-            device, and is one reduction with several processes.
-        check_loss: Whether to look at losses.
-        check_gradients: Whether to look at the 2-norm of each update's gradients, before clipping. Computing it is a
-            reduction where parameters are sharded.
-        check_every_n_batches: Batches between two looks. None: 1 with one process on the CPU, where looking costs
-            nothing, else 50. Must be left out with "skip".
+        action: Reaction to a bad batch: "raise" raises; "stop" ends training as `trainer.should_stop` does; "warn"
+            warns, once for consecutive bad batches. "skip" skips the update: weights and optimizer state stay as they
+            are, while `global_step` and learning-rate schedulers advance. Then the loss (its mean over the update's
+            accumulation window) and the gradients are checked before each update, which waits for the device, and is
+            one reduction with several processes.
+        check_loss: Whether to check losses.
+        check_gradients: Whether to check the 2-norm of each update's gradients, before clipping. Computing it is a
+            reduction if parameters are sharded.
+        check_every_n_batches: Batches between two checks. None: 1 with one process on the CPU, where checks are free,
+            else 50. Must be left out with "skip".
 
     Attributes:
-        num_bad: Number of batches (with "skip", of updates) that were bad.
+        num_bad: Number of bad batches (with "skip", of bad updates).
 
     Raises:
-        InvalidArgumentError: If an argument is out of range, or nothing is to be looked at; at the start of training,
-            if action "skip" finds several optimizers, or LBFGS.
+        InvalidArgumentError: If an argument is out of range, or nothing is checked; at the start of training, if action
+            "skip" finds several optimizers, or LBFGS.
         NonFiniteError: If something is not finite and the action is "raise".
     """
 
@@ -76,26 +76,26 @@ class NonFiniteGuard(LossWatch):
 
     @property
     def state_key(self) -> str:
-        """Class name and what tells two of these apart."""
+        """Class name and the arguments that tell the states of two guards apart."""
         what = f"check_loss={self._checks_loss}, check_gradients={self._checks_gradients}"
         return f"{type(self).__qualname__}(action={self.action!r}, {what})"
 
     def state_dict(self) -> dict[str, Any]:
-        """How many were bad; looks at those that wait. Collective in training."""
-        waiting = super().state_dict()  # looks, which may change the number
+        """Check the waiting batches, and return the number of bad ones. Collective in training."""
+        waiting = super().state_dict()  # checks, which may change the number
         return {**waiting, "num_bad": self.num_bad}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Go on counting."""
+        """Restore the number of bad batches."""
         super().load_state_dict(state_dict)
         self.num_bad = state_dict["num_bad"]
 
     def is_fine(self, loss: float | None, gradient_norm: float) -> bool:
-        """Whether both are finite."""
+        """Return whether both are finite."""
         return math.isfinite(gradient_norm) and (loss is None or math.isfinite(loss))
 
     def find_fault(self, batch: BatchValues, trainer: TrainerProtocol) -> NonFiniteError | None:
-        """An error if either value is not finite."""
+        """Return an error if either value is not finite."""
         for what, value in (("loss", batch.loss), ("gradient norm", batch.gradient_norm)):
             if value is not None and not math.isfinite(value):
                 self.num_bad += 1

@@ -1,4 +1,4 @@
-"""Noticing a loss that suddenly jumps."""
+"""Callback that detects spikes of the loss."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from camshaft.callbacks.arguments import InvalidArgumentError
+from camshaft.callbacks.arguments import InvalidArgumentError, check_number
 from camshaft.callbacks.monitoring import check_mode, is_better
 from camshaft.callbacks.monitors.loss_watch import Action, BatchValues, LossWatch
 from camshaft.hooks_core.durable_paths import written_whole
@@ -25,7 +25,7 @@ class TrainingSpikeException(RuntimeError):
     Attributes:
         epoch: Zero-based epoch.
         batch_idx: Zero-based index of the batch in it.
-        value: Its loss, the mean over all processes.
+        value: Its loss, the mean over all ranks.
         reference: Mean of the losses before it; NaN if there were none.
     """
 
@@ -35,7 +35,7 @@ class TrainingSpikeException(RuntimeError):
         self.epoch, self.batch_idx, self.value, self.reference = epoch, batch_idx, value, reference
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """As it was made, so that it can be sent to other processes."""
+        """Return the constructor's arguments, so that the error can be sent to other processes."""
         return type(self), (self.epoch, self.batch_idx, self.value, self.reference)
 
 
@@ -43,35 +43,34 @@ _OWN_RULES = "Pass `mode`, `atol`, `rtol` and `window`, or override `find_fault`
 
 
 class SpikeDetection(LossWatch):
-    """Looks for losses far above (or below) the mean of those before.
+    """Detects losses far above (or below) the mean of those before.
 
-    A loss is a spike if it is worse than the good loss before, and away from the mean of the latest `window` good ones
-    by at least `atol` and by at least `rtol` times the mean. Spikes do not enter the mean. The loss is what
-    `training_step` returned (for several optimizers their sum), as a mean over all processes, so they all decide the
-    same.
+    A loss is a spike if it is worse than the good loss before, and differs from the mean of the latest `window` good
+    ones by at least `atol` and by at least `rtol` times the mean. Spikes do not enter the mean. The loss is the one
+    that `training_step` returned (for several optimizers the sum), as a mean over all ranks, so all decide alike.
 
-    Losses stay on the device and are looked at every `check_every_n_batches` batches, at an epoch's end and before a
-    checkpoint is made: together, in their order, so that the first bad batch is named exactly, but up to as many
-    batches later. With several processes a look is one reduction.
+    Losses stay on the device and are checked every `check_every_n_batches` batches, at an epoch's end and before a
+    checkpoint is saved: together, in order, so that the first bad batch is named exactly, but up to that many batches
+    later. With several processes a check is one reduction.
 
-    The batch of each spike and the one before it, which may have spoilt the weights, are written to a JSON file: a list
-    of `{"epoch": ..., "batch_idx": ...}`, for whoever leaves them out of the data.
+    The batch of each spike and the one before it, which may have damaged the weights, are written to a JSON file as a
+    list of `{"epoch": ..., "batch_idx": ...}`, so that they can be excluded from the data.
 
     Args:
-        mode: "min" where a spike goes up, "max" where it goes down.
-        window: Number of good losses that make the mean.
+        mode: "min" if spikes go up, "max" if they go down.
+        window: Number of good losses in the mean.
         warmup: Number of losses before the first that can be a spike, unless it is not finite; at least 1.
-        atol: Smallest distance from the mean of a spike; None: any.
+        atol: Smallest distance of a spike from the mean; None: any.
         rtol: The same as a multiple of the mean's absolute value; None: any.
         exclude_batches_path: The JSON file, or a folder, for "skip_batches.json" in it. None: `trainer.log_dir`, or
-            `trainer.default_root_dir` if there is none. The first process writes it.
-        finite_only: Whether a loss that is NaN or infinite is a spike; otherwise it is left out.
-        action: What follows on a spike: "raise" raises; "stop" ends training as `trainer.should_stop` does; "warn"
-            warns. With "skip" the update is not made: weights and optimizer state stay as they are, while `global_step`
-            and learning-rate schedulers go on. The loss is then looked at before each update, which waits for the
-            device, and is one reduction with several processes; it is the mean over the update's accumulation window.
-        check_every_n_batches: Batches between two looks. None: 1 with one process on the CPU, where looking costs
-            nothing, else 50. Has no meaning with "skip".
+            `trainer.default_root_dir` if there is none. Rank 0 writes it.
+        finite_only: Whether a loss that is NaN or infinite is a spike; otherwise it is ignored.
+        action: Reaction to a spike: "raise" raises; "stop" ends training as `trainer.should_stop` does; "warn" warns.
+            "skip" skips the update: weights and optimizer state stay as they are, while `global_step` and learning-rate
+            schedulers advance. The loss is then checked before each update, which waits for the device, and is one
+            reduction with several processes; it is the mean over the update's accumulation window.
+        check_every_n_batches: Batches between two checks. None: 1 with one process on the CPU, where checks are free,
+            else 50. Must be left out with "skip".
 
     Attributes:
         bad_batches: Epoch and index of the batches in the file.
@@ -105,12 +104,8 @@ class SpikeDetection(LossWatch):
         check_every_n_batches: int | None = None,
     ) -> None:
         where = type(self).__name__
-        for field, count in (("window", window), ("warmup", warmup)):
-            if count < 1:
-                raise InvalidArgumentError(field, "1 or more", count, where, "Pass a positive number.")
-        for name, tolerance in (("atol", atol), ("rtol", rtol)):
-            if tolerance is not None and not tolerance >= 0:
-                raise InvalidArgumentError(name, "0 or more, or None", tolerance, where, "Pass its absolute value.")
+        check_number(where, least=1, window=window, warmup=warmup)
+        check_number(where, "Pass its absolute value.", least=0, or_none=True, atol=atol, rtol=rtol)
         if atol is None and rtol is None:
             rule = "given if `atol` is not, since any worse loss would be a spike"
             raise InvalidArgumentError("rtol", rule, rtol, where, "Pass one of them.")
@@ -125,40 +120,40 @@ class SpikeDetection(LossWatch):
         self.bad_batches: list[tuple[int, int]] = []
         self._good: deque[float] = deque(maxlen=window)
         self._num_seen = 0
-        self._before: tuple[int, int] | None = None
+        self._previous: tuple[int, int] | None = None
 
     @property
     def state_key(self) -> str:
-        """Class name and what tells two of these apart."""
+        """Class name and the arguments that tell the states of two detectors apart."""
         arguments = f"mode={self.mode!r}, window={self.window}, atol={self.atol}, rtol={self.rtol}"
         return f"{type(self).__qualname__}({arguments}, action={self.action!r})"
 
     def state_dict(self) -> dict[str, Any]:
-        """The latest good losses, how many there were, and the bad batches; looks at those that wait. Collective."""
-        waiting = super().state_dict()  # looks, which may change the rest
+        """Check the waiting batches, and return the good losses, their number and the bad batches. Collective."""
+        waiting = super().state_dict()  # checks, which may change the rest
         return {
             **waiting,
             "good_losses": list(self._good),
             "num_seen": self._num_seen,
-            "before": None if self._before is None else list(self._before),
+            "before": None if self._previous is None else list(self._previous),
             "bad_batches": [list(each) for each in self.bad_batches],
         }
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Go on; the constructor's arguments stay as they are."""
+        """Restore a state; the constructor's arguments stay as they are."""
         super().load_state_dict(state_dict)
         self._good = deque(state_dict["good_losses"], maxlen=self.window)
         self._num_seen = state_dict["num_seen"]
         before = state_dict["before"]
-        self._before = None if before is None else (before[0], before[1])
+        self._previous = None if before is None else (before[0], before[1])
         self.bad_batches = [(epoch, batch_idx) for epoch, batch_idx in state_dict["bad_batches"]]
 
     def find_fault(self, batch: BatchValues, trainer: TrainerProtocol) -> TrainingSpikeException | None:
-        """Judge a loss by those before, and remember it."""
-        loss, before = batch.loss, self._before
+        """Compare a loss with those before, and add it to them."""
+        loss, previous = batch.loss, self._previous
         if loss is None:
             return None
-        self._before = batch.epoch, batch.batch_idx
+        self._previous = batch.epoch, batch.batch_idx
         reference = sum(self._good) / len(self._good) if self._good else math.nan
         if not math.isfinite(loss):
             is_spike = self.finite_only
@@ -169,7 +164,7 @@ class SpikeDetection(LossWatch):
                 self._good.append(loss)
         if not is_spike:
             return None
-        self.bad_batches += [each for each in (before, self._before) if each and each not in self.bad_batches]
+        self.bad_batches += [each for each in (previous, self._previous) if each and each not in self.bad_batches]
         self._write_bad_batches(trainer)
         return TrainingSpikeException(batch.epoch, batch.batch_idx, loss, reference)
 

@@ -1,4 +1,4 @@
-"""Measuring how much is processed per second, and counting the operations of a model."""
+"""Throughput, floating-point operations of a model, and peak rates of devices."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from typing import Any, Literal, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from camshaft.callbacks.arguments import InvalidArgumentError
+from camshaft.callbacks.arguments import InvalidArgumentError, check_number
 
 
 class _Totals(NamedTuple):
-    """What was processed until a moment."""
+    """Totals at one update."""
 
     time: float
     batches: int
@@ -24,26 +24,25 @@ class _Totals(NamedTuple):
 
 
 class Throughput:
-    """Rates over a rolling window, from totals that its owner measures.
+    """Rates over a rolling window, computed from measured totals.
 
-    Keys of `compute`, those of this process's device with "device" and the separator before them, and those of all
-    processes plain, where there are several: `batches_per_sec`, `samples_per_sec`, `items_per_sec` (of `lengths`, such
+    Keys of `compute`, for this rank's device with the prefix "device" and the separator, and with several ranks for all
+    of them without a prefix: `batches_per_sec`, `samples_per_sec`, `items_per_sec` (of `lengths`, such
     as tokens), `flops_per_sec`; of the device alone `mfu`, the share of `available_flops` that is used (model FLOPs
     utilization, Chowdhery et al. 2022, appendix B); and the totals `time` (seconds), `batches`, `samples` and `lengths`
-    of this process.
+    of this rank.
 
-    Processes tell each other nothing: the rates of all are those of this process times their number, which holds where
-    they get batches of like size, as synchronous training makes them wait for each other.
+    Ranks do not communicate: the rates of all are those of this rank times their number. That holds if their batches
+    are of similar size, since ranks wait for each other in synchronous training.
 
     Args:
-        available_flops: Peak floating-point operations per second of one device at the dtype that it computes in; None
-            leaves `mfu` out.
-        world_size: Number of processes, each with a device.
-        window_size: Number of batches that rates are averaged over: the latest ones, and what precedes them up to the
-            update before.
-        separator: Stands between "device" and a name.
-        num_data_ranks: Number of processes, or groups of them, that get data of their own; None: all. Where a model is
-            split over several devices, each does its part of the work.
+        available_flops: Peak floating-point operations per second of one device in its compute dtype; None leaves `mfu`
+            out.
+        world_size: Number of ranks, each with a device.
+        window_size: Number of latest batches that rates are averaged over, and those up to the update before them.
+        separator: Separator between "device" and a name.
+        num_data_ranks: Number of ranks, or groups of ranks, with different data; None: all. If a model is split over
+            several devices, each does a part of the work.
 
     Raises:
         InvalidArgumentError: If an argument is out of range.
@@ -58,14 +57,10 @@ class Throughput:
         num_data_ranks: int | None = None,
     ) -> None:
         where = type(self).__name__
-        for field, count in (("world_size", world_size), ("window_size", window_size)):
-            if count < 1:
-                raise InvalidArgumentError(field, "1 or more", count, where, "Pass a positive number.")
-        if num_data_ranks is not None and not 1 <= num_data_ranks <= world_size:
-            rule = f"from 1 to the number of processes ({world_size}), or None"
-            raise InvalidArgumentError("num_data_ranks", rule, num_data_ranks, where, "Pass None for all.")
-        if available_flops is not None and not available_flops > 0:
-            raise InvalidArgumentError("available_flops", "positive or None", available_flops, where, "Pass None.")
+        check_number(where, least=1, world_size=world_size, window_size=window_size)
+        action = "Pass None for all ranks."
+        check_number(where, action, least=1, most=world_size, or_none=True, num_data_ranks=num_data_ranks)
+        check_number(where, "Pass None.", above=0, or_none=True, available_flops=available_flops)
         self.available_flops = available_flops
         self.world_size = world_size
         self.window_size = window_size
@@ -76,7 +71,7 @@ class Throughput:
     def update(
         self, *, time: float, batches: int, samples: int, lengths: int | None = None, flops: float | None = None
     ) -> None:
-        """Take in what this process has done until now. The first update is where the rates begin.
+        """Add this rank's totals until now. The rates start at the first update.
 
         Args:
             time: Seconds so far.
@@ -106,7 +101,7 @@ class Throughput:
             self._window.popleft()
 
     def compute(self) -> dict[str, float]:
-        """The totals; and the rates, from the second update on. Empty before the first."""
+        """Return the totals, and from the second update on the rates; empty before the first."""
         if not self._window:
             return {}
         first, last = self._window[0], self._window[-1]
@@ -127,11 +122,11 @@ class Throughput:
         return metrics
 
     def reset(self) -> None:
-        """Forget everything; the next update is a first one again."""
+        """Reset everything; the next update is a first one again."""
         self._window.clear()
 
     def _add(self, metrics: dict[str, float], name: str, of_replica: float) -> float:
-        """Add a rate for the device and, with several, for all. Returns the device's."""
+        """Add a rate of the device and, with several ranks, of all. Return that of the device."""
         of_all = of_replica * self.num_data_ranks
         of_device = of_all / self.world_size
         metrics[f"device{self.separator}{name}"] = of_device
@@ -161,8 +156,8 @@ def measure_flops(
 ) -> int:
     """Count the floating-point operations of a model's forward, and of its backward if a loss is given.
 
-    Counted is what `torch.utils.flop_counter` knows: matrix products, convolutions and attention; a multiplication with
-    its addition counts as two. On the meta device it costs neither memory nor time:
+    Counts the operations that `torch.utils.flop_counter` knows: matrix products, convolutions and attention; a
+    multiplication with its addition counts as two. On the meta device it costs neither memory nor time:
 
         with torch.device("meta"):
             model = Model()
@@ -170,9 +165,9 @@ def measure_flops(
         flops_per_batch = measure_flops(model, lambda: model(batch), lambda outputs: outputs.sum())
 
     Args:
-        model: The model; the gradients of its parameters are the same afterwards as before.
+        model: The model; the gradients of its parameters are unchanged afterwards.
         forward_fn: Runs the model's forward and returns its outputs.
-        loss_fn: Makes a scalar of them, which is differentiated; None counts the forward alone.
+        loss_fn: Computes a scalar from them, which is differentiated; None counts only the forward.
 
     Returns:
         The number of operations.
@@ -181,7 +176,7 @@ def measure_flops(
 
     gradients = [(parameter, parameter.grad) for parameter in model.parameters()]
     for parameter, _ in gradients:
-        parameter.grad = None  # so that nothing is added to gradients that somebody still needs
+        parameter.grad = None  # so that existing gradients are not added to
     counter = FlopCounterMode(display=False)
     try:
         with counter:
@@ -195,7 +190,7 @@ def measure_flops(
 
 
 ComputeFormat = torch.dtype | Literal["tf32"]
-"""What a device multiplies matrices in: a dtype, or "tf32" for float32 tensors in TensorFloat-32."""
+"""Format of matrix products on a device: a dtype, or "tf32" for float32 tensors in TensorFloat-32."""
 
 _T = 1e12
 
@@ -204,11 +199,11 @@ class PeakFlops(NamedTuple):
     """The data sheet of one GPU.
 
     Attributes:
-        device: Its name.
-        pattern: A regular expression for what torch calls it.
+        device: Name of the GPU.
+        pattern: Regular expression for torch's name of it.
         source: The data sheet.
         flops: Floating-point operations per second by format: dense matrix products (no structured sparsity) on tensor
-            or matrix cores where there are any for the format, added up in float32. float64 and float32 are those of
+            or matrix cores if there are any for the format, accumulated in float32. float64 and float32 are those of
             the vector units on NVIDIA's GPUs, since torch's default does not use tensor cores for float32.
     """
 
@@ -229,7 +224,7 @@ def _sheet(
     tf32: float | None = None,
     has_bfloat16: bool = True,
 ) -> PeakFlops:
-    """Teraflops as the data sheet has them; `half` is that of float16 and, where there is any, of bfloat16."""
+    """Return a data sheet from teraflops; `half` is that of float16 and, if supported, of bfloat16."""
     teraflops: dict[ComputeFormat, float | None] = {
         torch.float64: double,
         torch.float32: single,
@@ -255,7 +250,7 @@ _GA102 = "NVIDIA Ampere GA102 GPU architecture white paper"
 _V100 = "NVIDIA V100 Tensor Core GPU data sheet (" + _NVIDIA + "v100/)"
 _MI = "AMD Instinct {} accelerator data sheet (https://www.amd.com/en/products/accelerators/instinct.html)"
 
-# The first pattern that is found counts, so what is special stands before what is general.
+# The first matching pattern counts, so special ones come before general ones.
 PEAK_FLOPS: tuple[PeakFlops, ...] = (
     _sheet("B200", r"\bB200\b", _B200, double=37, single=75, tf32=1125, half=2250),
     _sheet("GH200", r"\bGH200\b", _GH200, double=34, single=67, tf32=494.5, half=989.5),
@@ -290,11 +285,11 @@ PEAK_FLOPS: tuple[PeakFlops, ...] = (
 
 
 def peak_flops(device_name: str, compute_format: ComputeFormat) -> float | None:
-    """Peak floating-point operations per second of a GPU.
+    """Return the peak floating-point operations per second of a GPU.
 
     Args:
-        device_name: What torch calls it, such as "NVIDIA H100 80GB HBM3".
-        compute_format: What it computes in.
+        device_name: Torch's name of it, such as "NVIDIA H100 80GB HBM3".
+        compute_format: Format of matrix products.
 
     Returns:
         The data sheet's value; None if the GPU is not in the table or has no such format, and for a part of one (MIG).
@@ -308,15 +303,14 @@ def peak_flops(device_name: str, compute_format: ComputeFormat) -> float | None:
 
 
 def get_available_flops(device: torch.device, dtype: torch.dtype) -> float | None:
-    """Peak floating-point operations per second of a device: an upper limit that no program reaches.
+    """Return the peak floating-point operations per second of a device, an upper limit that no program reaches.
 
     Args:
         device: The device.
-        dtype: What matrices are multiplied in. For float32 the value for TensorFloat-32 is taken where torch is set to
-            multiply matrices in it.
+        dtype: Dtype of matrix products. For float32 the value is that of TensorFloat-32 if torch is set to use it.
 
     Returns:
-        The value of the vendor's data sheet; None for a CPU, and if `PEAK_FLOPS` does not hold it.
+        The value of the vendor's data sheet; None for a CPU, and if `PEAK_FLOPS` does not contain the GPU.
     """
     if device.type != "cuda":
         return None
@@ -327,6 +321,6 @@ def get_available_flops(device: torch.device, dtype: torch.dtype) -> float | Non
 
 
 def multiplies_in_tf32() -> bool:
-    """Whether torch is set to multiply float32 matrices in TensorFloat-32."""
-    # not `allow_tf32`, which raises where the precision was set by the newer name
+    """Return whether torch is set to multiply float32 matrices in TensorFloat-32."""
+    # not `allow_tf32`, which raises if the precision was set by the newer name
     return bool(torch.backends.cuda.matmul.fp32_precision == "tf32")

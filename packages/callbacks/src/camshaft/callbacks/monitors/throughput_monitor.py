@@ -1,4 +1,4 @@
-"""Logging how much is processed per second."""
+"""Callback that logs throughput."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 
-from camshaft.callbacks.arguments import InvalidArgumentError
+from camshaft.callbacks.arguments import STAGES, InvalidArgumentError
+from camshaft.callbacks.monitors.logging_schedule import log_to_all
 from camshaft.callbacks.monitors.throughput import Throughput, get_available_flops
 from camshaft.hooks_core import Callback
 from camshaft.hooks_core.user_warnings import warn_user
@@ -18,8 +19,6 @@ if TYPE_CHECKING:
     from camshaft.hooks_core.protocols import TrainerProtocol
 
 
-_STAGES = ("train", "validate", "test", "predict")
-
 _OWN_FIGURES = "Use `Throughput` in a callback of your own."
 
 
@@ -27,32 +26,32 @@ class ThroughputMonitor(Callback):
     """Logs the rates and totals of `Throughput` for each stage, under the stage's name and the separator.
 
     Training is logged after every `trainer.log_every_n_steps` updates, validation within fit at its end, both with the
-    number of updates as their step; by themselves validation, test and prediction are logged after as many batches, and
-    at their end, with the number of their batches as the step.
+    number of updates as the step. Validation, test and prediction on their own are logged after as many batches, and at
+    their end, with the number of their batches as the step.
 
-    What is measured is the device's time, from the end of one batch's work to the end of another's: data loading,
-    checkpoints and other callbacks between batches count, validation within training does not. On CUDA and XPU events
-    in the device's stream mark where training pauses and goes on; the device is waited for only when a row is written
-    or a checkpoint is made. Each run's first batch (in which things are compiled, and data workers start) is in the
-    totals of batches and samples, but neither in the rates nor in the time. The first process alone measures.
+    Measures the device's time, from the end of one batch's work to the end of another's: it includes data loading,
+    checkpoints and other callbacks between batches, but not validation within training. On CUDA and XPU events in the
+    device's stream mark where training pauses and resumes; it waits for the device only when a row is written or a
+    checkpoint is saved. The first batch of each run (which includes compilation and the start of data workers) counts
+    in the totals of batches and samples, but neither in the rates nor in the time. Only rank 0 measures.
 
     Args:
-        batch_size_fn: Number of samples in a batch, given as it is on the device.
-        length_fn: Number of items (tokens, frames) in a batch; None leaves `items_per_sec` out.
+        batch_size_fn: Returns the number of samples in a batch on the device.
+        length_fn: Returns the number of items (tokens, frames) in a batch; None leaves `items_per_sec` out.
         window_size: Number of batches that rates are averaged over, at least those between two rows.
-        flops_per_batch: Floating-point operations that a batch takes, see `measure_flops`: a number for a training
-            batch, or numbers by stage. None takes the module's `flops_per_batch`, if it has one, read at each batch; if
-            it has none, no FLOPs are logged.
-        available_flops: Peak FLOPs per second of a device; None takes those of the device's data sheet, if known.
-        dtype: What the device multiplies matrices in, to find those. None takes what the strategy's precision
-            autocasts to, where it has a `precision.autocast_dtype`, else the dtype of most of the module's parameters.
-        separator: Stands between the parts of a name.
+        flops_per_batch: Floating-point operations of a batch, see `measure_flops`: a number for a training batch, or
+            numbers by stage. None is the module's `flops_per_batch`, read at each batch; if it has none, no FLOPs are
+            logged.
+        available_flops: Peak FLOPs per second of a device; None is that of the device's data sheet, if known.
+        dtype: Dtype of matrix products, to look up the peak. None is the strategy's `precision.autocast_dtype`, else
+            the dtype of most of the module's parameters.
+        separator: Separator between the parts of a name.
 
     Attributes:
-        meters: What was measured, by stage.
+        meters: The measurements, by stage.
 
     Raises:
-        InvalidArgumentError: If an argument is out of range, or `flops_per_batch` names something that is no stage.
+        InvalidArgumentError: If an argument is out of range, or a key of `flops_per_batch` is not a stage.
     """
 
     _uncalled_methods: ClassVar[Mapping[str, str]] = {
@@ -74,8 +73,8 @@ class ThroughputMonitor(Callback):
     ) -> None:
         if isinstance(flops_per_batch, Mapping):
             for stage in flops_per_batch:
-                if stage not in _STAGES:
-                    rule, where = f"numbers by stage ({', '.join(_STAGES)})", type(self).__name__
+                if stage not in STAGES:
+                    rule, where = f"numbers by stage ({', '.join(STAGES)})", type(self).__name__
                     raise InvalidArgumentError("flops_per_batch", rule, stage, where, "Name one of these.")
         self.batch_size_fn = batch_size_fn
         self.length_fn = length_fn
@@ -85,7 +84,7 @@ class ThroughputMonitor(Callback):
         self.separator = separator
         self.meters = {
             stage: StageMeter(Throughput(available_flops, window_size=window_size, separator=separator))
-            for stage in _STAGES
+            for stage in STAGES
         }
         self._is_counting = False
         self._is_fitting = False
@@ -95,18 +94,18 @@ class ThroughputMonitor(Callback):
 
     @property
     def state_key(self) -> str:
-        """Class name, window and separator: two of these in one trainer keep their memory apart."""
+        """Class name, window and separator, which tell the states of two monitors apart."""
         window_size = self.meters["train"].throughput.window_size
         return f"{type(self).__qualname__}(window_size={window_size}, separator={self.separator!r})"
 
     def setup(self, trainer: TrainerProtocol, module: Any, stage: str) -> None:
-        """Nothing is measured where nobody writes."""
+        """Enable measuring, on rank 0 only."""
         self._is_counting = trainer.is_global_zero
         self._is_fitting = stage == "fit"
         self._every = trainer.log_every_n_steps if trainer.loggers else 0
 
     def on_train_start(self, trainer: TrainerProtocol, module: Any) -> None:
-        """Begin with the next batch."""
+        """Start with the next batch."""
         self._begin("train", trainer, module)
         self._schedule(trainer.global_step)
 
@@ -121,11 +120,11 @@ class ThroughputMonitor(Callback):
                 self._write("train", trainer, trainer.global_step - 1)
 
     def on_train_end(self, trainer: TrainerProtocol, module: Any) -> None:
-        """Count no more time."""
+        """Stop the clock."""
         self.meters["train"].end()
 
     def on_validation_start(self, trainer: TrainerProtocol, module: Any) -> None:
-        """Stop training's time, and begin validation's."""
+        """Pause training's clock, and start validation's."""
         if not trainer.sanity_checking:
             if self._is_counting:
                 self.meters["train"].pause()
@@ -139,13 +138,13 @@ class ThroughputMonitor(Callback):
             self._count_evaluation("validate", trainer, module, batch)
 
     def on_validation_end(self, trainer: TrainerProtocol, module: Any) -> None:
-        """Write a row, and let training's time go on."""
+        """Write a row, and resume training's clock."""
         if self._is_counting and not trainer.sanity_checking:
             self._end_evaluation("validate", trainer)
             self.meters["train"].resume()
 
     def on_test_start(self, trainer: TrainerProtocol, module: Any) -> None:
-        """Begin with the next batch."""
+        """Start with the next batch."""
         self._begin("test", trainer, module)
 
     def on_test_batch_end(
@@ -161,7 +160,7 @@ class ThroughputMonitor(Callback):
             self._end_evaluation("test", trainer)
 
     def on_predict_start(self, trainer: TrainerProtocol, module: Any) -> None:
-        """Begin with the next batch."""
+        """Start with the next batch."""
         self._begin("predict", trainer, module)
 
     def on_predict_batch_end(
@@ -177,17 +176,17 @@ class ThroughputMonitor(Callback):
             self._end_evaluation("predict", trainer)
 
     def teardown(self, trainer: TrainerProtocol, module: Any, stage: str) -> None:
-        """Let go of the device, also after an error."""
+        """Release the device, also after an error."""
         for meter in self.meters.values():
             meter.abandon()
         self._is_counting = False
 
     def state_dict(self) -> dict[str, Any]:
-        """The totals of each stage; waits for the device."""
+        """Return the totals of each stage. Waits for the device."""
         return {stage: meter.state_dict() for stage, meter in self.meters.items()}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Go on with the totals; rates begin anew."""
+        """Restore the totals; rates start anew."""
         for stage, state in state_dict.items():
             self.meters[stage].load_state_dict(state)
 
@@ -200,7 +199,7 @@ class ThroughputMonitor(Callback):
         throughput.available_flops = self.available_flops
         self._knows_flops = self._flops_of(stage, module) is not None
         if throughput.available_flops is None and self._knows_flops:
-            throughput.available_flops = self._look_up(strategy, module)
+            throughput.available_flops = self._find_peak_flops(strategy, module)
         meter.begin(DeviceClock(strategy.device))
         self._next_row = meter.batches + self._every if self._every else math.inf
 
@@ -220,18 +219,17 @@ class ThroughputMonitor(Callback):
     def _end_evaluation(self, stage: str, trainer: TrainerProtocol) -> None:
         meter = self.meters[stage]
         if self._every:
-            step = max(trainer.global_step - 1, 0)  # as the trainer's own rows: the index of the latest update
+            step = max(trainer.global_step - 1, 0)  # the index of the latest update, as in the trainer's rows
             self._write(stage, trainer, step if self._is_fitting else meter.batches)
         meter.end()
         if self._is_fitting:
             self._schedule(trainer.global_step)
 
     def _write(self, stage: str, trainer: TrainerProtocol, step: int) -> None:
-        """Waits for the device. Nothing is written before there is a rate."""
+        """Write a row, if there are rates. Waits for the device."""
         metrics = {f"{stage}{self.separator}{name}": value for name, value in self.meters[stage].read().items()}
         if metrics:
-            for logger in trainer.loggers:
-                logger.log_metrics(metrics=metrics, step=step)
+            log_to_all(trainer, metrics, step)
 
     def _schedule(self, global_step: int) -> None:
         self._next_row = (global_step // self._every + 1) * self._every if self._every else math.inf
@@ -244,7 +242,7 @@ class ThroughputMonitor(Callback):
             return flops.get(stage)
         return flops if stage == "train" else None
 
-    def _look_up(self, strategy: Any, module: Any) -> float | None:
+    def _find_peak_flops(self, strategy: Any, module: Any) -> float | None:
         dtype = self.dtype or _compute_dtype(strategy, module)
         flops = None if dtype is None else get_available_flops(strategy.device, dtype)
         if flops is None and strategy.device.type == "cuda":
@@ -257,7 +255,7 @@ class ThroughputMonitor(Callback):
 
 
 def _compute_dtype(strategy: Any, module: Any) -> torch.dtype | None:
-    """What a module computes in, as far as one can tell; None if it has no parameters in floating point."""
+    """Return the likely dtype of a module's matrix products; None if it has no floating-point parameters."""
     autocast_dtype = getattr(getattr(strategy, "precision", None), "autocast_dtype", None)
     if isinstance(autocast_dtype, torch.dtype):
         return autocast_dtype
@@ -269,18 +267,18 @@ def _compute_dtype(strategy: Any, module: Any) -> torch.dtype | None:
 
 
 class StageMeter:
-    """Counts a stage's batches on the host, and marks on the device where its time begins, pauses and goes on.
+    """Counts a stage's batches on the host, and marks on the device where its time starts, pauses and resumes.
 
-    The time of a run begins with the end of its first batch.
+    The time of a run starts at the end of its first batch.
 
     Args:
-        throughput: Makes rates of the totals.
+        throughput: Computes rates from the totals.
 
     Attributes:
-        throughput: The same.
+        throughput: The argument.
         batches: Batches so far, over all runs.
         samples: Samples so far.
-        lengths: Items so far; None if nobody counts them.
+        lengths: Items so far; None if they are not counted.
         seconds: Time so far, as of the latest `settle`.
     """
 
@@ -290,15 +288,15 @@ class StageMeter:
         self.samples = 0
         self.lengths: int | None = None
         self.seconds = 0.0
-        self._flops: float | None = None  # since the latest update of the throughput
+        self._flops: float | None = None  # since the latest update of `throughput`
         self._clock: DeviceClock | None = None
-        self._start: Any = None  # of the part that runs
-        self._closed: list[tuple[Any, Any]] = []  # parts whose time was not read yet
+        self._start: Any = None  # mark of the current part
+        self._closed: list[tuple[Any, Any]] = []  # parts that are not in `seconds` yet
         self._is_paused = False
         self._num_read = 0
 
     def begin(self, clock: DeviceClock) -> None:
-        """A run begins: its first batch is to come."""
+        """Begin a run, before its first batch."""
         self.settle()
         self._clock = clock
         self._start = None
@@ -321,7 +319,7 @@ class StageMeter:
             self._flops = (self._flops or 0.0) + flops
 
     def read(self) -> dict[str, float]:
-        """Rates and totals until now; empty if no batch was added since they were read last. Waits for the device."""
+        """Return rates and totals; empty if no batch was added since the last call. Waits for the device."""
         if self._start is None or self.batches == self._num_read:
             return {}
         self.settle()
@@ -330,31 +328,31 @@ class StageMeter:
         return self.throughput.compute()
 
     def pause(self) -> None:
-        """What comes now does not count."""
+        """Pause the clock."""
         if self._start is not None and self._clock is not None and not self._is_paused:
             self._closed.append((self._start, self._clock.mark()))
             self._is_paused = True
 
     def resume(self) -> None:
-        """From here on time counts again."""
+        """Resume the clock."""
         if self._is_paused and self._clock is not None:
             self._start = self._clock.mark()
             self._is_paused = False
 
     def end(self) -> None:
-        """The run is over."""
+        """End the run."""
         self.pause()
         self.settle()
         self.abandon()
 
     def abandon(self) -> None:
-        """The run is over, perhaps by an error after which the device answers no more: read nothing."""
+        """End the run without reading the device, which may not respond after an error."""
         self._clock = self._start = None
         self._closed = []
         self._is_paused = False
 
     def settle(self) -> None:
-        """Bring `seconds` up to date; waits for the device."""
+        """Update `seconds`. Waits for the device."""
         clock = self._clock
         if clock is None:
             return
@@ -366,7 +364,7 @@ class StageMeter:
         self._closed = []
 
     def state_dict(self) -> dict[str, Any]:
-        """The totals; waits for the device."""
+        """Return the totals. Waits for the device."""
         self.settle()
         return {
             "batches": self.batches,
@@ -376,7 +374,7 @@ class StageMeter:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on with these totals."""
+        """Restore the totals."""
         self.batches = state["batches"]
         self.samples = state["samples"]
         self.lengths = state["lengths"]
@@ -391,10 +389,10 @@ class StageMeter:
 
 
 class DeviceClock:
-    """Measures how long a device's work took, without waiting for it when a moment is marked.
+    """Measures the duration of a device's work, without waiting for the device at each mark.
 
-    On CUDA and XPU a mark is an event in the device's current stream: it is reached when the work that was queued
-    before it is done. On the CPU it is a reading of `time.perf_counter`; on other devices too, after waiting for them.
+    On CUDA and XPU a mark is an event in the device's current stream, reached when the work queued before it is done.
+    On the CPU it is a reading of `time.perf_counter`; on other devices too, after waiting for them.
 
     Args:
         device: The device.
@@ -416,7 +414,7 @@ class DeviceClock:
         return time.perf_counter()
 
     def seconds_between(self, start: Any, end: Any) -> float:
-        """Time from one mark to a later one; waits until the device has reached it."""
+        """Return the time from one mark to a later one. Waits until the device has reached it."""
         if self._module is None:
             return float(end - start)
         end.synchronize()

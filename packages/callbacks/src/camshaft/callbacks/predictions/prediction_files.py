@@ -1,4 +1,4 @@
-"""Predictions in durable files of a bounded number of rows, from any number of processes."""
+"""Callbacks that write predictions to durable files, from any number of processes."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from zipfile import ZIP_STORED, ZipFile
 import torch
 from torch import Tensor
 
-from camshaft.callbacks.arguments import InvalidArgumentError, check_installed
+from camshaft.callbacks.arguments import InvalidArgumentError, check_installed, check_number
 from camshaft.callbacks.monitoring import from_rank_zero
 from camshaft.callbacks.predictions.prediction_writer import BasePredictionWriter
 from camshaft.hooks_core.durable_paths import flush, put_in_place, remove
@@ -29,39 +29,37 @@ _PREFIX = "predictions-rank"
 
 
 class PredictionFiles(BasePredictionWriter, ABC):
-    """Writes rows of predictions to files; subclasses say in which format.
+    """Writes rows of predictions to files; subclasses define the format.
 
     Each process writes `predictions-rank00000-of-00002-part00000` and so on, of `rows_per_file` rows each, and at the
-    end `predictions-rank00000-of-00002.json`, which says how many files there are. No more rows are held in memory than
-    a file and a batch have. A file is written beside its place, flushed and renamed, so what is there under its name is
-    whole, whenever a prediction is interrupted; without its end `read_predictions` refuses it.
+    end `predictions-rank00000-of-00002.json` with the number of files. At most the rows of a file and a batch are in
+    memory. A file is written beside its target, flushed and renamed, so that every file is complete whenever a
+    prediction is interrupted; `read_predictions` refuses an interrupted prediction.
 
-    Every row has columns that tell where it belongs: `_dataloader_idx`, `_batch_idx` (as one process would count),
-    `_row_idx` in the batch, and `_sample_idx`, the index in the dataset, -1 where the loader's order is not a fixed one
-    or the batch has not one row for each sample.
+    Every row has columns with its position: `_dataloader_idx`, `_batch_idx` (as one process would count), `_row_idx` in
+    the batch, and `_sample_idx`, the index in the dataset, -1 if the loader's order is not fixed or the batch does not
+    have one row per sample.
 
     Args:
         dirpath: The folder; it is made when needed.
-        rows_per_file: Rows of a file; the last one of a process may have fewer.
-        overwrite: Whether the files of an earlier prediction in the folder are removed when another one begins. If
-            false that is an error.
+        rows_per_file: Rows per file; the last file of a process may have fewer.
+        overwrite: Whether a new prediction removes the files of a previous one in the folder. If false, such files are
+            an error.
 
     Raises:
-        InvalidArgumentError: If `rows_per_file` is below 1; in prediction, if the columns of a batch are not those of
-            the batches before it, or what was predicted cannot be written.
-        FileExistsError: When a prediction begins, if there are files of an earlier one.
+        InvalidArgumentError: If `rows_per_file` is below 1; in prediction, if the columns of a batch differ from those
+            of the batches before it, or a prediction cannot be written.
+        FileExistsError: When a prediction begins, if there are files of a previous one.
     """
 
     suffix: ClassVar[str]
     library: ClassVar[str]
     extra: ClassVar[str]
-    _notes_drawn_orders: ClassVar[bool] = False  # what is shuffled is read back as it was predicted
+    _records_drawn_orders: ClassVar[bool] = False  # shuffled samples are read back in the order of prediction
 
     def __init__(self, dirpath: str | os.PathLike[str], rows_per_file: int = 10_000, overwrite: bool = False) -> None:
         super().__init__("batch")
-        if rows_per_file < 1:
-            where = type(self).__name__
-            raise InvalidArgumentError("rows_per_file", "at least 1", rows_per_file, where, "Pass a larger number.")
+        check_number(type(self).__name__, least=1, rows_per_file=rows_per_file)
         check_installed(self.library, self.extra, type(self).__name__)
         self.dirpath = Path(dirpath)
         self.rows_per_file = rows_per_file
@@ -75,15 +73,15 @@ class PredictionFiles(BasePredictionWriter, ABC):
 
     @abstractmethod
     def write_file(self, columns: Columns, path: Path) -> None:
-        """Write columns of equally many rows to a file."""
+        """Write columns of equal length to a file."""
 
     def on_predict_epoch_start(self, trainer: TrainerProtocol, module: Any) -> None:
-        """Make room in the folder. Collective."""
+        """Prepare the folder. Collective."""
         super().on_predict_epoch_start(trainer, module)
         strategy = trainer.strategy
-        from_rank_zero(strategy, self._make_room)
+        from_rank_zero(strategy, self._prepare_folder)
         self._rank, self._num_ranks = strategy.data_rank, strategy.num_data_ranks
-        # of processes that share a replica of the model, and so predict the same, the first writes
+        # the first of the ranks that share a replica of the model, and so predict the same, writes
         ranks = [self._rank] if strategy.world_size == 1 else strategy.all_gather(self._rank)
         self._writes = ranks.index(self._rank) == strategy.global_rank
         self._held, self._num_held, self._num_rows, self._num_files = [], 0, 0, 0
@@ -98,7 +96,7 @@ class PredictionFiles(BasePredictionWriter, ABC):
         batch_idx: int,
         dataloader_idx: int,
     ) -> None:
-        """Take a batch's rows, and write a file when there are enough."""
+        """Add a batch's rows, and write a file when there are enough."""
         if not self._writes:
             return
         columns = columns_of(prediction, type(self).__name__)
@@ -106,20 +104,20 @@ class PredictionFiles(BasePredictionWriter, ABC):
         if not num_rows:
             return
         place = batch_idx * self._num_ranks + self._rank
-        columns |= order_of(num_rows, batch_indices, dataloader_idx=dataloader_idx, batch_idx=place)
-        if self._held and _form(columns) != _form(self._held[-1]):
+        columns |= position_columns(num_rows, batch_indices, dataloader_idx=dataloader_idx, batch_idx=place)
+        if self._held and _signature(columns) != _signature(self._held[-1]):
             if columns["_dataloader_idx"][:1] == self._held[-1]["_dataloader_idx"][:1]:
-                rule = f"of the same columns, shapes and types as before ({_form(self._held[-1])})"
+                rule = f"of the same columns, shapes and types as before ({_signature(self._held[-1])})"
                 action = "Pad what differs between batches, and return the same keys."
-                raise InvalidArgumentError("prediction", rule, _form(columns), type(self).__name__, action)
-            self._write(self._num_held)  # another loader may have other columns, in files of its own
+                raise InvalidArgumentError("prediction", rule, _signature(columns), type(self).__name__, action)
+            self._write(self._num_held)  # another loader may have other columns, which get separate files
         self._held.append(columns)
         self._num_held += num_rows
         while self._num_held >= self.rows_per_file:
             self._write(self.rows_per_file)
 
     def on_predict_epoch_end(self, trainer: TrainerProtocol, module: Any) -> None:
-        """Write what is held back, and that it is all."""
+        """Write the remaining rows, and the file that marks the end."""
         super().on_predict_epoch_end(trainer, module)
         if not self._writes:
             return
@@ -137,24 +135,24 @@ class PredictionFiles(BasePredictionWriter, ABC):
     def _partial(self, suffix: str) -> Path:
         return self.dirpath / f".{self._stem}.partial{suffix}"
 
-    def _make_room(self) -> None:
+    def _prepare_folder(self) -> None:
         self.dirpath.mkdir(parents=True, exist_ok=True)
         own = sorted(path for path in self.dirpath.iterdir() if path.name.lstrip(".").startswith(_PREFIX))
         whole = [path for path in own if not path.name.startswith(".")]
         if whole and not self.overwrite:
             raise FileExistsError(
-                f"`dirpath` must be without the predictions of an earlier run, but got {str(self.dirpath)!r} with "
+                f"`dirpath` must be without the predictions of a previous run, but got {str(self.dirpath)!r} with "
                 f"{len(whole)} of their files in {type(self).__name__}. Pass another folder, or overwrite=True."
             )
         for path in own:
             remove(path)
 
     def _write(self, num_rows: int) -> None:
-        """Write the first rows that are held back."""
+        """Write the first of the rows in memory."""
         import numpy as np
 
         held = {name: np.concatenate([columns[name] for columns in self._held]) for name in self._held[0]}
-        # copies, so that what was written is let go
+        # copies, so that the memory of written rows is freed
         rest = {name: column[num_rows:].copy() for name, column in held.items()}
         partial = self._partial(self.suffix)
         try:
@@ -173,19 +171,19 @@ class PredictionFiles(BasePredictionWriter, ABC):
         put_in_place(partial, target)
 
 
-def _form(columns: Columns) -> dict[str, tuple[Any, ...]]:
-    """Names, shapes of rows and kinds of numbers; strings may differ in length."""
+def _signature(columns: Columns) -> dict[str, tuple[Any, ...]]:
+    """Return the names, row shapes and dtypes of columns; strings may differ in length."""
     return {
         name: (column.shape[1:], column.dtype.kind if column.dtype.kind in "US" else column.dtype.name)
         for name, column in columns.items()
     }
 
 
-def whole_files(dirpath: str | os.PathLike[str], suffix: str, where: str) -> list[Path]:
-    """The files of a prediction that is complete, of all processes.
+def complete_files(dirpath: str | os.PathLike[str], suffix: str, where: str) -> list[Path]:
+    """Return the files of a complete prediction, of all processes.
 
     Raises:
-        FileNotFoundError: If there is none in the folder, or some of its files are missing.
+        FileNotFoundError: If the folder has no prediction, or one whose files are not all there.
     """
     folder = Path(dirpath)
     ends = {path.name: json.loads(path.read_text()) for path in sorted(folder.glob(f"{_PREFIX}*.json"))}
@@ -203,14 +201,14 @@ def whole_files(dirpath: str | os.PathLike[str], suffix: str, where: str) -> lis
     if not names or unfinished or missing:
         found = f"without the end of {unfinished}" if unfinished else f"without {missing}" if missing else "empty"
         raise FileNotFoundError(
-            f"`dirpath` must be the folder of a prediction that was completed, but got {str(folder)!r}, {found}, in "
+            f"`dirpath` must be the folder of a complete prediction, but got {str(folder)!r}, {found}, in "
             f"{where}. Predict again, with overwrite=True if it was interrupted."
         )
     return paths
 
 
 def rows_in_order(order: Columns, dataloader_idx: int) -> Any:
-    """Which of the rows of all files belong to a loader, in the order of its dataset."""
+    """Return the indices of a loader's rows in all files, in the order of its dataset."""
     import numpy as np
 
     own = np.flatnonzero(order[ORDER_COLUMNS[0]] == dataloader_idx)
@@ -220,43 +218,45 @@ def rows_in_order(order: Columns, dataloader_idx: int) -> Any:
 Columns = dict[str, "np.ndarray[Any, Any]"]
 
 ORDER_COLUMNS = ("_dataloader_idx", "_batch_idx", "_row_idx", "_sample_idx")
-"""Where a row belongs: the loader; the batch, as one process would count; the row in it; the sample, -1 if unknown."""
+"""Position of a row: loader, batch (as one process would count), row in the batch, and sample, -1 if unknown."""
 
 _ONLY = "prediction"
 
 
 def columns_of(prediction: Any, where: str) -> Columns:
-    """A batch's prediction as named columns of equally many rows.
+    """Return a batch's prediction as named columns of equal length.
 
-    A tensor becomes "prediction"; the items of a list or tuple "prediction.0" and so on; the values of a dictionary go
-    by their keys, those of nested ones by all keys with dots between. A tensor without dimensions is one row, and so is
-    a number. A list of strings or numbers is a column.
+    A tensor becomes "prediction"; the items of a list or tuple "prediction.0" and so on; the values of a dictionary
+    have their keys as names, nested ones all keys joined by dots. A tensor without dimensions and a number are one row.
+    A list of strings or numbers is a column.
 
     Args:
         prediction: What `predict_step` returned.
-        where: Who writes it, for errors.
+        where: The class to name in errors.
 
     Returns:
         NumPy arrays; none if the prediction is None. bfloat16, which NumPy does not have, becomes float32.
 
     Raises:
-        InvalidArgumentError: If something else is in it, or the columns have different numbers of rows.
+        InvalidArgumentError: If it has other contents, or the columns differ in length.
     """
     columns: Columns = {}
     _collect(prediction, "", columns, where)
     num_rows = {name: len(column) for name, column in columns.items()}
     if len(set(num_rows.values())) > 1:
-        action = "Return a row for each sample in all of them."
+        action = "Return a row for each sample in every column."
         raise InvalidArgumentError("prediction", "columns of equally many rows", num_rows, where, action)
     return columns
 
 
-def order_of(num_rows: int, batch_indices: Sequence[int] | None, *, dataloader_idx: int, batch_idx: int) -> Columns:
-    """The columns that tell where a batch's rows belong.
+def position_columns(
+    num_rows: int, batch_indices: Sequence[int] | None, *, dataloader_idx: int, batch_idx: int
+) -> Columns:
+    """Return the columns with the positions of a batch's rows.
 
     Args:
         num_rows: Rows of the batch.
-        batch_indices: Its samples; they count if there is one for each row.
+        batch_indices: Dataset indices of its samples; used if there is one for each row.
         dataloader_idx: Index of the loader.
         batch_idx: Index of the batch, as one process would count.
     """
@@ -274,13 +274,12 @@ def order_of(num_rows: int, batch_indices: Sequence[int] | None, *, dataloader_i
 
 
 def in_dataset_order(order: Columns) -> np.ndarray[Any, Any]:
-    """Which rows to take in which order, so that they follow the dataset, or else the loader.
+    """Return the indices of rows in the order of the dataset, or of the loader if a sample is unknown.
 
-    Where every sample is known and some process repeated one, as samplers do to have equally many everywhere, it is
-    taken once.
+    A known sample that several processes predicted, since samplers pad to equal lengths, is taken once.
 
     Args:
-        order: The order columns of rows of one loader.
+        order: Position columns of the rows of one loader.
     """
     import numpy as np
 
@@ -316,7 +315,7 @@ def _collect(value: Any, name: str, columns: Columns, where: str) -> None:
             _collect(item, f"{name or _ONLY}.{position}", columns, where)
     else:
         rule = "tensors, arrays, numbers or strings, in lists, tuples and dictionaries"
-        action = "Return such from `predict_step`, or write a subclass of BasePredictionWriter."
+        action = "Return these from `predict_step`, or write a subclass of BasePredictionWriter."
         raise InvalidArgumentError("prediction", rule, value, where, action)
 
 
@@ -336,9 +335,9 @@ class NPZPredictionWriter(PredictionFiles):
 
     Args:
         dirpath: The folder; it is made when needed.
-        rows_per_file: Rows of a file; the last one of a process may have fewer.
-        overwrite: Whether the files of an earlier prediction in the folder are removed when another one begins. If
-            false that is an error.
+        rows_per_file: Rows per file; the last file of a process may have fewer.
+        overwrite: Whether a new prediction removes the files of a previous one in the folder. If false, such files are
+            an error.
 
     Example:
         >>> writer = NPZPredictionWriter("predictions")
@@ -365,11 +364,11 @@ class NPZPredictionWriter(PredictionFiles):
 
         Args:
             dirpath: The folder.
-            dataloader_idx: Of which loader.
+            dataloader_idx: Index of the loader.
 
         Returns:
-            Arrays by column, with a row for each sample: in the order of the dataset where the samples are known, else
-            in the order in which one process would have predicted them. Empty if nothing was predicted.
+            Arrays by column, with a row for each sample: in the order of the dataset if the samples are known, else in
+            the order in which one process would have predicted them. Empty if nothing was predicted.
 
         Raises:
             FileNotFoundError: If there is no prediction in the folder, or it was interrupted.
@@ -378,7 +377,7 @@ class NPZPredictionWriter(PredictionFiles):
         import numpy as np
 
         files: list[Columns] = []
-        for path in whole_files(dirpath, ".npz", "NPZPredictionWriter.read_predictions"):
+        for path in complete_files(dirpath, ".npz", "NPZPredictionWriter.read_predictions"):
             with np.load(path, allow_pickle=False) as archive:
                 if (archive["_dataloader_idx"] == dataloader_idx).any():
                     files.append({name: archive[name] for name in archive.files})
@@ -396,9 +395,9 @@ class ParquetPredictionWriter(PredictionFiles):
 
     Args:
         dirpath: The folder; it is made when needed.
-        rows_per_file: Rows of a file; the last one of a process may have fewer.
-        overwrite: Whether the files of an earlier prediction in the folder are removed when another one begins. If
-            false that is an error.
+        rows_per_file: Rows per file; the last file of a process may have fewer.
+        overwrite: Whether a new prediction removes the files of a previous one in the folder. If false, such files are
+            an error.
 
     Raises:
         ModuleNotFoundError: If pyarrow is not installed.
@@ -422,11 +421,11 @@ class ParquetPredictionWriter(PredictionFiles):
 
         Args:
             dirpath: The folder.
-            dataloader_idx: Of which loader.
+            dataloader_idx: Index of the loader.
 
         Returns:
-            A `pyarrow.Table` with a row for each sample: in the order of the dataset where the samples are known, else
-            in the order in which one process would have predicted them. Empty if nothing was predicted.
+            A `pyarrow.Table` with a row for each sample: in the order of the dataset if the samples are known, else in
+            the order in which one process would have predicted them. Empty if nothing was predicted.
 
         Raises:
             FileNotFoundError: If there is no prediction in the folder, or it was interrupted.
@@ -436,7 +435,7 @@ class ParquetPredictionWriter(PredictionFiles):
         import pyarrow as pa
         from pyarrow import parquet
 
-        paths = whole_files(dirpath, ".parquet", "ParquetPredictionWriter.read_predictions")
+        paths = complete_files(dirpath, ".parquet", "ParquetPredictionWriter.read_predictions")
         files = [parquet.ParquetFile(path).read() for path in paths]
         own = [file for file in files if dataloader_idx in file["_dataloader_idx"].unique().to_pylist()]
         if not own:
@@ -447,7 +446,7 @@ class ParquetPredictionWriter(PredictionFiles):
 
 
 def _array(column: Any) -> Any:
-    """An Arrow array of a column; of complex numbers, which Arrow does not have, pairs of real and imaginary parts."""
+    """Return an Arrow array of a column; complex numbers become pairs of real and imaginary parts."""
     import numpy as np
     import pyarrow as pa
 

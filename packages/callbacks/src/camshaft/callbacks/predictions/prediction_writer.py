@@ -1,4 +1,4 @@
-"""Writing predictions: the base of whoever does."""
+"""Base class of callbacks that write predictions."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, get_args
 import torch
 from torch.utils.data import BatchSampler, DataLoader, DistributedSampler, IterableDataset, SequentialSampler
 
-from camshaft.callbacks.arguments import InvalidArgumentError
+from camshaft.callbacks.arguments import InvalidArgumentError, check_one_of
 from camshaft.hooks_core import Callback
 from camshaft.hooks_core.transfer import move_to_device
 
@@ -20,26 +20,23 @@ WriteInterval = Literal["batch", "epoch", "batch_and_epoch"]
 
 
 class BasePredictionWriter(Callback):
-    """Hands predictions to whoever writes them: a subclass overrides one or both of the `write_on` methods.
+    """Writes predictions by the `write_on` methods, of which a subclass overrides one or both.
 
-    Each process hands over the predictions of its own batches. With `return_predictions=False`, and batches alone, a
-    prediction of any length takes the memory of one batch.
+    Each process writes the predictions of its own batches. With `return_predictions=False` and "batch", a prediction of
+    any length needs the memory of one batch.
 
     Args:
-        write_interval: When to write: after each "batch", after the "epoch" with all that was predicted in it, which is
-            then kept in the host's memory, or at both times.
+        write_interval: When to write: after each "batch", after the "epoch" with all its predictions, which are kept in
+            the host's memory, or at both times.
 
     Raises:
         InvalidArgumentError: If `write_interval` is none of these; in `setup`, if the method for it is not overridden.
     """
 
-    _notes_drawn_orders: ClassVar[bool] = True
+    _records_drawn_orders: ClassVar[bool] = True
 
     def __init__(self, write_interval: WriteInterval = "batch") -> None:
-        if write_interval not in get_args(WriteInterval):
-            rule = "'batch', 'epoch' or 'batch_and_epoch'"
-            where = type(self).__name__
-            raise InvalidArgumentError("write_interval", rule, write_interval, where, "Say when to write.")
+        check_one_of(type(self).__name__, get_args(WriteInterval), write_interval=write_interval)
         self.write_interval = write_interval
         self._indices: list[BatchIndices] = []  # by loader
         self._predictions: list[list[Any]] = []
@@ -61,10 +58,10 @@ class BasePredictionWriter(Callback):
             trainer: The trainer.
             module: The module.
             prediction: What `predict_step` returned, on its device.
-            batch_indices: Indices in the dataset of the batch's samples; None where they cannot be known, as when the
-                loader reads a stream. See `BatchIndices`.
+            batch_indices: Dataset indices of the batch's samples; None if unknown, as when the loader reads a stream.
+                See `BatchIndices`.
             batch: The batch.
-            batch_idx: Its index among this process's batches of the loader.
+            batch_idx: Index of the batch in this process's pass over the loader.
             dataloader_idx: Index of the loader.
         """
         raise NotImplementedError(f"{type(self).__qualname__} must define `write_on_batch_end`.")
@@ -78,27 +75,27 @@ class BasePredictionWriter(Callback):
             trainer: The trainer.
             module: The module.
             predictions: On the CPU: an item for each batch of this process; a list of such lists for several loaders.
-            batch_indices: What `write_on_batch_end` gets for each batch: a list for each loader, also for a single one.
+            batch_indices: The `batch_indices` of each batch: a list for each loader, also for a single one.
         """
         raise NotImplementedError(f"{type(self).__qualname__} must define `write_on_epoch_end`.")
 
     def setup(self, trainer: TrainerProtocol, module: Any, stage: str) -> None:
-        """Check that there is a method for each time."""
+        """Check that the method for `write_interval` is overridden."""
         if stage != "predict":
             return
         for interval in ("batch", "epoch"):
             name = f"write_on_{interval}_end"
             if interval in self.write_interval and getattr(type(self), name) is getattr(BasePredictionWriter, name):
-                rule = f"a time for which {type(self).__qualname__} defines a method"
+                rule = f"an interval for which {type(self).__qualname__} defines a method"
                 action = f"Define `{name}`, or pass another interval."
                 where = type(self).__name__
                 raise InvalidArgumentError("write_interval", rule, self.write_interval, where, action)
 
     def on_predict_epoch_start(self, trainer: TrainerProtocol, module: Any) -> None:
-        """Forget what an earlier prediction left, and follow the loaders' samplers."""
+        """Reset, and follow the loaders' samplers."""
         self._stop_following()
         loaders = _flat(getattr(trainer, "predict_dataloaders", None))
-        self._indices = [BatchIndices(loader, notes_drawn_orders=self._notes_drawn_orders) for loader in loaders]
+        self._indices = [BatchIndices(loader, records_drawn_orders=self._records_drawn_orders) for loader in loaders]
         self._predictions = [[] for _ in trainer.num_predict_batches]
         self._batch_indices = [[] for _ in trainer.num_predict_batches]
 
@@ -115,7 +112,7 @@ class BasePredictionWriter(Callback):
             self._batch_indices[dataloader_idx].append(indices)
 
     def on_predict_epoch_end(self, trainer: TrainerProtocol, module: Any) -> None:
-        """Write all that was kept."""
+        """Write all predictions that were kept."""
         predictions, self._predictions = self._predictions, []
         batch_indices, self._batch_indices = self._batch_indices, []
         self._stop_following()
@@ -125,7 +122,7 @@ class BasePredictionWriter(Callback):
             )
 
     def teardown(self, trainer: TrainerProtocol, module: Any, stage: str) -> None:
-        """Give the loaders their samplers back, if prediction did not come to its end."""
+        """Restore the loaders' samplers, if prediction was interrupted."""
         self._stop_following()
 
     def _stop_following(self) -> None:
@@ -135,7 +132,7 @@ class BasePredictionWriter(Callback):
 
 
 def _flat(loaders: Any) -> list[Any]:
-    """Return a loader, or those of a nested collection, in the order in which they are read."""
+    """Return the loaders in a nested collection, in the order in which they are read."""
     if isinstance(loaders, Mapping):
         loaders = list(loaders.values())
     if isinstance(loaders, (list, tuple)):
@@ -144,23 +141,23 @@ def _flat(loaders: Any) -> list[Any]:
 
 
 class BatchIndices:
-    """Follows a loader's batches through its sampler.
+    """Dataset indices of the samples in a loader's batches, found through its sampler.
 
-    A fixed order is read beside the loader: that of sequential samplers, lists, tuples, ranges, batches of these,
-    torch's `DistributedSampler`, and samplers that say so by an attribute `draws` that is false, as this process's
-    share of such a sampler does. Reading any other order would draw its random numbers twice, so what the loader itself
-    reads is noted: until `close`, its sampler is wrapped. The samples are not known of streams, of loaders that are no
-    `DataLoader`, of this process's share of an order that draws, and where worker processes of an earlier pass go on.
+    A fixed order is read a second time beside the loader: that of sequential samplers, lists, tuples, ranges, batches
+    of these, torch's `DistributedSampler`, and samplers with an attribute `draws` that is false, such as this process's
+    share of a fixed order. Reading any other order would draw its random numbers twice, so the loader's own reading is
+    recorded: until `close`, its sampler is wrapped. The indices are unknown for streams, loaders other than
+    `DataLoader`, this process's share of an order that draws, and persistent workers of a previous pass.
 
     Args:
         loader: The loader of this process, before it is read.
-        notes_drawn_orders: Whether to wrap the sampler of an order that is not fixed; otherwise its samples are not
-            known.
+        records_drawn_orders: Whether to wrap the sampler of an order that is not fixed; otherwise its indices are
+            unknown.
     """
 
-    def __init__(self, loader: Any, *, notes_drawn_orders: bool = True) -> None:
+    def __init__(self, loader: Any, *, records_drawn_orders: bool = True) -> None:
         self._batches: Iterator[Any] | None = None
-        self._noted: _NotedOrder | None = None
+        self._recorded: _RecordedOrder | None = None
         self._next_batch_idx = 0
         self._loader = loader
         if not isinstance(loader, DataLoader) or isinstance(loader.dataset, IterableDataset):
@@ -169,15 +166,15 @@ class BatchIndices:
         order: Any = getattr(loader, self._attribute)
         if _is_fixed(order):
             self._batches = iter(order)
-        elif notes_drawn_orders and not hasattr(order, "draws"):
-            self._noted = _NotedOrder(order)
-            vars(loader)[self._attribute] = self._noted  # past `DataLoader.__setattr__`, which lets nobody replace it
+        elif records_drawn_orders and not hasattr(order, "draws"):
+            self._recorded = _RecordedOrder(order)
+            vars(loader)[self._attribute] = self._recorded  # `DataLoader.__setattr__` refuses that
 
     def of(self, batch_idx: int) -> list[int] | None:
-        """Return the indices of a batch's samples, in their order; None if not known. Ask for batches in order."""
+        """Return the indices of a batch's samples, in order; None if unknown. To be called for batches in order."""
         indices: Any = None
-        if self._noted is not None:
-            indices = self._noted.batches.pop(batch_idx, None)
+        if self._recorded is not None:
+            indices = self._recorded.batches.pop(batch_idx, None)
         elif self._batches is not None:
             while self._next_batch_idx <= batch_idx:
                 indices = next(self._batches, None)
@@ -187,26 +184,26 @@ class BatchIndices:
         try:
             return [int(index) for index in (indices if isinstance(indices, (list, tuple)) else [indices])]
         except (TypeError, ValueError):
-            return None  # keys of another kind
+            return None  # keys that are no ints
 
     def close(self) -> None:
-        """Give the loader its sampler back."""
-        noted, self._noted = self._noted, None
-        if noted is None:
+        """Restore the loader's sampler."""
+        recorded, self._recorded = self._recorded, None
+        if recorded is None:
             return
         attributes = vars(self._loader)
         outer = attributes[self._attribute]
-        if outer is noted:
-            attributes[self._attribute] = noted.order
+        if outer is recorded:
+            attributes[self._attribute] = recorded.order
             return
-        while isinstance(outer, _NotedOrder):  # another writer's, around this one
-            if outer.order is noted:
-                outer.order = noted.order
+        while isinstance(outer, _RecordedOrder):  # of another writer, around this one
+            if outer.order is recorded:
+                outer.order = recorded.order
             outer = outer.order
 
 
-class _NotedOrder:
-    """An order of samples or batches that remembers what was read of it, by the batch's index."""
+class _RecordedOrder:
+    """An order of samples or batches that records what was read of it, by the index of the batch."""
 
     def __init__(self, order: Any) -> None:
         self.order = order
