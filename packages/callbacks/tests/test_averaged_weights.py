@@ -147,7 +147,7 @@ def test_values_are_loaded_as_they_were_saved() -> None:
 def test_what_cannot_be_is_refused() -> None:
     module = network()
     average = AveragedWeights(module)
-    with pytest.raises(ValueError, match="`model` must be the module at first"):
+    with pytest.raises(ValueError, match="`model` must be the module of the constructor"):
         average.update_parameters(network())
     with pytest.raises(NotImplementedError, match="computes nothing"):
         average(torch.zeros(1, 2))

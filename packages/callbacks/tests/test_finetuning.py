@@ -156,9 +156,9 @@ def test_groups_of_other_parameters_are_refused(tmp_path: Path) -> None:
 
 
 def test_what_a_subclass_must_define_is_said(tmp_path: Path) -> None:
-    with pytest.raises(NotImplementedError, match="`freeze_before_training` must be defined"):
+    with pytest.raises(NotImplementedError, match="`freeze_before_training` must be overridden"):
         Fit(tmp_path, BaseFinetuning())
-    with pytest.raises(NotImplementedError, match="`finetune_function` must be defined"):
+    with pytest.raises(NotImplementedError, match="`finetune_function` must be overridden"):
         BaseFinetuning().finetune_function(None, 0, None)
 
 

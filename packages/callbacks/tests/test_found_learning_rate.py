@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch.optim import SGD, lr_scheduler
 
-from camshaft.callbacks.finders.learning_rate_finder import base_rates, rates_in_proportion, scale_to, set_rates
+from camshaft.callbacks.param_groups import base_rates, rates_in_proportion, scale_to, set_rates
 
 
 def optimizer(*rates: float) -> SGD:

@@ -47,7 +47,7 @@ def test_without_a_fall_there_is_no_suggestion(losses: list[float]) -> None:
 
 
 def test_a_negative_number_of_points_is_an_error() -> None:
-    with pytest.raises(InvalidArgumentError, match="`skip_end` must be at least 0, but got -1"):
+    with pytest.raises(InvalidArgumentError, match="`skip_end` must be 0 or more, but got -1"):
         curve().suggestion(skip_end=-1)
 
 

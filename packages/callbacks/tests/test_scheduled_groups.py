@@ -12,7 +12,7 @@ from torch.optim import SGD
 from torch.optim import lr_scheduler as torch_schedulers
 from torch.optim.swa_utils import SWALR
 
-from camshaft.callbacks.weights.finetuning import check_takes_groups, follow_groups
+from camshaft.callbacks.param_groups import check_takes_groups, follow_groups
 
 pytestmark = pytest.mark.filterwarnings("ignore:Detected call of")
 

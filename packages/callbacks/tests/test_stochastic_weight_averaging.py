@@ -222,7 +222,7 @@ def test_a_forward_of_ones_own_serves_for_the_statistics(tmp_path: Path) -> None
     fit.epochs(0, 6)
     fit.end()
     assert float(fit.module.norm.running_mean) == pytest.approx(3.0)
-    with pytest.raises(ValueError, match="`forward` must be defined to take the statistics"):
+    with pytest.raises(ValueError, match="`forward` must be defined to recompute the statistics"):
         Fit(tmp_path, StochasticWeightAveraging(0.1), module=WithoutForward())
 
 
@@ -252,7 +252,7 @@ def test_a_fit_that_does_not_allow_for_it_is_refused_at_set_up(tmp_path: Path) -
         ({"swa_epoch_start": 0}, "`swa_epoch_start` must be the number of an epoch"),
         ({"swa_epoch_start": 1.5}, "`swa_epoch_start` must be the number of an epoch"),
         ({"swa_epoch_start": True}, "`swa_epoch_start` must be the number of an epoch"),
-        ({"annealing_epochs": -1}, "`annealing_epochs` must be a number of epochs"),
+        ({"annealing_epochs": -1}, "`annealing_epochs` must be an int, 0 or more"),
         ({"annealing_strategy": "exp"}, "`annealing_strategy` must be 'cos' or 'linear'"),
     ],
 )

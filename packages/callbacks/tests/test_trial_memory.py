@@ -12,7 +12,7 @@ from recording_trainer import OneProcess
 from torch import nn
 
 from camshaft.callbacks.arguments import InvalidArgumentError
-from camshaft.callbacks.finders.trials import find_attribute, get_attribute, put_back, set_attribute
+from camshaft.callbacks.finders.trials import find_attribute, get_attribute, restored, set_attribute
 
 
 class Scaled(OneProcess):
@@ -77,7 +77,7 @@ def test_steps_leave_no_trace(kind: Any, has_stepped: bool) -> None:
             state.update({key: value.double() for key, value in state.items() if isinstance(value, torch.Tensor)})
         net.made_up = torch.zeros(3)
     before, anything, nested = state_of(net, optimizer), net.anything, net.nested
-    with pytest.raises(ArithmeticError), put_back(net, [optimizer], strategy):
+    with pytest.raises(ArithmeticError), restored(net, [optimizer], strategy):
         for state in optimizer.state.values():
             state.clear()
         for _ in range(3):

@@ -263,7 +263,7 @@ def test_two_callbacks_that_average_are_refused(tmp_path: Path) -> None:
         ({"decay": 1.5}, "`decay` must be from 0 to 1"),
         ({"decay": float("nan")}, "`decay` must be from 0 to 1"),
         ({"update_every_n_steps": 0}, "`update_every_n_steps` must be 1 or more"),
-        ({"update_every_n_steps": -1, "update_starting_at_epoch": 0}, "`update_every_n_steps` must be 1 or more"),
+        ({"update_every_n_steps": -1, "update_starting_at_epoch": 0}, "`update_every_n_steps` must be 0 or more"),
         ({"update_starting_at_step": -1}, "`update_starting_at_step` must be 0 or more"),
         ({"update_starting_at_epoch": -1}, "`update_starting_at_epoch` must be 0 or more"),
     ],

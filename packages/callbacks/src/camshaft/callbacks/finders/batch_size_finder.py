@@ -1,4 +1,4 @@
-"""Finding the largest batch size that memory allows, before training."""
+"""Callback that finds the largest batch size that fits into memory, before training."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ import gc
 from collections.abc import Callable
 from functools import partial
 from itertools import islice
-from typing import TYPE_CHECKING, Any, Literal, cast
+from typing import TYPE_CHECKING, Any, Literal, cast, get_args
 
 import attrs
 import torch
 from torch import Tensor
 
-from camshaft.callbacks.arguments import InvalidArgumentError
+from camshaft.callbacks.arguments import InvalidArgumentError, check_number, check_one_of
 from camshaft.callbacks.finders.trials import (
     SearchBeforeFit,
     TrialSteps,
@@ -20,7 +20,7 @@ from camshaft.callbacks.finders.trials import (
     endless,
     find_attribute,
     get_attribute,
-    put_back,
+    restored,
     set_attribute,
 )
 from camshaft.hooks_core.messages import must_be
@@ -29,32 +29,34 @@ if TYPE_CHECKING:
     from camshaft.hooks_core.protocols import TrainerProtocol
 
 
-_MODES = ("power", "binsearch")
+SearchMode = Literal["power", "binsearch"]
+"""Doubling the size, or bisecting after that."""
+
 _MISSING = object()
 
 
 class BatchSizeFinder(SearchBeforeFit):
-    """Tries batch sizes out when a fit starts, and trains with the largest for which memory suffices.
+    """Tries batch sizes when a fit starts, and trains with the largest that fits into memory.
 
-    For each size the attribute is set, `train_dataloader` is asked for a loader, and some training steps are made that
-    leave no trace: the fit that follows is the fit that would have begun with the size that was found. The loaders are
-    then asked for again. It runs once, at the start of a fit; one that resumes from a checkpoint takes the size over
-    from it, before loaders are asked for, and does not search. Under `fast_dev_run` it does nothing.
+    For each size the attribute is set, a loader is requested from `train_dataloader`, and some training steps are made
+    and undone: the fit that follows is the same as one that starts with the size that was found. The loaders are then
+    requested again. It runs once, at the start of a fit; a resumed fit takes the size from the checkpoint, before
+    loaders are requested, and does not search. Under `fast_dev_run` it does nothing.
 
-    The search ends early where an epoch is a single batch: a larger size would change nothing.
+    The search ends early if an epoch is a single batch, since a larger size would change nothing.
 
-    With several processes the size is that of each process, all try the same, and what is too much for one is too much
-    for all. Memory that runs out in a `training_step`, in a backward or in an update of one process is told to the
-    others where a process computes these by itself, as under DDP. Where it does not, as with sharded parameters, the
-    others wait for it in vain: there memory must run out in all processes alike, or the run ends with an error.
+    With several processes the size is that of each rank, all try the same, and a size must fit on every rank. If one
+    rank runs out of memory in a `training_step`, a backward or an update, the others learn of it where ranks compute
+    independently, as under DDP. Where they do not, as with sharded parameters, the others would wait for that rank:
+    memory must then run out on all ranks alike, or the run ends with an error.
 
     Args:
         mode: "power" doubles the size until memory runs out; "binsearch" then bisects between the last two.
         steps_per_trial: Training steps for each size.
-        init_val: Size to begin with; if it is too large already, smaller ones are tried.
-        max_trials: How many sizes to try.
-        batch_arg_name: Attribute or hyperparameter of the module or the data module that keeps the size.
-        margin: By which share to reduce what "binsearch" found, if memory did run out: from 0 to below 1.
+        init_val: First size; if it is too large, smaller ones are tried.
+        max_trials: Largest number of sizes to try.
+        batch_arg_name: Attribute or hyperparameter of the module or the data module for the size.
+        margin: Share by which to reduce the size that "binsearch" found, if memory ran out: from 0 to below 1.
         max_val: The largest size to try.
 
     Attributes:
@@ -62,11 +64,11 @@ class BatchSizeFinder(SearchBeforeFit):
         trials: The sizes that were tried, in order, each with whether it fits.
 
     Raises:
-        InvalidArgumentError: If an argument is out of range; in `setup`, if the module optimizes by hand or nobody
-            keeps a size under the name; when the fit starts, if there is not exactly one optimizer, or the loader does
-            not follow the attribute.
-        ValueError: When the fit starts, if the training loader was passed to fit and cannot be asked for again.
-        MemoryError: When the fit starts, if memory does not suffice for any size that was tried.
+        InvalidArgumentError: If an argument is out of range; in `setup`, if the module optimizes manually or there is
+            no such attribute; when the fit starts, if there is not exactly one optimizer, or the loader does not follow
+            the attribute.
+        ValueError: When the fit starts, if the training loader was passed to fit and cannot be requested again.
+        MemoryError: When the fit starts, if none of the sizes fits.
     """
 
     def __init__(
@@ -79,16 +81,11 @@ class BatchSizeFinder(SearchBeforeFit):
         margin: float = 0.05,
         max_val: int = 8192,
     ) -> None:
-        for field, value, rule, holds in (
-            ("mode", mode, "'power' or 'binsearch'", mode in _MODES),
-            ("steps_per_trial", steps_per_trial, "at least 1", steps_per_trial >= 1),
-            ("init_val", init_val, "at least 1", init_val >= 1),
-            ("max_trials", max_trials, "at least 1", max_trials >= 1),
-            ("margin", margin, "from 0 to below 1", 0 <= margin < 1),
-            ("max_val", max_val, f"at least `init_val` ({init_val})", max_val >= init_val),
-        ):
-            if not holds:
-                raise InvalidArgumentError(field, rule, value, type(self).__name__, "Pass such a value.")
+        where = type(self).__name__
+        check_one_of(where, get_args(SearchMode), mode=mode)
+        check_number(where, least=1, steps_per_trial=steps_per_trial, init_val=init_val, max_trials=max_trials)
+        check_number(where, least=0, below=1, margin=margin)
+        check_number(where, "Pass at least `init_val`.", least=init_val, max_val=max_val)
         self.mode = cast(SearchMode, mode)
         self.steps_per_trial = steps_per_trial
         self.init_val = init_val
@@ -100,17 +97,17 @@ class BatchSizeFinder(SearchBeforeFit):
         self.trials: list[tuple[int, bool]] = []
 
     def scale_batch_size(self, trainer: TrainerProtocol, module: Any) -> int:
-        """Search now, and set the attribute; the loaders are asked for again before the next epoch. Collective.
+        """Search now, and set the attribute; the loaders are requested again before the next epoch. Collective.
 
         Returns:
             The size.
 
         Raises:
-            MemoryError: If memory does not suffice for any size that was tried.
+            MemoryError: If none of the sizes fits.
         """
         owners, name = _owners(trainer, module), self.batch_arg_name
         before = get_attribute(owners, name)
-        free_memory()  # what others left is not to count
+        free_memory()  # garbage must not count
         trials = _Trials(trainer, module, self.steps_per_trial, type(self).__name__)
         self.trials = []
 
@@ -133,22 +130,22 @@ class BatchSizeFinder(SearchBeforeFit):
         return size
 
     def state_dict(self) -> dict[str, Any]:
-        """What was found."""
+        """Return the size and the trials."""
         return {"optimal_batch_size": self.optimal_batch_size, "trials": [list(trial) for trial in self.trials]}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Have found the same."""
+        """Restore size and trials."""
         self.optimal_batch_size = state_dict["optimal_batch_size"]
         self.trials = [(size, fits) for size, fits in state_dict["trials"]]
 
     def _check_attribute(self, trainer: TrainerProtocol, module: Any) -> None:
         find_attribute(_owners(trainer, module), [self.batch_arg_name], "batch_arg_name", type(self).__name__)
 
-    def _take_over(self, trainer: TrainerProtocol, module: Any, state: dict[str, Any]) -> None:
+    def _use_loaded(self, trainer: TrainerProtocol, module: Any, state: dict[str, Any]) -> None:
         if state["optimal_batch_size"] is not None:
             set_attribute(_owners(trainer, module), self.batch_arg_name, state["optimal_batch_size"])
 
-    def _find(self, trainer: TrainerProtocol, module: Any) -> None:
+    def _run_search(self, trainer: TrainerProtocol, module: Any) -> None:
         self.scale_batch_size(trainer, module)
 
     def _choose(self, found: Found, ran_out: bool) -> int:
@@ -169,11 +166,11 @@ class _Trials:
         trainer: The trainer.
         module: The module.
         num_steps: Steps to make for each size.
-        where: Who makes them, for errors.
+        where: The class to name in errors.
 
     Attributes:
-        is_whole_epoch: Whether the latest loader gives all that there is in one batch.
-        ran_out: Whether memory ever did not suffice.
+        is_whole_epoch: Whether the latest loader has a single batch.
+        ran_out: Whether memory ever ran out.
     """
 
     def __init__(self, trainer: TrainerProtocol, module: Any, num_steps: int, where: str) -> None:
@@ -188,14 +185,14 @@ class _Trials:
         self._known: tuple[int, int] | None = None
 
     def run(self, size: int) -> bool:
-        """Whether all steps can be made in all processes, with a loader that is asked for now. Collective."""
+        """Return whether all steps fit on all ranks, with a loader that is requested now. Collective."""
         with self._trainer.trial(reload=True) as batches:
             self._check_size(size, getattr(batches, "batch_size", None))
             try:
                 self.is_whole_epoch = len(batches) <= 1  # type: ignore[arg-type]
             except TypeError:
                 self.is_whole_epoch = False
-            with put_back(self._module, [self._steps.optimizer], self._strategy):
+            with restored(self._module, [self._steps.optimizer], self._strategy):
                 return self._make_steps(batches)
 
     def _make_steps(self, batches: Any) -> bool:
@@ -224,23 +221,23 @@ class _Trials:
         try:
             for batch_idx in range(self._num_steps):
                 if several:
-                    # gradients wait in each process, so that none waits for another one whose memory has run out
+                    # gradients are not synchronised yet, so that no rank waits for one that has run out of memory
                     self._strategy.set_gradient_sync(False)
-                if not self._suffices(read) or any_rank(self._strategy, batch is _MISSING):
+                if not self._fits(read) or any_rank(self._strategy, batch is _MISSING):
                     return False
-                if not (self._suffices(partial(forward, batch_idx)) and self._suffices(backward)):
+                if not (self._fits(partial(forward, batch_idx)) and self._fits(backward)):
                     return False
                 if several:
                     self._strategy.set_gradient_sync(True)
-                if not self._suffices(partial(update, batch_idx)):
+                if not self._fits(partial(update, batch_idx)):
                     return False
         finally:
             if several:
                 self._strategy.set_gradient_sync(True)
         return True
 
-    def _suffices(self, action: Callable[[], None]) -> bool:
-        """Do something; whether memory suffices for it in all processes. Collective."""
+    def _fits(self, action: Callable[[], None]) -> bool:
+        """Call a function. Return whether no rank ran out of memory. Collective."""
         has_failed = False
         try:
             action()
@@ -255,7 +252,7 @@ class _Trials:
         return not has_failed
 
     def _check_size(self, size: int, of_loader: int | None) -> None:
-        """Raise if loaders for different sizes have the same: it would be searched in vain."""
+        """Raise if the loaders for two different sizes have the same size."""
         known, self._known = self._known, None if of_loader is None else (size, of_loader)
         if known is not None and self._known is not None and known[0] != size and known[1] == of_loader:
             rule = f"one that follows the attribute (which is {size} now, and was {known[0]})"
@@ -264,20 +261,17 @@ class _Trials:
 
 
 def _owners(trainer: TrainerProtocol, module: Any) -> list[Any]:
-    """The module, and the data module of trainers that have one."""
+    """Return the module, and the trainer's data module or None."""
     return [module, getattr(trainer, "datamodule", None)]
-
-
-SearchMode = Literal["power", "binsearch"]
 
 
 @attrs.frozen
 class Found:
-    """What a search found.
+    """Result of a search.
 
     Attributes:
-        size: The largest size that was seen to fit; None if none was.
-        failed: The smallest size that was seen not to fit; None if there was none.
+        size: The largest size that fit; None if none did.
+        failed: The smallest size that did not fit; None if all did.
     """
 
     size: int | None
@@ -295,12 +289,12 @@ def search(
     """Double a size until it does not fit, halve it if the first one does not; then, if asked for, bisect between.
 
     Args:
-        mode: "power" stops where doubling does; "binsearch" bisects between the largest that fits and the smallest
-            that does not.
-        fits: Tries a size out.
-        start: The size to try first.
-        largest: The largest size that makes sense, asked after each trial.
-        max_trials: How many trials to make.
+        mode: "power" only doubles; "binsearch" then bisects between the largest size that fits and the smallest that
+            does not.
+        fits: Tries a size, and returns whether it fits.
+        start: The first size to try.
+        largest: Returns the largest useful size; called after each trial.
+        max_trials: Largest number of trials.
     """
     good: int | None = None
     bad: int | None = None
@@ -325,7 +319,7 @@ def search(
     return Found(good, bad)
 
 
-_TEXTS = (
+_OUT_OF_MEMORY_TEXTS = (
     "out of memory",  # CUDA, MPS, XPU
     "DefaultCPUAllocator",  # torch on the CPU: "can't allocate memory", or "not enough memory" on Windows
     "CUBLAS_STATUS_ALLOC_FAILED",
@@ -335,16 +329,16 @@ _TEXTS = (
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Whether an error, or what caused it, says that memory ran out."""
+    """Return whether an error, or its cause, says that memory ran out."""
     if isinstance(error, (MemoryError, torch.OutOfMemoryError)):
         return True
-    if isinstance(error, RuntimeError) and any(text in str(error) for text in _TEXTS):
+    if isinstance(error, RuntimeError) and any(text in str(error) for text in _OUT_OF_MEMORY_TEXTS):
         return True
     return error.__cause__ is not None and is_out_of_memory(error.__cause__)
 
 
 def free_memory() -> None:
-    """Collect garbage, and give memory back that torch keeps for later."""
+    """Collect garbage, and release the memory that torch caches."""
     gc.collect()
     if torch.accelerator.is_available():
         torch.accelerator.empty_cache()

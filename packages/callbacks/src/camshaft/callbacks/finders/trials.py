@@ -1,4 +1,4 @@
-"""Training steps on trial, which leave no trace."""
+"""Trial training steps that are undone, and the base class of callbacks that make them before a fit."""
 
 from __future__ import annotations
 
@@ -24,29 +24,29 @@ if TYPE_CHECKING:
     from camshaft.hooks_core.protocols import Strategy, TrainerProtocol
 
 
-_NOTHING = {"optimizer_idx": 0, "hiddens": None}
-"""What a step gets that asks for these: batches are not split, and there is one optimizer."""
+_DEFAULTS = {"optimizer_idx": 0, "hiddens": None}
+"""Arguments of a step that takes these: there is one optimizer, and batches are not split."""
 
 
 class TrialSteps:
     """Makes steps of automatic optimization with one optimizer, as the strategy makes them.
 
     A step is `training_step`, zeroing, backward (the module's own, if it has one), clipping as the trainer is set up to
-    clip (its `gradient_clip_val` and `gradient_clip_algorithm`, where it has these), and the optimizer's step. No hook
-    is called beside these two, batches are not split along time, and schedulers do not step. What surrounds the steps
-    is the caller's: `trainer.trial()` and `put_back`.
+    clip (its `gradient_clip_val` and `gradient_clip_algorithm`, if it has these), and the optimizer's step. No other
+    hook is called, batches are not split along time, and schedulers do not step. The caller wraps the steps in
+    `trainer.trial()` and `restored`.
 
     Args:
         trainer: The trainer, after `configure_optimizers`.
         module: The module.
-        where: Who makes the steps, for errors.
+        where: The class to name in errors.
 
     Attributes:
         optimizer: The optimizer.
 
     Raises:
-        InvalidArgumentError: If the module optimizes by hand, has not exactly one optimizer, or one that evaluates the
-            loss itself, or a `training_step` with further arguments.
+        InvalidArgumentError: If the module optimizes manually, does not have exactly one optimizer or has one that
+            evaluates the loss itself, or its `training_step` has further arguments.
     """
 
     def __init__(self, trainer: TrainerProtocol, module: Any, where: str) -> None:
@@ -54,7 +54,7 @@ class TrialSteps:
         self.optimizer: Optimizer = trainer.optimizers[0]
         self._strategy = trainer.strategy
         self._where = where
-        self._arguments = _arguments_of(module.training_step, where)
+        self._arguments = _bind_step(module.training_step, where)
         self._step = trainer.strategy.wrap_step(module.training_step)
         self._differentiate = implementation(module, "backward")
         self._with_closure = steps_with_closure(self.optimizer)
@@ -80,7 +80,7 @@ class TrialSteps:
         return loss
 
     def evaluate(self, batches: Sequence[Any], batch_idx: int) -> Tensor | None:
-        """Compute the mean gradients of some batches, from zeroed ones; arguments and result are those of `run`."""
+        """Compute the mean gradients of some batches; arguments and result are those of `run`."""
         losses: list[Tensor] = []
         for idx, batch in enumerate(batches):
             if len(batches) > 1:
@@ -95,8 +95,8 @@ class TrialSteps:
         return torch.stack([loss.reshape(()) for loss in losses]).mean()
 
     def forward(self, batch: Any, batch_idx: int) -> Tensor | None:
-        """The loss of a batch, or None if the step returned none."""
-        values = {"batch": batch, "batch_idx": batch_idx, **_NOTHING}
+        """Return the loss of a batch; None if the step returned none."""
+        values = {"batch": batch, "batch_idx": batch_idx, **_DEFAULTS}
         positional = [values[one.source] for one in self._arguments if one.keyword is None]
         keywords = {one.keyword: values[one.source] for one in self._arguments if one.keyword is not None}
         outputs = self._step(*positional, **keywords)
@@ -108,7 +108,7 @@ class TrialSteps:
         return loss
 
     def backward(self, loss: Tensor, *, zeroes: bool = True) -> None:
-        """Differentiate a loss; gradients are zeroed before if `zeroes` is true."""
+        """Differentiate a loss, after zeroing the gradients if `zeroes` is true."""
         if zeroes:
             self.optimizer.zero_grad()
         if self._differentiate is None:
@@ -117,11 +117,11 @@ class TrialSteps:
             self._strategy.backward(loss, self._differentiate)
 
     def update(self, evaluate: Callable[[], Tensor | None] | None = None) -> Tensor | None:
-        """Clip the gradients, if that is asked for, and update the weights.
+        """Clip the gradients as the trainer is set up to, and update the weights.
 
         Args:
-            evaluate: Computes the gradients and returns the loss, as often as an optimizer wants that is not torch's
-                own; others go by the gradients that are there.
+            evaluate: Computes the gradients and returns the loss; called by optimizers that are not torch's own. Others
+                use the present gradients.
 
         Returns:
             The loss of the first evaluation; None if there was none.
@@ -153,7 +153,7 @@ class TrialSteps:
 
 
 class _NoLossError(Exception):
-    """Leaves an optimizer that evaluates the loss itself, when a step gave none."""
+    """Leaves an optimizer that calls the closure, if a step returned no loss."""
 
 
 def check_optimization(trainer: TrainerProtocol, module: Any, where: str) -> None:
@@ -164,7 +164,7 @@ def check_optimization(trainer: TrainerProtocol, module: Any, where: str) -> Non
     """
     check_automatic(module, where)
     if len(trainer.optimizers) != 1:
-        action = "Leave the callback out: with several optimizers, or none, nobody knows what a step is."
+        action = "Leave the callback out: it needs exactly one optimizer."
         raise InvalidArgumentError("number of optimizers", "1", len(trainer.optimizers), where, action)
     if needs_closure(trainer.optimizers[0]):
         kind = type(trainer.optimizers[0]).__name__
@@ -173,14 +173,14 @@ def check_optimization(trainer: TrainerProtocol, module: Any, where: str) -> Non
 
 
 def check_automatic(module: Any, where: str) -> None:
-    """Raise `InvalidArgumentError` if a module optimizes by hand."""
+    """Raise `InvalidArgumentError` if a module optimizes manually."""
     if not getattr(module, "automatic_optimization", True):
-        action = "Leave the callback out: under manual optimization nobody else can make the module's steps."
+        action = "Leave the callback out: under manual optimization only the module can make its steps."
         raise InvalidArgumentError("automatic_optimization", "True", False, where, action)
 
 
 def endless(batches: Iterable[Any]) -> Iterator[Any]:
-    """The batches, one pass after the other; it ends if a pass gives none."""
+    """Yield batches, one pass after the other, until a pass has none."""
     while True:
         is_empty = True
         for batch in batches:
@@ -191,7 +191,7 @@ def endless(batches: Iterable[Any]) -> Iterator[Any]:
 
 
 def mean_of_ranks(strategy: Strategy, loss: Tensor | None) -> float | None:
-    """The mean loss of the processes that have one; None if none has. Collective. Waits for the device."""
+    """Return the mean loss of the ranks that have one; None if none has. Collective. Waits for the device."""
     own = None if loss is None else float(loss)
     if strategy.world_size == 1:
         return own
@@ -200,13 +200,13 @@ def mean_of_ranks(strategy: Strategy, loss: Tensor | None) -> float | None:
 
 
 def any_rank(strategy: Strategy, flag: bool) -> bool:
-    """Whether something is so in any process. Collective."""
+    """Return whether a flag is true on any rank. Collective."""
     return flag if strategy.world_size == 1 else any(strategy.all_gather(flag))
 
 
-def _arguments_of(step: Callable[..., Any], where: str) -> tuple[Argument, ...]:
+def _bind_step(step: Callable[..., Any], where: str) -> tuple[Argument, ...]:
     try:
-        return bind(step, ("batch", "batch_idx"), tuple(_NOTHING))
+        return bind(step, ("batch", "batch_idx"), tuple(_DEFAULTS))
     except BindingError as error:
         action = "Leave the callback out, or give its other arguments defaults."
         rule = "one of (batch, batch_idx)"
@@ -222,38 +222,38 @@ Restore = Callable[[], None]
 
 
 @contextmanager
-def put_back(module: nn.Module, optimizers: Sequence[Optimizer], strategy: Strategy) -> Iterator[None]:
-    """Whatever training steps change inside is as before afterwards, to the bit, also if they raise.
+def restored(module: nn.Module, optimizers: Sequence[Optimizer], strategy: Strategy) -> Iterator[None]:
+    """Restore bit for bit afterwards what training steps change, also if they raise.
 
-    That is weights, buffers, gradients, what the strategy has learned (such as the scale of losses), the state and the
-    groups of optimizers, and attributes of modules that are tensors, plain values, or lists, dictionaries, sets and
-    deques of these. Copies are held in the memory of the host. Other objects that a step changes stay changed.
+    Restored are weights, buffers, gradients, the strategy's state (such as the scale of losses), state and groups of
+    optimizers, and attributes of modules that are tensors, plain values, or lists, dictionaries, sets and deques of
+    these. Copies are kept in the host's memory. Other objects that a step changes stay changed.
 
     Args:
         module: The module, set up.
         optimizers: Its optimizers, set up.
         strategy: The strategy that set them up.
     """
-    learned = strategy.state_dict()
-    restores = [_remember_module(module), *map(_remember_optimizer, optimizers)]
+    strategy_state = strategy.state_dict()
+    restores = [_save_module(module), *map(_save_optimizer, optimizers)]
     try:
         yield
     finally:
         with torch.no_grad():
             for restore in restores:
                 restore()
-        strategy.state_dict()  # brings up to date what else would follow from the last step later
-        strategy.load_state_dict(learned)
+        strategy.state_dict()  # applies what the last step has left pending
+        strategy.load_state_dict(strategy_state)
 
 
-def _remember_module(module: nn.Module) -> Restore:
+def _save_module(module: nn.Module) -> Restore:
     restores: list[Restore] = []
     seen: set[int] = set()
     for parameter in module.parameters():
-        restores += [_remember_tensor(parameter), _remember_gradient(parameter)]
+        restores += [_save_tensor(parameter), _save_gradient(parameter)]
     for submodule in module.modules():
-        restores.append(_remember_buffers(submodule))
-        restores.append(_remember_attributes(submodule, seen))
+        restores.append(_save_buffers(submodule))
+        restores.append(_save_attributes(submodule, seen))
 
     def restore() -> None:
         for each in restores:
@@ -263,13 +263,13 @@ def _remember_module(module: nn.Module) -> Restore:
 
 
 def _local(tensor: Tensor) -> Tensor:
-    """This process's part of a tensor, which shares its memory."""
+    """Return this rank's part of a tensor, which shares its memory."""
     to_local = getattr(tensor, "to_local", None)
     local: Tensor = tensor.detach() if to_local is None else to_local().detach()
     return local
 
 
-def _remember_tensor(tensor: Tensor) -> Restore:
+def _save_tensor(tensor: Tensor) -> Restore:
     saved = _local(tensor).to("cpu", copy=True)
 
     def restore() -> None:
@@ -278,9 +278,9 @@ def _remember_tensor(tensor: Tensor) -> Restore:
     return restore
 
 
-def _remember_gradient(parameter: nn.Parameter) -> Restore:
+def _save_gradient(parameter: nn.Parameter) -> Restore:
     gradient = parameter.grad
-    restore_values = None if gradient is None else _remember_tensor(gradient)
+    restore_values = None if gradient is None else _save_tensor(gradient)
 
     def restore() -> None:
         parameter.grad = gradient
@@ -290,9 +290,9 @@ def _remember_gradient(parameter: nn.Parameter) -> Restore:
     return restore
 
 
-def _remember_buffers(module: nn.Module) -> Restore:
+def _save_buffers(module: nn.Module) -> Restore:
     buffers = dict(module._buffers)
-    values = [_remember_tensor(buffer) for buffer in buffers.values() if buffer is not None]
+    values = [_save_tensor(buffer) for buffer in buffers.values() if buffer is not None]
 
     def restore() -> None:
         module._buffers.clear()
@@ -303,9 +303,9 @@ def _remember_buffers(module: nn.Module) -> Restore:
     return restore
 
 
-def _remember_attributes(module: nn.Module, seen: set[int]) -> Restore:
+def _save_attributes(module: nn.Module, seen: set[int]) -> Restore:
     attributes = {name: value for name, value in vars(module).items() if name not in _OWN and _is_known(value)}
-    contents = [restore for value in attributes.values() for restore in _remember_contents(value, seen)]
+    contents = [restore for value in attributes.values() for restore in _save_contents(value, seen)]
     names = set(vars(module))
 
     def restore() -> None:
@@ -324,29 +324,28 @@ def _is_known(value: Any) -> bool:
     return isinstance(value, (*_PLAIN, Tensor, list, tuple, dict, set, deque))
 
 
-def _remember_contents(value: Any, seen: set[int]) -> Iterator[Restore]:
-    """How to put back what is in tensors and containers of any nesting, each once."""
+def _save_contents(value: Any, seen: set[int]) -> Iterator[Restore]:
+    """Yield functions that restore tensors and containers of any nesting, each once."""
     if isinstance(value, _PLAIN) or id(value) in seen:
         return
     seen.add(id(value))
     if isinstance(value, Tensor):
-        if (
-            value.is_leaf and value.layout is torch.strided and not value.is_inference()
-        ):  # what has a graph is not changed in place
-            yield _remember_tensor(value)
+        # a tensor with a graph is not changed in place
+        if value.is_leaf and value.layout is torch.strided and not value.is_inference():
+            yield _save_tensor(value)
     elif isinstance(value, dict):
         yield _refill_dict(value)
         for item in value.values():
-            yield from _remember_contents(item, seen)
+            yield from _save_contents(item, seen)
     elif isinstance(value, (list, deque)):
         yield _refill(value, list(value), value.extend)
         for item in value:
-            yield from _remember_contents(item, seen)
+            yield from _save_contents(item, seen)
     elif isinstance(value, set):
         yield _refill(value, set(value), value.update)
     elif isinstance(value, tuple):
         for item in value:
-            yield from _remember_contents(item, seen)
+            yield from _save_contents(item, seen)
 
 
 def _refill_dict(container: dict[Any, Any]) -> Restore:
@@ -356,7 +355,7 @@ def _refill_dict(container: dict[Any, Any]) -> Restore:
         now = list(container.items())
         if len(now) == len(items) and all(a is c and b is d for (a, b), (c, d) in zip(now, items, strict=True)):
             return
-        base: Any = OrderedDict if isinstance(container, OrderedDict) else dict  # a subclass may refuse to be changed
+        base: Any = OrderedDict if isinstance(container, OrderedDict) else dict  # a subclass may refuse changes
         base.clear(container)
         for key, item in items:
             base.__setitem__(container, key, item)
@@ -372,8 +371,8 @@ def _refill(container: Any, items: Any, fill: Callable[[Any], Any]) -> Restore:
     return restore
 
 
-def _remember_optimizer(optimizer: Optimizer) -> Restore:
-    """The groups' settings and the state. That is not what `load_state_dict` restores: it converts to other types."""
+def _save_optimizer(optimizer: Optimizer) -> Restore:
+    """Return a function that restores groups and state; unlike `load_state_dict`, without converting types."""
     seen: set[int] = set()
     settings = [{key: value for key, value in group.items() if key != "params"} for group in optimizer.param_groups]
     members = [group["params"] for group in optimizer.param_groups]
@@ -382,9 +381,9 @@ def _remember_optimizer(optimizer: Optimizer) -> Restore:
         restore
         for each in (*settings, *states.values())
         for value in each.values()
-        for restore in _remember_contents(value, seen)
+        for restore in _save_contents(value, seen)
     ]
-    has_stepped = vars(optimizer).get("_opt_called")  # by which schedulers find that they step too early
+    has_stepped = vars(optimizer).get("_opt_called")  # schedulers read it to find that they step too early
 
     def restore() -> None:
         for group, params, its_settings in zip(optimizer.param_groups, members, settings, strict=True):
@@ -404,23 +403,23 @@ def _remember_optimizer(optimizer: Optimizer) -> Restore:
 
 
 class SearchBeforeFit(Callback):
-    """Searches when a fit starts; one that resumes takes over what its checkpoint knows."""
+    """Base class of callbacks that search when a fit starts; a resumed fit uses the result in its checkpoint."""
 
     _resumes = False
 
     def setup(self, trainer: TrainerProtocol, module: Any, stage: str) -> None:
-        """Check that the module's steps can be made, and that there is an attribute to set."""
+        """Check that trial steps are possible, and that there is an attribute to set."""
         self._resumes = False
         if stage == "fit":
             check_automatic(module, type(self).__name__)
             self._check_attribute(trainer, module)
 
     def on_load_checkpoint(self, trainer: TrainerProtocol, module: Any, checkpoint: dict[str, Any]) -> None:
-        """Take over what was found, before loaders are asked for and optimizers are configured."""
+        """Use the loaded result, before loaders are requested and optimizers are configured."""
         self._resumes = True
         state = checkpoint.get("callbacks", {}).get(self.state_key)
         if state is not None:
-            self._take_over(trainer, module, state)
+            self._use_loaded(trainer, module, state)
 
     def on_fit_start(self, trainer: TrainerProtocol, module: Any) -> None:
         """Search, unless the fit resumes. Collective."""
@@ -429,44 +428,44 @@ class SearchBeforeFit(Callback):
         if trainer.fast_dev_run:
             warn_user(f"{type(self).__name__} does not search under `fast_dev_run`.")
             return
-        self._find(trainer, module)
+        self._run_search(trainer, module)
 
     def _check_attribute(self, trainer: TrainerProtocol, module: Any) -> None:
-        """Raise `InvalidArgumentError` if nobody keeps what is to be set."""
+        """Raise `InvalidArgumentError` if there is no attribute for the result."""
         raise NotImplementedError
 
-    def _take_over(self, trainer: TrainerProtocol, module: Any, state: dict[str, Any]) -> None:
-        """Set what was found; `state` is what `state_dict` returned."""
+    def _use_loaded(self, trainer: TrainerProtocol, module: Any, state: dict[str, Any]) -> None:
+        """Set the loaded result; `state` is that of `state_dict`."""
         raise NotImplementedError
 
-    def _find(self, trainer: TrainerProtocol, module: Any) -> None:
-        """Search, and set what was found. Collective."""
+    def _run_search(self, trainer: TrainerProtocol, module: Any) -> None:
+        """Search, and set the result. Collective."""
         raise NotImplementedError
 
 
 def find_attribute(owners: Sequence[Any], names: Sequence[str], field: str, where: str) -> str:
-    """The first of some names under which any owner keeps a value.
+    """Return the first name that is an attribute or a hyperparameter of any owner.
 
     Args:
-        owners: The module, and the data module if there is one; None is skipped.
-        names: The names, those that are looked for first before others.
+        owners: The module, and the data module or None.
+        names: The names, in order of preference.
         field: The argument by which a user names the attribute, for the error.
-        where: Who looks, for the error.
+        where: The class to name in the error.
 
     Raises:
         InvalidArgumentError: If there is none.
     """
     for name in names:
-        if any(_keeps(owner, name) for owner in owners):
+        if any(_has(owner, name) for owner in owners):
             return name
     kinds = " or ".join(type(owner).__qualname__ for owner in owners if owner is not None)
     rule = f"the name of an attribute or a hyperparameter of {kinds}"
     asked = names[0] if len(names) == 1 else tuple(names)
-    raise InvalidArgumentError(field, rule, asked, where, f"Keep the value there, or name it by `{field}`.")
+    raise InvalidArgumentError(field, rule, asked, where, f"Define it, or pass another name as `{field}`.")
 
 
 def get_attribute(owners: Sequence[Any], name: str) -> Any:
-    """The value of the first owner that keeps one."""
+    """Return the value of an attribute or hyperparameter of the first owner that has it."""
     for owner in owners:
         if hasattr(owner, name):
             return getattr(owner, name)
@@ -477,7 +476,7 @@ def get_attribute(owners: Sequence[Any], name: str) -> Any:
 
 
 def set_attribute(owners: Sequence[Any], name: str, value: Any) -> None:
-    """Set a value wherever it is kept: attributes and hyperparameters of all owners."""
+    """Set an attribute and a hyperparameter, on all owners that have it."""
     for owner in owners:
         if owner is not None and hasattr(owner, name):
             setattr(owner, name, value)
@@ -486,12 +485,12 @@ def set_attribute(owners: Sequence[Any], name: str, value: Any) -> None:
             hparams[name] = value
 
 
-def _keeps(owner: Any, name: str) -> bool:
+def _has(owner: Any, name: str) -> bool:
     return owner is not None and (hasattr(owner, name) or name in _hparams(owner))
 
 
 def _hparams(owner: Any) -> Any:
-    """Hyperparameters by name; a namespace as its dictionary, so that they can be set."""
+    """Return an owner's hyperparameters by name; of a namespace its dictionary, so that they can be set."""
     hparams = getattr(owner, "hparams", None)
     if hparams is None:
         return {}

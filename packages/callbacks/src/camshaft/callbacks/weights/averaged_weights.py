@@ -1,4 +1,4 @@
-"""Averages of a module's weights, beside the module, and how both change places."""
+"""Averages of a module's weights, kept beside the module and exchanged with its weights."""
 
 from __future__ import annotations
 
@@ -15,31 +15,31 @@ from torch.optim.swa_utils import AveragedModel, get_swa_multi_avg_fn
 from camshaft.hooks_core.messages import must_be
 
 AverageFunction = Callable[[Tensor, Tensor, Tensor], Tensor]
-"""Given an average, a weight and the number of averaged models (a scalar on the CPU): the new average."""
+"""Returns the new average, from an average, a weight and the number of averaged models (a scalar on the CPU)."""
 
 MultiAverageFunction = Callable[[Any, Any, Any], None]
-"""Likewise of lists of averages, which it changes in place, and of weights."""
+"""The same for lists of averages and weights; changes the averages in place."""
 
 
 class AveragedWeights(AveragedModel):
-    """torch's `AveragedModel` of a module's weights alone: the module is not copied, no update waits for the device.
+    """torch's `AveragedModel` of a module's weights only: the module is not copied, no update waits for the device.
 
-    What is averaged are parameters, and buffers that are saved with the module, of floating-point or complex numbers;
-    each once, be it shared by several submodules. Others (counters, masks, constants) stay the module's own. Where
-    parameters are sharded, this process's parts are averaged.
+    Averages parameters, and buffers that are saved with the module, of floating-point or complex numbers; shared ones
+    once. Other buffers (counters, masks, constants) stay with the module. If parameters are sharded, this rank's parts
+    are averaged.
 
     Args:
-        model: The module, on its device and sharded as it will be. It is referred to weakly.
-        device: Where the averages are kept; None means beside the weights.
-        avg_fn: How an average takes in one more weight.
-        multi_avg_fn: How lists of averages do. With neither, all models count the same.
+        model: The module, on its device and sharded already. It is referenced weakly.
+        device: Device of the averages; None is that of each weight.
+        avg_fn: Computes a new average.
+        multi_avg_fn: Computes new averages of lists. With neither function, all models have equal weight.
         use_buffers: Whether buffers are averaged as well.
-        copies_buffers: Whether saved buffers that are not averaged are copied with each update, and change places with
-            the averages; otherwise they stay the module's own, as buffers that are not saved do.
+        copies_buffers: Whether saved buffers that are not averaged are copied with each update, and exchanged with the
+            averages; otherwise they stay with the module, as do buffers that are not saved.
 
     Attributes:
-        module: Submodules without a forward that hold the averages under the names that they have in the module.
-        n_averaged: How many models were averaged, a scalar on the CPU.
+        module: Submodules without a forward that hold the averages under the names of the weights.
+        n_averaged: Number of averaged models, a scalar on the CPU.
 
     Raises:
         ValueError: If a parameter has no shape yet.
@@ -75,7 +75,7 @@ class AveragedWeights(AveragedModel):
         self._copied_names = [name for name, _, _ in copied]
         self._copies = [_copy(_local(owner[key]), device) for _, owner, key in copied]
         self._is_distributed = any(hasattr(owner[key], "to_local") for owner, key in slots)
-        # past `nn.Module.__setattr__`: the module's submodules and weights are not this one's
+        # `nn.Module.__setattr__` would register the module's submodules and weights here
         vars(self)["_slots"] = slots
         vars(self)["_copied_slots"] = [(owner, key) for _, owner, key in copied]
         vars(self)["_sharded"] = sharded
@@ -83,34 +83,34 @@ class AveragedWeights(AveragedModel):
 
     @property
     def num_averaged(self) -> int:
-        """How many models were averaged."""
+        """Number of averaged models."""
         return int(self.n_averaged)
 
     def is_of(self, model: object) -> bool:
-        """Whether these are averages of a module's weights."""
+        """Return whether these are averages of a module's weights."""
         return self._model() is model
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        """Raises `NotImplementedError`: here are weights alone; `exchange` them to compute with the averages."""
+        """Raise `NotImplementedError`: there are only weights; `exchange` them to compute with the averages."""
         raise NotImplementedError(
             "AveragedWeights computes nothing: `exchange` its averages with the module's weights."
         )
 
     @torch.no_grad()
     def update_parameters(self, model: nn.Module | None = None) -> None:
-        """Take the module's weights into the averages, as `AveragedModel.update_parameters` does; the first are copied.
+        """Add the module's weights to the averages, as `AveragedModel.update_parameters`; the first are copied.
 
         Args:
-            model: The module; it can be left out.
+            model: The module of the constructor; may be left out.
 
         Raises:
-            ValueError: If it is another module than at first.
+            ValueError: If it is another module.
         """
         if model is not None and not self.is_of(model):
-            action = "Make another AveragedWeights of it."
-            raise ValueError(must_be("model", "the module at first", type(model), "AveragedWeights", action))
+            action = "Construct another AveragedWeights for it."
+            raise ValueError(must_be("model", "the module of the constructor", type(model), "AveragedWeights", action))
         weights, averages = self._weights(), self._averages
-        count: Any = self._buffers["n_averaged"]  # as an attribute it is found slowly, at each step
+        count: Any = self._buffers["n_averaged"]  # `nn.Module.__getattr__` is slow, for each step
         if not count:
             for average, weight in zip(averages, weights, strict=True):
                 average.copy_(weight)
@@ -130,14 +130,14 @@ class AveragedWeights(AveragedModel):
 
     @torch.no_grad()
     def exchange(self) -> None:
-        """Put the averages into the module and the module's weights here; the second time it is as before."""
+        """Exchange the averages with the module's weights; a second call undoes the first."""
         for average, weight in (*zip(self._averages, self._weights(), strict=True), *self._copied_pairs()):
             kept = average.clone()
             average.copy_(weight)
             weight.copy_(kept)
 
     def named_values(self) -> dict[str, Tensor]:
-        """What is held here, by all names that the module saves the weight under; laid out as the module's."""
+        """Return the averages by all names under which the module saves them, laid out like its weights."""
         model = self._model()
         assert model is not None
         _reshard(self._sharded)
@@ -149,11 +149,11 @@ class AveragedWeights(AveragedModel):
 
     @torch.no_grad()
     def load_values(self, values: Mapping[str, Tensor], place_like: Callable[[Tensor, Tensor], Tensor]) -> None:
-        """Take averages back. Collective if they are sharded.
+        """Load averages. Collective if they are sharded.
 
         Args:
             values: Averages by name, as a checkpoint holds them.
-            place_like: The strategy's function that lays a tensor out as a parameter is.
+            place_like: The strategy's function that lays a tensor out like a parameter.
 
         Raises:
             ValueError: If one is missing.
@@ -168,7 +168,7 @@ class AveragedWeights(AveragedModel):
                 kept.copy_(values[name])
 
     def _copied_pairs(self) -> list[tuple[Tensor, Tensor]]:
-        """Return the copies with the module's buffers, without those that have another shape by now."""
+        """Return the copies with the module's buffers, without buffers whose shape has changed."""
         if not self._copies:
             return []
         now = [owner.get(key) for owner, key in self._copied_slots]
@@ -183,14 +183,14 @@ class AveragedWeights(AveragedModel):
 
 
 def sharded_parts(module: nn.Module) -> Iterator[Any]:
-    """The submodules that `torch.distributed.fsdp.fully_shard` was applied to."""
-    fsdp = sys.modules.get("torch.distributed.fsdp")  # nobody shards without having imported it
+    """Yield the submodules to which `torch.distributed.fsdp.fully_shard` was applied."""
+    fsdp = sys.modules.get("torch.distributed.fsdp")  # nothing is sharded before it is imported
     if fsdp is not None:
         yield from (part for part in module.modules() if isinstance(part, fsdp.FSDPModule))
 
 
 def _reshard(parts: list[Any]) -> None:
-    """Let parameters be their sharded ones, whatever is gathered. Not collective."""
+    """Reshard parameters that are gathered. Not collective."""
     for part in parts:
         part.reshard()
 
@@ -209,7 +209,7 @@ class _Weights(nn.Module):
         *path, key = name.split(".")
         part: nn.Module = self
         for child in path:
-            # past `add_module`, which refuses names that other classes allow
+            # `add_module` refuses some names
             part = part._modules.setdefault(child, nn.Module())  # type: ignore[assignment]
         part._buffers[key] = value
         self.held.append((name, value))
@@ -219,9 +219,9 @@ _equal_average: MultiAverageFunction = get_swa_multi_avg_fn()  # type: ignore[no
 
 
 def _slots(model: nn.Module, use_buffers: bool) -> tuple[list[str], list[tuple[dict[str, Any], str]]]:
-    """Where a module keeps what is averaged, parameters first, with their names.
+    """Return the names of the averaged weights, parameters first, and the dictionaries and keys that hold them.
 
-    The places rather than the tensors: modules replace their buffers, and sharded ones their parameters.
+    Not the tensors, since modules may replace their buffers, and sharded ones their parameters.
     """
     names: list[str] = []
     slots: list[tuple[dict[str, Any], str]] = []
@@ -251,7 +251,7 @@ def _slots(model: nn.Module, use_buffers: bool) -> tuple[list[str], list[tuple[d
 def _buffers_besides(
     model: nn.Module, slots: list[tuple[dict[str, Any], str]]
 ) -> list[tuple[str, dict[str, Any], str]]:
-    """Return the name and the place of each saved buffer that is in none of the slots, each buffer once."""
+    """Return name, dictionary and key of each saved buffer that is not averaged, each buffer once."""
     seen = {id(owner[key]) for owner, key in slots}
     found = []
     for prefix, part in model.named_modules():
@@ -267,7 +267,7 @@ def _copy(tensor: Tensor, device: torch.device | str | int | None) -> Tensor:
 
 
 def _groups(averages: list[Tensor]) -> list[tuple[torch.device, list[int]]]:
-    """The indexes of tensors that can be updated together, by their device."""
+    """Return the indexes of tensors that can be updated together, with their device."""
     groups: dict[tuple[torch.device, torch.dtype], list[int]] = {}
     for idx, average in enumerate(averages):
         groups.setdefault((average.device, average.dtype), []).append(idx)
@@ -281,7 +281,7 @@ def _on(device: torch.device, tensors: list[Tensor]) -> list[Tensor]:
 
 
 def _local(tensor: Tensor) -> Tensor:
-    """This process's part of a tensor; all of it, unless it is sharded."""
+    """Return this rank's part of a tensor; all of it, unless it is sharded."""
     to_local = getattr(tensor, "to_local", None)
     if to_local is None:
         return tensor
@@ -291,7 +291,7 @@ def _local(tensor: Tensor) -> Tensor:
 
 
 def _laid_out(value: Tensor, like: Tensor) -> Tensor:
-    """A tensor as a module has it, of this process's part of it."""
+    """Return this rank's part of a tensor as a tensor that is laid out like another."""
     if not hasattr(like, "to_local"):
         return value
     from torch.distributed.tensor import DTensor

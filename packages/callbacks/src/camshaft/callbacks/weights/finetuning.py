@@ -1,17 +1,16 @@
-"""Training a part of a model first, and more of it later."""
+"""Callbacks that train a part of a model first, and more of it later."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from torch import Tensor, nn
+from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.optim import Optimizer
-from torch.optim.lr_scheduler import CyclicLR, OneCycleLR
-from torch.optim.swa_utils import SWALR
 
-from camshaft.callbacks.arguments import InvalidArgumentError
+from camshaft.callbacks.arguments import InvalidArgumentError, check_not_both, check_number
+from camshaft.callbacks.param_groups import check_takes_groups, follow_groups, set_rate
 from camshaft.callbacks.weights.averaged_weights import sharded_parts
 from camshaft.hooks_core import Callback
 from camshaft.hooks_core.binding import bind
@@ -27,56 +26,56 @@ Modules = nn.Module | Iterable[Any]
 
 
 class BaseFinetuning(Callback):
-    """Freezes parts of a module before training, and lets epochs start with more of them; to be subclassed.
+    """Freezes parts of a module before training, and unfreezes them as epochs start; to be subclassed.
 
     Define `freeze_before_training` and `finetune_function`. Build the frozen parts in the module's `__init__`, and the
-    optimizer of the parameters that require gradients, `[p for p in self.parameters() if p.requires_grad]`: one that
-    has the frozen ones trains them, once they are not, with the learning rate of their group.
+    optimizer from the parameters that require gradients, `[p for p in self.parameters() if p.requires_grad]`: frozen
+    parameters that it contains are trained with the learning rate of their group once they are unfrozen.
 
-    Learning-rate schedulers of torch go on with the groups that were added: their learning rates follow the first
-    group's course, in proportion. A resumed fit has the same parameters frozen, and the same groups.
+    Learning-rate schedulers of torch are extended to added groups, whose learning rates follow that of the first group
+    in proportion. A resumed fit has the same frozen parameters, and the same groups.
 
     Raises:
         ValueError: In fit, if the module's parameters are sharded, or a checkpoint has groups of other parameters; when
-            a group is added, if a scheduler plans its course beforehand (`OneCycleLR`, `CyclicLR`, `SWALR`).
+            a group is added, if a scheduler plans its groups when constructed (`OneCycleLR`, `CyclicLR`, `SWALR`).
     """
 
     def __init__(self) -> None:
         self._module: Any = None
         self._optimizers: list[Any] = []
-        self._num_groups: list[int] = []  # that the optimizers were made with
+        self._num_groups: list[int] = []  # of each optimizer when fit started
         self._loaded: dict[str, Any] | None = None
         self._is_fitting = False
 
     _uncalled_methods: ClassVar[Mapping[str, str]] = {
-        "_apply_mapping_to_param_groups": "What is in which group is kept by `state_dict`.",
-        "_store": "What is in which group is kept by `state_dict`.",
+        "_apply_mapping_to_param_groups": "`state_dict` keeps the groups' parameters.",
+        "_store": "`state_dict` keeps the groups' parameters.",
     }
 
     def freeze_before_training(self, module: Any) -> None:
-        """Freeze what is not to be trained at first; called before `configure_optimizers`. To be defined."""
-        rule = "defined to be called"
+        """Freeze the parts that are not trained at first; called before `configure_optimizers`. To be overridden."""
+        rule = "overridden"
         raise NotImplementedError(
             must_be("freeze_before_training", rule, None, type(self).__qualname__, "Define it, with `self.freeze`.")
         )
 
     def finetune_function(self, module: Any, epoch: int, optimizer: Any) -> None:
-        """Unfreeze what is to be trained from this epoch on; called for each optimizer as it starts. To be defined.
+        """Unfreeze the parts that are trained from this epoch on; called for each optimizer. To be overridden.
 
-        One that takes a fourth argument, as before 2.0, gets the optimizer's index.
+        An override with a fourth argument gets the optimizer's index.
 
         Args:
             module: The module.
             epoch: Zero-based index of the epoch.
             optimizer: An optimizer of the fit.
         """
-        rule = "defined to be called"
+        rule = "overridden"
         action = "Define it, with `self.unfreeze_and_add_param_group`."
         raise NotImplementedError(must_be("finetune_function", rule, None, type(self).__qualname__, action))
 
     @staticmethod
     def flatten_modules(modules: Modules) -> list[nn.Module]:
-        """Every submodule that has parameters of its own or no children."""
+        """Return the submodules that have parameters of their own or no children."""
         if isinstance(modules, nn.Module) and not isinstance(modules, nn.ModuleDict):
             found: Iterable[nn.Module] = modules.modules()
         else:
@@ -86,12 +85,12 @@ class BaseFinetuning(Callback):
 
     @staticmethod
     def filter_params(modules: Modules, train_bn: bool = True, requires_grad: bool = True) -> Iterator[nn.Parameter]:
-        """The parameters that require gradients, or do not, each once per place.
+        """Yield the trainable or the frozen parameters; shared ones once for each module.
 
         Args:
-            modules: Where to look.
-            train_bn: Whether those of batch normalisation are among them.
-            requires_grad: Whether to give the trainable ones, or the frozen ones.
+            modules: The modules.
+            train_bn: Whether to include those of batch normalisation.
+            requires_grad: Whether to yield the trainable parameters, or the frozen ones.
         """
         for part in BaseFinetuning.flatten_modules(modules):
             if isinstance(part, _BatchNorm) and not train_bn:
@@ -102,29 +101,29 @@ class BaseFinetuning(Callback):
 
     @staticmethod
     def make_trainable(modules: Modules) -> None:
-        """Let all parameters require gradients, and batch normalisation take statistics."""
+        """Make all parameters trainable, and let batch normalisation update its statistics."""
         for part in BaseFinetuning.flatten_modules(modules):
             _set_trainable(part, True)
 
     @staticmethod
     def freeze_module(module: nn.Module) -> None:
-        """Freeze a module's own parameters, not those of submodules; of batch normalisation, the statistics too."""
+        """Freeze a module's own parameters, not those of submodules; for batch normalisation, the statistics too."""
         _set_trainable(module, False)
 
     @staticmethod
     def freeze(modules: Modules, train_bn: bool = True) -> None:
-        """Let parameters require no gradients.
+        """Freeze modules.
 
         Args:
-            modules: What to freeze.
-            train_bn: Whether batch normalisation in it is trained nevertheless.
+            modules: The modules to freeze.
+            train_bn: Whether their batch normalisation stays trainable.
         """
         for part in BaseFinetuning.flatten_modules(modules):
             _set_trainable(part, train_bn and isinstance(part, _BatchNorm))
 
     @staticmethod
     def filter_on_optimizer(optimizer: Optimizer, params: Iterable[nn.Parameter]) -> list[nn.Parameter]:
-        """Those parameters, each once, that are in no group of an optimizer."""
+        """Return the parameters, each once, that are in no group of an optimizer."""
         seen = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
         found = []
         for parameter in params:
@@ -141,16 +140,16 @@ class BaseFinetuning(Callback):
         initial_denom_lr: float = 10.0,
         train_bn: bool = True,
     ) -> None:
-        """Let modules be trained, by a group of their own in an optimizer.
+        """Unfreeze modules, and add a group of their parameters to an optimizer.
 
-        Warns of parameters that were frozen although the optimizer has them: they are trained as it has them.
+        Warns of frozen parameters that the optimizer already contains, which stay in their group.
 
         Args:
-            modules: What to train.
+            modules: The modules to unfreeze.
             optimizer: The optimizer.
-            lr: Learning rate of the group. None means that of the first group over `initial_denom_lr`.
+            lr: Learning rate of the group. None is that of the first group divided by `initial_denom_lr`.
             initial_denom_lr: See `lr`.
-            train_bn: Whether batch normalisation in the modules is trained; otherwise it stays as it is.
+            train_bn: Whether to unfreeze their batch normalisation too.
         """
         parts = [part for part in BaseFinetuning.flatten_modules(modules) if train_bn or not _is_batch_norm(part)]
         frozen = list(BaseFinetuning.filter_params(parts, requires_grad=False))
@@ -159,21 +158,21 @@ class BaseFinetuning(Callback):
         if not {id(parameter) for parameter in frozen} <= {id(parameter) for parameter in new}:
             warn_user(
                 f"{type(optimizer).__name__} was built with frozen parameters, which it now trains with the learning "
-                "rate of their group. Build it of the parameters that require gradients."
+                "rate of their group. Build it from the parameters that require gradients."
             )
         if new:
             rate = optimizer.param_groups[0]["lr"] / initial_denom_lr if lr is None else lr
             optimizer.add_param_group({"params": new, "lr": rate})
 
     def setup(self, trainer: TrainerProtocol, module: Any, stage: str) -> None:
-        """Freeze, in fit."""
+        """Freeze the parts that are not trained at first, in fit."""
         self._is_fitting = stage == "fit"
         if self._is_fitting:
             self._module, self._optimizers, self._loaded = None, [], None
             self.freeze_before_training(module)
 
     def on_load_checkpoint(self, trainer: TrainerProtocol, module: Any, checkpoint: dict[str, Any]) -> None:
-        """In fit, freeze what was frozen, before strategy and optimizer look at what is trainable."""
+        """Freeze what the checkpoint has frozen, before strategy and optimizer read what is trainable."""
         state = checkpoint.get("callbacks", {}).get(self.state_key)
         if not self._is_fitting or not state:
             return
@@ -186,9 +185,9 @@ class BaseFinetuning(Callback):
                 part.track_running_stats = name not in still
 
     def on_fit_start(self, trainer: TrainerProtocol, module: Any) -> None:
-        """Make the groups that a checkpoint's optimizers have, before their states are loaded."""
+        """Add the groups of a checkpoint's optimizers, before their states are loaded."""
         if any(True for _ in sharded_parts(module)):
-            rule = "whole: what is trainable is settled when a module is sharded"
+            rule = "unsharded: sharding fixes which parameters are trainable"
             action = "Use another strategy, or train all of the module from the start."
             raise ValueError(must_be("module", rule, "a sharded one", type(self).__name__, action))
         self._module, self._optimizers = module, list(trainer.optimizers)
@@ -202,7 +201,7 @@ class BaseFinetuning(Callback):
                 self._follow(trainer, optimizer, list(range(num_groups, len(groups))))
 
     def on_train_epoch_start(self, trainer: TrainerProtocol, module: Any) -> None:
-        """Unfreeze what is due."""
+        """Unfreeze the parts that are due."""
         finetune: Any = self.finetune_function
         num_arguments = len(bind(finetune, ("module", "epoch", "optimizer", "optimizer_idx")))
         for optimizer_idx, (optimizer, num_groups) in enumerate(zip(self._optimizers, self._num_groups, strict=True)):
@@ -214,7 +213,7 @@ class BaseFinetuning(Callback):
             self._follow(trainer, optimizer, changed)
 
     def state_dict(self) -> dict[str, Any]:
-        """Which parameters are in which group of the optimizers, by name, and what is frozen."""
+        """Return the names of the parameters in each group, and of what is frozen."""
         module = self._module
         if module is None:
             return {}
@@ -231,7 +230,7 @@ class BaseFinetuning(Callback):
         }
 
     def _follow(self, trainer: TrainerProtocol, optimizer: Any, group_idxs: list[int]) -> None:
-        """Let the schedulers know of groups that were added, or got another learning rate."""
+        """Extend the schedulers to groups that were added, or got another learning rate."""
         if group_idxs:
             for config in trainer.lr_scheduler_configs:
                 follow_groups(config.scheduler, optimizer, group_idxs, type(self).__name__)
@@ -242,7 +241,7 @@ def _is_batch_norm(module: nn.Module) -> bool:
 
 
 def _set_trainable(module: nn.Module, is_trainable: bool) -> None:
-    """Of a module itself, not of its submodules."""
+    """Freeze or unfreeze a module itself, not its submodules."""
     if isinstance(module, _BatchNorm) and module.running_mean is not None:
         module.track_running_stats = is_trainable
     for parameter in module.parameters(recurse=False):
@@ -250,7 +249,7 @@ def _set_trainable(module: nn.Module, is_trainable: bool) -> None:
 
 
 def _regroup(optimizer: Any, groups: list[list[str]], parameters: dict[str, nn.Parameter], where: str) -> None:
-    """Let an optimizer have groups of the named parameters; what else there is in a group, its state will bring."""
+    """Give an optimizer groups of the named parameters; its loaded state brings the groups' options."""
     own = {id(parameter): name for name, parameter in parameters.items()}
     now = [[own.get(id(parameter)) for parameter in group["params"]] for group in optimizer.param_groups]
     if now == groups:
@@ -268,38 +267,37 @@ def _regroup(optimizer: Any, groups: list[list[str]], parameters: dict[str, nn.P
 
 
 def multiplicative(epoch: int) -> float:
-    """2, in every epoch."""
+    """Return 2, for every epoch."""
     return 2.0
 
 
 class BackboneFinetuning(BaseFinetuning):
-    """Trains all but the module's `backbone` first, then the backbone as well, with a learning rate that grows.
+    """Trains all but the module's `backbone` first, then the backbone as well, with a growing learning rate.
 
-    See `BaseFinetuning` for what the module has to do, and what a resumed fit has. The backbone's learning rate is set
-    as each epoch starts; within epochs it follows the course of the scheduler, if that steps there.
+    See `BaseFinetuning` for the requirements on the module, and for resuming. The backbone's learning rate is set as
+    each epoch starts; within epochs it follows schedulers that step there.
 
-    An optimizer that was built of all parameters trains the backbone with the learning rate of its group from that
-    epoch on; from the next one on, what would be the backbone's learning rate becomes that of the optimizer's last
-    group, as in Lightning. A warning says so.
+    If the optimizer was built from all parameters, the backbone is trained with the learning rate of its group in that
+    epoch; from the next one on, the computed learning rate is set on the optimizer's last group, as in Lightning. A
+    warning says so.
 
     Args:
-        unfreeze_backbone_at_epoch: Zero-based index of the epoch from which on the backbone is trained.
-        lambda_func: Given the index of the next epoch: by what the backbone's learning rate is multiplied as an epoch
-            after that starts. The default doubles it.
-        backbone_initial_ratio_lr: The backbone's first learning rate as a share of the first group's. None means
+        unfreeze_backbone_at_epoch: Zero-based index of the first epoch that trains the backbone.
+        lambda_func: Returns the factor of the backbone's learning rate for each epoch after that, given the index of
+            the epoch that follows. The default doubles it.
+        backbone_initial_ratio_lr: Ratio of the backbone's first learning rate to that of the first group. None is
             1 / `initial_denom_lr`.
-        backbone_initial_lr: The backbone's first learning rate itself; None leaves it to the share.
-        should_align: Whether the backbone's learning rate stays at the first group's once it has reached it.
+        backbone_initial_lr: The backbone's first learning rate; None computes it from the ratio.
+        should_align: Whether the first group's learning rate limits that of the backbone.
         initial_denom_lr: See `backbone_initial_ratio_lr`.
-        train_bn: Whether batch normalisation in the backbone is trained: from the start, and with the rest of it.
-            Otherwise it is frozen for good.
-        verbose: Whether rank 0 prints both learning rates as they are set.
-        rounding: To how many decimal places.
+        train_bn: Whether batch normalisation in the backbone is trained from the start. Otherwise it stays frozen.
+        verbose: Whether rank 0 prints both learning rates when they are set.
+        rounding: Number of decimal places of printed learning rates.
 
     Raises:
-        InvalidArgumentError: If a number is out of range, or the share is given in two ways.
+        InvalidArgumentError: If a number is out of range, or the first learning rate is given in two ways.
         ValueError: In fit, if the module has no `backbone` when it is set up, there are several optimizers, or a
-            scheduler cannot take the group that will be added; or as `BaseFinetuning`.
+            scheduler does not support added groups; or as `BaseFinetuning`.
     """
 
     def __init__(
@@ -316,23 +314,13 @@ class BackboneFinetuning(BaseFinetuning):
     ) -> None:
         super().__init__()
         where = type(self).__name__
-        if unfreeze_backbone_at_epoch < 0:
-            action = "Pass the zero-based index of an epoch."
-            raise InvalidArgumentError(
-                "unfreeze_backbone_at_epoch", "0 or more", unfreeze_backbone_at_epoch, where, action
-            )
-        for field, value in (
-            ("backbone_initial_ratio_lr", backbone_initial_ratio_lr),
-            ("backbone_initial_lr", backbone_initial_lr),
-            ("initial_denom_lr", initial_denom_lr),
-        ):
-            if value is not None and not value > 0:
-                raise InvalidArgumentError(field, "more than 0", value, where, "Pass a positive number.")
-        if backbone_initial_ratio_lr is not None and backbone_initial_lr is not None:
-            rule, action = "None beside `backbone_initial_ratio_lr`", "Pass one of both."
-            raise InvalidArgumentError("backbone_initial_lr", rule, backbone_initial_lr, where, action)
+        action = "Pass the zero-based index of an epoch."
+        check_number(where, action, least=0, unfreeze_backbone_at_epoch=unfreeze_backbone_at_epoch)
+        first_lr = {"backbone_initial_ratio_lr": backbone_initial_ratio_lr, "backbone_initial_lr": backbone_initial_lr}
+        check_number(where, above=0, or_none=True, **first_lr, initial_denom_lr=initial_denom_lr)
+        check_not_both(where, **first_lr)
         if initial_denom_lr != 10.0 and (backbone_initial_ratio_lr, backbone_initial_lr) != (None, None):
-            rule = "left out where the first learning rate is given otherwise"
+            rule = "left out if the first learning rate is given otherwise"
             raise InvalidArgumentError("initial_denom_lr", rule, initial_denom_lr, where, "Pass one of them.")
         self.unfreeze_backbone_at_epoch = unfreeze_backbone_at_epoch
         self.lambda_func = lambda_func
@@ -359,11 +347,11 @@ class BackboneFinetuning(BaseFinetuning):
         super().setup(trainer, module, stage)
 
     def freeze_before_training(self, module: Any) -> None:
-        """Freeze the backbone, but for its batch normalisation if that is trained."""
+        """Freeze the backbone, except its batch normalisation if that is trained."""
         self.freeze(module.backbone, train_bn=self.train_bn)
 
     def on_fit_start(self, trainer: TrainerProtocol, module: Any) -> None:
-        """Check optimizer and schedulers; make the groups that a checkpoint's optimizer has."""
+        """Check optimizer and schedulers; add the groups of a checkpoint's optimizer."""
         where = type(self).__name__
         if len(trainer.optimizers) != 1:
             rule, action = "one optimizer", "Use one, or a BaseFinetuning of your own."
@@ -374,7 +362,7 @@ class BackboneFinetuning(BaseFinetuning):
         super().on_fit_start(trainer, module)
 
     def finetune_function(self, module: Any, epoch: int, optimizer: Any) -> None:
-        """Unfreeze the backbone, or let its learning rate grow."""
+        """Unfreeze the backbone, or raise its learning rate."""
         if epoch < self.unfreeze_backbone_at_epoch:
             return
         current = float(optimizer.param_groups[0]["lr"])
@@ -387,19 +375,19 @@ class BackboneFinetuning(BaseFinetuning):
             rate = self.lambda_func(epoch + 1) * self.previous_backbone_lr
             if self.should_align and rate > current:
                 rate = current
-            _set_lr(optimizer.param_groups[self._group_idx], rate)
+            set_rate(optimizer.param_groups[self._group_idx], rate)
         self.previous_backbone_lr = rate
         if self._prints:
             rounded = round(current, self.rounding), round(rate, self.rounding)
             print(f"BackboneFinetuning, epoch {epoch}: learning rate {rounded[0]}, of the backbone {rounded[1]}")
 
     def state_dict(self) -> dict[str, Any]:
-        """As `BaseFinetuning`, and the backbone's learning rate."""
+        """Return the state of `BaseFinetuning` and the backbone's learning rate."""
         own = {"previous_backbone_lr": self.previous_backbone_lr, "group_idx": self._group_idx}
         return {**super().state_dict(), **own}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Go on with the backbone's learning rate."""
+        """Restore the backbone's learning rate."""
         self.previous_backbone_lr = state_dict["previous_backbone_lr"]
         self._group_idx = state_dict["group_idx"]
 
@@ -409,61 +397,3 @@ class BackboneFinetuning(BaseFinetuning):
         if self.backbone_initial_ratio_lr is not None:
             return current * self.backbone_initial_ratio_lr
         return current / self.initial_denom_lr
-
-
-def _set_lr(group: dict[str, Any], lr: float) -> None:
-    if isinstance(group["lr"], Tensor):
-        group["lr"].fill_(lr)  # what the optimizer has captured
-    else:
-        group["lr"] = lr
-
-
-_FIXED = (CyclicLR, OneCycleLR, SWALR)
-"""They plan each group's course when they are made, by arguments that a later group has not."""
-
-
-def check_takes_groups(schedulers: Iterable[Any], where: str) -> None:
-    """Raise `ValueError` if a scheduler cannot take parameter groups that are added later."""
-    for scheduler in schedulers:
-        if isinstance(scheduler, _FIXED):
-            action = "Use another scheduler, or give the optimizer all its groups in `configure_optimizers`."
-            rule = "one that takes parameter groups later"
-            raise ValueError(must_be("scheduler", rule, type(scheduler).__name__, where, action))
-        check_takes_groups(getattr(scheduler, "_schedulers", ()), where)
-
-
-def follow_groups(scheduler: Any, optimizer: Optimizer, group_idxs: Sequence[int], where: str) -> None:
-    """Let a scheduler go on with parameter groups that were added, or whose learning rates were set, after it was made.
-
-    From here on their learning rates follow the course of the first group's, in the proportion that they have to it
-    now. A scheduler of another optimizer, or one that keeps nothing of groups, stays as it is.
-
-    Args:
-        scheduler: The scheduler; those that it is made of follow as well.
-        optimizer: The optimizer.
-        group_idxs: Indexes of the groups, in order.
-        where: Who asks, for the message.
-
-    Raises:
-        ValueError: If the scheduler cannot take groups that are added later.
-    """
-    if getattr(scheduler, "optimizer", None) is not optimizer:
-        return
-    check_takes_groups([scheduler], where)
-    for part in getattr(scheduler, "_schedulers", ()):
-        follow_groups(part, optimizer, group_idxs, where)
-    groups = optimizer.param_groups
-    first = float(groups[0]["lr"])
-    for idx in group_idxs:
-        base_lrs = getattr(scheduler, "base_lrs", None)
-        if isinstance(base_lrs, list) and base_lrs:
-            lr = float(groups[idx]["lr"])
-            base = lr * float(base_lrs[0]) / first if first else lr
-            base_lrs[idx:] = [base, *base_lrs[idx + 1 :]]
-            groups[idx]["initial_lr"] = base
-    for name in ("lr_lambdas", "min_lrs"):
-        of_groups = getattr(scheduler, name, None)
-        if isinstance(of_groups, list) and of_groups:
-            of_groups += of_groups[:1] * (len(groups) - len(of_groups))
-    if isinstance(getattr(scheduler, "_last_lr", None), list):
-        scheduler._last_lr = [group["lr"] for group in groups]

@@ -1,4 +1,4 @@
-"""Stochastic weight averaging: the mean of the weights that the last epochs end with."""
+"""Callback for stochastic weight averaging: the mean of the weights at the ends of the last epochs."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.optim.swa_utils import SWALR
 
-from camshaft.callbacks.arguments import InvalidArgumentError
+from camshaft.callbacks.arguments import InvalidArgumentError, check_number, check_one_of
 from camshaft.callbacks.weights.averaged_weights import AveragedWeights
-from camshaft.callbacks.weights.weight_averaging import AVERAGING_KEY, TRAINING_WEIGHTS_KEY, check_averages_alone
+from camshaft.callbacks.weights.weight_averaging import AVERAGING_KEY, TRAINING_WEIGHTS_KEY, check_no_other_averaging
 from camshaft.hooks_core import Callback
 from camshaft.hooks_core.messages import must_be
 
@@ -26,36 +26,34 @@ _OWN_AVERAGES = "Subclass `WeightAveraging` for averages of your own."
 
 
 class StochasticWeightAveraging(Callback):
-    """Averages the weights of the last epochs, which run with a learning rate of their own.
+    """Averages the weights of the last epochs, which have a separate learning rate.
 
     As in algorithm 1 of Izmailov et al., "Averaging Weights Leads to Wider Optima and Better Generalization" (UAI
-    2018), the average begins with the weights before the first of these epochs, and takes in those after each. From
-    then on torch's `SWALR` takes the place of all learning-rate schedulers. When training ends, the module gets the
-    average, and statistics of batch normalisation are taken anew over the training data of all processes, see
-    `forward_batch`; that leaves no trace in the loaders and in random numbers. Until then, validation has the weights
-    of training.
+    2018), the average starts with the weights before the first of these epochs, and includes those after each. From
+    then on torch's `SWALR` replaces all learning-rate schedulers. When training ends, the module gets the average, and
+    the statistics of batch normalisation are recomputed over the training data of all ranks, see `forward_batch`;
+    loaders and random numbers are unchanged afterwards. Until then, validation has the weights of training.
 
-    Checkpoints hold both, so `fit(ckpt_path=...)` goes on as if it had not been stopped; needed for that is this
-    callback. "state_dict" has the weights of training, and the average in those that are saved after training ended.
+    Checkpoints hold both, so `fit(ckpt_path=...)` resumes exactly, with this callback. "state_dict" has the weights of
+    training, and after the end of training the average.
 
     Args:
-        swa_lrs: The learning rate that these epochs end up with; or a list with one of each parameter group; or None:
-            each group keeps the one that it has when they begin.
-        swa_epoch_start: Which epoch is the first of them, counted from 1; a float is a share of `max_epochs`.
-        annealing_epochs: Epochs in which the learning rate goes there; 0 has it there at once.
-        annealing_strategy: "cos" or "linear": how it goes there.
-        avg_fn: How an average takes in one more weight: `avg_fn(average, weight, num_averaged)` returns the new one. By
-            default all count the same.
-        device: Where the average is kept; None means beside the weights.
+        swa_lrs: Final learning rate of these epochs; or a list with one for each parameter group; or None: each group
+            keeps its learning rate.
+        swa_epoch_start: The first of these epochs, counted from 1; a float is a fraction of `max_epochs`.
+        annealing_epochs: Number of epochs to anneal to the learning rate; 0 sets it at once.
+        annealing_strategy: "cos" or "linear" annealing.
+        avg_fn: Returns a new average: `avg_fn(average, weight, num_averaged)`. By default all weights count equally.
+        device: Device of the average; None is that of each weight.
 
     Attributes:
-        average_model: The average once it has begun; None before.
+        average_model: The average once it has started; None before.
 
     Raises:
-        InvalidArgumentError: If an argument is out of range; in fit, if `max_epochs` does not allow for it, or the
-            number of learning rates is not that of the parameter groups.
+        InvalidArgumentError: If an argument is out of range; in fit, if `max_epochs` is too small, or the number of
+            learning rates is not that of the parameter groups.
         ValueError: In fit, if there are several optimizers or another callback that averages weights; or with batch
-            normalisation, if the module has no `forward`, or the training loader cannot be read without a trace.
+            normalisation, if the module has no `forward`, or the training loader's state cannot be restored.
     """
 
     averages_weights: ClassVar[bool] = True
@@ -81,7 +79,11 @@ class StochasticWeightAveraging(Callback):
         avg_fn: Any = None,
         device: torch.device | str | int | None = "cpu",
     ) -> None:
-        _check_arguments(type(self).__name__, swa_lrs, swa_epoch_start, annealing_epochs, annealing_strategy)
+        where = type(self).__name__
+        _check_rates(swa_lrs, where)
+        _check_start(swa_epoch_start, where)
+        check_number(where, "Pass a number of epochs.", least=0, is_int=True, annealing_epochs=annealing_epochs)
+        check_one_of(where, ("cos", "linear"), annealing_strategy=annealing_strategy)
         self.swa_lrs = swa_lrs
         self.swa_epoch_start = swa_epoch_start
         self.annealing_epochs = annealing_epochs
@@ -90,10 +92,10 @@ class StochasticWeightAveraging(Callback):
         self.device = device
         self.average_model: AveragedWeights | None = None
         self._first_epoch = 0
-        self._begun_epoch = 0
-        self._latest_epoch = -1  # so many epochs were over when weights were last taken in
+        self._start_epoch = 0
+        self._latest_epoch = -1  # number of epochs before the latest average
         self._scheduler: SWALR | None = None
-        self._kept: dict[str, Tensor] | None = None  # statistics of training, once the module has the average
+        self._kept: dict[str, Tensor] | None = None  # batch statistics of training, once the module has the average
         self._loaded: dict[str, Any] | None = None
         self._is_fitting = False
 
@@ -105,17 +107,17 @@ class StochasticWeightAveraging(Callback):
         return module(batch[0] if isinstance(batch, (list, tuple)) else batch)
 
     def setup(self, trainer: TrainerProtocol, module: Any, stage: str) -> None:
-        """Find out when to begin."""
+        """Compute the first epoch."""
         self._is_fitting = stage == "fit"
         if not self._is_fitting:
             return
-        check_averages_alone(self, trainer)
+        check_no_other_averaging(self, trainer)
         self.average_model = self._scheduler = self._kept = self._loaded = None
         self._latest_epoch = -1
-        self._first_epoch = self._begun_epoch = self._find_first_epoch(trainer)
+        self._first_epoch = self._start_epoch = self._find_first_epoch(trainer)
 
     def on_load_checkpoint(self, trainer: TrainerProtocol, module: Any, checkpoint: dict[str, Any]) -> None:
-        """In fit, let the module get the weights of training, and keep the average for `on_fit_start`."""
+        """Give the module the weights of training in fit, and keep the average for `on_fit_start`."""
         self.average_model = self._kept = None
         if self._is_fitting:
             if TRAINING_WEIGHTS_KEY in checkpoint:
@@ -124,7 +126,7 @@ class StochasticWeightAveraging(Callback):
             self._loaded = loaded if "weights" in loaded else None
 
     def on_fit_start(self, trainer: TrainerProtocol, module: Any) -> None:
-        """Check what can be checked; go on where a checkpoint had begun. Collective."""
+        """Check requirements; restore a checkpoint's average. Collective."""
         where = type(self).__name__
         if len(trainer.optimizers) != 1:
             action = "Use one optimizer, or EMAWeightAveraging."
@@ -138,9 +140,9 @@ class StochasticWeightAveraging(Callback):
             has_forward = type(module).forward is not nn.Module.forward
             if not has_forward and type(self).forward_batch is StochasticWeightAveraging.forward_batch:
                 action = f"Define it, or override `forward_batch` of {where}."
-                rule = "defined to take the statistics of batch normalisation anew"
+                rule = "defined to recompute the statistics of batch normalisation"
                 raise ValueError(must_be("forward", rule, None, type(module).__qualname__, action))
-            with trainer.trial():  # fails here rather than after training, if it does
+            with trainer.trial():  # fails here rather than after training
                 pass
         loaded, self._loaded = self._loaded, None
         if loaded is not None:
@@ -149,31 +151,31 @@ class StochasticWeightAveraging(Callback):
             average.n_averaged.fill_(int(loaded["n_averaged"]))
 
     def on_train_epoch_start(self, trainer: TrainerProtocol, module: Any) -> None:
-        """Begin if it is time, or take in the weights that the epoch before ended with."""
+        """Start averaging if due, or add the weights at the end of the previous epoch."""
         epoch = trainer.current_epoch
         if epoch < self._first_epoch and self.average_model is None:
             return
         if self.average_model is None:
             self._begin(trainer, module)
-            self._begun_epoch = epoch
+            self._start_epoch = epoch
         scheduler = self._scheduler
-        while scheduler is not None and scheduler.last_epoch < epoch - self._begun_epoch:
-            scheduler.step()  # of a trainer that has no place for a scheduler that comes later
-        self._take_in(epoch)
+        while scheduler is not None and scheduler.last_epoch < epoch - self._start_epoch:
+            scheduler.step()  # for a trainer that does not step added schedulers
+        self._add_weights(epoch)
 
     def on_train_end(self, trainer: TrainerProtocol, module: Any) -> None:
-        """Give the module the average, with statistics of batch normalisation that fit. Collective."""
-        self._take_in(trainer.current_epoch)
+        """Give the module the average, with recomputed statistics of batch normalisation. Collective."""
+        self._add_weights(trainer.current_epoch)
         self._apply(trainer, module)
 
     def on_fit_end(self, trainer: TrainerProtocol, module: Any) -> None:
-        """Likewise where nothing was left to train. Collective."""
+        """Give the module the average where nothing was left to train. Collective."""
         if self._kept is None:
-            self._take_in(trainer.current_epoch)
+            self._add_weights(trainer.current_epoch)
             self._apply(trainer, module)
 
     def on_save_checkpoint(self, trainer: TrainerProtocol, module: Any, checkpoint: dict[str, Any]) -> None:
-        """Save what else it takes to go on: the average, and the weights of training where the module has that."""
+        """Save the average, and the weights of training if the module has the average."""
         average = self.average_model
         if average is None or not average.is_of(module) or "callbacks" not in checkpoint:
             return
@@ -187,12 +189,12 @@ class StochasticWeightAveraging(Callback):
         checkpoint[AVERAGING_KEY] = {"n_averaged": average.n_averaged.clone(), "weights": values}
 
     def state_dict(self) -> dict[str, Any]:
-        """In which epoch it began, and after how many epochs it has last taken weights in."""
-        return {"begun_epoch": self._begun_epoch, "latest_epoch": self._latest_epoch}
+        """Return the first epoch, and the number of epochs before the latest average."""
+        return {"begun_epoch": self._start_epoch, "latest_epoch": self._latest_epoch}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Go on from there."""
-        self._begun_epoch = state_dict["begun_epoch"]
+        """Restore both."""
+        self._start_epoch = state_dict["begun_epoch"]
         self._latest_epoch = state_dict["latest_epoch"]
 
     def _find_first_epoch(self, trainer: TrainerProtocol) -> int:
@@ -208,10 +210,10 @@ class StochasticWeightAveraging(Callback):
         return max(start - 1, 0)
 
     def _begin(self, trainer: TrainerProtocol, module: Any) -> AveragedWeights:
-        """Make room for the average, and change the schedulers."""
+        """Allocate the average, and replace the schedulers."""
         optimizer, lrs, annealing_epochs = trainer.optimizers[0], self.swa_lrs, self.annealing_epochs
         if lrs is None:
-            # at once: going from a rate to itself in steps would round it
+            # at once: annealing a rate to itself would round it
             lrs, annealing_epochs = [group["lr"] for group in optimizer.param_groups], 0
         if isinstance(lrs, list) and len(lrs) != len(optimizer.param_groups):
             rule = f"one number or {len(optimizer.param_groups)}, one of each parameter group"
@@ -232,7 +234,7 @@ class StochasticWeightAveraging(Callback):
             with trainer.trial() as batches:
                 update_batch_norm(module, batches, forward, trainer.strategy)
 
-    def _take_in(self, num_epochs: int) -> None:
+    def _add_weights(self, num_epochs: int) -> None:
         if num_epochs > self._latest_epoch and self.average_model is not None:
             self.average_model.update_parameters()
             self._latest_epoch = num_epochs
@@ -250,8 +252,8 @@ class _EpochSchedule:
     name: str | None = None
 
 
-class _Superseded:
-    """Stands where a scheduler was that does nothing any more."""
+class _NoScheduler:
+    """Takes the place of a scheduler, and does nothing."""
 
     def __init__(self, scheduler: SWALR) -> None:
         self.optimizer = scheduler.optimizer
@@ -261,54 +263,44 @@ class _Superseded:
         """Leave learning rates as they are."""
 
     def state_dict(self) -> dict[str, Any]:
-        """There is none."""
+        """Return nothing."""
         return {}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """There is none."""
+        """Do nothing."""
 
 
 def _replace_schedulers(configs: list[Any], scheduler: SWALR) -> None:
-    """Let a scheduler, stepped after each epoch, take the place of all."""
+    """Replace all schedulers by one that steps after each epoch."""
     if not configs:
         configs.append(_EpochSchedule(scheduler))
     for idx, config in enumerate(configs):
-        config.scheduler = _Superseded(scheduler) if idx else scheduler
+        config.scheduler = _NoScheduler(scheduler) if idx else scheduler
         config.interval = "epoch"
         for name, value in (("frequency", 1), ("monitor", None)):
             if hasattr(config, name):
                 setattr(config, name, value)
 
 
-def _check_arguments(
-    where: str, swa_lrs: object, swa_epoch_start: object, annealing_epochs: object, annealing_strategy: object
-) -> None:
+def _check_rates(swa_lrs: object, where: str) -> None:
     rates = swa_lrs if isinstance(swa_lrs, list) and swa_lrs else [] if swa_lrs is None else [swa_lrs]
     if not all(isinstance(rate, (int, float)) and not isinstance(rate, bool) and rate > 0 for rate in rates):
         rule = "a positive number, a list of them, or None"
-        raise InvalidArgumentError("swa_lrs", rule, swa_lrs, where, "Pass such.")
-    start, is_right = swa_epoch_start, False
-    if isinstance(start, float):
-        is_right = 0.0 <= start <= 1.0
-    elif isinstance(start, int) and not isinstance(start, bool):
-        is_right = start >= 1
-    if not is_right:
-        rule = "the number of an epoch (an int from 1 on) or a share of epochs (a float from 0 to 1)"
+        raise InvalidArgumentError("swa_lrs", rule, swa_lrs, where, "Pass a learning rate.")
+
+
+def _check_start(start: object, where: str) -> None:
+    is_fraction = isinstance(start, float) and 0.0 <= start <= 1.0
+    if not is_fraction and (not isinstance(start, int) or isinstance(start, bool) or start < 1):
+        rule = "the number of an epoch (an int from 1 on) or a fraction of epochs (a float from 0 to 1)"
         raise InvalidArgumentError("swa_epoch_start", rule, start, where, "Pass one of these.")
-    if not isinstance(annealing_epochs, int) or isinstance(annealing_epochs, bool) or annealing_epochs < 0:
-        rule = "a number of epochs, 0 or more"
-        raise InvalidArgumentError("annealing_epochs", rule, annealing_epochs, where, "Pass an int.")
-    if annealing_strategy not in ("cos", "linear"):
-        raise InvalidArgumentError(
-            "annealing_strategy", "'cos' or 'linear'", annealing_strategy, where, "Pass one of both."
-        )
 
 
 _MISSING = object()
 
 
 def batch_norms(module: nn.Module) -> list[_BatchNorm]:
-    """The layers of batch normalisation that take statistics in training, be they of several dimensions or kinds."""
+    """Return the layers of batch normalisation that are in training mode and track statistics."""
     return [
         part
         for part in module.modules()
@@ -317,7 +309,7 @@ def batch_norms(module: nn.Module) -> list[_BatchNorm]:
 
 
 def batch_norm_buffers(module: nn.Module) -> dict[str, Tensor]:
-    """Copies of the statistics of those layers, by all names that the module saves them under."""
+    """Return copies of the statistics of those layers, by all names under which the module saves them."""
     own = {id(buffer) for layer in batch_norms(module) for buffer in layer.buffers(recurse=False)}
     buffers = module.named_buffers(remove_duplicate=False)
     return {name: buffer.detach().clone() for name, buffer in buffers if id(buffer) in own}
@@ -327,16 +319,16 @@ def batch_norm_buffers(module: nn.Module) -> dict[str, Tensor]:
 def update_batch_norm(
     module: nn.Module, batches: Iterable[Any], forward: Callable[[Any], Any], strategy: Strategy
 ) -> None:
-    """Take the statistics anew, as the mean over batches, like `torch.optim.swa_utils.update_bn`. Collective.
+    """Recompute the statistics as means over batches, like `torch.optim.swa_utils.update_bn`. Collective.
 
-    Layers that are in evaluation mode, and what else there is in the module, stay as they are. The batches of all
-    processes count; where one has none left, all end.
+    Layers in evaluation mode and all else in the module stay unchanged. The batches of all ranks count, until one has
+    none left.
 
     Args:
-        module: The module, in the mode of training.
-        batches: This process's batches, on their device.
+        module: The module, in training mode.
+        batches: This rank's batches, on their device.
         forward: Computes the module's forward on a batch.
-        strategy: Connects the processes.
+        strategy: The run's strategy.
 
     Raises:
         RuntimeError: If there is no batch.
@@ -348,7 +340,7 @@ def update_batch_norm(
             layer.reset_running_stats()
             layer.momentum = None  # the mean over all batches
         num_batches = 0
-        for batch in _together(batches, strategy):
+        for batch in _while_all_have_batches(batches, strategy):
             forward(batch)
             num_batches += 1
     finally:
@@ -357,14 +349,14 @@ def update_batch_norm(
     if not num_batches:
         raise RuntimeError(
             "`train loader` must give batches again after training for the statistics of batch normalisation, but got "
-            "none in update_batch_norm. Pass a loader that begins anew each time, no generator."
+            "none in update_batch_norm. Pass a loader that can be read several times, not a generator."
         )
     if strategy.world_size > 1:
         _average([layer for layer in layers if not isinstance(layer, nn.SyncBatchNorm)], strategy)
 
 
 def _average(layers: list[_BatchNorm], strategy: Strategy) -> None:
-    """Let all processes have the mean over all their batches. Collective."""
+    """Average the statistics over the batches of all ranks. Collective."""
     parts: list[Tensor] = []
     for layer in layers:
         assert layer.running_mean is not None and layer.running_var is not None
@@ -379,12 +371,12 @@ def _average(layers: list[_BatchNorm], strategy: Strategy) -> None:
         assert layer.num_batches_tracked is not None
         layer.running_mean.copy_(mean / count)
         layer.running_var.copy_(var / count)
-        # processes that share a batch have all counted it
+        # ranks that share a batch have all counted it
         layer.num_batches_tracked.fill_(int(count) * strategy.num_data_ranks // strategy.world_size)
 
 
-def _together(batches: Iterable[Any], strategy: Strategy) -> Iterator[Any]:
-    """Give batches while all processes have one. Collective."""
+def _while_all_have_batches(batches: Iterable[Any], strategy: Strategy) -> Iterator[Any]:
+    """Yield batches while all ranks have one. Collective."""
     if strategy.world_size == 1:
         yield from batches
         return

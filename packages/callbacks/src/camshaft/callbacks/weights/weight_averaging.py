@@ -1,4 +1,4 @@
-"""Averaging the weights of training, and evaluating the average."""
+"""Callbacks that average the weights of training, and evaluate the averages."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 
-from camshaft.callbacks.arguments import InvalidArgumentError
+from camshaft.callbacks.arguments import check_not_both, check_number
 from camshaft.callbacks.weights.averaged_weights import AveragedWeights
 from camshaft.hooks_core import Callback
 from camshaft.hooks_core.messages import must_be
@@ -18,39 +18,37 @@ if TYPE_CHECKING:
 
 
 TRAINING_WEIGHTS_KEY = "current_model_state"
-"""Where a checkpoint keeps the weights to train on with, if its "state_dict" holds others. Lightning's name."""
+"""Key in a checkpoint of the weights of training, if its "state_dict" has the averages. Lightning's name."""
 
 AVERAGING_KEY = "averaging_state"
-"""Where a checkpoint keeps what else there is to know of averages. Lightning's name."""
+"""Key in a checkpoint of further state of the averages. Lightning's name."""
 
 
 class WeightAveraging(Callback):
     """Averages the weights of training; validation, and the module after fit, have the averages.
 
-    By default the weights after every update count the same. They are averaged by torch's `AveragedModel`, of which
-    `AveragedWeights` says what is averaged. Before the first average, validation and checkpoints have the weights of
-    training (Lightning's, those from before training); a fit that ends without any leaves these, and warns.
+    By default the weights after every update count equally, averaged by torch's `AveragedModel`; see `AveragedWeights`
+    for what is averaged. Before the first average, validation and checkpoints have the weights of training
+    (Lightning's, those from before training); a fit without any average keeps these, and warns.
 
     From `on_validation_start` to `on_validation_end` (likewise test and prediction) the module has the averages, so
-    what is logged there, monitored and kept as the best checkpoint is theirs. A whole checkpoint holds them as
-    "state_dict", which `load_from_checkpoint` and `validate(ckpt_path=...)` read, and the weights of training beside
-    them, from which `fit(ckpt_path=...)` goes on as if it had not been stopped. That needs this callback; without it,
-    fit goes on from the averages.
+    logged and monitored values and the best checkpoint are theirs. A full checkpoint holds them as "state_dict", which
+    `load_from_checkpoint` and `validate(ckpt_path=...)` read, and beside them the weights of training, from which
+    `fit(ckpt_path=...)` resumes exactly. That needs this callback; without it, fit continues from the averages.
 
-    All processes make the same averages without communicating; of sharded parameters each averages its parts.
+    All ranks compute the same averages without communicating; of sharded parameters each averages its parts.
 
     Args:
-        device: Where the averages are kept, such as "cpu" to spare a GPU's memory. None means beside the weights.
+        device: Device of the averages, such as "cpu" to save GPU memory. None is that of each weight.
         use_buffers: Whether buffers, such as the statistics of batch normalisation, are averaged as well; otherwise the
-            averages have those that the module had when it was last averaged.
-        apply_at_end: Whether the module ends fit with the averages; otherwise with the weights of training.
-        avg_fn: How an average takes in one more weight: `avg_fn(average, weight, num_averaged)` returns the new one.
-            Of sharded parameters it gets parts.
-        multi_avg_fn: Likewise of lists, in place: `multi_avg_fn(averages, weights, num_averaged)`.
+            averages have the module's buffers as of the latest average.
+        apply_at_end: Whether the module has the averages after fit; otherwise the weights of training.
+        avg_fn: Returns a new average: `avg_fn(average, weight, num_averaged)`. Of sharded parameters it gets parts.
+        multi_avg_fn: The same for lists, in place: `multi_avg_fn(averages, weights, num_averaged)`.
 
     Attributes:
-        average_model: The averages during a fit and after it; None before. `average_model.module.state_dict()` has
-            them by name, except while the module has them: then it has the weights of training.
+        average_model: The averages during and after a fit; None before. `average_model.module.state_dict()` has them by
+            name, except while the module has them: then it has the weights of training.
 
     Raises:
         InvalidArgumentError: If both functions are given.
@@ -73,9 +71,7 @@ class WeightAveraging(Callback):
         avg_fn: Any = None,
         multi_avg_fn: Any = None,
     ) -> None:
-        if avg_fn is not None and multi_avg_fn is not None:
-            where = type(self).__name__
-            raise InvalidArgumentError("multi_avg_fn", "None beside `avg_fn`", multi_avg_fn, where, "Pass one of both.")
+        check_not_both(type(self).__name__, avg_fn=avg_fn, multi_avg_fn=multi_avg_fn)
         self.device = device
         self.use_buffers = use_buffers
         self.apply_at_end = apply_at_end
@@ -89,7 +85,7 @@ class WeightAveraging(Callback):
         self._loaded: tuple[dict[str, Any], int] | None = None
 
     def should_update(self, step_idx: int | None = None, epoch_idx: int | None = None) -> bool:
-        """Whether to take the weights into the average now; to be overridden. The default does after every update.
+        """Return whether to average the weights now; to be overridden. The default is true after every update.
 
         Args:
             step_idx: Zero-based index of the optimizer update that was made; None at the end of an epoch.
@@ -98,15 +94,15 @@ class WeightAveraging(Callback):
         return step_idx is not None
 
     def setup(self, trainer: TrainerProtocol, module: Any, stage: str) -> None:
-        """Check that nobody else averages."""
+        """Check that no other callback averages weights."""
         self._is_fitting = stage == "fit"
         if self._is_fitting:
             self.average_model = self._loaded = None
             self._is_applied = self._is_evaluating = False
-            check_averages_alone(self, trainer)
+            check_no_other_averaging(self, trainer)
 
     def on_load_checkpoint(self, trainer: TrainerProtocol, module: Any, checkpoint: dict[str, Any]) -> None:
-        """In fit, let the module get the weights of training, and keep the averages for `on_fit_start`."""
+        """Give the module the weights of training in fit, and keep the averages for `on_fit_start`."""
         self.average_model = None
         if self._is_fitting and TRAINING_WEIGHTS_KEY in checkpoint:
             averages = checkpoint["state_dict"]
@@ -114,7 +110,7 @@ class WeightAveraging(Callback):
             self._loaded = averages, int(checkpoint.get(AVERAGING_KEY, {}).get("n_averaged", 1))
 
     def on_fit_start(self, trainer: TrainerProtocol, module: Any) -> None:
-        """Make room for the averages, and take those of a checkpoint. Collective if they are sharded."""
+        """Allocate the averages, and load those of a checkpoint. Collective if they are sharded."""
         self.average_model = average = AveragedWeights(
             module, self.device, self.avg_fn, self.multi_avg_fn, self.use_buffers, copies_buffers=not self.use_buffers
         )
@@ -124,13 +120,13 @@ class WeightAveraging(Callback):
             average.n_averaged.fill_(loaded[1])
 
     def on_train_start(self, trainer: TrainerProtocol, module: Any) -> None:
-        """Count updates from here on."""
+        """Start counting updates."""
         self._start_step = self._seen_step = trainer.global_step
 
     def on_train_batch_end(
         self, trainer: TrainerProtocol, module: Any, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
-        """Take the weights in if they were updated, and that is wanted."""
+        """Average the weights if they were updated and `should_update` is true."""
         step = trainer.global_step
         if step == self._seen_step:
             return
@@ -143,7 +139,7 @@ class WeightAveraging(Callback):
             self.average_model.update_parameters()
 
     def on_train_epoch_end(self, trainer: TrainerProtocol, module: Any) -> None:
-        """Take the weights in if that is wanted at the end of this epoch."""
+        """Average the weights if `should_update` is true for this epoch."""
         if self.average_model is not None and self.should_update(epoch_idx=trainer.current_epoch):
             self.average_model.update_parameters()
 
@@ -172,17 +168,17 @@ class WeightAveraging(Callback):
         self._end_evaluation()
 
     def on_train_end(self, trainer: TrainerProtocol, module: Any) -> None:
-        """Give the module the averages for good; checkpoints that are saved from here on still hold both."""
+        """Give the module the averages; checkpoints that are saved from here on still hold both."""
         average = self.average_model
         if average is not None and not average.num_averaged and self._seen_step > self._start_step:
             warn_user(
-                f"{type(self).__name__} has averaged nothing: `should_update` was true after none of the updates. The "
-                "module has the weights of training. Let averaging begin earlier."
+                f"{type(self).__name__} has averaged nothing: `should_update` was false after all updates. The module "
+                "has the weights of training. Start averaging sooner."
             )
         self._apply_at_end()
 
     def on_fit_end(self, trainer: TrainerProtocol, module: Any) -> None:
-        """Likewise where nothing was left to train."""
+        """Give the module the averages where nothing was left to train."""
         self._apply_at_end()
 
     def on_exception(self, trainer: TrainerProtocol, module: Any, exception: BaseException) -> None:
@@ -194,7 +190,7 @@ class WeightAveraging(Callback):
         self._end_evaluation()
 
     def on_save_checkpoint(self, trainer: TrainerProtocol, module: Any, checkpoint: dict[str, Any]) -> None:
-        """Save the averages as "state_dict"; and the weights of training, unless it is about weights alone."""
+        """Save the averages as "state_dict", and unless only weights are saved the weights of training."""
         average = self.average_model
         if average is None or not average.num_averaged or not average.is_of(module):
             return
@@ -207,7 +203,7 @@ class WeightAveraging(Callback):
             checkpoint[AVERAGING_KEY] = {"n_averaged": average.n_averaged.clone()}
 
     def state_dict(self) -> dict[str, Any]:
-        """How many models were averaged, so that a run without this callback is warned; see `on_save_checkpoint`."""
+        """Return the number of averaged models, by which a resumed run without this callback is warned."""
         return {"n_averaged": 0 if self.average_model is None else self.average_model.num_averaged}
 
     def _begin_evaluation(self, module: Any) -> None:
@@ -229,20 +225,20 @@ class WeightAveraging(Callback):
 
 
 class EMAWeightAveraging(WeightAveraging):
-    """Averages the weights of training with exponentially decaying shares; see `WeightAveraging`.
+    """Exponential moving average of the weights of training; see `WeightAveraging`.
 
-    Each time `average = decay * average + (1 - decay) * weight`; the first time, the weights are copied. It is done
-    after the updates that `update_every_n_steps` and `update_starting_at_step` name, and, if `update_starting_at_epoch`
-    is given, at the end of each epoch from that one on as well.
+    Each time `average = decay * average + (1 - decay) * weight`; the first time, the weights are copied. Averages after
+    the updates that `update_every_n_steps` and `update_starting_at_step` select, and, if `update_starting_at_epoch` is
+    given, at the end of each epoch from that one on as well.
 
     Args:
         device: As in `WeightAveraging`; likewise `use_buffers` and `apply_at_end`.
-        decay: The share of the average that stays each time, from 0 to 1.
-        update_every_n_steps: Average after the updates whose zero-based index is a multiple of it. 0 averages after
-            none, which needs `update_starting_at_epoch`.
-        update_starting_at_step: Zero-based index of the first update after which weights are averaged. None means 0.
-        update_starting_at_epoch: Zero-based index of the first epoch at whose end weights are averaged, beside the
-            averages after updates. None means at the end of none.
+        decay: Weight of the previous average, from 0 to 1.
+        update_every_n_steps: Average after the updates whose zero-based index is a multiple of it. 0 averages after no
+            update, which needs `update_starting_at_epoch`.
+        update_starting_at_step: Zero-based index of the first update after which weights are averaged. None is 0.
+        update_starting_at_epoch: Zero-based index of the first epoch at whose end weights are averaged, in
+            addition to those after updates. None averages at no end of an epoch.
 
     Raises:
         InvalidArgumentError: If a number is out of range.
@@ -260,34 +256,29 @@ class EMAWeightAveraging(WeightAveraging):
         apply_at_end: bool = True,
     ) -> None:
         where = type(self).__name__
-        if not 0.0 <= decay <= 1.0:
-            raise InvalidArgumentError(
-                "decay", "from 0 to 1", decay, where, "Pass the share that stays, such as 0.999."
-            )
-        if update_every_n_steps < (1 if update_starting_at_epoch is None else 0):
-            rule = "1 or more, or 0 beside `update_starting_at_epoch`"
-            raise InvalidArgumentError(
-                "update_every_n_steps", rule, update_every_n_steps, where, "Pass a number of updates."
-            )
-        for field, value in (
-            ("update_starting_at_step", update_starting_at_step),
-            ("update_starting_at_epoch", update_starting_at_epoch),
-        ):
-            if value is not None and value < 0:
-                raise InvalidArgumentError(field, "0 or more, or None", value, where, "Pass a zero-based index.")
+        check_number(where, "Pass the weight of the previous average, such as 0.999.", least=0, most=1, decay=decay)
+        least, action = (
+            (1, "0 needs `update_starting_at_epoch`.") if update_starting_at_epoch is None else (0, "Pass an index.")
+        )
+        check_number(where, action, least=least, update_every_n_steps=update_every_n_steps)
+        first = {
+            "update_starting_at_step": update_starting_at_step,
+            "update_starting_at_epoch": update_starting_at_epoch,
+        }
+        check_number(where, "Pass a zero-based index.", least=0, or_none=True, **first)
 
-        def take_in(averages: Any, weights: Any, _: Any) -> None:
-            # what torch's `get_ema_multi_avg_fn` does, which looks at types and at the mode of gradients at each step
+        def update(averages: Any, weights: Any, _: Any) -> None:
+            # as torch's `get_ema_multi_avg_fn`, without its checks of types and of gradient mode at each step
             torch._foreach_lerp_(averages, weights, 1.0 - decay)
 
-        super().__init__(device, use_buffers, apply_at_end=apply_at_end, multi_avg_fn=take_in)
+        super().__init__(device, use_buffers, apply_at_end=apply_at_end, multi_avg_fn=update)
         self.decay = decay
         self.update_every_n_steps = update_every_n_steps
         self.update_starting_at_step = update_starting_at_step
         self.update_starting_at_epoch = update_starting_at_epoch
 
     def should_update(self, step_idx: int | None = None, epoch_idx: int | None = None) -> bool:
-        """Return whether the arguments name this update, or the end of this epoch."""
+        """Return whether the arguments select this update, or the end of this epoch."""
         if step_idx is not None:
             every, start = self.update_every_n_steps, self.update_starting_at_step
             if every > 0 and step_idx % every == 0 and (start is None or step_idx >= start):
@@ -296,12 +287,12 @@ class EMAWeightAveraging(WeightAveraging):
         return epoch_idx is not None and start is not None and epoch_idx >= start
 
 
-def check_averages_alone(callback: Callback, trainer: TrainerProtocol) -> None:
-    """Raise `ValueError` if a trainer has another callback that averages weights: both would change the module's."""
+def check_no_other_averaging(callback: Callback, trainer: TrainerProtocol) -> None:
+    """Raise `ValueError` if a trainer has another callback that averages weights."""
     others = [
         other for other in trainer.callbacks if getattr(other, "averages_weights", False) and other is not callback
     ]
     if others:
         where = type(callback).__name__
         rule = "without another callback that averages weights"
-        raise ValueError(must_be("callbacks", rule, type(others[0]).__name__, where, "Pass one of both."))
+        raise ValueError(must_be("callbacks", rule, type(others[0]).__name__, where, "Pass one of them."))
