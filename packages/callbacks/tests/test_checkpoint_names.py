@@ -53,7 +53,7 @@ def test_counts_versions_until_a_name_is_free() -> None:
 
 
 def test_versions_that_all_have_one_path_are_refused() -> None:
-    with pytest.raises(RuntimeError, match=r"must give each version a path of its own, but got 'a.ckpt'"):
+    with pytest.raises(RuntimeError, match=r"must give each version a distinct path, but got 'a.ckpt'"):
         first_free_path(lambda version: "a.ckpt", {"a.ckpt"}.__contains__)
 
 

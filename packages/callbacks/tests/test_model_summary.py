@@ -255,7 +255,7 @@ class TestCallback:
 
     @pytest.mark.parametrize("depth", [-2, 1.5, True])
     def test_refuses_other_depths(self, depth: Any) -> None:
-        with pytest.raises(InvalidArgumentError, match=r"`max_depth` must be -1 \(every part\), 0 or a positive int"):
+        with pytest.raises(InvalidArgumentError, match="`max_depth` must be an int, -1 or more"):
             ModelSummary(depth)
 
     def test_refuses_what_is_no_module(self) -> None:

@@ -359,7 +359,7 @@ def test_a_subclass_with_hooks_reads_the_bars(capsys: pytest.CaptureFixture[str]
             assert self.main_progress_bar is self.train_progress_bar and self.total_val_batches == 3
 
     bar = Hooked()
-    with pytest.raises(TypeError, match="`train_progress_bar` must be read while its bar is there"):
+    with pytest.raises(TypeError, match="`train_progress_bar` must be read while its pass runs"):
         _ = bar.train_progress_bar
     with pytest.raises(TypeError, match="`trainer` must be read in a run"):
         _ = bar.trainer
@@ -482,10 +482,10 @@ class TestLibraries:
         bar = bar_class()
         trainer = RecordingTrainer(".", callbacks=[bar])
         trainer.begin()
-        with pytest.raises(ModuleNotFoundError, match=rf"pip install camshaft-callbacks\[{library}\]"):
+        with pytest.raises(ModuleNotFoundError, match=rf"pip install 'camshaft-callbacks\[{library}\]'"):
             bar.on_train_epoch_start(trainer, None)
         trainer.end()
 
     def test_a_negative_refresh_interval_is_refused(self, library: str, bar_class: type[ProgressBar]) -> None:
-        with pytest.raises(InvalidArgumentError, match="`refresh_rate_seconds` must be 0 or more, but got -1"):
+        with pytest.raises(InvalidArgumentError, match="`refresh_rate_seconds` must be 0 or more, or None, but got -1"):
             bar_class(refresh_rate_seconds=-1)

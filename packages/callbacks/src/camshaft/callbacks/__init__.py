@@ -84,7 +84,7 @@ __all__ = [
     "summarize",
 ]
 
-# Imported when they are asked for: nobody uses all of them.
+# Imported on first access, since no program uses all of them.
 _ON_DEMAND = {
     "BackboneFinetuning": "weights.finetuning",
     "BaseFinetuning": "weights.finetuning",

@@ -44,7 +44,7 @@ class LambdaCallback(Callback):
             raise TypeError(must_be("functions", rule, len(functions), where, action))
         given = dict(zip(self.POSITIONS, functions, strict=False))
         for name in given.keys() & hooks.keys():
-            raise TypeError(must_be(name, "given once", hooks[name], where, "Pass it by name alone."))
+            raise TypeError(must_be(name, "given once", hooks[name], where, "Pass it only by name."))
         hooks = {**given, **hooks}
         known = [spec.name for spec in CATALOGUE.received_by(Receiver.CALLBACK) if spec.is_current]
         for name, function in hooks.items():

@@ -91,8 +91,8 @@ class ModelCheckpoint(Callback):
         every_n_train_steps: Number of optimizer updates between due times; excludes the two other intervals. With a
             `monitor` the due time is the end of the validation that follows the batch, if one does; while there is no
             value yet, the end of the first validation.
-        train_time_interval: Time between due times, by the clock of rank 0, from where training begins or goes on; a
-            batch is never cut short. It is like `every_n_train_steps` otherwise.
+        train_time_interval: Time between due times, by the clock of rank 0, from the start of training, also after a
+            resume; a batch is never interrupted. Otherwise like `every_n_train_steps`.
         every_n_epochs: Number of epochs between due times; 1 if no interval is given, 0 is never.
         save_on_train_epoch_end: Whether epochs are due at the end of the training epoch (True) or of validation
             (False). None: the former where validation runs once per epoch or not at all.
@@ -615,7 +615,7 @@ class ModelCheckpoint(Callback):
         assert pending is not None
         save = self._newest = pending.add(path, self.state_dict(), superfluous, last_path)
         self._save_checkpoint(trainer, path)
-        if not save.is_requested:  # an override has written files of its own
+        if not save.is_requested:  # an override has written other files
             pending.finish(save)
 
     def _write_missing(self, trainer: TrainerProtocol) -> None:
@@ -699,9 +699,9 @@ class ModelCheckpoint(Callback):
             return
         self.saved_path = save.path
         for logger in trainer.loggers if trainer.is_global_zero else ():
-            tell = getattr(logger, "after_save_checkpoint", None)
-            if tell is not None:
-                tell(self)
+            notify = getattr(logger, "after_save_checkpoint", None)
+            if notify is not None:
+                notify(self)
 
     def _update_scores(self) -> None:
         """Update the attributes that are derived from the kept checkpoints."""

@@ -109,7 +109,7 @@ def first_free_path(path_of: Callable[[int | None], str], is_taken: Callable[[st
         before, path = path, path_of(version)
         if path == before:
             raise RuntimeError(
-                f"`format_checkpoint_name` must give each version a path of its own, but got {path!r} (str) for "
+                f"`format_checkpoint_name` must give each version a distinct path, but got {path!r} (str) for "
                 f"version {version} as well in ModelCheckpoint. Put `ver` into the name, or pass "
                 "enable_version_counter=False."
             )
@@ -175,7 +175,7 @@ def check_distinct(key: str, other_key: str, names: CheckpointNames, others_in_f
     """
     where = "Trainer(callbacks=...)"
     if key == other_key:
-        action = "Tell them apart by `filename`, `monitor`, `mode` or interval."
+        action = "Distinguish them by `filename`, `monitor`, `mode` or interval."
         raise InvalidArgumentError("state_key", "different for each ModelCheckpoint of a trainer", key, where, action)
     if others_in_folder is not None and names.may_replace(others_in_folder):
         rule = "True where two ModelCheckpoints use the same names in one folder"

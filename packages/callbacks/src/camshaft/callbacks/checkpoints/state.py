@@ -177,7 +177,7 @@ class PendingSaves:
     They usually become durable in the order of requests; an asynchronous writer need not keep that order.
 
     Args:
-        folder: The only folder in which checkpoints are removed; one that lies elsewhere is left alone.
+        folder: The only folder in which checkpoints are removed; others are not touched.
         durable_state: The callback's state as of its newest durable save.
         point_last: Points "last" at a durable checkpoint; called with the paths of both.
         remove_checkpoint: Removes a checkpoint; called with its path.

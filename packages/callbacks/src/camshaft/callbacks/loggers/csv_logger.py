@@ -136,7 +136,7 @@ class MetricsFile:
         raise AttributeError(
             f"`experiment` must be one that has {name!r}, but got a {type(self).__name__} in "
             f"{self.__dict__.get('path')}. Pass the trainer a logger that has it, such as "
-            "logger=TensorBoardLogger(...): a CSV file holds numbers alone."
+            "logger=TensorBoardLogger(...): a CSV file has only numbers."
         )
 
     def append(self, rows: Sequence[Row]) -> None:

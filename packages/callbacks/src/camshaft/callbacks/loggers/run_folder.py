@@ -140,7 +140,7 @@ _CLAIMS: weakref.WeakKeyDictionary[RunFolderLogger, weakref.finalize[Any, Any]] 
 def _remove_empty(folders: list[Path], process_id: int) -> bool:
     """Remove empty folders, innermost first; return whether the first one was empty.
 
-    A forked process leaves its parent's folders alone.
+    A forked process does not remove its parent's folders.
     """
     if os.getpid() != process_id:
         return False

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from camshaft.callbacks.arguments import InvalidArgumentError, check_installed, check_keywords
 from camshaft.callbacks.loggers.logged_values import Hyperparameters, flat, numbers_by_name
 from camshaft.callbacks.loggers.run_folder import RunFolderLogger
-from camshaft.callbacks.progress.example_forward import example_call, plainly, reason_not_to_run, without_trace
+from camshaft.callbacks.progress.example_forward import countable, example_call, reason_not_to_run, restored
 from camshaft.hooks_core.user_warnings import warn_user
 
 if TYPE_CHECKING:
@@ -161,7 +161,7 @@ class TensorBoardLogger(RunFolderLogger):
             rule = "a tensor or a tuple of inputs, or the model's attribute `example_input_array`"
             action = "Pass an input, or set the attribute."
             raise InvalidArgumentError("input_array", rule, example, type(self).__name__, action)
-        with without_trace(model), plainly(model):
+        with restored(model), countable(model):
             self.experiment.add_graph(model, example_call(model, example)[0])
 
     def save(self) -> None:

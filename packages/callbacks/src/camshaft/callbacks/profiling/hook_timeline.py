@@ -1,4 +1,4 @@
-"""How long each hook of each receiver takes."""
+"""Callback that times every hook of every receiver."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from camshaft.callbacks.arguments import InvalidArgumentError
+from camshaft.callbacks.arguments import check_file_name, check_number
 from camshaft.callbacks.profiling.timeline_recording import EDGES, OPTIMIZER_STEP, EventLog, Recording
 from camshaft.callbacks.profiling.timeline_report import VerbTimes, report_html, trace_json
 from camshaft.hooks_core import Callback, Receiver
@@ -16,30 +16,29 @@ from camshaft.hooks_core.receiver_names import ReceiverNames
 
 
 class HookTimeline(Callback):
-    """Times every call of every hook, and writes a trace and a report about it.
+    """Times every call of every hook, and writes a trace and a report.
 
-    At the end of each verb, also after an error, each process writes two files: `<filename>-rank<N>.json`, to be opened
-    at ui.perfetto.dev or chrome://tracing, and `<filename>-rank<N>.html`, a page that needs nothing else: the time of
-    each hook and receiver, percentiles of the batches and of their hooks, and the life cycle with its times. Verbs that
-    run one after another with the same callback add to the same files; sums and percentiles are of all of them.
+    At the end of each verb, also after an error, each rank writes two files: `<filename>-rank<N>.json`, to be opened at
+    ui.perfetto.dev or chrome://tracing, and `<filename>-rank<N>.html`, a self-contained page with the time of each hook
+    and receiver, percentiles of batches and their hooks, and the life cycle with its times. Further verbs with the same
+    callback are added to the same files; sums and percentiles cover all of them.
 
     Times are those of the host. On a GPU a step returns when its work is queued, so work shows up where the host waits
-    for it. "Self" is the time of a call without the hooks that it encloses. What the loop does itself (differentiation,
+    for it. "Self" is the time of a call without the hooks that it encloses. The loop's own work (differentiation,
     `optimizer.step`, waiting for batches) is shown as spans between the hooks.
 
-    On a server's CPU `timeit` has a timed call at 0.4 microseconds more than one that is not, and a batch at 5 to 10
-    more for its spans and percentiles. A run without this callback calls its hooks as if it did not exist. Sums are
-    exact; percentiles are nearest-rank ones read from buckets, at most 0.8 % off. Of the calls themselves the newest
-    `max_events` are kept.
+    On a server's CPU, by `timeit`, timing adds 0.4 microseconds per call, and 5 to 10 per batch for spans and
+    percentiles. A run without this callback has no overhead. Sums are exact; percentiles are nearest-rank, read from
+    buckets, at most 0.8 % off. The trace has the newest `max_events` calls.
 
     Args:
-        dirpath: Folder of the files. None takes the run's log folder: `trainer.log_dir`, or `default_root_dir`.
-        filename: How the files' names begin.
-        max_events: How many calls, and how many spans that are longer than a batch, the trace holds at most.
+        dirpath: Folder of the files. None is the run's log folder: `trainer.log_dir`, or `default_root_dir`.
+        filename: Prefix of the files' names.
+        max_events: Largest number of calls, and of spans that are longer than a batch, in the trace.
 
     Attributes:
-        json_path: The trace that was written last, or None.
-        html_path: The report that was written last, or None.
+        json_path: Path of the latest trace, or None.
+        html_path: Path of the latest report, or None.
 
     Raises:
         InvalidArgumentError: If `max_events` is less than 1, or `filename` is empty or has a folder in it.
@@ -54,11 +53,8 @@ class HookTimeline(Callback):
         max_events: int = 50_000,
     ) -> None:
         where = type(self).__name__
-        if max_events < 1:
-            raise InvalidArgumentError("max_events", "1 or more", max_events, where, "Pass how many calls to keep.")
-        if not filename or os.path.basename(filename) != filename:
-            action = "Pass the folder as `dirpath`."
-            raise InvalidArgumentError("filename", "a file's name without a folder", filename, where, action)
+        check_number(where, least=1, max_events=max_events)
+        check_file_name(where, filename)
         self.dirpath = None if dirpath is None else os.fspath(dirpath)
         self.filename = filename
         self.max_events = max_events
@@ -74,9 +70,9 @@ class HookTimeline(Callback):
     def wrap_call(
         self, hook: str, kind: Receiver, receiver: object, function: Callable[..., Any]
     ) -> Callable[..., Any]:
-        """Have a call timed; asked when a run resolves its hooks."""
+        """Return a timed version of a hook's function; called when a run resolves its hooks."""
         if self._recording is None or self._is_resolved:
-            self._let_go()
+            self._release()
             self._recording, self._is_resolved = Recording(self._events, self._spans), False
         if receiver is self:
             is_edge = hook in EDGES or hook in ("on_exception", "teardown")
@@ -85,26 +81,26 @@ class HookTimeline(Callback):
         return self._recording.timed(hook, self._names.name(receiver), kind, function)
 
     def setup(self, trainer: Any, module: Any, stage: str) -> None:
-        """The hooks are resolved: who asks again begins another run."""
+        """Note that the hooks are resolved: further calls of `wrap_call` are those of another run."""
         self._is_resolved = True
 
     def on_train_start(self, trainer: Any, module: Any) -> None:
-        """Let the optimizers say when they step."""
+        """Register step hooks on the optimizers."""
         for optimizer in getattr(trainer, "optimizers", ()):
             self._watch(optimizer)
 
     def on_before_optimizer_step(self, trainer: Any, module: Any, optimizer: Any) -> None:
-        """Watch an optimizer of which the trainer does not tell."""
+        """Register step hooks on an optimizer that `trainer.optimizers` does not have."""
         if id(optimizer) not in self._watched:
             self._watch(optimizer)
 
     def on_exception(self, trainer: Any, module: Any, exception: BaseException) -> None:
-        """What the error left open ends here."""
+        """Close the spans that an error left open, by being called."""
 
     def teardown(self, trainer: Any, module: Any, stage: str) -> None:
         """Write the files."""
         recording, self._recording = self._recording, None
-        self._let_go()
+        self._release()
         if recording is not None:
             duration_ns = recording.finish(stage)
             self._verbs.setdefault(stage, VerbTimes()).add(recording, duration_ns)
@@ -115,14 +111,14 @@ class HookTimeline(Callback):
         if recording is None or id(optimizer) in self._watched:
             return
         handles: list[Any] = []
-        self._watched[id(optimizer)] = optimizer, handles  # held, so that no other one gets its id
+        self._watched[id(optimizer)] = optimizer, handles  # kept, so that no other object gets its id
         if hasattr(optimizer, "register_step_pre_hook"):
             name = self._names.name(optimizer)
             handles.append(optimizer.register_step_pre_hook(recording.beginning(OPTIMIZER_STEP, name)))
             handles.append(optimizer.register_step_post_hook(recording.ending(OPTIMIZER_STEP, name)))
 
-    def _let_go(self) -> None:
-        """Forget the receivers, so that nothing of a run is kept alive."""
+    def _release(self) -> None:
+        """Drop references to receivers and optimizers, so that a run can be garbage-collected."""
         for _, handles in self._watched.values():
             for handle in handles:
                 handle.remove()
@@ -148,7 +144,7 @@ class HookTimeline(Callback):
 
 
 def _edge(self: HookTimeline, *arguments: Any) -> None:
-    """Where a span begins or ends: as it is implemented, the hook is called and the moment is seen."""
+    """Mark the beginning or end of a span: since it is implemented, the hook is called."""
 
 
 for _name in {*EDGES} - {*vars(HookTimeline)}:

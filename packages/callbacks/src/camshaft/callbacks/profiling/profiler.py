@@ -1,4 +1,4 @@
-"""Profiling batches with torch.profiler."""
+"""Callback that profiles batches with torch.profiler."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from torch.profiler import ProfilerActivity, profile, record_function, schedule
 
-from camshaft.callbacks.arguments import InvalidArgumentError
+from camshaft.callbacks.arguments import STAGES, InvalidArgumentError, check_number, check_one_of
 from camshaft.hooks_core import Callback
 from camshaft.hooks_core.user_warnings import warn_user
 
@@ -20,46 +20,47 @@ if TYPE_CHECKING:
     from camshaft.hooks_core.protocols import TrainerProtocol
 
 
-_STAGES = ("train", "validate", "test", "predict")
+Export = Literal["chrome", "tensorboard", "both"]
+"""Kind of trace files."""
 
 
 class Profiler(Callback):
-    """Runs `torch.profiler.profile` over some batches of a stage, and writes what it saw.
+    """Runs `torch.profiler.profile` over some batches of a stage, and writes traces and tables.
 
-    A step of the schedule is a batch: `wait` of them are left alone, `warmup` are profiled and thrown away, `active`
-    are kept, and this `repeat` times; then the profiler is gone. Each cycle gives, for each process, the files
+    A step of the schedule is a batch: each cycle skips `wait` batches, profiles and discards `warmup`, and records
+    `active`; after `repeat` cycles the profiler is stopped. Each cycle writes, for each rank, the files
 
     - `<stage>-rank<R>-<N>.json`: a trace for Perfetto or chrome://tracing (export "chrome"),
-    - `<stage>-rank<R>.<time>.pt.trace.json`: the same where TensorBoard's profiler plugin looks for it ("tensorboard"),
-    - `<stage>-rank<R>-<N>.txt`: the operators that took most, as a table, which the first process prints too.
+    - `<stage>-rank<R>.<time>.pt.trace.json`: the same for TensorBoard's profiler plugin ("tensorboard"),
+    - `<stage>-rank<R>-<N>.txt`: a table of the slowest operators, which rank 0 prints too.
 
-    N counts on from the files that are there. Beside torch's own ranges (operators, kernels, `ProfilerStep#`,
-    `Optimizer.step#`, the data loader) a trace holds "train_batch", "backward", "validation", "validate_batch",
+    N continues the numbers of existing files. Beside torch's own ranges (operators, kernels, `ProfilerStep#`,
+    `Optimizer.step#`, the data loader) a trace has "train_batch", "backward", "validation", "validate_batch",
     "test_batch" and "predict_batch", each from the hook at its start to the hook at its end.
 
-    A stage is profiled once per verb. The batches of validation within fit belong to the training batch before them
-    where training is profiled; if "validate" is asked for and "train" is not, the first validation pass after the
-    sanity check is profiled. After an exception the profiler is stopped, and what an open cycle saw so far is written.
+    A stage is profiled once per verb. If training is profiled, validation batches within fit belong to the training
+    batch before them; if only "validate" is, the first validation after the sanity check is profiled. After an
+    exception the profiler is stopped, and the open cycle is written.
 
     Args:
         dirpath: Folder of the files. None: `trainer.log_dir`, or `trainer.default_root_dir` if there is none.
-        wait: Batches that are left alone in each cycle.
-        warmup: Batches that are profiled and thrown away in each cycle; 0 lets the profiler's own start show.
-        active: Batches of each cycle that are kept.
-        repeat: Number of cycles; 0 goes on until the stage ends.
-        activities: What is profiled; None: all that this machine can.
-        record_shapes: Whether to keep the shapes of operators' inputs.
-        profile_memory: Whether to keep what is allocated and freed.
-        with_stack: Whether to keep where in the source operators are called.
+        wait: Number of batches to skip in each cycle.
+        warmup: Number of batches to profile and discard in each cycle; with 0 the trace shows the profiler's start-up.
+        active: Number of batches to record in each cycle.
+        repeat: Number of cycles; 0 repeats until the stage ends.
+        activities: Activities to profile; None: all that this machine supports.
+        record_shapes: Whether to record the shapes of operators' inputs.
+        profile_memory: Whether to record allocations.
+        with_stack: Whether to record the source lines of operators.
         with_flops: Whether to estimate the FLOPs of matrix products and convolutions.
-        export: Which trace files to write.
-        stages: Which stages to profile.
-        table_rows: Rows of the table; 0 makes none.
-        sort_by: Column of `torch.profiler` that the table is sorted by; None: the time on the accelerator where one is
-            profiled, else on the CPU, without what was called from within.
+        export: Kind of trace files.
+        stages: Stages to profile.
+        table_rows: Rows of the table; 0 writes none.
+        sort_by: Column of `torch.profiler` to sort the table by; None: self time on the accelerator if one is profiled,
+            else on the CPU.
 
     Attributes:
-        trace_paths: The trace files that this process wrote so far.
+        trace_paths: Trace files that this process has written.
 
     Raises:
         InvalidArgumentError: If an argument is out of range; at the beginning of a verb, if the trainer has another
@@ -84,14 +85,13 @@ class Profiler(Callback):
         sort_by: str | None = None,
     ) -> None:
         where = type(self).__name__
-        least = {"wait": 0, "warmup": 0, "active": 1, "repeat": 0, "table_rows": 0}
-        for field, count in zip(least, (wait, warmup, active, repeat, table_rows), strict=True):
-            if count < least[field]:
-                raise InvalidArgumentError(field, f"{least[field]} or more", count, where, "Pass such a number.")
-        if export not in get_args(Export):
-            rule = f"one of {', '.join(get_args(Export))}"
-            raise InvalidArgumentError("export", rule, export, where, "Pass one of these.")
-        self.stages = _checked_stages(stages, where)
+        check_number(where, least=0, wait=wait, warmup=warmup, repeat=repeat, table_rows=table_rows)
+        check_number(where, least=1, active=active)
+        check_one_of(where, get_args(Export), export=export)
+        self.stages = (stages,) if isinstance(stages, str) else tuple(stages)
+        if not self.stages or not set(self.stages) <= set(STAGES):
+            rule = f"some of {', '.join(STAGES)}"
+            raise InvalidArgumentError("stages", rule, self.stages, where, "Name some of these.")
         self.dirpath = None if dirpath is None else os.fspath(dirpath)
         self.wait, self.warmup, self.active, self.repeat = wait, warmup, active, repeat
         self.activities = None if activities is None else list(activities)
@@ -110,20 +110,20 @@ class Profiler(Callback):
         self._trainer: TrainerProtocol | None = None
 
     def setup(self, trainer: TrainerProtocol, module: Any, stage: str) -> None:
-        """Profile each stage anew, and refuse a second profiler."""
+        """Reset, and refuse a second profiler."""
         if sum(isinstance(callback, Profiler) for callback in trainer.callbacks) > 1:
             rule, action = "with one Profiler at most", "Name all stages in one."
             raise InvalidArgumentError("callbacks", rule, trainer.callbacks, type(self).__name__, action)
         self._profiled.clear()
 
     def on_train_start(self, trainer: TrainerProtocol, module: Any) -> None:
-        """Begin, if training is profiled."""
+        """Start, if training is profiled."""
         self._begin("train", trainer)
 
     def on_train_batch_start(self, trainer: TrainerProtocol, module: Any, batch: Any, batch_idx: int) -> None:
         """Open a batch's range."""
         if self._profile is not None:
-            self._close_all()  # that of a batch whose start hook skipped the rest of its epoch never ended
+            self._close_all()  # of a batch whose start hook skipped the rest of the epoch
             self._open("train_batch")
 
     def on_before_backward(self, trainer: TrainerProtocol, module: Any, loss: Any) -> None:
@@ -139,16 +139,16 @@ class Profiler(Callback):
     def on_train_batch_end(
         self, trainer: TrainerProtocol, module: Any, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
-        """Close a batch's range; it was a step of the schedule."""
+        """Close a batch's range, and advance the schedule."""
         if self._profile is not None:
             self._end_batch("train")
 
     def on_train_end(self, trainer: TrainerProtocol, module: Any) -> None:
-        """Write what an open cycle saw."""
+        """Write the open cycle."""
         self._end("train")
 
     def on_validation_start(self, trainer: TrainerProtocol, module: Any) -> None:
-        """Open validation's range, or begin, if validation is profiled and training is not."""
+        """Open validation's range, or start, if validation is profiled and training is not."""
         if not trainer.sanity_checking:
             self._begin("validate", trainer)
             if self._profile is not None:
@@ -175,7 +175,7 @@ class Profiler(Callback):
             self._end("validate")
 
     def on_test_start(self, trainer: TrainerProtocol, module: Any) -> None:
-        """Begin, if test is profiled."""
+        """Start, if test is profiled."""
         self._begin("test", trainer)
 
     def on_test_batch_start(
@@ -193,11 +193,11 @@ class Profiler(Callback):
             self._end_batch("test")
 
     def on_test_end(self, trainer: TrainerProtocol, module: Any) -> None:
-        """Write what an open cycle saw."""
+        """Write the open cycle."""
         self._end("test")
 
     def on_predict_start(self, trainer: TrainerProtocol, module: Any) -> None:
-        """Begin, if prediction is profiled."""
+        """Start, if prediction is profiled."""
         self._begin("predict", trainer)
 
     def on_predict_batch_start(
@@ -215,15 +215,15 @@ class Profiler(Callback):
             self._end_batch("predict")
 
     def on_predict_end(self, trainer: TrainerProtocol, module: Any) -> None:
-        """Write what an open cycle saw."""
+        """Write the open cycle."""
         self._end("predict")
 
     def on_exception(self, trainer: TrainerProtocol, module: Any, exception: BaseException) -> None:
-        """Stop profiling, and write what an open cycle saw."""
+        """Stop profiling, and write the open cycle."""
         self._stop()
 
     def teardown(self, trainer: TrainerProtocol, module: Any, stage: str) -> None:
-        """Nothing remains active."""
+        """Stop profiling."""
         self._stop()
         self._trainer = None
 
@@ -251,7 +251,7 @@ class Profiler(Callback):
         self._ranges.append(opened)
 
     def _close(self, name: str) -> None:
-        """Close the innermost range, if it is this one: profiling may have begun within it."""
+        """Close the innermost range, if it has this name: profiling may have started inside of it."""
         if self._ranges and self._ranges[-1].name == name:
             self._ranges.pop().__exit__(None, None, None)
 
@@ -265,7 +265,7 @@ class Profiler(Callback):
             self._num_steps += 1
             cycle = self.wait + self.warmup + self.active
             if self.repeat and self._num_steps == self.repeat * cycle:
-                self._stop()  # ends the last cycle, and all costs with it
+                self._stop()  # after the last cycle, so that further batches cost nothing
             else:
                 self._profile.step()
 
@@ -273,7 +273,7 @@ class Profiler(Callback):
         if self._profile is None or stage != self._stage:
             return
         cycle = self.wait + self.warmup + self.active
-        self._discards = self._num_steps % cycle <= self.wait + self.warmup  # the last cycle holds no batch
+        self._discards = self._num_steps % cycle <= self.wait + self.warmup  # the last cycle has recorded no batch
         self._stop()
         self._discards = False
         if not self._num_written:
@@ -290,7 +290,7 @@ class Profiler(Callback):
             running.__exit__(None, None, None)  # type: ignore[no-untyped-call]
 
     def _write(self, ended: profile) -> None:
-        """Called by torch at the end of a cycle."""
+        """Write the files of a cycle; called by torch at its end."""
         trainer = self._trainer
         assert trainer is not None
         if self._discards:
@@ -302,55 +302,45 @@ class Profiler(Callback):
         self._num_written += 1
         self.trace_paths += write_traces(ended, folder, start, number, self.export)
         if self.table_rows:
-            table = table_of(ended, self.sort_by, self.table_rows, by_shape=self.record_shapes)
+            table = operator_table(ended, self.sort_by, self.table_rows, by_shape=self.record_shapes)
             (folder / f"{start}-{number}.txt").write_text(table, encoding="utf-8")
             if trainer.is_global_zero:
                 print(table, flush=True)
-
-
-def _checked_stages(stages: str | Sequence[str], where: str) -> tuple[str, ...]:
-    stages = (stages,) if isinstance(stages, str) else tuple(stages)
-    if not stages or not set(stages) <= set(_STAGES):
-        raise InvalidArgumentError("stages", f"some of {', '.join(_STAGES)}", stages, where, "Name some of these.")
-    return stages
-
-
-Export = Literal["chrome", "tensorboard", "both"]
 
 
 def write_traces(ended: profile, folder: Path, start: str, number: int, export: Export) -> list[str]:
     """Write a trace where Perfetto, TensorBoard's plugin, or both look for it.
 
     Args:
-        ended: What was profiled.
-        folder: Where to.
-        start: How the files' names begin.
-        number: Which of those that begin so it is.
-        export: For whom.
+        ended: The finished profile.
+        folder: Folder of the files.
+        start: Prefix of the files' names.
+        number: Number in the files' names.
+        export: Kind of trace files.
 
     Returns:
-        The files.
+        Paths of the files.
     """
     paths = []
     if export != "tensorboard":
         paths.append(folder / f"{start}-{number}.json")
     if export != "chrome":
-        # as `torch.profiler.tensorboard_trace_handler` calls it
+        # the name that `torch.profiler.tensorboard_trace_handler` uses
         paths.append(folder / f"{start}.{time.time_ns()}.pt.trace.json")
-    ended.export_chrome_trace(str(paths[0]))  # torch saves a trace once only
+    ended.export_chrome_trace(str(paths[0]))  # torch can export a trace only once
     for path in paths[1:]:
         shutil.copyfile(paths[0], path)
     return [str(path) for path in paths]
 
 
-def table_of(ended: profile, sort_by: str | None, num_rows: int, *, by_shape: bool) -> str:
-    """The operators that took most, as text.
+def operator_table(ended: profile, sort_by: str | None, num_rows: int, *, by_shape: bool) -> str:
+    """Return a table of the slowest operators, as text.
 
     Args:
-        ended: What was profiled.
+        ended: The finished profile.
         sort_by: A column of `torch.profiler`; None: the time on the accelerator if one was profiled, else on the CPU.
-        num_rows: How many.
-        by_shape: Whether calls with inputs of other shapes are rows of their own.
+        num_rows: Number of rows.
+        by_shape: Whether calls with inputs of different shapes are separate rows.
     """
     if sort_by is None:
         sort_by = "self_device_time_total" if ended.use_device else "self_cpu_time_total"
@@ -358,6 +348,6 @@ def table_of(ended: profile, sort_by: str | None, num_rows: int, *, by_shape: bo
 
 
 def next_number(folder: Path, start: str) -> int:
-    """The number after the highest that a process's files of a stage have."""
+    """Return the number after the highest in the files with a prefix."""
     matches = (re.fullmatch(rf"{re.escape(start)}-(\d+)\.(json|txt)", path.name) for path in folder.iterdir())
     return max((int(match[1]) for match in matches if match), default=-1) + 1

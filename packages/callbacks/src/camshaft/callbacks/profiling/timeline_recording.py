@@ -1,4 +1,4 @@
-"""What a timeline measures while a verb runs: durations of calls and of the spans around them."""
+"""Recording of a timeline while a verb runs: durations of calls and of the spans around them."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from camshaft.hooks_core.grammar import Call, If, Maybe, Node, Repeat, Seq, hook
 from camshaft.hooks_core.grammar.nodes import parts
 
 LOOP = "loop"
-"""The kind of what is no receiver's: what the loop spends between the calls, and what it calls itself."""
+"""Kind of spans that belong to no receiver: time of the loop between calls, and its own calls."""
 
 
 class Tally:
-    """The exact sums of one row."""
+    """Exact sums of one row."""
 
     __slots__ = ("max_ns", "num_calls", "self_ns", "total_ns")
 
@@ -31,7 +31,7 @@ class Tally:
         self.max_ns = 0
 
     def add(self, durations_ns: Sequence[int], enclosed_ns: int) -> None:
-        """Count calls, which enclosed others for so long in all."""
+        """Add calls, with the total time of the calls that they enclosed."""
         if not durations_ns:
             return
         total_ns = sum(durations_ns)
@@ -41,7 +41,7 @@ class Tally:
         self.max_ns = max(self.max_ns, *durations_ns)
 
     def merge(self, other: Tally) -> None:
-        """Add another's sums."""
+        """Add the sums of another tally."""
         self.num_calls += other.num_calls
         self.total_ns += other.total_ns
         self.self_ns += other.self_ns
@@ -50,18 +50,18 @@ class Tally:
 
 @attrs.define(eq=False)
 class Site:
-    """Where time is spent: a hook of a receiver, or a span.
+    """Place where time is spent: a hook of a receiver, or a span.
 
     Args:
         hook: The hook's or span's name.
         receiver: The receiver's name; empty for a span of the loop.
-        kind: What the receiver is, or `LOOP`.
+        kind: Kind of the receiver, or `LOOP`.
 
     Attributes:
         tally: Its sums.
         sanity_tally: Its sums in the sanity check, which calls the hooks of validation.
-        durations_ns: Those of the newest calls, which are in neither of the two yet.
-        enclosed_ns: How long these enclosed others.
+        durations_ns: Durations of the newest calls, which are in neither tally yet.
+        enclosed_ns: Total time of the calls that these enclosed.
     """
 
     hook: str
@@ -81,17 +81,17 @@ class Site:
 
 
 Event = tuple[Site, int, int]
-"""What happened: where, when it began on `perf_counter_ns`, and how long it took in nanoseconds."""
+"""An event: its site, start on `perf_counter_ns`, and duration in nanoseconds."""
 
 
 class EventLog:
-    """Keeps the newest events as plain numbers, three of each: no object of theirs stays in memory.
+    """The newest events, stored as three plain numbers each, without objects.
 
     Args:
-        max_events: How many are kept.
+        max_events: Number of events to keep.
 
     Attributes:
-        numbers: Of each event the number of its site, its beginning and its duration, to be appended by who records.
+        numbers: Number of the site, start and duration of each event, appended by the recording.
     """
 
     def __init__(self, max_events: int) -> None:
@@ -100,35 +100,35 @@ class EventLog:
         self._sites: list[Site] = []
 
     def number_of(self, site: Site) -> int:
-        """A new site's number."""
+        """Add a site, and return its number."""
         self._sites.append(site)
         return len(self._sites) - 1
 
     def trim(self) -> None:
-        """Drop old events if there are twice as many as are kept; to be called now and then."""
+        """Drop old events if there are twice as many as to keep; to be called regularly."""
         if len(self.numbers) > 6 * self._max_events:
             del self.numbers[: -3 * self._max_events]
 
     def __iter__(self) -> Iterator[Event]:
-        """Those that are kept, oldest first."""
+        """Yield the kept events, oldest first."""
         numbers = self.numbers[-3 * self._max_events :]
         for site_idx, start_ns, duration_ns in zip(numbers[::3], numbers[1::3], numbers[2::3], strict=True):
             yield self._sites[site_idx], start_ns, duration_ns
 
 
 OPTIMIZER_STEP = "optimizer.step"
-"""The span of an optimizer's update; the optimizer itself says when that begins and ends."""
+"""Span of an optimizer's update, marked by the optimizer's own step hooks."""
 
 
 @attrs.frozen
 class Span:
-    """One kind of stretch.
+    """A kind of span.
 
     Args:
-        name: What it is called.
-        opened_by: The hook where it begins.
-        closed_by: The hook where it ends.
-        lies_between: Whether it begins after the one hook and ends before the other; else it encloses both.
+        name: Name of the span.
+        opened_by: The hook at its beginning.
+        closed_by: The hook at its end.
+        lies_between: Whether it begins after the first hook and ends before the second; else it encloses both.
         is_step: Whether it is one batch.
     """
 
@@ -160,11 +160,11 @@ SPANS = (
     *_evaluation("predict"),
 )
 EDGES = tuple(hook for span in SPANS for hook in (span.opened_by, span.closed_by))
-"""Hooks that must be called for the spans to be seen."""
+"""Hooks that must be called to record the spans."""
 
 
 def span_of(group: Node) -> Span | None:
-    """The span that a part of a life cycle is: the one whose first hook is directly in it."""
+    """Return the span of a part of a life cycle: the one whose first hook is directly in it."""
     if not isinstance(group, Repeat | Maybe) or isinstance(group.body, Call):
         return None
     spans = (
@@ -174,7 +174,7 @@ def span_of(group: Node) -> Span | None:
 
 
 def hooks_of_step(span: Span) -> tuple[str, ...]:
-    """The hooks and inner spans that belong to each batch of a kind, up to the hook by which it ends."""
+    """Return the hooks and inner spans of each batch of a kind, up to the hook that ends it."""
     verbs = ("fit",) if span is TRAINING_BATCH else ("validate", "test", "predict")
     found = (node for verb in verbs for node in _groups(life_cycle(verb)) if span_of(node) is span)
     body = next(found)
@@ -204,34 +204,34 @@ def _direct_hooks(node: Node) -> Iterator[str]:
 
 
 BETWEEN_HOOKS = "between the hooks"
-"""The part of a batch in which no hook and no span of it runs."""
+"""Name of the part of a batch in which none of its hooks and spans runs."""
 
 _SPANS_IN_STEPS = (BACKWARD_PASS.name, OPTIMIZER_STEP)
 
 _NUM_STEPS_HELD = 500
-"""Batches whose durations are summed up together, which takes a fraction of the time."""
+"""Batches whose durations are summed up together, which is much faster than one by one."""
 
 _Action = Callable[..., None]
 
 
 _Open = tuple[Site, Span | None, int, int]
-"""A span that is under way: where, of which kind, since when, and where on the stack its number is."""
+"""An open span: its site, kind, start, and index on the stack."""
 
 
 class Recording:
     """Times the hooks of one run of a verb, from their resolution on.
 
-    Hooks run one inside another on one thread, so a stack tells what encloses what: it holds a number for each call and
-    span that is under way, the time of what that has enclosed so far.
+    Hooks are nested on one thread, so a stack gives the nesting: for each open call and span it has the time of the
+    calls and spans that it has enclosed so far.
 
     Args:
-        events: Takes every call and what belongs to a batch.
-        spans: Takes the longer spans likewise.
+        events: Log for calls and spans of a batch.
+        spans: Log for longer spans.
 
     Attributes:
-        start_ns: When it began.
-        sites: Where time was spent.
-        steps: By kind of batch, the times that the batch and its hooks took in each.
+        start_ns: Start of the recording.
+        sites: Places where time was spent.
+        steps: By kind of batch, durations of the batch and its hooks.
     """
 
     def __init__(self, events: EventLog, spans: EventLog) -> None:
@@ -251,24 +251,24 @@ class Recording:
         self._is_sanity_check = False
 
     def timed(self, hook: str, receiver: str, kind: str, function: Callable[..., Any]) -> Callable[..., Any]:
-        """A function that does the same and is timed.
+        """Return a function that calls another and records its time.
 
         Args:
             hook: The hook's name.
             receiver: The receiver's name.
-            kind: What it is.
-            function: What the hook calls.
+            kind: Kind of the receiver.
+            function: The function of the hook.
         """
         site, before, after = self._place(hook, receiver, kind)
         self.sites.append(site)
         return self._timer(site, function, before, after)
 
     def edge(self, hook: str, function: Callable[..., Any] | None) -> Callable[..., Any]:
-        """A function that does the same and is not timed: spans begin and end by it.
+        """Return a function that calls another untimed, and marks the beginning or end of spans.
 
         Args:
             hook: The hook's name.
-            function: What the hook calls; None if that is nothing.
+            function: The function of the hook, or None.
         """
         site, before, after = self._place(hook, "", LOOP)
         last = self._last
@@ -286,14 +286,14 @@ class Recording:
         return edge
 
     def _place(self, hook: str, receiver: str, kind: str) -> tuple[Site, _Action | None, _Action | None]:
-        """Where a call is counted, and what begins and ends around it."""
+        """Return the site of a call, and the actions before and after it."""
         site = Site(hook, receiver, kind)
         is_first = self._first.setdefault(hook, site) is site
         self._last[hook] = site
         return site, self._before(hook) if is_first else None, self._after(hook)
 
     def beginning(self, name: str, receiver: str = "", span: Span | None = None) -> _Action:
-        """A function that opens a span; `span` says of which kind, if it is one of the loop's."""
+        """Return a function that opens a span; `span` is its kind, if it is one of the loop."""
         clock, stack, opened = perf_counter_ns, self._stack, self._open
         site = self._span_site(name, receiver)
         is_known = False
@@ -314,7 +314,7 @@ class Recording:
         return begin
 
     def ending(self, name: str, receiver: str = "") -> _Action:
-        """A function that closes a span, and what an end that never came left open in it; if it is open at all."""
+        """Return a function that closes a span, if it is open, and all spans that were left open in it."""
         clock, opened = perf_counter_ns, self._open
         site = self._span_site(name, receiver)
 
@@ -330,7 +330,7 @@ class Recording:
         return end
 
     def finish(self, verb: str) -> int:
-        """Close everything; the verb becomes a span that encloses all. Returns its duration in nanoseconds."""
+        """Close all spans, and add that of the verb around them. Return its duration in nanoseconds."""
         now_ns = perf_counter_ns()
         self._unwind(1, now_ns)
         duration_ns = now_ns - self.start_ns
@@ -344,7 +344,7 @@ class Recording:
     def _timer(
         self, site: Site, function: Callable[..., Any], before: _Action | None, after: _Action | None
     ) -> Callable[..., Any]:
-        # What a call needs is bound here and written out below: each attribute that it looked up would be paid for.
+        # Everything is bound to local names and written out: an attribute lookup would cost time in each call.
         clock, stack, last = perf_counter_ns, self._stack, self._last
         record, site_idx = self._events.numbers.append, self._events.number_of(site)
         hook, in_step, unwind, count = site.hook, self._in_step[site.hook], self._unwind, site.durations_ns.append
@@ -376,7 +376,7 @@ class Recording:
         return timed
 
     def _before(self, hook: str) -> _Action | None:
-        """What the first call of a hook does before it begins."""
+        """Return the action before the first call of a hook."""
         if hook in ("on_exception", "teardown"):
             return lambda: self._unwind(1, perf_counter_ns())
         for span in SPANS:
@@ -387,7 +387,7 @@ class Recording:
         return None
 
     def _after(self, hook: str) -> _Action | None:
-        """What the last call of a hook does when it has ended."""
+        """Return the action after the last call of a hook."""
         for span in SPANS:
             if span.closed_by == hook and not span.lies_between:
                 return self.ending(span.name)
@@ -401,15 +401,15 @@ class Recording:
     def _begin_rare(self, span: Span | None) -> None:
         if span is SANITY_CHECK:
             self._count_sanity_check(True)
-        for spent in self._in_step.values():  # what ran since the last batch belongs to none
+        for spent in self._in_step.values():  # time since the last batch belongs to no batch
             spent[0] = 0
 
     def _ending_inner(self, name: str) -> _Action:
-        """A function that closes what is open inside of a span, if that is open."""
+        """Return a function that closes all spans inside of a span, if it is open."""
         clock, opened, site = perf_counter_ns, self._open, self._span_site(name, "")
 
         def end_inner() -> None:
-            if opened and opened[-1][0] is not site:  # as a rule it is
+            if opened and opened[-1][0] is not site:  # rare
                 self._end_inner(site, clock())
 
         return end_inner
@@ -445,7 +445,7 @@ class Recording:
             self._in_step[site.hook][0] += duration_ns
 
     def _end_step(self, span: Span, *, is_counted: bool) -> None:
-        """Note what the hooks took in a batch, and begin anew."""
+        """Add the times of hooks in a batch to its histograms, and reset them."""
         pairs = self._of_step.get(span.name)
         if pairs is None:
             called = (name for name in hooks_of_step(span) if name in self._last or name in _SPANS_IN_STEPS)
@@ -462,7 +462,7 @@ class Recording:
             self._sum_up()
 
     def _sum_up(self) -> None:
-        """Add what was held of calls and batches to the sums and percentiles."""
+        """Add the collected durations to sums and histograms."""
         self._num_steps_held = 0
         for site in self.sites:
             site.sum_up(is_sanity_check=self._is_sanity_check)
@@ -483,11 +483,10 @@ _LINEAR_BITS = 7
 
 
 class DurationHistogram:
-    """Counts durations in buckets whose width grows with them.
+    """Histogram of durations, with buckets whose width grows with the duration.
 
-    A percentile is the nearest-rank one, read from the buckets: the middle of the bucket that holds the duration of
-    that rank, so at most 1/128 (0.8 %) off. Number, sum, least and greatest are exact. There are at most 64 buckets for
-    each doubling, however many durations are added.
+    A percentile is nearest-rank: the middle of the bucket with the duration of that rank, at most 1/128 (0.8 %) off.
+    Number, sum, minimum and maximum are exact. There are at most 64 buckets for each doubling.
     """
 
     __slots__ = ("_counts", "max_ns", "min_ns", "num", "total_ns")
@@ -500,7 +499,7 @@ class DurationHistogram:
         self._counts: dict[int, int] = {}
 
     def add(self, durations_ns: Sequence[int]) -> None:
-        """Count durations, each 0 or more; many at once take less time than one by one."""
+        """Add durations, each 0 or more; many at once are faster than one by one."""
         if not durations_ns:
             return
         ordered = sorted(durations_ns)
@@ -515,7 +514,7 @@ class DurationHistogram:
         self.total_ns += sum(ordered)
 
     def merge(self, other: DurationHistogram) -> None:
-        """Count what another has counted as well."""
+        """Add the durations of another histogram."""
         if not other.num:
             return
         for bucket, count in other._counts.items():
@@ -526,7 +525,7 @@ class DurationHistogram:
         self.total_ns += other.total_ns
 
     def percentile_ns(self, percent: float) -> int:
-        """The duration that so many percent do not exceed; 0 if nothing was added.
+        """Return the duration that a percentage does not exceed; 0 if empty.
 
         Args:
             percent: Above 0, up to 100.
@@ -546,12 +545,12 @@ def _bucket(duration_ns: int) -> int:
 
 
 def _shift(bucket: int) -> int:
-    """The width of a bucket is two to the power of this."""
+    """Return the logarithm, to base two, of the width of a bucket."""
     return max((bucket >> (_LINEAR_BITS - 1)) - 1, 0)
 
 
 def _start(bucket: int) -> int:
-    """The least duration in a bucket."""
+    """Return the least duration in a bucket."""
     shift = _shift(bucket)
     return (bucket - (shift << (_LINEAR_BITS - 1))) << shift
 

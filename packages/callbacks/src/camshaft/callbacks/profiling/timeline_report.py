@@ -1,10 +1,12 @@
-"""The page that shows what a timeline has measured; it needs no other file."""
+"""Reports of a timeline: an HTML page that needs no other file, and a trace for Perfetto."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from html import escape
+from importlib.resources import files
+from string import Template
 from typing import Any
 
 import attrs
@@ -26,14 +28,14 @@ from camshaft.hooks_core.grammar import Call, Either, If, Maybe, Node, Repeat, S
 
 _UNITS = ((1e9, "s"), (1e6, "ms"), (1e3, "µs"), (1.0, "ns"))
 _KINDS = ("module", "callback", "data", "strategy", LOOP)
-_WHAT = {
+_KIND_LABELS = {
     "module": "module",
     "callback": "callbacks",
     "data": "data module",
     "strategy": "strategy",
     LOOP: "loop: backward, optimizer.step, loading of batches, set-up",
 }
-_OWN_TIME = {
+_SELF_TIME_LABELS = {
     "training": "saving of checkpoints, and the loop",
     "training batch": "between its hooks",
     "training epoch": "loading of batches, and the loop",
@@ -44,27 +46,20 @@ _OWN_TIME = {
 
 
 def report_html(verbs: Mapping[str, VerbTimes], rank: int) -> str:
-    """The report, a section per verb.
+    """Return the HTML page, with a section per verb.
 
     Args:
-        verbs: What was measured, by verb.
-        rank: The process that measured.
+        verbs: Measured times by verb.
+        rank: Rank of the process.
     """
     links = "".join(f'<a href="#{escape(verb)}">{escape(verb)}</a>' for verb in verbs)
     body = "".join(line for verb, times in verbs.items() for line in _verb(verb, times))
-    return (
-        '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
-        '<meta name="viewport" content="width=device-width, initial-scale=1">'
-        f"<title>Hook timeline, rank {rank}</title><style>{STYLE}</style></head><body>"
-        f"<header><div><h1>Hook timeline</h1><span>rank {rank}, host time</span><nav>{links}</nav></div></header>"
-        f"<main>{body}<footer>Times are the host's: on an accelerator, work that was queued shows up where the host "
-        "waits for it. Sums are exact; percentiles are nearest-rank, read from buckets, at most 0.8 % off."
-        f"</footer></main><script>{SCRIPT}</script></body></html>\n"
-    )
+    template = Template(files(__package__).joinpath("timeline.html").read_text(encoding="utf-8"))
+    return template.substitute(rank=rank, links=links, body=body)
 
 
 def time_in_words(duration_ns: float) -> tuple[str, str]:
-    """A duration with three significant digits: the number and its unit."""
+    """Return a duration with three significant digits, as number and unit."""
     for size, unit in _UNITS:
         number = duration_ns / size
         if number >= 0.9995 or unit == "ns":
@@ -75,7 +70,7 @@ def time_in_words(duration_ns: float) -> tuple[str, str]:
 
 
 def _steps(times: VerbTimes) -> list[tuple[str, dict[str, DurationHistogram]]]:
-    """The kinds of batches that were counted, training first."""
+    """Return the kinds of batches that were counted, training first."""
     found = [(span, histograms) for span, histograms in times.steps.items() if histograms[span].num]
     return sorted(found, key=lambda pair: pair[0] != TRAINING_BATCH.name)
 
@@ -105,14 +100,14 @@ def _facts(times: VerbTimes) -> str:
 
 
 def _split(times: VerbTimes) -> str:
-    """One bar of all the time, divided among the kinds of receivers."""
+    """Render a bar of the total time, divided among the kinds of receivers."""
     own = dict.fromkeys(_KINDS, 0)
     for row, tally in times.tallies.items():
         own[row.kind] += tally.self_ns
     shares = {kind: 100 * spent / max(times.duration_ns, 1) for kind, spent in own.items() if spent}
     bar = "".join(f'<span class="{kind}" style="width:{share:.3f}%"></span>' for kind, share in shares.items())
     key = "".join(
-        f'<span><i class="dot {kind}"></i>{share:.1f} % {_WHAT[kind]}</span>' for kind, share in shares.items()
+        f'<span><i class="dot {kind}"></i>{share:.1f} % {_KIND_LABELS[kind]}</span>' for kind, share in shares.items()
     )
     return f'<section class="card"><div class="split">{bar}</div><div class="key">{key}</div></section>'
 
@@ -151,7 +146,7 @@ def _receivers_table(times: VerbTimes) -> str:
     rows = [
         [
             f'<td class="text"><i class="dot {kind}"></i>{escape(receiver)}</td>',
-            f'<td class="text who">{"" if kind == LOOP else escape(_WHAT[kind].removesuffix("s"))}</td>',
+            f'<td class="text who">{"" if kind == LOOP else escape(_KIND_LABELS[kind].removesuffix("s"))}</td>',
             "<td></td>" if kind == LOOP else _count(tally.num_calls),
             _time(tally.self_ns),
             _percent(tally.self_ns / max(times.duration_ns, 1)),
@@ -172,7 +167,7 @@ def _totals_table(verb: str, times: VerbTimes) -> str:
     rows = []
     for (hook, receiver, kind), tally in sorted(merged.items(), key=lambda pair: -pair[1].self_ns):
         is_part = kind == LOOP and not receiver
-        what = _OWN_TIME.get(hook, "around all this" if hook == f"{verb}()" else "") if is_part else ""
+        what = _SELF_TIME_LABELS.get(hook, "around all this" if hook == f"{verb}()" else "") if is_part else ""
         cells = [
             _name(hook, is_hook=not is_part, kind=kind),
             f'<td class="text who">{escape(receiver or what)}</td>',
@@ -231,7 +226,7 @@ def _kind_of(name: str, times: VerbTimes, kinds: Mapping[str, str]) -> str:
 
 
 def _common_kind(kinds: Iterable[str]) -> str:
-    """The kind that all have, or the loop's neutral one."""
+    """Return the kind of all, or that of the loop if they differ."""
     found = set(kinds)
     return found.pop() if len(found) == 1 else LOOP
 
@@ -282,7 +277,7 @@ def _percent(share: float) -> str:
 
 
 def _bar(share: float, kind: str, own: float = 1.0) -> str:
-    """A bar as long as the share; the part that is not one's own is paler."""
+    """Render a bar as long as a share; the part that is not self time is paler."""
     width, full = 100 * min(max(share, 0.0), 1.0), 100 * min(max(own, 0.0), 1.0)
     fill = f"linear-gradient(90deg, transparent {full:.1f}%, color-mix(in srgb, var(--card) 62%, transparent) 0)"
     style = f"width:{width:.3f}%" + ("" if full > 99.9 else f";background-image:{fill}")
@@ -291,14 +286,14 @@ def _bar(share: float, kind: str, own: float = 1.0) -> str:
 
 @attrs.frozen
 class TreeRow:
-    """One line of the tree.
+    """A row of the tree.
 
     Args:
-        label: The hook, or what the part is in words.
+        label: Name of the hook or span.
         is_hook: Whether the label is a hook's name.
-        tally: Its sums; None for a part that is no span.
-        receivers: Who was called, in order, with each one's sums.
-        children: What is inside.
+        tally: Its sums; None for a part that is not a span.
+        receivers: The receivers in order, each with its sums.
+        children: Rows inside of it.
     """
 
     label: str
@@ -309,16 +304,16 @@ class TreeRow:
 
 
 def life_cycle_tree(verb: str, times: VerbTimes) -> TreeRow:
-    """The verb's life cycle, down to the hooks that were called.
+    """Return the verb's life cycle as a tree of the hooks that were called.
 
-    A hook that has several places there stands at the first, with all its calls; the calls of the sanity check are
-    apart. Hooks that the life cycle does not have, such as `on_exception`, come last.
+    A hook with several places is at the first one, with all its calls; those of the sanity check are separate. Hooks
+    outside of the life cycle, such as `on_exception`, come last.
 
     Args:
         verb: The verb.
-        times: What was measured of it.
+        times: Its measured times.
     """
-    builder = _Builder(times)
+    builder = _TreeBuilder(times)
     rows = builder.rows(life_cycle(verb), is_sanity_check=False)
     rest = dict.fromkeys(row.hook for row in times.tallies if row.kind != "loop" and row.hook not in builder.placed)
     rows += [row for hook in rest for row in builder.hook(hook, is_sanity_check=False)]
@@ -326,7 +321,7 @@ def life_cycle_tree(verb: str, times: VerbTimes) -> TreeRow:
     return TreeRow(f"{verb}()", False, whole, children=tuple(rows))
 
 
-class _Builder:
+class _TreeBuilder:
     def __init__(self, times: VerbTimes) -> None:
         self._times = times
         self._seen: set[tuple[str, bool]] = set()
@@ -379,7 +374,7 @@ class _Builder:
         return [TreeRow(name, False, sum_of([tally for _, tally in found]), receivers)]
 
     def hook(self, hook: str, is_sanity_check: bool) -> list[TreeRow]:
-        """The row of a hook at its first place, if it was called."""
+        """Return the row of a hook at its first place, if it was called."""
         if (hook, is_sanity_check) in self._seen:
             return []
         self._seen.add((hook, is_sanity_check))
@@ -392,13 +387,13 @@ class _Builder:
 
 @attrs.frozen
 class Row:
-    """One row's identity.
+    """Key of a row.
 
     Args:
         hook: The hook's or span's name.
         receiver: The receiver's name; empty for a span of the loop.
-        kind: What the receiver is, or "loop".
-        is_sanity_check: Whether it is the part of the sanity check.
+        kind: Kind of the receiver, or "loop".
+        is_sanity_check: Whether it counts the calls of the sanity check.
     """
 
     hook: str
@@ -412,10 +407,10 @@ class VerbTimes:
     """The sums of all runs of one verb.
 
     Attributes:
-        num_runs: How often it ran.
-        duration_ns: How long, in all.
-        tallies: Sums by row, in the order in which the rows first came.
-        steps: By kind of batch, the times that the batch and its hooks took in each.
+        num_runs: Number of runs.
+        duration_ns: Total duration.
+        tallies: Sums by row, in the order of first calls.
+        steps: By kind of batch, durations of the batch and its hooks.
     """
 
     num_runs: int = 0
@@ -424,7 +419,7 @@ class VerbTimes:
     steps: dict[str, dict[str, DurationHistogram]] = attrs.field(factory=dict)
 
     def add(self, recording: Recording, duration_ns: int) -> None:
-        """Add a run that is finished."""
+        """Add a finished run."""
         self.num_runs += 1
         self.duration_ns += duration_ns
         for site in recording.sites:
@@ -438,117 +433,39 @@ class VerbTimes:
                 merged.setdefault(name, DurationHistogram()).merge(histogram)
 
     def of_hook(self, hook: str, is_sanity_check: bool | None = None) -> Iterator[tuple[Row, Tally]]:
-        """The rows of a hook or span; those in and out of the sanity check if that is None."""
+        """Yield the rows of a hook or span; inside and outside the sanity check if that is None."""
         for row, tally in self.tallies.items():
             if row.hook == hook and is_sanity_check in (None, row.is_sanity_check):
                 yield row, tally
 
 
 def sum_of(tallies: Iterator[Tally] | list[Tally]) -> Tally:
-    """One tally of several."""
+    """Return the sum of tallies."""
     total = Tally()
     for tally in tallies:
         total.merge(tally)
     return total
 
 
-STYLE = """
-:root { color-scheme: light dark;
-  --ground: #f6f7f9; --card: #ffffff; --ink: #1b2330; --muted: #647084; --line: #e2e6ec; --hover: #f0f3f8;
-  --callback: #3f76d8; --data: #a9741a; --module: #17895a; --strategy: #8656c9; --loop: #8d98a8; }
-@media (prefers-color-scheme: dark) { :root {
-  --ground: #12161c; --card: #1a2029; --ink: #e3e8ef; --muted: #95a1b3; --line: #2b3442; --hover: #222a36;
-  --callback: #6c9cf0; --data: #d9a04a; --module: #45b985; --strategy: #b18be8; --loop: #77839a; } }
-* { box-sizing: border-box; }
-html { scroll-padding-top: 64px; }
-body { margin: 0; background: var(--ground); color: var(--ink); font: 14px/1.45 system-ui, sans-serif; }
-header { position: sticky; top: 0; z-index: 3; background: var(--card); border-bottom: 1px solid var(--line); }
-header > div, main { max-width: 1240px; margin: 0 auto; padding: 0 24px; }
-header > div { display: flex; align-items: center; gap: 20px; min-height: 52px; flex-wrap: wrap; }
-h1 { font-size: 16px; margin: 0; }
-header span { color: var(--muted); }
-nav { margin-left: auto; display: flex; gap: 6px; }
-nav a { color: var(--ink); text-decoration: none; padding: 3px 12px; border: 1px solid var(--line);
-  border-radius: 99px; }
-nav a:hover { background: var(--hover); }
-h2 { font-size: 20px; margin: 28px 0 12px; }
-h2 small { color: var(--muted); font-weight: 400; font-size: 14px; margin-left: 8px; }
-h3 { font-size: 14px; margin: 0 0 2px; }
-p { color: var(--muted); margin: 0 0 10px; }
-section.card { background: var(--card); border: 1px solid var(--line); border-radius: 10px; padding: 16px 18px;
-  margin-bottom: 16px; }
-.scroll { overflow-x: auto; }
-.facts { display: flex; flex-wrap: wrap; gap: 12px; margin-bottom: 16px; }
-.facts div { background: var(--card); border: 1px solid var(--line); border-radius: 10px; padding: 10px 16px;
-  min-width: 150px; flex: 1; }
-.facts b { display: block; font-size: 20px; font-weight: 600; }
-.facts i { color: var(--muted); font-style: normal; font-size: 12px; }
-.split { display: flex; height: 16px; border-radius: 5px; overflow: hidden; margin: 4px 0 8px; }
-.key { display: flex; flex-wrap: wrap; gap: 4px 18px; color: var(--muted); font-size: 12.5px; }
-.dot { display: inline-block; width: 9px; height: 9px; border-radius: 3px; margin-right: 7px; }
-table { border-collapse: collapse; width: 100%; font-variant-numeric: tabular-nums; }
-th, td { padding: 4px 10px; text-align: right; white-space: nowrap; border-bottom: 1px solid var(--line); }
-th { color: var(--muted); font-weight: 500; font-size: 12px; }
-thead th[data-sort] { cursor: pointer; }
-thead th[aria-sort=descending]::after { content: " \\2193"; }
-thead th[aria-sort=ascending]::after { content: " \\2191"; }
-tbody tr:hover { background: var(--hover); }
-tbody tr:last-child td { border-bottom: 0; }
-th.text, td.text { text-align: left; }
-td u { text-decoration: none; color: var(--muted); display: inline-block; width: 22px; text-align: left;
-  margin-left: 3px; font-size: 12px; }
-td.bar { width: 22%; min-width: 130px; }
-.bar span { display: block; height: 9px; border-radius: 3px; min-width: 1px; }
-.bar .track { background: var(--line); width: 100%; display: flex; overflow: hidden; }
-.bar .track span { border-radius: 0; }
-.callback { background: var(--callback); } .data { background: var(--data); } .module { background: var(--module); }
-.strategy { background: var(--strategy); } .loop { background: var(--loop); }
-code { font: 12.5px/1.4 ui-monospace, monospace; }
-.part { font-style: italic; }
-.who { color: var(--muted); }
-.tree td { border-bottom: 0; padding-top: 2.5px; padding-bottom: 2.5px; }
-.tree td.text:first-child { padding-left: 10px; }
-.tree .rail { display: inline-block; width: 20px; border-left: 1px solid var(--line); margin-left: 6px;
-  height: 25px; margin-top: -3px; margin-bottom: -5px; vertical-align: middle; }
-.tree tr.sub .who { font-size: 12.5px; }
-footer { color: var(--muted); padding: 4px 0 32px; font-size: 12.5px; }
-"""
-
-SCRIPT = """
-document.querySelectorAll("th[data-sort]").forEach(head => head.addEventListener("click", () => {
-  const table = head.closest("table"), body = table.tBodies[0], column = head.cellIndex;
-  const down = head.getAttribute("aria-sort") !== "descending";
-  table.querySelectorAll("th").forEach(other => other.removeAttribute("aria-sort"));
-  head.setAttribute("aria-sort", down ? "descending" : "ascending");
-  const value = row => { const cell = row.cells[column];
-    return cell.dataset.value === undefined ? cell.textContent : Number(cell.dataset.value); };
-  const order = (a, b) => { const x = value(a), y = value(b);
-    return typeof x === "number" ? x - y : x < y ? 1 : x > y ? -1 : 0; };
-  body.append(...[...body.rows].sort((a, b) => down ? order(b, a) : order(a, b)));
-}));
-"""
-
-
 _NS_PER_US = 1000
 
 
 def trace_json(events: Iterable[Event], rank: int, num_dropped: int) -> str:
-    """The events of one process as complete events ("X") on one thread, whose nesting is that of the calls.
+    """Return the events of one process as complete events ("X") on one thread, nested like the calls.
 
-    The clock is the machine's monotonic one, so that the files of several processes of one machine can be laid side by
-    side.
+    The clock is the machine's monotonic one, so that the files of several processes on one machine can be merged.
 
     Args:
-        events: What happened.
-        rank: The process, used as its id.
-        num_dropped: How many older events are not among these.
+        events: The events.
+        rank: Rank of the process, used as its id.
+        num_dropped: Number of older events that were dropped.
     """
     named: list[dict[str, Any]] = [
         {"ph": "M", "name": "process_name", "pid": rank, "tid": 0, "args": {"name": f"rank {rank}"}},
         {"ph": "M", "name": "process_sort_index", "pid": rank, "tid": 0, "args": {"sort_index": rank}},
         {"ph": "M", "name": "thread_name", "pid": rank, "tid": 0, "args": {"name": "hooks (host time)"}},
     ]
-    # An event comes before those that it encloses, also where they begin or end at the same nanosecond.
+    # An event precedes those that it encloses, also if they begin or end at the same nanosecond.
     ordered = sorted(events, key=lambda event: (event[1], -event[2]))
     complete = [
         {

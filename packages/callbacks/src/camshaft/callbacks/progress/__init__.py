@@ -1,1 +1,1 @@
-"""Progress bars and summaries of a model."""
+"""Progress bars and model summaries."""

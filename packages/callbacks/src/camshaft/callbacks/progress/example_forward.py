@@ -1,4 +1,4 @@
-"""One forward of a module with an example: what goes in and out of each part, and how much is computed; no trace."""
+"""One forward of a module with an example input, which changes nothing: shapes and FLOPs of each submodule."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _MAX_SHAPE_LENGTH = 48  # characters
 
 @dataclass
 class PartForward:
-    """What was seen of one part: the shapes of its first call, the FLOPs of all of them."""
+    """Shapes of a submodule's first call, and FLOPs of all its calls."""
 
     in_shape: str
     out_shape: str
@@ -34,7 +34,7 @@ class PartForward:
 
 @dataclass
 class ExampleForward:
-    """What was seen of the parts that were called, and how much was computed in all."""
+    """Shapes and FLOPs of the submodules that were called, and FLOPs in total."""
 
     parts: dict[nn.Module, PartForward] = field(default_factory=dict)
     total_flops: int = 0
@@ -43,8 +43,8 @@ class ExampleForward:
 def run_example(module: nn.Module, example: Any) -> ExampleForward:
     """Call the module with an example, in evaluation mode, without gradients, autocast or compiled code.
 
-    Afterwards everything is as before: random number generators, buffers, attributes of every part, modes, gradients.
-    What a part changes inside of objects of its own kind, such as a cache's, is not seen.
+    Afterwards random number generators, buffers, attributes of all submodules, modes and gradients are restored.
+    Changes inside of other objects, such as a cache, are not.
 
     Args:
         module: The module, on one device.
@@ -52,14 +52,14 @@ def run_example(module: nn.Module, example: Any) -> ExampleForward:
             to the module's device, and floating-point ones to its dtype if it has only one.
 
     Raises:
-        Exception: What the module's forward raises.
+        Exception: If the module's forward raises it.
     """
     on_cpu = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
-    from torch.utils.flop_counter import FlopCounterMode  # nobody needs it who has no example
+    from torch.utils.flop_counter import FlopCounterMode  # slow to import, and only needed here
 
-    counter = FlopCounterMode(display=False, custom_mapping={on_cpu: _attention_flops})  # torch counts it on GPUs alone
+    counter = FlopCounterMode(display=False, custom_mapping={on_cpu: _attention_flops})  # torch counts it on GPUs only
     seen = ExampleForward()
-    with without_trace(module), plainly(module), _watched(module, counter, seen):
+    with restored(module), countable(module), _recorded(module, counter, seen):
         args, kwargs = example_call(module, example)
         with counter:
             module(*args, **kwargs)
@@ -68,12 +68,15 @@ def run_example(module: nn.Module, example: Any) -> ExampleForward:
 
 
 def example_call(module: nn.Module, example: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Copies of an example's arguments, positional and by keyword, where the module is; see `run_example`."""
-    return _as_call(_moved(example, *_device_and_dtype(module)))
+    """Return copies of an example's positional and keyword arguments on the module's device; see `run_example`."""
+    example = _copy_to(example, *_device_and_dtype(module))
+    if isinstance(example, Mapping):
+        return (), dict(example)
+    return (tuple(example), {}) if isinstance(example, (tuple, list)) else ((example,), {})
 
 
 def reason_not_to_run(module: nn.Module) -> str | None:
-    """Why a single process must not call a module before it is trained; None if it may."""
+    """Return why one process alone must not call a module before training; None if it may."""
     tensors = [*module.parameters(), *module.buffers()]
     if any(is_lazy(tensor) for tensor in tensors):
         return "it would give lazy parameters their shape"
@@ -83,8 +86,8 @@ def reason_not_to_run(module: nn.Module) -> str | None:
 
 
 def is_dtensor(tensor: Tensor) -> bool:
-    """Whether a tensor is one of a mesh of devices."""
-    # Where nobody has imported it, which takes a while, there is none.
+    """Return whether a tensor is a `DTensor`."""
+    # There is none before the module is imported, which is slow.
     dtensor = getattr(sys.modules.get("torch.distributed.tensor"), "DTensor", None)
     return dtensor is not None and isinstance(tensor, dtensor)
 
@@ -97,7 +100,7 @@ def _is_sharded(module: nn.Module, tensors: list[Tensor]) -> bool:
 
 
 def describe_shape(value: Any) -> str:
-    """The shapes in a value of any nesting, such as "[8, 3]" or "([8, 3], None)"."""
+    """Return the shapes in a nested value, such as "[8, 3]" or "([8, 3], None)"."""
     text = _describe(value)
     return text if len(text) <= _MAX_SHAPE_LENGTH else f"{text[: _MAX_SHAPE_LENGTH - 3]}..."
 
@@ -114,19 +117,10 @@ def _describe(value: Any) -> str:
     return repr(value) if value is None or isinstance(value, (bool, int, float)) else type(value).__name__
 
 
-# the call
-
-
 def _attention_flops(query: Sequence[int], key: Sequence[int], value: Sequence[int], *_: Any, **__: Any) -> int:
-    """Two matrix products a head, from shapes (batch, head, position, channel)."""
+    """Count two matrix products per head, from shapes (batch, head, position, channel)."""
     batch, num_heads, num_queries, num_channels = query
     return 2 * batch * num_heads * num_queries * key[-2] * (num_channels + value[-1])
-
-
-def _as_call(example: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    if isinstance(example, Mapping):
-        return (), dict(example)
-    return (tuple(example), {}) if isinstance(example, (tuple, list)) else ((example,), {})
 
 
 def _device_and_dtype(module: nn.Module) -> tuple[torch.device | None, torch.dtype | None]:
@@ -135,7 +129,7 @@ def _device_and_dtype(module: nn.Module) -> tuple[torch.device | None, torch.dty
     return (tensors[0].device if tensors else None), (dtypes.pop() if len(dtypes) == 1 else None)
 
 
-def _moved(value: Any, device: torch.device | None, dtype: torch.dtype | None) -> Any:
+def _copy_to(value: Any, device: torch.device | None, dtype: torch.dtype | None) -> Any:
     def move(tensor: Tensor) -> Tensor:
         # A copy: the forward may change its input in place.
         return tensor.detach().to(device, dtype if tensor.is_floating_point() else None, copy=True)
@@ -144,12 +138,12 @@ def _moved(value: Any, device: torch.device | None, dtype: torch.dtype | None) -
 
 
 @contextlib.contextmanager
-def _watched(module: nn.Module, counter: FlopCounterMode, seen: ExampleForward) -> Iterator[None]:
-    """Hooks on every part that write down what goes in and out, and what is computed in between."""
+def _recorded(module: nn.Module, counter: FlopCounterMode, seen: ExampleForward) -> Iterator[None]:
+    """Register hooks on every submodule that record shapes and FLOPs."""
     flops_before: list[int] = []
 
     def enter(part: nn.Module, args: Any, kwargs: Any) -> None:
-        # Described now: the part may change its input in place.
+        # Before the call, since it may change its input in place.
         if part not in seen.parts:
             given = (*args, *([kwargs] if kwargs else []))
             seen.parts[part] = PartForward(describe_shape(given[0] if len(given) == 1 else given), "?")
@@ -163,7 +157,7 @@ def _watched(module: nn.Module, counter: FlopCounterMode, seen: ExampleForward) 
 
     handles = []
     for part in module.modules():
-        if not isinstance(part, torch.jit.ScriptModule):  # it cannot have hooks with keywords
+        if not isinstance(part, torch.jit.ScriptModule):  # it supports no hooks with keywords
             handles.append(part.register_forward_pre_hook(enter, prepend=True, with_kwargs=True))
             handles.append(part.register_forward_hook(leave, with_kwargs=True))
     try:
@@ -173,20 +167,17 @@ def _watched(module: nn.Module, counter: FlopCounterMode, seen: ExampleForward) 
             handle.remove()
 
 
-# leaving no trace
-
-
 @contextlib.contextmanager
-def plainly(module: nn.Module) -> Iterator[None]:
-    """Evaluate with operations that torch can count: none fused across parts, none compiled."""
+def countable(module: nn.Module) -> Iterator[None]:
+    """Use only operations that torch can count: not compiled, not fused across submodules."""
     with contextlib.ExitStack() as stack:
         stack.enter_context(torch.no_grad())
         for device_type in {"cpu", *(tensor.device.type for tensor in module.parameters())}:
             if torch.amp.is_autocast_available(device_type):
                 stack.enter_context(torch.autocast(device_type, enabled=False))
-        if "torch._dynamo" in sys.modules:  # nothing is compiled before it is imported, which takes seconds
+        if "torch._dynamo" in sys.modules:  # nothing is compiled before it is imported, which is slow
             stack.enter_context(torch.compiler.set_stance("force_eager"))
-        if any(isinstance(part, nn.RNNBase) for part in module.modules()):  # else one operation of a library's
+        if any(isinstance(part, nn.RNNBase) for part in module.modules()):  # it would be one operation of a library
             backends: list[Any] = [torch.backends.mkldnn, torch.backends.cudnn]
             for backend in backends:
                 stack.callback(setattr, backend, "enabled", backend.enabled)
@@ -197,16 +188,16 @@ def plainly(module: nn.Module) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def without_trace(module: nn.Module) -> Iterator[None]:
-    """Evaluation mode, after which everything is as before; `run_example` says what that is."""
+def restored(module: nn.Module) -> Iterator[None]:
+    """Set evaluation mode, and restore the module afterwards; see `run_example`."""
     parts = [part for part in module.modules() if not isinstance(part, torch.jit.ScriptModule)]
     attributes = [(part, dict(vars(part))) for part in parts]
     containers = [_Contents(value) for _, own in attributes for value in own.values() if type(value) in _CONTAINERS]
     tensors = [(tensor, tensor.detach().clone()) for tensor in _changeable_tensors(attributes, containers)]
-    restore_random = _remember_random(module)
+    restore_random = _save_random_state(module)
     try:
         for part in module.modules():
-            part.training = False  # not by `eval()`, which a part may have overridden to do more
+            part.training = False  # not by `eval()`, which a submodule may override
         yield
     finally:
         for part, own in attributes:
@@ -225,7 +216,7 @@ _CONTAINERS = (list, dict, set)
 
 
 class _Contents:
-    """What a container held."""
+    """Saved contents of a container."""
 
     def __init__(self, container: Any) -> None:
         self.container = container
@@ -242,7 +233,7 @@ class _Contents:
 def _changeable_tensors(
     attributes: list[tuple[nn.Module, dict[str, Any]]], containers: list[_Contents]
 ) -> list[Tensor]:
-    """Every tensor that parts hold, but for parameters, which an evaluation has no business with."""
+    """Return all tensors of submodules other than parameters, which an evaluation does not change."""
     values = [value for _, own in attributes for value in own.values()]
     for contents in containers:
         values += contents.copy.values() if isinstance(contents.copy, dict) else contents.copy
@@ -250,8 +241,8 @@ def _changeable_tensors(
     return list(found.values())
 
 
-def _remember_random(module: nn.Module) -> Any:
-    """A function that puts every random number generator back that a forward may use."""
+def _save_random_state(module: nn.Module) -> Any:
+    """Return a function that restores the random number generators that a forward may use."""
     python_state, cpu_state = random.getstate(), torch.get_rng_state()
     numpy_random = getattr(sys.modules.get("numpy"), "random", None)
     numpy_state = None if numpy_random is None else numpy_random.get_state()

@@ -1,4 +1,4 @@
-"""How far a pass over batches has come, how fast it is, and how this reads."""
+"""Progress of a pass over batches, its formatting, and the interface of displays."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Literal, NamedTuple, Protocol
 
-_SMOOTHING = 0.3  # share of the newest interval in the shown rate
+_SMOOTHING = 0.3  # weight of the newest interval in the rate
 
 
 class Reading(NamedTuple):
-    """What one row of a progress bar says.
+    """Contents of one row of a progress bar.
 
     Args:
-        label: What is running.
+        label: Name of the pass.
         position: Number of batches done.
         total: Number of batches in all; None if unknown.
-        elapsed_seconds: Time spent in it, pauses left out.
-        remaining_seconds: Estimate of the time to go; None if unknown.
+        elapsed_seconds: Time spent in it, without pauses.
+        remaining_seconds: Estimate of the remaining time; None if unknown.
         batches_per_second: None if unknown.
     """
 
@@ -33,16 +33,16 @@ class Reading(NamedTuple):
 
 
 class Meter:
-    """Counts one pass over batches. The hook that runs per batch adds to `num_run` and does no more.
+    """Counts one pass over batches. The hook of each batch only increments `num_run`.
 
     Args:
-        label: What is running.
+        label: Name of the pass.
         total: Number of batches in all; infinite if unknown.
-        clock: Gives the time in seconds.
+        clock: Returns the time in seconds.
 
     Attributes:
-        num_run: Number of batches that ran here.
-        num_before: Number of batches that had run before, in a run that was resumed.
+        num_run: Number of batches in this run.
+        num_before: Number of batches before them, in a resumed epoch.
     """
 
     def __init__(self, label: str, total: float, clock: Callable[[], float] = time.monotonic) -> None:
@@ -59,22 +59,22 @@ class Meter:
 
     @property
     def elapsed_seconds(self) -> float:
-        """Time since the beginning without pauses."""
+        """Time since the start, without pauses."""
         running = 0.0 if self._running_since is None else self._clock() - self._running_since
         return self._active_seconds + running
 
     def pause(self) -> None:
-        """Stop the clock, while another pass runs inside of this one."""
+        """Stop the clock, while another pass runs inside this one."""
         self._active_seconds = self.elapsed_seconds
         self._running_since = None
 
     def resume(self) -> None:
-        """Let the clock go on."""
+        """Restart the clock."""
         self._active_seconds = self.elapsed_seconds
         self._running_since = self._clock()
 
     def read(self) -> Reading:
-        """What to show now. The rate leans on the time since the reading before, so that it follows changes."""
+        """Return the present reading; its rate is smoothed over readings, so that it follows changes."""
         elapsed = self.elapsed_seconds
         num_new, seconds = self.num_run - self._rated_num, elapsed - self._rated_at_seconds
         if num_new > 0 and seconds > 0:
@@ -87,7 +87,7 @@ class Meter:
         return Reading(self.label, position, total, elapsed, remaining, self._rate)
 
     def summarize(self) -> str:
-        """The whole pass in a few words: batches, time, mean rate."""
+        """Return a text with batches, time and mean rate of the pass."""
         elapsed = self.elapsed_seconds
         rate = f" ({format_rate(self.num_run / elapsed)})" if elapsed > 0 and self.num_run else ""
         noun = "batch" if self.num_run == 1 else "batches"
@@ -95,7 +95,7 @@ class Meter:
 
 
 def format_rate(batches_per_second: float) -> str:
-    """Such as "12.3 batches/s", or "4.2 s/batch" where a batch takes longer than a second."""
+    """Return a text such as "12.3 batches/s", or "4.2 s/batch" if a batch takes longer than a second."""
     if batches_per_second < 1:
         return f"{1 / batches_per_second:.1f} s/batch" if batches_per_second > 0 else "0 batches/s"
     digits = 0 if batches_per_second >= 100 else 1
@@ -103,12 +103,12 @@ def format_rate(batches_per_second: float) -> str:
 
 
 def format_seconds(seconds: float) -> str:
-    """Such as "3.2 s" below a minute, "1:02:03" above."""
+    """Return a text such as "3.2 s" below a minute, "1:02:03" above."""
     return f"{seconds:.1f} s" if seconds < 59.95 else format_clock(seconds)
 
 
 def format_clock(seconds: float | None) -> str:
-    """Such as "0:07" or "1:02:03"; "-:--" for None."""
+    """Return a text such as "0:07" or "1:02:03"; "-:--" for None."""
     if seconds is None:
         return "-:--"
     minutes, rest = divmod(round(seconds), 60)
@@ -117,7 +117,7 @@ def format_clock(seconds: float | None) -> str:
 
 
 def format_metrics(metrics: Mapping[str, float | int | str]) -> list[tuple[str, str]]:
-    """Names with their values as they are shown: numbers with four significant digits, the rest as it is."""
+    """Return names with formatted values: floats with four significant digits, others as they are."""
     return [(name, _format_value(value)) for name, value in metrics.items()]
 
 
@@ -126,31 +126,31 @@ def _format_value(value: float | int | str) -> str:
         return str(value)
     size = abs(value)
     if value == 0 or 1e-3 <= size < 1e4:
-        return f"{value:#.4g}".rstrip(".")  # zeros stay, so that the line keeps still
+        return f"{value:#.4g}".rstrip(".")  # trailing zeros keep the width constant
     return f"{value:.0f}" if 1e4 <= size < 1e6 else f"{value:.3g}"
 
 
 Output = Literal["terminal", "notebook", "plain"]
 
 MetricTexts = Sequence[tuple[str, str]]
-"""Names and values as they are shown."""
+"""Names and formatted values."""
 
 
 class ProgressDisplay(Protocol):
-    """Rows that are redrawn in place. While it is open, what others print appears apart from them."""
+    """Rows that are redrawn in place. While it is open, other output appears apart from them."""
 
     def draw(self, rows: Sequence[Reading], metrics: MetricTexts) -> None:
-        """Replace what is shown: at least one row, the innermost pass last."""
+        """Redraw: at least one row, the innermost pass last."""
 
     def keep(self, row: Reading, metrics: MetricTexts) -> None:
-        """Show a row that stays, above those that are redrawn."""
+        """Draw a permanent row, above those that are redrawn."""
 
     def close(self, erase: bool = False) -> None:
-        """Give everything back that was taken; what is shown stays unless `erase` is true."""
+        """Restore the output; the drawing stays unless `erase` is true."""
 
 
 def current_output() -> Output:
-    """What standard output is: a terminal that can redraw, a notebook, or neither, such as a pipe or a file."""
+    """Return the kind of standard output: a terminal that can redraw, a notebook, or neither, such as a pipe."""
     if is_notebook():
         return "notebook"
     is_smart = os.environ.get("TERM", "").lower() not in ("dumb", "unknown")
@@ -158,14 +158,14 @@ def current_output() -> Output:
 
 
 def is_notebook() -> bool:
-    """Whether this runs in a kernel that shows rich output: Jupyter, Colab, VS Code."""
+    """Return whether this runs in a kernel with rich output: Jupyter, Colab, VS Code."""
     ipython = sys.modules.get("IPython")
     shell = None if ipython is None else ipython.get_ipython()
     return shell is not None and "IPKernelApp" in shell.config
 
 
-def fold(metrics: MetricTexts, width: int) -> list[list[tuple[str, str]]]:
-    """Metrics in as many lines as it takes, none of them broken: a name, a character, its value, two characters."""
+def wrap_metrics(metrics: MetricTexts, width: int) -> list[list[tuple[str, str]]]:
+    """Split metrics into lines of a width, each as a name, one character, its value and two characters."""
     lines: list[list[tuple[str, str]]] = []
     room = 0
     for name, value in metrics:

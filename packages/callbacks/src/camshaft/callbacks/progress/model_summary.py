@@ -1,4 +1,4 @@
-"""Showing what a module consists of."""
+"""Summary of a model: submodules, parameters, shapes and FLOPs."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
-from camshaft.callbacks.arguments import InvalidArgumentError
+from camshaft.callbacks.arguments import check_number
 from camshaft.callbacks.progress.example_forward import ExampleForward, is_dtensor, reason_not_to_run, run_example
 from camshaft.callbacks.progress.meter import current_output
 from camshaft.hooks_core import Callback
@@ -27,15 +27,15 @@ _OWN_SUMMARY = "Override `on_fit_start`, and use `camshaft.callbacks.summarize(m
 
 
 class ModelSummary(Callback):
-    """Prints the parts of the module when fit begins: type, parameters, mode, and with an example shapes and FLOPs.
+    """Prints the submodules when fit begins: type, parameters, mode, and with an example shapes and FLOPs.
 
     Rank 0 prints, with rich on a terminal if it is installed, else as plain text. Every rank runs the example, so that
-    a forward that communicates can; see `summarize` for what it needs and when it is left out.
+    a forward that communicates works; see `summarize` for when it is skipped.
 
     Args:
-        max_depth: How deep parts are listed; 1 lists the module's children, -1 every part, 0 prints nothing at all.
-        example_input_array: What to call the module with; None takes the module's `example_input_array`, if it has
-            one. See `summarize`.
+        max_depth: Largest depth of listed submodules; 1 lists the module's children, -1 all, 0 prints nothing.
+        example_input_array: Input for the module; None is the module's `example_input_array`, if it has one. See
+            `summarize`.
 
     Attributes:
         summary: The latest `Summary`; None before the first.
@@ -50,14 +50,15 @@ class ModelSummary(Callback):
     }
 
     def __init__(self, max_depth: int = 1, *, example_input_array: Any = None) -> None:
-        self.max_depth = _checked_depth(max_depth, "ModelSummary")
+        _check_depth(max_depth, "ModelSummary")
+        self.max_depth = max_depth
         self.example_input_array = example_input_array
         self.summary: Summary | None = None
 
     def on_fit_start(self, trainer: TrainerProtocol, module: Any) -> None:
         """Print the summary. Collective where the module's forward is."""
-        has_its_own = getattr(getattr(trainer, "hooks", None), "summarize", None) is not None  # of an earlier era
-        if self.max_depth == 0 or has_its_own:
+        prints_own_summary = getattr(getattr(trainer, "hooks", None), "summarize", None) is not None  # of the module
+        if self.max_depth == 0 or prints_own_summary:
             return
         self.summary = summarize(module, self.max_depth, self.example_input_array)
         if trainer.is_global_zero:
@@ -65,28 +66,28 @@ class ModelSummary(Callback):
 
 
 def summarize(module: nn.Module, max_depth: int = 1, example_input_array: Any = None) -> Summary:
-    """What a module consists of: `print(summarize(module))`.
+    """Return a summary of a module, to be printed: `print(summarize(module))`.
 
-    With an example, one forward of it is run in evaluation mode, without gradients; it leaves no trace in the module
-    or in random number generators. It is left out, with a note, where parameters are sharded (computing with them is
-    for all processes to do together), have no shape so far or are on the meta device. If it raises, that is a warning.
+    With an example, one forward is run in evaluation mode, without gradients; the module and random number generators
+    are restored. It is skipped, with a note, if parameters are sharded (which all ranks would have to run together),
+    have no shape yet or are on the meta device. If it raises, that is a warning.
 
     Args:
         module: The module.
-        max_depth: How deep parts are listed; 1 lists the module's children, -1 every part, 0 gives totals alone.
+        max_depth: Largest depth of listed submodules; 1 lists the module's children, -1 all, 0 only totals.
         example_input_array: A tensor; a tuple or list of positional arguments; a dictionary of keyword arguments.
-            Tensors are moved to the module's device and dtype. None takes the module's attribute of this name, if any.
+            Tensors are moved to the module's device and dtype. None is the module's attribute of this name, if any.
 
     Returns:
         The summary.
 
     Raises:
-        TypeError: If `module` is no `torch.nn.Module`.
+        TypeError: If `module` is not a `torch.nn.Module`.
         InvalidArgumentError: If `max_depth` is no int, or below -1.
     """
     if not isinstance(module, nn.Module):
         raise TypeError(must_be("module", "a torch.nn.Module", module, "summarize", "Pass the module itself."))
-    _checked_depth(max_depth, "summarize")
+    _check_depth(max_depth, "summarize")
     example = getattr(module, "example_input_array", None) if example_input_array is None else example_input_array
     parameters = list(module.parameters())
     notes: list[str] = []
@@ -109,11 +110,8 @@ def summarize(module: nn.Module, max_depth: int = 1, example_input_array: Any = 
     )
 
 
-def _checked_depth(max_depth: int, where: str) -> int:
-    if isinstance(max_depth, bool) or not isinstance(max_depth, int) or max_depth < -1:
-        action = "Pass how deep parts are listed."
-        raise InvalidArgumentError("max_depth", "-1 (every part), 0 or a positive int", max_depth, where, action)
-    return max_depth
+def _check_depth(max_depth: int, where: str) -> None:
+    check_number(where, "Pass -1 to list all submodules.", least=-1, is_int=True, max_depth=max_depth)
 
 
 def _rows(module: nn.Module, max_depth: int, forward: ExampleForward | None) -> list[ModuleRow]:
@@ -159,7 +157,7 @@ def _row(
 def _try_example(
     module: nn.Module, example: Any, parameters: list[nn.Parameter], notes: list[str]
 ) -> ExampleForward | None:
-    """The forward of the example, if there is one that can be run; `notes` gets why not."""
+    """Run the example, if there is one and it can be run; else add the reason to `notes`."""
     if any(is_lazy(parameter) for parameter in parameters):
         notes.append("? stands for parameters that get their shape in the first forward.")
     if example is None:
@@ -181,7 +179,7 @@ def _try_example(
 
 
 def _local(parameter: Tensor) -> Tensor:
-    """The part of a parameter that this process holds."""
+    """Return this rank's part of a parameter."""
     if not is_dtensor(parameter):
         return parameter
     with torch.no_grad():
@@ -198,6 +196,7 @@ def _print(summary: Summary) -> None:
         try:
             from rich.console import Console
             from rich.table import Table
+            from rich.text import Text  # which shows "[8, 3]" as it is
         except ModuleNotFoundError:
             pass
         else:
@@ -206,39 +205,32 @@ def _print(summary: Summary) -> None:
             for heading, is_right, _ in summary.columns():
                 table.add_column(heading, justify="right" if is_right else "left", overflow="fold")
             for cells in zip(*(cells for _, _, cells in summary.columns()), strict=True):
-                table.add_row(*map(_unmarked, cells))
+                table.add_row(*map(Text, cells))
             totals = Table.grid(padding=(0, 1))
             totals.add_column(justify="right")
             totals.add_column()
             for value, what in summary.totals():
                 totals.add_row(f"[bold]{value}", what)
-            console.print(table, totals, *map(_unmarked, summary.notes), sep="\n")
+            console.print(table, totals, *map(Text, summary.notes), sep="\n")
             return
     print(summary, flush=True)
 
 
-def _unmarked(text: str) -> Any:
-    """Text that rich shows as it is."""
-    from rich.text import Text
-
-    return Text(text)
-
-
 @dataclass(frozen=True)
 class ModuleRow:
-    """One part of a module.
+    """A row of the summary: one submodule.
 
     Args:
         name: Dotted name.
         type: Name of its class.
-        parameters: Number of elements of its parameters and its parts', whole where they are sharded.
+        parameters: Number of elements of its parameters, of all ranks if they are sharded.
         trainable: "yes", "no", "partly"; "" without parameters.
         mode: "train" or "eval".
-        has_lazy: Whether it has parameters without a shape so far, which are not counted.
-        local_parameters: The elements of these that this process holds.
+        has_lazy: Whether it has parameters without a shape yet, which are not counted.
+        local_parameters: Number of these elements on this rank.
         flops: Floating-point operations in the forward of the example; None if it was not called.
-        in_shape: The shapes of what it was first called with; "" if it was not.
-        out_shape: The shapes of what it then returned.
+        in_shape: Shapes of its first input; "" if it was not called.
+        out_shape: Shapes of its first output.
     """
 
     name: str
@@ -255,21 +247,21 @@ class ModuleRow:
 
 @dataclass(frozen=True)
 class Summary:
-    """What a module consists of; as text it is a table. Shared parameters count once, buffers not at all.
+    """Summary of a module; its `str` is a table. Shared parameters count once, buffers not at all.
 
     Args:
-        rows: Its parts.
+        rows: The listed submodules.
         trainable_parameters: Number of elements of parameters that require gradients.
         non_trainable_parameters: Number of those that do not.
         size_bytes: Bytes of all parameters.
-        local_parameters: Number of elements that this process holds; fewer than all where they are sharded.
-        local_size_bytes: Their bytes.
-        num_lazy_parameters: Number of parameters without a shape so far, which are not counted.
-        num_train_modules: Number of parts, without the module itself, in training mode.
-        num_eval_modules: Number of those in evaluation mode.
-        total_flops: Floating-point operations of a forward of the example that torch can count (matrix products,
-            convolutions, attention; a multiplication and an addition are two); None if there was none.
-        notes: What else there is to know.
+        local_parameters: Number of elements on this rank; fewer if parameters are sharded.
+        local_size_bytes: Bytes of these.
+        num_lazy_parameters: Number of parameters without a shape yet, which are not counted.
+        num_train_modules: Number of submodules in training mode.
+        num_eval_modules: Number of submodules in evaluation mode.
+        total_flops: Floating-point operations of the example's forward that torch can count (matrix products,
+            convolutions, attention; a multiplication and an addition are two); None without one.
+        notes: Further remarks.
     """
 
     rows: tuple[ModuleRow, ...]
@@ -295,7 +287,7 @@ class Summary:
         return self.size_bytes / 1e6
 
     def columns(self) -> list[tuple[str, bool, list[str]]]:
-        """Heading, whether it is aligned to the right, and cells of each column that has something to say."""
+        """Return heading, whether to align right, and cells of each column with content."""
         rows = self.rows
         columns = [
             ("Name", False, [row.name for row in rows]),
@@ -317,7 +309,7 @@ class Summary:
         return columns
 
     def totals(self) -> list[tuple[str, str]]:
-        """Values and what they are, as they are shown below the table."""
+        """Return values and their labels, as shown below the table."""
         lazy = self.num_lazy_parameters > 0
         lines = [
             (_count(self.trainable_parameters, lazy), "trainable parameters"),
@@ -351,7 +343,7 @@ class Summary:
 
 
 def format_count(count: int) -> str:
-    """Such as "512", "1.23 K" or "45.6 G": three significant digits."""
+    """Return a text with three significant digits, such as "512", "1.23 K" or "45.6 G"."""
     value, unit = float(count), ""
     for unit in ("", " K", " M", " G", " T", " P"):  # noqa: B007
         if value < 999.5:

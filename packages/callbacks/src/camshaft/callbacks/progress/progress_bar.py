@@ -1,4 +1,4 @@
-"""Showing how far training and evaluation have come: what is shown, and when."""
+"""Base class of progress bars: what is shown, and when."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from time import monotonic
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-from camshaft.callbacks.arguments import InvalidArgumentError
+from camshaft.callbacks.arguments import check_not_both, check_number
 from camshaft.callbacks.progress.meter import Meter, Output, ProgressDisplay, current_output, format_metrics
 from camshaft.hooks_core import Callback
 from camshaft.hooks_core.messages import must_be
@@ -22,27 +22,27 @@ _MAX_DRAWING_SHARE = 0.05  # of the time
 
 
 class ProgressBar(Callback):
-    """Base class of progress bars; a subclass says what draws by `open_display`.
+    """Base class of progress bars; a subclass defines the display by `open_display`.
 
     In a terminal or a notebook: a bar that is redrawn in place, with another one below it while validation runs.
-    Elsewhere, such as in a pipe or a log file: one plain line at the end of each epoch and each evaluation, drawn by
-    nobody. Rank 0 alone shows anything. A batch costs one addition and one look at the clock; metrics are read, which
-    may wait for the device, only when something is drawn, and drawing takes at most a twentieth of the time. Epochs
-    count from zero, as in checkpoint names.
+    Elsewhere, such as in a pipe or a log file: one plain line at the end of each epoch and each evaluation. Only rank 0
+    shows anything. A batch costs one addition and one reading of the clock; metrics are read, which may wait for the
+    device, only for a drawing, and drawing takes at most a twentieth of the time. Epochs count from zero, as in
+    checkpoint names.
 
-    A subclass that overrides hooks and not `open_display` draws by itself: here it is only counted for it.
+    A subclass that overrides hooks and not `open_display` draws by itself: the base class only counts batches.
 
     Args:
         refresh_rate_seconds: Least time between two drawings, in seconds; 0 draws after every batch. None means 0.1.
         leave: Whether the bar of each finished training epoch stays, above the running one.
-        refresh_rate: In place of the time, batches from one drawing to the next; 0 shows nothing. None leaves it to the
-            time, so that training never waits for drawing.
+        refresh_rate: Instead of the time, batches from one drawing to the next; 0 shows nothing. None draws by time, so
+            that training never waits for drawing.
 
     Raises:
         InvalidArgumentError: If a rate is negative, or both are given.
     """
 
-    monitors: ClassVar[bool] = True  # what the module logs at an epoch's end belongs to that epoch's line
+    monitors: ClassVar[bool] = True  # so that an epoch's line has the values that the module logs at its end
 
     _uncalled_methods: ClassVar[Mapping[str, str]] = dict.fromkeys(
         (
@@ -54,18 +54,15 @@ class ProgressBar(Callback):
         ),
         "Override the hooks of batches, which get `dataloader_idx`.",
     )
-    """Methods of Lightning's class that are called nowhere here, with what to do instead of overriding them."""
+    """Methods of Lightning's class that are not called here, with what to override instead."""
 
     def __init__(
         self, *, refresh_rate_seconds: float | None = None, leave: bool = False, refresh_rate: float | None = None
     ) -> None:
-        name, action = type(self).__name__, "To show nothing, pass refresh_rate=0."
-        for field, value in (("refresh_rate_seconds", refresh_rate_seconds), ("refresh_rate", refresh_rate)):
-            if value is not None and not value >= 0:
-                raise InvalidArgumentError(field, "0 or more", value, name, action)
-        if refresh_rate_seconds is not None and refresh_rate is not None:
-            rule = "None beside `refresh_rate_seconds`"
-            raise InvalidArgumentError("refresh_rate", rule, refresh_rate, name, "Pass one of both.")
+        where, action = type(self).__name__, "To show nothing, pass refresh_rate=0."
+        rates = {"refresh_rate_seconds": refresh_rate_seconds, "refresh_rate": refresh_rate}
+        check_number(where, action, least=0, or_none=True, **rates)
+        check_not_both(where, **rates)
         if refresh_rate_seconds is None:
             refresh_rate_seconds = 0.1 if refresh_rate is None else 0.0
         self.refresh_rate = refresh_rate
@@ -74,20 +71,20 @@ class ProgressBar(Callback):
         self._trainer: Any = None
         self._dataloader_idx: int | None = None
         self._is_enabled = True
-        self._is_first_process = True
+        self._is_rank_zero = True
         self._is_shown = False
         self._output: Output = "plain"
         self._display: ProgressDisplay | None = None
         self._train: Meter | None = None
         self._evaluation: Meter | None = None
         self._running = Meter("", math.inf)  # the innermost of the two
-        self._look_at_seconds = math.inf  # when a batch end does more than count
-        self._draw_at_seconds = 0.0
+        self._next_look_seconds = math.inf  # when the end of a batch does more than count
+        self._next_draw_seconds = 0.0
 
-    # what a subclass or a user may change
+    # for subclasses and users
 
     def open_display(self, output: Output) -> ProgressDisplay:
-        """Take what is drawn on; called at the first drawing of a run.
+        """Return the display; called at the first drawing of a run.
 
         Args:
             output: "terminal" or "notebook".
@@ -97,7 +94,7 @@ class ProgressBar(Callback):
     def get_metrics(self, trainer: TrainerProtocol, module: Any) -> dict[str, Any]:
         """Return the metrics beside the bar, by name; override it to show others. May wait for the device.
 
-        An override gets the version of the loggers' run as well, as "v_num".
+        For an override it includes the version of the loggers' run as "v_num".
         """
         if trainer.sanity_checking:
             return {}
@@ -107,31 +104,31 @@ class ProgressBar(Callback):
 
     @property
     def sanity_check_description(self) -> str:
-        """The title of the bar of the sanity check; to be overridden, as the four that follow."""
+        """Title of the bar of the sanity check; to be overridden, as the four that follow."""
         return "Sanity check"
 
     @property
     def train_description(self) -> str:
-        """The title of the bar of training where it does not name the epoch."""
+        """Title of the bar of training if it does not name the epoch."""
         return "Train"
 
     @property
     def validation_description(self) -> str:
-        """The title of the bar of validation."""
+        """Title of the bar of validation."""
         return "Validate"
 
     @property
     def test_description(self) -> str:
-        """The title of the bar of testing."""
+        """Title of the bar of testing."""
         return "Test"
 
     @property
     def predict_description(self) -> str:
-        """The title of the bar of prediction."""
+        """Title of the bar of prediction."""
         return "Predict"
 
     def _get_train_description(self, current_epoch: int) -> str:
-        """Return what the bar of an epoch is called, under the name that Lightning's subclasses override."""
+        """Return the title of an epoch's bar; the name is that of Lightning's class."""
         max_epochs = self.trainer.max_epochs
         label = f"Epoch {current_epoch}"
         return label if max_epochs is None or max_epochs < 1 else f"{label}/{max_epochs - 1}"
@@ -150,7 +147,7 @@ class ProgressBar(Callback):
 
     @property
     def total_train_batches(self) -> int | float:
-        """Number of training batches of the epoch, infinite if unknown; if `max_steps` alone ends, of what is left."""
+        """Number of training batches of the epoch, infinite if unknown; at most the rest of `max_steps`."""
         trainer = self.trainer
         num_batches: int | float = trainer.num_training_batches
         max_steps = getattr(trainer, "max_steps", None)
@@ -177,17 +174,17 @@ class ProgressBar(Callback):
 
     @property
     def total_val_batches_current_dataloader(self) -> int | float:
-        """Number of validation batches of the loader that `has_dataloader_changed` was last told."""
+        """Number of validation batches of the loader last passed to `has_dataloader_changed`."""
         return self._num_val_batches()[self._dataloader_idx or 0]
 
     @property
     def total_test_batches_current_dataloader(self) -> int | float:
-        """Likewise of test batches."""
+        """The same for test batches."""
         return self.trainer.num_test_batches[self._dataloader_idx or 0]  # type: ignore[no-any-return]
 
     @property
     def total_predict_batches_current_dataloader(self) -> int | float:
-        """Likewise of prediction batches."""
+        """The same for prediction batches."""
         return self.trainer.num_predict_batches[self._dataloader_idx or 0]  # type: ignore[no-any-return]
 
     def _num_val_batches(self) -> list[int | float]:
@@ -198,17 +195,17 @@ class ProgressBar(Callback):
         return found
 
     def has_dataloader_changed(self, dataloader_idx: int) -> bool:
-        """Return whether a loader is another than at the call before; for subclasses to call."""
+        """Return whether the loader has changed since the last call; to be called by subclasses."""
         before, self._dataloader_idx = self._dataloader_idx, dataloader_idx
         return before != dataloader_idx
 
     def reset_dataloader_idx_tracker(self) -> None:
-        """Let the next loader count as another one."""
+        """Make `has_dataloader_changed` true for the next loader."""
         self._dataloader_idx = None
 
     @property
     def is_enabled(self) -> bool:
-        """Whether it shows anything."""
+        """True if it shows progress."""
         return self._is_enabled and self.refresh_rate != 0
 
     @property
@@ -217,49 +214,49 @@ class ProgressBar(Callback):
         return not self.is_enabled
 
     def disable(self) -> None:
-        """Show nothing from now on; what is drawn is erased."""
+        """Show nothing from now on, and erase the drawing."""
         self._is_enabled = self._is_shown = False
-        self._look_at_seconds = math.inf
+        self._next_look_seconds = math.inf
         self._close(erase=True)
 
     def enable(self) -> None:
-        """Show again what runs, after `disable`."""
+        """Show progress again, after `disable`."""
         self._is_enabled = True
         self._is_shown = self._shows()
-        self._look_at_seconds = 0.0
+        self._next_look_seconds = 0.0
 
     def print(self, *args: Any, **kwargs: Any) -> None:
-        """Print above the bar, on rank 0 alone; arguments are those of Python's `print`, which does likewise."""
-        if self._is_first_process:
+        """Print above the bar, on rank 0 only; arguments are those of Python's `print`."""
+        if self._is_rank_zero:
             print(*args, **kwargs)
 
     # hooks
 
     def setup(self, trainer: TrainerProtocol, module: Any, stage: str) -> None:
-        """Find out where the output goes."""
+        """Detect the kind of output."""
         self._trainer = trainer
-        self._is_first_process = trainer.is_global_zero
-        if not self._is_first_process:
+        self._is_rank_zero = trainer.is_global_zero
+        if not self._is_rank_zero:
             self.disable()
         self._is_shown = self._shows()
         self._output = current_output()
         self._train = self._evaluation = None
-        self._look_at_seconds = math.inf
-        self._draw_at_seconds = 0.0
+        self._next_look_seconds = math.inf
+        self._next_draw_seconds = 0.0
 
     def on_train_epoch_start(self, trainer: TrainerProtocol, module: Any) -> None:
         """Begin a training bar."""
         self._train = self._begin(self._get_train_description(trainer.current_epoch), self.total_train_batches)
         self._draw_if_due(trainer, module)
-        # The first batch is looked at whatever the time: a resumed epoch starts in its middle.
-        self._look_at_seconds = 0.0 if self._is_shown else math.inf
+        # The first batch is always looked at: a resumed epoch starts in its middle.
+        self._next_look_seconds = 0.0 if self._is_shown else math.inf
 
     def on_train_batch_end(
         self, trainer: TrainerProtocol, module: Any, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
-        """Count; draw if it is time."""
+        """Count; draw if due."""
         self._running.num_run += 1
-        if monotonic() >= self._look_at_seconds:
+        if monotonic() >= self._next_look_seconds:
             self._running.num_before = batch_idx + 1 - self._running.num_run
             self._draw_if_due(trainer, module)
 
@@ -275,7 +272,7 @@ class ProgressBar(Callback):
             self._draw_if_due(trainer, module)
 
     def on_train_end(self, trainer: TrainerProtocol, module: Any) -> None:
-        """Leave the last state where it is."""
+        """Draw the last state, and close the display."""
         if self._display is not None and not self.leave:
             self._draw(trainer, module)
         self._close(erase=self.leave)
@@ -294,9 +291,9 @@ class ProgressBar(Callback):
         batch_idx: int,
         dataloader_idx: int = 0,
     ) -> None:
-        """Count; draw if it is time."""
+        """Count; draw if due."""
         self._running.num_run += 1
-        if monotonic() >= self._look_at_seconds:
+        if monotonic() >= self._next_look_seconds:
             self._draw_if_due(trainer, module)
 
     def on_validation_end(self, trainer: TrainerProtocol, module: Any) -> None:
@@ -324,15 +321,15 @@ class ProgressBar(Callback):
         self._end_evaluation(trainer, module)
 
     def on_exception(self, trainer: TrainerProtocol, module: Any, exception: BaseException) -> None:
-        """Give the output back, so that the traceback appears below the bars."""
+        """Close the display, so that the traceback appears below the bars."""
         self._close()
 
     def teardown(self, trainer: TrainerProtocol, module: Any, stage: str) -> None:
-        """Give the output back, whatever has happened."""
+        """Close the display."""
         self._close()
         self._train = self._evaluation = None
 
-    # parts
+    # helpers
 
     def _begin(self, label: str, total: float) -> Meter:
         self._running = Meter(label, total)
@@ -351,14 +348,14 @@ class ProgressBar(Callback):
         ended, self._evaluation = self._evaluation, None
         if ended is None:
             return
-        if self._train is not None:  # whether or not it is shown: it may be enabled again
+        if self._train is not None:  # also if it is not shown, since it may be enabled again
             self._train.resume()
             self._running = self._train
         if not self._is_shown:
             return
-        is_told_by_epoch = self._train is not None and trainer.is_last_batch  # its line follows at once
+        is_in_epoch_line = self._train is not None and trainer.is_last_batch  # which is printed next
         if self._output == "plain":
-            if not is_told_by_epoch:
+            if not is_in_epoch_line:
                 self._print_line(trainer, module, ended)
         elif self._train is not None or trainer.sanity_checking:
             self._draw_if_due(trainer, module)
@@ -369,7 +366,7 @@ class ProgressBar(Callback):
 
     def _draw_if_due(self, trainer: TrainerProtocol, module: Any) -> None:
         if not self._is_shown or self._output == "plain":
-            self._look_at_seconds = math.inf
+            self._next_look_seconds = math.inf
             return
         if self.refresh_rate is not None:
             running = self._running
@@ -377,31 +374,31 @@ class ProgressBar(Callback):
             if position % self.refresh_rate == 0 or position == running.total:
                 self._draw(trainer, module)
             return
-        if monotonic() >= self._draw_at_seconds:
+        if monotonic() >= self._next_draw_seconds:
             self._draw(trainer, module)
-        self._look_at_seconds = self._draw_at_seconds
+        self._next_look_seconds = self._next_draw_seconds
 
     def _draw(self, trainer: TrainerProtocol, module: Any) -> None:
         rows = [meter.read() for meter in (self._train, self._evaluation) if meter is not None]
         if not rows or not self._is_shown:
             return
-        metrics = self._format(self.get_metrics(trainer, module))  # what waits for the device is not drawing
+        metrics = self._format(self.get_metrics(trainer, module))  # outside the timing: it waits for the device
         began = monotonic()
         self._opened_display().draw(rows, metrics)
-        # Counted from the end of the drawing: where that is slow, training still gets its share.
+        # Counted from the end of the drawing, so that slow drawing does not slow training down.
         ended = monotonic()
         pause = max(self.refresh_rate_seconds, (ended - began) * (1 / _MAX_DRAWING_SHARE - 1))
-        self._draw_at_seconds = ended + pause if self.refresh_rate_seconds > 0 else 0.0
+        self._next_draw_seconds = ended + pause if self.refresh_rate_seconds > 0 else 0.0
 
     def _format(self, metrics: Mapping[str, Any]) -> list[tuple[str, str]]:
         return format_metrics(metrics)
 
     def _shows(self) -> bool:
-        """Return whether this process draws, and does so here."""
+        """Return whether this base class draws, on this rank."""
         draws_itself = not self._is_overridden("open_display") and any(
             name.startswith("on_") for name in overridden_names(type(self), ProgressBar)
         )
-        return self._is_first_process and self.is_enabled and not draws_itself
+        return self._is_rank_zero and self.is_enabled and not draws_itself
 
     def _is_overridden(self, name: str) -> bool:
         return getattr(type(self), name) is not getattr(ProgressBar, name)

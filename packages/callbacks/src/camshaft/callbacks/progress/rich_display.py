@@ -1,4 +1,4 @@
-"""Drawing progress on a terminal, with rich."""
+"""Displays of progress with rich, on a terminal and in a notebook; needs rich."""
 
 from __future__ import annotations
 
@@ -7,15 +7,18 @@ from datetime import timedelta
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from rich.console import Console
+from rich import get_console
+from rich.console import Console, Group
+from rich.live import Live
 from rich.progress import BarColumn, Progress, ProgressColumn, Task, TaskID, TextColumn
+from rich.progress_bar import ProgressBar
+from rich.table import Table
 from rich.text import Text
 
-from camshaft.callbacks.progress.meter import MetricTexts, Reading, fold, format_clock, format_rate
+from camshaft.callbacks.progress.meter import MetricTexts, Reading, format_clock, format_rate, wrap_metrics
 
 if TYPE_CHECKING:
     from rich.console import JustifyMethod, RenderableType
-    from rich.live import Live
 
 
 _MAX_BAR_WIDTH = 40
@@ -23,68 +26,45 @@ _MIN_BAR_WIDTH = 10
 
 
 class TerminalDisplay:
-    """Rows that are redrawn in place at the bottom of the terminal; what others print appears above them.
+    """Rows that are redrawn in place at the bottom of the terminal; other output appears above them.
 
     While it is open, the cursor is hidden and the standard streams pass through rich.
 
     Args:
         console_arguments: Arguments of rich's `Console`.
-
-    Raises:
-        ModuleNotFoundError: If rich is not installed.
     """
 
     def __init__(self, console_arguments: dict[str, Any] | None = None) -> None:
-        import_rich()
-        from rich.console import Console
-        from rich.live import Live
-
         self._console = Console(**console_arguments or {})
-        # Without auto-refresh there is no thread: nothing is drawn but when a hook says so.
-        self._live: Live = Live(console=self._console, auto_refresh=False)
+        # Without auto-refresh there is no thread: only hooks draw.
+        self._live = Live(console=self._console, auto_refresh=False)
         self._live.start()
 
     def draw(self, rows: Sequence[Reading], metrics: MetricTexts) -> None:
-        """Replace what is shown."""
+        """Redraw the rows."""
         self._live.update(render(rows, metrics, self._console.width), refresh=True)
 
     def keep(self, row: Reading, metrics: MetricTexts) -> None:
-        """Print a row that stays, above those that are redrawn."""
+        """Print a permanent row, above those that are redrawn."""
         self._console.print(render([row], metrics, self._console.width))
 
     def close(self, erase: bool = False) -> None:
-        """Give the cursor and the standard streams back; what is shown stays unless `erase` is true."""
+        """Restore the cursor and the standard streams; the drawing stays unless `erase` is true."""
         self._live.transient = erase
         self._live.stop()
 
 
-def import_rich() -> None:
-    """Raise `ModuleNotFoundError` with what to install if rich is missing."""
-    try:
-        import rich.live  # noqa: F401
-    except ModuleNotFoundError as error:
-        raise ModuleNotFoundError(
-            "`rich` must be installed to draw RichProgressBar, but it is missing. Run"
-            " `pip install camshaft-callbacks[rich]`, or leave RichProgressBar out.",
-            name=error.name,
-        ) from error
-
-
 def render(rows: Sequence[Reading], metrics: MetricTexts, width: int) -> RenderableType:
-    """Rows below each other in columns; the metrics go beside the first where there is room, else below.
+    """Return the rows in columns, with the metrics beside the first if there is room, else below.
 
     Args:
         rows: At least one.
-        metrics: Names and values as they are shown.
+        metrics: Names and formatted values.
         width: Width of the terminal in characters.
     """
-    from rich.console import Group
-    from rich.progress_bar import ProgressBar
-    from rich.table import Table
-
     texts = [_row_texts(row) for row in rows]
     column_widths = [max(cell.cell_len for cell in column) + 1 for column in zip(*texts, strict=True)]
-    # On a narrow terminal the rate goes first, then the time.
+    # A narrow terminal drops the rate first, then the time.
     num_columns = len(column_widths)
     while num_columns > 2 and sum(column_widths[:num_columns]) + _MIN_BAR_WIDTH > width:
         num_columns -= 1
@@ -102,13 +82,11 @@ def render(rows: Sequence[Reading], metrics: MetricTexts, width: int) -> Rendera
         )
         beside = [shown] if is_beside and row_idx == 0 else []
         grid.add_row(label, bar, *facts[: num_columns - 1], *beside)
-    below = [] if is_beside else [_metrics_text(line) for line in fold(metrics, width)]
+    below = [] if is_beside else [_metrics_text(line) for line in wrap_metrics(metrics, width)]
     return Group(grid, *below) if below else grid
 
 
 def _row_texts(row: Reading) -> tuple[Text, Text, Text, Text]:
-    from rich.text import Text
-
     total = "?" if row.total is None else str(row.total)
     clock = f"{format_clock(row.elapsed_seconds)} < {format_clock(row.remaining_seconds)}"
     rate = "" if row.batches_per_second is None else format_rate(row.batches_per_second)
@@ -121,8 +99,6 @@ def _row_texts(row: Reading) -> tuple[Text, Text, Text, Text]:
 
 
 def _metrics_text(metrics: MetricTexts) -> Text:
-    from rich.text import Text
-
     parts: list[Any] = []
     for name, value in metrics:
         parts += ["  " if parts else "", (name, "dim"), " ", value]
@@ -130,12 +106,12 @@ def _metrics_text(metrics: MetricTexts) -> Text:
 
 
 class ColumnsDisplay:
-    """One task of a `Progress` for each row, drawn when a hook says so.
+    """One task of a `Progress` for each row, drawn by hooks.
 
     Args:
-        columns: What is shown of a task; its description, total and completed batches are those of the row.
-        metrics_style: The style of the metrics, which are in a column behind the others, or "".
-        delimiter: What is between two metrics.
+        columns: Columns of a task, whose description, total and completed batches are those of the row.
+        metrics_style: Style of the metrics, which are in the last column, or "".
+        delimiter: Text between two metrics.
         console_arguments: Arguments of rich's `Console`.
     """
 
@@ -154,7 +130,7 @@ class ColumnsDisplay:
         self._progress.start()
 
     def draw(self, rows: Sequence[Reading], metrics: MetricTexts) -> None:
-        """Replace what is shown."""
+        """Redraw the rows."""
         progress = self._progress
         while len(self._tasks) > len(rows):
             progress.remove_task(self._tasks.pop())
@@ -165,12 +141,12 @@ class ColumnsDisplay:
         progress.refresh()
 
     def keep(self, row: Reading, metrics: MetricTexts) -> None:
-        """Print a row that stays, above those that are redrawn."""
+        """Print a permanent row, above those that are redrawn."""
         self.draw([row], metrics)
         self._console.print(self._progress.make_tasks_table(self._progress.tasks))
 
     def close(self, erase: bool = False) -> None:
-        """Give the cursor and the standard streams back; what is shown stays unless `erase` is true."""
+        """Restore the cursor and the standard streams; the drawing stays unless `erase` is true."""
         self._progress.live.transient = erase
         self._progress.stop()
 
@@ -178,31 +154,31 @@ class ColumnsDisplay:
         progress = self._progress
         task = next(task for task in progress.tasks if task.id == task_id)
         if task.description != row.label:
-            progress.reset(task_id, total=None)  # another pass, with a time of its own
+            progress.reset(task_id, total=None)  # another pass, whose time starts anew
         text = self._delimiter.join(f"{name}: {value}" for name, value in metrics)
         progress.update(task_id, description=row.label, total=row.total, completed=row.position, metrics=text)
 
 
 class BatchesColumn(ProgressColumn):
-    """Batches done and in all."""
+    """Finished and total batches."""
 
     def __init__(self, style: str) -> None:
         self.style = style
         super().__init__()
 
     def render(self, task: Task) -> Text:
-        """Return such as "3/10", "3/--" where the number is not known."""
+        """Return a text such as "3/10", or "3/--" if the total is unknown."""
         total = "--" if task.total is None else int(task.total)
         return Text(f"{int(task.completed)}/{total}", style=self.style)
 
 
 class TimeColumn(BatchesColumn):
-    """Time spent and to go."""
+    """Elapsed and remaining time."""
 
     max_refresh = 0.5
 
     def render(self, task: Task) -> Text:
-        """Return such as "0:00:03 • 0:01:10"."""
+        """Return a text such as "0:00:03 • 0:01:10"."""
         seconds = (task.finished_time if task.finished else task.elapsed, task.time_remaining)
         texts = ("-:--:--" if one is None else str(timedelta(seconds=int(one))) for one in seconds)
         return Text(" • ".join(texts), style=self.style)
@@ -212,7 +188,7 @@ class RateColumn(BatchesColumn):
     """Batches per second."""
 
     def render(self, task: Task) -> Text:
-        """Return such as "12.30it/s"."""
+        """Return a text such as "12.30it/s"."""
         return Text(f"{task.speed or 0.0:.2f}it/s", style=self.style)
 
 
@@ -233,27 +209,22 @@ def default_columns(theme: Any) -> list[ProgressColumn]:
 
 
 class NotebookDisplay:
-    """Rows in an output of the cell that is replaced in place. It needs IPython and no widgets.
-
-    Raises:
-        ModuleNotFoundError: If rich is not installed.
-    """
+    """Rows in an output of the cell that is replaced in place. It needs IPython, but no widgets."""
 
     def __init__(self) -> None:
-        import_rich()
         self._handle: Any = None
 
     def draw(self, rows: Sequence[Reading], metrics: MetricTexts) -> None:
-        """Replace what is shown."""
+        """Redraw the rows."""
         self._show(_as_output(rows, metrics))
 
     def keep(self, row: Reading, metrics: MetricTexts) -> None:
-        """Let the output end with this row; the next drawing gets an output of its own, below."""
+        """Draw a permanent row; the next drawing gets a new output below."""
         self._show(_as_output([row], metrics))
         self._handle = None
 
     def close(self, erase: bool = False) -> None:
-        """Let go of the output."""
+        """Forget the output; erase it if `erase` is true."""
         if erase and self._handle is not None:
             self._handle.update({"text/plain": ""}, raw=True)
         self._handle = None
@@ -266,10 +237,7 @@ class NotebookDisplay:
 
 
 def _as_output(rows: Sequence[Reading], metrics: MetricTexts) -> Any:
-    """What a notebook shows as text and as HTML, which rich's tables do by themselves."""
-    from rich import get_console
-    from rich.table import Table
-
+    """Return a rich table, which a notebook shows as text and as HTML."""
     output = Table.grid()
     output.add_row(render(rows, metrics, get_console().width))
     return output

@@ -6,25 +6,26 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+from camshaft.callbacks.arguments import check_installed
 from camshaft.callbacks.progress.meter import Output, ProgressDisplay
 from camshaft.callbacks.progress.progress_bar import ProgressBar
 
 
 @dataclass
 class RichProgressBarTheme:
-    """Styles of a `RichProgressBar`, in the words of rich: "bold red", "#6206E0"; "" for none.
+    """Styles of a `RichProgressBar`, as rich names them: "bold red", "#6206E0"; "" for none.
 
     Args:
-        description: Of what is running.
-        progress_bar: Of the part of the bar that is done.
-        progress_bar_finished: Of a bar that is done.
-        progress_bar_pulse: Of a bar whose end is not known.
-        batch_progress: Of the number of batches.
-        time: Of the times spent and to go.
-        processing_speed: Of the batches per second.
-        metrics: Of the metrics.
-        metrics_text_delimiter: What is between two metrics.
-        metrics_format: How a metric that is a number is written, as in `format`.
+        description: Style of the title.
+        progress_bar: Style of the finished part of a bar.
+        progress_bar_finished: Style of a finished bar.
+        progress_bar_pulse: Style of a bar of unknown length.
+        batch_progress: Style of the number of batches.
+        time: Style of elapsed and remaining time.
+        processing_speed: Style of the batches per second.
+        metrics: Style of the metrics.
+        metrics_text_delimiter: Text between two metrics.
+        metrics_format: Format of numbers among the metrics.
     """
 
     description: str = ""
@@ -44,17 +45,17 @@ class RichProgressBar(ProgressBar):
 
     Drawn with rich (the extra `camshaft-callbacks[rich]`); a notebook needs no widgets for it. See `ProgressBar` for
     what is shown and when. While it is drawn, the cursor is hidden, and the standard streams pass through rich, so
-    that what is printed appears above the bar.
+    that printed text appears above the bar.
 
     With a theme, or a subclass that overrides `configure_columns`, a terminal shows the columns of a rich `Progress`.
 
     Args:
         refresh_rate: Batches from one drawing to the next, an int; 0 shows nothing. None draws by time; a float is
-            taken for `refresh_rate_seconds`.
+            `refresh_rate_seconds`.
         leave: Whether the bar of each finished training epoch stays, above the running one.
-        theme: The styles; None takes camshaft's own form.
+        theme: The styles; None is camshaft's own layout.
         console_kwargs: Arguments of rich's `Console` on a terminal.
-        refresh_rate_seconds: In place of `refresh_rate`, the least time between two drawings, in seconds; 0 draws after
+        refresh_rate_seconds: Instead of `refresh_rate`, the least time between two drawings, in seconds; 0 draws after
             every batch. None means 0.1.
 
     Raises:
@@ -100,40 +101,34 @@ class RichProgressBar(ProgressBar):
         self._console_kwargs = console_kwargs or {}
 
     def configure_columns(self, trainer: Any) -> list[Any]:
-        """Return the columns of a rich `Progress`, to which one of the metrics is added; to be overridden.
+        """Return the columns of a rich `Progress`, before that of the metrics; to be overridden.
 
-        The tasks that they show have the batches of a pass.
+        Each task is a pass over batches.
         """
-        from camshaft.callbacks.progress.rich_display import import_rich
-
-        import_rich()
+        check_installed("rich", "rich", type(self).__name__)
         from camshaft.callbacks.progress.rich_display import default_columns
 
         return list(default_columns(self.theme))
 
     def open_display(self, output: Output) -> ProgressDisplay:
-        """Return what draws with rich."""
-        if output == "notebook":
-            from camshaft.callbacks.progress.rich_display import NotebookDisplay
+        """Return the display."""
+        check_installed("rich", "rich", type(self).__name__)
+        from camshaft.callbacks.progress.rich_display import ColumnsDisplay, NotebookDisplay, TerminalDisplay
 
+        if output == "notebook":
             return NotebookDisplay()
         if self._has_theme or type(self).configure_columns is not RichProgressBar.configure_columns:
-            columns = self.configure_columns(self.trainer)
-            from camshaft.callbacks.progress.rich_display import ColumnsDisplay
-
-            theme = self.theme
+            columns, theme = self.configure_columns(self.trainer), self.theme
             return ColumnsDisplay(columns, theme.metrics, theme.metrics_text_delimiter, self._console_kwargs)
-        from camshaft.callbacks.progress.rich_display import TerminalDisplay
-
         return TerminalDisplay(self._console_kwargs)
 
     def _format(self, metrics: Mapping[str, Any]) -> list[tuple[str, str]]:
         if not self._has_theme:
             return super()._format(metrics)
-        return [(name, _formatted(value, self.theme.metrics_format)) for name, value in metrics.items()]
+        return [(name, _format_metric(value, self.theme.metrics_format)) for name, value in metrics.items()]
 
 
-def _formatted(value: Any, metrics_format: str) -> str:
+def _format_metric(value: Any, metrics_format: str) -> str:
     if isinstance(value, str):
         return value
     try:

@@ -1,4 +1,4 @@
-"""Drawing progress on a terminal or in a notebook, with tqdm."""
+"""Displays of progress with tqdm, on a terminal or in a notebook; needs tqdm."""
 
 from __future__ import annotations
 
@@ -8,28 +8,25 @@ from collections.abc import Sequence
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, TextIO
 
-from camshaft.callbacks.progress.meter import MetricTexts, Output, Reading, fold
+from camshaft.callbacks.progress.meter import MetricTexts, Output, Reading, wrap_metrics
 
 _UNKNOWN_WIDTH = 110
 
 
 class TqdmDisplay:
-    """One tqdm bar a row, and further rows of text for metrics that do not fit beside the first.
+    """One tqdm bar per row, and further rows of text for metrics that do not fit beside the first.
 
     Args:
         output: "terminal" or "notebook".
-        position: Number of lines above the first row that other bars of the terminal take.
-
-    Raises:
-        ModuleNotFoundError: If tqdm is not installed.
+        position: Number of lines of other bars above the first row.
     """
 
     def __init__(self, output: Output, position: int = 0) -> None:
-        tqdm = import_tqdm()
+        tqdm: Any = import_module("tqdm.auto").tqdm
         self._position = position
         self._bar_class = _bar_class(tqdm)
         self._has_widgets = any(klass.__name__ == "tqdm_notebook" for klass in tqdm.__mro__)
-        # Text in a notebook can go back to the beginning of its line, and no further up.
+        # Text in a notebook can return to the start of its line, but not further up.
         self._is_one_line = output == "notebook" and not self._has_widgets
         self._file: TextIO = sys.stdout
         self._bars: list[Any] = []
@@ -38,13 +35,13 @@ class TqdmDisplay:
             self._take_streams()
 
     def draw(self, rows: Sequence[Reading], metrics: MetricTexts) -> None:
-        """Replace what is shown."""
+        """Redraw the rows."""
         if self._is_one_line:
             rows = rows[-1:]
         first = self._row(0, rows[0])
         postfix = _join(metrics)
         is_beside = self._has_widgets or self._is_one_line or first.has_room(postfix)
-        texts = [] if is_beside else [_join(line) for line in fold(metrics, first.width)]
+        texts = [] if is_beside else [_join(line) for line in wrap_metrics(metrics, first.width)]
         while len(self._bars) > len(rows) + len(texts):
             _close(self._bars.pop(), leave=False)
         first.show(rows[0], postfix if is_beside else "")
@@ -53,17 +50,17 @@ class TqdmDisplay:
             self._row(row_idx, content).show(content, "")
 
     def keep(self, row: Reading, metrics: MetricTexts) -> None:
-        """Leave a row above those that are redrawn."""
+        """Draw a permanent row, above those that are redrawn."""
         self.draw([row], metrics)
         if self._has_widgets:
-            self._close_bars(leave=True)  # the next drawing begins new widgets, below
+            self._close_bars(leave=True)  # the next drawing makes new widgets below
             return
         kept = [str(bar) for bar in self._bars]
         self.write_above("".join(f"{line}\n" for line in kept), self._file)
 
     def close(self, erase: bool = False) -> None:
-        """Give the standard streams back."""
-        # As tqdm does: a bar below somebody else's bar does not stay.
+        """Restore the standard streams; the drawing stays unless `erase` is true."""
+        # As in tqdm, a bar below another does not stay.
         is_lowest = bool(self._bars) and (self._has_widgets or self._bars[0].pos == 0)
         self._close_bars(leave=is_lowest and not erase)
         for name, stream in self._replaced.items():
@@ -73,7 +70,7 @@ class TqdmDisplay:
         self._replaced = {}
 
     def write_above(self, text: str, file: TextIO) -> None:
-        """Write whole lines where the bars begin, and draw these again below."""
+        """Write complete lines above the bars, and redraw these."""
         with self._bar_class.external_write_mode(file=self._file):
             file.write(text)
             file.flush()
@@ -88,7 +85,7 @@ class TqdmDisplay:
 
     def _close_bars(self, leave: bool) -> None:
         bars, self._bars = self._bars, []
-        # From the first to the last if they stay, since each that does moves the cursor below itself.
+        # In order if they stay, since each then moves the cursor below itself.
         for bar in bars if leave else reversed(bars):
             _close(bar, leave)
 
@@ -100,37 +97,25 @@ class TqdmDisplay:
                 setattr(sys, name, replacement)
 
 
-def import_tqdm() -> Any:
-    """Return tqdm's class; raise `ModuleNotFoundError` with what to install if it is missing."""
-    try:
-        return import_module("tqdm.auto").tqdm
-    except ModuleNotFoundError as error:
-        raise ModuleNotFoundError(
-            "`tqdm` must be installed to draw TQDMProgressBar, but it is missing. Run"
-            " `pip install camshaft-callbacks[tqdm]`, or leave TQDMProgressBar out.",
-            name=error.name,
-        ) from error
-
-
 class _LinesAboveBars:
-    """A text stream whose whole lines appear above the bars; the beginning of a line waits for its end."""
+    """A text stream whose complete lines appear above the bars; an incomplete line waits for its end."""
 
     def __init__(self, original: TextIO, display: TqdmDisplay) -> None:
         self.original = original
         self._display = display
-        self._begun = ""
+        self._incomplete = ""
         self._process = os.getpid()
 
     def write(self, text: str) -> int:
-        # Other bars know where they stand, and a forked process does not know where these do.
+        # Other tqdm bars place themselves, and a forked process has no bars to redraw.
         is_placed = str(sys._getframe(1).f_globals.get("__name__")).partition(".")[0] == "tqdm"
         if is_placed or os.getpid() != self._process:
             return self.original.write(text)
-        lines, newline, begun = text.rpartition("\n")
+        lines, newline, incomplete = text.rpartition("\n")
         if not newline:
-            self._begun += text
+            self._incomplete += text
             return len(text)
-        whole, self._begun = f"{self._begun}{lines}\n", begun
+        whole, self._incomplete = f"{self._incomplete}{lines}\n", incomplete
         self._display.write_above(whole, self.original)
         return len(text)
 
@@ -142,9 +127,9 @@ class _LinesAboveBars:
         self.original.flush()
 
     def finish(self) -> None:
-        """Write the line that was begun and not ended."""
-        begun, self._begun = self._begun, ""
-        self.original.write(begun)
+        """Write the incomplete line."""
+        incomplete, self._incomplete = self._incomplete, ""
+        self.original.write(incomplete)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.original, name)
@@ -153,7 +138,7 @@ class _LinesAboveBars:
 def _close(bar: Any, leave: bool) -> None:
     bar.leave = leave
     if not leave:
-        bar.total = None  # a widget that was drawn before its end would stay, in red
+        bar.total = None  # an unfinished widget would stay, in red
     bar.close()
 
 
@@ -162,10 +147,10 @@ def _join(metrics: MetricTexts) -> str:
 
 
 def _bar_class(base: Any) -> Any:
-    """A kind of tqdm that says what a reading says, not what it counts and times itself."""
+    """Return a subclass of tqdm that shows a reading rather than its own counts and times."""
 
     class ReadingBar(base):  # type: ignore[misc]
-        monitor_interval = 0  # no thread: nothing is drawn but when a hook says so
+        monitor_interval = 0  # no thread: only hooks draw
 
         def __init__(self, content: Reading | str, **options: Any) -> None:
             self.content = content
@@ -180,7 +165,7 @@ def _bar_class(base: Any) -> Any:
             return {
                 **facts,
                 "n": content.position,
-                "initial": content.position,  # without a rate, tqdm would divide what ran in an earlier run by the time
+                "initial": content.position,  # else tqdm would compute a rate from batches before a resume
                 "total": content.total,
                 "elapsed": content.elapsed_seconds,
                 "rate": content.batches_per_second,
@@ -192,12 +177,12 @@ def _bar_class(base: Any) -> Any:
             return int(self.format_dict["ncols"] or _UNKNOWN_WIDTH)
 
         def has_room(self, postfix: str, bar_format: str | None = None) -> bool:
-            """Whether the row with the postfix leaves room for a bar, of the width that it has where none is set."""
+            """Return whether the row with the postfix has room for a bar of the default width."""
             facts = {**self.format_dict, "ncols": None, "bar_format": bar_format, "postfix": postfix}
             return len(self.format_meter(**facts)) <= self.width
 
         def _fitting_format(self) -> str | None:
-            """The format with which the row fits: on a narrow terminal the rate goes first, then the time."""
+            """Return a format that fits: a narrow terminal drops the rate first, then the time."""
             if hasattr(self, "container") or self.has_room(self.postfix):
                 return None
             short = "{desc}: {n_fmt}" if self.total is None else "{l_bar}{bar}| {n_fmt}/{total_fmt}"
@@ -212,7 +197,7 @@ def _bar_class(base: Any) -> Any:
             if isinstance(content, Reading):
                 self.n, self.total = content.position, content.total
                 self.bar_format = self._fitting_format()
-                if hasattr(self, "container"):  # a widget has a maximum of its own
+                if hasattr(self, "container"):  # a widget has a separate maximum
                     self.container.children[1].max = content.total or 1
             self.refresh()
 
@@ -224,17 +209,17 @@ _WIDTH = 5
 if TYPE_CHECKING:
     _Base = Any
 else:
-    _Base = import_tqdm()
+    _Base = import_module("tqdm.auto").tqdm
 
 
 class Tqdm(_Base):  # type: ignore[misc]
-    """tqdm's bar, with numbers of the metrics so padded that the line keeps still."""
+    """tqdm's bar, with metrics padded to a constant width."""
 
     monitor_interval = 0  # no thread
 
     @staticmethod
     def format_num(n: int | float | str) -> str:
-        """Return a number, or a text that is one, with at least five characters; whole numbers stay as they are."""
+        """Return a number, or the text of one, with at least five characters; ints unchanged."""
         text = n if isinstance(n, str) else str(_Base.format_num(n))
         if isinstance(n, int) or "e" in text or len(text) >= _WIDTH:
             return text

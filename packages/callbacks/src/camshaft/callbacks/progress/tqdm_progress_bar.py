@@ -1,4 +1,4 @@
-"""A progress bar drawn with tqdm."""
+"""Progress bar drawn with tqdm."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import sys
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from camshaft.callbacks.arguments import InvalidArgumentError
+from camshaft.callbacks.arguments import check_installed, check_number
 from camshaft.callbacks.progress.meter import Output, ProgressDisplay
 from camshaft.callbacks.progress.progress_bar import ProgressBar, Stage, overridden_names
 from camshaft.hooks_core.messages import must_be
@@ -27,21 +27,20 @@ _ATTRIBUTES: dict[Stage, str] = {
 class TQDMProgressBar(ProgressBar):
     """Shows batches done, time, estimated time to go, rate and the metrics logged for the progress bar, as tqdm does.
 
-    Drawn with `tqdm.auto` (the extra `camshaft-callbacks[tqdm]`): on a terminal as text, in a notebook by its widget,
-    or, without ipywidgets, as a line of text that shows what runs innermost. See `ProgressBar` for what is shown and
-    when. While it is drawn on a terminal, the standard streams pass through it, so that whole lines that are printed
-    appear above the bar.
+    Drawn with `tqdm.auto` (the extra `camshaft-callbacks[tqdm]`): on a terminal as text, in a notebook as a widget, or,
+    without ipywidgets, as a line of text for the innermost pass. See `ProgressBar` for what is shown and when. While it
+    is drawn on a terminal, the standard streams pass through it, so that printed lines appear above the bar.
 
-    A subclass that overrides `init_train_tqdm` or its like, or any hook, has a tqdm bar of its own for each pass, as in
-    Lightning: made by these methods, at hand as `train_progress_bar` and its like, and written to standard output
-    wherever that goes. So has any bar from the moment that somebody reads `train_progress_bar`.
+    A subclass that overrides a hook, or a method such as `init_train_tqdm`, has separate tqdm bars for each pass, as in
+    Lightning: created by these methods, available as `train_progress_bar` and so on, and written to standard output of
+    any kind. The same holds for any progress bar once `train_progress_bar` is read.
 
     Args:
         refresh_rate: Batches from one drawing to the next, an int; 0 shows nothing. None draws by time; a float is
             taken for `refresh_rate_seconds`.
-        process_position: Number of lines, or pairs of them, that other bars of the terminal take above this one.
+        process_position: Number of other progress bars above this one, of up to two lines each.
         leave: Whether the bar of each finished training epoch stays, above the running one.
-        refresh_rate_seconds: In place of `refresh_rate`, the least time between two drawings, in seconds; 0 draws after
+        refresh_rate_seconds: Instead of `refresh_rate`, the least time between two drawings, in seconds; 0 draws after
             every batch. None means 0.1.
 
     Raises:
@@ -68,9 +67,7 @@ class TQDMProgressBar(ProgressBar):
         if isinstance(refresh_rate, float) and refresh_rate_seconds is None:
             refresh_rate, refresh_rate_seconds = None, refresh_rate
         super().__init__(refresh_rate_seconds=refresh_rate_seconds, leave=leave, refresh_rate=refresh_rate)
-        if process_position < 0:
-            where, action = type(self).__name__, "Pass how many bars are above it."
-            raise InvalidArgumentError("process_position", "0 or more", process_position, where, action)
+        check_number(type(self).__name__, least=0, process_position=process_position)
         self.process_position = process_position
         self._makes_bars = any(
             name.startswith("on_") or (name.startswith("init_") and name.endswith("_tqdm"))
@@ -82,12 +79,13 @@ class TQDMProgressBar(ProgressBar):
         self._predict_progress_bar: Any = None
 
     def open_display(self, output: Output) -> ProgressDisplay:
-        """Return what draws with tqdm."""
+        """Return the display."""
+        check_installed("tqdm", "tqdm", type(self).__name__)
         from camshaft.callbacks.progress.tqdm_display import TqdmDisplay
 
         return TqdmDisplay(output, 2 * self.process_position)
 
-    # what Lightning's subclasses override
+    # methods that subclasses of Lightning's class override
 
     def init_sanity_tqdm(self) -> Any:
         """Return the bar of the sanity check; to be overridden, as the four that follow."""
@@ -115,24 +113,24 @@ class TQDMProgressBar(ProgressBar):
         """The tqdm bar of training.
 
         Raises:
-            TypeError: Outside of training. Likewise the others.
+            TypeError: Outside of training, as the other bars outside of their pass.
         """
         if self._train_progress_bar is None and self._train is not None:
             self._close()
             self._makes_bars = True
             self._begin_train_bar(self.trainer)
-        return self._made("train_progress_bar")
+        return self._get_bar("train_progress_bar")
 
     @train_progress_bar.setter
     def train_progress_bar(self, bar: Any) -> None:
         self._train_progress_bar = bar
 
-    main_progress_bar = train_progress_bar  # its name up to 1.7
+    main_progress_bar = train_progress_bar  # alias in older code
 
     @property
     def val_progress_bar(self) -> Any:
         """The tqdm bar of validation, or of the sanity check."""
-        return self._made("val_progress_bar")
+        return self._get_bar("val_progress_bar")
 
     @val_progress_bar.setter
     def val_progress_bar(self, bar: Any) -> None:
@@ -141,7 +139,7 @@ class TQDMProgressBar(ProgressBar):
     @property
     def test_progress_bar(self) -> Any:
         """The tqdm bar of testing."""
-        return self._made("test_progress_bar")
+        return self._get_bar("test_progress_bar")
 
     @test_progress_bar.setter
     def test_progress_bar(self, bar: Any) -> None:
@@ -150,16 +148,16 @@ class TQDMProgressBar(ProgressBar):
     @property
     def predict_progress_bar(self) -> Any:
         """The tqdm bar of prediction."""
-        return self._made("predict_progress_bar")
+        return self._get_bar("predict_progress_bar")
 
     @predict_progress_bar.setter
     def predict_progress_bar(self, bar: Any) -> None:
         self._predict_progress_bar = bar
 
     def print(self, *args: Any, sep: str = " ", **kwargs: Any) -> None:
-        """Print above the bar, on rank 0 alone; arguments are those of Python's `print`."""
+        """Print above the bar, on rank 0 only; arguments are those of Python's `print`."""
         bar = self._train_progress_bar or self._val_progress_bar or self._test_progress_bar
-        if self._is_first_process and bar is not None and not bar.disable and kwargs.keys() <= {"file", "end"}:
+        if self._is_rank_zero and bar is not None and not bar.disable and kwargs.keys() <= {"file", "end"}:
             bar.write(sep.join(map(str, args)), **kwargs)
         else:
             super().print(*args, sep=sep, **kwargs)
@@ -167,8 +165,8 @@ class TQDMProgressBar(ProgressBar):
     # hooks
 
     def on_train_start(self, trainer: TrainerProtocol, module: Any) -> None:
-        """Make the bar of training, where a subclass does."""
-        if self._makes_bars and not self.leave:  # else each epoch has one
+        """Create the bar of training, if there are separate bars."""
+        if self._makes_bars and not self.leave:  # else each epoch creates one
             self._train_progress_bar = self.init_train_tqdm()
 
     def on_train_epoch_start(self, trainer: TrainerProtocol, module: Any) -> None:
@@ -188,16 +186,16 @@ class TQDMProgressBar(ProgressBar):
             bar.close()
 
     def on_train_end(self, trainer: TrainerProtocol, module: Any) -> None:
-        """Leave the last state where it is."""
+        """Close the bar, which stays."""
         if self._train_progress_bar is None:
             super().on_train_end(trainer, module)
         else:
             self._train_progress_bar.close()
 
-    # parts
+    # helpers
 
     def __getstate__(self) -> dict[str, Any]:
-        """Without the tqdm bars, which cannot be copied."""
+        """Leave out the tqdm bars, which cannot be copied."""
         bars = dict.fromkeys(("_train_progress_bar", *_ATTRIBUTES.values()))
         return {**vars(self), **bars, "_display": None}
 
@@ -215,12 +213,12 @@ class TQDMProgressBar(ProgressBar):
             **options,
         )
 
-    def _made(self, name: str) -> Any:
+    def _get_bar(self, name: str) -> Any:
         bar = getattr(self, f"_{name}")
         if bar is None:
             where = type(self).__name__
-            action = "Override `init_train_tqdm` or its like, or a hook, to have bars from the start."
-            raise TypeError(must_be(name, "read while its bar is there", None, where, action))
+            action = "Override a hook or a method such as `init_train_tqdm` to have bars from the start."
+            raise TypeError(must_be(name, "read while its pass runs", None, where, action))
         return bar
 
     def _begin_train_bar(self, trainer: TrainerProtocol) -> None:
@@ -231,7 +229,7 @@ class TQDMProgressBar(ProgressBar):
             _restart(bar, meter.total)
             bar.n = meter.num_before + meter.num_run
         bar.set_description(self._get_train_description(trainer.current_epoch))
-        self._look_at_seconds = 0.0
+        self._next_look_seconds = 0.0
 
     def _begin_evaluation(self, trainer: TrainerProtocol, module: Any, stage: Stage, num_batches: int | float) -> None:
         if self._makes_bars:
@@ -240,7 +238,7 @@ class TQDMProgressBar(ProgressBar):
             setattr(self, _ATTRIBUTES[stage], bar)
         super()._begin_evaluation(trainer, module, stage, num_batches)
         if self._makes_bars:
-            self._look_at_seconds = 0.0
+            self._next_look_seconds = 0.0
 
     def _end_evaluation(self, trainer: TrainerProtocol, module: Any) -> None:
         if not self._makes_bars:

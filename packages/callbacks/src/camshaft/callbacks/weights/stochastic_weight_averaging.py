@@ -205,7 +205,7 @@ class StochasticWeightAveraging(Callback):
                 raise InvalidArgumentError("max_epochs", f"a number to take {start} of", None, where, action)
             start = int(start * limit)
         elif limit is not None and start > limit and not trainer.fast_dev_run:
-            action = "Pass an earlier epoch, or train longer."
+            action = "Pass a smaller one, or train longer."
             raise InvalidArgumentError("swa_epoch_start", f"at most `max_epochs` ({limit})", start, where, action)
         return max(start - 1, 0)
 

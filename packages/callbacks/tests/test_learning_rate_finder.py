@@ -1,5 +1,3 @@
-"""What a curve of losses suggests, and how it is drawn."""
-
 from __future__ import annotations
 
 import math

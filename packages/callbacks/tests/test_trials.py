@@ -1,5 +1,3 @@
-"""Whatever steps change is put back to the bit."""
-
 from __future__ import annotations
 
 import copy

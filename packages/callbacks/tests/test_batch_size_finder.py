@@ -1,11 +1,11 @@
-"""The search for the largest size that fits, against what it must find."""
-
 from __future__ import annotations
 
+import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from camshaft.callbacks.finders.batch_size_finder import Found, SearchMode, search
+from camshaft.callbacks.finders.batch_size_finder import Found, SearchMode, free_memory, is_out_of_memory, search
 
 
 def run(mode: SearchMode, limit: int, start: int, largest: int, max_trials: int = 100) -> tuple[Found, list[int]]:
@@ -40,3 +40,31 @@ def test_there_are_no_more_trials_than_allowed(limit: int, max_trials: int, mode
     found, tried = run(mode, limit, 2, 400, max_trials)
     assert len(tried) <= max_trials
     assert found.size == max((size for size in tried if size <= limit), default=None)
+
+
+def test_what_torch_raises_on_the_cpu_counts() -> None:
+    with pytest.raises(RuntimeError) as raised:
+        torch.empty(2**50, dtype=torch.int8)
+    assert is_out_of_memory(raised.value)
+    free_memory()
+
+
+@pytest.mark.parametrize(
+    ("error", "counts"),
+    [
+        (torch.OutOfMemoryError("CUDA out of memory."), True),
+        (MemoryError(), True),
+        (RuntimeError("MPS backend out of memory (MPS allocated: 1 GB)"), True),
+        (RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"), True),
+        (RuntimeError("mat1 and mat2 shapes cannot be multiplied"), False),
+        (ValueError("out of memory"), False),
+    ],
+)
+def test_kinds(error: BaseException, counts: bool) -> None:
+    assert is_out_of_memory(error) is counts
+
+
+def test_what_was_caused_by_it_counts() -> None:
+    error = KeyError("batch")
+    error.__cause__ = MemoryError()
+    assert is_out_of_memory(error)
