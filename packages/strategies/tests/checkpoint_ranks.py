@@ -20,7 +20,7 @@ from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 
-from camshaft.strategies.checkpoints.file import CheckpointError
+from camshaft.strategies import CheckpointError
 from camshaft.strategies.checkpoints.writer import CheckpointWriter
 
 # Divisible and not, fewer rows than ranks, empty, without dimensions.

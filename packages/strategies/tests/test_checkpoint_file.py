@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 from camshaft.strategies import CheckpointError, read_checkpoint, write_checkpoint
-from camshaft.strategies.checkpoints.file import naming
+from camshaft.strategies.checkpoints.file import disk_errors
 
 
 class Custom:
@@ -256,8 +256,8 @@ def test_a_file_that_cannot_grow_is_an_oserror_with_the_path_and_the_earlier_one
 
 
 def test_an_error_of_torch_without_a_cause_is_an_oserror_as_well(tmp_path: Path) -> None:
-    with pytest.raises(OSError, match=r"a\.ckpt") as caught, naming(tmp_path / "a.ckpt"):
+    with pytest.raises(OSError, match=r"a\.ckpt") as caught, disk_errors(tmp_path / "a.ckpt"):
         raise RuntimeError("[enforce fail at inline_container.cc:672] . unexpected pos 832 vs 726")
     assert caught.value.errno == errno.EIO
-    with pytest.raises(RuntimeError, match="another"), naming(tmp_path / "a.ckpt"):
+    with pytest.raises(RuntimeError, match="another"), disk_errors(tmp_path / "a.ckpt"):
         raise RuntimeError("another")

@@ -15,9 +15,8 @@ import torch
 from launching import run_ranks
 from torch import nn
 
-from camshaft.strategies import SingleDeviceStrategy
-from camshaft.strategies.checkpoints import writer as pending_write_module
-from camshaft.strategies.checkpoints.file import read_checkpoint, write_checkpoint
+from camshaft.strategies import SingleDeviceStrategy, read_checkpoint, write_checkpoint
+from camshaft.strategies.checkpoints import writer as writer_module
 from camshaft.strategies.checkpoints.writer import CheckpointWriter
 
 RANKS = Path(checkpoint_ranks.__file__)
@@ -148,7 +147,7 @@ def test_a_failing_writer_raises_at_the_next_save_which_is_not_done(tmp_path: Pa
     saves.save({"epoch": 3}, str(tmp_path / "b.ckpt"))
     saves.finish()
     assert read_checkpoint(tmp_path / "b.ckpt") == {"epoch": 3}
-    assert pending_write_module._unsettled == set()
+    assert writer_module._unsettled == set()
 
 
 @pytest.mark.parametrize("asynchronous", [False, True])

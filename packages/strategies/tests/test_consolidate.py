@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 import torch
 
+from camshaft.strategies import read_checkpoint, write_checkpoint
 from camshaft.strategies.__main__ import main
-from camshaft.strategies.checkpoints.file import read_checkpoint, write_checkpoint
 from camshaft.strategies.checkpoints.safetensors_files import read_safetensors
 
 

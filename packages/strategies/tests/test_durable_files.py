@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from camshaft.strategies.checkpoints.file import find_existing, new_file, put_in_place
+from camshaft.strategies.checkpoints.file import new_file, put_in_place
+from camshaft.strategies.checkpoints.reading import locate
 
 
 def directory(path: Path, content: str) -> Path:
@@ -36,20 +37,19 @@ def test_a_crash_between_two_renames_leaves_one_of_both_where_it_is_found(
     with pytest.raises(KeyboardInterrupt):
         put_in_place(partial, target)
     monkeypatch.undo()
-    found = find_existing(target)
-    assert found is not None
-    assert content_of(found) == "old"
+    assert content_of(locate(target)) == "old"
     put_in_place(partial, target)  # the next save heals what is left
     assert content_of(target) == "new"
     assert os.listdir(tmp_path) == ["x.ckpt"]
 
 
 def test_what_was_put_aside_is_found_only_where_nothing_has_its_name(tmp_path: Path) -> None:
-    assert find_existing(tmp_path / "x.ckpt") is None
+    with pytest.raises(FileNotFoundError, match="must be an existing checkpoint"):
+        locate(tmp_path / "x.ckpt")
     directory(tmp_path / ".x.ckpt.previous", "old")
-    assert find_existing(tmp_path / "x.ckpt") == tmp_path / ".x.ckpt.previous"
+    assert locate(tmp_path / "x.ckpt") == tmp_path / ".x.ckpt.previous"
     directory(tmp_path / "x.ckpt", "new")
-    assert find_existing(tmp_path / "x.ckpt") == tmp_path / "x.ckpt"
+    assert locate(tmp_path / "x.ckpt") == tmp_path / "x.ckpt"
 
 
 def test_a_directory_that_is_no_checkpoint_is_never_replaced(tmp_path: Path) -> None:

@@ -463,14 +463,14 @@ def test_an_lbfgs_is_refused(scaled: SingleDeviceStrategy) -> None:
 
 
 def test_parameters_in_half_precision_are_refused(scaled: SingleDeviceStrategy) -> None:
-    with pytest.raises(ValueError, match="of other parameters than float16 ones under precision='16-mixed'"):
+    with pytest.raises(ValueError, match="an optimizer without float16 parameters under precision='16-mixed'"):
         scaled.setup_optimizers([SGD([nn.Parameter(torch.ones(1).half())])])
 
 
 def test_a_loss_that_was_differentiated_by_itself_is_noticed(scaled: SingleDeviceStrategy) -> None:
     parameter, optimizer = one_parameter(scaled)
     weight_loss(parameter, 1.0).backward()
-    with pytest.raises(RuntimeError, match="must be called by way of the strategy's `backward`"):
+    with pytest.raises(RuntimeError, match="must be called through the strategy's `backward`"):
         optimizer.step()
     assert parameter.item() == 1.0
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from camshaft.strategies.checkpoints.file import read_checkpoint
+from camshaft.strategies import read_checkpoint
 
 pytestmark = pytest.mark.processes
 

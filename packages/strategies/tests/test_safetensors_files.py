@@ -11,7 +11,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import nn
 
-from camshaft.strategies.checkpoints.file import CheckpointError, read_checkpoint, write_checkpoint
+from camshaft.strategies import CheckpointError, read_checkpoint, write_checkpoint
 from camshaft.strategies.checkpoints.safetensors_files import export_safetensors, import_safetensors, read_safetensors
 
 

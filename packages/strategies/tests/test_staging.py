@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from camshaft.strategies.checkpoints.writer import StagingBuffers
+from camshaft.strategies.checkpoints.staging import StagingBuffers
 
 
 def snapshot(buffers: StagingBuffers, tensors: list[Tensor]) -> list[Tensor]:
@@ -58,11 +58,11 @@ def test_a_snapshot_equals_tensors_that_change_afterwards(
 
 
 def test_large_tensors_are_copied_by_several_threads(monkeypatch: pytest.MonkeyPatch) -> None:
-    from camshaft.strategies.checkpoints import writer
+    from camshaft.strategies.checkpoints import staging
 
-    monkeypatch.setattr(writer, "_PIECE_BYTES", 1000)
+    monkeypatch.setattr(staging, "_PIECE_BYTES", 1000)
     seen = set()
-    memmove = writer.ctypes.memmove
+    memmove = staging.ctypes.memmove
     barrier = threading.Barrier(3, timeout=60)
 
     def spy(*piece: int) -> None:
@@ -71,7 +71,7 @@ def test_large_tensors_are_copied_by_several_threads(monkeypatch: pytest.MonkeyP
             barrier.wait()
         memmove(*piece)
 
-    monkeypatch.setattr(writer.ctypes, "memmove", spy)
+    monkeypatch.setattr(staging.ctypes, "memmove", spy)
     tensors = [torch.randn(4096), torch.randn(1001, dtype=torch.float64)]
     staged = snapshot(StagingBuffers(3), tensors)
     assert len(seen) == 3

@@ -1,4 +1,4 @@
-"""Where and how a model computes: devices, precision, several processes, sharding, and checkpoints on disk."""
+"""Strategies: devices, precision, data parallelism, sharding, process launch, and checkpoints on disk."""
 
 from __future__ import annotations
 
@@ -6,11 +6,10 @@ from typing import TYPE_CHECKING
 
 from camshaft.hooks_core.on_demand import on_demand
 from camshaft.strategies.checkpoints.contents import objects_left_out
-from camshaft.strategies.checkpoints.file import CheckpointError, read_checkpoint, write_checkpoint
+from camshaft.strategies.checkpoints.file import CheckpointError, write_checkpoint
+from camshaft.strategies.checkpoints.reading import read_checkpoint
 from camshaft.strategies.device import choose_device
-from camshaft.strategies.processes.failure_report import CollectiveError
 from camshaft.strategies.processes.process_environment import job_id, restart_count
-from camshaft.strategies.processes.rank_zero import rank_zero_first, rank_zero_only
 from camshaft.strategies.single_device import SingleDeviceStrategy
 
 if TYPE_CHECKING:
@@ -22,6 +21,8 @@ if TYPE_CHECKING:
     )
     from camshaft.strategies.data_parallel import DDPStrategy
     from camshaft.strategies.parallel import ParallelStrategy
+    from camshaft.strategies.processes.failure_report import CollectiveError
+    from camshaft.strategies.processes.rank_zero import rank_zero_first, rank_zero_only
     from camshaft.strategies.sharded import ShardedStrategy
 
 __all__ = [
@@ -45,14 +46,17 @@ __all__ = [
     "write_checkpoint",
 ]
 
-# Imported when they are asked for: one process on one device need not wait for what they import of torch.
+# Imported on first use: a run of one process on one device does not need these modules.
 _ON_DEMAND = {
+    "CollectiveError": "processes.failure_report",
     "DDPStrategy": "data_parallel",
     "ParallelStrategy": "parallel",
     "ShardedStrategy": "sharded",
     "consolidate_checkpoint": "checkpoints.safetensors_files",
     "export_safetensors": "checkpoints.safetensors_files",
     "import_safetensors": "checkpoints.safetensors_files",
+    "rank_zero_first": "processes.rank_zero",
+    "rank_zero_only": "processes.rank_zero",
     "read_safetensors": "checkpoints.safetensors_files",
 }
 

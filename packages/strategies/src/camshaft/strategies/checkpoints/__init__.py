@@ -1,1 +1,1 @@
-"""Checkpoints on disk: files, directories of sharded state, and writing them while training goes on."""
+"""Checkpoints on disk: one file or a directory, their contents, and asynchronous saving."""

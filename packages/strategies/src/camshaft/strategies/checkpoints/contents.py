@@ -1,4 +1,4 @@
-"""Contents of checkpoints: plain values, and objects in a part of their own."""
+"""Contents of checkpoints: tensors and plain values, and other objects pickled in a separate part."""
 
 from __future__ import annotations
 
@@ -11,25 +11,30 @@ from argparse import Namespace
 from collections import Counter, OrderedDict, defaultdict
 from collections.abc import Callable, Mapping
 from types import BuiltinFunctionType, FunctionType
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor, nn
+
+Keys = tuple[Any, ...]
+"""Keys and positions that lead to a value in nested containers."""
+
+OBJECTS_KEY = "camshaft_objects"
+"""The key of a checkpoint's objects: a list of parts, one for each save."""
 
 _PLAIN = frozenset((bool, int, float, complex, str, bytes, type(None), torch.Size, torch.dtype, torch.device))
 
 _PLAIN_DICTS = (dict, OrderedDict, defaultdict, Counter)
 """Dictionaries that a checkpoint holds as plain ones."""
 
-Keys = tuple[Any, ...]
-"""Keys and positions that lead to a value in nested containers."""
+_EMPTY_PART: dict[str, Any] = {"places": [], "types": [], "namespaces": [], "pickle": None, "tensors": []}
 
 
 class NotPlainError(TypeError):
-    """A value that is no plain one.
+    """A value that is neither a tensor nor plain.
 
     Attributes:
-        place: Where it is.
+        place: Its place in the checkpoint.
         value: The value.
     """
 
@@ -39,69 +44,90 @@ class NotPlainError(TypeError):
         super().__init__(message)
 
 
-class ObjectSink(Protocol):
-    """Takes what is no plain value; see `camshaft.strategies.checkpoints.contents`."""
-
-    def add(self, keys: Keys, value: Any, refused: NotPlainError | None) -> None:
-        """Take an object that belongs at these keys, and why it is no plain value; None if it has a plain form too."""
-
-    def add_namespace(self, keys: Keys) -> None:
-        """Note that the dictionary at these keys was a namespace."""
+class ObjectsError(ValueError):
+    """The objects of a checkpoint that are damaged, or that cannot be unpickled."""
 
 
-def to_plain(
-    value: Any,
-    where: str = "checkpoint",
-    replace_tensor: Callable[[Tensor, Keys], Any] | None = None,
-    objects: ObjectSink | None = None,
-) -> Any:
-    """A copy of nested containers in which everything is a tensor or a plain value.
+def keep_whole(tensor: Tensor, keys: Keys) -> Tensor:
+    """Return a tensor as it is; refuse a sharded one with `TypeError`."""
+    if is_sharded(tensor):
+        raise TypeError(
+            f"`{name_of(keys)}` must be a whole tensor where one process writes one file, but got a sharded tensor "
+            f"({type(tensor).__name__}) in a checkpoint. Save it with a strategy's `save_checkpoint`."
+        )
+    return tensor
+
+
+def separate(
+    checkpoint: Mapping[str, Any], replace_tensor: Callable[[Tensor, Keys], Any] = keep_whole
+) -> dict[str, Any]:
+    """Return a copy of a checkpoint of tensors and plain values, with its other objects pickled in a separate part.
+
+    Args:
+        checkpoint: Nested dictionaries and lists of any values.
+        replace_tensor: Called with each tensor, those in objects too, and the keys that lead to it; returns the value
+            in its place. By default tensors are kept, and sharded ones are refused, since one process has only a part
+            of them.
+
+    Raises:
+        TypeError: If an object cannot be pickled; the message says where it is.
+    """
+    objects = _Objects()
+    plain: dict[str, Any] = _Copy(replace_tensor, objects).of(dict(checkpoint))
+    parts = plain.get(OBJECTS_KEY, [])
+    if objects.found:
+        plain[OBJECTS_KEY] = [*parts, objects.part(replace_tensor, len(parts))]
+    return plain
+
+
+def to_plain(value: Any) -> Any:
+    """Copy nested containers, and raise unless everything in them is a tensor or a plain value.
 
     Tensors are kept as they are, not copied. NumPy scalars become Python numbers; `defaultdict` and other
     subclasses of `dict` become `dict`.
 
-    Args:
-        value: The value to check.
-        where: How to call it in an error.
-        replace_tensor: What is called with each tensor and the keys that lead to it, and returns what takes its place.
-            By default tensors stay, and sharded ones are refused, since one process has but a part of them.
-        objects: Takes whatever else is in it, which is left out of the dictionary that it is in: a list or tuple with
-            such an item as a whole. None refuses it.
-
     Raises:
-        TypeError: If anything else is in it and nothing takes it, or the outermost dictionary has such a key; the
-            message says where.
+        TypeError: If anything else is in it, or a sharded tensor; the message says where.
     """
-    return _Copy(where, replace_tensor or keep_whole(where), objects).of(value)
+    return _Copy(keep_whole).of(value)
 
 
 def is_sharded(value: Any) -> bool:
-    """Whether a value is a `DTensor`."""
+    """Return whether a value is a `DTensor`."""
     if type(value) is Tensor:
         return False
-    tensor = sys.modules.get("torch.distributed.tensor")  # where nobody imported it, there are none
+    tensor = sys.modules.get("torch.distributed.tensor")  # there are none unless it is imported
     return tensor is not None and isinstance(value, tensor.DTensor)
 
 
-def name_of(where: str, keys: Keys) -> str:
-    """How to call what keys lead to, in an error."""
-    return where + "".join(f"[{key!r}]" for key in keys)
+def name_of(keys: Keys, root: str = "checkpoint") -> str:
+    """Return the name of a value for an error, from the keys that lead to it."""
+    return root + "".join(f"[{key!r}]" for key in keys)
+
+
+def first_line(error: BaseException) -> str:
+    """Return the first line of an error's message, or its type if that is empty."""
+    return (str(error).splitlines() or [""])[0] or type(error).__name__
 
 
 class _Copy:
-    """Copies nested containers, and knows where it is in them only as far as errors and objects need it."""
+    """A copy of nested containers as plain ones.
 
-    def __init__(
-        self, where: str, replace_tensor: Callable[[Tensor, Keys], Any], objects: ObjectSink | None = None
-    ) -> None:
-        self._where = where
+    Args:
+        replace_tensor: As for `separate`.
+        objects: Collects any other value, which is left out of the dictionary that it is in; a list or tuple with such
+            an item is left out as a whole. None refuses other values.
+    """
+
+    def __init__(self, replace_tensor: Callable[[Tensor, Keys], Any], objects: _Objects | None = None) -> None:
         self._replace_tensor = replace_tensor
         self._objects = objects
-        self._is_inside_object = False  # of which the sink has all
-        self._is_in_tuple = False  # where nothing can be put in later
+        self._is_inside_object = False  # which is collected whole
+        self._is_in_tuple = False  # whose items cannot be restored one by one
         self._keys: list[Any] = []
 
     def of(self, value: Any) -> Any:
+        """Return the copy of a value."""
         kind = type(value)
         if kind in _PLAIN:
             return value
@@ -139,10 +165,10 @@ class _Copy:
         )
 
     def _needs_no_object(self, kind: type) -> bool:
-        """Return whether dictionaries of a class go into a checkpoint as plain ones and nothing else."""
+        """Return whether dictionaries of a class are saved as plain ones only."""
         if kind in _PLAIN_DICTS or self._objects is None or self._is_in_tuple:
             return True
-        return getattr(kind, "is_plain_dict", False) is True  # which our own classes say of themselves
+        return getattr(kind, "is_plain_dict", False) is True  # declared by our own classes
 
     def _dictionary(self, value: Mapping[Any, Any]) -> dict[Any, Any]:
         copied: dict[Any, Any] = {}
@@ -164,7 +190,7 @@ class _Copy:
         return copied
 
     def _with_plain_form(self, value: Any, view: Any) -> Any:
-        """A plain copy, which stands for an object where that is not wanted."""
+        """Collect an object, and return a plain copy for readers that do not unpickle it."""
         is_inside = self._is_inside_object
         self._is_inside_object = True
         try:
@@ -185,7 +211,7 @@ class _Copy:
 
     def _module_state(self, state: OrderedDict[Any, Tensor]) -> OrderedDict[Any, Any]:
         copied = OrderedDict((self._key(name), self._at(name, tensor)) for name, tensor in state.items())
-        if "_metadata" in vars(state):  # the versions of the module's parts; torch looks for it when it loads them
+        if "_metadata" in vars(state):  # versions of the submodules, for `torch.nn.Module.load_state_dict`
             vars(copied)["_metadata"] = self._at("_metadata", dict(vars(state)["_metadata"]))
         return copied
 
@@ -202,137 +228,22 @@ class _Copy:
 
     @property
     def _name(self) -> str:
-        return name_of(self._where, tuple(self._keys))
+        return name_of(tuple(self._keys))
 
 
 def _plain_view(value: Any) -> Any:
-    """The items of a dictionary of somebody's own class, or of a configuration of OmegaConf; None of anything else."""
+    """Return the items of a user's dictionary class or of an OmegaConf configuration; None for any other value."""
     if isinstance(value, dict):
         return dict(value)
-    omegaconf = sys.modules.get("omegaconf")  # where nobody imported it, there are none
+    omegaconf = sys.modules.get("omegaconf")  # there are none unless it is imported
     if omegaconf is not None and isinstance(value, (omegaconf.DictConfig, omegaconf.ListConfig)):
         view = omegaconf.OmegaConf.to_container(value, resolve=False)
         return view if isinstance(view, (dict, list)) else None
     return None
 
 
-def keep_whole(where: str) -> Callable[[Tensor, Keys], Tensor]:
-    """Return a function that leaves tensors as they are and refuses sharded ones with `TypeError`."""
-
-    def keep(tensor: Tensor, keys: Keys) -> Tensor:
-        if is_sharded(tensor):
-            raise TypeError(
-                f"`{name_of(where, keys)}` must be whole where one process writes one file, but got a sharded tensor "
-                f"({type(tensor).__name__}) in a checkpoint. Save it with a strategy's `save_checkpoint`."
-            )
-        return tensor
-
-    return keep
-
-
-OBJECTS_KEY = "camshaft_objects"
-"""Where a checkpoint keeps its objects: a list of parts, each of one save."""
-
-_WHERE = "checkpoint"
-
-
-class ObjectsError(ValueError):
-    """The objects of a checkpoint that are damaged, or that cannot be unpickled."""
-
-
-def separate(
-    checkpoint: Mapping[str, Any], replace_tensor: Callable[[Tensor, Keys], Any] | None = None
-) -> dict[str, Any]:
-    """Make a copy of a checkpoint in which everything is a tensor or a plain value, its objects being pickled.
-
-    Args:
-        checkpoint: Nested dictionaries and lists of anything.
-        replace_tensor: As for `to_plain`; it gets the tensors in objects as well.
-
-    Raises:
-        TypeError: If an object cannot be pickled; the message says where it is.
-    """
-    replace = replace_tensor or keep_whole(_WHERE)
-    objects = _Objects()
-    plain: dict[str, Any] = to_plain(dict(checkpoint), _WHERE, replace, objects)
-    parts = plain.get(OBJECTS_KEY, [])
-    if objects.found:
-        plain[OBJECTS_KEY] = [*parts, objects.part(replace, len(parts))]
-    return plain
-
-
-def is_trusted(weights_only: bool | None) -> bool:
-    """Return whether a caller's `weights_only` allows to unpickle; `TORCH_FORCE_WEIGHTS_ONLY_LOAD` forbids it."""
-    forced = os.environ.get("TORCH_FORCE_WEIGHTS_ONLY_LOAD", "0").lower() in ("1", "y", "yes", "true")
-    return weights_only is False and not forced
-
-
-def put_back(checkpoint: dict[str, Any], *, unpickle: bool) -> dict[str, Any]:
-    """Put namespaces and objects where they were in a checkpoint that was read.
-
-    Args:
-        checkpoint: What `separate` returned; it is changed.
-        unpickle: Whether to unpickle objects, which may run any code. Otherwise they stay where they are, and
-            `objects_left_out` names them.
-
-    Raises:
-        ObjectsError: If the part is damaged, or an object in it cannot be unpickled.
-    """
-    if OBJECTS_KEY not in checkpoint:
-        return checkpoint
-    parts = _checked(checkpoint[OBJECTS_KEY])
-    for part in parts:
-        if not unpickle or part["pickle"] is None:  # or nothing but a note of what was left out
-            continue
-        for keys, value in zip(part["places"], _unpickled(part), strict=True):
-            _put(checkpoint, keys, value)
-        part.update(places=[], types=[], pickle=None, tensors=[])
-    for part in parts:
-        for keys in reversed(part["namespaces"]):  # inner ones first
-            value = _get(checkpoint, keys)
-            if type(value) is dict and all(isinstance(name, str) for name in value):
-                _put(checkpoint, keys, Namespace(**value))
-        part["namespaces"] = []
-    if not any(part["places"] for part in parts):
-        del checkpoint[OBJECTS_KEY]
-    return checkpoint
-
-
-def objects_left_out(checkpoint: Mapping[str, Any]) -> dict[Keys, str]:
-    """Return what is not in a checkpoint that was read without its objects: what it is, by the keys of its place."""
-    left_out: dict[Keys, str] = {}
-    for part in checkpoint.get(OBJECTS_KEY, ()):
-        left_out.update(zip((tuple(keys) for keys in part["places"]), part["types"], strict=True))
-    return left_out
-
-
-def leave_out(checkpoint: dict[str, Any], objects: Mapping[Keys, str]) -> None:
-    """Note objects that were left out of a checkpoint, as `objects_left_out` returns them."""
-    if objects:
-        part = {**_NOTHING, "places": [list(keys) for keys in objects], "types": list(objects.values())}
-        checkpoint[OBJECTS_KEY] = [*checkpoint.get(OBJECTS_KEY, ()), part]
-
-
-def why_unpicklable(value: Any) -> str | None:
-    """Return why an object cannot be pickled, in a line; None if it can be. Tensors and arrays are not copied."""
-    try:
-        _Pickler(_Nowhere(), [], protocol=5, buffer_callback=lambda buffer: None).dump(value)
-    except Exception as error:  # whatever the code of an object raises
-        return _reason(error)
-    return None
-
-
-def description(value: Any) -> str:
-    """Return the full name of a class or function, and of the class of anything else."""
-    named = value if isinstance(value, (type, FunctionType, BuiltinFunctionType)) else type(value)
-    return f"{named.__module__}.{named.__qualname__}"
-
-
-_NOTHING: dict[str, Any] = {"places": [], "types": [], "namespaces": [], "pickle": None, "tensors": []}
-
-
 class _Objects:
-    """Collects the objects of one checkpoint."""
+    """The objects of one checkpoint, collected while it is copied."""
 
     def __init__(self) -> None:
         self._objects: list[tuple[Keys, Any, NotPlainError | None]] = []
@@ -343,39 +254,47 @@ class _Objects:
         return bool(self._objects or self._namespaces)
 
     def add(self, keys: Keys, value: Any, refused: NotPlainError | None) -> None:
+        """Add an object at its keys, and why it is not plain; None if the checkpoint has a plain copy of it too."""
         if refused is not None or why_unpicklable(value) is None:
             self._objects.append((keys, value, refused))
 
     def add_namespace(self, keys: Keys) -> None:
+        """Record that the dictionary at these keys was a namespace."""
         self._namespaces.append(keys)
 
     def part(self, replace_tensor: Callable[[Tensor, Keys], Any], idx: int) -> dict[str, Any]:
-        """The objects as plain values; those that are one object in several places are so again."""
+        """Return the objects as plain values. An object in several places is restored as one."""
         tensors: list[Tensor] = []
         stream = io.BytesIO()
         pickler = _Pickler(stream, tensors)
         for keys, value, refused in self._objects:
             try:
                 pickler.dump(value)
-            except Exception as error:  # whatever the code of an object raises
-                place, found = (name_of(_WHERE, keys), value) if refused is None else (refused.place, refused.value)
+            except Exception as error:  # an object's own code may raise anything
+                place, found = (name_of(keys), value) if refused is None else (refused.place, refused.value)
+                rule = f"a tensor or a plain value, or an object that can be pickled ({first_line(error)})"
                 raise TypeError(
-                    f"`{place}` must be a tensor or a plain value, or an object that can be pickled ({_reason(error)}),"
-                    f" but got {found!r:.80} ({type(found).__qualname__}) in a checkpoint. Convert it or leave it out "
-                    "before it is saved."
+                    f"`{place}` must be {rule}, but got {found!r:.80} ({type(found).__qualname__}) in a checkpoint. "
+                    "Convert it or leave it out before it is saved."
                 ) from error
         where = (OBJECTS_KEY, idx, "tensors")
         return {
             "places": [list(keys) for keys, _, _ in self._objects],
-            "types": [description(value) for _, value, _ in self._objects],
+            "types": [_type_name(value) for _, value, _ in self._objects],
             "namespaces": [list(keys) for keys in self._namespaces],
             "pickle": torch.frombuffer(bytearray(stream.getbuffer()), dtype=torch.uint8) if self._objects else None,
             "tensors": [replace_tensor(tensor, (*where, number)) for number, tensor in enumerate(tensors)],
         }
 
 
+def _type_name(value: Any) -> str:
+    """Return the full name of a class or function, or of the class of any other value."""
+    named = value if isinstance(value, (type, FunctionType, BuiltinFunctionType)) else type(value)
+    return f"{named.__module__}.{named.__qualname__}"
+
+
 class _Pickler(pickle.Pickler):
-    """Pickles objects without their tensors, which it numbers."""
+    """A pickler that collects tensors in a list and pickles their numbers."""
 
     def __init__(self, stream: Any, tensors: list[Tensor], **options: Any) -> None:
         super().__init__(stream, **{"protocol": pickle.DEFAULT_PROTOCOL, **options})
@@ -392,8 +311,110 @@ class _Pickler(pickle.Pickler):
         return self._numbers[id(value)], value.requires_grad and value.is_leaf, is_parameter
 
 
+def why_unpicklable(value: Any) -> str | None:
+    """Return why an object cannot be pickled, in a line; None if it can be. Tensors and arrays are not copied."""
+    try:
+        _Pickler(_NullStream(), [], protocol=5, buffer_callback=lambda buffer: None).dump(value)
+    except Exception as error:  # an object's own code may raise anything
+        return first_line(error)
+    return None
+
+
+class _NullStream(io.RawIOBase):
+    """A stream that discards what is written."""
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, data: Any, /) -> int:
+        return len(data)
+
+
+def is_trusted(weights_only: bool | None) -> bool:
+    """Return whether `weights_only` allows unpickling; `TORCH_FORCE_WEIGHTS_ONLY_LOAD` forbids it."""
+    forced = os.environ.get("TORCH_FORCE_WEIGHTS_ONLY_LOAD", "0").lower() in ("1", "y", "yes", "true")
+    return weights_only is False and not forced
+
+
+def restore_objects(checkpoint: dict[str, Any], *, unpickle: bool) -> dict[str, Any]:
+    """Restore the namespaces and objects of a checkpoint that was read, in place.
+
+    Args:
+        checkpoint: The result of `separate`.
+        unpickle: Whether to unpickle objects, which may run any code. Otherwise they stay pickled, and
+            `objects_left_out` lists them.
+
+    Raises:
+        ObjectsError: If the separate part is damaged, or an object in it cannot be unpickled.
+    """
+    if OBJECTS_KEY not in checkpoint:
+        return checkpoint
+    parts = _checked_parts(checkpoint[OBJECTS_KEY])
+    for part in parts:
+        if not unpickle or part["pickle"] is None:  # None: a record of objects left out
+            continue
+        for keys, value in zip(part["places"], _unpickled(part), strict=True):
+            _put(checkpoint, keys, value)
+        part.update(places=[], types=[], pickle=None, tensors=[])
+    for part in parts:
+        for keys in reversed(part["namespaces"]):  # inner ones first
+            value = _get(checkpoint, keys)
+            if type(value) is dict and all(isinstance(name, str) for name in value):
+                _put(checkpoint, keys, Namespace(**value))
+        part["namespaces"] = []
+    if not any(part["places"] for part in parts):
+        del checkpoint[OBJECTS_KEY]
+    return checkpoint
+
+
+def objects_left_out(checkpoint: Mapping[str, Any]) -> dict[Keys, str]:
+    """Return the types of the objects that a checkpoint was read without, by the keys that lead to their places."""
+    left_out: dict[Keys, str] = {}
+    for part in checkpoint.get(OBJECTS_KEY, ()):
+        left_out.update(zip((tuple(keys) for keys in part["places"]), part["types"], strict=True))
+    return left_out
+
+
+def leave_out(checkpoint: dict[str, Any], objects: Mapping[Keys, str]) -> None:
+    """Record objects that were left out of a checkpoint, for `objects_left_out`."""
+    if objects:
+        part = {**_EMPTY_PART, "places": [list(keys) for keys in objects], "types": list(objects.values())}
+        checkpoint[OBJECTS_KEY] = [*checkpoint.get(OBJECTS_KEY, ()), part]
+
+
+def _checked_parts(parts: Any) -> list[dict[str, Any]]:
+    """Return the parts if they have the format of `_Objects.part`. No object is unpickled."""
+    if not isinstance(parts, list):
+        raise ObjectsError("has a damaged list of objects")
+    for part in parts:
+        is_whole = isinstance(part, dict) and part.keys() == _EMPTY_PART.keys()
+        is_whole = is_whole and all(isinstance(part[name], list) for name in _EMPTY_PART if name != "pickle")
+        is_whole = is_whole and all(isinstance(keys, list) and keys for keys in part["places"] + part["namespaces"])
+        is_whole = is_whole and len(part["places"]) == len(part["types"])
+        is_whole = is_whole and all(isinstance(kind, str) for kind in part["types"])
+        is_whole = is_whole and (part["pickle"] is None or isinstance(part["pickle"], Tensor))
+        if not is_whole:
+            raise ObjectsError("has a damaged list of objects")
+    return parts
+
+
+def _unpickled(part: dict[str, Any]) -> list[Any]:
+    data = part["pickle"].cpu().contiguous()
+    stream = io.BytesIO(ctypes.string_at(data.data_ptr(), data.nbytes))
+    unpickler = _Unpickler(stream, part["tensors"])
+    values: list[Any] = []
+    for keys, kind in zip(part["places"], part["types"], strict=True):
+        try:
+            values.append(unpickler.load())
+        except Exception as error:  # an object's own code may raise anything
+            raise ObjectsError(
+                f"holds an object that cannot be unpickled at {name_of(tuple(keys))}, of {kind} ({first_line(error)})"
+            ) from error
+    return values
+
+
 class _Unpickler(pickle.Unpickler):
-    """Unpickles objects with their tensors."""
+    """An unpickler of what `_Pickler` wrote."""
 
     def __init__(self, stream: Any, tensors: list[Tensor]) -> None:
         super().__init__(stream)
@@ -409,67 +430,21 @@ class _Unpickler(pickle.Unpickler):
         return self._parameters[idx]
 
 
-class _Nowhere(io.RawIOBase):
-    """Takes bytes and forgets them."""
-
-    def writable(self) -> bool:
-        return True
-
-    def write(self, data: Any, /) -> int:
-        return len(data)
-
-
-def _unpickled(part: dict[str, Any]) -> list[Any]:
-    data = part["pickle"].cpu().contiguous()
-    stream = io.BytesIO(ctypes.string_at(data.data_ptr(), data.nbytes))
-    unpickler = _Unpickler(stream, part["tensors"])
-    values: list[Any] = []
-    for keys, kind in zip(part["places"], part["types"], strict=True):
-        try:
-            values.append(unpickler.load())
-        except Exception as error:  # whatever the code of an object raises
-            raise ObjectsError(
-                f"holds an object that cannot be unpickled at {name_of(_WHERE, tuple(keys))}, of {kind} "
-                f"({_reason(error)})"
-            ) from error
-    return values
-
-
-def _checked(parts: Any) -> list[dict[str, Any]]:
-    """The parts, if they are as they are written; objects are not looked at."""
-    if not isinstance(parts, list):
-        raise ObjectsError("has a damaged list of objects")
-    for part in parts:
-        is_whole = isinstance(part, dict) and part.keys() == _NOTHING.keys()
-        is_whole = is_whole and all(isinstance(part[name], list) for name in _NOTHING if name != "pickle")
-        is_whole = is_whole and all(isinstance(keys, list) and keys for keys in part["places"] + part["namespaces"])
-        is_whole = is_whole and len(part["places"]) == len(part["types"])
-        is_whole = is_whole and all(isinstance(kind, str) for kind in part["types"])
-        is_whole = is_whole and (part["pickle"] is None or isinstance(part["pickle"], Tensor))
-        if not is_whole:
-            raise ObjectsError("has a damaged list of objects")
-    return parts
-
-
 def _get(checkpoint: Any, keys: list[Any]) -> Any:
     value = checkpoint
     for key in keys:
         try:
             value = value[key]
         except (LookupError, TypeError) as error:
-            raise ObjectsError(f"has nothing at {name_of(_WHERE, tuple(keys))}, where an object was") from error
+            raise ObjectsError(f"has nothing at {name_of(tuple(keys))}, the place of an object") from error
     return value
 
 
 def _put(checkpoint: Any, keys: list[Any], value: Any) -> None:
     owner = _get(checkpoint, keys[:-1])
     if not isinstance(owner, (dict, list)):
-        raise ObjectsError(f"has no dictionary around {name_of(_WHERE, tuple(keys))}, where an object was")
+        raise ObjectsError(f"has no dictionary around {name_of(tuple(keys))}, the place of an object")
     try:
         owner[keys[-1]] = value
     except (LookupError, TypeError) as error:
-        raise ObjectsError(f"has no place {name_of(_WHERE, tuple(keys))}, where an object was") from error
-
-
-def _reason(error: BaseException) -> str:
-    return (str(error).splitlines() or [""])[0] or type(error).__name__
+        raise ObjectsError(f"has no place {name_of(tuple(keys))} for an object") from error

@@ -1,9 +1,9 @@
 """Reading files of other frameworks and of earlier releases, whose pickles need names.
 
 One rule holds for every name that is not torch's own or declared safe, be it of a class, of `eval` or of `os.system`:
-it is neither imported nor called. Something plain stands for it where the meaning is known; anything else is left out,
-with a warning that names it. A file is refused, by `UnknownNamesError`, if it is no checkpoint of a release, or if its
-weights or optimizers need such a name. Only a caller who trusts a file has its names imported (`read_trusted_file`).
+it is neither imported nor called. A plain value replaces it if its meaning is known; anything else is left out, with a
+warning that names it. A file is refused, by `UnknownNamesError`, if it is no checkpoint of a release, or if its weights
+or optimizers need such a name. Only for a caller who trusts a file are its names imported (`read_trusted_file`).
 """
 
 from __future__ import annotations
@@ -31,23 +31,23 @@ from camshaft.hooks_core.user_warnings import warn_user
 from camshaft.strategies.checkpoints.contents import Keys, leave_out, name_of
 from camshaft.strategies.processes.rank_zero import is_rank_zero
 
-_NUM_LEGACY_HEADERS = 3
-"""Pickles before the value in a file that is no archive: a magic number, a version, facts about the machine."""
+_REQUIRED = ("state_dict", "optimizer_states")
+"""The keys of a checkpoint in which nothing may be left out."""
 
-_NEEDED = ("state_dict", "optimizer_states")
-"""What a checkpoint cannot be used without."""
+_NUM_LEGACY_HEADERS = 3
+"""Pickles before the value in a file that is no archive: a magic number, a version, the machine's number formats."""
 
 _BLOCKED = ("sys", "os", "posix", "nt")
-"""Modules of which torch's reader takes no name, even if something stands for it."""
+"""Modules whose names torch's unpickler refuses, even if they are declared safe."""
 
 _RENAMED = "blocked."
-"""The prefix of the names of these modules, for a reading in which something stands for them."""
+"""The prefix that renames these modules, so that a stand-in can be declared safe."""
 
-_lock = threading.Lock()  # what is safe to torch is a matter of the process
+_lock = threading.Lock()  # torch's list of safe names is global
 
 
 class UnknownNamesError(ValueError):
-    """A file that needs names for which nothing plain stands; it says what it needs, and what can be done.
+    """A file that needs names without a plain replacement.
 
     Attributes:
         names: The names.
@@ -58,60 +58,23 @@ class UnknownNamesError(ValueError):
         super().__init__(message)
 
 
-def names_in(path: Path) -> list[str]:
-    """The names that a file of `torch.save` needs and that neither torch nor the user declared safe, sorted.
+def read_foreign_file(path: Path, map_location: Any = "cpu", *, mmap: bool = False) -> dict[str, Any]:
+    """Read a checkpoint of another framework or release with plain values in place of its names. Import nothing.
 
-    Raises:
-        ValueError: If it cannot be looked at (likewise `pickle.UnpicklingError`, `EOFError`).
-    """
-    if zipfile.is_zipfile(path):
-        return sorted(get_unsafe_globals_in_checkpoint(str(path)))
-    with path.open("rb") as stream:
-        start, end = _legacy_value(stream)
-        stream.seek(start)
-        value = stream.read(end - start)
-    archive = io.BytesIO()  # the same pickle in the format that torch looks at
-    with zipfile.ZipFile(archive, "w") as entries:
-        entries.writestr("archive/data.pkl", value)
-        entries.writestr("archive/version", "3")
-    archive.seek(0)
-    return sorted(get_unsafe_globals_in_checkpoint(archive))
-
-
-def _legacy_value(stream: IO[bytes]) -> tuple[int, int]:
-    """Where the value begins and ends in a file that is no archive."""
-    for _ in range(_NUM_LEGACY_HEADERS):
-        _skip_pickle(stream)
-    start = stream.tell()
-    _skip_pickle(stream)
-    return start, stream.tell()
-
-
-def _skip_pickle(stream: IO[bytes]) -> None:
-    try:
-        for _ in pickletools.genops(stream):
-            pass
-    except MemoryError as error:
-        raise ValueError("a length in it is too large") from error
-
-
-def read_earlier_file(path: Path, map_location: Any = "cpu", *, mmap: bool = False) -> dict[str, Any]:
-    """Read a checkpoint of another release with plain values in the places of what it names; nothing is imported.
-
-    The rule is told above. The first process warns of what has to be left out, such as objects among the
-    hyperparameters; `objects_left_out` tells it too.
+    The module's docstring has the rule. Rank 0 warns of values that are left out, such as objects among the
+    hyperparameters; `objects_left_out` lists them too.
 
     Args:
         path: The file.
-        map_location: Where tensors go.
+        map_location: The device of the tensors.
         mmap: Whether tensors of an archive are views of the file.
 
     Returns:
-        The checkpoint, of plain values; its "callbacks" by the names of their classes where they were by the classes.
+        The checkpoint, of plain values; the keys of its "callbacks" are names of classes if they were classes.
 
     Raises:
         UnknownNamesError: If it is no checkpoint of a release, or weights or optimizers need names.
-        ValueError: If it cannot be looked at, as `names_in`.
+        ValueError: If its names cannot be listed, as `names_in`.
     """
     names = names_in(path)
     try:
@@ -119,14 +82,15 @@ def read_earlier_file(path: Path, map_location: Any = "cpu", *, mmap: bool = Fal
     except pickle.UnpicklingError:
         if not names:
             raise
-        raw = None  # one is not used as a class is
+        raw = None  # a name is not used as a class is
     if not isinstance(raw, dict) or not {"state_dict", "epoch", "global_step"} <= raw.keys():
-        raise _unknown(names, f"needs names that are not imported: {', '.join(names)}")
-    if isinstance(raw.get("hparams_type"), type) and issubclass(raw["hparams_type"], Unknown):
-        raw["hparams_type"] = raw["hparams_type"].name.rpartition(".")[2]
+        raise _unknown_names(names, f"needs names that are not imported: {', '.join(names)}")
+    raw_type = raw.get("hparams_type")
+    if isinstance(raw_type, type) and issubclass(raw_type, Unknown):
+        raw["hparams_type"] = _class_name(raw_type)
     contents = PlainContents()
     checkpoint: dict[str, Any] = contents.of(raw)
-    _check_needed(contents.left_out)
+    _check_required(contents.left_out)
     leave_out(checkpoint, contents.left_out)
     if contents.left_out and is_rank_zero():
         warn_user(
@@ -143,18 +107,18 @@ def read_earlier_file(path: Path, map_location: Any = "cpu", *, mmap: bool = Fal
 
 
 def read_trusted_file(path: Path, map_location: Any = "cpu", *, mmap: bool = False) -> Any:
-    """Read whatever `torch.save` wrote, with everything that it names imported and called.
+    """Read any file of `torch.save`, and import and call the names in it.
 
-    The first process warns of names that cannot be imported; what they stand for becomes plain or is left out, as in
-    `read_earlier_file`.
+    Rank 0 warns of names that cannot be imported; their values become plain or are left out, as in
+    `read_foreign_file`.
 
     Args:
         path: The file.
-        map_location: Where tensors go.
+        map_location: The device of the tensors.
         mmap: Whether tensors of an archive are views of the file.
 
     Raises:
-        Exception: What unpickling raises.
+        Exception: Any error of unpickling.
     """
     absent: list[str] = []
 
@@ -166,9 +130,9 @@ def read_trusted_file(path: Path, map_location: Any = "cpu", *, mmap: bool = Fal
                 absent.append(f"{module}.{name}")
                 return stand_in(absent[-1])
 
-    names = SimpleNamespace(__name__="pickle", Unpickler=Unpickler, load=pickle.load)
+    pickle_module = SimpleNamespace(__name__="pickle", Unpickler=Unpickler, load=pickle.load)
     mmap = mmap and zipfile.is_zipfile(path)
-    raw = torch.load(str(path), map_location=map_location, weights_only=False, mmap=mmap, pickle_module=names)
+    raw = torch.load(str(path), map_location=map_location, weights_only=False, mmap=mmap, pickle_module=pickle_module)
     if not isinstance(raw, dict):
         return raw
     callbacks = raw.get("callbacks")
@@ -179,7 +143,7 @@ def read_trusted_file(path: Path, map_location: Any = "cpu", *, mmap: bool = Fal
     if absent:
         contents = PlainContents()
         raw = contents.of(raw)
-        _check_needed(contents.left_out)
+        _check_required(contents.left_out)
         leave_out(raw, contents.left_out)
         if contents.left_out and is_rank_zero():
             warn_user(
@@ -189,15 +153,67 @@ def read_trusted_file(path: Path, map_location: Any = "cpu", *, mmap: bool = Fal
     return raw
 
 
+def _check_required(left_out: dict[Keys, str]) -> None:
+    required = {name_of(keys): name for keys, name in left_out.items() if keys and keys[0] in _REQUIRED}
+    if required:
+        names = sorted(set(required.values()))
+        raise _unknown_names(names, f"needs {', '.join(names)}, which is not imported, at {', '.join(required)}")
+
+
+def _unknown_names(names: list[str], problem: str) -> UnknownNamesError:
+    action = (
+        f"Pass weights_only=False if you trust the file, or declare a plain replacement of each, "
+        f"`torch.serialization.add_safe_globals([(stand_in, {names[0]!r})])`."
+    )
+    return UnknownNamesError(f"{problem}, in read_checkpoint. {action}", names)
+
+
+def _listed(left_out: dict[Keys, str]) -> str:
+    return ", ".join(f"{name_of(keys)} (a {name})" for keys, name in left_out.items())
+
+
 def _class_name(value: Any) -> Any:
-    """The name of a class, as which checkpoints of today tell it; anything else as it is."""
+    """Return the name of a class, as it is saved today; any other value as it is."""
     if not isinstance(value, type):
         return value
     return value.name.rpartition(".")[2] if issubclass(value, Unknown) else value.__name__
 
 
-def _listed(left_out: dict[Keys, str]) -> str:
-    return ", ".join(f"{name_of('checkpoint', keys)} (a {name})" for keys, name in left_out.items())
+def names_in(path: Path) -> list[str]:
+    """Return the names that a file of `torch.save` needs and that are not declared safe, sorted.
+
+    Raises:
+        ValueError: If they cannot be listed (likewise `pickle.UnpicklingError`, `EOFError`).
+    """
+    if zipfile.is_zipfile(path):
+        return sorted(get_unsafe_globals_in_checkpoint(str(path)))
+    with path.open("rb") as stream:
+        start, end = _legacy_value(stream)
+        stream.seek(start)
+        value = stream.read(end - start)
+    archive = io.BytesIO()  # the same pickle in the format that torch's function reads
+    with zipfile.ZipFile(archive, "w") as entries:
+        entries.writestr("archive/data.pkl", value)
+        entries.writestr("archive/version", "3")
+    archive.seek(0)
+    return sorted(get_unsafe_globals_in_checkpoint(archive))
+
+
+def _legacy_value(stream: IO[bytes]) -> tuple[int, int]:
+    """Return the offsets of the value's begin and end in a file that is no archive."""
+    for _ in range(_NUM_LEGACY_HEADERS):
+        _skip_pickle(stream)
+    start = stream.tell()
+    _skip_pickle(stream)
+    return start, stream.tell()
+
+
+def _skip_pickle(stream: IO[bytes]) -> None:
+    try:
+        for _ in pickletools.genops(stream):
+            pass
+    except MemoryError as error:
+        raise ValueError("a length in it is too large") from error
 
 
 def _load_with_stand_ins(path: Path, names: list[str], map_location: Any, mmap: bool) -> Any:
@@ -218,7 +234,7 @@ def _load_with_stand_ins(path: Path, names: list[str], map_location: Any, mmap: 
 
 
 def _misfit(message: str, stand_ins: dict[str, Any]) -> tuple[str, Shape] | None:
-    """Which class turned out to derive from `dict` or `list`, by what torch's reader complained about."""
+    """Return the class that derives from `dict` or `list`, by the error of torch's unpickler; None if there is none."""
     for name, what in stand_ins.items():
         if isinstance(what, type) and repr(what) in message:
             if "SETITEM" in message:
@@ -229,7 +245,7 @@ def _misfit(message: str, stand_ins: dict[str, Any]) -> tuple[str, Shape] | None
 
 
 def _renamed(path: Path) -> io.BytesIO:
-    """A copy of a file in which the names of modules that torch blocks are of others, which do not exist."""
+    """Return a copy of a file in which the modules that torch blocks have other names, which do not exist."""
     copy = io.BytesIO()
     if zipfile.is_zipfile(path):
         with zipfile.ZipFile(path) as archive, zipfile.ZipFile(copy, "w") as entries:
@@ -254,21 +270,6 @@ def _with_names_renamed(pickled: bytes) -> bytes:
     return b"".join([*parts, pickled[done:]])
 
 
-def _check_needed(left_out: dict[Keys, str]) -> None:
-    needed = {name_of("checkpoint", keys): name for keys, name in left_out.items() if keys and keys[0] in _NEEDED}
-    if needed:
-        names = sorted(set(needed.values()))
-        raise _unknown(names, f"needs {', '.join(names)}, which is not imported, at {', '.join(needed)}")
-
-
-def _unknown(names: list[str], what: str) -> UnknownNamesError:
-    action = (
-        f"Pass weights_only=False if you trust the file, or declare something plain that stands for each, "
-        f"`torch.serialization.add_safe_globals([(stand_in, {names[0]!r})])`."
-    )
-    return UnknownNamesError(f"{what}, in read_checkpoint. {action}", names)
-
-
 _LEFT_OUT = object()
 
 _NAMESPACES = ("argparse.Namespace", "types.SimpleNamespace", "test_tube.argparse_hopt.TTNamespace")
@@ -278,15 +279,15 @@ _REFERENCE = re.compile(r"\$\{([\w.]+)\}")
 
 @attrs.define
 class PlainContents:
-    """Makes nested values plain, and keeps in mind what it had to leave out.
+    """A conversion of nested values to plain ones, with a record of the values that are left out.
 
-    Namespaces become `NamedValues`, paths text, numbers and arrays of NumPy numbers and tensors, configurations of
-    OmegaConf dictionaries and lists. Anything else whose class is not imported is left out of the dictionary that it
-    is in; a list with such an item is left out itself.
+    Namespaces become `NamedValues`, paths text, NumPy's numbers and arrays numbers and tensors, OmegaConf's
+    configurations dictionaries and lists. Any other value whose class is not imported is left out of the dictionary
+    that it is in; a list with such an item is left out itself.
 
     Attributes:
-        left_out: Names of classes by the keys of the places where they were.
-        unresolved: Places of references within configurations that stayed text.
+        left_out: Names of classes by the keys of their places.
+        unresolved: Places of references within configurations that stay text.
     """
 
     left_out: dict[Keys, str] = attrs.field(factory=dict)
@@ -294,7 +295,7 @@ class PlainContents:
     _done: dict[int, tuple[Any, Any]] = attrs.field(factory=dict, init=False)
 
     def of(self, value: Any) -> Any:
-        """The plain value; dictionaries are changed where they are."""
+        """Return the plain value. Dictionaries are changed in place."""
         plain = self._of(value, ())
         return {} if plain is _LEFT_OUT else plain
 
@@ -303,15 +304,15 @@ class PlainContents:
             return value
         if id(value) not in self._done:
             if isinstance(value, dict) and type(value) in (dict, OrderedDict):
-                self._done[id(value)] = value, value  # it may hold itself
+                self._done[id(value)] = value, value  # it may contain itself
             self._done[id(value)] = value, self._made_plain(value, keys)
         elif self._done[id(value)][1] is _LEFT_OUT:
-            self._made_plain(value, keys)  # to tell of this place as well
+            self._made_plain(value, keys)  # to record this place as well
         return self._done[id(value)][1]
 
     def _made_plain(self, value: Any, keys: Keys) -> Any:
         if isinstance(value, Unknown):
-            return self._known(value, keys)
+            return self._from_unknown(value, keys)
         if isinstance(value, type):
             return self._leave_out(value.name, keys) if issubclass(value, Unknown) else value
         if isinstance(value, dict):
@@ -328,46 +329,39 @@ class PlainContents:
                 del value[key]
                 continue
             value[key] = item
-            if _label(key) is not key:  # a class, in place of its name; the order stays as far as it matters
+            if _label(key) is not key:  # a class is replaced by its name, at the end
                 value[_label(key)] = value.pop(key)
         if isinstance(value, OrderedDict):
             attributes = vars(value)
-            for name in list(attributes):  # such as the versions of a module's parts, "_metadata"
+            for name in list(attributes):  # such as the versions of submodules, "_metadata"
                 item = self._of(attributes[name], (*keys, name))
                 if item is _LEFT_OUT:
                     del attributes[name]
                 else:
                     attributes[name] = item
-            if origin(value) is not None:
+            if _KIND in attributes:
                 return NamedValues(value)
         return value
 
-    def _known(self, value: Unknown, keys: Keys) -> Any:
-        convert = self._conversion(value)
-        return self._leave_out(value.name, keys) if convert is None else convert(value, keys)
-
-    def _conversion(self, value: Unknown) -> Callable[[Unknown, Keys], Any] | None:
-        name, state = value.name, value.state
+    def _from_unknown(self, value: Unknown, keys: Keys) -> Any:
+        name, state, args = value.name, value.state, value.args
         if name in _NAMESPACES and isinstance(state, dict):
-            return lambda found, keys: NamedValues(self._mapping(found.state, keys))
+            return NamedValues(self._mapping(state, keys))
         if name.startswith("pathlib.") and name.endswith("Path"):
-            return lambda found, keys: plain_path(found)
-        if isinstance(value, NumpyArray) and value.tensor() is not None:
-            return lambda found, keys: found.tensor() if isinstance(found, NumpyArray) else None
-        if name.startswith("omegaconf.") and isinstance(state, dict) and ("_content" in state or "_val" in state):
-            return self._configuration
-        if name.startswith(("pytorch_lightning.", "lightning.")) and state is None and _is_text(value.args):
-            return lambda found, keys: found.args[0]  # its enumerations are of text
-        return None
-
-    def _configuration(self, value: Unknown, keys: Keys) -> Any:
-        content = _content_of(value)
-        plain = self._of(content, keys)
-        root = plain
-        return self._resolved(plain, root, keys) if _is_root(value) else plain
+            kind = PureWindowsPath if "Windows" in name else PurePosixPath
+            return str(kind(*(str(part) for part in args)))
+        if isinstance(value, NumpyArray) and (tensor := value.tensor()) is not None:
+            return tensor
+        if _is_configuration(value):
+            plain = self._of(_configuration(value), keys)
+            return self._resolved(plain, plain, keys) if state.get("_parent") is None else plain
+        is_text = len(args) == 1 and isinstance(args[0], str)
+        if name.startswith(("pytorch_lightning.", "lightning.")) and state is None and is_text:
+            return args[0]  # an enumeration
+        return self._leave_out(name, keys)
 
     def _resolved(self, value: Any, root: Any, keys: Keys) -> Any:
-        """Values in place of references such as "${model.width}"; what is said in other ways stays text."""
+        """Replace references such as "${model.width}" by their values. Other interpolations stay text."""
         if isinstance(value, dict):
             for key in value:
                 value[key] = self._resolved(value[key], root, (*keys, key))
@@ -378,7 +372,7 @@ class PlainContents:
             for name in names[1].split(".") if names else ():
                 found = found.get(name, _LEFT_OUT) if isinstance(found, Mapping) else _LEFT_OUT
             if names is None or found is _LEFT_OUT or (isinstance(found, str) and "${" in found):
-                self.unresolved.append(name_of("", keys))
+                self.unresolved.append(name_of(keys, root=""))
                 return value
             return found
         return value
@@ -388,32 +382,26 @@ class PlainContents:
         return _LEFT_OUT
 
 
-def _content_of(value: Unknown) -> Any:
-    """What a configuration of OmegaConf holds, as dictionaries that read like attributes too, lists and values."""
-    state = value.state
-    if "_content" not in state:
-        return state["_val"]
-    content = state["_content"]
+def _is_configuration(value: Any) -> bool:
+    """Return whether a value is a node of OmegaConf."""
+    is_node = isinstance(value, Unknown) and value.name.startswith("omegaconf.") and isinstance(value.state, dict)
+    return is_node and ("_content" in value.state or "_val" in value.state)
+
+
+def _configuration(value: Any) -> Any:
+    """Return the content of a node of OmegaConf, with `NamedValues` for dictionaries; other values as they are."""
+    if not _is_configuration(value):
+        return value
+    if "_content" not in value.state:
+        return value.state["_val"]
+    content = value.state["_content"]
     if isinstance(content, dict):
-        return NamedValues({_inner(key): _inner(item) for key, item in content.items()})
-    return [_inner(item) for item in content] if isinstance(content, list) else content
-
-
-def _inner(item: Any) -> Any:
-    is_node = isinstance(item, Unknown) and item.name.startswith("omegaconf.") and isinstance(item.state, dict)
-    return _content_of(item) if is_node and ("_content" in item.state or "_val" in item.state) else item
-
-
-def _is_text(args: tuple[Any, ...]) -> bool:
-    return len(args) == 1 and isinstance(args[0], str)
-
-
-def _is_root(value: Unknown) -> bool:
-    return value.state.get("_parent") is None
+        return NamedValues({_configuration(key): _configuration(item) for key, item in content.items()})
+    return [_configuration(item) for item in content] if isinstance(content, list) else content
 
 
 def _label(key: Any) -> Any:
-    """A key as text where it is a class or an object that is not imported."""
+    """Return a key as text if it is a class or an object that is not imported."""
     if isinstance(key, type) and issubclass(key, Unknown):
         return key.name.rpartition(".")[2]
     if isinstance(key, Unknown):
@@ -422,16 +410,17 @@ def _label(key: Any) -> Any:
 
 
 Shape = Literal["object", "mapping", "list"]
-"""What a class whose name is unknown derives from, as far as a pickle shows: something else, `dict` or `list`."""
+"""The base of an unknown class, as far as a pickle shows: `dict`, `list` or another."""
 
 _KIND = "camshaft_kind"
+"""The attribute of a dictionary with the name of its class."""
 
 _NUMBERS = {"b1": "?", "f2": "e", "f4": "f", "f8": "d"} | {
     f"{sign}{size}": code if sign == "i" else code.upper()
     for sign in "iu"
     for size, code in ((1, "b"), (2, "h"), (4, "i"), (8, "q"))
 }
-"""Formats of `struct` by NumPy's names of its types."""
+"""Formats of `struct` by NumPy's type codes."""
 
 _DTYPES = {
     "b1": torch.bool,
@@ -442,7 +431,7 @@ _DTYPES = {
 
 
 class NamedValues(dict[str, Any]):
-    """What was a namespace, or a dictionary whose items are attributes too: both here."""
+    """A dictionary whose items are attributes too, in place of a namespace or a dictionary of that kind."""
 
     is_plain_dict: ClassVar[bool] = True
 
@@ -454,14 +443,14 @@ class NamedValues(dict[str, Any]):
 
 
 class Unknown:
-    """An object of a class that is not imported: its arguments and its state, which nobody has looked at.
+    """An object of a class that is not imported, with its arguments and state as they were pickled.
 
-    Each name has a subclass of its own, which stands for the class itself.
+    Each class has a subclass of its own, which stands for the class itself.
 
     Attributes:
         name: The full name of the class.
-        args: What it was made of.
-        state: What its attributes were.
+        args: The arguments of its constructor.
+        state: Its state, such as its attributes.
     """
 
     name: ClassVar[str] = ""
@@ -484,7 +473,7 @@ class NumpyType(Unknown):
 
     @property
     def code(self) -> str | None:
-        """The short name of the type, such as "f4"; None of one that is not of this machine's byte order."""
+        """The type code, such as "f4"; None for another byte order than this machine's."""
         order = self.state[1] if isinstance(self.state, tuple) and len(self.state) > 1 else "="
         swapped = ">" if sys.byteorder == "little" else "<"
         return str(self.args[0]).lstrip("<=|") if self.args and order != swapped else None
@@ -496,7 +485,7 @@ class NumpyArray(Unknown):
     name = "numpy.ndarray"
 
     def tensor(self) -> Tensor | None:
-        """The same numbers; None if they are none, or of a type that torch does not have."""
+        """Return the array as a tensor; None if torch has no such dtype."""
         if not isinstance(self.state, tuple) or len(self.state) != 5:
             return None
         _, shape, kind, is_fortran, data = self.state
@@ -510,27 +499,16 @@ class NumpyArray(Unknown):
 
 
 def stand_in(name: str, shape: Shape = "object") -> Any:
-    """What a pickle gets where it asks for a name.
+    """Return the class or function that takes the place of a name in a pickle.
 
     Args:
         name: The full name.
-        shape: For a name that is not known: what it derives from.
+        shape: The base of the class, for a name that is not known.
     """
     if name in _KNOWN:
         return _KNOWN[name]
     made = {"mapping": _mapping_of, "list": _list_of}[shape](name) if shape != "object" else None
     return type("StandIn", (Unknown,), {"name": name, "__module__": "stand-in", "__qualname__": name, **(made or {})})
-
-
-def origin(mapping: OrderedDict[Any, Any]) -> str | None:
-    """The name of the class that a dictionary stands for; None for one that was no more than that."""
-    return vars(mapping).get(_KIND)
-
-
-def plain_path(value: Unknown) -> str:
-    """A path as text."""
-    kind = PureWindowsPath if "Windows" in value.name else PurePosixPath
-    return str(kind(*(str(part) for part in value.args)))
 
 
 def _mapping_of(name: str) -> dict[str, Any]:
@@ -560,10 +538,6 @@ def _numpy_scalar(kind: NumpyType, data: Any = None) -> Any:
     return stand_in("numpy.generic")(kind, data)
 
 
-def _numpy_array(*args: Any) -> NumpyArray:
-    return NumpyArray(*args)
-
-
 def _attribute_dicts() -> dict[str, Any]:
     places = (
         "pytorch_lightning.utilities.parsing",
@@ -580,11 +554,11 @@ _KNOWN: dict[str, Callable[..., Any]] = {
     **_attribute_dicts(),
     "collections.defaultdict": _default_dict,
     "collections.deque": lambda *args: list(args[0]) if args else [],
-    "builtins.bytes": lambda *args: b"",  # so are empty ones pickled; others are written out
+    "builtins.bytes": lambda *args: b"",  # protocol 2 pickles empty bytes so
     "builtins.frozenset": lambda *args: set(args[0]) if args else set(),
     "numpy.dtype": NumpyType,
     "numpy.ndarray": NumpyArray,
     **{f"numpy.{core}.multiarray.scalar": _numpy_scalar for core in ("core", "_core")},
-    **{f"numpy.{core}.multiarray._reconstruct": _numpy_array for core in ("core", "_core")},
+    **{f"numpy.{core}.multiarray._reconstruct": NumpyArray for core in ("core", "_core")},
 }
-"""Names that such files have often, and what makes something plain in their places."""
+"""Replacements of names that such files often have."""

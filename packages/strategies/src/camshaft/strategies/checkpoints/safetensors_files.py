@@ -1,4 +1,4 @@
-"""Weights in the safetensors format, for other tools and from them."""
+"""Weights in the safetensors format, and checkpoints of one file from any form."""
 
 from __future__ import annotations
 
@@ -11,23 +11,49 @@ from typing import Any
 from torch import Tensor
 
 from camshaft.hooks_core.messages import must_be
-from camshaft.strategies.checkpoints.contents import objects_left_out
-from camshaft.strategies.checkpoints.file import (
-    CheckpointError,
-    first_line,
-    new_file,
-    read_checkpoint,
-    write_checkpoint,
-)
+from camshaft.strategies.checkpoints.contents import first_line, objects_left_out
+from camshaft.strategies.checkpoints.file import CheckpointError, new_file, write_checkpoint
+from camshaft.strategies.checkpoints.reading import read_checkpoint
 
 SUFFIX = ".safetensors"
+
+
+def consolidate_checkpoint(source: str | os.PathLike[str], target: str | os.PathLike[str]) -> None:
+    """Write a checkpoint as one file, durably. Not collective; needs memory for the whole checkpoint.
+
+    Args:
+        source: The directory of a sharded checkpoint, or a checkpoint file. A safetensors file, by its suffix, becomes
+            a checkpoint with these weights only.
+        target: The file; an earlier one is replaced. With the suffix `.safetensors` it gets the weights only.
+
+    Raises:
+        FileNotFoundError, CheckpointError: If the source cannot be read.
+        IsADirectoryError: If the target is a directory.
+        ValueError: If both are safetensors files, or weights are to be exported and there are none.
+        ModuleNotFoundError: If safetensors is needed and not installed.
+        OSError: If the disk refuses.
+    """
+    if os.path.isdir(target):
+        raise IsADirectoryError(errno.EISDIR, "the target must be a file", os.fspath(target))
+    imports, exports = (os.fspath(path).endswith(SUFFIX) for path in (source, target))
+    if imports and exports:
+        raise ValueError(
+            f"`target` must be a checkpoint file where the source is a safetensors file, but got "
+            f"{os.fspath(target)!r} ({type(target).__name__}) in consolidate_checkpoint. Copy the file."
+        )
+    if imports:
+        import_safetensors(source, target)
+    elif exports:
+        export_safetensors(source, target)
+    else:
+        write_checkpoint(read_checkpoint(source), target)
 
 
 def export_safetensors(checkpoint_path: str | os.PathLike[str], path: str | os.PathLike[str]) -> None:
     """Write the weights of a checkpoint, its `state_dict`, as a safetensors file, durably.
 
-    The format has no tensors that share memory. Tied weights are written once under each of their names, so that any
-    reader finds all names; a model that ties them does so again when it loads them.
+    The format has no tensors that share memory. Tied weights are written under each of their names; a model that ties
+    them does so again when it loads them.
 
     Args:
         checkpoint_path: A checkpoint in either form.
@@ -39,12 +65,12 @@ def export_safetensors(checkpoint_path: str | os.PathLike[str], path: str | os.P
         ModuleNotFoundError: If safetensors is not installed.
         OSError: If the disk refuses.
     """
-    safetensors = _safetensors()
+    safetensors = _import_safetensors()
     weights = _weights_of(read_checkpoint(checkpoint_path), os.fspath(checkpoint_path))
     with new_file(Path(path)) as partial:
         try:
             safetensors.save_file(_without_sharing(weights), partial, metadata={"format": "pt"})
-        except Exception as error:  # safetensors has a class of its own, for the disk's errors too
+        except Exception as error:  # safetensors raises a class of its own, for errors of the disk too
             rule = f"weights that can be written as safetensors ({first_line(error)})"
             action = "Convert them to a dtype and layout that it has, if that is why."
             file = os.fspath(checkpoint_path)
@@ -52,21 +78,21 @@ def export_safetensors(checkpoint_path: str | os.PathLike[str], path: str | os.P
 
 
 def read_safetensors(path: str | os.PathLike[str]) -> dict[str, Tensor]:
-    """The tensors of a safetensors file by name, on the CPU.
+    """Return the tensors of a safetensors file by name, on the CPU.
 
     Raises:
         FileNotFoundError: If there is no such file.
-        CheckpointError: If it is none or damaged.
+        CheckpointError: If it is of another format or damaged.
         ModuleNotFoundError: If safetensors is not installed.
     """
-    safetensors = _safetensors()
+    safetensors = _import_safetensors()
     file = os.fspath(path)
     if not os.path.isfile(file):
         rule, action = "an existing safetensors file", "Check the path."
         raise FileNotFoundError(must_be("path", rule, file, "read_safetensors", action))
     try:
         tensors: dict[str, Tensor] = safetensors.load_file(file)
-    except Exception as error:  # safetensors has a class of its own that is not public
+    except Exception as error:  # safetensors raises a class of its own that is not public
         rule = f"a whole safetensors file ({first_line(error)})"
         raise CheckpointError(must_be("path", rule, file, "read_safetensors", "Write it again."), file) from error
     return tensors
@@ -101,7 +127,7 @@ def _weights_of(checkpoint: dict[str, Any], file: str) -> dict[str, Tensor]:
 
 
 def _without_sharing(weights: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Contiguous tensors of which no two share memory."""
+    """Return contiguous tensors, with copies of those that share memory."""
     seen = set()
     separate = {}
     for name, tensor in weights.items():
@@ -113,7 +139,7 @@ def _without_sharing(weights: dict[str, Tensor]) -> dict[str, Tensor]:
     return separate
 
 
-def _safetensors() -> ModuleType:
+def _import_safetensors() -> ModuleType:
     try:
         import safetensors.torch
     except ModuleNotFoundError as error:
@@ -122,34 +148,3 @@ def _safetensors() -> ModuleType:
             "Run `pip install 'camshaft-strategies[safetensors]'`."
         ) from error
     return safetensors.torch
-
-
-def consolidate_checkpoint(source: str | os.PathLike[str], target: str | os.PathLike[str]) -> None:
-    """Write one file with all that a checkpoint holds, durably. Needs one process, with memory for all of it.
-
-    Args:
-        source: The directory of a sharded checkpoint, or a checkpoint file. A safetensors file, by its suffix, is taken
-            for the weights of a checkpoint without anything else.
-        target: The file; one that is there is replaced. With the suffix `.safetensors` it gets the weights only.
-
-    Raises:
-        FileNotFoundError, CheckpointError: If the source cannot be read.
-        IsADirectoryError: If the target is a directory.
-        ValueError: If both are safetensors files, or weights are to be exported and there are none.
-        ModuleNotFoundError: If safetensors is needed and not installed.
-        OSError: If the disk refuses.
-    """
-    if os.path.isdir(target):
-        raise IsADirectoryError(errno.EISDIR, "the target must be a file", os.fspath(target))
-    imports, exports = (os.fspath(path).endswith(SUFFIX) for path in (source, target))
-    if imports and exports:
-        raise ValueError(
-            f"`target` must be a checkpoint file where the source is a safetensors file, but got "
-            f"{os.fspath(target)!r} ({type(target).__name__}) in consolidate_checkpoint. Copy the file."
-        )
-    if imports:
-        import_safetensors(source, target)
-    elif exports:
-        export_safetensors(source, target)
-    else:
-        write_checkpoint(read_checkpoint(source), target)

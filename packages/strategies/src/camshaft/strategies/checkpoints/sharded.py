@@ -1,8 +1,8 @@
-"""A checkpoint with sharded tensors is a directory: what it holds, and how all processes together write it.
+"""A checkpoint with sharded tensors: a directory that all ranks write, and that any number of processes read.
 
 `plain.ckpt` is a checkpoint file with everything that is not sharded, and an index of where each chunk of the sharded
-tensors is in the `.distcp` files of `torch.distributed.checkpoint`. The `.metadata` beside them says the same for tools
-of torch; it is a pickle, so it is never read here.
+tensors is in the `.distcp` files of `torch.distributed.checkpoint`. The `.metadata` beside them is the same index for
+tools of torch; it is a pickle, so it is never read here.
 """
 
 from __future__ import annotations
@@ -43,15 +43,14 @@ from torch.futures import Future
 from camshaft.hooks_core.durable_paths import flush, remove
 from camshaft.hooks_core.messages import must_be
 from camshaft.hooks_core.partial_paths import claimed, new_partial_name
-from camshaft.strategies.checkpoints.contents import Keys, name_of
+from camshaft.strategies.checkpoints.contents import Keys, first_line, name_of
 from camshaft.strategies.checkpoints.file import (
     PLAIN_FILE,
     CheckpointError,
     check_archive,
     check_is_file,
     check_replaceable,
-    first_line,
-    naming,
+    disk_errors,
     put_in_place,
     read_file,
     write_plain,
@@ -60,18 +59,18 @@ from camshaft.strategies.checkpoints.file import (
 FORMAT = "camshaft sharded checkpoint"
 VERSION = 1
 PLACEHOLDER = "__sharded_tensor__"
-"""A dictionary with this key alone stands for the sharded tensor that its value names."""
+"""The only key of a dictionary that stands for a sharded tensor; its value is the tensor's name."""
 
 
 class ShardedTensors:
-    """The sharded tensors of a nested checkpoint, under names that are the same on every process.
+    """The sharded tensors of a nested checkpoint, under names that are the same on every rank.
 
-    A name is the keys that lead to the tensor with dots between them, as `torch.distributed.checkpoint` names them.
+    A name consists of the keys that lead to the tensor, joined by dots, as in `torch.distributed.checkpoint`.
 
     Attributes:
         tensors: The tensors by name.
-        same_as: For names whose tensor is another one's too, as that of tied weights is, the other name. It is what
-            this process finds; the first process's counts.
+        same_as: The name that a tensor is stored under, for names that share one, such as those of tied weights. It is
+            what this rank finds; that of rank 0 is used.
     """
 
     def __init__(self) -> None:
@@ -80,34 +79,27 @@ class ShardedTensors:
         self._by_memory: dict[tuple[Any, ...], str] = {}
 
     def take(self, tensor: Tensor, keys: Keys) -> dict[str, str]:
-        """Keep a tensor. Returns what stands for it among the plain values."""
+        """Add a tensor, and return the placeholder for it among the plain values."""
         assert isinstance(tensor, DTensor)
         if any(placement.is_partial() for placement in tensor.placements):
             action = "Reduce it first, with `full_tensor()` or `redistribute()`."
-            rule = "sharded or replicated, not a part of a sum"
-            raise TypeError(must_be(name_of("checkpoint", keys), rule, tensor.placements, "a checkpoint", action))
+            rule = "sharded or replicated, not a partial sum"
+            raise TypeError(must_be(name_of(keys), rule, tensor.placements, "a checkpoint", action))
         name = ".".join(str(key) for key in keys)
         if name in self.tensors:  # keys with dots in them
-            name = name_of("checkpoint", keys)
+            name = name_of(keys)
         self.tensors[name] = tensor
         local = self.local(name)
         first = name
         if local.numel():
-            memory = (
-                local.data_ptr(),
-                local.dtype,
-                local.stride(),
-                tensor.shape,
-                tensor.placements,
-                tensor.device_mesh,
-            )
-            first = self._by_memory.setdefault(memory, name)
+            layout = (local.dtype, local.stride(), tensor.shape, tensor.placements, tensor.device_mesh)
+            first = self._by_memory.setdefault((local.data_ptr(), *layout), name)
         if first != name:
             self.same_as[name] = first
         return {PLACEHOLDER: first}
 
     def local(self, name: str) -> Tensor:
-        """This process's part of a tensor."""
+        """Return this rank's part of a tensor."""
         with torch.no_grad():
             return self.tensors[name].to_local()
 
@@ -115,27 +107,27 @@ class ShardedTensors:
 def write_sharded(
     plain: Any, tensors: Mapping[str, DTensor], local_parts: Mapping[str, Tensor], path: str, group: dist.ProcessGroup
 ) -> None:
-    """Write a checkpoint with sharded tensors so that it is durable and whole once it has its name.
+    """Write a checkpoint with sharded tensors durably and atomically.
 
-    Collective among the group, in any thread; what one process raises, all raise. A directory beside the target is
-    written, flushed to disk and renamed by the first process after all are done. What a killed writer leaves there,
-    `hooks_core.partial_paths.abandoned_in` finds.
+    Collective among the group, in any thread; an error of one rank is raised on all. A directory beside the target is
+    written and flushed to disk; rank 0 renames it after all are done. `hooks_core.partial_paths.abandoned_in` finds the
+    directory that a killed writer leaves.
 
     Args:
-        plain: Plain values, with placeholders; those of the first process count.
-        tensors: What is written, under the same names on every process. Only shapes and placements are looked at.
-        local_parts: This process's parts of them.
+        plain: Plain values, with placeholders; those of rank 0 are written.
+        tensors: The tensors, under the same names on every rank. Only shapes and placements are read.
+        local_parts: This rank's parts of them.
         path: The target.
-        group: All processes, with a backend for the CPU.
+        group: All ranks, with a backend for the CPU.
     """
     target = Path(path)
     is_first = dist.get_rank(group) == 0
     names: list[Any] = [str(new_partial_name(target)) if is_first else None]
     dist.broadcast_object_list(names, src=0, group=group)
     partial = Path(names[0])
-    with naming(target), contextlib.ExitStack() as claim:
+    with disk_errors(target), contextlib.ExitStack() as claim:
         try:
-            with cause_raised():
+            with _cause_raised():
                 metadata = save(
                     dict(tensors),
                     storage_writer=_PartialDirectory(partial, target, claim),
@@ -150,14 +142,14 @@ def write_sharded(
                 raise outcome[0]
         except BaseException:
             if is_first:
-                with contextlib.suppress(OSError):  # it is what failed
+                with contextlib.suppress(OSError):  # the first error is the one to raise
                     remove(partial)
             raise
 
 
 @contextlib.contextmanager
-def cause_raised() -> Iterator[None]:
-    """Raise what a process raised where torch would tell of it in an exception of its own."""
+def _cause_raised() -> Iterator[None]:
+    """Raise the error of the lowest rank in place of torch's `CheckpointException`."""
     try:
         yield
     except CheckpointException as failure:
@@ -167,10 +159,10 @@ def cause_raised() -> Iterator[None]:
 
 
 def _finish(plain: Any, metadata: Metadata, partial: Path, target: Path) -> BaseException | None:
-    """Write the plain part and give the directory its name. Returns what went wrong."""
+    """Write the plain part and rename the directory. Return the error, for the other ranks."""
     content = {"format": FORMAT, "version": VERSION, "tensors": _index_of(metadata), "checkpoint": plain}
     try:
-        with naming(target):
+        with disk_errors(target):
             write_plain(content, partial / PLAIN_FILE)
             flush(partial)
             put_in_place(partial, target)
@@ -180,7 +172,7 @@ def _finish(plain: Any, metadata: Metadata, partial: Path, target: Path) -> Base
 
 
 def _index_of(metadata: Metadata) -> dict[str, dict[str, Any]]:
-    """Where the chunks of each tensor are, as plain values."""
+    """Return the place of each tensor's chunks, as plain values."""
     index = {}
     for name, entry in metadata.state_dict_metadata.items():
         assert isinstance(entry, TensorStorageMetadata)
@@ -201,7 +193,7 @@ def _index_of(metadata: Metadata) -> dict[str, dict[str, Any]]:
 
 
 class _LocalParts(DefaultSavePlanner):
-    """Plans by the tensors' placements and writes copies of their parts, so that the tensors may change meanwhile."""
+    """A planner by the tensors' placements that writes copies of their parts, so that the tensors may change."""
 
     def __init__(self, local_parts: Mapping[str, Tensor]) -> None:
         super().__init__(flatten_state_dict=False, flatten_sharded_tensors=False)
@@ -212,7 +204,7 @@ class _LocalParts(DefaultSavePlanner):
 
 
 class _PartialDirectory(FileSystemWriter):
-    """Writes into a directory that nobody reads yet, and that the first process claims as long as it is written."""
+    """A writer into a new directory, which rank 0 locks while it is written."""
 
     def __init__(self, partial: Path, target: Path, claim: contextlib.ExitStack) -> None:
         super().__init__(partial, sync_files=True)
@@ -226,7 +218,7 @@ class _PartialDirectory(FileSystemWriter):
 
     def prepare_local_plan(self, plan: SavePlan) -> SavePlan:
         if not self._is_coordinator:
-            return plan  # the others come to the directory once the first process has made it
+            return plan  # only rank 0 creates the directory
         check_replaceable(self._target)
         Path(self.path).mkdir(parents=True)
         self._claim.enter_context(claimed(Path(self.path)))
@@ -234,7 +226,7 @@ class _PartialDirectory(FileSystemWriter):
 
     def write_data(self, plan: SavePlan, planner: SavePlanner) -> Future[list[WriteResult]]:
         Path(self.path).mkdir(parents=True, exist_ok=True)
-        with naming(self._target):  # an error of torch's loses its context on the way to other processes
+        with disk_errors(self._target):  # here, since an error loses its context on the way to other ranks
             return super().write_data(plan, planner)
 
     def storage_meta(self) -> StorageMeta | None:
@@ -243,7 +235,7 @@ class _PartialDirectory(FileSystemWriter):
 
 @dataclass(frozen=True)
 class _Place:
-    """Where a chunk is; torch's reader looks at these attributes."""
+    """The place of a chunk, with the attributes that torch's reader uses."""
 
     relative_path: str
     offset: int
@@ -256,9 +248,9 @@ class ShardedContent:
     """The plain part of a directory.
 
     Attributes:
-        directory: Where it is.
+        directory: The directory.
         plain: Nested plain values with placeholders.
-        metadata: What `torch.distributed.checkpoint` needs to know of the sharded tensors.
+        metadata: The index of the sharded tensors, for `torch.distributed.checkpoint`.
     """
 
     directory: Path
@@ -267,11 +259,11 @@ class ShardedContent:
 
 
 def read_whole(directory: Path, map_location: torch.device | str | None = "cpu") -> dict[str, Any]:
-    """Read the directory of a sharded checkpoint with its tensors put together. Needs no other process.
+    """Read the directory of a sharded checkpoint with whole tensors. Not collective.
 
     Args:
         directory: The directory.
-        map_location: Where tensors go; None is the CPU.
+        map_location: The device of the tensors; None is the CPU.
 
     Raises:
         CheckpointError: If a part is missing or damaged, or this is no such directory.
@@ -281,25 +273,25 @@ def read_whole(directory: Path, map_location: torch.device | str | None = "cpu")
         name: torch.empty(entry.size, dtype=entry.properties.dtype) for name, entry in _entries(content)
     }
     with warnings.catch_warnings():
-        # torch says that it reads without other processes, which is what was asked for
+        # torch warns that it reads in one process, as intended here
         warnings.filterwarnings("ignore", message="torch.distributed is disabled, unavailable or uninitialized")
         _load(content, tensors, None)
     return _filled(content, {name: tensor.to(map_location or "cpu") for name, tensor in tensors.items()})
 
 
 def read_chunks(content: ShardedContent, group: dist.ProcessGroup) -> dict[str, Any]:
-    """Read the sharded tensors of a directory, of each about as much on every process. Collective.
+    """Read the sharded tensors of a directory in equal chunks on all ranks. Collective.
 
     Args:
         content: The plain part.
-        group: All processes, with a backend for the CPU.
+        group: All ranks, with a backend for the CPU.
 
     Returns:
-        The checkpoint, with sharded tensors on the CPU: chunks of the first dimension, over all processes; a tensor
-        without dimensions is on each.
+        The checkpoint, with tensors on the CPU, sharded in their first dimension; a tensor without dimensions is
+        replicated.
 
     Raises:
-        CheckpointError: If a part is missing or damaged, on every process.
+        CheckpointError: If a part is missing or damaged, on every rank.
     """
     mesh = DeviceMesh.from_group(group, "cpu")
     tensors: dict[str, Tensor] = {
@@ -316,16 +308,16 @@ def read_chunks(content: ShardedContent, group: dist.ProcessGroup) -> dict[str, 
 
 
 def read_plain_part(directory: Path, map_location: torch.device | str | None = "cpu") -> ShardedContent:
-    """Read what a directory holds beside its sharded tensors. Needs no other process.
+    """Read the plain part of a directory. Not collective.
 
     Raises:
-        CheckpointError: If there is no such part or it is damaged.
+        CheckpointError: If there is none or it is damaged.
     """
     if not (directory / PLAIN_FILE).is_file():
         raise _unreadable(directory, f"has no {PLAIN_FILE}")
     content = read_file(directory / PLAIN_FILE, map_location)
     if content.get("format") != FORMAT:
-        raise _unreadable(directory, f"has a {PLAIN_FILE} of something else")
+        raise _unreadable(directory, f"has a {PLAIN_FILE} of another format")
     if content.get("version") != VERSION:
         raise _unreadable(directory, f"has format version {content.get('version')!r}; this package reads {VERSION}")
     try:
@@ -341,9 +333,9 @@ def read_plain_part(directory: Path, map_location: torch.device | str | None = "
 
 
 def _metadata_of(index: dict[str, dict[str, Any]], directory: Path) -> Metadata:
-    """The index as torch has it; `ValueError` if it cannot be a checkpoint's.
+    """Return the index as torch's metadata; raise `ValueError` if it is inconsistent.
 
-    What it claims is compared with the sizes of the files, so that memory is asked for only for what is there.
+    Sizes are compared with those of the files, so that a damaged index never allocates more memory than these.
     """
     entries: dict[str, Any] = {}
     claimed_bytes: dict[str, int] = {}
@@ -357,7 +349,7 @@ def _metadata_of(index: dict[str, dict[str, Any]], directory: Path) -> Metadata:
             offsets, sizes = torch.Size(chunk["offsets"]), torch.Size(chunk["sizes"])
             place = _Place(str(chunk["file"]), int(chunk["start"]), int(chunk["num_bytes"]))
             if os.path.basename(place.relative_path) != place.relative_path or min(place.offset, place.length) < 0:
-                raise ValueError(f"{name} is said to be in {place.relative_path!r}")
+                raise ValueError(f"{name} has a chunk in {place.relative_path!r}, outside of the directory")
             inside = all(
                 min(first, length) >= 0 and first + length <= whole
                 for first, length, whole in zip(offsets, sizes, size, strict=True)
@@ -395,8 +387,8 @@ def _entries(content: ShardedContent) -> list[tuple[str, TensorStorageMetadata]]
 
 
 def _load(content: ShardedContent, tensors: dict[str, Tensor], group: dist.ProcessGroup | None) -> None:
-    """Read the chunks that tensors consist of into them."""
-    with cause_raised():
+    """Read the chunks of tensors into them."""
+    with _cause_raised():
         load(
             tensors,
             storage_reader=_CheckingReader(content),
@@ -407,7 +399,7 @@ def _load(content: ShardedContent, tensors: dict[str, Tensor], group: dist.Proce
 
 
 def _filled(content: ShardedContent, tensors: dict[str, Tensor]) -> dict[str, Any]:
-    """The checkpoint with tensors in the places that were kept for them."""
+    """Return the checkpoint with tensors in place of their placeholders."""
 
     def fill(value: Any) -> Any:
         kind = type(value)
@@ -421,14 +413,14 @@ def _filled(content: ShardedContent, tensors: dict[str, Tensor]) -> dict[str, An
             return tensors[value[PLACEHOLDER]]
         for key in value:
             value[key] = fill(value[key])
-        return value  # the same dictionary, which may be a module's state with its version as an attribute
+        return value  # the same dictionary, which may have the version of a module's state as an attribute
 
     filled: dict[str, Any] = fill(content.plain)
     return filled
 
 
 class _CheckingReader(FileSystemReader):
-    """Reads chunks whose checksums are right, by an index that did not come from a pickle."""
+    """A reader that verifies the chunks' checksums, by an index that is no pickle."""
 
     def __init__(self, content: ShardedContent) -> None:
         super().__init__(content.directory)
@@ -450,21 +442,21 @@ class _CheckingReader(FileSystemReader):
                 raise _unreadable(self._directory, f"has no {file}") from error
             except OSError:
                 raise
-            except Exception as error:  # torch and zipfile have many ways to find that a chunk is no such tensor
+            except Exception as error:  # torch and zipfile raise many kinds of errors for a damaged chunk
                 raise _unreadable(self._directory, f"has a damaged {file} ({first_line(error)})") from error
         done: Future[None] = Future()
         done.set_result(None)
         return done
 
     def _check(self, file: str, items: list[ReadItem]) -> None:
-        """Look at the checksums of the chunks to be read."""
+        """Verify the checksums of the chunks to be read."""
         with (self._directory / file).open("rb") as stream:
             for place in {self.storage_data[item.storage_index] for item in items}:
                 check_archive(_Region(stream, place.offset, place.length))
 
 
 class _Region(io.RawIOBase):
-    """A part of a file as a file."""
+    """A part of a file, as a file of its own."""
 
     def __init__(self, stream: IO[bytes], start: int, num_bytes: int) -> None:
         super().__init__()
@@ -497,9 +489,9 @@ class _Region(io.RawIOBase):
         return int(num_read)
 
 
-def _unreadable(directory: Path, what: str) -> CheckpointError:
+def _unreadable(directory: Path, problem: str) -> CheckpointError:
     return CheckpointError(
-        f"`path` must be the directory of a whole checkpoint, but got {str(directory)!r} (str), which {what}, in "
+        f"`path` must be the directory of a whole checkpoint, but got {str(directory)!r} (str), which {problem}, in "
         "read_checkpoint. Use an earlier checkpoint.",
         str(directory),
     )

@@ -1,73 +1,16 @@
-"""The number formats that a model computes in, by their names."""
+"""The number formats that a model computes in."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import torch
-
-from camshaft.hooks_core.messages import must_be
 from camshaft.hooks_core.on_demand import on_demand
-from camshaft.strategies.precision.true_precision import Precision, TruePrecision
+from camshaft.strategies.precision.choice import PRECISIONS, choose_precision
+from camshaft.strategies.precision.formats import AutocastPrecision, Precision, TruePrecision
 
 if TYPE_CHECKING:
-    from camshaft.strategies.precision.autocast import AutocastPrecision
     from camshaft.strategies.precision.gradient_scaling import ScaledPrecision
-else:  # imported when asked for; a type checker does not understand that
-    __getattr__ = on_demand(__name__, {"AutocastPrecision": "autocast", "ScaledPrecision": "gradient_scaling"})
+else:  # imported on first use
+    __getattr__ = on_demand(__name__, {"ScaledPrecision": "gradient_scaling"})
 
 __all__ = ["PRECISIONS", "AutocastPrecision", "Precision", "ScaledPrecision", "TruePrecision", "choose_precision"]
-
-PRECISIONS = ("32-true", "16-mixed", "bf16-mixed", "bf16-true", "16-true", "64-true")
-_ALIASES = {"32": "32-true", "16": "16-mixed", "bf16": "bf16-mixed", "64": "64-true"}
-
-
-def choose_precision(name: str | int | Precision, device_type: str) -> Precision:
-    """The precision that a name stands for.
-
-    - "32-true" (32): as modules are made.
-    - "bf16-mixed" ("bf16"): parameters as they are made, steps under autocast to bfloat16.
-    - "16-mixed" (16): the same with float16, and a gradient scaler; an update whose gradients overflow is skipped.
-    - "bf16-true", "16-true", "64-true" (64): parameters, inputs and computation in bfloat16, float16 or float64.
-
-    Args:
-        name: One of these, or a `Precision`, which is taken as it is.
-        device_type: Kind of the device that computes, such as "cuda".
-
-    Returns:
-        The precision.
-
-    Raises:
-        ValueError: If the name is unknown, or the kind of device has no such precision.
-    """
-    if isinstance(name, Precision):
-        return name
-    is_name = isinstance(name, (str, int)) and not isinstance(name, bool)
-    full_name = _ALIASES.get(str(name), str(name)) if is_name else ""
-    if full_name not in PRECISIONS:
-        rule = f"one of {', '.join(PRECISIONS)} or a Precision"
-        raise ValueError(must_be("precision", rule, name, "choose_precision", "Pass one of these."))
-    if full_name == "64-true" and device_type == "mps":
-        rule = "any but '64-true' on 'mps', which has no float64"
-        raise ValueError(must_be("precision", rule, name, "choose_precision", "Pass '32-true'."))
-    return _make(full_name, device_type)
-
-
-def _make(full_name: str, device_type: str) -> Precision:
-    match full_name:
-        case "16-mixed":
-            from camshaft.strategies.precision.gradient_scaling import ScaledPrecision
-
-            return ScaledPrecision(device_type)
-        case "bf16-mixed":
-            from camshaft.strategies.precision.autocast import AutocastPrecision
-
-            return AutocastPrecision(device_type)
-        case "bf16-true":
-            return TruePrecision(torch.bfloat16)
-        case "16-true":
-            return TruePrecision(torch.float16)
-        case "64-true":
-            return TruePrecision(torch.float64)
-        case _:
-            return Precision()

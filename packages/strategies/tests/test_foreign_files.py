@@ -1,4 +1,4 @@
-"""Files of earlier releases name classes; nothing of them is imported."""
+"""Files of other frameworks name classes; none of them is imported."""
 
 from __future__ import annotations
 

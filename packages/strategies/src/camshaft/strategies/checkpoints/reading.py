@@ -1,0 +1,85 @@
+"""Reading a checkpoint of either form: one file, or the directory of a sharded checkpoint."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from camshaft.hooks_core.durable_paths import previous_of
+from camshaft.strategies.checkpoints.contents import ObjectsError, is_trusted, restore_objects
+from camshaft.strategies.checkpoints.file import CheckpointError, check_is_file, read_file
+
+
+def read_checkpoint(
+    path: str | os.PathLike[str],
+    map_location: torch.device | str | None = "cpu",
+    *,
+    mmap: bool = False,
+    weights_only: bool | None = None,
+) -> dict[str, Any]:
+    """Read the tensors and plain values of a checkpoint, and its objects if the caller trusts the file.
+
+    Unless `weights_only` is false, no name found in a file is imported or called. The values that need such a name are
+    left out, and `objects_left_out` lists them. A file of another framework is refused if its weights or optimizers
+    need such a name, or if it is no checkpoint; see `read_foreign_file`.
+
+    Args:
+        path: The file, or the directory of a sharded checkpoint, whose tensors are put together.
+        map_location: The device of the tensors; None keeps those of a file on the device that they were saved from.
+        mmap: Whether the tensors of a file are views of it, which the operating system reads on first use and shares
+            among the processes of a machine. The file must stay as long as they are used.
+        weights_only: False unpickles the objects in the file, which may run any code: pass it for files that you
+            trust. Otherwise they are left out. The environment variable `TORCH_FORCE_WEIGHTS_ONLY_LOAD` forbids it.
+
+    Returns:
+        The checkpoint.
+
+    Raises:
+        FileNotFoundError: If there is none.
+        CheckpointError: If it is truncated, damaged, lacks a part, is refused, is neither a file nor a directory, or
+            holds an object that cannot be unpickled.
+    """
+    found = locate(path)
+    if found.is_dir():
+        # Imports torch.distributed.checkpoint, which a run on one device does not need.
+        from camshaft.strategies.checkpoints.sharded import read_whole
+
+        checkpoint = read_whole(found, map_location)
+    else:
+        checkpoint = read_file(found, map_location, mmap=mmap, weights_only=weights_only)
+    return with_objects(checkpoint, found, weights_only)
+
+
+def locate(path: str | os.PathLike[str]) -> Path:
+    """Return where a checkpoint is: at its path, or beside it if a crash interrupted `put_in_place`.
+
+    Raises:
+        FileNotFoundError: If there is none.
+        CheckpointError: If the path is neither a file nor a directory.
+    """
+    candidates = (Path(path), previous_of(Path(path)))
+    found = next((candidate for candidate in candidates if candidate.exists()), None)
+    if found is None:
+        raise FileNotFoundError(
+            f"`path` must be an existing checkpoint, but got {os.fspath(path)!r} ({type(path).__name__}) in "
+            "read_checkpoint. Check the path."
+        )
+    if not found.is_dir():
+        check_is_file(found)
+    return found
+
+
+def with_objects(checkpoint: dict[str, Any], path: Path, weights_only: bool | None) -> dict[str, Any]:
+    """Restore the objects of a checkpoint that was read; see `read_checkpoint`."""
+    try:
+        return restore_objects(checkpoint, unpickle=is_trusted(weights_only))
+    except ObjectsError as error:
+        file = str(path)
+        raise CheckpointError(
+            f"`path` must be a whole checkpoint whose objects can be unpickled, but got {file!r} (str), which {error}, "
+            "in read_checkpoint. Make their classes importable, or read it without weights_only=False.",
+            file,
+        ) from error

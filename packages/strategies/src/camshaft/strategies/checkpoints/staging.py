@@ -1,0 +1,190 @@
+"""Copies of tensors in CPU memory, from which a checkpoint is written while training goes on."""
+
+from __future__ import annotations
+
+import ctypes
+import mmap
+import os
+from collections import deque
+from concurrent.futures import ThreadPoolExecutor, wait
+from dataclasses import dataclass, field
+from itertools import accumulate
+
+import torch
+from torch import Tensor
+
+_ALIGNMENT_BYTES = 16
+"""Alignment of the first byte of a copied range: the size of the largest elements."""
+
+_CACHE_LINE_BYTES = 64
+
+_PIECE_BYTES = 8 * 2**20
+"""Size of the copies of one call. Small enough that all threads end at about the same time."""
+
+_MAX_COPY_THREADS = 4
+"""More threads than a few wait for the memory, and take cores from the training loop."""
+
+
+class StagingBuffers:
+    """CPU memory for snapshots of tensors on any device, reused by the next snapshot.
+
+    New memory costs more than the copy itself, since the operating system maps it page by page on the first write. So
+    each snapshot of a run reuses the memory of the one before, which must not be needed any more by then. Memory for
+    tensors on a GPU is pinned. Tensors that share memory do so in the snapshot.
+
+    Args:
+        num_threads: Number of copying threads; by default the number of cores per process, up to four.
+    """
+
+    def __init__(self, num_threads: int | None = None) -> None:
+        self._num_threads = num_threads or min(_MAX_COPY_THREADS, _num_cores())
+        self._executor: ThreadPoolExecutor | None = None
+        self._memory: mmap.mmap | None = None
+        self._pinned: dict[int, list[Tensor]] = {}
+        self._ranges: dict[tuple[torch.device, int], _Range] = {}
+
+    def add(self, tensor: Tensor) -> Tensor:
+        """Add a tensor to the next snapshot.
+
+        Returns:
+            A tensor on the CPU, without a gradient, that has the values once `copy` was called; not before.
+        """
+        tensor = tensor.detach()
+        if tensor.numel() == 0 or not _is_plain_memory(tensor):
+            return tensor.to("cpu", copy=True)
+        storage = tensor.untyped_storage()
+        start = _first_byte(tensor)
+        extent = sum((size - 1) * stride for size, stride in zip(tensor.size(), tensor.stride(), strict=True))
+        end = start + (extent + 1) * tensor.itemsize
+        start -= start % _ALIGNMENT_BYTES
+        part = self._ranges.setdefault((tensor.device, storage.data_ptr()), _Range(tensor, start, end))
+        part.start, part.end = min(part.start, start), max(part.end, end)
+        staged = torch.empty(0, dtype=tensor.dtype)
+        part.views.append((tensor, staged))
+        return staged
+
+    def copy(self) -> None:
+        """Copy the tensors that were added since the last call, and return when that is done."""
+        ranges, self._ranges = list(self._ranges.values()), {}
+        self._copy_from_cpu([part for part in ranges if part.source.device.type == "cpu"])
+        self._copy_from_cuda([part for part in ranges if part.source.device.type == "cuda"])
+
+    def forget(self) -> None:
+        """Drop the tensors that were added since the last `copy`."""
+        self._ranges = {}
+
+    def release(self) -> None:
+        """Free the memory once the last snapshot is no longer used."""
+        self._memory = None
+        self._pinned = {}
+        if self._executor is not None:
+            self._executor.shutdown()
+            self._executor = None
+
+    def _copy_from_cpu(self, ranges: list[_Range]) -> None:
+        padded_sizes = (-(-part.num_bytes // _CACHE_LINE_BYTES) * _CACHE_LINE_BYTES for part in ranges)
+        starts = list(accumulate(padded_sizes, initial=0))
+        num_bytes = starts.pop()
+        if num_bytes == 0:
+            return
+        if self._memory is None or len(self._memory) < num_bytes:
+            # Shared with forked processes, such as data loader workers. Private memory would be copied page by page
+            # on the next write as long as they live.
+            self._memory = mmap.mmap(-1, num_bytes)
+        pieces: deque[tuple[int, int, int]] = deque()
+        for part, start in zip(ranges, starts, strict=True):
+            # One storage for each range: torch writes whole storages.
+            buffer = torch.frombuffer(self._memory, dtype=torch.uint8, count=part.num_bytes, offset=start)
+            target, source = buffer.data_ptr(), part.source.untyped_storage().data_ptr() + part.start
+            for offset in range(0, part.num_bytes, _PIECE_BYTES):
+                length = min(_PIECE_BYTES, part.num_bytes - offset)
+                pieces.append((target + offset, source + offset, length))
+            part.show_copy(buffer)
+        num_others = min(self._num_threads, -(-num_bytes // _PIECE_BYTES)) - 1
+        if num_others > 0 and self._executor is None:
+            self._executor = ThreadPoolExecutor(self._num_threads - 1, "camshaft-staging")
+        others = [self._executor.submit(_copy_all, pieces) for _ in range(num_others)] if self._executor else []
+        _copy_all(pieces)
+        wait(others)
+
+    def _copy_from_cuda(self, ranges: list[_Range]) -> None:
+        free, self._pinned = self._pinned, {}
+        for part in ranges:
+            same_size = free.get(part.num_bytes)
+            buffer = same_size.pop() if same_size else torch.empty(part.num_bytes, dtype=torch.uint8, pin_memory=True)
+            self._pinned.setdefault(part.num_bytes, []).append(buffer)
+            buffer.copy_(part.bytes(), non_blocking=True)
+            part.show_copy(buffer)
+        for device in {part.source.device for part in ranges}:
+            torch.cuda.current_stream(device).synchronize()
+
+
+@dataclass
+class _Range:
+    """The part of a storage that tensors of a snapshot are views of.
+
+    Attributes:
+        source: A tensor on the storage.
+        start: Offset of the first byte in the storage.
+        end: Offset after the last one.
+        views: The tensors, with the copy of each in the snapshot.
+    """
+
+    source: Tensor
+    start: int
+    end: int
+    views: list[tuple[Tensor, Tensor]] = field(default_factory=list)
+
+    @property
+    def num_bytes(self) -> int:
+        return self.end - self.start
+
+    def bytes(self) -> Tensor:
+        """Return a view of the part as bytes."""
+        empty = torch.empty(0, dtype=torch.uint8, device=self.source.device)
+        return _view(empty, self.source, self.start, (self.num_bytes,), (1,))
+
+    def show_copy(self, buffer: Tensor) -> None:
+        """Make the tensors of the snapshot views of a buffer with a copy of this part."""
+        for tensor, staged in self.views:
+            offset = (_first_byte(tensor) - self.start) // tensor.itemsize
+            _view(staged, buffer, offset, tensor.size(), tensor.stride())
+
+
+def _copy_all(pieces: deque[tuple[int, int, int]]) -> None:
+    """Copy pieces (target, source, length) until none is left. Several threads may call it with the same pieces.
+
+    `ctypes` releases the interpreter's lock. `Tensor.copy_` would start another set of torch's threads in each thread.
+    """
+    while pieces:
+        try:
+            piece = pieces.popleft()
+        except IndexError:  # another thread took the last
+            return
+        ctypes.memmove(*piece)
+
+
+def _is_plain_memory(tensor: Tensor) -> bool:
+    """Return whether a tensor is dense memory on the CPU or a CUDA device, and of no subclass."""
+    return (
+        tensor.layout is torch.strided
+        and tensor.device.type in ("cpu", "cuda")
+        and not (tensor.is_quantized or tensor.is_conj() or tensor.is_neg())
+        and type(tensor) is Tensor
+    )
+
+
+def _first_byte(tensor: Tensor) -> int:
+    return int(tensor.storage_offset()) * tensor.itemsize
+
+
+def _view(tensor: Tensor, memory: Tensor, offset: int, size: tuple[int, ...], stride: tuple[int, ...]) -> Tensor:
+    """Make a tensor a view of another's storage, of any dtype."""
+    return tensor.set_(memory.untyped_storage(), offset, size, stride)
+
+
+def _num_cores() -> int:
+    """Return the number of cores per process of this machine."""
+    available = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    local_world_size = os.environ.get("LOCAL_WORLD_SIZE", "1")
+    return max(1, available // max(1, int(local_world_size) if local_world_size.isdigit() else 1))

@@ -1,0 +1,186 @@
+"""Number formats: as modules are made, one format for everything, or autocast."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.utils.rnn import PackedSequence
+from torch.optim import Optimizer
+
+from camshaft.hooks_core.messages import must_be
+from camshaft.hooks_core.transfer import map_nested
+
+_CONVERTED = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+
+
+class Precision:
+    """The precision of modules as they are made ("32-true"), and the base class of all precisions.
+
+    Attributes:
+        name: The name that `choose_precision` takes.
+        param_dtype: The dtype of parameters; None keeps each as it was made.
+        autocast_dtype: The dtype of autocast; None without autocast.
+        has_skipped_step: Whether the latest step of an optimizer was skipped.
+        agree: Takes whether gradients of this rank overflowed, and returns whether those of any rank did. Collective. A
+            strategy that shards gradients sets it; None if all ranks have the same gradients.
+    """
+
+    name = "32-true"
+    param_dtype: torch.dtype | None = None
+    autocast_dtype: torch.dtype | None = None
+    has_skipped_step = False
+    agree: Callable[[bool], bool] | None = None
+
+    def convert_module(self, module: nn.Module) -> None:
+        """Bring a module's floating-point parameters and buffers into `param_dtype`, in place."""
+
+    def wrap_step(self, step: Callable[..., Any]) -> Callable[..., Any]:
+        """Return a step that computes in this precision."""
+        return step
+
+    def backward(self, loss: Tensor, differentiate: Callable[[Tensor], Any] | None = None) -> None:
+        """Differentiate a scalar loss.
+
+        Args:
+            loss: The loss.
+            differentiate: Called with the loss, such as a module's own `backward`; None calls `loss.backward()`.
+        """
+        if differentiate is None:
+            loss.backward()  # type: ignore[no-untyped-call]
+        else:
+            differentiate(loss)
+
+    def setup_optimizer(self, optimizer: Optimizer) -> None:
+        """Make an optimizer step in this precision."""
+
+    def unscale(self, optimizer: Optimizer) -> None:
+        """Unscale an optimizer's gradients, unless that is done. Call it once per update, before the step."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the state, such as the loss scale, as plain values."""
+        return {}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Restore the state; that of another precision is ignored."""
+
+    def release(self) -> None:
+        """Restore the optimizers."""
+
+
+class TruePrecision(Precision):
+    """One number format for the module, floating-point inputs of steps, and tensors that steps create.
+
+    Outputs of steps stay as they are.
+
+    Args:
+        param_dtype: The format: `torch.bfloat16`, `torch.float16` or `torch.float64`.
+
+    Raises:
+        ValueError: If it is none of these.
+    """
+
+    param_dtype: torch.dtype
+
+    def __init__(self, param_dtype: torch.dtype) -> None:
+        names = {torch.bfloat16: "bf16-true", torch.float16: "16-true", torch.float64: "64-true"}
+        if param_dtype not in names:
+            rule = "torch.bfloat16, torch.float16 or torch.float64"
+            action = "Pass one of these, or precision='32-true'."
+            raise ValueError(must_be("param_dtype", rule, param_dtype, "TruePrecision", action))
+        self.name = names[param_dtype]
+        self.param_dtype = param_dtype
+
+    def convert_module(self, module: nn.Module) -> None:
+        """Bring a module's floating-point parameters and buffers into the format, in place; complex ones stay."""
+        if self.param_dtype == torch.float64:
+            module.double()
+        elif self.param_dtype == torch.bfloat16:
+            module.bfloat16()
+        else:
+            module.half()
+
+    def wrap_step(self, step: Callable[..., Any]) -> Callable[..., Any]:
+        """Return a step whose floating-point inputs and default dtype have the format."""
+        dtype = self.param_dtype
+
+        def run(*args: Any, **kwargs: Any) -> Any:
+            args = tuple([_convert(item, dtype) for item in args])
+            kwargs = {name: _convert(item, dtype) for name, item in kwargs.items()}
+            outer = torch.get_default_dtype()
+            torch.set_default_dtype(dtype)
+            try:
+                return step(*args, **kwargs)
+            finally:
+                torch.set_default_dtype(outer)
+
+        return run
+
+
+def _convert(value: Any, dtype: torch.dtype) -> Any:
+    """Convert the floating-point tensors of a value of any nesting."""
+
+    def convert(leaf: Any) -> Any:
+        data = leaf if isinstance(leaf, Tensor) else leaf.data
+        return leaf.to(dtype) if data.dtype in _CONVERTED else leaf
+
+    return map_nested(value, lambda leaf: isinstance(leaf, (Tensor, PackedSequence)), convert)
+
+
+class AutocastPrecision(Precision):
+    """Mixed precision: parameters stay as they are made, and steps run under `torch.autocast`.
+
+    Gradients are computed outside of autocast, also in manual optimization.
+
+    Args:
+        device_type: Type of the device, such as "cuda".
+        autocast_dtype: The dtype of autocast.
+
+    Raises:
+        ValueError: If torch has no autocast for the device type.
+    """
+
+    name = "bf16-mixed"
+    autocast_dtype: torch.dtype
+
+    def __init__(self, device_type: str, autocast_dtype: torch.dtype = torch.bfloat16) -> None:
+        if not torch.amp.is_autocast_available(device_type):
+            rule = f"a device type with autocast for precision={self.name!r}"
+            action = "Pass precision='32-true' or 'bf16-true'."
+            raise ValueError(must_be("device", rule, device_type, type(self).__name__, action))
+        self.device_type = device_type
+        self.autocast_dtype = autocast_dtype
+
+    def convert_module(self, module: nn.Module) -> None:
+        """Leave the module as it is.
+
+        Raises:
+            RuntimeError: If the autocast dtype is bfloat16, and the GPU has none.
+        """
+        if self.device_type == "cuda" and self.autocast_dtype == torch.bfloat16 and not torch.cuda.is_bf16_supported():
+            rule = "'16-mixed' or '32-true' on a GPU without bfloat16"
+            raise RuntimeError(must_be("precision", rule, self.name, type(self).__name__, "Pass one of these."))
+
+    def wrap_step(self, step: Callable[..., Any]) -> Callable[..., Any]:
+        """Return a step under autocast."""
+        device_type, dtype = self.device_type, self.autocast_dtype
+
+        def run(*args: Any, **kwargs: Any) -> Any:
+            with torch.autocast(device_type, dtype):
+                return step(*args, **kwargs)
+
+        return run
+
+    def backward(self, loss: Tensor, differentiate: Callable[[Tensor], Any] | None = None) -> None:
+        """Differentiate a scalar loss, outside of autocast.
+
+        Each gradient is then computed in the dtype of its operation's forward, as torch.autocast recommends. Under
+        autocast, gradients of matrix products that ran in full precision would have lower precision.
+        """
+        if torch.is_autocast_enabled(self.device_type):  # manual optimization, within a step
+            with torch.autocast(self.device_type, enabled=False):
+                super().backward(loss, differentiate)
+        else:
+            super().backward(loss, differentiate)
