@@ -1,1 +1,1 @@
-"""Sharding of models: policies, states, steps and deferred initialization."""
+"""Sharding of modules: policies, meshes, layouts, steps, and initialization without memory for whole parameters."""

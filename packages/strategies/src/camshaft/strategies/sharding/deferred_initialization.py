@@ -1,4 +1,4 @@
-"""Building a model without memory, and giving it afterwards, part by part, the values that it would have had."""
+"""Building a model on the meta device, and giving its shards the values that it would have had."""
 
 from __future__ import annotations
 
@@ -22,13 +22,14 @@ from torch.utils._device import DeviceContext
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from camshaft.hooks_core.messages import must_be
-from camshaft.strategies.sharding.deferred_operations import Replay, TensorRef, give_back_memory, make_plan
+from camshaft.strategies.sharding.deferred_operations import Replay, TensorRef, make_plan, trim_memory
 from camshaft.strategies.sharding.operation_recorder import (
     CPU,
     META,
     WHERE,
     DeferredInitializationError,
     OperationRecorder,
+    storage_key,
     traits_of,
 )
 from camshaft.strategies.sharding.state import distribute
@@ -48,27 +49,26 @@ _READERS = (Tensor.tolist, Tensor.numpy)
 
 
 class DeferredInitialization:
-    """While it is entered, new tensors have no memory, and what is done with them is recorded.
+    """A context in which new tensors have no memory, and operations on them are recorded.
 
-    Afterwards `materialize` does all of it, one operation after the other on the CPU, beginning with torch's random
-    state as it was on entering. So the parameters get bit for bit the values that the same code would have given them,
-    whatever it is: layers' own `reset_parameters`, `apply`, functions of `nn.init`, or tensor operations. What
-    parameters hold is cut as soon as their last value is known, and values are dropped that are overwritten later,
-    so hardly more memory is needed than for the parts that this process holds and for one whole parameter. When that is
-    done, torch's random state is what it would have been.
+    Afterwards `materialize` replays the operations one by one on the CPU, from torch's random state at entry. So the
+    parameters get bit for bit the values that the same code would have given them without this context, by
+    `reset_parameters`, `apply`, functions of `nn.init`, or tensor operations. Parameters are cut to this rank's shards
+    as soon as they are final, and values that are overwritten later are dropped, so hardly more memory is needed than
+    for the shards and one whole parameter. In the end torch's random state is what it would have been.
 
-    Values that the code asks for (`item`, `tolist`, `if tensor.any():`, rejection sampling) are found out ahead, at
-    the cost of drawing the random numbers so far twice. Real at once are tensors made by `torch.tensor(...)` or
-    `torch.from_numpy(...)`, and with an explicit `device=` unless they are random ones of the CPU.
+    Values that the code reads (`item`, `tolist`, `if tensor.any():`, rejection sampling) are computed early, which
+    draws the random numbers so far twice. Tensors of `torch.tensor(...)` and `torch.from_numpy(...)` are real at once,
+    and so are tensors with an explicit `device=`, except random ones on the CPU.
 
-    These limits remain:
+    Limits:
 
-    - Operations in place that torch cannot carry out on the meta device raise `DeferredInitializationError`.
-    - A tensor that only an object other than the module and its parts holds stays without memory, as does one that is
-      in none of their attributes, lists, tuples and dictionaries.
-    - Memory that is changed past torch, through an array of `torch.Tensor.numpy()`, is not seen.
-    - `tensor.device` is the meta device; new tensors on the device of another one count as on the CPU. What is put on
-      the meta device by `with torch.device("meta")` or `device="meta"` has no values until `to_empty`, as ever.
+    - In-place operations that torch cannot run on the meta device raise `DeferredInitializationError`.
+    - A tensor gets memory only as a parameter, buffer or other attribute of the module and its submodules, or in
+      lists, tuples and dictionaries of these.
+    - Changes through an array of `torch.Tensor.numpy()` are not recorded.
+    - `tensor.device` is the meta device; new tensors on the device of another one count as on the CPU. Tensors of
+      `with torch.device("meta")` or `device="meta"` have no values until `to_empty`, as usual.
     - Random values for tensors on a GPU are drawn from the CPU's generator unless they are real at once.
     """
 
@@ -80,10 +80,10 @@ class DeferredInitialization:
     def __enter__(self) -> Self:
         self._recorder = OperationRecorder()
         self._full_values = FullValues(self._recorder)
-        dispatching = _Dispatching(self._recorder, self._full_values)
-        self._entered.callback(self._full_values.watch())
-        self._entered.enter_context(_Functions(self._recorder, dispatching))
-        self._entered.enter_context(dispatching)
+        dispatch_mode = _DispatchMode(self._recorder, self._full_values)
+        self._entered.callback(self._full_values.watch_parameters())
+        self._entered.enter_context(_FunctionMode(self._recorder, dispatch_mode))
+        self._entered.enter_context(dispatch_mode)
         return self
 
     def __exit__(
@@ -92,27 +92,27 @@ class DeferredInitialization:
         self._entered.close()
         assert self._recorder is not None
         if error is None:
-            self._recorder.generators.notice_all()
+            self._recorder.generators.record_changes()
             return
         self._recorder.generators.rewind()
         if isinstance(error, (RuntimeError, TypeError)) and ("meta" in str(error) or "set_data" in str(error)):
             error.add_note(
-                f"In {WHERE}, new tensors have no values yet (they are on the meta device). What needs values, or "
+                f"In {WHERE}, new tensors have no values yet (they are on the meta device). Code that needs values, or "
                 "assigns to `.data` of a parameter from `__init__`, belongs into `__init__`."
             )
 
     def materialize(
         self, module: nn.Module, device: torch.device = CPU, sharded_device: torch.device | None = None
     ) -> None:
-        """Give all tensors of a module their values, and what was drawn meanwhile its place in the random state.
+        """Give all tensors of a module their values, and advance the random state.
 
         Args:
-            module: The module. Real tensors take the place of its parameters, buffers and other attributes.
-            device: Where parameters and buffers go. Tensors that are mere attributes are made on the CPU.
-            sharded_device: Where the parts of sharded parameters go; the default is `device`.
+            module: The module. Real tensors replace its parameters, buffers and tensors in other attributes.
+            device: The device of parameters and buffers. Tensors in other attributes are on the CPU.
+            sharded_device: The device of the shards of parameters; the default is `device`.
 
         Raises:
-            DeferredInitializationError: If a tensor was given no values.
+            DeferredInitializationError: If a tensor has no values.
         """
         assert self._recorder is not None and self._full_values is not None
         recorder = self._recorder
@@ -124,7 +124,7 @@ class DeferredInitialization:
         without_values = plan.missing & targets.keys()
         if without_values:
             name = targets[min(without_values)][0].name
-            action = "Initialise it in the hook, or build it elsewhere than on the meta device."
+            action = "Initialise it in the hook, or build it on another device than meta."
             raise DeferredInitializationError(must_be(name, "given values", "none", WHERE, action))
         replay = Replay(recorder.real_storages, recorder.num_bytes)
         replay.states |= recorder.generators.first_states()
@@ -136,17 +136,17 @@ class DeferredInitialization:
 
         replay.run(recorder.entries, plan, on_complete=complete)
         _replace(module, real)
-        give_back_memory()
+        trim_memory()
         self._recorder = self._full_values = None
 
     def has_deferred(self, module: nn.Module) -> bool:
-        """Whether any of a module's tensors waits for its values."""
-        return any(tensor.device == META for _, tensor, _ in _tensors(module))
+        """Return whether any of a module's tensors has no values yet."""
+        return any(tensor.device == META for _, tensor, _ in _named_tensors(module))
 
     def _targets(self, module: nn.Module, device: torch.device, sharded_device: torch.device) -> Iterator[_Target]:
         assert self._recorder is not None and self._full_values is not None
         seen: set[int] = set()
-        for name, tensor, is_attribute in _tensors(module):
+        for name, tensor, is_attribute in _named_tensors(module):
             if id(tensor) in seen or tensor.device != META:
                 continue
             seen.add(id(tensor))
@@ -158,13 +158,13 @@ class DeferredInitialization:
 
 @attrs.frozen(eq=False)
 class _Target:
-    """A tensor that is to get values.
+    """A tensor to materialize.
 
     Args:
         name: Its name.
         tensor: The tensor, without memory.
-        ref: The whole one of which it is a part, or all.
-        device: Where its memory is to be.
+        ref: The whole tensor, of which a sharded one is a part.
+        device: The device of its values.
     """
 
     name: str
@@ -173,7 +173,7 @@ class _Target:
     device: torch.device
 
     def part_of(self, full: Tensor) -> Tensor:
-        """A real tensor to take this one's place, with its part of the whole one's values."""
+        """Return a real tensor in place of this one, with its part of the whole tensor's values."""
         if isinstance(self.tensor, DTensor):
             real: Tensor = distribute(full, self.tensor, self.device)
         else:
@@ -186,8 +186,8 @@ class _Target:
         return real
 
 
-class _Dispatching(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Hands every operation to what records it."""
+class _DispatchMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """A mode that records every operation."""
 
     def __init__(self, recorder: OperationRecorder, full_values: FullValues) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -197,7 +197,7 @@ class _Dispatching(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     @contextmanager
     def paused(self) -> Iterator[None]:
-        """While it is entered, operations are carried out."""
+        """Execute operations instead of recording them, within the context."""
         self._is_paused = True
         try:
             yield
@@ -215,13 +215,13 @@ class _Dispatching(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return self._recorder.dispatch(func, args, kwargs)
 
 
-class _Functions(TorchFunctionMode):
-    """Makes new tensors without memory, and hides it from code that would leave such ones uninitialised."""
+class _FunctionMode(TorchFunctionMode):
+    """A mode that creates new tensors without memory, and reports `is_meta` as false where torch would skip them."""
 
-    def __init__(self, recorder: OperationRecorder, dispatching: _Dispatching) -> None:
+    def __init__(self, recorder: OperationRecorder, dispatch_mode: _DispatchMode) -> None:
         super().__init__()
         self._recorder = recorder
-        self._dispatching = dispatching
+        self._dispatch_mode = dispatch_mode
 
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
@@ -231,35 +231,31 @@ class _Functions(TorchFunctionMode):
             device = kwargs.get("device")
             default = torch.get_default_device() if device is None else _device_of_context(sys._getframe(1))
             if device == "meta" or default == META:
-                with self._dispatching.paused():
-                    return self._recorder.leave_without_values(func(*args, **kwargs))
+                with self._dispatch_mode.paused():
+                    return self._recorder.mark_without_values(func(*args, **kwargs))
             if default == CPU:
                 kwargs = {**kwargs, "device": META}
         elif func == _IS_META:
-            # torch's own functions that initialise (`nn.init.orthogonal_`) do nothing where it is true
+            # torch's initializers (`nn.init.orthogonal_`) skip meta tensors
             caller = str(sys._getframe(1).f_globals.get("__name__"))
             if caller == "torch.nn.init" or caller.partition(".")[0] not in ("torch", "camshaft"):
-                return isinstance(args[0], Tensor) and self._stays_without_values(args[0])
+                is_plain = isinstance(args[0], Tensor) and not isinstance(args[0], DTensor)
+                return is_plain and self._recorder.has_no_values(args[0])
         elif func in _READERS and self._recorder.is_deferred(args[0]):
-            return func(self._values_of(args[0]), *args[1:], **kwargs)
+            with self._dispatch_mode.paused():
+                values = self._recorder.values_of([args[0].detach()])[0].clone()
+            return func(values, *args[1:], **kwargs)
         return func(*args, **kwargs)
-
-    def _stays_without_values(self, tensor: Tensor) -> bool:
-        return not isinstance(tensor, DTensor) and self._recorder.has_no_values(tensor)
-
-    def _values_of(self, tensor: Tensor) -> Tensor:
-        with self._dispatching.paused():
-            return self._recorder.values_of([tensor.detach()])[0].clone()
 
 
 def _device_of_context(caller: FrameType) -> torch.device | None:
-    """The device of `with torch.device(...)`, if that passed a function on that it concerns."""
+    """Return the device of `with torch.device(...)`, if its mode made the call."""
     context = caller.f_locals.get("self")
     return context.device if isinstance(context, DeviceContext) else None
 
 
-def _tensors(module: nn.Module) -> Iterator[tuple[str, Tensor, bool]]:
-    """Every tensor of a module and its parts, with its name and whether it is a mere attribute."""
+def _named_tensors(module: nn.Module) -> Iterator[tuple[str, Tensor, bool]]:
+    """Yield each tensor of a module and its submodules, its name, and whether it is neither parameter nor buffer."""
     for prefix, part in module.named_modules():
         dot = f"{prefix}." if prefix else ""
         for name, parameter in part.named_parameters(dot[:-1], recurse=False, remove_duplicate=False):
@@ -279,7 +275,7 @@ def _attributes(part: nn.Module) -> Iterator[tuple[str, Tensor]]:
 
 
 def _replace(module: nn.Module, real: dict[int, Tensor]) -> None:
-    """Put real tensors in the place of those without memory."""
+    """Replace tensors of a module by real ones."""
     for part in module.modules():
         own = [*part._parameters.items(), *part._buffers.items()]
         for name, tensor in own:
@@ -300,12 +296,12 @@ _HAS_NO_VALUES = frozenset(f"aten::{name}" for name in ("empty_like", "new_empty
 
 
 class FullValues:
-    """Finds the whole tensor behind a sharded one, and lets operations on sharded ones work on whole ones instead.
+    """The whole tensors of sharded ones. Operations on sharded tensors are recorded for the whole ones.
 
-    So a parameter may be given its values before or after it is sharded, which are the same at any number of processes.
+    So a parameter can be initialized before or after it is sharded, with the same values on any number of ranks.
 
     Args:
-        recorder: What records the operations on whole tensors.
+        recorder: The recorder of operations on whole tensors.
     """
 
     def __init__(self, recorder: OperationRecorder) -> None:
@@ -313,21 +309,21 @@ class FullValues:
         self._known: dict[int, tuple[Tensor, Tensor]] = {}
         self._of_parameters: set[int] = set()
 
-    def watch(self) -> Callable[[], None]:
-        """Take notice of the parameters that modules get. Returns what ends that."""
+    def watch_parameters(self) -> Callable[[], None]:
+        """Record the parameters that modules register. Return a function that ends it."""
 
-        def notice(module: nn.Module, name: str, parameter: nn.Parameter) -> None:
+        def record(module: nn.Module, name: str, parameter: nn.Parameter) -> None:
             if isinstance(parameter, Tensor) and not isinstance(parameter, DTensor) and parameter.device == META:
                 self._of_parameters.add(self._recorder.ref(parameter).storage_idx)
 
-        handle = register_module_parameter_registration_hook(notice)
+        handle = register_module_parameter_registration_hook(record)
         return handle.remove
 
     def dispatch(self, function: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Carry an operation with sharded tensors among its arguments out on the whole ones.
+        """Record an operation with sharded tensors among its arguments for the whole ones.
 
         Returns:
-            What it returns: whole tensors, unless it is an argument or laid out like one.
+            Its result: whole tensors, or sharded ones if it is an argument or keeps the layout of one.
         """
         leaves, structure = pytree.tree_flatten((args, kwargs))
         traits = traits_of(function)
@@ -349,36 +345,33 @@ class FullValues:
                 kwargs = {**kwargs, "device": META}
             kwargs.pop("pin_memory", None)
             like = function(*args, **kwargs)
-            self._remember(like, result)
+            local = _local(like)
+            self._known[storage_key(local)] = (local, result)
             return like
         return pytree.tree_map(lambda item: originals.get(id(item), item), result)
 
     def of(self, sharded: DTensor) -> Tensor:
-        """The whole tensor, without memory, that a sharded one is a part of.
+        """Return the whole tensor, without memory, of a sharded one.
 
         Raises:
-            DeferredInitializationError: If it cannot be told.
+            DeferredInitializationError: If it is unknown.
         """
         local = _local(sharded)
-        known = self._known.get(_key(local))
+        known = self._known.get(storage_key(local))
         if known is None or known[1].size() != sharded.size():
             if self._recorder.has_no_values(local):
                 full = torch.empty(sharded.size(), dtype=sharded.dtype, device=META)
-                self._recorder.leave_without_values(full)
+                self._recorder.mark_without_values(full)
             else:
                 full = self._find(local, sharded)
             known = (local, full)
-            self._known[_key(local)] = known
+            self._known[storage_key(local)] = known
         return known[1]
 
-    def _remember(self, sharded: DTensor, full: Tensor) -> None:
-        local = _local(sharded)
-        self._known[_key(local)] = (local, full)
-
     def _find(self, local: Tensor, sharded: DTensor) -> Tensor:
-        """Go back through what a local part was made from, to what has as many elements as the whole tensor.
+        """Trace a local part back to the tensor that has as many elements as the whole one.
 
-        What only has room, or copies of what comes before it, was made by sharding.
+        Tensors on the way that are empty, or copies of earlier ones, were created by sharding.
         """
         recorder = self._recorder
         num_elements, refs = prod(sharded.size()), [recorder.ref(local)]
@@ -398,7 +391,7 @@ class FullValues:
         return recorder.tensor(found)
 
     def _as_whole(self, ref: TensorRef, sharded: DTensor, num_elements: int) -> TensorRef | None:
-        """A reference to a whole tensor in the storage of another reference, if there is room for just one."""
+        """Return a reference to a whole tensor in a reference's storage, if that has exactly its size."""
         if ref.numel == num_elements and ref.size == tuple(sharded.size()):
             return ref
         if self._recorder.num_bytes[ref.storage_idx] != num_elements * ref.dtype.itemsize:
@@ -408,7 +401,7 @@ class FullValues:
         return TensorRef(ref.storage_idx, ref.dtype, size, stride, 0)
 
     def _has_own_values(self, storage_idx: int) -> bool:
-        """Whether a storage has other values than copies of what it was made from."""
+        """Return whether a storage has other values than copies of its sources."""
         recorder = self._recorder
         made_by = recorder.made_by.get(storage_idx)
         if made_by is not None and made_by.function._schema.name not in _HAS_NO_VALUES:
@@ -421,19 +414,15 @@ def _local(sharded: DTensor) -> Tensor:
         return sharded.to_local()
 
 
-def _key(tensor: Tensor) -> int:
-    return int(tensor.untyped_storage()._cdata)
-
-
 @contextmanager
 def shared_randomness(broadcast: Callable[[Any], Any]) -> Iterator[None]:
-    """While it is entered, Python's, NumPy's (if imported) and torch's CPU generators are as on the first process.
+    """Set Python's, NumPy's (if imported) and torch's CPU generators to the states of rank 0 within the context.
 
-    Collective. A generator that was in the same state goes on with the one that it is left in, as if this process had
-    been alone; one that was seeded otherwise gets its own state back, so that it stays different.
+    Collective. Afterwards a generator that had the same state as on rank 0 keeps its new one, as in a run of one
+    process; one that was seeded differently gets its own state back.
 
     Args:
-        broadcast: Returns on every process what the first passes.
+        broadcast: Returns the argument of rank 0 on every rank.
     """
     own = _states()
     first = broadcast(own)
@@ -446,7 +435,7 @@ def shared_randomness(broadcast: Callable[[Any], Any]) -> Iterator[None]:
 
 
 def _states() -> dict[str, Any]:
-    """The states as plain values, which can be compared."""
+    """Return the states as plain values, which can be compared."""
     states: dict[str, Any] = {"torch": torch.get_rng_state().numpy().tobytes(), "python": random.getstate()}
     numpy = sys.modules.get("numpy")
     if numpy is not None:

@@ -1,4 +1,4 @@
-"""Tensor operations that were recorded instead of carried out, and carrying them out later in little memory."""
+"""Recorded tensor operations, and their replay on real tensors in little memory."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from torch._ops import OpOverload
 from torch.utils import _pytree as pytree
 
 _TRIM_BYTES = 2**25
-"""After dropping so many bytes, free memory is given back to the operating system."""
+"""Number of freed bytes after which memory is returned to the operating system."""
 
 
 @attrs.frozen
 class TensorRef:
-    """How a tensor looks at a storage, whose memory there may not be yet.
+    """A tensor as a view of a storage, which may have no memory yet.
 
     Args:
         storage_idx: Index of the storage.
-        dtype: Number format.
+        dtype: Dtype.
         size: Shape.
-        stride: Distance of neighbours in memory for each dimension, in elements.
-        offset: Of the first element, in elements.
+        stride: Stride of each dimension, in elements.
+        offset: Offset of the first element, in elements.
     """
 
     storage_idx: int
@@ -42,7 +42,7 @@ class TensorRef:
         return prod(self.size)
 
     def covers(self, num_bytes: int) -> bool:
-        """Whether every byte of a storage of this size belongs to an element."""
+        """Return whether every byte of a storage of this size belongs to an element."""
         if self.offset != 0 or self.numel * self.dtype.itemsize != num_bytes:
             return False
         expected = 1
@@ -55,17 +55,17 @@ class TensorRef:
 
 @attrs.frozen(eq=False)
 class Operation:
-    """One operation.
+    """A recorded operation.
 
     Args:
-        function: What is called.
+        function: The operation.
         leaves: Its arguments, flat, with a `TensorRef` for each tensor that is not constant.
-        structure: How they are nested.
-        results: For each tensor that it returns, the reference to what is made by it; None for an argument.
+        structure: Their nesting.
+        results: For each tensor that it returns, a reference if it is new; None if it is an argument.
         reads: Storages whose values it needs.
-        changes: Storages that it writes to or makes.
+        changes: Storages that it writes to or creates.
         overwrites: Those of them whose earlier values do not matter.
-        generator: What it draws random numbers from, if it does.
+        generator: The generator that it draws random numbers from, if any.
     """
 
     function: OpOverload
@@ -79,18 +79,18 @@ class Operation:
 
     @property
     def touches(self) -> frozenset[int]:
-        """All storages that take part."""
+        """All storages of its arguments and results."""
         return self.reads | self.changes
 
 
 @attrs.frozen(eq=False)
 class GeneratorChange:
-    """The state of a random number generator was set.
+    """A recorded change of a random number generator's state.
 
     Args:
         generator: The generator.
-        state: Its new state; None where it is one that it had before.
-        position: Position of the operation after which it had that state; -1 for the beginning.
+        state: Its new state; None if it is an earlier one.
+        position: Position of the operation after which it had the earlier state; -1 for the beginning.
     """
 
     generator: Generator
@@ -99,7 +99,7 @@ class GeneratorChange:
 
     @property
     def key(self) -> tuple[int, int]:
-        """What the earlier state is kept under."""
+        """The key of the earlier state in `Replay.states`."""
         return id(self.generator), self.position
 
 
@@ -108,12 +108,12 @@ Entry = Operation | GeneratorChange
 
 @attrs.frozen(eq=False)
 class Plan:
-    """Which entries are carried out, and until when their tensors are needed.
+    """The entries to replay, and the lifetimes of their storages.
 
     Args:
-        needed: The positions of those that are.
-        frees: By position, the storages whose values are of no use after it.
-        completes: By position, the wanted storages that have their last value after it and are not read later.
+        needed: The positions of the entries.
+        frees: By position, the storages whose values are not needed after it.
+        completes: By position, the wanted storages that are final after it and not read later.
         missing: Storages whose values are needed from before the first entry.
     """
 
@@ -126,12 +126,12 @@ class Plan:
 def make_plan(
     entries: Sequence[Entry], wanted: Iterable[int], *, draws_all: bool, constant: Collection[int] = frozenset()
 ) -> Plan:
-    """Find out what is to be done for the values that some storages have in the end.
+    """Plan the replay that gives some storages their final values.
 
     Args:
-        entries: In the order in which they were recorded.
+        entries: The entries in recorded order.
         wanted: The storages.
-        draws_all: Whether all random numbers are drawn, also those that nobody needs.
+        draws_all: Whether to draw all random numbers, also those that are not needed.
         constant: Storages that no entry changes.
     """
     wanted = frozenset(wanted)
@@ -159,10 +159,10 @@ def make_plan(
     return Plan(needed, frees, completes, frozenset(live))
 
 
-def give_back_memory() -> None:
-    """Give free memory back to the operating system, where the C library has a function for it.
+def trim_memory() -> None:
+    """Return free memory to the operating system, if the C library has `malloc_trim`.
 
-    Large tensors that come and go between small ones that stay leave gaps. glibc keeps these, and fills them badly.
+    Large temporary tensors between small ones that stay leave gaps in the heap, which glibc keeps and rarely reuses.
     """
     malloc_trim = getattr(ctypes.CDLL(None), "malloc_trim", None) if sys.platform == "linux" else None
     if malloc_trim is not None:
@@ -170,12 +170,16 @@ def give_back_memory() -> None:
 
 
 class Replay:
-    """Carries entries out on real tensors.
+    """A replay of entries on real tensors.
 
     Args:
-        real_storages: Storages that are real already. They are changed in place.
+        real_storages: Storages that have memory already. They are changed in place.
         num_bytes: Size of each storage.
-        keeps_real: Whether real storages stay as they are, and copies of them are changed.
+        keeps_real: Whether to change copies of real storages instead.
+
+    Attributes:
+        storages: Real storages by index.
+        states: States of generators by `GeneratorChange.key`.
     """
 
     def __init__(
@@ -198,17 +202,17 @@ class Replay:
         keeps: frozenset[int] = frozenset(),
         on_complete: Callable[[int], None] | None = None,
     ) -> None:
-        """Carry out what a plan says.
+        """Replay the entries of a plan.
 
         Args:
-            entries: What the plan was made for.
+            entries: The entries that the plan was made for.
             plan: The plan.
             first: Position of the first entry among all that were recorded.
-            keeps: Storages that are not dropped, although nothing needs them any more.
-            on_complete: Is called with each wanted storage as soon as it is done with; the storage is dropped then.
+            keeps: Storages to keep, although they are not needed any more.
+            on_complete: Called with each wanted storage once it is final; the storage is dropped then.
 
         Raises:
-            KeyError: If a generator is to be set to a state that was not met on the way.
+            KeyError: If a generator returns to a state that it did not have in this replay.
         """
         returns_to = {entry.key for entry in entries if isinstance(entry, GeneratorChange) and entry.state is None}
         for idx in sorted(plan.needed):
@@ -216,7 +220,7 @@ class Replay:
             if isinstance(entry, GeneratorChange):
                 entry.generator.set_state(self.states[entry.key] if entry.state is None else entry.state)
                 continue
-            self._carry_out(entry)
+            self._execute(entry)
             if entry.generator is not None and (id(entry.generator), first + idx) in returns_to:
                 self.states[id(entry.generator), first + idx] = entry.generator.get_state()
             done = plan.frees[idx] - keeps
@@ -228,17 +232,17 @@ class Replay:
                 self.drop(storage_idx)
 
     def drop(self, storage_idx: int) -> None:
-        """Free the memory of a storage, if it has any here."""
+        """Free the memory of a storage, if this replay has allocated it."""
         storage = self.storages.pop(storage_idx, None)
         if storage is not None and storage_idx not in self._real:
             self._freed_bytes += storage.nbytes()
             if self._freed_bytes > _TRIM_BYTES:
                 self._freed_bytes = 0
                 del storage
-                give_back_memory()
+                trim_memory()
 
     def tensor(self, ref: TensorRef) -> Tensor:
-        """The real tensor of a reference; its memory is made if there is none."""
+        """Return the real tensor of a reference; allocate its memory if there is none."""
         storage = self.storages.get(ref.storage_idx)
         if storage is None:
             storage = self._real.get(ref.storage_idx)
@@ -249,32 +253,29 @@ class Replay:
             self.storages[ref.storage_idx] = storage
         return torch.empty(0, dtype=ref.dtype, device=storage.device).set_(storage, ref.offset, ref.size, ref.stride)
 
-    def _carry_out(self, operation: Operation) -> None:
+    def _execute(self, operation: Operation) -> None:
         leaves = [self.tensor(leaf) if isinstance(leaf, TensorRef) else leaf for leaf in operation.leaves]
         args, kwargs = pytree.tree_unflatten(leaves, operation.structure)
         results = pytree.tree_leaves(operation.function(*args, **kwargs))
         made = [result for result in results if isinstance(result, Tensor)]
         for ref, result in zip(operation.results, made, strict=True):
             if ref is not None and ref.storage_idx not in self.storages:
-                if (tuple(result.size()), result.stride(), result.storage_offset()) == (
-                    ref.size,
-                    ref.stride,
-                    ref.offset,
-                ):
+                layout = (tuple(result.size()), result.stride(), result.storage_offset())
+                if layout == (ref.size, ref.stride, ref.offset):
                     self.storages[ref.storage_idx] = result.untyped_storage()
-                else:  # laid out otherwise than foreseen; later operations rely on what was foreseen
+                else:  # later operations rely on the recorded layout
                     self.tensor(ref).copy_(result)
 
 
 @attrs.define(eq=False)
 class _Track:
-    """What is known of one generator.
+    """The recorded states of one generator.
 
     Args:
         generator: The generator.
         first_state: Its state when it became known.
-        last_state: Its state after the latest operation that was recorded.
-        positions: For each state that it had, after which operation.
+        last_state: Its state after the latest recorded operation.
+        positions: The position of the operation after which it had each state.
     """
 
     generator: Generator
@@ -286,11 +287,11 @@ class _Track:
 class GeneratorStates:
     """The generators that recorded operations draw from.
 
-    A generator's state is moved on a little with each operation that is recorded. So every later state tells after
-    which operation it was read, and a state that somebody sets is known as an earlier one, or as a new one.
+    Each recorded operation advances its generator a little. So each state identifies the operation after which it was
+    read, and a state that user code sets is recognized as an earlier or a new one.
 
     Args:
-        entries: Where changes of states are recorded, between the operations.
+        entries: The list of entries, to which changes of states are added.
     """
 
     def __init__(self, entries: list[Entry]) -> None:
@@ -298,8 +299,8 @@ class GeneratorStates:
         self._tracks: dict[int, _Track] = {}
         self._track(torch.default_generator)
 
-    def notice(self, generator: Generator) -> None:
-        """Record that a generator was seeded, or set back to an earlier state, if it was."""
+    def record_change(self, generator: Generator) -> None:
+        """Record that a generator was seeded or set to an earlier state, if it was."""
         track = self._track(generator)
         state = generator.get_state()
         key = _to_bytes(state)
@@ -311,13 +312,13 @@ class GeneratorStates:
             )
             track.last_state = key
 
-    def notice_all(self) -> None:
-        """Record such changes of all generators."""
+    def record_changes(self) -> None:
+        """Record the changes of all generators."""
         for track in list(self._tracks.values()):
-            self.notice(track.generator)
+            self.record_change(track.generator)
 
-    def move_on(self, generator: Generator) -> None:
-        """Give a generator another state, after an operation that draws from it was recorded."""
+    def advance(self, generator: Generator) -> None:
+        """Advance a generator, after an operation that draws from it was recorded."""
         track = self._track(generator)
         torch.rand((), generator=generator, device="cpu")
         track.last_state = _to_bytes(generator.get_state())
@@ -328,15 +329,15 @@ class GeneratorStates:
         self.restore({})
 
     def first_states(self) -> dict[tuple[int, int], Tensor]:
-        """What a `Replay` knows of states before it begins."""
+        """Return the states of generators before the first entry, for `Replay.states`."""
         return {(key, -1): track.first_state for key, track in self._tracks.items()}
 
     def states(self) -> dict[int, Tensor]:
-        """The present states."""
+        """Return the current states."""
         return {key: track.generator.get_state() for key, track in self._tracks.items()}
 
     def restore(self, states: dict[int, Tensor]) -> None:
-        """Set all generators to states that `states` returned; those that were not known then to their first ones."""
+        """Set all generators to the result of `states`; generators that it lacks to their first states."""
         for key, track in self._tracks.items():
             track.generator.set_state(states.get(key, track.first_state))
 

@@ -1,4 +1,4 @@
-"""Recording what is done with tensors that have no memory yet."""
+"""Recording operations on tensors that have no memory yet."""
 
 from __future__ import annotations
 
@@ -39,18 +39,18 @@ _COLLECTIVES = ("c10d", "_c10d_functional", "_c10d_functional_autograd")
 
 
 class DeferredInitializationError(RuntimeError):
-    """A model cannot be built without memory first."""
+    """A model that cannot be built on the meta device."""
 
 
 @attrs.frozen
 class _Traits:
-    """What an operation's schema says.
+    """The properties of an operation, from its schema.
 
     Args:
-        is_view: Whether it only looks at its arguments' memory in another way.
+        is_view: Whether it returns views of its arguments.
         written: Positions and names of the arguments that it writes to.
-        writes_only: Whether it does so without regard to what they were.
-        needs_values: Whether its result depends on values in a way that tensors without memory cannot follow.
+        writes_only: Whether it does not depend on their earlier values.
+        needs_values: Whether the shape or value of its result depends on values, so that it cannot run on meta tensors.
         is_random: Whether it draws random numbers.
         takes_dtype: Whether it has an argument "dtype".
     """
@@ -65,7 +65,7 @@ class _Traits:
 
 @cache
 def traits_of(function: OpOverload) -> _Traits:
-    """What an operation's schema says."""
+    """Return the properties of an operation."""
     schema = function._schema
     written = [
         (idx, argument.name)
@@ -85,39 +85,37 @@ def traits_of(function: OpOverload) -> _Traits:
 
 
 class OperationRecorder:
-    """The operations that were recorded, in their order, and the storages that they work on.
+    """The recorded operations, in their order, and the storages of their tensors.
 
     Attributes:
         entries: The operations, and changes of random number generators in between.
-        generators: What is known of the generators.
+        generators: The states of the generators.
         num_bytes: Size of each storage.
-        real_storages: Those that have memory: the recorded operations read or change them.
+        real_storages: Storages with memory that recorded operations read or change.
         pending: Those of them that recorded operations change.
-        made_by: The operation that made a storage.
-        writers: The operations that wrote to a storage after it was made.
-        without_values: Storages that the hooks put on the meta device themselves: what is done with them has no effect.
+        made_by: The operation that created a storage.
+        writers: The operations that wrote to a storage after it was created.
+        without_values: Storages that the user's code put on the meta device; operations on them have no effect.
     """
 
     def __init__(self) -> None:
         self.entries: list[Entry] = []
         self.num_bytes: list[int] = []
         self.real_storages: dict[int, UntypedStorage] = {}
-        self._kept: list[UntypedStorage] = []
+        self._storages: list[UntypedStorage] = []
         self._indexes: dict[int, int] = {}
         self.pending: set[int] = set()
         self.made_by: dict[int, Operation] = {}
         self.writers: dict[int, list[Operation]] = {}
         self.without_values: set[int] = set()
         self.generators = GeneratorStates(self.entries)
-        self._ahead = ValuesAhead(self)
-
-    # recording
+        self._early_values = EarlyValues(self)
 
     def dispatch(self, function: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Carry an operation out if it has real tensors only; otherwise record it.
+        """Execute an operation if all its tensors are real; otherwise record it.
 
         Returns:
-            What it returns; for what is recorded, tensors without memory.
+            Its result; if it is recorded, with tensors without memory.
         """
         traits = traits_of(function)
         leaves, structure = pytree.tree_flatten((args, kwargs))
@@ -125,68 +123,68 @@ class OperationRecorder:
         if traits.is_view:
             return function(*args, **kwargs)
         if self.without_values and any(map(self.has_no_values, tensors)):
-            if not _makes_room_elsewhere(function, kwargs):
-                return self.leave_without_values(function(*args, **kwargs))
+            if not _allocates_elsewhere(function, kwargs):
+                return self.mark_without_values(function(*args, **kwargs))
         elif not any(map(self.is_deferred, tensors)):
-            if not self._is_to_be_deferred(traits, args, kwargs, tensors):
+            if not self._must_defer(traits, args, kwargs, tensors):
                 return function(*args, **kwargs)
         elif function.namespace in _COLLECTIVES:
             rule, action = "called with tensors that have their values", "Call it after the hooks."
             message = must_be(str(function), rule, "tensors without values", WHERE, action)
             raise DeferredInitializationError(message)
         elif traits.needs_values:
-            return self._with_values(function, tensors, leaves, structure)
+            return self._execute_early(function, tensors, leaves, structure)
         try:
             return self._record(function, traits, leaves, structure)
-        except NotImplementedError as error:  # torch cannot foresee what it returns
+        except NotImplementedError as error:  # torch has no meta kernel
             if traits.written or traits.is_random:
                 action = "Do this in `__init__`, with real tensors, or after the hooks."
                 rule = "an operation that torch can carry out on the meta device"
                 raise DeferredInitializationError(must_be("operation", rule, function, WHERE, action)) from error
-            return self._with_values(function, tensors, leaves, structure)
+            return self._execute_early(function, tensors, leaves, structure)
 
     def is_deferred(self, tensor: Tensor) -> bool:
-        """Whether a tensor has no values, or other ones than it is going to have."""
-        return tensor.is_meta or (bool(self.pending) and self._indexes.get(_key(tensor), -1) in self.pending)
+        """Return whether a tensor has no values yet, or waits for recorded operations."""
+        return tensor.is_meta or (bool(self.pending) and self._indexes.get(storage_key(tensor), -1) in self.pending)
 
     def has_no_values(self, tensor: Tensor) -> bool:
-        """Whether a tensor is one that the hooks put on the meta device themselves."""
-        return self._indexes.get(_key(tensor), -1) in self.without_values
+        """Return whether a tensor was put on the meta device by the user's code."""
+        return self._indexes.get(storage_key(tensor), -1) in self.without_values
 
-    def leave_without_values(self, result: Any) -> Any:
-        """Take it that nothing that is done with tensors has an effect. Returns them."""
+    def mark_without_values(self, result: Any) -> Any:
+        """Mark the tensors of a result as put on the meta device by the user's code, and return it."""
         for item in pytree.tree_leaves(result):
             if isinstance(item, Tensor) and item.device == META:
                 self.without_values.add(self.ref(item).storage_idx)
         return result
 
     def ref(self, tensor: Tensor) -> TensorRef:
-        """A reference to a tensor, by which its storage becomes known here."""
+        """Return a reference to a tensor, and register its storage."""
         if tensor.layout is not torch.strided or tensor.is_conj() or tensor.is_neg():
             rule, action = "dense, neither conjugated nor negated", "Build it in `__init__`."
             raise DeferredInitializationError(must_be("tensor", rule, tensor.layout, WHERE, action))
-        key = _key(tensor)
+        key = storage_key(tensor)
         idx = self._indexes.get(key)
         if idx is None:
-            idx = self._indexes[key] = len(self._kept)
+            idx = self._indexes[key] = len(self._storages)
             storage = tensor.untyped_storage()
-            self._kept.append(storage)  # its address is not used again as long as it is kept
+            self._storages.append(storage)  # kept, so that its address is not used again
             self.num_bytes.append(storage.nbytes())
             if not tensor.is_meta:
                 self.real_storages[idx] = storage
         return TensorRef(idx, tensor.dtype, tuple(tensor.size()), tensor.stride(), int(tensor.storage_offset()))
 
     def tensor(self, ref: TensorRef) -> Tensor:
-        """The tensor that a reference stands for: without memory, unless its storage is real."""
-        storage = self._kept[ref.storage_idx]
+        """Return the tensor of a reference, without memory unless its storage is real."""
+        storage = self._storages[ref.storage_idx]
         return torch.empty(0, dtype=ref.dtype, device=storage.device).set_(storage, ref.offset, ref.size, ref.stride)
 
     def sources(self, storage_idx: int) -> list[TensorRef]:
-        """The tensors from which a storage was made."""
+        """Return the tensors from which a storage was created."""
         made_by = self.made_by.get(storage_idx)
         return [leaf for leaf in made_by.leaves if isinstance(leaf, TensorRef)] if made_by else []
 
-    def _is_to_be_deferred(
+    def _must_defer(
         self, traits: _Traits, args: tuple[Any, ...], kwargs: dict[str, Any], tensors: list[Tensor]
     ) -> bool:
         device = kwargs.get("device")
@@ -194,8 +192,7 @@ class OperationRecorder:
             return True
         if traits.is_random and (device is None or torch.device(device).type == "cpu"):
             return all(tensor.device.type == "cpu" for tensor in tensors)
-        known = self._indexes
-        return any(_key(tensor) in known for tensor in _written(traits, args, kwargs)) if traits.written else False
+        return any(storage_key(tensor) in self._indexes for tensor in _written(traits, args, kwargs))
 
     def _record(self, function: OpOverload, traits: _Traits, leaves: list[Any], structure: pytree.TreeSpec) -> Any:
         originals: dict[int, Tensor] = {}
@@ -204,7 +201,7 @@ class OperationRecorder:
         for leaf in leaves:
             if isinstance(leaf, Tensor):
                 refs.append(self.ref(leaf))
-                stand_ins.append(leaf if leaf.is_meta else _without_memory(leaf))
+                stand_ins.append(leaf if leaf.is_meta else _meta_like(leaf))
                 originals[id(stand_ins[-1])] = leaf
             elif isinstance(leaf, Generator):
                 generator = leaf
@@ -213,7 +210,7 @@ class OperationRecorder:
             else:
                 refs.append(CPU if leaf == META and isinstance(leaf, torch.device) else leaf)
                 stand_ins.append(leaf)
-        result = self._foresee(function, stand_ins, structure)
+        result = _execute_on_meta(function, stand_ins, structure)
         known = {leaf.storage_idx for leaf in refs if isinstance(leaf, TensorRef)}
         results: list[TensorRef | None] = []
         for item in pytree.tree_leaves(result):
@@ -227,18 +224,10 @@ class OperationRecorder:
             self._add(function, traits, args, kwargs, results, made, generator if traits.is_random else None)
         return pytree.tree_map(lambda item: originals.get(id(item), item), result)
 
-    def _foresee(self, function: OpOverload, leaves: list[Any], structure: pytree.TreeSpec) -> Any:
-        """What an operation returns, without memory."""
-        args, kwargs = pytree.tree_unflatten(leaves, structure)
-        if kwargs.get("device") is not None:
-            kwargs["device"] = META
-        kwargs.pop("pin_memory", None)
-        return function(*args, **kwargs)
-
-    def _with_values(
+    def _execute_early(
         self, function: OpOverload, tensors: list[Tensor], leaves: list[Any], structure: pytree.TreeSpec
     ) -> Any:
-        """What an operation returns for the values that its arguments have at this point: real tensors, or numbers."""
+        """Execute an operation on the present values of its arguments. Return real tensors, or numbers."""
         values = self.values_of(tensors)
         real = [values.pop(0) if isinstance(leaf, Tensor) else leaf for leaf in leaves]
         args, kwargs = pytree.tree_unflatten(real, structure)
@@ -255,7 +244,7 @@ class OperationRecorder:
         generator: Generator | None,
     ) -> None:
         leaves, structure = pytree.tree_flatten((args, kwargs))
-        written = [ref for ref in _written(traits, args, kwargs)]
+        written = _written(traits, args, kwargs)
         written_idxs = {ref.storage_idx for ref in written}
         others = [leaf for leaf in leaves if isinstance(leaf, TensorRef) and not any(leaf is ref for ref in written)]
         whole = {ref.storage_idx for ref in written if ref.covers(self.num_bytes[ref.storage_idx])}
@@ -264,7 +253,7 @@ class OperationRecorder:
         changes, overwrites = frozenset(written_idxs | made), frozenset(overwritten | made)
         operation = Operation(function, leaves, structure, results, frozenset(reads), changes, overwrites, generator)
         if generator is not None:
-            self.generators.notice(generator)
+            self.generators.record_change(generator)
         self.entries.append(operation)
         for idx in made:
             self.made_by[idx] = operation
@@ -272,22 +261,20 @@ class OperationRecorder:
             self.writers.setdefault(idx, []).append(operation)
         self.pending |= written_idxs & self.real_storages.keys()
         if generator is not None:
-            self.generators.move_on(generator)
-
-    # values that are asked for early
+            self.generators.advance(generator)
 
     def values_of(self, tensors: Iterable[Tensor]) -> list[Tensor]:
-        """The values that tensors have at this point, found out by carrying out ahead what they depend on.
+        """Return the present values of tensors, by executing the recorded operations that they depend on.
 
         Returns:
-            Real tensors, which change with what is found out later.
+            Real tensors, which later calls change in place.
         """
         refs = [self.ref(tensor) for tensor in tensors]
-        return self._ahead.values(refs)
+        return self._early_values.of(refs)
 
 
 def _written(traits: _Traits, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
-    """The arguments that an operation writes to: tensors, or references to them."""
+    """Return the arguments that an operation writes to: tensors, or references to them."""
     found: list[Any] = []
     for idx, name in traits.written:
         value = args[idx] if idx < len(args) else kwargs.get(name)
@@ -295,25 +282,35 @@ def _written(traits: _Traits, args: tuple[Any, ...], kwargs: dict[str, Any]) -> 
     return found
 
 
-def _makes_room_elsewhere(function: OpOverload, kwargs: dict[str, Any]) -> bool:
-    """Whether an operation makes a tensor that is like another but has values, as `to_empty` does."""
+def _execute_on_meta(function: OpOverload, leaves: list[Any], structure: pytree.TreeSpec) -> Any:
+    """Return the result of an operation, without memory."""
+    args, kwargs = pytree.tree_unflatten(leaves, structure)
+    if kwargs.get("device") is not None:
+        kwargs["device"] = META
+    kwargs.pop("pin_memory", None)
+    return function(*args, **kwargs)
+
+
+def _allocates_elsewhere(function: OpOverload, kwargs: dict[str, Any]) -> bool:
+    """Return whether an operation allocates a tensor like a meta tensor on a real device, as `to_empty` does."""
     device, name = kwargs.get("device"), function._schema.name
     return device is not None and torch.device(device) != META and (name.endswith("_like") or "::new_" in name)
 
 
-def _without_memory(tensor: Tensor) -> Tensor:
+def _meta_like(tensor: Tensor) -> Tensor:
     return torch.empty_strided(tensor.size(), tensor.stride(), dtype=tensor.dtype, device=META)
 
 
-def _key(tensor: Tensor) -> int:
+def storage_key(tensor: Tensor) -> int:
+    """Return a key of a tensor's storage, valid as long as the storage exists."""
     return int(tensor.untyped_storage()._cdata)
 
 
-class ValuesAhead:
-    """Carries recorded operations out ahead, when somebody needs to know values.
+class EarlyValues:
+    """A replay of recorded operations for values that are needed while the model is built.
 
-    Random numbers are drawn in their order, so everything that draws is carried out up to this point; what was found
-    out is kept until next time for what depends on it, such as the next round of a rejection sampling.
+    Random numbers are drawn in their order, so all operations that draw are executed up to this point. Their results
+    are kept for later calls that depend on them, such as the next round of rejection sampling.
     """
 
     def __init__(self, recorder: OperationRecorder) -> None:
@@ -322,8 +319,8 @@ class ValuesAhead:
         self._position = 0
         self._states: dict[int, Tensor] = {}
 
-    def values(self, refs: list[TensorRef]) -> list[Tensor]:
-        """The values of references after everything that was recorded; the tensors change with what follows."""
+    def of(self, refs: list[TensorRef]) -> list[Tensor]:
+        """Return the values of references after all recorded operations. Later calls change the tensors in place."""
         entries, wanted = self._recorder.entries, {ref.storage_idx for ref in refs}
         constant = self._recorder.real_storages.keys() - self._recorder.pending
         plan = make_plan(entries, wanted - constant, draws_all=False, constant=constant)
@@ -333,15 +330,15 @@ class ValuesAhead:
             return [replay.tensor(ref) for ref in refs]
         generators = self._recorder.generators
         present = generators.states()
-        generators.notice_all()
+        generators.record_changes()
         try:
-            self._draw(wanted, self._position) or self._draw(wanted, 0)
+            self._replay_from(self._position, wanted) or self._replay_from(0, wanted)
             return [self._replay.tensor(ref) for ref in refs]
         finally:
             generators.restore(present)
 
-    def _draw(self, wanted: set[int], first: int) -> bool:
-        """Carry everything out that is needed from a position on. Returns whether what it takes was known there."""
+    def _replay_from(self, first: int, wanted: set[int]) -> bool:
+        """Replay the needed entries from a position on. Return False if values from before it are unknown."""
         recorder = self._recorder
         entries = recorder.entries[first:]
         plan = make_plan(entries, wanted, draws_all=True)
@@ -370,14 +367,14 @@ class ValuesAhead:
 
 
 def _operations(entries: list[Entry], plan: Plan) -> list[Operation]:
-    """The operations that a plan carries out."""
+    """Return the operations of a plan."""
     return [entry for position in plan.needed if isinstance(entry := entries[position], Operation)]
 
 
 def _stale(entries: list[Entry], plan: Plan) -> set[int]:
-    """Storages whose latest change a plan leaves out."""
+    """Return the storages whose latest change a plan leaves out."""
     latest = dict[int, bool]()
     for position, entry in enumerate(entries):
         if isinstance(entry, Operation):
             latest |= dict.fromkeys(entry.changes, position in plan.needed)
-    return {idx for idx, is_carried_out in latest.items() if not is_carried_out}
+    return {idx for idx, is_replayed in latest.items() if not is_replayed}

@@ -1,15 +1,14 @@
-"""Which parts of a model are sharded, on which mesh, and with which settings."""
+"""The settings of sharding: which blocks of a model are sharded, how, and on which device mesh."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import replace
 from typing import Any, TypeGuard
 
 import torch
-import torch.distributed as dist
-from attrs import frozen
+from attrs import Attribute, field, frozen
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import CPUOffloadPolicy, FSDPModule, MixedPrecisionPolicy, OffloadPolicy, fully_shard
@@ -17,52 +16,103 @@ from torch.utils.checkpoint import checkpoint
 
 from camshaft.hooks_core.messages import must_be
 
+REPLICAS = "data_parallel_replicas"
+SHARDS = "data_parallel_shards"
+TENSOR_PARALLEL = "tensor_parallel"
+
+Policy = type[nn.Module] | Collection[type[nn.Module]] | Callable[[nn.Module], bool] | int
+"""Classes of modules, a function that returns whether a module is a block, or the minimum parameters of a block."""
+
+_WITHOUT_FORWARD = (nn.ModuleList, nn.ModuleDict, nn.ParameterList, nn.ParameterDict)
+
+
+def _instance_of(kinds: Any, rule: str, action: str) -> Callable[[Sharding, Attribute[Any], Any], None]:
+    """Return a validator that raises `TypeError` for values of other classes."""
+
+    def validate(settings: Sharding, attribute: Attribute[Any], value: Any) -> None:
+        if not isinstance(value, kinds):
+            raise TypeError(must_be(attribute.name, rule, value, settings.where, action))
+
+    return validate
+
+
+def _validate_policy(settings: Sharding, attribute: Attribute[Any], value: Any) -> None:
+    """Raise `TypeError` for a value that is no policy, `ValueError` for one that no module can fulfil."""
+    name, where = attribute.name, settings.where
+    if value is None:
+        return
+    classes = _classes(value)
+    if isinstance(value, (bool, str)) or (classes is None and not isinstance(value, int) and not callable(value)):
+        rule = "a module class, some of them, a function of a module, an int or None"
+        raise TypeError(must_be(name, rule, value, where, "Pass one of these."))
+    if isinstance(value, int) and value < 1:
+        raise ValueError(must_be(name, "at least 1", value, where, "Pass a number of parameters."))
+    if classes == ():
+        raise ValueError(must_be(name, "at least one class", value, where, "Pass None for the default."))
+    for kind in classes or ():
+        if issubclass(kind, _WITHOUT_FORWARD):
+            rule, action = "classes of modules with a forward", "Pass the class of its members."
+            raise ValueError(must_be(name, rule, kind, where, action))
+
+
+def _validate_reshard(settings: Sharding, attribute: Attribute[Any], value: Any) -> None:
+    """Raise `TypeError` unless a value is a bool, an int or None, `ValueError` unless it divides the shards."""
+    if value is None or isinstance(value, bool):
+        return
+    name, where = attribute.name, settings.where
+    if not isinstance(value, int):
+        raise TypeError(must_be(name, "a bool, an int or None", value, where, "Pass True, False or a number of ranks."))
+    if settings.tensor_parallel > 1:
+        rule = "a bool where tensor_parallel is more than 1: torch cannot reshard such parameters to fewer ranks"
+        raise ValueError(must_be(name, rule, value, where, "Pass True or False."))
+    if value < 2 or settings.num_shards % value != 0:
+        rule = f"a divisor of the number of shards ({settings.num_shards}) above 1"
+        raise ValueError(must_be(name, rule, value, where, "Pass such a number, or True."))
+
 
 @frozen(kw_only=True)
 class Sharding:
-    """How a module is sharded; the arguments of `ShardedStrategy` of the same names.
+    """The settings of sharding; the arguments of `ShardedStrategy` of the same names.
 
     Raises:
-        TypeError: If an argument is of another kind.
-        ValueError: If a policy or number makes no sense.
+        TypeError: If an argument has another type.
+        ValueError: If a policy or number is out of range.
     """
 
     where: str
     num_shards: int
     tensor_parallel: int
-    policy: Policy | None
-    reshard_after_forward: bool | int | None
-    mixed_precision: MixedPrecisionPolicy | None
-    cpu_offload: bool
-    activation_checkpointing: Policy | None
-    compile: bool | Mapping[str, Any]
-
-    def __attrs_post_init__(self) -> None:
-        check_policy("policy", self.policy, self.where)
-        check_policy("activation_checkpointing", self.activation_checkpointing, self.where)
-        if not isinstance(self.mixed_precision, MixedPrecisionPolicy | None):
-            rule, action = "a MixedPrecisionPolicy or None", "Pass one of torch.distributed.fsdp, or leave it out."
-            raise TypeError(must_be("mixed_precision", rule, self.mixed_precision, self.where, action))
-        if not isinstance(self.cpu_offload, bool):
-            raise TypeError(must_be("cpu_offload", "a bool", self.cpu_offload, self.where, "Pass True or False."))
-        if not isinstance(self.compile, bool | Mapping):
-            rule = "a bool or a dictionary of arguments of torch.compile"
-            raise TypeError(must_be("compile", rule, self.compile, self.where, "Pass one of these."))
-        self._check_reshard()
+    policy: Policy | None = field(validator=_validate_policy)
+    reshard_after_forward: bool | int | None = field(validator=_validate_reshard)
+    mixed_precision: MixedPrecisionPolicy | None = field(
+        validator=_instance_of(
+            MixedPrecisionPolicy | None,
+            "a MixedPrecisionPolicy or None",
+            "Pass one of torch.distributed.fsdp, or leave it out.",
+        )
+    )
+    cpu_offload: bool = field(validator=_instance_of(bool, "a bool", "Pass True or False."))
+    activation_checkpointing: Policy | None = field(validator=_validate_policy)
+    compile: bool | Mapping[str, Any] = field(
+        validator=_instance_of(
+            bool | Mapping, "a bool or a dictionary of arguments of torch.compile", "Pass one of these."
+        )
+    )
 
     def apply(self, module: nn.Module, mesh: DeviceMesh, autocast_dtype: torch.dtype | None) -> None:
-        """Shard what is not sharded, in place: the blocks that the policy chooses, and around them the module itself.
+        """Shard a module in place: the blocks of the policy that are not sharded yet, and then the module itself.
 
         Args:
             module: The module. Its parameters may be on the meta device.
-            mesh: For `fully_shard`.
-            autocast_dtype: What steps are autocast to, if they are.
+            mesh: The mesh for `fully_shard`.
+            autocast_dtype: The dtype that steps are autocast to, if any.
 
         Raises:
-            ValueError: If a policy's classes do not occur, or there is nothing to compile.
+            ValueError: If the module has none of a policy's classes, or no block to compile.
         """
         if self.activation_checkpointing is not None:
-            checkpoint_activations(blocks_of(module, self.activation_checkpointing, "activation_checkpointing"))
+            for block in blocks_of(module, self.activation_checkpointing, "activation_checkpointing"):
+                block.forward = _checkpointed(block.forward)
         of_blocks = self._mixed_precision(autocast_dtype)
         offload = CPUOffloadPolicy() if self.cpu_offload and mesh.device_type != "cpu" else OffloadPolicy()
         num_parameters = len(list(module.parameters()))
@@ -72,16 +122,10 @@ class Sharding:
             if reshard is None:
                 reshard = len(list(block.parameters())) < num_parameters
                 if not reshard and not needs_blocks:
-                    continue  # for the module around it to hold: a block costs time of its own at each step
-            fully_shard(
-                block,
-                mesh=mesh,
-                reshard_after_forward=reshard,
-                mp_policy=of_blocks,
-                offload_policy=offload,
-            )
+                    continue  # left to the module: each block costs time at each step
+            fully_shard(block, mesh=mesh, reshard_after_forward=reshard, mp_policy=of_blocks, offload_policy=offload)
         if not isinstance(module, FSDPModule):
-            # Its forward is a step: what that takes and returns, such as targets and losses, is not to be cast.
+            # Its forward is a step, whose inputs and outputs (such as targets and losses) must not be cast.
             of_root = replace(of_blocks, cast_forward_inputs=False, output_dtype=None)
             fully_shard(module, mesh=mesh, mp_policy=of_root, offload_policy=offload)
         if self.compile is not False:
@@ -89,86 +133,29 @@ class Sharding:
             if not blocks:
                 rule, action = "False for a module without sharded blocks", "Pass a policy that chooses some."
                 raise ValueError(must_be("compile", rule, self.compile, class_name(module), action))
-            compile_forward(blocks, {} if self.compile is True else self.compile)
+            for block in blocks:
+                options = {} if self.compile is True else self.compile
+                block.forward = torch.compile(block.forward, **options)
 
     def _mixed_precision(self, autocast_dtype: torch.dtype | None) -> MixedPrecisionPolicy:
         if self.mixed_precision is not None:
             return self.mixed_precision
         if autocast_dtype is None:
             return MixedPrecisionPolicy()
-        # a block's inputs have the format of its parameters, as operations need that autocast leaves alone
+        # inputs are cast to the dtype of the parameters, for operations that autocast does not cover
         return MixedPrecisionPolicy(autocast_dtype, torch.float32)
-
-    def _check_reshard(self) -> None:
-        value = self.reshard_after_forward
-        if value is None or isinstance(value, bool):
-            return
-        if not isinstance(value, int):
-            action = "Pass True, False or a number of processes."
-            raise TypeError(must_be("reshard_after_forward", "a bool, an int or None", value, self.where, action))
-        if self.tensor_parallel > 1:
-            rule = (
-                "a bool where tensor_parallel is more than 1: torch cannot reshard such parameters to fewer processes"
-            )
-            raise ValueError(must_be("reshard_after_forward", rule, value, self.where, "Pass True or False."))
-        if value < 2 or self.num_shards % value != 0:
-            rule = f"a divisor of the number of shards ({self.num_shards}) above 1"
-            raise ValueError(must_be("reshard_after_forward", rule, value, self.where, "Pass such a number, or True."))
-
-
-Policy = type[nn.Module] | Collection[type[nn.Module]] | Callable[[nn.Module], bool] | int
-"""Classes of modules, or what says of a module whether it is a block, or how many parameters a block has at least."""
-
-_WITHOUT_FORWARD = (nn.ModuleList, nn.ModuleDict, nn.ParameterList, nn.ParameterDict)
-
-
-def check_policy(argument: str, policy: Any, where: str) -> Policy | None:
-    """A policy as it was passed.
-
-    Args:
-        argument: Its name, for messages.
-        policy: The policy, or None.
-        where: Who takes it, for messages.
-
-    Raises:
-        TypeError: If it is none.
-        ValueError: If it is a number below 1, no class at all, or a class of modules without a forward.
-    """
-    rule = "a module class, some of them, a function of a module, an int or None"
-    action = "Pass one of these."
-    if policy is None:
-        return None
-    if isinstance(policy, (bool, str)):
-        raise TypeError(must_be(argument, rule, policy, where, action))
-    if isinstance(policy, int):
-        if policy < 1:
-            raise ValueError(must_be(argument, "at least 1", policy, where, "Pass a number of parameters."))
-        return policy
-    classes = _classes(policy)
-    if classes is None:
-        if callable(policy):
-            return policy  # type: ignore[no-any-return]
-        raise TypeError(must_be(argument, rule, policy, where, action))
-    if not classes:
-        raise ValueError(must_be(argument, "at least one class", policy, where, "Pass None for the default."))
-    for kind in classes:
-        if issubclass(kind, _WITHOUT_FORWARD):
-            rule, action = "classes of modules with a forward", "Pass the class of its members."
-            raise ValueError(must_be(argument, rule, kind, where, action))
-    return classes
 
 
 def blocks_of(root: nn.Module, policy: Policy | None, argument: str = "policy") -> list[nn.Module]:
-    """The modules below a root that a policy chooses, inner ones before those around them.
+    """Return the submodules that a policy chooses, inner ones first.
 
-    By default these are the root's children, and the members of outermost lists (`nn.ModuleList`), such as the layers
-    of a transformer. Modules without parameters are none, nor are containers without a forward.
+    The default is the root's children, and the members of outermost lists (`nn.ModuleList`), such as the layers of a
+    transformer. Modules without parameters and containers without a forward are never blocks.
 
     Args:
         root: The root.
-        policy: The policy; for a number, the smallest modules that have so many parameters beside those of blocks in
-            them.
-        argument: Its name, for messages.
+        policy: The policy. A number chooses the smallest modules with so many parameters beside those of inner blocks.
+        argument: Its name in errors.
 
     Raises:
         ValueError: If there are no modules of the classes.
@@ -177,7 +164,7 @@ def blocks_of(root: nn.Module, policy: Policy | None, argument: str = "policy") 
     if isinstance(policy, int):
         return _by_size(candidates, policy)
     if policy is None:
-        chosen = {id(module) for module in _default_blocks(root)}
+        chosen = {id(module) for module in (*root.children(), *_list_members(root))}
         return [module for module in candidates if id(module) in chosen]
     classes = _classes(policy)
     if classes is None:
@@ -191,10 +178,9 @@ def blocks_of(root: nn.Module, policy: Policy | None, argument: str = "policy") 
 
 
 def shardable(root: nn.Module, blocks: list[nn.Module]) -> list[nn.Module]:
-    """The blocks that can be sharded by themselves.
+    """Return the blocks that can be sharded on their own.
 
-    Left to what is around them are those that share a parameter with a module outside, and those that are sharded
-    already or are part of what is.
+    Others share a parameter with a module outside of them, are sharded already, or are part of a sharded module.
     """
     taken = {id(part) for module in root.modules() if isinstance(module, FSDPModule) for part in module.modules()}
     uses = Counter(_parameter_uses(root))
@@ -205,13 +191,8 @@ def shardable(root: nn.Module, blocks: list[nn.Module]) -> list[nn.Module]:
     ]
 
 
-def _default_blocks(root: nn.Module) -> Iterator[nn.Module]:
-    yield from root.children()
-    yield from _list_members(root)
-
-
 def _list_members(module: nn.Module) -> Iterator[nn.Module]:
-    """The members of the lists of a module and its parts, but not of lists that members have."""
+    """Yield the members of a module's outermost lists."""
     for child in module.children():
         if isinstance(child, nn.ModuleList | nn.ModuleDict):
             for member in child.children():
@@ -245,13 +226,13 @@ def _can_be_block(module: nn.Module) -> bool:
 
 
 def _parameter_uses(module: nn.Module) -> Iterator[int]:
-    """Every place of a module's parts where a parameter stands, by the parameter."""
+    """Yield the id of a parameter for each place where it is registered in a module and its submodules."""
     for part in module.modules():
         yield from (id(parameter) for parameter in part._parameters.values() if parameter is not None)
 
 
 def _classes(policy: Any) -> tuple[type[nn.Module], ...] | None:
-    """The classes of a policy that consists of such."""
+    """Return the classes of a policy that consists of classes; None for another."""
     if _is_module_class(policy):
         return (policy,)
     if isinstance(policy, Collection) and all(map(_is_module_class, policy)):
@@ -263,30 +244,9 @@ def _is_module_class(value: Any) -> TypeGuard[type[nn.Module]]:
     return isinstance(value, type) and issubclass(value, nn.Module)
 
 
-def checkpoint_activations(modules: Iterable[nn.Module]) -> None:
-    """Let modules keep of what they compute only their inputs, and compute it again during backward.
-
-    Random numbers, such as those of dropout, are the same then. The names of parameters stay as they are.
-
-    Args:
-        modules: The modules; their forward is replaced, in place.
-    """
-    for module in modules:
-        module.forward = _checkpointed(module.forward)
-
-
-def compile_forward(modules: Iterable[nn.Module], options: Mapping[str, Any]) -> None:
-    """Compile the forward of modules, in place; what surrounds it, such as hooks, stays as it is.
-
-    Args:
-        modules: The modules.
-        options: Arguments of `torch.compile`.
-    """
-    for module in modules:
-        module.forward = torch.compile(module.forward, **options)
-
-
 def _checkpointed(forward: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a forward that keeps only its inputs for backward, with the same random numbers when it runs again."""
+
     def run(*args: Any, **kwargs: Any) -> Any:
         if not torch.is_grad_enabled():
             return forward(*args, **kwargs)
@@ -295,57 +255,50 @@ def _checkpointed(forward: Callable[..., Any]) -> Callable[..., Any]:
     return run
 
 
-REPLICAS = "data_parallel_replicas"
-SHARDS = "data_parallel_shards"
-TENSOR_PARALLEL = "tensor_parallel"
-
-
 def mesh_shape(world_size: int, data_parallel_replicas: int, tensor_parallel: int, where: str) -> tuple[int, int, int]:
-    """How many processes there are along each dimension: replicas, shards of a replica, parts of a layer.
+    """Return the number of ranks along each mesh dimension: replicas, shards of a replica, tensor-parallel parts.
 
     Args:
-        world_size: Number of processes.
-        data_parallel_replicas: How many copies of the model there are.
-        tensor_parallel: Over how many processes layers are split.
-        where: Who asks, for messages.
+        world_size: Number of ranks.
+        data_parallel_replicas: Number of copies of the model.
+        tensor_parallel: Number of ranks that each layer is split over.
+        where: The caller's name in errors.
 
     Raises:
         TypeError: If a number is no int.
-        ValueError: If it is less than 1, or both together do not divide the number of processes.
+        ValueError: If it is less than 1, or the product does not divide the number of ranks.
     """
     action = "Pass a number of processes, or leave it out."
-    for field, value in (("data_parallel_replicas", data_parallel_replicas), ("tensor_parallel", tensor_parallel)):
+    for name, value in (("data_parallel_replicas", data_parallel_replicas), ("tensor_parallel", tensor_parallel)):
         if isinstance(value, bool) or not isinstance(value, int):
-            raise TypeError(must_be(field, "an int", value, where, action))
+            raise TypeError(must_be(name, "an int", value, where, action))
         if value < 1:
-            raise ValueError(must_be(field, "at least 1", value, where, action))
+            raise ValueError(must_be(name, "at least 1", value, where, action))
     divisor = data_parallel_replicas * tensor_parallel
     if world_size % divisor != 0:
-        field = "data_parallel_replicas times tensor_parallel"
+        name = "data_parallel_replicas times tensor_parallel"
         rule = f"a divisor of the number of processes ({world_size})"
-        raise ValueError(must_be(field, rule, divisor, where, "Start as many processes as fit, or pass others."))
+        raise ValueError(must_be(name, rule, divisor, where, "Start as many processes as fit, or pass others."))
     return data_parallel_replicas, world_size // divisor, tensor_parallel
 
 
 def make_mesh(device_type: str, shape: tuple[int, int, int]) -> DeviceMesh:
-    """The mesh of all processes, in the order of their ranks: the last dimension's are neighbours. Collective."""
-    world = dist.group.WORLD
-    assert world is not None
+    """Return the mesh of all ranks in order; those of the last dimension are neighbours. Collective."""
     return init_device_mesh(device_type, shape, mesh_dim_names=(REPLICAS, SHARDS, TENSOR_PARALLEL))
 
 
 def data_parallel_mesh(mesh: DeviceMesh) -> DeviceMesh:
-    """What `fully_shard` takes: shards alone, or replicas and shards where there are several replicas. Collective."""
+    """Return the mesh for `fully_shard`: shards, or replicas and shards if there are several replicas. Collective."""
     return mesh[SHARDS] if mesh[REPLICAS].size() == 1 else mesh[REPLICAS, SHARDS]
 
 
 def class_name(module: nn.Module) -> str:
-    """The name of a module's class, as its author knows it: `fully_shard` puts another one before it."""
+    """Return the name of a module's class, without the prefix that `fully_shard` adds."""
     return next(kind for kind in type(module).__mro__ if not issubclass(kind, FSDPModule)).__qualname__
 
 
 class ModelParts:
-    """The parts of a model at a moment: its modules, parameters and buffers by name.
+    """A record of a model's submodules, parameters and buffers by name.
 
     Args:
         module: The model.
@@ -355,14 +308,14 @@ class ModelParts:
         self._parts = _parts(module)
 
     def check_unchanged(self, module: nn.Module) -> None:
-        """Raise `RuntimeError` if the model has other parts by now, naming the first."""
+        """Raise `RuntimeError` with the first part that has changed since, if any."""
         parts = _parts(module)
         for name in [*self._parts, *parts]:
             before, now = self._parts.get(name), parts.get(name)
             if before is now:
                 continue
             change = "is new" if before is None else "is gone" if now is None else "was replaced"
-            rule = "left as they are where they were configured before: these hooks run in every stage"
+            rule = "left as they are once they are configured: these hooks run in every stage"
             where = f"configure_sharded_model or configure_model of {class_name(module)}"
             action = "Do nothing there if it is done already, as in `if self.layer is None: self.layer = ...`."
             raise RuntimeError(must_be("parts of the model", rule, f"{name} {change}", where, action))

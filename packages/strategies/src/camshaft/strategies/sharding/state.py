@@ -1,4 +1,4 @@
-"""State of sharded parameters and optimizers."""
+"""The layout of sharded tensors: state dicts of modules and optimizers, and parts of whole tensors."""
 
 from __future__ import annotations
 
@@ -20,26 +20,26 @@ _CPU = torch.device("cpu")
 
 
 def module_state_for(module: nn.Module, state: Mapping[str, Any]) -> dict[str, Any]:
-    """A module's state laid out as the module is, for its `load_state_dict`. Collective.
+    """Return a module's state dict in the layout of the module, for its `load_state_dict`. Collective.
 
     Args:
-        module: The module, some of whose parameters are sharded.
-        state: Whole tensors, with the same values on all processes, or sharded ones, on the CPU. Those of another shape
-            than the module's stay as they are, for torch to refuse them.
+        module: The module, with sharded parameters.
+        state: Whole tensors, with the same values on all ranks, or sharded ones, on the CPU. Those of another shape
+            than the module's stay as they are, for torch to refuse.
     """
     own = module.state_dict()
     return {name: _laid_out(value, own.get(name)) for name, value in state.items()}
 
 
 def optimizer_state_for(optimizer: Optimizer, state: Mapping[str, Any]) -> dict[str, Any]:
-    """An optimizer's state laid out as its parameters are, for its `load_state_dict`. Collective.
+    """Return an optimizer's state dict in the layout of its parameters, for its `load_state_dict`. Collective.
 
-    What has the shape of its parameter is sharded as that is; scalars, such as counts of steps, stay as they are; other
-    tensors (factors of moments) are replicated.
+    Tensors of their parameter's shape are sharded as it is, scalars such as step counts stay as they are, and others,
+    such as factored moments, are replicated.
 
     Args:
         optimizer: The optimizer of sharded parameters.
-        state: Whole or sharded tensors, as above.
+        state: Whole or sharded tensors, as for `module_state_for`.
     """
     indexes = [idx for group in state["param_groups"] for idx in group["params"]]
     parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
@@ -52,7 +52,7 @@ def optimizer_state_for(optimizer: Optimizer, state: Mapping[str, Any]) -> dict[
 
 
 def tensor_like(value: Tensor, parameter: Tensor) -> Tensor:
-    """A copy of a whole or sharded tensor, laid out and on the device as a parameter of its shape is. Collective."""
+    """Return a copy of a whole or sharded tensor in the layout of a parameter of its shape. Collective."""
     if isinstance(parameter, DTensor):
         return distribute(_whole(value), parameter, _device(parameter))
     return _whole(value).to(parameter.device, copy=True)
@@ -64,14 +64,14 @@ def _laid_out(value: Any, like: Any, *, is_state: bool = False) -> Any:
     if isinstance(like, DTensor) and value.size() == like.size() and value.dim() > 0:
         return distribute(_whole(value), like, _device(like))
     if not isinstance(like, DTensor) or not is_state or value.dim() == 0:
-        # an optimizer takes such tensors as they are, and changes them in place
+        # cloned, since an optimizer changes its state in place
         return _whole(value).clone() if is_state else _whole(value)
     mesh = like.device_mesh
     return distribute_tensor(_whole(value).to(_device(like)), mesh, [Replicate()] * mesh.ndim, src_data_rank=None)
 
 
 def _whole(value: Tensor) -> Tensor:
-    """A tensor as every process has it if it is not sharded."""
+    """Return the whole tensor. Collective if it is sharded."""
     with torch.no_grad():
         return value.full_tensor() if isinstance(value, DTensor) else value
 
@@ -82,16 +82,16 @@ def _device(like: DTensor) -> torch.device:
 
 
 def local_part(full: Tensor, mesh: DeviceMesh, placements: Sequence[Placement]) -> Tensor:
-    """The part of a whole tensor that this process holds if it is sharded; a view of it. Not collective.
+    """Return a view of this rank's part of a whole tensor. Not collective.
 
     Args:
         full: The whole tensor.
-        mesh: The processes.
-        placements: How it is laid out along each dimension of the mesh: sharded or replicated. Strided shards, as
-            `fully_shard` makes them of tensor-parallel parameters, are cut after what lies to their right.
+        mesh: The device mesh.
+        placements: Sharded or replicated, for each dimension of the mesh. Strided shards, which `fully_shard` makes of
+            tensor-parallel parameters, are cut after the shards of later mesh dimensions.
 
     Raises:
-        ValueError: If it is laid out otherwise.
+        ValueError: If there is another placement.
     """
     coordinate = mesh.get_coordinate()
     if coordinate is None:
@@ -115,27 +115,22 @@ def local_part(full: Tensor, mesh: DeviceMesh, placements: Sequence[Placement]) 
 
 
 def distribute(full: Tensor, like: DTensor, device: torch.device) -> DTensor:
-    """A sharded tensor with the values of a whole one, laid out as another one. Not collective.
+    """Return a sharded tensor with the values of a whole one and the layout of another. Not collective.
 
     Args:
-        full: The whole tensor, with the same values on all processes, on any device.
-        like: The other one, of the same shape.
-        device: Where this process's part is to be.
+        full: The whole tensor, with the same values on all ranks, on any device.
+        like: The sharded tensor of the layout, of the same shape.
+        device: The device of this rank's part.
     """
     part = local_part(full.detach(), like.device_mesh, like.placements)
     local = torch.empty(part.size(), dtype=full.dtype, device=device)
-    return from_local(local.copy_(part), like)
-
-
-def from_local(local: Tensor, like: DTensor) -> DTensor:
-    """A sharded tensor of this process's part, laid out as another one. Not collective."""
     return DTensor.from_local(
-        local, like.device_mesh, like.placements, run_check=False, shape=like.size(), stride=like.stride()
+        local.copy_(part), like.device_mesh, like.placements, run_check=False, shape=like.size(), stride=like.stride()
     )
 
 
 def _chunk(tensor: Tensor, num_chunks: int, chunk_idx: int, dim: int) -> Tensor:
-    """One of the chunks that `torch.chunk` makes; empty if it makes fewer."""
+    """Return one of the chunks of `torch.chunk`; an empty tensor if it makes fewer."""
     size = tensor.size(dim)
     length = -(-size // num_chunks)
     start = min(chunk_idx * length, size)
@@ -150,7 +145,7 @@ def check_parameters(
     Args:
         optimizers: The optimizers.
         module: The module.
-        replaced: Parameters that the module had before it was sharded, as far as they exist, with their names.
+        replaced: Parameters of the module before it was sharded, with their names.
     """
     own = {id(parameter) for parameter in module.parameters()}
     earlier = {id(reference()): name for reference, name in replaced if reference() is not None}

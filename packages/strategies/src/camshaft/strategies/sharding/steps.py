@@ -1,4 +1,4 @@
-"""Running steps on a sharded module: gathering parameters around them, and answering other processes' steps."""
+"""Steps of a sharded module: gathering its parameters, also for steps of other ranks."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor, nn
 from torch.distributed import PrefixStore, Store  # type: ignore[attr-defined]
+from torch.distributed.distributed_c10d import _get_default_store  # it has no public name
 from torch.distributed.fsdp import FSDPModule, fully_shard, register_fsdp_forward_method
 from torch.distributed.tensor import DTensor
 
@@ -24,17 +25,17 @@ _runs_begun = count()
 class ShardedSteps:
     """The steps of a module that `fully_shard` was applied to.
 
-    A step runs as if it were the module's forward, so parameters that belong to no inner block are whole during it.
-    After a step of evaluation all are sharded again. In which order it enters the sharded modules is kept, so that a
-    process without a batch can enter them likewise. A process that never had one follows the first process, which
-    always has one if any has, and publishes what it enters in the first step of a stage as it goes.
+    A step runs as the module's forward, so that parameters outside of the blocks are whole during it. After an
+    evaluation step all are sharded again. The order in which a step enters the blocks is recorded, so that a rank
+    without a batch can gather them in the same order. A rank that never had a batch follows rank 0, which has one
+    whenever another rank has, and publishes the blocks that it enters in the first step of a stage.
 
     Args:
-        module: The module; a sharded module itself, whose parameters may be without values as yet.
+        module: The sharded module. Its parameters may have no values yet.
 
     Attributes:
         module: The module.
-        stage: What is being evaluated, if anybody says so: steps of one stage enter the same modules in one order.
+        stage: The stage of evaluation, if any. All its steps enter the same blocks in the same order.
         is_training: Whether a training step is running.
     """
 
@@ -43,11 +44,11 @@ class ShardedSteps:
         self.module = module
         self.stage = "evaluation"
         self.is_training = False
-        self._run: Callable[[Callable[[], Any]], Any] = _runs(module)
+        self._run: Callable[[Callable[[], Any]], Any] = _forward_method(module)
         self._sharded: list[Any] = [part for part in module.modules() if isinstance(part, FSDPModule)]
         self._blocks = [part for part in self._sharded if part is not module]
         self._in_groups = _in_groups(self._blocks)
-        self._enter = [_runs(block) for block in self._blocks]
+        self._enter = [_forward_method(block) for block in self._blocks]
         self._store: Store | None = None
         self._publishes = self._is_publishing = False
         self._orders: dict[str, list[int]] = {}
@@ -55,20 +56,20 @@ class ShardedSteps:
         self._published: set[str] = set()
         self._is_initialised = self._has_failed = False
         for block_idx, block in enumerate(self._blocks):
-            block.register_forward_pre_hook(partial(self._note, block_idx), prepend=True)
-            _notice_methods(block, partial(self._note, block_idx, block, ()))
+            block.register_forward_pre_hook(partial(self._record, block_idx), prepend=True)
+            _record_methods(block, partial(self._record, block_idx, block, ()))
 
     def begin(self, rank: int, world_size: int) -> None:
-        """Make ready for a run. Collective.
+        """Prepare for a run. Collective.
 
-        Every parameter is gathered once the first time, so that no memory for it is ever made in inference mode.
+        The first run gathers every parameter once, so that no memory for it is allocated in inference mode.
 
         Args:
-            rank: Of this process.
-            world_size: Number of processes.
+            rank: This process's rank.
+            world_size: Number of ranks.
         """
-        # all processes begin runs of the same modules in the same order
-        self._store = PrefixStore(f"camshaft/steps/{next(_runs_begun)}", _default_store())
+        # all ranks begin runs in the same order
+        self._store = PrefixStore(f"camshaft/steps/{next(_runs_begun)}", _get_default_store())
         self._publishes = rank == 0 and world_size > 1
         self._orders.clear()
         self._published.clear()
@@ -78,21 +79,21 @@ class ShardedSteps:
             self._has_failed = False
         if not self._is_initialised:
             with torch.inference_mode(False), torch.no_grad():
-                self._run(_nothing)
+                self._run(_no_op)
                 for block in self._sharded:
                     block.unshard()
                     block.reshard()
             self._is_initialised = True
 
     def reshard(self) -> None:
-        """Free what is gathered, if anything is. Not collective."""
+        """Free gathered parameters. Not collective."""
         for part in self._sharded:
             part.reshard()
 
     def train(self, step: Callable[[], T]) -> T:
         """Run a training step. Collective.
 
-        Its backward may follow it, or be part of it, by way of `differentiate`.
+        Its backward may follow it, or be part of it through `differentiate`.
         """
         self.is_training = True
         try:
@@ -104,7 +105,7 @@ class ShardedSteps:
             self.is_training = False
 
     def evaluate(self, step: Callable[[], T]) -> T:
-        """Run a step of evaluation. Collective with other processes' steps, or their answers."""
+        """Run an evaluation step. Collective with the steps of other ranks, or their `answer`."""
         self._entered = []
         self._is_publishing = self._publishes and self.stage not in self._published
         try:
@@ -122,23 +123,23 @@ class ShardedSteps:
         return result  # type: ignore[no-any-return]
 
     def answer(self) -> None:
-        """Take part in what other processes gather in a step of evaluation. Collective with these."""
+        """Gather parameters with the evaluation steps of other ranks. Collective with these."""
         known = self._orders.get(self.stage)
         with torch.no_grad():
             self._run(partial(self._enter_all, self._follow() if known is None else known))
         self.reshard()
 
     def differentiate(self, loss: Tensor, backward: Callable[[Tensor], None]) -> None:
-        """Differentiate a loss, after a step or inside of one; gradients are reduced when it returns. Collective."""
+        """Differentiate a loss, after a step or inside of one, and reduce gradients. Collective."""
         if not self.is_training:
             backward(loss)
             return
-        # As if it were what the step returns, so that the module's own parameters are taken care of.
+        # The loss passes through the module's forward, whose backward hooks reduce its own gradients.
         backward(self._run(lambda: loss))
         self.module.unshard()
 
     def refresh(self) -> None:
-        """Let the rest of a training step see parameters that it has just updated. Collective."""
+        """Gather updated parameters again for the rest of a training step. Collective."""
         if self.is_training:
             self.module.reshard()
             self.module.unshard()
@@ -152,11 +153,11 @@ class ShardedSteps:
                 "leaves it to the module around it."
             )
 
-    def _note(self, block_idx: int, block: nn.Module, args: tuple[Any, ...]) -> None:
+    def _record(self, block_idx: int, block: nn.Module, args: tuple[Any, ...]) -> None:
         if self._entered is None:
             return
         if block_idx in self._in_groups and not isinstance(next(block.parameters()), DTensor):
-            return  # another module of its group was entered, and gathered for both
+            return  # gathered already, with another module of its group
         if self._is_publishing:
             self._publish(str(block_idx))
         self._entered.append(block_idx)
@@ -166,7 +167,7 @@ class ShardedSteps:
         self._store.set(f"{self.stage}/{len(self._entered)}", value)
 
     def _follow(self) -> Iterator[int]:
-        """What the first process enters, as soon as it does."""
+        """Yield the blocks that rank 0 enters, as soon as it does."""
         assert self._store is not None
         order: list[int] = []
         while (value := self._store.get(f"{self.stage}/{len(order)}").decode()) != _END:
@@ -180,48 +181,41 @@ class ShardedSteps:
                 self._blocks[block_idx].unshard()
                 self._blocks[block_idx].reshard()
             else:
-                self._enter[block_idx](_nothing)
+                self._enter[block_idx](_no_op)
 
 
-def _runs(module: Any) -> Callable[[Callable[[], Any]], Any]:
-    """A function that calls another one as if it were a sharded module's forward."""
+def _forward_method(module: Any) -> Callable[[Callable[[], Any]], Any]:
+    """Return a function that calls another one as a sharded module's forward."""
     if _RUN not in vars(module):
         vars(module)[_RUN] = _call
         register_fsdp_forward_method(module, _RUN)
     return vars(module)[_RUN]  # type: ignore[no-any-return]
 
 
-def _default_store() -> Store:
-    from torch.distributed.distributed_c10d import _get_default_store
-
-    store: Store = _get_default_store()  # it has no public name
-    return store
-
-
 def _call(step: Callable[[], T]) -> T:
     return step()
 
 
-def _nothing() -> None:
-    """What is to be run where only the gathering matters."""
+def _no_op() -> None:
+    """Do nothing, as a step of which only the gathering is needed."""
 
 
 def _in_groups(blocks: list[Any]) -> set[int]:
-    """Which modules were sharded together with others, in one call of `fully_shard`."""
+    """Return the indexes of modules that were sharded together with others in one call of `fully_shard`."""
     states = [id(fully_shard.state(block)) for block in blocks]  # type: ignore[attr-defined]
     return {block_idx for block_idx, state in enumerate(states) if states.count(state) > 1}
 
 
-def _notice_methods(block: nn.Module, note: Callable[[], None]) -> None:
-    """Let methods that were registered as forward methods note that the module is entered, as its forward does."""
+def _record_methods(block: nn.Module, record: Callable[[], None]) -> None:
+    """Make registered forward methods record that the module is entered, as its forward does."""
     for name, value in list(vars(block).items()):
         if name != _RUN and isinstance(value, MethodType) and hasattr(value, "__wrapped__"):
-            vars(block)[name] = _noting(value, note)
+            vars(block)[name] = _recording(value, record)
 
 
-def _noting(method: Callable[..., Any], note: Callable[[], None]) -> Callable[..., Any]:
+def _recording(method: Callable[..., Any], record: Callable[[], None]) -> Callable[..., Any]:
     def run(*args: Any, **kwargs: Any) -> Any:
-        note()
+        record()
         return method(*args, **kwargs)
 
     return run
