@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 import textwrap
@@ -24,6 +25,12 @@ RANKS = Path(checkpoint_ranks.__file__)
 
 def writer(*, asynchronous: bool = True) -> CheckpointWriter:
     return CheckpointWriter(SingleDeviceStrategy("cpu"), asynchronous)
+
+
+def save_and_wait(saves: CheckpointWriter, checkpoint: dict[str, Any], path: str) -> None:
+    pending = saves.save(checkpoint, path)
+    if pending is not None:
+        pending.wait()
 
 
 class Gate:
@@ -132,8 +139,7 @@ def test_a_failing_writer_raises_when_it_is_waited_for_and_not_again_at_the_next
     for _ in range(2):
         with pytest.raises(FileExistsError, match="file"):
             pending.wait()
-    saves.save({"epoch": 2}, str(tmp_path / "b.ckpt"))
-    saves.finish()
+    save_and_wait(saves, {"epoch": 2}, str(tmp_path / "b.ckpt"))
     assert read_checkpoint(tmp_path / "b.ckpt") == {"epoch": 2}
 
 
@@ -144,8 +150,7 @@ def test_a_failing_writer_raises_at_the_next_save_which_is_not_done(tmp_path: Pa
     with pytest.raises(FileExistsError, match="file"):
         saves.save({"epoch": 2}, str(tmp_path / "b.ckpt"))
     assert not (tmp_path / "b.ckpt").exists()
-    saves.save({"epoch": 3}, str(tmp_path / "b.ckpt"))
-    saves.finish()
+    save_and_wait(saves, {"epoch": 3}, str(tmp_path / "b.ckpt"))
     assert read_checkpoint(tmp_path / "b.ckpt") == {"epoch": 3}
     assert writer_module._unsettled == set()
 
@@ -156,8 +161,7 @@ def test_what_cannot_be_pickled_is_refused_at_once(tmp_path: Path, asynchronous:
     with pytest.raises(TypeError, match=r"`checkpoint\['a'\]\[1\]` must be a tensor or a plain value"):
         saves.save({"a": [torch.ones(3), lambda: None]}, str(tmp_path / "a.ckpt"))
     assert os.listdir(tmp_path) == []
-    saves.save({"a": torch.ones(2)}, str(tmp_path / "a.ckpt"))
-    saves.finish()
+    save_and_wait(saves, {"a": torch.ones(2)}, str(tmp_path / "a.ckpt"))
     assert read_checkpoint(tmp_path / "a.ckpt")["a"].tolist() == [1, 1]
 
 
@@ -175,8 +179,7 @@ def test_an_interrupted_wait_leaves_the_save_to_the_next_one(tmp_path: Path, mon
         saves.save({"weights": torch.zeros(10)}, str(tmp_path / "b.ckpt"))
     monkeypatch.setattr(threading.Thread, "join", join)
     gate.open()
-    saves.save({"weights": torch.zeros(10)}, str(tmp_path / "b.ckpt"))
-    saves.finish()
+    save_and_wait(saves, {"weights": torch.zeros(10)}, str(tmp_path / "b.ckpt"))
     assert read_checkpoint(tmp_path / "a.ckpt")["weights"].sum() == 10
     assert gate.most_inside == 1
 
@@ -197,7 +200,7 @@ def test_an_interpreter_that_ends_completes_what_is_being_written(tmp_path: Path
     assert os.listdir(tmp_path) == ["a.ckpt"]
 
 
-def test_an_error_that_nobody_waited_for_is_told_when_the_interpreter_ends(tmp_path: Path) -> None:
+def test_an_error_that_was_not_waited_for_is_printed_at_exit(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     script = """
         import sys
@@ -225,7 +228,7 @@ def test_training_is_not_held_up_by_the_writing_thread(tmp_path: Path, monkeypat
 
 
 @pytest.mark.processes
-def test_every_rank_raises_what_one_ran_into(tmp_path: Path) -> None:
+def test_every_rank_raises_the_error_of_one(tmp_path: Path) -> None:
     outcome = run_ranks(RANKS, 2, args=[str(tmp_path), "--failures"]).succeeded()
     first, second = (reports[2] for reports in outcome.reports)
     for found in (first, second):
@@ -245,3 +248,47 @@ def test_every_rank_raises_what_one_ran_into(tmp_path: Path) -> None:
         assert "which has a damaged __1_0.distcp" in found["damaged part"][1]
         assert found["left over"] == []
     assert first["not plain"][2] == ["Raised on rank 1 by the checkpoint '" + str(tmp_path / "good.ckpt") + "'."]
+
+
+WRITE_FOREVER = textwrap.dedent(
+    """
+    import sys, torch
+    import torch.distributed as dist
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.tensor import Shard, distribute_tensor
+    from camshaft.strategies import SingleDeviceStrategy
+    from camshaft.strategies.checkpoints.writer import CheckpointWriter
+    path, kind, asynchronous = sys.argv[1], sys.argv[2], sys.argv[3] == "async"
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    mesh = init_device_mesh("cpu", (1,))
+    writer = CheckpointWriter(SingleDeviceStrategy("cpu"), asynchronous)
+    weights = torch.zeros(200_000)
+    saved = distribute_tensor(weights, mesh, [Shard(0)]) if kind == "directory" else weights
+    step = 0
+    while True:
+        step += 1
+        with torch.no_grad():
+            weights.fill_(step)
+            (saved.to_local() if kind == "directory" else saved).fill_(step)
+        pending = writer.save({"step": step, "weights": saved}, path)
+        if step > 1:
+            print(step, flush=True)
+    """
+)
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize(
+    ("kind", "way"), [("file", "sync"), ("directory", "sync"), ("directory", "async"), ("file", "async")]
+)
+def test_a_process_killed_at_any_moment_leaves_a_whole_checkpoint(tmp_path: Path, kind: str, way: str) -> None:
+    path = tmp_path / "a.ckpt"
+    for delay_seconds in (0.003, 0.017):
+        command = [sys.executable, "-c", WRITE_FOREVER, str(path), kind, way]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+            assert process.stdout is not None
+            process.stdout.readline()  # at least one checkpoint is there
+            time.sleep(delay_seconds)
+            process.send_signal(signal.SIGKILL)
+        checkpoint = read_checkpoint(path)
+        assert torch.equal(checkpoint["weights"], torch.full((200_000,), float(checkpoint["step"])))

@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from camshaft.strategies.sharding.deferred_initialization import DeferredInitialization
+from camshaft.strategies.sharding.deferred_initialization import DeferredInitialization, _states, shared_randomness
 from camshaft.strategies.sharding.operation_recorder import DeferredInitializationError
 
 
@@ -347,3 +347,49 @@ def test_any_sequence_of_operations_gives_the_same_bits(names: list[str]) -> Non
             module.register_parameter(f"parameter_{idx}", nn.Parameter(value))
 
     assert_same(filled(fill))
+
+
+def seed_all(seed: int) -> None:
+    random.seed(seed)
+    np.random.seed(seed)
+    torch.manual_seed(seed)
+
+
+def draw() -> list[float]:
+    return [random.random(), float(np.random.rand()), float(torch.rand(()))]
+
+
+def states_of_seed(seed: int) -> Any:
+    seed_all(seed)
+    return _states()
+
+
+def test_all_draw_what_the_first_draws() -> None:
+    first = states_of_seed(1)
+    expected = draw()
+    seed_all(2)
+    with shared_randomness(lambda own: first):
+        assert draw() == expected
+
+
+def test_a_process_that_was_seeded_otherwise_goes_on_with_its_own_states() -> None:
+    first = states_of_seed(1)
+    seed_all(2)
+    expected = draw()
+    seed_all(2)
+    with shared_randomness(lambda own: first):
+        draw()
+    assert draw() == expected
+
+
+def test_each_generator_of_the_same_state_goes_on_from_what_was_drawn() -> None:
+    first = states_of_seed(1)
+    draw()
+    expected = draw()
+    random.seed(5)
+    of_another_seed = random.random()
+    seed_all(1)
+    random.seed(5)
+    with shared_randomness(lambda own: first):
+        draw()
+    assert draw() == [of_another_seed, *expected[1:]]

@@ -171,7 +171,7 @@ def test_an_object_in_several_places_is_named_at_each(files: Path) -> None:
     assert left_out == {("hyper_parameters", *place): "research.losses.Loss" for place in places}
 
 
-def test_an_array_without_numbers_asks_for_no_memory(files: Path) -> None:
+def test_an_array_without_numbers_allocates_no_memory(files: Path) -> None:
     assert read_checkpoint(files / "empty.ckpt")["table"].shape == (2**50, 0)
     claims = stand_in("numpy.ndarray")()
     claims.state = (1, (2**50,), NumpyType("f4"), False, b"")

@@ -112,7 +112,7 @@ def test_gradients_are_unscaled_before_the_optimizers_hooks(scaled: SingleDevice
     assert seen == [3.0]
 
 
-def test_gradients_are_unscaled_once_whoever_asks(scaled: SingleDeviceStrategy) -> None:
+def test_gradients_are_unscaled_once(scaled: SingleDeviceStrategy) -> None:
     parameter, optimizer = one_parameter(scaled)
     scaled.backward(weight_loss(parameter, 3.0))
     scaled.unscale_gradients(optimizer)
@@ -295,7 +295,7 @@ def test_the_step_keeps_its_signature_and_gets_it_back(scaled: SingleDeviceStrat
     assert "step" not in vars(optimizer)
 
 
-def test_a_step_that_somebody_replaced_by_a_plain_function_keeps_its_signature(scaled: SingleDeviceStrategy) -> None:
+def test_a_step_replaced_by_a_plain_function_keeps_its_signature(scaled: SingleDeviceStrategy) -> None:
     parameter = nn.Parameter(torch.ones(1))
     optimizer = SGD([parameter], lr=0.5)
     plain_step = optimizer.step
@@ -374,7 +374,7 @@ class Ahead(SGD):
         return loss
 
 
-def test_one_that_evaluates_its_closure_again_gets_gradients_of_their_true_size(scaled: SingleDeviceStrategy) -> None:
+def test_an_optimizer_that_evaluates_its_closure_again_gets_unscaled_gradients(scaled: SingleDeviceStrategy) -> None:
     parameter, optimizer = one_parameter(scaled, lambda own: Ahead(own, lr=0.5))
     seen: list[float] = []
 

@@ -167,7 +167,7 @@ def test_a_backward_inside_a_step_computes_as_one_outside(precision: str | Preci
 
 
 @pytest.mark.parametrize("name", ["32-true", "bf16-mixed", "16-mixed"])
-def test_somebody_else_may_differentiate_the_loss(name: str) -> None:
+def test_a_function_may_differentiate_the_loss(name: str) -> None:
     strategy = SingleDeviceStrategy("cpu", precision=name)
     parameter, optimizer = one_parameter(strategy)
     strategy.backward(weight_loss(parameter, 1.0), lambda loss: (loss * 3.0).backward())

@@ -113,7 +113,7 @@ def test_no_path_of_this_machine_is_in_the_files(directory: Path) -> None:
         assert os.fsencode(directory.parent) not in part.read_bytes()
 
 
-def test_a_part_of_a_sum_is_refused(mesh: DeviceMesh, tmp_path: Path) -> None:
+def test_a_partial_sum_is_refused(mesh: DeviceMesh, tmp_path: Path) -> None:
     partial = DTensor.from_local(torch.ones(3), mesh, [Partial()])
     with pytest.raises(TypeError, match=r"`checkpoint\['a'\]\[0\]` must be sharded or replicated"):
         writer().save({"a": [partial]}, str(tmp_path / "a.ckpt"))
@@ -217,7 +217,7 @@ def swap_regions(content: dict[str, Any]) -> None:
         (swap_regions, "damaged __0_0.distcp"),
     ],
 )
-def test_an_index_that_cannot_be_is_refused(
+def test_an_inconsistent_index_is_refused(
     directory: Path, change: Callable[[dict[str, Any]], None], message: str
 ) -> None:
     rewrite_plain_part(directory, change)
@@ -225,7 +225,7 @@ def test_an_index_that_cannot_be_is_refused(
         read_checkpoint(directory)
 
 
-def test_an_index_that_claims_more_than_the_file_has_is_refused_before_memory_is_asked_for(directory: Path) -> None:
+def test_an_index_that_claims_more_than_the_file_has_is_refused_before_memory_is_allocated(directory: Path) -> None:
     def claim(content: dict[str, Any], *, num_bytes: int | None) -> None:
         entry = content["tensors"]["state_dict.layer.0"]
         entry["size"] = [2**50, *entry["size"][1:]]
@@ -243,7 +243,7 @@ def test_an_index_that_claims_more_than_the_file_has_is_refused_before_memory_is
 
 
 @pytest.mark.parametrize("name", ["__0_0.distcp", "plain.ckpt"])
-def test_a_part_that_could_wait_for_ever_is_refused_at_once(directory: Path, name: str) -> None:
+def test_a_part_that_could_block_is_refused_at_once(directory: Path, name: str) -> None:
     (directory / name).unlink()
     os.mkfifo(directory / name)
     with pytest.raises(CheckpointError):
@@ -255,7 +255,7 @@ class Holder:
         self.tensor = tensor
 
 
-def test_objects_beside_sharded_tensors_are_read_by_who_trusts_the_directory(mesh: DeviceMesh, tmp_path: Path) -> None:
+def test_objects_beside_sharded_tensors_are_read_from_a_trusted_directory(mesh: DeviceMesh, tmp_path: Path) -> None:
     weights = distribute_tensor(torch.arange(12.0).reshape(4, 3), mesh, [Shard(0)])
     path = tmp_path / "a.ckpt"
     writer().save({"weights": weights, "holder": Holder(weights), "kind": nn.ReLU}, str(path))

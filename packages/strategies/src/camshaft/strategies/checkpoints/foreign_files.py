@@ -88,20 +88,13 @@ def read_foreign_file(path: Path, map_location: Any = "cpu", *, mmap: bool = Fal
     raw_type = raw.get("hparams_type")
     if isinstance(raw_type, type) and issubclass(raw_type, Unknown):
         raw["hparams_type"] = _class_name(raw_type)
-    contents = PlainContents()
-    checkpoint: dict[str, Any] = contents.of(raw)
-    _check_required(contents.left_out)
-    leave_out(checkpoint, contents.left_out)
-    if contents.left_out and is_rank_zero():
-        warn_user(
-            f"The checkpoint {str(path)!r} holds objects that are no plain values, and their classes are not imported: "
-            f"{_listed(contents.left_out)}. They are left out. Pass those that a constructor needs as its arguments, "
-            "or weights_only=False if you trust the file."
-        )
-    if contents.unresolved and is_rank_zero():
+    problem = "that are no plain values, and their classes are not imported"
+    action = "Pass those that a constructor needs as its arguments, or weights_only=False if you trust the file."
+    checkpoint, unresolved = _plain_checkpoint(raw, path, problem, action)
+    if unresolved and is_rank_zero():
         warn_user(
             f"The checkpoint {str(path)!r} holds configurations with references that stay text: "
-            f"{', '.join(contents.unresolved)}. Pass their values as arguments."
+            f"{', '.join(unresolved)}. Pass their values as arguments."
         )
     return checkpoint
 
@@ -141,23 +134,31 @@ def read_trusted_file(path: Path, map_location: Any = "cpu", *, mmap: bool = Fal
     if "hparams_type" in raw:
         raw["hparams_type"] = _class_name(raw["hparams_type"])
     if absent:
-        contents = PlainContents()
-        raw = contents.of(raw)
-        _check_required(contents.left_out)
-        leave_out(raw, contents.left_out)
-        if contents.left_out and is_rank_zero():
-            warn_user(
-                f"The checkpoint {str(path)!r} holds objects whose classes cannot be imported: "
-                f"{_listed(contents.left_out)}. They are left out. Make the classes importable."
-            )
+        raw, _ = _plain_checkpoint(raw, path, "whose classes cannot be imported", "Make the classes importable.")
     return raw
 
 
-def _check_required(left_out: dict[Keys, str]) -> None:
-    required = {name_of(keys): name for keys, name in left_out.items() if keys and keys[0] in _REQUIRED}
+def _plain_checkpoint(raw: dict[Any, Any], path: Path, problem: str, action: str) -> tuple[dict[str, Any], list[str]]:
+    """Replace the stand-ins in a checkpoint by plain values, or leave them out with a warning of rank 0.
+
+    Returns:
+        The checkpoint, and the places of references within configurations that stay text.
+
+    Raises:
+        UnknownNamesError: If weights or optimizers need a value that is left out.
+    """
+    contents = PlainContents()
+    checkpoint: dict[str, Any] = contents.of(raw)
+    places = {name_of(keys): name for keys, name in contents.left_out.items()}
+    required = {name_of(keys): name for keys, name in contents.left_out.items() if keys and keys[0] in _REQUIRED}
     if required:
         names = sorted(set(required.values()))
         raise _unknown_names(names, f"needs {', '.join(names)}, which is not imported, at {', '.join(required)}")
+    leave_out(checkpoint, contents.left_out)
+    if places and is_rank_zero():
+        listed = ", ".join(f"{place} (a {name})" for place, name in places.items())
+        warn_user(f"The checkpoint {str(path)!r} holds objects {problem}: {listed}. They are left out. {action}")
+    return checkpoint, contents.unresolved
 
 
 def _unknown_names(names: list[str], problem: str) -> UnknownNamesError:
@@ -166,10 +167,6 @@ def _unknown_names(names: list[str], problem: str) -> UnknownNamesError:
         f"`torch.serialization.add_safe_globals([(stand_in, {names[0]!r})])`."
     )
     return UnknownNamesError(f"{problem}, in read_checkpoint. {action}", names)
-
-
-def _listed(left_out: dict[Keys, str]) -> str:
-    return ", ".join(f"{name_of(keys)} (a {name})" for keys, name in left_out.items())
 
 
 def _class_name(value: Any) -> Any:
@@ -305,12 +302,12 @@ class PlainContents:
         if id(value) not in self._done:
             if isinstance(value, dict) and type(value) in (dict, OrderedDict):
                 self._done[id(value)] = value, value  # it may contain itself
-            self._done[id(value)] = value, self._made_plain(value, keys)
+            self._done[id(value)] = value, self._convert(value, keys)
         elif self._done[id(value)][1] is _LEFT_OUT:
-            self._made_plain(value, keys)  # to record this place as well
+            self._convert(value, keys)  # to record this place as well
         return self._done[id(value)][1]
 
-    def _made_plain(self, value: Any, keys: Keys) -> Any:
+    def _convert(self, value: Any, keys: Keys) -> Any:
         if isinstance(value, Unknown):
             return self._from_unknown(value, keys)
         if isinstance(value, type):

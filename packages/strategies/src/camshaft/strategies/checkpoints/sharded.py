@@ -78,7 +78,7 @@ class ShardedTensors:
         self.same_as: dict[str, str] = {}
         self._by_memory: dict[tuple[Any, ...], str] = {}
 
-    def take(self, tensor: Tensor, keys: Keys) -> dict[str, str]:
+    def add(self, tensor: Tensor, keys: Keys) -> dict[str, str]:
         """Add a tensor, and return the placeholder for it among the plain values."""
         assert isinstance(tensor, DTensor)
         if any(placement.is_partial() for placement in tensor.placements):

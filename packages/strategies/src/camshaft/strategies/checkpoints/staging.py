@@ -73,14 +73,6 @@ class StagingBuffers:
         """Drop the tensors that were added since the last `copy`."""
         self._ranges = {}
 
-    def release(self) -> None:
-        """Free the memory once the last snapshot is no longer used."""
-        self._memory = None
-        self._pinned = {}
-        if self._executor is not None:
-            self._executor.shutdown()
-            self._executor = None
-
     def _copy_from_cpu(self, ranges: list[_Range]) -> None:
         padded_sizes = (-(-part.num_bytes // _CACHE_LINE_BYTES) * _CACHE_LINE_BYTES for part in ranges)
         starts = list(accumulate(padded_sizes, initial=0))
@@ -99,7 +91,7 @@ class StagingBuffers:
             for offset in range(0, part.num_bytes, _PIECE_BYTES):
                 length = min(_PIECE_BYTES, part.num_bytes - offset)
                 pieces.append((target + offset, source + offset, length))
-            part.show_copy(buffer)
+            part.set_views(buffer)
         num_others = min(self._num_threads, -(-num_bytes // _PIECE_BYTES)) - 1
         if num_others > 0 and self._executor is None:
             self._executor = ThreadPoolExecutor(self._num_threads - 1, "camshaft-staging")
@@ -114,7 +106,7 @@ class StagingBuffers:
             buffer = same_size.pop() if same_size else torch.empty(part.num_bytes, dtype=torch.uint8, pin_memory=True)
             self._pinned.setdefault(part.num_bytes, []).append(buffer)
             buffer.copy_(part.bytes(), non_blocking=True)
-            part.show_copy(buffer)
+            part.set_views(buffer)
         for device in {part.source.device for part in ranges}:
             torch.cuda.current_stream(device).synchronize()
 
@@ -144,7 +136,7 @@ class _Range:
         empty = torch.empty(0, dtype=torch.uint8, device=self.source.device)
         return _view(empty, self.source, self.start, (self.num_bytes,), (1,))
 
-    def show_copy(self, buffer: Tensor) -> None:
+    def set_views(self, buffer: Tensor) -> None:
         """Make the tensors of the snapshot views of a buffer with a copy of this part."""
         for tensor, staged in self.views:
             offset = (_first_byte(tensor) - self.start) // tensor.itemsize

@@ -51,7 +51,7 @@ class CheckpointWriter:
         self._strategy = strategy
         self._buffers: StagingBuffers | None = None
         if asynchronous:
-            from camshaft.strategies.checkpoints.staging import StagingBuffers
+            from camshaft.strategies.checkpoints.staging import StagingBuffers  # rarely needed
 
             self._buffers = StagingBuffers()
         self._latest: PendingWrite | None = None
@@ -113,17 +113,13 @@ class CheckpointWriter:
 
             content, error = _attempt(lambda: read_plain_part(locate(path)))
             error = _shared_error(error, self._strategy, path)
-            if error is not None or content is None:
-                raise error or AssertionError
+            if error is not None:
+                raise error
+            assert content is not None
             return with_objects(read_chunks(content, group), content.directory, weights_only)
         is_copied = sharded or self._strategy.device.type != "cpu"
         mmap = is_copied and self._strategy.world_size > 1
         return read_checkpoint(path, mmap=mmap, weights_only=weights_only)
-
-    def finish(self) -> None:
-        """Wait until this process has written its part. Not collective; raises no error, as `wait` does."""
-        if self._latest is not None:
-            self._latest.join()
 
     def _wait_for_latest(self) -> None:
         if self._latest is not None and not self._latest.is_settled:
@@ -229,7 +225,7 @@ class _Parts:
             from camshaft.strategies.checkpoints.sharded import ShardedTensors
 
             self.shards = ShardedTensors()
-        return self.shards.take(tensor, keys)
+        return self.shards.add(tensor, keys)
 
     def _snapshot(self, tensor: Tensor) -> Tensor:
         return tensor if self._buffers is None else self._buffers.add(tensor)
@@ -265,19 +261,15 @@ class PendingWrite:
         Raises:
             Exception: The error of any rank, on every rank.
         """
-        self.join()
+        if self._thread is not None:
+            self._thread.join()
+            self._thread = None
         if not self.is_settled:
             self.is_settled = True
             self._error = _shared_error(self._error, self._strategy, self._path)
             _unsettled.discard(self)
         if self._error is not None:
             raise self._error
-
-    def join(self) -> None:
-        """Wait until this rank has written its part, or failed to."""
-        if self._thread is not None:
-            self._thread.join()
-            self._thread = None
 
     def report(self) -> None:
         """Print the error, if there is one."""

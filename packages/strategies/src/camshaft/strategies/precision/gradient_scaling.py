@@ -105,7 +105,7 @@ class ScaledPrecision(AutocastPrecision):
             self._update_scale()
         if self._holds_other_scales:
             for scaled in self._optimizers.values():
-                scaled.bring_to_scale(self._scaler)
+                scaled.rescale_gradients(self._scaler)
             self._holds_other_scales = False
         self._has_scaled = True
         return self._scaler.scale(loss)
@@ -191,14 +191,14 @@ class ScaledPrecision(AutocastPrecision):
             rule = "called through the strategy's `backward` under precision='16-mixed'"
             action = "Call strategy.backward(loss), or manual_backward(loss), in place of loss.backward()."
             raise RuntimeError(must_be("loss.backward", rule, "gradients without a scale", _WHERE, action))
-        scaled.bring_to_scale(self._scaler)
+        scaled.rescale_gradients(self._scaler)
         self._scaler.unscale_(scaled)  # type: ignore[arg-type]
         scaled.is_unscaled = self._has_unscaled = True
 
     def _update_scale(self) -> None:
         """Update the scale after the steps since the last update."""
         for scaled in self._optimizers.values():
-            self._holds_other_scales |= scaled.note_scale(self._scaler)
+            self._holds_other_scales |= scaled.record_scale(self._scaler)
         self._scaler.update()
         self._overflow_elsewhere.is_noted = self._has_unscaled = self._has_stepped = False
 
@@ -257,7 +257,7 @@ class ScaledOptimizer:
             parameter.grad is not None for group in self._optimizer.param_groups for parameter in group["params"]
         )
 
-    def note_scale(self, scaler: GradScaler) -> bool:
+    def record_scale(self, scaler: GradScaler) -> bool:
         """Record the scale of its gradients before the scaler updates its own. Return whether there are any."""
         is_unscaled = self.is_unscaled or self.has_stepped
         self.is_unscaled = self.has_stepped = False
@@ -270,7 +270,7 @@ class ScaledOptimizer:
             self._gradient_scale = scaler.get_scale()
         return True
 
-    def bring_to_scale(self, scaler: GradScaler) -> None:
+    def rescale_gradients(self, scaler: GradScaler) -> None:
         """Rescale gradients that have another scale than the scaler's."""
         if self._gradient_scale is None:
             return

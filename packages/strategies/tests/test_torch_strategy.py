@@ -1,4 +1,4 @@
-"""Clipping of plain gradients; that of sharded ones is checked with real processes, by test_sharded.py."""
+"""Gradient clipping of plain gradients; that of sharded ones is checked with real processes, by test_sharded.py."""
 
 from __future__ import annotations
 

@@ -139,7 +139,7 @@ def test_namespaces_are_plain_and_are_namespaces_again(tmp_path: Path) -> None:
     assert read == {"args": Namespace(path=Path("a"), width=3)}
 
 
-def test_dictionaries_of_other_classes_are_plain_ones_for_who_unpickles_nothing(tmp_path: Path) -> None:
+def test_dictionaries_of_other_classes_are_plain_ones_without_unpickling(tmp_path: Path) -> None:
     named = Named(width=3, inner=Named(rate=0.1), path=Path("a"))
     write_checkpoint({"named": named, "list": [named], "tuple": (Named(a=1),), "count": Counter("a")}, tmp_path / "a")
     plain = read_checkpoint(tmp_path / "a")
