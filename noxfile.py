@@ -1,4 +1,4 @@
-"""Sessions of the camshaft monorepo: `nox -l` lists them, plain `nox` runs the contributor gate (`tests`).
+"""Sessions of the camshaft monorepo: `nox -l` lists them, plain `nox` runs the quick half of the gate (`tests`).
 
 Packages, their order and what each session installs are read from packages/*/pyproject.toml, so that a new
 package needs no change here. Versions come from constraints.txt. Only sessions whose packages need torch
@@ -8,10 +8,16 @@ install it.
 from __future__ import annotations
 
 import atexit
+import io
+import json
 import os
+import re
+import shutil
+import subprocess
 import sys
+import tarfile
 import tomllib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -23,7 +29,8 @@ from packaging.version import Version
 ROOT = Path(__file__).resolve().parent
 sys.path.insert(0, str(ROOT / ".ci"))
 
-from gate import Gate, print_table  # noqa: E402  (it lies beside .ci/run)
+from gate import Gate, Job, print_table  # noqa: E402  (these lie beside .ci/run)
+from releases import Release, read_releases  # noqa: E402
 
 CONSTRAINTS = ROOT / "constraints.txt"
 BENCHMARK_PEERS = ("lightning", "pytorch-ignite", "torchtnt", "setuptools<81")  # torchtnt 0.2.4 imports pkg_resources
@@ -31,6 +38,9 @@ EXAMPLE_REQUIREMENTS = ("scikit-learn", "matplotlib", "torchmetrics", "rich")
 ADAPTED_LIBRARIES = ("accelerate", "lightning")  # examples run the loops on them; tests compare with the second, too
 STARTING_LIBRARIES = ("ray[train]",)  # that start the processes in which an example trains
 PYTEST_NO_TESTS = 5
+QUICK = "not processes"
+INTERPRETERS = ("3.12", "3.13", "3.14")  # beside the one that runs nox
+CUDA_LIBRARY = re.compile(r"(nvidia|cuda)-")
 
 nox.needs_version = ">=2024.4.15"
 nox.options.sessions = ["tests"]
@@ -43,11 +53,16 @@ class Package:
 
     folder: str
     distribution: str
+    version: str
     requires: dict[str, tuple[Requirement, ...]]
 
     @property
     def path(self) -> Path:
         return ROOT / "packages" / self.folder
+
+    @property
+    def tests(self) -> str:
+        return f"packages/{self.folder}/tests"
 
     @property
     def module(self) -> str:
@@ -63,7 +78,13 @@ class Package:
         project = tomllib.loads(path.read_text(encoding="utf-8"))["project"]
         groups = {"": project.get("dependencies", []), **project.get("optional-dependencies", {})}
         requires = {extra: tuple(map(Requirement, lines)) for extra, lines in groups.items()}
-        return cls(path.parent.name, canonicalize_name(project["name"]), requires)
+        return cls(path.parent.name, canonicalize_name(project["name"]), project["version"], requires)
+
+    def accepts(self, sibling: Package) -> bool:
+        """Return whether the ranges that this package declares include the version of `sibling`."""
+        requirements = [one for group in self.requires.values() for one in group]
+        of_sibling = [one for one in requirements if canonicalize_name(one.name) == sibling.distribution]
+        return all(one.specifier.contains(sibling.version, prereleases=True) for one in of_sibling)
 
 
 PACKAGES = {p.distribution: p for p in map(Package.read, sorted(ROOT.glob("packages/*/pyproject.toml")))}
@@ -98,6 +119,10 @@ def in_dependency_order() -> list[Package]:
     return closure(PACKAGES.values(), extras=())[0]
 
 
+def with_tests() -> list[Package]:
+    return [package for package in in_dependency_order() if (ROOT / package.tests).exists()]
+
+
 def isolate(session: nox.Session) -> None:
     """Keeps modules of the caller's environment out of the session."""
     session.env["PYTHONPATH"] = None
@@ -109,8 +134,11 @@ def install(
     *others: str,
     extras: Iterable[str] = (),
     constraints: Path = CONSTRAINTS,
+    built: Mapping[str, Path] | None = None,
 ) -> None:
     """Installs `packages[extras]`, the siblings they need, all editable, and the requirements `others`.
+
+    A sibling whose distribution is in `built` is installed from the wheel named there.
 
     The build backend is installed first and used as it is: pip's isolated builds heed no constraints.
     All local paths go into one pip command, since the siblings are to be found nowhere else.
@@ -118,28 +146,67 @@ def install(
     isolate(session)
     chosen = {package.distribution: package for package in packages}
     siblings, _ = closure(chosen.values(), extras)
+    wheels = built or {}
     editables: list[str] = []
     for package in siblings:
+        if package.distribution in wheels and package.distribution not in chosen:
+            continue
         wanted = [e for e in extras if e in package.extras] if package.distribution in chosen else []
         editables += ["-e", f"packages/{package.folder}" + (f"[{','.join(wanted)}]" if wanted else "")]
     session.install("-c", str(CONSTRAINTS), "hatchling")
-    session.install("--no-build-isolation", "-c", str(constraints), *editables, *others)
+    session.install("--no-build-isolation", "-c", str(constraints), *editables, *map(str, wheels.values()), *others)
 
 
 def pytest(session: nox.Session, *arguments: str, success_codes: Iterable[int] = (0,)) -> None:
     session.run("python", "-m", "pytest", *arguments, *session.posargs, success_codes=success_codes)
 
 
+def job_environment(session: nox.Session) -> dict[str, str | None]:
+    """Return what makes the session's environment the one in which a job's commands are looked up."""
+    path = os.pathsep.join([session.bin, os.environ["PATH"]])
+    return {"PATH": path, "VIRTUAL_ENV": str(Path(session.bin).parent), "PYTHONPATH": None}
+
+
+def quick_jobs(session: nox.Session, packages: Collection[Package]) -> list[Job]:
+    """Return a job for the quick tests of each package, the longest ones first, judged by how much text they are."""
+    folders = [ROOT / package.tests for package in with_tests() if package in packages]
+    folders.sort(key=lambda folder: sum(file.stat().st_size for file in folder.rglob("*.py")), reverse=True)
+    command = (str(Path(session.bin) / "python"), "-m", "pytest", "-q", "-m", QUICK)
+    environment = job_environment(session)
+    return [Job(f.parent.name, (*command, str(f.relative_to(ROOT)), *session.posargs), environment) for f in folders]
+
+
+tallies: list[tuple[int, int, int]] = []
+
+
+def print_tally() -> None:
+    passed, skipped, failed = map(sum, zip(*tallies, strict=True))
+    print(f"{passed} passed, {skipped} skipped, {failed} failed", flush=True)
+
+
+def run_jobs(session: nox.Session, jobs: Iterable[Job], log_dir: Path) -> None:
+    """Run `jobs` side by side, print what came out, and fail if one of them did."""
+    outcomes = Gate(ROOT, log_dir).run(list(jobs))
+    print_table(outcomes)
+    failed = [outcome.job for outcome in outcomes if outcome.has_failed]
+    num_skipped = sum(outcome.result == "skipped" for outcome in outcomes)
+    if not tallies:  # at exit, since nox itself has more to print and this line is to be the last
+        atexit.register(print_tally)
+    tallies.append((len(outcomes) - num_skipped - len(failed), num_skipped, len(failed)))
+    if failed:
+        session.error(f"{', '.join(failed)}: see the output above or {log_dir.relative_to(ROOT)}.")
+
+
 def package_session(package: Package) -> Callable[[nox.Session], None]:
     def run(session: nox.Session) -> None:
         install(session, [package], extras=["test"])
-        pytest(session, f"packages/{package.folder}/tests")
+        pytest(session, package.tests, success_codes=(0, PYTEST_NO_TESTS) if session.posargs else (0,))
 
     run.__doc__ = f"Tests of {package.distribution}, installed with the siblings it declares and no others."
     return run
 
 
-for _package in PACKAGES.values():
+for _package in with_tests():
     nox.session(name=f"tests-{_package.folder}")(package_session(_package))
 
 
@@ -163,7 +230,7 @@ def integration(session: nox.Session) -> None:
 def gpu(session: nox.Session) -> None:
     """Tests marked `gpu`; they skip with a reason where torch sees no CUDA device."""
     install(session, PACKAGES.values(), *ADAPTED_LIBRARIES, *EXAMPLE_REQUIREMENTS, extras=["test"])
-    folders = [f"packages/{package.folder}/tests" for package in in_dependency_order()]
+    folders = [package.tests for package in with_tests()]
     for folder in [*folders, "integration_tests"]:
         pytest(session, folder, "-m", "gpu", "-rs", success_codes=(0, PYTEST_NO_TESTS))
 
@@ -172,10 +239,10 @@ def gpu(session: nox.Session) -> None:
 def soak(session: nox.Session) -> None:
     """Property tests of the packages with 50 times as many examples, in no gate; `-- --examples-factor=N -k resume`."""
     install(session, PACKAGES.values(), extras=["test"])
-    for package in in_dependency_order():
+    for package in with_tests():
         pytest(
             session,
-            f"packages/{package.folder}/tests",
+            package.tests,
             *("-m", "hypothesis and not processes", "--examples-factor=50"),
             success_codes=(0, PYTEST_NO_TESTS),
         )
@@ -183,19 +250,23 @@ def soak(session: nox.Session) -> None:
 
 @nox.session(reuse_venv=False)
 def oldest(session: nox.Session) -> None:
-    """Package tests with the lowest versions that the packages declare for what they run on.
+    """Quick tests of each package, alone, with the lowest versions that the packages declare for what they run on.
 
     Two things stay at the pins of constraints.txt: torch, because its older CPU builds cannot be had
     everywhere, and test tools, because users never install them. Tests that start processes are left out:
-    what they try is torch's.
+    what they try is torch's, and each package's own session runs them.
     """
     directory = Path(session.create_tmp())
-    for package in in_dependency_order():
-        session.run("python", "-m", "pip", "uninstall", "--quiet", "--yes", *PACKAGES, silent=True)
+    for package in with_tests():
+        uninstall_all(session)
         constraints = directory / f"{package.folder}.txt"
         constraints.write_text("\n".join(lowest_versions(session, package)) + "\n", encoding="utf-8")
         install(session, [package], extras=["test"], constraints=constraints)
-        pytest(session, f"packages/{package.folder}/tests", "-m", "not processes")
+        pytest(session, package.tests, "-m", QUICK, success_codes=(0, PYTEST_NO_TESTS))
+
+
+def uninstall_all(session: nox.Session) -> None:
+    session.run("python", "-m", "pip", "uninstall", "--quiet", "--yes", *PACKAGES, silent=True)
 
 
 def lowest_versions(session: nox.Session, package: Package) -> list[str]:
@@ -240,10 +311,11 @@ def types(session: nox.Session) -> None:
 
 @nox.session
 def imports(session: nox.Session) -> None:
-    """The import contracts of pyproject.toml. Static: nothing of the packages is installed."""
+    """The import contracts: layers (pyproject.toml) and public surfaces (READMEs). Nothing is imported."""
     session.install("-c", str(CONSTRAINTS), "import-linter")
     session.env["PYTHONPATH"] = os.pathsep.join(str(package.path / "src") for package in PACKAGES.values())
     session.run("lint-imports", "--no-cache", *session.posargs)
+    session.run("python", ".ci/public_imports.py")
 
 
 @nox.session(reuse_venv=False)
@@ -272,18 +344,212 @@ def bench(session: nox.Session) -> None:
     session.run("python", "benchmarks/overhead.py", *session.posargs)
 
 
-@nox.session(venv_backend="none")
+@nox.session
 def tests(session: nox.Session) -> None:
-    """The contributor gate: every check of this file but `gpu`, `soak` and `bench`, two sessions at a time."""
+    """The gate of every change, in minutes: lint, import contracts, and all packages' quick tests in one environment.
+
+    Arguments after `--` reach each pytest.
+    """
+    install(session, PACKAGES.values(), "ruff", "import-linter", extras=["test"])
+    python, environment = str(Path(session.bin) / "python"), job_environment(session)
+    sources = os.pathsep.join(str(package.path / "src") for package in PACKAGES.values())
+    checks = [
+        Job("lint", (python, "-m", "ruff", "check"), environment),
+        Job("format", (python, "-m", "ruff", "format", "--check"), environment),
+        Job("layers", ("lint-imports", "--no-cache"), {**environment, "PYTHONPATH": sources}),
+        Job("public-imports", (python, ".ci/public_imports.py"), environment),
+        Job("tooling", (python, "-m", "pytest", "-q", ".ci/tests", "integration_tests/test_imports.py"), environment),
+    ]
+    run_jobs(session, [*quick_jobs(session, PACKAGES.values()), *checks], ROOT / ".nox" / "logs" / "tests")
+
+
+def interpreter_session(version: str) -> Callable[[nox.Session], None]:
+    def run(session: nox.Session) -> None:
+        packages = list(PACKAGES.values())
+        reason = reason_without_torch(session)
+        if reason is not None:
+            packages = [package for package in packages if not needs_torch(package)]
+        install(session, packages, extras=["test"])
+        run_jobs(session, quick_jobs(session, packages), ROOT / ".nox" / "logs" / session.name)
+        if reason is not None:
+            session.skip(f"only {', '.join(package.folder for package in packages)} could be tried: {reason}")
+
+    run.__doc__ = f"Quick tests of all packages on Python {version}."
+    return run
+
+
+def missing_interpreter(version: str) -> Callable[[nox.Session], None]:
+    def run(session: nox.Session) -> None:
+        session.skip(f"no Python {version} on the PATH or in pyenv's versions")
+
+    run.__doc__ = f"Quick tests of all packages on Python {version}, which is not installed."
+    return run
+
+
+def find_interpreter(version: str) -> str | None:
+    """Return a Python of this version, on the PATH or installed by pyenv (whose shims run only what it selected)."""
+    pyenv = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv"))
+    found = [shutil.which(f"python{version}"), *map(str, sorted(pyenv.glob(f"versions/{version}.*/bin/python")))]
+    for candidate in filter(None, found):
+        probe = [candidate, "-c", "import sys, venv; print('%d.%d' % sys.version_info[:2])"]
+        if subprocess.run(probe, capture_output=True, text=True, check=False).stdout.strip() == version:
+            return candidate
+    return None
+
+
+def needs_torch(package: Package) -> bool:
+    extras = ["test"] if "test" in package.extras else []
+    return any(canonicalize_name(requirement.name) == "torch" for requirement in closure([package], extras)[1])
+
+
+def reason_without_torch(session: nox.Session) -> str | None:
+    """Return why the session's Python can have no torch like that of the other sessions, None where it can.
+
+    A build with CUDA libraries counts as none where the Python that runs nox gets one without them.
+    """
+    own = torch_requirements(str(Path(session.bin) / "python"))
+    if own is None:
+        return "pip finds no build of the pinned torch"
+    if any(map(CUDA_LIBRARY.match, own)) and not any(map(CUDA_LIBRARY.match, torch_requirements(sys.executable) or ())):
+        return "pip finds only a build of torch with CUDA libraries, and the other sessions use one without"
+    return None
+
+
+def torch_requirements(python: str) -> list[str] | None:
+    """Return what the build of torch requires that pip would install, None where it finds none."""
+    command = [python, "-m", "pip", "install", "--quiet", "--dry-run", "--ignore-installed", "--no-deps"]
+    command += ["--only-binary", "torch", "--report", "-", "-c", str(CONSTRAINTS), "torch"]
+    answer = subprocess.run(command, capture_output=True, text=True, check=False)
+    if answer.returncode != 0:
+        return None
+    return json.loads(answer.stdout)["install"][0]["metadata"].get("requires_dist", [])
+
+
+for _version in INTERPRETERS:
+    _python = find_interpreter(_version)
+    if _python is None:
+        nox.session(name=f"python-{_version}", venv_backend="none")(missing_interpreter(_version))
+    else:
+        nox.session(name=f"python-{_version}", python=_python)(interpreter_session(_version))
+
+
+@nox.session
+def mixed(session: nox.Session) -> None:
+    """Each package at this tree with the others at their last release (releases.toml).
+
+    Imports every module of them all, and runs the package's quick tests without those marked `new_feature`.
+    """
+    directory = Path(session.create_tmp()).resolve()
+    isolate(session)
+    session.install("-c", str(CONSTRAINTS), "hatchling")
+    releases = {one.folder: build_release(session, one, directory) for one in read_releases(ROOT) if one.commit}
+    left_out: list[str] = []
+    for package in with_tests():
+        reason = reason_not_to_mix(package, {folder: released for folder, (released, _) in releases.items()})
+        if reason is not None:
+            left_out.append(f"{package.folder}: {reason}")
+            continue
+        wheels = wheels_beside(session, package, releases)
+        uninstall_all(session)
+        install(session, [package], extras=["test"], built=wheels)
+        session.run("python", "-I", ".ci/import_all.py", package.module, *(PACKAGES[name].module for name in wheels))
+        marks = f"{QUICK} and not new_feature"
+        pytest(session, package.tests, "-m", marks, success_codes=(0, PYTEST_NO_TESTS))
+    for line in left_out:
+        session.warn(f"Not tried: {line}")
+    if len(left_out) == len(with_tests()):
+        session.skip("no package can be tried yet, see above")
+
+
+Releases = dict[str, tuple[Package, Path]]
+
+
+def build_release(session: nox.Session, release: Release, directory: Path) -> tuple[Package, Path]:
+    """Build the wheel of a package at its last release, and return what its pyproject.toml said, and the wheel."""
+    command = ["git", "archive", release.commit, f"packages/{release.folder}"]
+    archive = subprocess.run(command, cwd=ROOT, capture_output=True, check=False)
+    if archive.returncode != 0:
+        session.error(
+            f"`commit` must be a commit that holds packages/{release.folder}, but got {release.commit!r} in "
+            f"releases.toml: {archive.stderr.decode().strip()} Fetch the whole history with its tags, or correct it."
+        )
+    folder = directory / release.folder
+    shutil.rmtree(folder, ignore_errors=True)
+    with tarfile.open(fileobj=io.BytesIO(archive.stdout)) as tree:
+        tree.extractall(folder, filter="data")
+    project = folder / "packages" / release.folder
+    released = Package.read(project / "pyproject.toml")
+    if released.version != release.version:
+        session.error(
+            f"`version` must be that of the commit, {released.version}, but got {release.version!r} for "
+            f"{release.folder} in releases.toml. Correct the file."
+        )
+    options = ["--quiet", "--no-deps", "--no-build-isolation", "--wheel-dir", str(folder)]
+    session.run("python", "-m", "pip", "wheel", *options, str(project))
+    (wheel,) = folder.glob("*.whl")
+    return released, wheel
+
+
+def reason_not_to_mix(package: Package, released: Mapping[str, Package]) -> str | None:
+    """Return why `package` cannot be installed with the last releases of what it needs, None where it can."""
+    for sibling in closure([package], ["test"])[0]:
+        if sibling is package:
+            continue
+        if sibling.folder not in released:
+            return f"{sibling.folder} has no release in releases.toml"
+        if not package.accepts(released[sibling.folder]):
+            return f"it requires a later {sibling.folder} than the released {released[sibling.folder].version}"
+    return None
+
+
+def wheels_beside(session: nox.Session, package: Package, releases: Releases) -> dict[str, Path]:
+    """Return the wheels of all other packages, without those whose release excludes what is in this tree."""
+    needed = {sibling.folder for sibling in closure([package], ["test"])[0]}
+    wheels: dict[str, Path] = {}
+    for folder, (released, wheel) in releases.items():
+        if folder == package.folder:
+            continue
+        siblings = closure([PACKAGES[released.distribution]], [])[0]
+        complete = all(one.folder in releases or one is package for one in siblings)
+        if folder in needed or (complete and released.accepts(package)):
+            wheels[released.distribution] = wheel
+        else:
+            session.log(f"{package.folder}: without {folder} {released.version}, which cannot be installed beside it")
+    return wheels
+
+
+def without_compat(session: nox.Session) -> None:
+    """The quick gate and the demo in a copy of this tree without packages/compat: nothing else needs it."""
+    copy = Path(session.create_tmp()).resolve() / "tree"
+    copy.mkdir(exist_ok=True)
+    for path in copy.iterdir():
+        if path.name != ".nox":  # its environments are used again
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
+    listed = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
+    for name in subprocess.run(listed, cwd=ROOT, check=True, capture_output=True, text=True).stdout.split("\0"):
+        if name and not name.startswith("packages/compat/") and (ROOT / name).is_file():
+            (copy / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(ROOT / name, copy / name)
+    session.run(sys.executable, "-m", "nox", "-f", str(copy / "noxfile.py"), "-s", "tests", "demo", external=True)
+
+
+if (ROOT / "packages" / "compat").exists():
+    nox.session(name="without-compat", venv_backend="none")(without_compat)
+
+
+@nox.session(venv_backend="none")
+def full(session: nox.Session) -> None:
+    """What `tests` leaves out, two sessions at a time: see CONTRIBUTING.md for what runs where, and why."""
     if session.posargs:
-        session.error("`tests` passes no arguments on. Give them to one session, such as tests-loops.")
-    of_packages = [f"tests-{package.folder}" for package in in_dependency_order()]
-    # the longest ones early, so that neither is left alone at the end
-    jobs = ["lint", "imports", "types", "oldest", "integration", *of_packages, "build", "demo"]
-    outcomes = Gate(Path(__file__), log_dir=ROOT / ".nox" / "logs").run(jobs)
-    print_table(outcomes)
-    failed = [outcome.session for outcome in outcomes if not outcome.passed]
-    # At exit, since nox itself has more to print and this line is to be the last.
-    atexit.register(print, f"{len(jobs) - len(failed)} passed, {len(failed)} failed", flush=True)
-    if failed:
-        session.error(f"{', '.join(failed)}: see the output above or .nox/logs.")
+        session.error("`full` passes no arguments on. Give them to one session, such as tests-loops.")
+    log_dir = ROOT / ".nox" / "logs"
+    log_dir.mkdir(parents=True, exist_ok=True)
+
+    def job(session_name: str, *arguments: str) -> Job:
+        return Job.of_session(Path(__file__), log_dir, session_name, *arguments)
+
+    alone = [job(f"tests-{package.folder}", "-m", "processes") for package in with_tests()]
+    # the longest ones early, so that neither lane is left alone at the end
+    first = ["integration", *(["without-compat"] if (ROOT / "packages" / "compat").exists() else []), "oldest"]
+    then = ["types", "mixed", *(f"python-{version}" for version in INTERPRETERS), "build"]
+    run_jobs(session, [*map(job, first), *alone[::-1], *map(job, then)], log_dir)

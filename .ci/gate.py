@@ -1,74 +1,100 @@
-"""Runs nox sessions side by side and reports them: what `nox -s tests` does with the sessions it chose."""
+"""Runs jobs side by side and reports them: what `nox -s tests` and `nox -s full` do with the jobs they chose."""
 
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
-NUM_SIDE_BY_SIDE = 2
+# A job that runs a gate of its own is one of two already, and runs one of its jobs at a time.
+LANES_VARIABLE = "CAMSHAFT_GATE_LANES"
+NUM_SIDE_BY_SIDE = int(os.environ.get(LANES_VARIABLE, "2"))
 # Far above what any session takes: it only ends one that hangs.
 JOB_TIMEOUT_SECONDS = 35 * 60.0
 
 
 @dataclass(frozen=True)
+class Job:
+    """One command and its name; `environment` is set beside that of this process, None removes a variable.
+
+    `report` is where the command, if it is nox, says whether its session was skipped.
+    """
+
+    name: str
+    command: tuple[str, ...]
+    environment: Mapping[str, str | None] = field(default_factory=dict)
+    report: Path | None = None
+
+    @classmethod
+    def of_session(cls, noxfile: Path, report_dir: Path, session: str, *arguments: str) -> Job:
+        """Return the job that runs a session of `noxfile` with `arguments` behind `--`."""
+        report = report_dir / f"{session}.json"
+        command = (sys.executable, "-m", "nox", "-f", str(noxfile), "--report", str(report), "-s", session)
+        return cls(session, (*command, *(("--", *arguments) if arguments else ())), report=report)
+
+
+@dataclass(frozen=True)
 class Outcome:
-    session: str
+    job: str
     result: str
     seconds: float
     log: Path
 
     @property
-    def passed(self) -> bool:
-        return self.result == "passed"
+    def has_failed(self) -> bool:
+        return self.result not in ("passed", "skipped")
 
 
 class Gate:
-    """Runs each session of `noxfile` in a process of its own, its output captured under `log_dir`.
+    """Runs each job in a process of its own, in `directory`, its output captured under `log_dir`.
 
     A job is the leader of a process group, so that stopping it stops whatever it started.
     """
 
-    def __init__(self, noxfile: Path, log_dir: Path, timeout_seconds: float = JOB_TIMEOUT_SECONDS) -> None:
-        self._noxfile = noxfile
+    def __init__(self, directory: Path, log_dir: Path, timeout_seconds: float = JOB_TIMEOUT_SECONDS) -> None:
+        self._directory = directory
         self._log_dir = log_dir
         self._timeout_seconds = timeout_seconds
         self._running: set[int] = set()
 
-    def run(self, sessions: Sequence[str]) -> list[Outcome]:
-        """Runs all `sessions`, prints each one's output at its end, and returns the outcomes in order."""
+    def run(self, jobs: Sequence[Job]) -> list[Outcome]:
+        """Runs all `jobs`, prints each one's output at its end, and returns the outcomes in order."""
         self._log_dir.mkdir(parents=True, exist_ok=True)
         outcomes: dict[str, Outcome] = {}
         with ThreadPoolExecutor(NUM_SIDE_BY_SIDE) as pool:
-            futures = [pool.submit(self._run_one, session) for session in sessions]
+            futures = [pool.submit(self._run_one, job) for job in jobs]
             try:
                 for future in as_completed(futures):
                     outcome = future.result()
-                    outcomes[outcome.session] = outcome
+                    outcomes[outcome.job] = outcome
                     print_outcome(outcome)
             except BaseException:
                 pool.shutdown(wait=False, cancel_futures=True)
                 for group in list(self._running):
                     stop_group(group)
                 raise
-        return [outcomes[session] for session in sessions]
+        return [outcomes[job.name] for job in jobs]
 
-    def _run_one(self, session: str) -> Outcome:
-        log = self._log_dir / f"{session}.log"
-        command = [sys.executable, "-m", "nox", "-f", str(self._noxfile), "-s", session]
+    def _run_one(self, job: Job) -> Outcome:
+        log = self._log_dir / f"{job.name}.log"
+        if job.report is not None:
+            job.report.unlink(missing_ok=True)
+        of_all_jobs = {LANES_VARIABLE: "1", "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}
+        settings = {**os.environ, **of_all_jobs, **job.environment}
         started = time.monotonic()
         with log.open("wb") as output:
             process = subprocess.Popen(
-                command,
-                cwd=self._noxfile.parent,
-                env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"},
+                job.command,
+                cwd=self._directory,
+                env={name: value for name, value in settings.items() if value is not None},
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,
@@ -83,7 +109,17 @@ class Gate:
                 result = "timed out"
             finally:
                 self._running.discard(process.pid)
-        return Outcome(session, result, time.monotonic() - started, log)
+        if result == "passed" and was_skipped(job.report):
+            result = "skipped"
+        return Outcome(job.name, result, time.monotonic() - started, log)
+
+
+def was_skipped(report: Path | None) -> bool:
+    """Return whether nox's report tells of sessions that were all skipped: its exit status is 0 then, too."""
+    if report is None or not report.exists():
+        return False
+    sessions = json.loads(report.read_text(encoding="utf-8"))["sessions"]
+    return bool(sessions) and all(session["result"] == "skipped" for session in sessions)
 
 
 def stop_group(group: int) -> None:
@@ -92,13 +128,13 @@ def stop_group(group: int) -> None:
 
 
 def print_outcome(outcome: Outcome) -> None:
-    print(f"\n===== {outcome.session}: {outcome.result} after {outcome.seconds:.0f} s =====", flush=True)
+    print(f"\n===== {outcome.job}: {outcome.result} after {outcome.seconds:.0f} s =====", flush=True)
     print(outcome.log.read_text(encoding="utf-8", errors="replace"), end="", flush=True)
 
 
 def print_table(outcomes: Sequence[Outcome]) -> None:
-    width = max(len("session"), *(len(outcome.session) for outcome in outcomes))
-    print(f"\n{'session':{width}}  {'result':9}  seconds")
+    width = max(len("job"), *(len(outcome.job) for outcome in outcomes))
+    print(f"\n{'job':{width}}  {'result':9}  seconds")
     for outcome in outcomes:
-        print(f"{outcome.session:{width}}  {outcome.result:9}  {outcome.seconds:7.0f}")
+        print(f"{outcome.job:{width}}  {outcome.result:9}  {outcome.seconds:7.0f}")
     sys.stdout.flush()

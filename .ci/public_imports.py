@@ -1,0 +1,206 @@
+"""Checks that packages meet through what is public: python .ci/public_imports.py [--list] [--update]
+
+Code of one package, and its tests, may import another package's top level and the modules that the other's README
+lists in backquotes, with their import path, under a heading "Public modules". Examples may import no more than that.
+Everything else is an undeclared import. Each folder may have as many of them as .ci/undeclared_imports.toml says;
+`--update` lowers these limits to what is left, and never raises one. A folder without a limit may have none.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import re
+import sys
+import tomllib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+LIMITS = Path(".ci/undeclared_imports.toml")
+UNLIMITED = "unlimited"
+OTHER_FOLDERS = ("examples",)  # in no package, and a model of how to use them
+HEADING = re.compile(r"^#+ (?P<title>.+?)\s*#*$")
+IN_BACKQUOTES = re.compile(r"`(camshaft\.\w+(?:\.\w+)+)`")
+MODULE_PATH = re.compile(r"camshaft(?:\.\w+)+")
+
+
+@dataclass(frozen=True, order=True)
+class UndeclaredImport:
+    folder: str
+    file: str
+    line: int
+    module: str
+
+    def __str__(self) -> str:
+        return f"{self.file}:{self.line}: `{self.module}` is not public."
+
+
+@dataclass(frozen=True)
+class Surfaces:
+    """Every module of the tree by its import path, and those of them that other packages may import."""
+
+    files: dict[str, Path]
+    public: frozenset[str]
+
+    @classmethod
+    def read(cls, root: Path) -> Surfaces:
+        """Read the packages under `root`. Raises ValueError where a README lists a module that does not exist."""
+        files: dict[str, Path] = {}
+        public: set[str] = set()
+        for package in sorted((root / "packages").iterdir()):
+            own = dict(modules_of(package / "src"))
+            listed = public_modules(package / "README.md")
+            unknown = sorted(listed - own.keys())
+            if unknown:
+                raise ValueError(
+                    f"Public modules must be modules of the package, but {package / 'README.md'} lists "
+                    f"{', '.join(f'`{name}`' for name in unknown)}. Correct the README."
+                )
+            files |= own
+            public |= listed | {name for name in own if name.count(".") == 1}
+        return cls(files, frozenset(public))
+
+    def module_in(self, path: str) -> str | None:
+        """Return the longest part of a dotted path that is a module of the tree, None if there is none."""
+        while path and path not in self.files:
+            path = path.rpartition(".")[0]
+        return path or None
+
+    def exports(self, module: str, name: str) -> bool:
+        """Return whether `from module import name` gives what the module itself has bound, not a module in it."""
+        tree = ast.parse(self.files[module].read_text(encoding="utf-8"))
+        return any(name in bound_names(statement) for statement in ast.walk(tree))
+
+
+def bound_names(node: ast.AST) -> set[str]:
+    """Return the names that `node` binds by an import or lists in `__all__`."""
+    if isinstance(node, ast.ImportFrom):
+        return {alias.asname or alias.name for alias in node.names}
+    if isinstance(node, ast.Assign) and "__all__" in map(ast.unparse, node.targets):
+        return {part.value for part in ast.walk(node.value) if isinstance(part, ast.Constant)}
+    return set()
+
+
+def modules_of(source: Path) -> Iterator[tuple[str, Path]]:
+    for file in sorted(source.glob("camshaft/*/**/*.py")):
+        parts = file.relative_to(source).with_suffix("").parts
+        yield ".".join(parts[:-1] if parts[-1] == "__init__" else parts), file
+
+
+def public_modules(readme: Path) -> set[str]:
+    """Return the import paths in backquotes between the heading "Public modules" and the next heading."""
+    listed: set[str] = set()
+    is_inside = False
+    for line in readme.read_text(encoding="utf-8").splitlines():
+        heading = HEADING.match(line)
+        if heading:
+            is_inside = heading["title"].lower() == "public modules"
+        elif is_inside:
+            listed |= set(IN_BACKQUOTES.findall(line))
+    return listed
+
+
+def imported_modules(tree: ast.Module, module: str, is_package: bool, surfaces: Surfaces) -> Iterator[tuple[str, int]]:
+    """(module, line) of each import of a module of the tree, also under TYPE_CHECKING, in functions, and by a
+    string that names one, as `monkeypatch.setattr` and tables of names take it. `module` is where `tree` lies."""
+    for node in ast.walk(tree):
+        paths: list[str] = []
+        if isinstance(node, ast.Import):
+            paths = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            start = absolute(node, module, is_package)
+            for alias in node.names:
+                path = f"{start}.{alias.name}"
+                is_name = path in surfaces.files and start in surfaces.files and surfaces.exports(start, alias.name)
+                paths.append(start if is_name else path)
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str) and MODULE_PATH.fullmatch(node.value):
+            paths = [node.value]
+        for found in {surfaces.module_in(path) for path in paths} - {None}:
+            yield str(found), getattr(node, "lineno", 0)
+
+
+def absolute(node: ast.ImportFrom, module: str, is_package: bool) -> str:
+    """Return the path from which `node` imports."""
+    parts = module.split(".")
+    levels = node.level - is_package
+    base = parts[: len(parts) - levels] if node.level else []
+    return ".".join([*base, *([node.module] if node.module else [])])
+
+
+def undeclared_imports(root: Path) -> list[UndeclaredImport]:
+    """Return what the packages under `root`, their tests and the examples import beyond public modules."""
+    surfaces = Surfaces.read(root)
+    names = {file: name for name, file in surfaces.files.items()}
+    found: set[UndeclaredImport] = set()
+    folders = [*sorted(path for path in (root / "packages").iterdir()), *(root / other for other in OTHER_FOLDERS)]
+    for folder in folders:
+        own = {name.split(".")[1] for name, _ in modules_of(folder / "src")}
+        for file in sorted(folder.rglob("*.py")):
+            tree = ast.parse(file.read_text(encoding="utf-8"))
+            is_package = file.name == "__init__.py"
+            for module, line in imported_modules(tree, names.get(file, file.stem), is_package, surfaces):
+                if module not in surfaces.public and module.split(".")[1] not in own:
+                    found.add(UndeclaredImport(folder.name, str(file.relative_to(root)), line, module))
+    return sorted(found)
+
+
+def read_limits(root: Path) -> dict[str, int | str]:
+    file = root / LIMITS
+    return tomllib.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
+
+
+def lower_limits(root: Path, counts: dict[str, int]) -> None:
+    """Write the limits anew, none above what it was; one that reached 0 goes. An unlimited folder stays so."""
+    file = root / LIMITS
+    lines = file.read_text(encoding="utf-8").splitlines() if file.exists() else []
+    comments = [line for line in lines if line.startswith("#")]
+    settings: list[str] = []
+    for folder, limit in read_limits(root).items():
+        if limit == UNLIMITED:
+            settings.append(f'{folder} = "{UNLIMITED}"')
+        elif lowered := min(counts.get(folder, 0), int(limit)):
+            settings.append(f"{folder} = {lowered}")
+    file.write_text("\n".join([*comments, *settings]) + "\n", encoding="utf-8")
+
+
+def judge(counts: dict[str, int], limits: dict[str, int | str]) -> tuple[list[str], list[str]]:
+    """Return a table of what is left, and the folders that have more than they may."""
+    rows, exceeded = [], []
+    for folder in sorted(counts.keys() | limits.keys()):
+        count, limit = counts.get(folder, 0), limits.get(folder, 0)
+        rows.append(f"{folder:12}  {count:4} undeclared imports, at most {limit}")
+        if limit != UNLIMITED and count > int(limit):
+            exceeded.append(folder)
+        elif limit != UNLIMITED and count < int(limit):
+            rows[-1] += ": fewer than before, run with `--update`"
+    return rows, exceeded
+
+
+def main(arguments: list[str] | None = None, root: Path = ROOT) -> int:
+    parser = argparse.ArgumentParser(description=str(__doc__).partition("\n")[0])
+    parser.add_argument("--list", action="store_true", help="print every undeclared import")
+    parser.add_argument("--update", action="store_true", help="lower the limits to what is left")
+    chosen = parser.parse_args(arguments)
+    found = undeclared_imports(root)
+    counts: dict[str, int] = {}
+    for one in found:
+        counts[one.folder] = counts.get(one.folder, 0) + 1
+    if chosen.update:
+        lower_limits(root, counts)
+    rows, exceeded = judge(counts, read_limits(root))
+    for one in found:
+        if chosen.list or one.folder in exceeded:
+            print(one)
+    print("\n".join(rows) or "Packages import nothing of each other but what is public.")
+    if exceeded:
+        print(
+            f"{', '.join(exceeded)}: more than the limit. Import the package's top level or a module that its README "
+            'lists under "Public modules", or have the module listed there.'
+        )
+    return 1 if exceeded else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

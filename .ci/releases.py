@@ -1,0 +1,30 @@
+"""The last release of each package, as releases.toml at the top of the repository names it."""
+
+from __future__ import annotations
+
+import tomllib
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True)
+class Release:
+    """One package's last release; `commit` is a hash or a tag, and "" as long as there was none."""
+
+    folder: str
+    version: str
+    commit: str
+
+
+def read_releases(root: Path) -> list[Release]:
+    """Return the last release of each package. Raises ValueError where the file and packages/ do not agree."""
+    entries = tomllib.loads((root / "releases.toml").read_text(encoding="utf-8"))
+    releases = [Release(folder, entry["version"], entry["commit"]) for folder, entry in sorted(entries.items())]
+    folders = {path.parent.name for path in root.glob("packages/*/pyproject.toml")}
+    missing = sorted(folders - entries.keys())
+    if missing:
+        raise ValueError(
+            f"releases.toml must name every package, but lacks {', '.join(missing)}. "
+            'Add a table with version = "" and commit = "".'
+        )
+    return [release for release in releases if release.folder in folders]
