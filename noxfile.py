@@ -30,7 +30,7 @@ ROOT = Path(__file__).resolve().parent
 sys.path.insert(0, str(ROOT / ".ci"))
 
 from gate import Gate, Job, print_table  # noqa: E402  (these lie beside .ci/run)
-from releases import Release, read_releases  # noqa: E402
+from releases import LastRelease, read_releases  # noqa: E402
 
 CONSTRAINTS = ROOT / "constraints.txt"
 BENCHMARK_PEERS = ("lightning", "pytorch-ignite", "torchtnt", "setuptools<81")  # torchtnt 0.2.4 imports pkg_resources
@@ -422,7 +422,8 @@ def torch_requirements(python: str) -> list[str] | None:
     answer = subprocess.run(command, capture_output=True, text=True, check=False)
     if answer.returncode != 0:
         return None
-    return json.loads(answer.stdout)["install"][0]["metadata"].get("requires_dist", [])
+    metadata = json.loads(answer.stdout)["install"][0]["metadata"]
+    return list(metadata.get("requires_dist", []))
 
 
 for _version in INTERPRETERS:
@@ -464,7 +465,7 @@ def mixed(session: nox.Session) -> None:
 Releases = dict[str, tuple[Package, Path]]
 
 
-def build_release(session: nox.Session, release: Release, directory: Path) -> tuple[Package, Path]:
+def build_release(session: nox.Session, release: LastRelease, directory: Path) -> tuple[Package, Path]:
     """Build the wheel of a package at its last release, and return what its pyproject.toml said, and the wheel."""
     command = ["git", "archive", release.commit, f"packages/{release.folder}"]
     archive = subprocess.run(command, cwd=ROOT, capture_output=True, check=False)

@@ -79,7 +79,7 @@ def bound_names(node: ast.AST) -> set[str]:
     if isinstance(node, ast.ImportFrom):
         return {alias.asname or alias.name for alias in node.names}
     if isinstance(node, ast.Assign) and "__all__" in map(ast.unparse, node.targets):
-        return {part.value for part in ast.walk(node.value) if isinstance(part, ast.Constant)}
+        return {str(part.value) for part in ast.walk(node.value) if isinstance(part, ast.Constant)}
     return set()
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 
 @dataclass(frozen=True)
-class Release:
+class LastRelease:
     """One package's last release; `commit` is a hash or a tag, and "" as long as there was none."""
 
     folder: str
@@ -16,10 +16,10 @@ class Release:
     commit: str
 
 
-def read_releases(root: Path) -> list[Release]:
+def read_releases(root: Path) -> list[LastRelease]:
     """Return the last release of each package. Raises ValueError where the file and packages/ do not agree."""
     entries = tomllib.loads((root / "releases.toml").read_text(encoding="utf-8"))
-    releases = [Release(folder, entry["version"], entry["commit"]) for folder, entry in sorted(entries.items())]
+    releases = [LastRelease(folder, entry["version"], entry["commit"]) for folder, entry in sorted(entries.items())]
     folders = {path.parent.name for path in root.glob("packages/*/pyproject.toml")}
     missing = sorted(folders - entries.keys())
     if missing:
