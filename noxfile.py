@@ -350,7 +350,7 @@ def tests(session: nox.Session) -> None:
 
     Arguments after `--` reach each pytest.
     """
-    install(session, PACKAGES.values(), "ruff", "import-linter", extras=["test"])
+    install(session, PACKAGES.values(), "ruff", "import-linter", "nox", extras=["test"])
     python, environment = str(Path(session.bin) / "python"), job_environment(session)
     sources = os.pathsep.join(str(package.path / "src") for package in PACKAGES.values())
     checks = [

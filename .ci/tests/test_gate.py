@@ -1,0 +1,66 @@
+"""Jobs side by side: real processes, and what is said of each."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+from gate import Gate, Job, print_table, was_skipped
+
+
+def python(name: str, program: str, **environment: str | None) -> Job:
+    return Job(name, (sys.executable, "-c", program), environment)
+
+
+def test_outcomes_come_in_the_order_of_the_jobs_with_what_each_printed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    jobs = [python("slow", "import time; time.sleep(0.5); print('done')"), python("wrong", "raise SystemExit(3)")]
+    outcomes = Gate(tmp_path, tmp_path / "logs").run(jobs)
+    assert [(outcome.job, outcome.result, outcome.has_failed) for outcome in outcomes] == [
+        ("slow", "passed", False),
+        ("wrong", "failed", True),
+    ]
+    assert outcomes[0].log.read_text() == "done\n"
+    print_table(outcomes)
+    printed = capsys.readouterr().out
+    assert "===== slow: passed after" in printed
+    assert [line.split()[:2] for line in printed.splitlines()[-2:]] == [["slow", "passed"], ["wrong", "failed"]]
+
+
+def test_a_job_that_hangs_is_ended_with_what_it_started(tmp_path: Path) -> None:
+    program = "import subprocess, sys\nsubprocess.run([sys.executable, '-c', 'import time; time.sleep(600)'])"
+    (outcome,) = Gate(tmp_path, tmp_path / "logs", timeout_seconds=1.0).run([python("hangs", program)])
+    assert outcome.result == "timed out"
+    assert outcome.has_failed
+    assert outcome.seconds < 60
+
+
+def test_a_job_has_its_environment_and_lets_a_gate_of_its_own_run_one_job_at_a_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("REMOVED", "1")
+    program = "import os; print(os.environ['ADDED'], 'REMOVED' in os.environ, os.environ['CAMSHAFT_GATE_LANES'])"
+    (outcome,) = Gate(tmp_path, tmp_path / "logs").run([python("environment", program, ADDED="yes", REMOVED=None)])
+    assert outcome.log.read_text() == "yes False 1\n"
+
+
+@pytest.mark.parametrize(
+    ("results", "expected"), [(["skipped"], True), (["success"], False), (["skipped", "success"], False), ([], False)]
+)
+def test_a_session_is_skipped_if_the_report_of_nox_says_so(tmp_path: Path, results: list[str], expected: bool) -> None:
+    report = tmp_path / "report.json"
+    report.write_text(json.dumps({"sessions": [{"result": result} for result in results]}))
+    assert was_skipped(report) is expected
+    assert not was_skipped(None)
+    assert not was_skipped(tmp_path / "missing.json")
+
+
+def test_a_job_of_a_session_hands_arguments_on(tmp_path: Path) -> None:
+    job = Job.of_session(Path("noxfile.py"), tmp_path, "tests-loops", "-m", "processes")
+    assert job.name == "tests-loops"
+    assert job.command[-5:] == ("-s", "tests-loops", "--", "-m", "processes")
+    assert job.report == tmp_path / "tests-loops.json"

@@ -1,0 +1,92 @@
+"""What sessions choose: which packages can be mixed, and which interpreters have a torch."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import noxfile
+import pytest
+from noxfile import Package
+from packaging.requirements import Requirement
+
+
+def package(folder: str, version: str, *requirements: str) -> Package:
+    return Package(folder, f"camshaft-{folder}", version, {"": tuple(map(Requirement, requirements))})
+
+
+@pytest.fixture
+def packages(monkeypatch: pytest.MonkeyPatch) -> dict[str, Package]:
+    """A car that requires an engine, and the engine."""
+    tree = [package("engine", "0.2.0"), package("car", "0.1.0", "camshaft-engine>=0.2,<0.3")]
+    monkeypatch.setattr(noxfile, "PACKAGES", {one.distribution: one for one in tree})
+    return {one.folder: one for one in tree}
+
+
+def test_a_package_is_left_out_of_mixed_as_long_as_what_it_needs_has_no_release(packages: dict[str, Package]) -> None:
+    reason = noxfile.reason_not_to_mix
+    assert reason(packages["engine"], {}) is None
+    assert reason(packages["car"], {}) == "engine has no release in releases.toml"
+    assert reason(packages["car"], {"engine": package("engine", "0.2.3")}) is None
+    older = {"engine": package("engine", "0.1.4")}
+    assert reason(packages["car"], older) == "it requires a later engine than the released 0.1.4"
+
+
+def mixed_with(folder: str, releases: list[Package], packages: dict[str, Package]) -> list[str]:
+    session: Any = SimpleNamespace(log=lambda message: None)
+    wheels = {one.folder: (one, Path(f"{one.folder}.whl")) for one in releases}
+    return list(noxfile.wheels_beside(session, packages[folder], wheels))
+
+
+def test_released_packages_stand_beside_what_they_accept(packages: dict[str, Package]) -> None:
+    accepting = package("car", "0.1.0", "camshaft-engine>=0.1,<0.3")
+    excluding = package("car", "0.1.0", "camshaft-engine>=0.1,<0.2")
+    assert mixed_with("engine", [accepting], packages) == ["camshaft-car"]
+    assert mixed_with("engine", [excluding], packages) == []
+    assert mixed_with("car", [accepting, package("engine", "0.2.0")], packages) == ["camshaft-engine"]
+
+
+def session_with(monkeypatch: pytest.MonkeyPatch, own: list[str] | None, elsewhere: list[str] | None) -> Any:
+    session = SimpleNamespace(bin="/somewhere/bin")
+    builds = {"/somewhere/bin/python": own, sys.executable: elsewhere}
+    monkeypatch.setattr(noxfile, "torch_requirements", builds.__getitem__)
+    return session
+
+
+CPU, CUDA = ["filelock"], ["filelock", "nvidia-cudnn-cu13==9.20.0.48"]
+
+
+@pytest.mark.parametrize(("own", "elsewhere"), [(CPU, CPU), (CPU, CUDA), (CUDA, CUDA)])
+def test_an_interpreter_takes_the_torch_that_others_have(
+    monkeypatch: pytest.MonkeyPatch, own: list[str], elsewhere: list[str]
+) -> None:
+    assert noxfile.reason_without_torch(session_with(monkeypatch, own, elsewhere)) is None
+
+
+@pytest.mark.parametrize(
+    ("own", "message"), [(None, "pip finds no build of the pinned torch"), (CUDA, "only a build of torch with CUDA")]
+)
+def test_an_interpreter_without_such_a_torch_says_why(
+    monkeypatch: pytest.MonkeyPatch, own: list[str] | None, message: str
+) -> None:
+    assert message in str(noxfile.reason_without_torch(session_with(monkeypatch, own, CPU)))
+
+
+def test_an_interpreter_is_found_by_what_it_says_of_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setenv("PYENV_ROOT", str(tmp_path))
+    shim = tmp_path / "python3.77"
+    shim.write_text("#!/bin/sh\nexit 127\n")
+    shim.chmod(0o755)
+    assert noxfile.find_interpreter("3.77") is None
+    installed = tmp_path / "versions" / "3.77.1" / "bin" / "python"
+    installed.parent.mkdir(parents=True)
+    installed.write_text("#!/bin/sh\necho 3.77\n")
+    installed.chmod(0o755)
+    assert noxfile.find_interpreter("3.77") == str(installed)
+
+
+def test_every_package_of_this_tree_with_tests_has_a_session() -> None:
+    assert {one.folder for one in noxfile.with_tests()} >= {"hooks-core", "loops", "strategies", "callbacks", "trainer"}
