@@ -360,7 +360,7 @@ def tests(session: nox.Session) -> None:
         Job("public-imports", (python, ".ci/public_imports.py"), environment),
         Job("tooling", (python, "-m", "pytest", "-q", ".ci/tests", "integration_tests/test_imports.py"), environment),
     ]
-    run_jobs(session, [*quick_jobs(session, PACKAGES.values()), *checks], ROOT / ".nox" / "logs" / "tests")
+    run_jobs(session, [*checks, *quick_jobs(session, PACKAGES.values())], ROOT / ".nox" / "logs" / "tests")
 
 
 def interpreter_session(version: str) -> Callable[[nox.Session], None]:
