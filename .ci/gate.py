@@ -32,6 +32,7 @@ class Job:
     command: tuple[str, ...]
     environment: Mapping[str, str | None] = field(default_factory=dict)
     report: Path | None = None
+    success_codes: tuple[int, ...] = (0,)
 
     @classmethod
     def of_session(cls, noxfile: Path, report_dir: Path, session: str, *arguments: str) -> Job:
@@ -102,7 +103,7 @@ class Gate:
             )
             self._running.add(process.pid)
             try:
-                result = "passed" if process.wait(self._timeout_seconds) == 0 else "failed"
+                result = "passed" if process.wait(self._timeout_seconds) in job.success_codes else "failed"
             except subprocess.TimeoutExpired:
                 stop_group(process.pid)
                 process.wait()

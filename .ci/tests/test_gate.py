@@ -31,6 +31,11 @@ def test_outcomes_come_in_the_order_of_the_jobs_with_what_each_printed(
     assert [line.split()[:2] for line in printed.splitlines()[-2:]] == [["slow", "passed"], ["wrong", "failed"]]
 
 
+def test_a_job_may_succeed_with_another_status_than_0(tmp_path: Path) -> None:
+    job = Job("no tests", (sys.executable, "-c", "raise SystemExit(5)"), success_codes=(0, 5))
+    assert [outcome.result for outcome in Gate(tmp_path, tmp_path / "logs").run([job])] == ["passed"]
+
+
 def test_a_job_that_hangs_is_ended_with_what_it_started(tmp_path: Path) -> None:
     program = "import subprocess, sys\nsubprocess.run([sys.executable, '-c', 'import time; time.sleep(600)'])"
     (outcome,) = Gate(tmp_path, tmp_path / "logs", timeout_seconds=1.0).run([python("hangs", program)])
