@@ -21,7 +21,7 @@ from trainer_parts import Regression, dataset, weights
 
 from camshaft.callbacks import EarlyStopping, ModelCheckpoint
 from camshaft.hooks_core import Callback
-from camshaft.loops.metrics.exchange import MetricMismatchError
+from camshaft.loops.metrics import MetricMismatchError
 from camshaft.strategies import CheckpointError, DDPStrategy
 from camshaft.trainer import Trainer, seed_everything
 from camshaft.trainer.hook_comparison import HookDivergenceError

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from camshaft.loops.metrics.log import MetricLog
+from camshaft.loops.metrics import MetricLog
 
 
 @dataclass

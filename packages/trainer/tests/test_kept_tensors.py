@@ -9,7 +9,7 @@ import torch
 from metric_log_parts import Rig
 from torch import nn
 
-from camshaft.loops.metrics.entry import NUM_WATCHED, KeptTensors
+from camshaft.loops.metrics.values import NUM_WATCHED, KeptTensors
 
 NUM_STEPS = 300
 

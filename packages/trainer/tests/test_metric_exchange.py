@@ -14,7 +14,7 @@ from metric_log_parts import Rig
 from ranks_in_threads import Rank, on_ranks
 from torch import Tensor
 
-from camshaft.loops.metrics.exchange import MetricMismatchError
+from camshaft.loops.metrics import MetricMismatchError
 
 Script = Callable[[Rig, int], Any]
 
@@ -362,7 +362,7 @@ def test_each_rank_goes_on_from_its_own_state_to_the_same_values() -> None:
         log(rig, rank, range(3))
         resumed = Rig(2, strategy=rig.metrics._strategy)
         resumed.logger, resumed.progress.global_step = rig.logger, 3
-        resumed.metrics._rows.loggers = [rig.logger]
+        resumed.metrics._sender.loggers = [rig.logger]
         resumed.start_training()
         resumed.metrics.load_state_dict(rig.metrics.state_dict())
         log(resumed, rank, range(3, 6))

@@ -11,7 +11,7 @@ import torchmetrics
 from metric_log_parts import Position, Rig
 from torch import nn
 
-from camshaft.loops.metrics.log import MetricLog
+from camshaft.loops.metrics import MetricLog
 
 
 def numbers(metrics: dict) -> dict:

@@ -16,8 +16,8 @@ from metric_log_parts import Position, Rig
 from metric_log_scripts import Player, Script, bits, scripts, spread
 
 from camshaft.loops.metrics import reductions
-from camshaft.loops.metrics.entry import NUM_WATCHED
-from camshaft.loops.metrics.log import MetricLog
+from camshaft.loops.metrics import MetricLog
+from camshaft.loops.metrics.values import NUM_WATCHED
 from camshaft.strategies.checkpoints.contents import to_plain
 
 

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from metric_log_scripts import bits
 
-from camshaft.loops.metrics.reductions import (
+from camshaft.loops.metrics.values import (
     load_tensor,
     load_tensors,
     load_value,

@@ -6,7 +6,7 @@ import pytest
 import torch
 import torchmetrics
 
-from camshaft.loops.metrics.stage_log import StandaloneLog
+from camshaft.loops.metrics import StandaloneLog
 
 
 def test_the_last_value_of_each_name_is_kept() -> None:

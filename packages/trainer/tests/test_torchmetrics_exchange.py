@@ -12,7 +12,7 @@ from metric_log_parts import Rig
 from ranks_in_threads import Rank, on_ranks
 from torch import Tensor, nn
 
-from camshaft.loops.metrics.exchange import MetricMismatchError
+from camshaft.loops.metrics import MetricMismatchError
 
 torchmetrics = pytest.importorskip("torchmetrics")
 from torchmetrics import MeanMetric, MetricCollection, MinMaxMetric, SumMetric  # noqa: E402
@@ -136,9 +136,9 @@ def test_a_wrapper_computes_together_too() -> None:
     def script(rig: Rig, rank: int, metric: Any) -> Any:
         for batch in _BATCHES[rank::2]:
             metric.update(*batch)
-        from camshaft.loops.metrics.torchmetrics_sync import compute_together
+        from camshaft.loops.metrics.metric_entry import compute_of_all
 
-        return {name: float(value) for name, value in compute_together(metric, rig.metrics._strategy).items()}  # type: ignore[arg-type]
+        return {name: float(value) for name, value in compute_of_all(metric, rig.metrics._exchange.gather).items()}  # type: ignore[arg-type]
 
     first, second = run(2, script, METRICS["wrapped"])
     assert first == second

@@ -3,7 +3,7 @@
 from typing import TYPE_CHECKING
 
 from camshaft.hooks_core.on_demand import on_demand
-from camshaft.loops.metrics.exchange import MetricMismatchError
+from camshaft.loops.metrics import MetricMismatchError
 from camshaft.trainer.data_module import DataModule
 from camshaft.trainer.hook_comparison import HookDivergenceError
 from camshaft.trainer.module import TrainingModule

@@ -13,8 +13,7 @@ from camshaft.hooks_core.messages import must_be
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
 
-    from camshaft.loops.metrics.log import MetricLog
-    from camshaft.loops.metrics.stage_log import StandaloneLog
+    from camshaft.loops.metrics import MetricLog, StandaloneLog
     from camshaft.trainer.trainer import Trainer
 
 _NOT_COPIED = ("_trainer", "_metric_log", "_compiled_call_impl")

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from camshaft.loops.metrics.log import MetricLog
-from camshaft.trainer.epoch_end_reduction import EpochEndReduction
+from camshaft.loops.metrics import EpochEndReduction, MetricLog
 
 if TYPE_CHECKING:
     from camshaft.trainer.trainer import Trainer

@@ -13,7 +13,7 @@ from torch.optim import Optimizer
 
 from camshaft.hooks_core import CheckpointHooks, DataHooks, ModelHooks
 from camshaft.hooks_core.messages import must_be
-from camshaft.loops.metrics.stage_log import StandaloneLog
+from camshaft.loops.metrics import StandaloneLog
 from camshaft.trainer.checkpoint_formats import CheckpointFormat
 from camshaft.trainer.export import names_not_exported, to_onnx, to_torchscript
 from camshaft.trainer.hyperparameters import HyperparametersMixin
@@ -21,7 +21,7 @@ from camshaft.trainer.manual_backward import backward_with, explain_manual
 from camshaft.trainer.module_logging import LogsMetrics
 
 if TYPE_CHECKING:
-    from camshaft.loops.metrics.log import MetricLog
+    from camshaft.loops.metrics import MetricLog
     from camshaft.trainer.trainer import Trainer
 
 

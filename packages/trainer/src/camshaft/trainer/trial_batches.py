@@ -19,7 +19,7 @@ from camshaft.loops.fit_data import FitData
 from camshaft.loops.loader_copy import copy_loader, has_state, is_plain, is_stream, samplers_of
 from camshaft.loops.loader_length import length_of
 from camshaft.loops.metric_state import metric_states, restore_metric_states
-from camshaft.loops.metrics.stage_log import StandaloneLog
+from camshaft.loops.metrics import StandaloneLog
 from camshaft.loops.modes import ModuleModes
 from camshaft.loops.random_state import isolated_randomness
 

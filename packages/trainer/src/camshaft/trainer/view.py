@@ -12,7 +12,7 @@ from camshaft.callbacks.progress.progress_bar import ProgressBar
 from camshaft.hooks_core import Hooks, is_overridden
 from camshaft.hooks_core.known_attributes import check_known
 from camshaft.hooks_core.messages import must_be
-from camshaft.loops.metrics.log import MetricLog
+from camshaft.loops.metrics import MetricLog
 from camshaft.trainer.defaults import choose_log_interval
 from camshaft.trainer.loggers import choose_loggers
 from camshaft.trainer.loop_view import LoopView

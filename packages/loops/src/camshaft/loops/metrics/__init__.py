@@ -1,1 +1,17 @@
-"""The metric log: what modules and callbacks log, reduced over batches and ranks."""
+"""The metric log: values that modules and callbacks log, reduced over batches and processes, sent to loggers."""
+
+from camshaft.loops.metrics.exchange import MetricMismatchError
+from camshaft.loops.metrics.log import EpochEndReduction, MetricLog, MetricLogging, StandaloneLog
+from camshaft.loops.metrics.reductions import ReduceFx, reduction_name
+from camshaft.loops.metrics.sending import Progress
+
+__all__ = [
+    "EpochEndReduction",
+    "MetricLog",
+    "MetricLogging",
+    "MetricMismatchError",
+    "Progress",
+    "ReduceFx",
+    "StandaloneLog",
+    "reduction_name",
+]

@@ -1,137 +1,46 @@
-"""Collects what a module logs, and publishes it to callbacks, progress bars and loggers."""
+"""Log values from a module, and publish them to callbacks, progress bars and loggers."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, ClassVar
 
 from torch import Tensor, nn
 
+from camshaft.hooks_core import Callback
 from camshaft.hooks_core.messages import must_be
 from camshaft.hooks_core.protocols import Logger, Moment, Strategy
-from camshaft.loops.metrics.entry import Entry, ReduceFx, resolve_options
+from camshaft.hooks_core.transfer import parts_of
+from camshaft.loops.metrics.entry import Asked, Entry, LogOptions
+from camshaft.loops.metrics.epoch import EpochLog, LiveValue, for_loggers, for_progress_bars
 from camshaft.loops.metrics.exchange import MetricExchange
-from camshaft.loops.metrics.reductions import load_tensor, save_tensor
-from camshaft.loops.metrics.sending import LoggerRows, Progress, StepSending
-from camshaft.loops.metrics.stage_log import LiveValue, StageLog, for_callbacks, for_loggers, options_beside
-from camshaft.loops.metrics.values import SeenBatch, check_batch_size, to_floats
+from camshaft.loops.metrics.reductions import ReduceFx
+from camshaft.loops.metrics.sending import LoggerSender, Progress
+from camshaft.loops.metrics.values import (
+    Value,
+    check_batch_size,
+    check_number,
+    is_metric,
+    load_value,
+    save_value,
+    to_floats,
+)
 
 
-class MetricView:
-    """The properties of a metric log that callbacks, progress bars and users read."""
+class MetricLogging:
+    """Adds `log` and `log_dict` to a module; `MetricLog.attach` connects them with a run's log.
 
-    _moment: Moment | None
-    _current: StageLog
-    _stages: dict[str, StageLog]
-    _published: Published
-
-    @property
-    def callback_metrics(self) -> dict[str, Tensor]:
-        """Every value by name: of training steps, and of epochs, the running one's included at its end."""
-        metrics = dict(self._published.to_callbacks)
-        for stage in self._stages.values():
-            metrics |= for_callbacks(self._live(stage), stage)
-        return metrics
-
-    @property
-    def logged_metrics(self) -> dict[str, Tensor]:
-        """The latest values that are meant for loggers, by the names that loggers get."""
-        metrics = dict(self._published.to_loggers)
-        for stage in self._stages.values():
-            metrics |= for_loggers(self._live(stage))
-        return metrics
-
-    @property
-    def progress_bar_metrics(self) -> dict[str, float | int | str]:
-        """The latest values that are meant for progress bars, as numbers. Waits for the device."""
-        live = [
-            live
-            for stage in self._stages.values()
-            for live in self._live(stage)
-            if live.entry.options.prog_bar and live.stands_for(live.name)
-        ]
-        numbers = to_floats([shown.value for shown in live])
-        return self._published.to_progress_bars | {
-            shown.name: number for shown, number in zip(live, numbers, strict=True)
-        }
-
-    def _live(self, stage: StageLog) -> list[LiveValue]:
-        if stage is not self._current or self._moment == "batch":
-            return stage.live(with_epoch=False)
-        return stage.live(with_epoch=True) if stage.reduced is None else stage.reduced
-
-
-_NUM_STEP_ROWS = 64  # batches of an evaluation that are sent to loggers in one transfer
-
-
-class MetricLog(MetricView):
-    """The metric log of a run: what `TrainingModule.log` writes to and what loops tell where the run is.
-
-    A logged tensor stays on its device. Nothing here waits for a device, except what sends values to loggers and what
-    reads `progress_bar_metrics`; both take one transfer. Memory does not grow with the number of steps, unless a
-    function of one's own reduces an epoch, or values of evaluation batches are reduced over processes.
-
-    With several processes, values of epochs are reduced over all of them when the epoch ends, unless `sync_dist` is
-    false; what is read before is this process's own. No other call waits for another process, except the sending of
-    training steps that are logged with `sync_dist` true.
-
-    Args:
-        loggers: Where values are written; on processes that do not write, as many as there, which are left alone.
-        log_every_n_steps: Values of training steps are sent after every so many updates; 0 never sends them.
-        progress: Where training is.
-        strategy: By which processes tell each other what they logged; None for a single process.
-
-    Attributes:
-        hook: The hook that runs; values of one name that are logged in two hooks are two results.
-        batch: The batch that is worked on. The log puts a `SeenBatch` in its place when something is logged for it.
-
-    Raises:
-        ValueError: If `log_every_n_steps` is negative.
+    ```python
+    class Regression(MetricLogging, torch.nn.Linear):
+        def training_step(self, batch, batch_idx):
+            loss = torch.nn.functional.mse_loss(self(batch[0]), batch[1])
+            self.log("loss", loss, on_epoch=True)
+            return loss
+    ```
     """
 
-    def __init__(
-        self, *, loggers: Sequence[Logger], log_every_n_steps: int, progress: Progress, strategy: Strategy | None = None
-    ) -> None:
-        if log_every_n_steps < 0:
-            action = "Pass 0 to send only the values of epochs."
-            raise ValueError(must_be("log_every_n_steps", "0 or more", log_every_n_steps, "MetricLog", action))
-        self.hook: str | None = None
-        self.batch: Any = None
-        self._moment: Moment | None = None
-        self._dataloader_idx = 0
-        self._rows = LoggerRows(loggers, progress, strategy)
-        self._progress = progress
-        self._steps = StepSending(self._rows, log_every_n_steps, progress)
-        self._strategy = strategy
-        self._exchange: MetricExchange | None = None
-        self._stages: dict[str, StageLog] = {}  # those whose epoch has begun and not ended
-        self._num_eval_steps: dict[str, dict[int, int]] = {}
-        self._published = Published()
-        self._entries: dict[str, Entry]  # of the current stage, by name alone: those of the loader that logged last
-        self.clear()
-
-    # A change of these two makes the next call for each name look at its arguments anew, so that others need not.
-
-    @property
-    def moment(self) -> Moment | None:
-        """The moment that a value logged now belongs to, None where nothing can be logged; see `MetricSink`."""
-        return self._moment
-
-    @moment.setter
-    def moment(self, moment: Moment | None) -> None:
-        self._moment = moment
-        self._entries.clear()
-
-    @property
-    def dataloader_idx(self) -> int:
-        """Index of the loader that is worked on."""
-        return self._dataloader_idx
-
-    @dataloader_idx.setter
-    def dataloader_idx(self, dataloader_idx: int) -> None:
-        if dataloader_idx != self._dataloader_idx:
-            self._dataloader_idx = dataloader_idx
-            self._entries.clear()
+    # written past `nn.Module.__setattr__`, which would look for submodules
+    _metric_log: MetricLog | StandaloneLog | None = None
 
     def log(
         self,
@@ -145,90 +54,336 @@ class MetricLog(MetricView):
         batch_size: float | Tensor | None = None,
         sync_dist: bool | None = None,
         add_dataloader_idx: bool = True,
+        enable_graph: bool = False,
+        metric_attribute: str | None = None,
+        rank_zero_only: bool = False,
+        **other: Any,
     ) -> None:
-        """Log a value; see `TrainingModule.log`. Does not wait for the value's device."""
-        asked = (self.hook, prog_bar, logger, on_step, on_epoch, reduce_fx, sync_dist, add_dataloader_idx)
+        """Log a value: to the step, to the epoch, or both (as `<name>_step` and `<name>_epoch`).
+
+        Tensors stay on their device; this never waits for it. `callback_metrics` of the run's log (and of a trainer)
+        has the values. Without a run the last value is kept in `logged_metrics`.
+
+        Args:
+            name: Its name.
+            value: A number, a tensor with one element, or a `torchmetrics.Metric`, which is reset when the epoch ends.
+            prog_bar: Whether progress bars show it.
+            logger: Whether loggers get it (None means true): of steps every `log_every_n_steps` updates, of epochs at
+                their end.
+            on_step: Whether to log it for the step; None means in hooks of a training batch only.
+            on_epoch: Whether to reduce it over the epoch; None means everywhere but in hooks of a training batch.
+            reduce_fx: "mean", "sum", "max", "min" (in any case), or a function of all values as a one-dimensional
+                tensor, which are all kept for it. Leave it out for a metric.
+            batch_size: Weight in the epoch's mean; None takes dimension 0 of the first tensor in the batch. A tensor
+                with one element is read, which waits for its device.
+            sync_dist: Reduction over processes. None reduces the epoch's value over all of them (a mean weighted by
+                the sizes of all batches; a user's function gets the values of all), and leaves values of steps to each
+                process: loggers get those of the first. True reduces values of steps as well, when they are sent to
+                loggers (a mean then weighs all processes alike); log it at the same updates on all. False leaves the
+                epoch's value to each process, too: callbacks that monitor it decide by the first one's. Until the
+                epoch ends, readers get this process's own value.
+            add_dataloader_idx: Whether "/dataloader_idx_<n>" is added to the name where there are several loaders.
+            enable_graph: Whether the step's value, as callbacks and the module read it until the next one is logged,
+                can be differentiated; its graph stays in memory until then. An epoch's value never can.
+            metric_attribute: The name of the module's attribute, such as "metrics.accuracy", that the value, a metric,
+                is: only checked, since metrics are found by themselves.
+            rank_zero_only: Whether only the first process's call counts; its value is not reduced over processes.
+            other: Arguments that `check_log_arguments` accepts; none here.
+
+        Raises:
+            TypeError, ValueError: If the value cannot be logged, or the arguments contradict each other, the hook, or
+                an earlier call for the name.
+            RuntimeError: Where nothing can be logged, as in prediction.
+            MetricMismatchError: When the epoch ends, on every process, if processes logged one name in different ways.
+        """
+        log = self._metric_log or self._log_alone()
+        if other:
+            self.check_log_arguments(name, reduce_fx, sync_dist, other)
+        if rank_zero_only:
+            if sync_dist:
+                where, rule = f"log({name!r})", "left out with rank_zero_only=True"
+                raise ValueError(must_be("sync_dist", rule, sync_dist, where, "Leave one of the two out."))
+            if getattr(self, "global_rank", log.global_rank) != 0:
+                return
+            sync_dist = False
+        if metric_attribute is not None:
+            _check_metric_attribute(self, metric_attribute, name, value)
+        # a plain tuple: made and compared in a fraction of the time of an object with named fields
+        asked = (prog_bar, logger, on_step, on_epoch, reduce_fx, sync_dist, add_dataloader_idx)
+        entry = log.record(name, value, asked, batch_size)
+        if enable_graph:
+            entry.keep_graph(value)
+
+    def log_dict(
+        self,
+        dictionary: Mapping[str, Any],
+        prog_bar: bool = False,
+        logger: bool | None = True,
+        on_step: bool | None = None,
+        on_epoch: bool | None = None,
+        reduce_fx: ReduceFx = "mean",
+        batch_size: float | Tensor | None = None,
+        sync_dist: bool | None = None,
+        add_dataloader_idx: bool = True,
+        enable_graph: bool = False,
+        rank_zero_only: bool = False,
+        **other: Any,
+    ) -> None:
+        """Log each value of a dictionary or `torchmetrics.MetricCollection`; see `log`."""
+        items = dictionary.items()
+        if is_metric(dictionary, "MetricCollection"):  # with its prefix, and without copying states that metrics share
+            items = dictionary.items(keep_base=False, copy_state=False)  # type: ignore[call-arg]
+        options = (prog_bar, logger, on_step, on_epoch, reduce_fx, batch_size, sync_dist, add_dataloader_idx)
+        for name, value in items:
+            self.log(name, value, *options, enable_graph, None, rank_zero_only, **other)
+
+    @property
+    def logged_metrics(self) -> Mapping[str, Value]:
+        """The last logged values by name, detached: without a run all of them, else those meant for loggers."""
+        return (self._metric_log or self._log_alone()).logged_metrics
+
+    def check_log_arguments(
+        self, name: str, reduce_fx: object, sync_dist: bool | None, other: Mapping[str, Any]
+    ) -> None:
+        """Raise `TypeError`: `log` has no other arguments. Override it to accept some, as of other frameworks."""
+        raise TypeError(f"log() got an unexpected keyword argument {next(iter(other))!r}")
+
+    def _log_alone(self) -> StandaloneLog:
+        log = self.__dict__["_metric_log"] = StandaloneLog()
+        return log
+
+
+def _check_metric_attribute(module: object, attribute: str, name: str, value: object) -> None:
+    found: Any = module
+    for part in attribute.split("."):
+        found = getattr(found, part, None)
+    if found is not value:
+        rule = "the name of the module's attribute that is the logged metric"
+        action = "Correct it, or leave it out."
+        raise ValueError(must_be("metric_attribute", rule, attribute, f"log({name!r})", action))
+
+
+class MeasuredBatch:
+    """Replaces a batch on the metric log when something is logged for it, and remembers its size.
+
+    Attributes:
+        batch: The batch; None once its size is known, so that it is not kept alive.
+        size: Number of samples; 0 until it is measured.
+    """
+
+    __slots__ = ("batch", "size")
+
+    def __init__(self, batch: Any) -> None:
+        self.batch = batch
+        self.size = 0
+
+    def measure(self) -> int:
+        """Return dimension 0 of the first tensor in the batch; 1 for a tensor of shape () and where there is no batch.
+
+        Raises:
+            ValueError: If there is no tensor in it.
+        """
+        if self.batch is None:
+            return self.size or 1
+        first = next(_tensors_in(self.batch), None)
+        if first is None:
+            raise ValueError(
+                "`batch` must contain a tensor to weigh an epoch's mean by its size, but got none "
+                f"({type(self.batch).__name__}) in log. Pass `batch_size`."
+            )
+        self.size = first.size(0) if first.ndim else 1
+        self.batch = None
+        return self.size
+
+
+def _tensors_in(batch: Any) -> Iterator[Tensor]:
+    if isinstance(batch, Tensor):
+        yield batch
+        return
+    for part in parts_of(batch) or ():
+        yield from _tensors_in(part)
+
+
+_NUM_STEP_ROWS = 64  # batches of an evaluation that are sent to loggers in one transfer
+
+
+class MetricLog(MetricLogging):
+    """The metric log of a run: pass it as `Run.metrics`; modules log to it, and loops tell it the run's position.
+
+    A logged tensor stays on its device. Only sending to loggers and reading `progress_bar_metrics` wait for a device,
+    in one transfer each. Memory does not grow with the number of steps, unless a user's function reduces an epoch, or
+    values of evaluation batches are reduced over processes.
+
+    With several processes, values of epochs are reduced over all of them when the epoch ends, unless `sync_dist` is
+    false; until then they are this process's own. No other call waits for another process, except the sending of
+    training steps that are logged with `sync_dist` true.
+
+    Args:
+        loggers: Targets of values; on processes that do not write, as many as there, which are left alone.
+        log_every_n_steps: Interval in updates between values of training steps that are sent; 0 never sends them.
+        progress: The position of training, such as `FitLoop.progress`.
+        strategy: Connects the processes; None for a single one.
+
+    Attributes:
+        hook: The hook that runs; values of one name that are logged in two hooks are two results.
+        batch: The current batch. The log puts a `MeasuredBatch` in its place when something is logged for it.
+
+    Raises:
+        ValueError: If `log_every_n_steps` is negative.
+    """
+
+    def __init__(
+        self,
+        *,
+        progress: Progress,
+        loggers: Sequence[Logger] = (),
+        log_every_n_steps: int = 50,
+        strategy: Strategy | None = None,
+    ) -> None:
+        if log_every_n_steps < 0:
+            action = "Pass 0 to send only the values of epochs."
+            raise ValueError(must_be("log_every_n_steps", "0 or more", log_every_n_steps, "MetricLog", action))
+        self.hook: str | None = None
+        self.batch: Any = None
+        self._moment: Moment | None = None
+        self._dataloader_idx = 0
+        self._progress, self._strategy = progress, strategy
+        self._sender = LoggerSender(loggers, log_every_n_steps, progress, strategy)
+        self._exchange: MetricExchange | None = None
+        self._epochs: dict[str, EpochLog] = {}  # of stages whose epoch has begun and not ended
+        self._num_eval_steps: dict[str, dict[int, int]] = {}
+        self._published: dict[str, dict[str, Any]] = {}  # latest values of epochs that have ended, by reader
+        self._entries: dict[str, Entry]  # of the current epoch, by name alone: those of the latest calls
+        self.clear()
+
+    @property
+    def _metric_log(self) -> MetricLog:  # type: ignore[override]
+        return self  # so that `log` and `log_dict` may be called on it, too
+
+    # reading
+
+    @property
+    def callback_metrics(self) -> dict[str, Tensor]:
+        """Every value by name: of training steps, and of epochs, the running one's included at its end."""
+        metrics = dict(self._published["to_callbacks"])
+        for epoch in self._epochs.values():
+            metrics |= epoch.for_callbacks(self._live(epoch))
+        return metrics
+
+    @property
+    def logged_metrics(self) -> dict[str, Tensor]:
+        """The latest values that loggers get, by the names that they get."""
+        metrics = dict(self._published["to_loggers"])
+        for epoch in self._epochs.values():
+            metrics |= for_loggers(self._live(epoch))
+        return metrics
+
+    @property
+    def progress_bar_metrics(self) -> dict[str, float | int | str]:
+        """The latest values that progress bars show, as numbers. Waits for the device."""
+        shown = [live for epoch in self._epochs.values() for live in for_progress_bars(self._live(epoch))]
+        numbers = to_floats([live.value for live in shown])
+        return self._published["to_progress_bars"] | {
+            live.name: number for live, number in zip(shown, numbers, strict=True)
+        }
+
+    def _live(self, epoch: EpochLog) -> Sequence[LiveValue]:
+        if epoch is not self._current or self._moment == "batch":
+            return epoch.live(with_epoch=False)
+        return epoch.live(with_epoch=True) if epoch.reduced is None else epoch.reduced
+
+    # logging
+
+    # A change of these two clears `_entries`, so that calls need not compare them.
+
+    @property
+    def moment(self) -> Moment | None:
+        """The moment that a value logged now belongs to, None where nothing can be logged; see `MetricSink`."""
+        return self._moment
+
+    @moment.setter
+    def moment(self, moment: Moment | None) -> None:
+        self._moment = moment
+        self._entries.clear()
+
+    @property
+    def dataloader_idx(self) -> int:
+        """Index of the current loader."""
+        return self._dataloader_idx
+
+    @dataloader_idx.setter
+    def dataloader_idx(self, dataloader_idx: int) -> None:
+        if dataloader_idx != self._dataloader_idx:
+            self._dataloader_idx = dataloader_idx
+            self._entries.clear()
+
+    @property
+    def global_rank(self) -> int:
+        """Index of this process among all."""
+        return 0 if self._strategy is None else int(self._strategy.global_rank)
+
+    def record(self, name: str, value: Any, asked: Asked, batch_size: float | Tensor | None) -> Entry:
+        """Record a value that `log` was called with, and return its entry."""
         entry = self._entries.get(name)
-        if entry is None or entry.asked != asked:
-            entry = self._prepare_entry(name, value, asked)
+        if entry is None or entry.asked != asked or entry.hook != self.hook:
+            entry = self._current.entry_for(name, value, asked, self._moment, self.hook, self._dataloader_idx)
         kept = entry.keep(value)
         entry.step_value = kept
         if kept is None:
-            return
+            return entry
         if entry.reduction is not None:
             if batch_size is not None:
                 weight = check_batch_size(name, batch_size)
             elif entry.needs_weight:
-                seen = self.batch
-                weight = (type(seen) is SeenBatch and seen.size) or self._see_batch().measure()
+                batch = self.batch
+                weight = (type(batch) is MeasuredBatch and batch.size) or self._measured_batch().measure()
             else:
                 weight = 1
             entry.reduction.add(kept, weight)
         if entry.sends_steps:
-            self._see_batch()
+            self._measured_batch()
             self._current.add_step_value(entry, kept, self._dataloader_idx)
+        return entry
 
     def log_returned(self, values: Mapping[str, Any], *, logger: bool, prog_bar: bool) -> None:
-        """Log what a step or an epoch's end returned, by `log`; see `MetricSink` and `options_beside`.
+        """Log what a step or an epoch's end returned; see `MetricSink` and `EpochLog.readers_of_returned`.
 
         In the mean over an epoch of evaluation each batch counts as much as any other.
         """
         for name, value in values.items():
-            options = options_beside(self._current, name, self.moment, logger=logger, prog_bar=prog_bar)
-            if options is not None:
-                self.log(name, value, batch_size=1, **options)
+            readers = self._current.readers_of_returned(name, self.moment, logger=logger, prog_bar=prog_bar)
+            if readers is not None:
+                self.log(name, value, batch_size=1, **readers)
 
-    def keep_graph(self, name: str, value: object) -> None:
-        """Let the step's value that was just logged be differentiated; see `Entry.keep_graph`."""
-        self._entries[name].keep_graph(value)
-
-    def _prepare_entry(self, name: str, value: Any, asked: tuple[Any, ...]) -> Entry:
-        """The entry of a name, for a call whose arguments are not those of the call before."""
-        hook, prog_bar, logger, on_step, on_epoch, reduce_fx, sync_dist, add_dataloader_idx = asked
-        stage, moment = self._current, self._moment
-        dataloader_idx = self._dataloader_idx if moment == "batch" else None
-        known = stage.known(name, dataloader_idx, hook)
-        if known is not None and known.asked == asked and known.moment == moment:
-            self._entries[name] = known  # another hook, or another loader, has logged it since
-            return known
-        options = resolve_options(
-            name,
-            stage.stage,
-            moment if stage.stage else None,
-            hook,
-            prog_bar=prog_bar,
-            logger=logger,
-            on_step=on_step,
-            on_epoch=on_epoch,
-            reduce_fx=reduce_fx,
-            sync_dist=sync_dist,
-            add_dataloader_idx=add_dataloader_idx,
-        )
-        entry = stage.entry(name, value, options, dataloader_idx, hook)
-        entry.prepare(asked, options, moment)
-        self._entries[name] = entry
-        return entry
-
-    def _see_batch(self) -> SeenBatch:
-        seen = self.batch
-        if type(seen) is not SeenBatch:
-            seen = self.batch = SeenBatch(seen)
+    def _measured_batch(self) -> MeasuredBatch:
+        batch = self.batch
+        if type(batch) is not MeasuredBatch:
+            batch = self.batch = MeasuredBatch(batch)
             self._current.begin_step(self._dataloader_idx)
             if len(self._current.step_rows) >= _NUM_STEP_ROWS:
-                self._rows.write_steps(self._current.take_step_rows())
-        return seen
+                self._sender.send_rows(self._current.take_step_rows())
+        return batch
+
+    # settings
+
+    def attach(self, module: nn.Module) -> None:
+        """Let a module, and every `MetricLogging` in it, log here; forgets everything, as before a run."""
+        for part in module.modules():
+            if isinstance(part, MetricLogging):
+                part.__dict__["_metric_log"] = self
+        self.clear(module)
 
     def clear(self, module: nn.Module | None = None) -> None:
-        """Forget everything, also what was published and epochs that were cut off; a trainer's next verb starts so.
+        """Forget everything, also what was published and epochs that were cut off.
 
         Args:
             module: The module that will log; a process that has no batch for a metric of it finds it there.
         """
-        for stage in self._stages.values():
-            stage.reset()
-        self._stages.clear()
+        for epoch in self._epochs.values():
+            epoch.reset()
+        self._epochs.clear()
         self._num_eval_steps.clear()
-        self._published.clear()
+        self._published = {"to_callbacks": {}, "to_loggers": {}, "to_progress_bars": {}}
         strategy = self._strategy
         if strategy is not None and strategy.world_size > 1:
             self._exchange = MetricExchange(strategy, module)
@@ -236,64 +391,57 @@ class MetricLog(MetricView):
 
     def write_to(self, loggers: Sequence[Logger]) -> None:
         """Write to other loggers from now on; values of evaluation batches from the next evaluation on."""
-        self._rows.loggers = loggers
-        self._reschedule()
+        self._sender.loggers = loggers
+        self.send_every(self._sender.every_n_steps)
 
     def send_every(self, num_steps: int) -> None:
         """Send values of training steps after every so many updates from now on; 0 never sends them."""
-        self._steps.every = num_steps
-        self._reschedule()
+        self._sender.every_n_steps = num_steps
+        if "train" in self._epochs:
+            self._sender.schedule()
 
-    def _reschedule(self) -> None:
-        if "train" in self._stages:
-            self._steps.schedule()
-
-    # what loops tell
+    # calls of the loops; see `MetricSink`
 
     def start_epoch(self, stage: str, num_dataloaders: int = 1, *, is_trial: bool = False) -> None:
         """Forget the stage's earlier values and collect for its new epoch; the moment becomes "epoch".
 
         Nothing of a trial is sent to loggers.
         """
-        unfinished = self._stages.get(stage)
+        unfinished = self._epochs.get(stage)
         if unfinished is not None:
             unfinished.reset()
-        self._stages[stage] = StageLog(
+        self._epochs[stage] = EpochLog(
             stage,
             num_dataloaders,
-            sends_steps=stage != "train" and bool(self._rows.loggers) and not is_trial,
+            sends_steps=stage != "train" and bool(self._sender.loggers) and not is_trial,
             is_shared=self._exchange is not None,
             num_steps=self._num_eval_steps.get(stage),
         )
         if stage == "train":
-            self._steps.schedule()
+            self._sender.schedule()
         self.enter(stage, "epoch")
 
     def enter(self, stage: str, moment: Moment | None) -> None:
-        """Go on collecting for a stage, after another one ran within it.
+        """Continue collecting for a stage, after another one ran within it.
 
         Raises:
             RuntimeError: If no epoch of the stage has begun.
         """
-        if stage not in self._stages:
-            rule = f"one whose epoch has begun ({', '.join(self._stages) or 'none'})"
+        if stage not in self._epochs:
+            rule = f"one whose epoch has begun ({', '.join(self._epochs) or 'none'})"
             raise RuntimeError(must_be("stage", rule, stage, "MetricLog.enter", "Call `start_epoch` first."))
-        self._current = self._stages[stage]
-        self._entries = self._current.latest
-        self.moment = moment
-        self.batch = None
-        self._dataloader_idx = 0
+        self._go_to(self._epochs[stage], moment)
 
     def end_train_batch(self, is_update: bool) -> None:
-        """Send what training steps logged, if that is due; `is_update` says whether the batch or split has updated."""
-        if is_update and self._progress.global_step >= self._steps.next_send:
-            self._steps.send(self._stages["train"], self._exchange)
+        """Send what training steps logged, if that is due; `is_update`: whether the batch or split has updated."""
+        if is_update and self._progress.global_step >= self._sender.next_send:
+            self._sender.send_step(self._epochs["train"], self._exchange)
 
     def reduce_epoch(self) -> None:
-        """Reduce the values of the stage's epoch over all processes already, for whoever reads them. Collective.
+        """Reduce the values of the stage's epoch over all processes before it ends, for readers. Collective.
 
         Raises:
-            MetricMismatchError: On every process, if they asked for different things under one name.
+            MetricMismatchError: On every process, if they logged one name in different ways.
         """
         if self._exchange is not None and self._current.stage:
             self._current.reduced = self._exchange.reduce_epoch(self._current)
@@ -304,132 +452,139 @@ class MetricLog(MetricView):
         Raises:
             MetricMismatchError: As `reduce_epoch`.
         """
-        stage = self._current
-        self._rows.write_steps(stage.take_step_rows())
-        if self._rows.writes:
-            stage.warn_of_lost_values()
+        epoch, sender = self._current, self._sender
+        sender.send_rows(epoch.take_step_rows())
+        if sender.writes:
+            epoch.warn_of_lost_values()
         self.reduce_epoch()
-        self._rows.write_steps(stage.held_rows)
-        values = stage.live(with_epoch=True) if stage.reduced is None else stage.reduced
-        numbers = to_floats([live.value for live in values])
-        self._published.add(stage, values, numbers)
-        if stage.stage != "train" and "train" in self._stages:
-            self._stages["train"].give_way_to(values)
-        of_epoch = [
-            (live.entry, number)
-            for live, number in zip(values, numbers, strict=True)
-            if live.of_epoch and live.entry.options.logger
-        ]
-        self._rows.write({entry.epoch_name: number for entry, number in of_epoch}, in_training="train" in self._stages)
+        sender.send_rows(epoch.held_rows)
+        values = epoch.live(with_epoch=True) if epoch.reduced is None else epoch.reduced
+        numbers = dict(zip(values, to_floats([live.value for live in values]), strict=True))
+        self._published["to_callbacks"] |= epoch.for_callbacks(values)
+        self._published["to_loggers"] |= for_loggers(values)
+        self._published["to_progress_bars"] |= {live.name: numbers[live] for live in for_progress_bars(values)}
+        if epoch.stage != "train" and "train" in self._epochs:
+            self._epochs["train"].supersede(values)
+        of_epoch = [live for live in values if live.of_epoch and live.entry.options.logger]
+        sender.send({live.name: numbers[live] for live in of_epoch}, in_training="train" in self._epochs)
         if of_epoch:
-            self._rows.save()
-        self._num_eval_steps[stage.stage] = stage.num_steps
+            sender.save()
+        self._num_eval_steps[epoch.stage] = epoch.num_steps
         self.discard()
         return [
-            {entry.epoch_name: number for entry, number in of_epoch if entry.dataloader_idx in (None, dataloader_idx)}
-            for dataloader_idx in range(stage.num_dataloaders)
+            {live.name: numbers[live] for live in of_epoch if live.entry.dataloader_idx in (None, dataloader_idx)}
+            for dataloader_idx in range(epoch.num_dataloaders)
         ]
 
     def discard(self) -> None:
         """Forget the values of the stage's epoch unpublished: a trial leaves no trace."""
         self._current.reset()
-        self._stages.pop(self._current.stage, None)
+        self._epochs.pop(self._current.stage, None)
         self._leave()
 
     def _leave(self) -> None:
-        """Be where nothing can be logged."""
-        self._current = StageLog("", 0, sends_steps=False)
-        self._entries = self._current.latest
-        self.moment = None
+        self._go_to(EpochLog(), None)  # nothing can be logged there
+
+    def _go_to(self, epoch: EpochLog, moment: Moment | None) -> None:
+        self._current = epoch
+        self._entries = epoch.latest
+        self.moment = moment
         self.batch = None
+        self._dataloader_idx = 0
 
     # checkpoints
 
     def state_dict(self) -> dict[str, Any]:
-        """What was published, and the training epoch that runs, if any: copies of tensors and plain values only.
+        """Return what was published, and the training epoch that runs: copies of tensors and plain values only.
 
-        It changes nothing. Taken between two batches or between two epochs, as loops do; of a stop within an epoch,
-        before the hooks of its end log or read anything. Neither waits for a device nor reads values.
+        It changes nothing, and neither waits for a device nor reads values. Taken between two batches or between two
+        epochs, as loops do; of a stop within an epoch, before the hooks of its end log or read anything.
         """
-        train = self._stages.get("train")
+        train = self._epochs.get("train")
         return {
-            "published": self._published.state_dict(),
+            "published": {
+                reader: {name: save_value(value) for name, value in values.items()}
+                for reader, values in self._published.items()
+            },
             "num_eval_steps": {stage: dict(num_steps) for stage, num_steps in self._num_eval_steps.items()},
             "train": None if train is None else train.state_dict(),
-            **self._steps.state_dict(),
+            **self._sender.state_dict(),
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on as if the run from which the state was taken had not stopped, after `start_epoch("train")`.
+        """Continue as if the run from which the state was taken had not stopped, after `start_epoch("train")`.
 
-        What the training epoch has logged since its start is forgotten. A checkpoint cannot hold a metric or a
-        `reduce_fx` of one's own: until their name is logged again, values of the epoch that are read lack them. A
+        What the training epoch has logged since its start is forgotten. A checkpoint cannot hold a metric or a user's
+        function as `reduce_fx`: until their name is logged again, values of the epoch that are read lack them. A
         metric's own state is not in here. If `log_every_n_steps` has changed, the new one holds at once.
 
         Raises:
             RuntimeError: If the state holds a training epoch's values and no training epoch has begun.
         """
-        saved, train = state["train"], self._stages.get("train")
+        saved, train = state["train"], self._epochs.get("train")
         if train is None and saved is not None:
             rule = 'called after `start_epoch("train")`'
             action = "Start the epoch first."
             raise RuntimeError(must_be("load_state_dict", rule, self._current.stage or None, "MetricLog", action))
-        self._published.load_state_dict(state["published"])
+        self._published = {
+            reader: {name: load_value(value) for name, value in values.items()}
+            for reader, values in state["published"].items()
+        }
         self._num_eval_steps = {stage: dict(num_steps) for stage, num_steps in state["num_eval_steps"].items()}
         if train is not None:
             train.load_state_dict(saved or {"entries": [], "num_steps": self._num_eval_steps.get("train", {})})
         if saved is not None:
-            self._steps.load_state_dict(state)
+            self._sender.load_state_dict(state)
 
 
-class Published:
-    """The latest values of epochs that have ended, by the names under which each reader gets them.
+class StandaloneLog(MetricLogging):
+    """Keeps the last value of each name of a module without a run; checks calls as `MetricLog` does."""
 
-    Attributes:
-        to_callbacks: Detached tensors of shape ().
-        to_loggers: Those meant for loggers.
-        to_progress_bars: Those meant for progress bars, as numbers.
-    """
+    global_rank = 0
 
     def __init__(self) -> None:
-        self.to_callbacks: dict[str, Tensor] = {}
-        self.to_loggers: dict[str, Tensor] = {}
-        self.to_progress_bars: dict[str, float | int | str] = {}
+        self._entries: dict[str, Entry] = {}
 
-    def add(self, stage: StageLog, values: Sequence[LiveValue], numbers: Sequence[float]) -> None:
-        """Publish the values of a stage whose epoch ends; `numbers` are the same values as numbers."""
-        self.to_callbacks |= for_callbacks(values, stage)
-        self.to_loggers |= for_loggers(values)
-        self.to_progress_bars |= {
-            live.name: number
-            for live, number in zip(values, numbers, strict=True)
-            if live.entry.options.prog_bar and live.stands_for(live.name)
-        }
+    @property
+    def _metric_log(self) -> StandaloneLog:  # type: ignore[override]
+        return self
 
-    def clear(self) -> None:
-        """Forget everything."""
-        self.to_callbacks.clear()
-        self.to_loggers.clear()
-        self.to_progress_bars.clear()
+    @property
+    def logged_metrics(self) -> dict[str, Value]:
+        """The last values: detached tensors where tensors were logged, else numbers.
 
-    def state_dict(self) -> dict[str, Any]:
-        """Everything, as copies of tensors and plain values."""
-        return {
-            "to_callbacks": _save(self.to_callbacks),
-            "to_loggers": _save(self.to_loggers),
-            "to_progress_bars": dict(self.to_progress_bars),
-        }
+        Of a metric, its value of the last batch, or what it computes if it was only updated.
+        """
+        return {name: value for name, entry in self._entries.items() if (value := entry.last_value) is not None}
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take back a state in place of what was published."""
-        self.to_callbacks = _load(state["to_callbacks"])
-        self.to_loggers = _load(state["to_loggers"])
-        self.to_progress_bars = dict(state["to_progress_bars"])
+    def record(self, name: str, value: Any, asked: Asked, batch_size: float | Tensor | None) -> Entry:
+        """Keep a value that `log` was called with, and return its entry."""
+        entry = self._entries.get(name)
+        if entry is None or entry.asked != asked:
+            entry = self._entries[name] = Entry(name, LogOptions.resolve(name, asked))
+            entry.asked = asked
+        if batch_size is not None:
+            check_batch_size(name, batch_size)
+        if is_metric(value):
+            of_batch = getattr(value, "_forward_cache", None)
+            value = value.compute() if of_batch is None else of_batch
+            value = value if isinstance(value, Tensor) else check_number(name, value)
+        entry.step_value = entry.keep(value)
+        return entry
 
 
-def _save(metrics: Mapping[str, Tensor]) -> dict[str, Any]:
-    return {name: save_tensor(value) for name, value in metrics.items()}
+class EpochEndReduction(Callback):
+    """Reduces the values of a training epoch over all processes before callbacks that monitor them run.
 
+    Pass it as the first of the callbacks where there are several processes. The values include what the module logs in
+    `on_train_epoch_end`.
+    """
 
-def _load(metrics: Mapping[str, Any]) -> dict[str, Tensor]:
-    return {name: load_tensor(value) for name, value in metrics.items()}
+    monitors: ClassVar[bool] = True
+
+    def __init__(self, metric_log: MetricLog) -> None:
+        self._metric_log = metric_log
+
+    def on_train_epoch_end(self, trainer: Any, module: Any) -> None:
+        """Reduce them. Collective."""
+        self._metric_log.reduce_epoch()

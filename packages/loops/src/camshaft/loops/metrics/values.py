@@ -1,9 +1,10 @@
-"""What may be logged, how large a batch is, and how values become numbers."""
+"""Logged values: checked, kept as they were when they were logged, read as numbers, and saved."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import groupby
 from numbers import Real
 from typing import Any
 
@@ -11,7 +12,7 @@ import torch
 from torch import Tensor
 
 from camshaft.hooks_core.messages import must_be
-from camshaft.hooks_core.transfer import parts_of
+from camshaft.hooks_core.user_warnings import warn_user
 
 Value = Tensor | float
 """A kept value: a detached tensor of shape () on its device, or a Python number."""
@@ -19,27 +20,21 @@ Value = Tensor | float
 _ALLOWED = "a number, a tensor with one element or a torchmetrics metric"
 
 
-def is_metric(value: object) -> bool:
-    """Whether a value is a `torchmetrics.Metric`; torchmetrics is not imported for that."""
+def is_metric(value: object, kind: str = "Metric") -> bool:
+    """Return whether a value is a `torchmetrics.Metric`, or a "MetricCollection"; does not import torchmetrics."""
     torchmetrics = sys.modules.get("torchmetrics")
-    return torchmetrics is not None and isinstance(value, torchmetrics.Metric)
-
-
-def is_metric_collection(value: object) -> bool:
-    """Whether a value is a `torchmetrics.MetricCollection`; torchmetrics is not imported for that."""
-    torchmetrics = sys.modules.get("torchmetrics")
-    return torchmetrics is not None and isinstance(value, torchmetrics.MetricCollection)
+    return torchmetrics is not None and isinstance(value, getattr(torchmetrics, kind))
 
 
 def check_number(name: str, value: Any) -> float:
-    """A logged number as a plain Python number.
+    """Return a logged number as a Python number.
 
     Raises:
-        TypeError: If it is neither a real number nor anything else that can be logged.
+        TypeError: If it is no real number.
     """
     if isinstance(value, Real):
         return float(value)
-    if isinstance(value, Mapping) or is_metric_collection(value):
+    if isinstance(value, Mapping) or is_metric(value, "MetricCollection"):
         action = "Log each of its values with `log_dict`."
     else:
         action = "Convert it to a number."
@@ -47,7 +42,7 @@ def check_number(name: str, value: Any) -> float:
 
 
 def check_tensor(name: str, value: Tensor) -> Tensor:
-    """A logged tensor without its graph and with shape (); not a copy. Does not wait for the device.
+    """Return a logged tensor without its graph, of shape (); not a copy. Does not wait for the device.
 
     Raises:
         ValueError: If it has no element or several.
@@ -67,7 +62,7 @@ def check_tensor(name: str, value: Tensor) -> Tensor:
 
 
 def check_batch_size(name: str, batch_size: Any) -> float:
-    """The weight of a value as a number. Waits for the device of a tensor.
+    """Return a batch size as a number. Waits for the device of a tensor.
 
     Raises:
         TypeError: If it is neither a number nor a tensor with one element.
@@ -84,13 +79,107 @@ def check_batch_size(name: str, batch_size: Any) -> float:
     raise error(must_be("batch_size", rule, batch_size, f"log({name!r})", "Pass the number of samples in the batch."))
 
 
+NUM_WATCHED = 16
+"""Number of tensors of one name that are copied and watched before the next ones are kept without a copy."""
+
+
+class KeptTensors:
+    """Keeps the tensors that are logged under one name, without a copy where that is safe.
+
+    A tensor that its owner changes later (a running total, a buffer, a parameter, a loss that is scaled in place) must
+    be copied when it is logged; a fresh result of each step need not be, and a copy would be one more operation on the
+    device. So the first tensors are copied and watched. If they have memory of their own and stay unchanged, later ones
+    are kept as they are.
+
+    Args:
+        name: The name under which they are logged, for messages.
+
+    Attributes:
+        borrows: Whether tensors are kept without a copy.
+    """
+
+    __slots__ = ("_name", "_num_watched", "_previous", "borrows")
+
+    def __init__(self, name: str) -> None:
+        self.borrows = False
+        self._name = name
+        self._num_watched = 0
+        self._previous: Tensor | None = None
+
+    def keep(self, value: object) -> Value:
+        """Return a detached tensor of shape (), or a Python number, that later changes of `value` do not reach.
+
+        Raises:
+            TypeError, ValueError: If the value is not one that can be logged.
+        """
+        if not isinstance(value, Tensor):
+            return check_number(self._name, value)
+        detached = check_tensor(self._name, value)
+        if detached.is_inference():
+            self._copy_always()  # its changes are not counted
+        elif not self.borrows and self._num_watched >= 0:
+            self._watch(value)
+        return detached.clone()
+
+    def inspect(self, tensors: Iterable[Tensor]) -> None:
+        """Warn if a tensor that was kept without a copy was changed since, and copy from then on."""
+        if not self.borrows or not any(tensor._version for tensor in tensors):
+            return
+        self._copy_always()
+        warn_user(
+            f"`value` must stay as it is after it was logged, but got a change in place (Tensor) in "
+            f"log({self._name!r}): its values of up to the last 128 steps may be wrong. Log `value.clone()`.",
+            RuntimeWarning,
+        )
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the result of watching, as plain values."""
+        return {"num_watched": self._num_watched, "borrows": self.borrows}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Continue from a state."""
+        self._num_watched, self.borrows, self._previous = state["num_watched"], state["borrows"], None
+
+    def _watch(self, value: Tensor) -> None:
+        previous = self._previous
+        if (
+            type(value) is not Tensor
+            or value._version
+            or value.untyped_storage().nbytes() != value.element_size()  # keeping it would keep something larger alive
+            or (previous is not None and (previous._version or _same_memory(previous, value)))
+        ):
+            self._copy_always()
+            return
+        self._previous = value.detach()  # keeps its memory in use, so that an equal address means the same tensor
+        self._num_watched += 1
+        if self._num_watched == NUM_WATCHED:
+            self._previous, self.borrows = None, True
+
+    def _copy_always(self) -> None:
+        self._previous, self._num_watched, self.borrows = None, -1, False
+
+
+def _same_memory(first: Tensor, second: Tensor) -> bool:
+    try:
+        return first.data_ptr() == second.data_ptr()
+    except RuntimeError:  # memory of a CUDA graph that its next replay has taken back
+        return True
+
+
 def as_tensor(value: Value) -> Tensor:
-    """A value as a tensor; a Python number in the precision that Python gives it."""
+    """Return a value as a tensor; a Python number in double precision."""
     return value if isinstance(value, Tensor) else torch.tensor(value, dtype=torch.float64)
 
 
+def as_single_value(result: object) -> Value | None:
+    """Return the result of a function or metric as a value; None if it is not one number."""
+    if isinstance(result, Tensor) and result.numel() == 1:
+        return result.detach().reshape(())
+    return float(result) if isinstance(result, (int, float)) else None
+
+
 def to_floats(values: Sequence[Value]) -> list[float]:
-    """Values as Python numbers, in one transfer from each device that holds any. Waits for these devices."""
+    """Return values as Python numbers, in one transfer from each device. Waits for these devices."""
     numbers: list[float] = [0.0] * len(values)
     on_devices: dict[torch.device, list[int]] = {}
     for position, value in enumerate(values):
@@ -109,46 +198,65 @@ def to_floats(values: Sequence[Value]) -> list[float]:
 
 
 def widest_float(device: torch.device) -> torch.dtype:
-    """The most accurate type in which a device can add up."""
+    """Return the most accurate type in which a device can add."""
     return torch.float32 if device.type == "mps" else torch.float64
 
 
-class SeenBatch:
-    """A batch that something was logged for; stands in for it on the metric log until the next batch.
-
-    Attributes:
-        batch: The batch; None once its size is known, so that it is not kept alive.
-        size: Number of samples; 0 until it is asked for.
-    """
-
-    __slots__ = ("batch", "size")
-
-    def __init__(self, batch: Any) -> None:
-        self.batch = batch
-        self.size = 0
-
-    def measure(self) -> int:
-        """The size of the batch: of the first tensor in it along dimension 0, 1 for a tensor of shape ().
-
-        Raises:
-            ValueError: If there is no tensor in it.
-        """
-        if self.batch is None:
-            return self.size or 1
-        first = next(_tensors_in(self.batch), None)
-        if first is None:
-            raise ValueError(
-                "`batch` must contain a tensor to weigh an epoch's mean by its size, but got none "
-                f"({type(self.batch).__name__}) in log. Pass `batch_size`."
-            )
-        self.size = first.size(0) if first.ndim else 1
-        self.batch = None
-        return self.size
+def result_dtype(dtype: torch.dtype) -> torch.dtype:
+    """Return double precision for double precision and integers, else single precision."""
+    is_narrow = (dtype.is_floating_point and dtype != torch.float64) or dtype == torch.bool
+    return torch.float32 if is_narrow else torch.float64
 
 
-def _tensors_in(batch: Any) -> Iterator[Tensor]:
-    if isinstance(batch, Tensor):
-        yield batch
-        return
-    for part in parts_of(batch) or ():
-        yield from _tensors_in(part)
+def save_tensor(tensor: Tensor) -> dict[str, Any]:
+    """Return a copy of a tensor, without its graph, with its device. Does not wait for the device."""
+    return _with_device(tensor.detach().clone())
+
+
+def load_tensor(saved: dict[str, Any]) -> Tensor:
+    """Return a copy of a saved tensor on its device; where that is missing, on the current one of its type or the CPU."""
+    tensor: Tensor = saved["tensor"]
+    return tensor.to(_present(torch.device(saved["device"])), copy=True)
+
+
+def save_tensors(tensors: Iterable[Tensor]) -> list[dict[str, Any]]:
+    """Return many tensors of shape () as few: one for neighbors of the same type and device. Waits for no device."""
+    blocks = groupby(tensors, key=lambda tensor: (tensor.dtype, tensor.device))
+    return [_with_device(torch.stack(list(block))) for _, block in blocks]
+
+
+def load_tensors(saved: Iterable[dict[str, Any]]) -> list[Tensor]:
+    """Return the tensors that `save_tensors` was given, in their order."""
+    return [tensor for block in saved for tensor in load_tensor(block).unbind()]
+
+
+def save_value(value: Value | None) -> Any:
+    """Return a value as a checkpoint holds it. Does not wait for its device."""
+    return save_tensor(value) if isinstance(value, Tensor) else value
+
+
+def load_value(saved: Any) -> Value | None:
+    """Return the value that `save_value` was given."""
+    return load_tensor(saved) if isinstance(saved, dict) else saved
+
+
+def save_number(number: float) -> float:
+    """Return a number, such as NumPy's, as one of Python's own."""
+    return int(number) if isinstance(number, int) else float(number)
+
+
+def _with_device(tensor: Tensor) -> dict[str, Any]:
+    if type(tensor) is not Tensor and not hasattr(tensor, "__tensor_flatten__"):
+        tensor = tensor.as_subclass(Tensor)  # a checkpoint's reader refuses types that it does not know
+    return {"tensor": tensor, "device": str(tensor.device)}
+
+
+def _present(device: torch.device) -> torch.device:
+    if device.type in ("cpu", "meta"):
+        return device
+    accelerator = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
+    if accelerator is None or accelerator.type != device.type:
+        return torch.device("cpu")
+    if device.index is not None and device.index < torch.accelerator.device_count():
+        return device
+    return torch.device(device.type, torch.accelerator.current_device_index())
