@@ -9,11 +9,11 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from metric_log_parts import Rig
 from torch import nn
 
 from camshaft.hooks_core import Receiver, is_overridden, resolve
 from camshaft.hooks_core.catalogue import CATALOGUE
+from camshaft.loops.metrics import MetricLog
 from camshaft.strategies import SingleDeviceStrategy
 from camshaft.trainer import module as module_source
 from camshaft.trainer.module import TrainingModule, attach_module
@@ -142,14 +142,14 @@ def test_copies_leave_the_trainer_and_the_log_behind(copied) -> None:
 
 
 def test_an_attached_module_and_its_parts_log_to_the_metric_log() -> None:
-    rig = Rig()
+    metrics = MetricLog(progress=SimpleNamespace(current_epoch=0, global_step=0))
     module = Regression()
-    attach_module(module, SimpleNamespace(), rig.metrics)
-    rig.start_training()
-    rig.batch(torch.ones(3, 2))
+    attach_module(module, SimpleNamespace(), metrics)
+    metrics.start_epoch("train")
+    metrics.moment, metrics.batch = "batch", torch.ones(3, 2)
     module.training_step(torch.ones(3, 2), 0)
     module.part.log_dict({"a": 1.0}, on_epoch=True, batch_size=2)
-    assert set(rig.metrics.callback_metrics) == {"loss", "a", "a_step"}
+    assert set(metrics.callback_metrics) == {"loss", "a", "a_step"}
     assert set(module.logged_metrics) == {"loss", "a_step"}
 
 

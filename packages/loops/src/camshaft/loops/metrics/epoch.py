@@ -197,7 +197,7 @@ class EpochLog:
             name: as_tensor(live.value)
             for live in values
             if live.of_epoch or self.stage == "train"
-            for name in (live.entry.plain_name, live.name)
+            for name in {live.entry.plain_name, live.name}
             if live.is_latest(name)
         }
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from functools import reduce
 from typing import Any, TypeVar
@@ -353,10 +354,11 @@ def _on_host(parts: Sequence[Part | None]) -> list[Part | None]:
 
 def _merge(reduction: str, parts: Sequence[Part]) -> Value:
     """Return the value of all processes: a tensor on the CPU, or a number if only numbers were logged."""
-    value = reduce(FOLDS[reduction][2], [float(part.value) for part in parts])
+    numbers = [float(part.value) for part in parts]
+    value = math.nan if any(map(math.isnan, numbers)) else reduce(FOLDS[reduction][2], numbers)
     if reduction == "mean":
         weight = sum(part.weight for part in parts)
-        value = value / weight if weight else float("nan")
+        value = value / weight if weight else math.nan
     dtypes = [part.dtype for part in parts if part.dtype is not None]
     return _as_value(value, None if not dtypes else torch.float64 if torch.float64 in dtypes else torch.float32)
 

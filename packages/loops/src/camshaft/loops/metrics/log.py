@@ -39,7 +39,7 @@ class MetricLogging:
     ```
     """
 
-    # written past `nn.Module.__setattr__`, which would look for submodules
+    # Set in `__dict__`, past `nn.Module.__setattr__`, which would look for submodules.
     _metric_log: MetricLog | StandaloneLog | None = None
 
     def log(
@@ -133,9 +133,23 @@ class MetricLogging:
         items = dictionary.items()
         if is_metric(dictionary, "MetricCollection"):  # with its prefix, and without copying states that metrics share
             items = dictionary.items(keep_base=False, copy_state=False)  # type: ignore[call-arg]
-        options = (prog_bar, logger, on_step, on_epoch, reduce_fx, batch_size, sync_dist, add_dataloader_idx)
         for name, value in items:
-            self.log(name, value, *options, enable_graph, None, rank_zero_only, **other)
+            self.log(
+                name,
+                value,
+                prog_bar,
+                logger,
+                on_step,
+                on_epoch,
+                reduce_fx,
+                batch_size,
+                sync_dist,
+                add_dataloader_idx,
+                enable_graph,
+                None,
+                rank_zero_only,
+                **other,
+            )
 
     @property
     def logged_metrics(self) -> Mapping[str, Value]:
@@ -147,6 +161,10 @@ class MetricLogging:
     ) -> None:
         """Raise `TypeError`: `log` has no other arguments. Override it to accept some, as of other frameworks."""
         raise TypeError(f"log() got an unexpected keyword argument {next(iter(other))!r}")
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return the state for copies and pickles, which leave the log behind."""
+        return {name: value for name, value in self.__dict__.items() if name != "_metric_log"}
 
     def _log_alone(self) -> StandaloneLog:
         log = self.__dict__["_metric_log"] = StandaloneLog()

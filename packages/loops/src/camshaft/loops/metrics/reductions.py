@@ -100,23 +100,15 @@ def reduction_for(reduce_fx: ReduceFx, name: str, inspect: Inspect) -> Reduction
     raise error(must_be("reduce_fx", rule, reduce_fx, f"log({name!r})", "Pass one of these."))
 
 
-def _larger(first: float, second: float) -> float:
-    return second if second > first or math.isnan(second) else first
-
-
-def _smaller(first: float, second: float) -> float:
-    return second if second < first or math.isnan(second) else first
-
-
 Fold = tuple[Callable[[Tensor], Tensor], Callable[[Tensor, Tensor], Tensor], Callable[[float, float], float]]
 
 FOLDS: dict[str, Fold] = {
     "mean": (torch.sum, torch.add, operator.add),
     "sum": (torch.sum, torch.add, operator.add),
-    "max": (torch.max, torch.maximum, _larger),
-    "min": (torch.min, torch.minimum, _smaller),
+    "max": (torch.max, torch.maximum, max),
+    "min": (torch.min, torch.minimum, min),
 }
-"""Per reduction: how a block of tensors, two tensors and two numbers become one. NaN among them gives NaN."""
+"""Per reduction: how a block of tensors, two tensors and two numbers (neither of them NaN) become one."""
 
 
 class FoldedReduction(Reduction):
@@ -132,7 +124,8 @@ class FoldedReduction(Reduction):
 
     def __init__(self, name: str, inspect: Inspect) -> None:
         self.is_weighted = name == "mean"
-        self._fold_block, self._fold_tensors, self._fold_numbers = FOLDS[name]
+        self._fold_block, self._fold_tensors, _ = FOLDS[name]
+        self._largest = {"max": True, "min": False}.get(name)  # comparing costs less per call than built-in `max`
         self._inspect = inspect
         self._tensors: list[Tensor] = []
         self._weights: list[float] = []
@@ -148,10 +141,14 @@ class FoldedReduction(Reduction):
             if len(self._weights) == BLOCK_SIZE:
                 self._fold()
             return
+        number = self._number
         if self.is_weighted:
             self._weight += weight
-            value *= weight
-        self._number = value if self._number is None else self._fold_numbers(self._number, value)
+            self._number = value * weight + (number or 0)
+        elif (largest := self._largest) is None:
+            self._number = value + (number or 0)
+        elif number is None or (value > number if largest else value < number) or value != value:  # NaN stays
+            self._number = value
 
     def result(self) -> Value | None:
         part = self.part()

@@ -214,7 +214,7 @@ def save_tensor(tensor: Tensor) -> dict[str, Any]:
 
 
 def load_tensor(saved: dict[str, Any]) -> Tensor:
-    """Return a copy of a saved tensor on its device; where that is missing, on the current one of its type or the CPU."""
+    """Return a copy of a saved tensor on its device; if that is missing, on the current one of its type, or the CPU."""
     tensor: Tensor = saved["tensor"]
     return tensor.to(_present(torch.device(saved["device"])), copy=True)
 

@@ -1,3 +1,5 @@
+"""Values that steps and epoch ends return are logged beside those that the module logs itself."""
+
 from __future__ import annotations
 
 import torch

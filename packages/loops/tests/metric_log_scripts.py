@@ -14,7 +14,6 @@ from metric_log_parts import Rig
 from torch import Tensor, nn
 
 from camshaft.loops.metric_state import metric_states, restore_metric_states
-from camshaft.strategies.checkpoints.contents import to_plain
 
 
 def spread(values: Tensor) -> Tensor:
@@ -174,7 +173,7 @@ class Player:
             "total": self.total,
         }
         file = io.BytesIO()
-        torch.save(to_plain(state), file)
+        torch.save(state, file)
         return file.getvalue()
 
     def load(self, checkpoint: bytes, place: tuple[int, int]) -> dict[str, Any]:

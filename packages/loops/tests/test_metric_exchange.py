@@ -11,7 +11,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from metric_log_parts import Rig
-from ranks_in_threads import Rank, on_ranks
+from ranks_in_threads import ThreadedStrategy, on_ranks
 from torch import Tensor
 
 from camshaft.loops.metrics import MetricMismatchError
@@ -22,7 +22,7 @@ _NUMBERS = st.integers(-64, 64).map(lambda number: number / 8)  # sums of these 
 _VALUES = st.lists(st.tuples(_NUMBERS, st.integers(1, 4), st.booleans()), max_size=7)
 
 
-class ReplicaRank(Rank):
+class ReplicaRank(ThreadedStrategy):
     """One of two ranks of a replica of the model."""
 
     @property
@@ -38,7 +38,7 @@ def run(size: int, script: Script, **arguments: Any) -> list[Any]:
     """Call a script on each rank, each with a metric log of its own; the logs' rigs are returned too."""
     rigs: dict[int, Rig] = {}
 
-    def on_rank(strategy: Rank) -> Any:
+    def on_rank(strategy: ThreadedStrategy) -> Any:
         rigs[strategy.global_rank] = Rig(strategy=strategy, **arguments)
         return script(rigs[strategy.global_rank], strategy.global_rank), rigs[strategy.global_rank]
 
@@ -315,7 +315,7 @@ def test_an_epoch_that_is_reduced_before_its_end_shows_its_values_and_takes_late
 
 
 def test_ranks_that_get_the_same_data_count_once() -> None:
-    def on_rank(strategy: Rank) -> Any:
+    def on_rank(strategy: ThreadedStrategy) -> Any:
         rig = Rig(strategy=ReplicaRank(strategy.exchange, strategy.global_rank), log_every_n_steps=1)
         replica = strategy.global_rank // 2
         rig.start_training()

@@ -11,8 +11,11 @@ import torchmetrics
 from metric_log_parts import Rig
 from torchmetrics.classification import MulticlassAccuracy, MulticlassF1Score, MulticlassPrecision
 
-from camshaft.trainer import TrainingModule
-from camshaft.trainer.module import attach_module
+from camshaft.loops.metrics import MetricLogging
+
+
+class Logging(MetricLogging, torch.nn.Module):
+    """A module of one's own."""
 
 
 def test_a_metric_gives_the_batchs_value_to_the_step_and_its_own_to_the_epoch() -> None:
@@ -127,8 +130,8 @@ def test_a_collection_with_shared_states_is_logged_metric_by_metric(update_only:
     metrics = [MulticlassAccuracy(3), MulticlassPrecision(3), MulticlassF1Score(3)]
     collection = torchmetrics.MetricCollection([metric.clone() for metric in metrics], prefix="val_")
     rig = Rig()
-    module = TrainingModule()
-    attach_module(module, None, rig.metrics)
+    module = Logging()
+    rig.metrics.attach(module)
     for epoch in range(2):
         rig.start_evaluation()
         expected = torchmetrics.MetricCollection([metric.clone() for metric in metrics], prefix="val_")
@@ -151,6 +154,6 @@ def test_a_collection_is_logged_by_log_dict() -> None:
         rig.log("all", torchmetrics.MetricCollection([torchmetrics.MeanMetric()]))
 
 
-def test_torchmetrics_is_not_imported_by_the_trainer() -> None:
-    code = "import sys, camshaft.loops.metrics.log, camshaft.trainer.module; sys.exit('torchmetrics' in sys.modules)"
+def test_torchmetrics_is_not_imported_by_the_log() -> None:
+    code = "import sys, camshaft.loops.metrics.log; sys.exit('torchmetrics' in sys.modules)"
     subprocess.run([sys.executable, "-c", code], check=True)

@@ -23,7 +23,6 @@ from torchmetrics.regression import MeanSquaredError, PearsonCorrCoef, SpearmanC
 from torchmetrics.wrappers import ClasswiseWrapper, MetricTracker, MinMaxMetric, MultioutputWrapper
 
 from camshaft.loops.metric_state import metric_states, restore_metric_states
-from camshaft.strategies.checkpoints.contents import to_plain
 
 Batch = tuple[Tensor, ...]
 
@@ -84,7 +83,7 @@ KINDS: dict[str, tuple[Callable[[], Any], Callable[[torch.Generator], Batch]]] =
 
 def through_a_file(states: dict[str, Any]) -> dict[str, Any]:
     file = io.BytesIO()
-    torch.save(to_plain(states), file)
+    torch.save(states, file)
     file.seek(0)
     loaded: dict[str, Any] = torch.load(file, weights_only=True)
     return loaded

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 from metric_log_parts import Rig
-from ranks_in_threads import Rank, on_ranks
+from ranks_in_threads import ThreadedStrategy, on_ranks
 from torch import Tensor, nn
 
 from camshaft.loops.metrics import MetricMismatchError
@@ -53,7 +53,7 @@ class Owner(nn.Module):
 
 
 def run(size: int, script: Callable[[Rig, int, Any], Any], make: Callable[[], Any]) -> list[Any]:
-    def on_rank(strategy: Rank) -> Any:
+    def on_rank(strategy: ThreadedStrategy) -> Any:
         rig, owner = Rig(strategy=strategy), Owner(make())
         rig.metrics.clear(owner)
         return script(rig, strategy.global_rank, owner.metric)
@@ -169,12 +169,12 @@ def test_a_collection_whose_metrics_share_their_states_goes_on_after_it_was_comp
 
 
 def test_ranks_that_get_the_same_data_count_once() -> None:
-    class ReplicaRank(Rank):
+    class ReplicaRank(ThreadedStrategy):
         @property
         def data_rank(self) -> int:
             return self.global_rank // 2
 
-    def on_rank(strategy: Rank) -> Any:
+    def on_rank(strategy: ThreadedStrategy) -> Any:
         metric, rig = SumMetric(), Rig(strategy=ReplicaRank(strategy.exchange, strategy.global_rank))
         rig.start_evaluation()
         metric.update(1.0 + strategy.global_rank // 2)

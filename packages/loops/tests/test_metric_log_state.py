@@ -15,10 +15,8 @@ from hypothesis import strategies as st
 from metric_log_parts import Position, Rig
 from metric_log_scripts import Player, Script, bits, scripts, spread
 
-from camshaft.loops.metrics import reductions
-from camshaft.loops.metrics import MetricLog
+from camshaft.loops.metrics import MetricLog, reductions
 from camshaft.loops.metrics.values import NUM_WATCHED
-from camshaft.strategies.checkpoints.contents import to_plain
 
 
 def played_whole(script: Script) -> list[Any]:
@@ -52,7 +50,7 @@ def test_a_run_that_was_stopped_after_any_batch_is_seen_to_go_on_as_one_that_was
 
 def through_a_file(state: dict[str, Any]) -> dict[str, Any]:
     file = io.BytesIO()
-    torch.save(to_plain(state), file)
+    torch.save(state, file)
     file.seek(0)
     loaded: dict[str, Any] = torch.load(file, weights_only=True)
     return loaded
@@ -351,7 +349,7 @@ def test_tensors_return_to_their_device() -> None:
     finally:
         torch.cuda.set_sync_debug_mode("default")
     file = io.BytesIO()
-    torch.save(to_plain(state), file)
+    torch.save(state, file)
     file.seek(0)
     other = Rig()
     other.metrics.start_epoch("train")
