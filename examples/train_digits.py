@@ -30,14 +30,18 @@ class Digits(ModelHooks, nn.Module):
         return torch.optim.Adam(self.parameters(), lr=3e-3)
 
 
-def train(strategy: Strategy) -> str:
-    """Train for 15 epochs; the loops share the images out. Returns a line that says how well it went."""
+def digits_loaders() -> dict[str, DataLoader]:
+    """Return loaders of 1437 images for training and of 360 others for prediction."""
     torch.manual_seed(0)
     pixels, labels = load_digits(return_X_y=True)
     digits = TensorDataset(torch.tensor(pixels / 16, dtype=torch.float32), torch.tensor(labels))
     training, test = random_split(digits, [0.8, 0.2])
-    train_loader = DataLoader(training, batch_size=32, shuffle=True)
-    loaders = {"train": train_loader, "predict": DataLoader(test, batch_size=60)}
+    return {"train": DataLoader(training, batch_size=32, shuffle=True), "predict": DataLoader(test, batch_size=60)}
+
+
+def train(strategy: Strategy) -> str:
+    """Train for 15 epochs; the loops share the images out. Returns a line with the accuracy."""
+    loaders = digits_loaders()
     module, fit, predict = Digits(), FitLoop(FitLimits(max_epochs=15), gradient_clip_val=1.0), PredictLoop()
     run_verb(Run(verb="fit", module=module, strategy=strategy, trainer=fit, loaders=loaders), fit)
     hits = run_verb(Run(verb="predict", module=module, strategy=strategy, trainer=predict, loaders=loaders), predict)

@@ -141,8 +141,22 @@ def test_a_strategy_of_another_library_trains_with_the_loops_and_the_core_alone(
     )
     done = run("-c", with_the_loops_alone, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
-    accuracy = re.fullmatch(r"test accuracy after 675 updates: ([\d.]+)%", done.stdout.strip())
-    assert accuracy is not None and float(accuracy[1]) > 90
+    if library == "torch":  # it logs
+        rows = re.findall(
+            r"^step (\d+): (loss_step|loss_epoch|accuracy) ([\d.]+), epoch (\d)$", done.stdout, re.MULTILINE
+        )
+        assert [int(step) for step, name, *_ in rows if name == "loss_step"] == list(range(19, 225, 20))
+        for name in ("loss_epoch", "accuracy"):
+            assert [(step, epoch) for step, one, _, epoch in rows if one == name] == [
+                (str(45 * epoch + 44), str(epoch)) for epoch in range(5)
+            ]
+        (*_, last_accuracy, last_loss) = [float(value) for _, _, value, _ in rows]
+        accuracy = re.search(r"^loss ([\d.]+), accuracy ([\d.]+)%$", done.stdout, re.MULTILINE)
+        assert accuracy is not None and float(accuracy[1]) == pytest.approx(last_loss, abs=1e-3)
+        assert float(accuracy[2]) == pytest.approx(100 * last_accuracy, abs=0.1) and last_accuracy > 0.9
+    else:
+        accuracy = re.fullmatch(r"test accuracy after 675 updates: ([\d.]+)%", done.stdout.strip())
+        assert accuracy is not None and float(accuracy[1]) > 90
     assert list(tmp_path.iterdir()) == []
 
 

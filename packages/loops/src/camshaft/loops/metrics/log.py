@@ -9,13 +9,13 @@ from torch import Tensor, nn
 
 from camshaft.hooks_core import Callback
 from camshaft.hooks_core.messages import must_be
-from camshaft.hooks_core.protocols import Logger, Moment, Strategy
+from camshaft.hooks_core.protocols import Moment, Strategy
 from camshaft.hooks_core.transfer import parts_of
 from camshaft.loops.metrics.entry import Asked, Entry, LogOptions
 from camshaft.loops.metrics.epoch import EpochLog, LiveValue, for_loggers, for_progress_bars
 from camshaft.loops.metrics.exchange import MetricExchange
 from camshaft.loops.metrics.reductions import ReduceFx
-from camshaft.loops.metrics.sending import LoggerSender, Progress
+from camshaft.loops.metrics.sending import LoggerSender, MetricWriter, Progress
 from camshaft.loops.metrics.values import (
     Value,
     check_batch_size,
@@ -254,7 +254,7 @@ class MetricLog(MetricLogging):
         self,
         *,
         progress: Progress,
-        loggers: Sequence[Logger] = (),
+        loggers: Sequence[MetricWriter] = (),
         log_every_n_steps: int = 50,
         strategy: Strategy | None = None,
     ) -> None:
@@ -371,7 +371,7 @@ class MetricLog(MetricLogging):
         for name, value in values.items():
             readers = self._current.readers_of_returned(name, self.moment, logger=logger, prog_bar=prog_bar)
             if readers is not None:
-                self.log(name, value, batch_size=1, **readers)
+                self.log(name, value, logger=readers[0], prog_bar=readers[1], batch_size=1)
 
     def _measured_batch(self) -> MeasuredBatch:
         batch = self.batch
@@ -407,7 +407,7 @@ class MetricLog(MetricLogging):
             self._exchange = MetricExchange(strategy, module)
         self._leave()
 
-    def write_to(self, loggers: Sequence[Logger]) -> None:
+    def write_to(self, loggers: Sequence[MetricWriter]) -> None:
         """Write to other loggers from now on; values of evaluation batches from the next evaluation on."""
         self._sender.loggers = loggers
         self.send_every(self._sender.every_n_steps)

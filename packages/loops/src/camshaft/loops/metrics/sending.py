@@ -7,7 +7,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
-from camshaft.hooks_core.protocols import Logger, Strategy
+from camshaft.hooks_core.protocols import Strategy
 from camshaft.loops.metrics.epoch import EpochLog, StepRow
 from camshaft.loops.metrics.exchange import MetricExchange
 from camshaft.loops.metrics.values import Value, to_floats
@@ -28,6 +28,14 @@ class Progress(Protocol):
     def global_step(self) -> int: ...
 
 
+class MetricWriter(Protocol):
+    """The methods of a logger that the metric log calls."""
+
+    def log_metrics(self, metrics: Mapping[str, float], step: int | None = None) -> None: ...
+
+    def save(self) -> None: ...
+
+
 class LoggerSender:
     """Sends values of epochs, of evaluation batches, and every so many updates of training steps.
 
@@ -42,7 +50,7 @@ class LoggerSender:
     """
 
     def __init__(
-        self, loggers: Sequence[Logger], every_n_steps: int, progress: Progress, strategy: Strategy | None = None
+        self, loggers: Sequence[MetricWriter], every_n_steps: int, progress: Progress, strategy: Strategy | None = None
     ) -> None:
         self.loggers = loggers
         self.every_n_steps = every_n_steps
