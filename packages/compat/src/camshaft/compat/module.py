@@ -22,8 +22,7 @@ from camshaft.hooks_core.eras import TODAY, Behaviour
 from camshaft.hooks_core.messages import must_be
 from camshaft.hooks_core.user_warnings import warn_user
 from camshaft.loops import Run
-from camshaft.loops.metrics.entry import ReduceFx
-from camshaft.loops.metrics.reductions import reduction_name
+from camshaft.loops.metrics import ReduceFx, reduction_name
 from camshaft.loops.optimizers import read_configuration
 from camshaft.loops.optional_arguments import is_under_autocast, with_arguments
 from camshaft.loops.resume import restore_module

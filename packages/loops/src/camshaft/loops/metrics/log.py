@@ -57,7 +57,6 @@ class MetricLogging:
         enable_graph: bool = False,
         metric_attribute: str | None = None,
         rank_zero_only: bool = False,
-        **other: Any,
     ) -> None:
         """Log a value: to the step, to the epoch, or both (as `<name>_step` and `<name>_epoch`).
 
@@ -88,7 +87,6 @@ class MetricLogging:
             metric_attribute: The name of the module's attribute, such as "metrics.accuracy", that the value, a metric,
                 is: only checked, since metrics are found by themselves.
             rank_zero_only: Whether only the first process's call counts; its value is not reduced over processes.
-            other: Arguments that `check_log_arguments` accepts; none here.
 
         Raises:
             TypeError, ValueError: If the value cannot be logged, or the arguments contradict each other, the hook, or
@@ -97,8 +95,6 @@ class MetricLogging:
             MetricMismatchError: When the epoch ends, on every process, if processes logged one name in different ways.
         """
         log = self._metric_log or self._log_alone()
-        if other:
-            self.check_log_arguments(name, reduce_fx, sync_dist, other)
         if rank_zero_only:
             if sync_dist:
                 where, rule = f"log({name!r})", "left out with rank_zero_only=True"
@@ -127,7 +123,6 @@ class MetricLogging:
         add_dataloader_idx: bool = True,
         enable_graph: bool = False,
         rank_zero_only: bool = False,
-        **other: Any,
     ) -> None:
         """Log each value of a dictionary or `torchmetrics.MetricCollection`; see `log`."""
         items = dictionary.items()
@@ -148,19 +143,12 @@ class MetricLogging:
                 enable_graph,
                 None,
                 rank_zero_only,
-                **other,
             )
 
     @property
     def logged_metrics(self) -> Mapping[str, Value]:
         """The last logged values by name, detached: without a run all of them, else those meant for loggers."""
         return (self._metric_log or self._log_alone()).logged_metrics
-
-    def check_log_arguments(
-        self, name: str, reduce_fx: object, sync_dist: bool | None, other: Mapping[str, Any]
-    ) -> None:
-        """Raise `TypeError`: `log` has no other arguments. Override it to accept some, as of other frameworks."""
-        raise TypeError(f"log() got an unexpected keyword argument {next(iter(other))!r}")
 
     def __getstate__(self) -> dict[str, Any]:
         """Return the state for copies and pickles, which leave the log behind."""
