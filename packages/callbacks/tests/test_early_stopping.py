@@ -195,7 +195,7 @@ def test_a_run_that_goes_on_from_a_stop_stops_as_well(recwarn: pytest.WarningsRe
     assert (second.stopped_epoch, second.stopping_reason) == (1, first.stopping_reason)
     [warning] = recwarn.list
     assert str(warning.message) == (
-        f"EarlyStopping had stopped the resumed run, and stops it again: {first.stopping_reason} "
+        f"EarlyStopping has stopped the run that is resumed, and stops it again: {first.stopping_reason} "
         "Change one of its arguments, such as `patience`, to train on."
     )
     assert not resumed(second).should_stop  # the next fit is none that was resumed

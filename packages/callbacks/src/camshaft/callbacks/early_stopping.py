@@ -132,7 +132,7 @@ class EarlyStopping(Callback):
             trainer.should_stop = True
             if trainer.is_global_zero:
                 warn_user(
-                    f"EarlyStopping had stopped the resumed run, and stops it again: {self.stopping_reason} "
+                    f"EarlyStopping has stopped the run that is resumed, and stops it again: {self.stopping_reason} "
                     "Change one of its arguments, such as `patience`, to train on."
                 )
         self._has_resumed = False

@@ -314,7 +314,7 @@ class ModelCheckpoint(Callback):
         if not (is_due or self._is_deferred) or self._should_skip_saving_checkpoint(trainer):
             return
         candidates = self._monitor_candidates(trainer)
-        if is_due or self._has_monitor(trainer, candidates):
+        if is_due or from_rank_zero(trainer.strategy, lambda: self.monitor in candidates):
             self._save(trainer, candidates)
 
     def on_train_end(self, trainer: TrainerProtocol, module: Any) -> None:
@@ -575,9 +575,6 @@ class ModelCheckpoint(Callback):
     def _is_epoch_due(self, trainer: TrainerProtocol) -> bool:
         return self.every_n_epochs > 0 and (trainer.current_epoch + 1) % self.every_n_epochs == 0
 
-    def _has_monitor(self, trainer: TrainerProtocol, candidates: dict[str, Tensor]) -> bool:
-        return from_rank_zero(trainer.strategy, lambda: self.monitor in candidates)
-
     def _save_after_batch(self, trainer: TrainerProtocol) -> None:
         """Save unless the validation after the batch already did, or defer to the first validation. Collective."""
         if self._should_skip_saving_checkpoint(trainer):
@@ -721,7 +718,7 @@ class ModelCheckpoint(Callback):
         ]
         missing = self._kept.missing(besides=[save["path"] for save in unwritten])
         if missing:
-            warn_user(f"ModelCheckpoint drops checkpoints that no longer exist: {missing}.")
+            warn_user(f"ModelCheckpoint forgets checkpoints that no longer exist: {missing}.")
         return unwritten, missing
 
     def _restore(self, memory: dict[str, Any]) -> None:

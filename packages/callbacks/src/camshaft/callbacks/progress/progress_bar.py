@@ -60,7 +60,7 @@ class ProgressBar(Callback):
         self, *, refresh_rate_seconds: float | None = None, leave: bool = False, refresh_rate: float | None = None
     ) -> None:
         where, action = type(self).__name__, "To show nothing, pass refresh_rate=0."
-        rates = {"refresh_rate_seconds": refresh_rate_seconds, "refresh_rate": refresh_rate}
+        rates: dict[str, Any] = {"refresh_rate_seconds": refresh_rate_seconds, "refresh_rate": refresh_rate}
         check_number(where, action, least=0, or_none=True, **rates)
         check_not_both(where, **rates)
         if refresh_rate_seconds is None:

@@ -316,7 +316,10 @@ class BackboneFinetuning(BaseFinetuning):
         where = type(self).__name__
         action = "Pass the zero-based index of an epoch."
         check_number(where, action, least=0, unfreeze_backbone_at_epoch=unfreeze_backbone_at_epoch)
-        first_lr = {"backbone_initial_ratio_lr": backbone_initial_ratio_lr, "backbone_initial_lr": backbone_initial_lr}
+        first_lr: dict[str, Any] = {
+            "backbone_initial_ratio_lr": backbone_initial_ratio_lr,
+            "backbone_initial_lr": backbone_initial_lr,
+        }
         check_number(where, above=0, or_none=True, **first_lr, initial_denom_lr=initial_denom_lr)
         check_not_both(where, **first_lr)
         if initial_denom_lr != 10.0 and (backbone_initial_ratio_lr, backbone_initial_lr) != (None, None):

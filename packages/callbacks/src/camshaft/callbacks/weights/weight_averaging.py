@@ -259,7 +259,7 @@ class EMAWeightAveraging(WeightAveraging):
         check_number(where, "Pass the weight of the previous average, such as 0.999.", least=0, most=1, decay=decay)
         least, action = 1 if update_starting_at_epoch is None else 0, "Pass 0 only beside `update_starting_at_epoch`."
         check_number(where, action, least=least, update_every_n_steps=update_every_n_steps)
-        first = {
+        first: dict[str, Any] = {
             "update_starting_at_step": update_starting_at_step,
             "update_starting_at_epoch": update_starting_at_epoch,
         }
