@@ -38,7 +38,7 @@ def whole_tensors() -> dict[str, Tensor]:
 
 
 def example(mesh: Any, placements: Any = None) -> dict[str, Any]:
-    """A checkpoint with sharded tensors at several depths, whole ones, and plain values."""
+    """Return a checkpoint with sharded tensors at several depths, whole ones, and plain values."""
     weights: OrderedDict[str, Tensor] = OrderedDict()
     for name, tensor in whole_tensors().items():
         chosen = placements or ([Shard(0)] if tensor.dim() else [Replicate()])
@@ -57,7 +57,7 @@ def example(mesh: Any, placements: Any = None) -> dict[str, Any]:
 
 
 def mismatches(checkpoint: dict[str, Any], *, sharded: bool) -> list[str]:
-    """What is not as `example` has it."""
+    """Return the differences of a checkpoint from `example`."""
     expected = {("state_dict", name): tensor for name, tensor in whole_tensors().items()}
     expected["state_dict", "tied"] = whole(0, SHAPES[0])
     expected["optimizer_states", 0, "state", 0, "exp_avg"] = whole(1, SHAPES[1]) * 2
@@ -125,7 +125,7 @@ def load_both_ways(strategy: Any, folder: Path, num_ranks: int) -> list[str]:
 
 
 def save_on_meshes(strategy: Any, folder: Path) -> list[str]:
-    """On four ranks: replicated and sharded, sharded twice, and a model that is parallel in two ways."""
+    """Save on four ranks: replicated and sharded, sharded twice, and a model that is parallel in two ways."""
     mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("outer", "inner"))
     writer = CheckpointWriter(strategy, asynchronous=True)
     tensor = whole(0, (8, 6))
@@ -164,7 +164,7 @@ def caught(call: Any) -> tuple[str, str, list[str]] | None:
 
 
 def fail(strategy: Any, folder: Path) -> dict[str, Any]:
-    """What each way of failing raises on this rank."""
+    """Return the errors of each way of failing on this rank."""
     mesh = init_device_mesh("cpu", (strategy.world_size,))
     file = folder / "a-file"
     if strategy.global_rank == 0:

@@ -1,4 +1,4 @@
-"""What tests of precision train, and how."""
+"""The model and the loops of the tests of precision."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ def assert_equal(one: list[Tensor], other: list[Tensor]) -> None:
 
 
 def weight_loss(parameter: Tensor, factor: float) -> Tensor:
-    """A loss whose gradient is the factor, whatever the precision."""
+    """Return a loss whose gradient is the factor, in any precision."""
     return (parameter * factor).sum()
 
 
 def train(strategy: SingleDeviceStrategy, model: nn.Module, clip_val: float | None = None) -> list[tuple[bool, float]]:
-    """Train on some batches. Returns for each whether its update was skipped, and the scale that its loss had."""
+    """Train on some batches. Return for each whether its update was skipped, and its loss scale."""
     computing = strategy.setup_module(model)
     (optimizer,) = strategy.setup_optimizers([SGD(model.parameters(), lr=0.1)])
     history = []

@@ -1,4 +1,4 @@
-"""A model whose layers are made in its hook, training it by hand under any strategy, and comparing the outcomes."""
+"""A model whose hook makes its layers, a training loop for any strategy, and comparisons of their outcomes."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Block(nn.Module):
 
 
 class Net(nn.Module):
-    """Blocks in a list, children, parameters of its own (one of which exists before the hook), and a buffer."""
+    """A module with blocks in a list, children, own parameters (one from before the hook), and a buffer."""
 
     def __init__(self, size: int = 6) -> None:
         super().__init__()
@@ -73,7 +73,7 @@ class Net(nn.Module):
 
 
 class ParallelNet(Net):
-    """Splits its blocks over tensor-parallel processes, if there are any."""
+    """A module that splits its blocks over tensor-parallel ranks, if there are any."""
 
     def make_layers(self) -> None:
         super().make_layers()
@@ -84,7 +84,7 @@ class ParallelNet(Net):
 
 
 class ShardingNet(ParallelNet):
-    """Shards its blocks itself."""
+    """A module that shards its blocks itself."""
 
     def make_layers(self) -> None:
         super().make_layers()
@@ -94,7 +94,7 @@ class ShardingNet(ParallelNet):
 
 
 class WhollyShardingNet(ShardingNet):
-    """Shards its blocks and then itself."""
+    """A module that shards its blocks and then itself."""
 
     def make_layers(self) -> None:
         super().make_layers()
@@ -153,7 +153,7 @@ def train(
 
 
 def whole(value: Any) -> Any:
-    """A nested value with whole tensors in place of sharded ones."""
+    """Return a nested value with whole tensors in place of sharded ones."""
     if isinstance(value, Mapping):
         return {key: whole(item) for key, item in value.items()}
     if isinstance(value, DTensor):
@@ -202,7 +202,7 @@ def check_equals_one_device(
 
 @contextmanager
 def raises(kind: type[BaseException], *parts: str) -> Any:
-    """Like `pytest.raises`, for what processes run without pytest."""
+    """Assert that the block raises, as `pytest.raises`, in processes without pytest."""
     try:
         yield
     except kind as error:

@@ -1,4 +1,4 @@
-"""Checks that several processes make together: evaluation, states, and what is refused."""
+"""Checks on several ranks: evaluation, state dicts, and errors."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class OtherBlock(Block):
 
 
 class Branching(Net):
-    """Enters its blocks in an order that depends on the stage; one by a method other than its forward."""
+    """A module that enters its blocks in an order of each stage, one of them by a method other than its forward."""
 
     order: tuple[int, ...] = (0, 1, 2)
 
@@ -59,7 +59,7 @@ class Branching(Net):
 
 
 def evaluate_unevenly(strategy: Any, make: Callable[[], Net] = Net) -> None:
-    """Evaluate several numbers of batches, the first of which leaves some ranks without any, in each stage."""
+    """Evaluate several numbers of batches in each stage. The first leaves some ranks without any."""
     torch.manual_seed(3)
     module = make()
     step = strategy.wrap_step(module.validation_step)

@@ -1,4 +1,4 @@
-"""Checks that several processes make together: sharded training equals training on one device."""
+"""Checks on several ranks: sharded training equals training on one device."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def check_blocks_may_stay_whole_until_backward() -> None:
 
 
 class Wrapper(Net):
-    """Has parameters only in one child."""
+    """A module with parameters in one child only."""
 
     def __init__(self) -> None:
         nn.Module.__init__(self)

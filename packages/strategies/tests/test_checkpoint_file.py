@@ -135,7 +135,7 @@ def test_a_flipped_bit_is_an_error_or_changes_nothing(
         read = read_checkpoint(path)
     except CheckpointError:
         return
-    assert read["step"] == 3  # the bit was in padding, which nobody reads
+    assert read["step"] == 3  # the bit was in padding
     assert torch.equal(read["weights"], torch.arange(2000.0))
 
 
@@ -215,9 +215,9 @@ for num_numbers, limit in eval(sys.argv[2]):
         try:
             save(writer, num_numbers, 2.0)
         except OSError as error:
-            told = error.errno, error.filename == path and path in str(error)
+            found = error.errno, error.filename == path and path in str(error)
         resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
-        print(*told, os.listdir(os.path.dirname(path)), torch.load(path)["b"].unique().tolist())
+        print(*found, os.listdir(os.path.dirname(path)), torch.load(path)["b"].unique().tolist())
 """
 
 
@@ -226,8 +226,8 @@ def test_a_file_that_cannot_grow_is_an_oserror_with_the_path_and_the_earlier_one
     sizes = [(10, 0), (10, 500), (10, 1500), (3000, 5000), (3000, 25_000), (10**6, 6 * 10**6)]
     arguments = [str(tmp_path / "kept" / "a.ckpt"), str(sizes)]
     child = subprocess.run([sys.executable, "-c", SAVE_BELOW_A_LIMIT, *arguments], capture_output=True, text=True)
-    told = child.stdout.splitlines()
-    assert told == [f"{errno.EFBIG} True ['a.ckpt'] [1.0]"] * 2 * len(sizes), child.stderr
+    outcomes = child.stdout.splitlines()
+    assert outcomes == [f"{errno.EFBIG} True ['a.ckpt'] [1.0]"] * 2 * len(sizes), child.stderr
 
 
 def test_an_error_of_torch_without_a_cause_is_an_oserror_as_well(tmp_path: Path) -> None:

@@ -34,7 +34,7 @@ def save_and_wait(saves: CheckpointWriter, checkpoint: dict[str, Any], path: str
 
 
 class Gate:
-    """Holds writing threads up until it is opened, and says how many are there."""
+    """A gate that blocks writing threads until it is opened, and counts them."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self._open = threading.Event()

@@ -1,4 +1,4 @@
-"""Objects in a checkpoint lie in a part of their own, and are unpickled only for a caller who trusts the file."""
+"""Objects in a checkpoint lie in a separate part, and are unpickled only from trusted files."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Named(dict):  # type: ignore[type-arg]
 
 
 class Runs:
-    """Leaves a file behind when it is unpickled."""
+    """An object whose unpickling makes a directory."""
 
     def __init__(self, path: Path) -> None:
         self.path = path

@@ -21,7 +21,7 @@ from camshaft.strategies.sharding.operation_recorder import DeferredInitializati
 
 
 def build_both(build: Callable[[], nn.Module], seed: int = 1) -> tuple[nn.Module, nn.Module]:
-    """The same module built as it is, and without memory first; asserts that the random state is the same then."""
+    """Build a module with and without deferred initialization, and assert that the random states agree."""
     torch.manual_seed(seed)
     expected = build()
     state = torch.get_rng_state()
@@ -49,7 +49,7 @@ def assert_same(build: Callable[[], nn.Module]) -> nn.Module:
 
 
 class Filled(nn.Module):
-    """A module that a function fills."""
+    """A module that is filled by a function."""
 
     def __init__(self, fill: Callable[[Filled], object]) -> None:
         super().__init__()
@@ -306,7 +306,7 @@ def test_values_that_are_overwritten_take_no_memory_while_others_are_made(
 
 
 def peak_of_memory(is_reset: bool = False) -> float:
-    """In MiB; of this process since it was last reset."""
+    """Return the peak memory of this process since the last reset, in MiB."""
     if is_reset:
         Path("/proc/self/clear_refs").write_text("5")
     status = Path("/proc/self/status").read_text()

@@ -55,7 +55,7 @@ def begun():
 def calling(function, *arguments):
     return type("Calling", (), {"__reduce__": lambda self: (function, arguments)})()
 """
-"""What every script begins with; the names are those of modules that are installed nowhere."""
+"""The beginning of every script. No module of these names is installed."""
 
 PLAIN = """
 mine = AttributeDict(rate=numpy.float64(0.5), steps=numpy.int64(7), flag=numpy.bool_(True))
@@ -110,12 +110,12 @@ SCRIPTS = {
     "metadata": 'checkpoint["state_dict"]._metadata = Loss()',
     "protected": 'checkpoint["hparams"] = {"width": 3, "run": calling(getattr, calling(__import__, "os"), "system")}',
 }
-"""What fills `checkpoint` before it is saved."""
+"""Code that fills `checkpoint` before it is saved."""
 
 
 @pytest.fixture(scope="module")
 def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with what the scripts saved, in archives (.ckpt) and in the format before torch 1.6 (.old)."""
+    """Return a folder with the files of the scripts, as archives (.ckpt) and in the format before torch 1.6 (.old)."""
     folder = tmp_path_factory.mktemp("files")
     program = f"""
 {FAKES}

@@ -359,7 +359,7 @@ def test_the_state_of_another_precision_changes_nothing(scaled: SingleDeviceStra
 
 
 class Ahead(SGD):
-    """Steps by the gradient one unit ahead; it evaluates its closure twice, and moves weights by way of `data`."""
+    """An optimizer that steps by the gradient one unit ahead: two evaluations, with a change through `data`."""
 
     @torch.no_grad()
     def step(self, closure: Any = None) -> Any:  # type: ignore[override]
@@ -448,7 +448,7 @@ def test_weights_are_copied_for_those_alone_that_evaluate_again(scaled: SingleDe
 
 
 class Clones(TorchFunctionMode):
-    """Counts calls of `Tensor.clone`."""
+    """A mode that counts calls of `Tensor.clone`."""
 
     count = 0
 

@@ -126,20 +126,20 @@ def test_what_cannot_be_done_ends_with_status_two_and_one_line(
     (tmp_path / "empty").mkdir()
     before = sorted(os.listdir(tmp_path))
     assert main(["consolidate", str(tmp_path / source), str(tmp_path / target)]) == 2
-    told = capsys.readouterr()
-    assert told.out == ""
-    assert told.err.startswith("error: ")
-    assert told.err.count("\n") == 1
-    assert message in told.err
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    assert printed.err.startswith("error: ")
+    assert printed.err.count("\n") == 1
+    assert message in printed.err
     assert sorted(os.listdir(tmp_path)) == before
 
 
 def test_the_command_line_explains_itself_and_prints_no_traceback(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "camshaft.strategies", "consolidate"]
-    told = subprocess.run([*command, "--help"], capture_output=True, text=True, check=True).stdout
-    assert "usage: python -m camshaft.strategies consolidate" in told
-    assert "consolidate run/last.ckpt model.safetensors" in told
-    assert max(map(len, told.splitlines())) <= 110
+    printed = subprocess.run([*command, "--help"], capture_output=True, text=True, check=True).stdout
+    assert "usage: python -m camshaft.strategies consolidate" in printed
+    assert "consolidate run/last.ckpt model.safetensors" in printed
+    assert max(map(len, printed.splitlines())) <= 110
     failed = subprocess.run([*command, "absent", "b.ckpt"], capture_output=True, text=True, check=False, cwd=tmp_path)
     assert failed.returncode == 2
     assert "Traceback" not in failed.stderr

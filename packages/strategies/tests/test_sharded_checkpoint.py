@@ -25,7 +25,7 @@ RANKS = Path(checkpoint_ranks.__file__)
 
 @pytest.fixture
 def mesh() -> Iterator[DeviceMesh]:
-    """A mesh of this process alone."""
+    """Return a mesh of this process alone."""
     dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
     yield init_device_mesh("cpu", (1,))
     dist.destroy_process_group()
@@ -164,7 +164,7 @@ def test_a_damaged_part_is_an_error_or_changes_nothing(directory: Path, name: st
             except CheckpointError as error:
                 num_errors += 1
                 assert name in str(error), error
-            else:  # the bit was in padding, which nobody reads
+            else:  # the bit was in padding
                 assert len(damaged) == len(whole)
                 assert checkpoint_ranks.mismatches(read, sharded=False) == []
     assert num_errors > 80

@@ -16,11 +16,11 @@ from camshaft.strategies.torch_strategy import clip_gradients
 
 
 class OwnTensor(torch.Tensor):
-    """A gradient of a kind of its own, which torch takes one by one."""
+    """A gradient of a subclass, which torch clips one by one."""
 
 
 def optimizer_with_gradients(seed: int, *kinds: str) -> SGD:
-    """Parameters with a gradient of each kind, and one without."""
+    """Return an optimizer of parameters with a gradient of each kind, and one without."""
     generator = torch.Generator().manual_seed(seed)
     parameters = []
     for number, kind in enumerate(kinds):
