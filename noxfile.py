@@ -497,6 +497,8 @@ def build_release(session: nox.Session, release: LastRelease, directory: Path) -
 
 def reason_not_to_mix(package: Package, released: Mapping[str, Package]) -> str | None:
     """Return why `package` cannot be installed with the last releases of what it needs, None where it can."""
+    if not released.keys() - {package.folder}:
+        return "no other package has a release in releases.toml"
     for sibling in closure([package], ["test"])[0]:
         if sibling is package:
             continue

@@ -27,8 +27,11 @@ def packages(monkeypatch: pytest.MonkeyPatch) -> dict[str, Package]:
 
 def test_a_package_is_left_out_of_mixed_as_long_as_what_it_needs_has_no_release(packages: dict[str, Package]) -> None:
     reason = noxfile.reason_not_to_mix
-    assert reason(packages["engine"], {}) is None
-    assert reason(packages["car"], {}) == "engine has no release in releases.toml"
+    assert (
+        reason(packages["engine"], {"engine": packages["engine"]}) == "no other package has a release in releases.toml"
+    )
+    assert reason(packages["engine"], {"car": packages["car"]}) is None
+    assert reason(packages["car"], {"boat": package("boat", "0.1.0")}) == "engine has no release in releases.toml"
     assert reason(packages["car"], {"engine": package("engine", "0.2.3")}) is None
     older = {"engine": package("engine", "0.1.4")}
     assert reason(packages["car"], older) == "it requires a later engine than the released 0.1.4"
