@@ -43,7 +43,7 @@ class Batch:
 
 @dataclass
 class Script:
-    """What is logged: options per name, and the batches of each epoch."""
+    """Logged values: options per name, and the batches of each epoch."""
 
     kinds: dict[str, str]
     options: dict[str, Option]

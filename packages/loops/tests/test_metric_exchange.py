@@ -1,4 +1,4 @@
-"""What several ranks log becomes what one process would have logged."""
+"""Values that several ranks log are reduced to what one process would have logged."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the metric log publishes, and which calls it refuses."""
+"""Published values of the metric log, and calls that it refuses."""
 
 from __future__ import annotations
 

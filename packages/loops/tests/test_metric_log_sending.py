@@ -1,4 +1,4 @@
-"""What the metric log sends to loggers, when, and for which step."""
+"""Rows that the metric log sends to loggers, and their steps."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a checkpoint holds of the function that reduces an epoch's values."""
+"""Reduction functions in a checkpoint."""
 
 from __future__ import annotations
 

@@ -100,7 +100,7 @@ class Record:
 
     @property
     def is_shared(self) -> bool:
-        """Whether anything of it is reduced over processes, so that all of them must have an entry."""
+        """True if anything of it is reduced over processes, so that all of them must have an entry."""
         options = self.options
         return options.sync_dist is not False and (options.on_epoch or options.sync_dist is True)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 from torch import Tensor, nn
@@ -10,13 +10,13 @@ from torch import Tensor, nn
 from camshaft.hooks_core import Callback
 from camshaft.hooks_core.messages import must_be
 from camshaft.hooks_core.protocols import Moment, Strategy
-from camshaft.hooks_core.transfer import parts_of
 from camshaft.loops.metrics.entry import Asked, Entry, LogOptions
 from camshaft.loops.metrics.epoch import EpochLog, LiveValue, for_loggers, for_progress_bars
 from camshaft.loops.metrics.exchange import MetricExchange
 from camshaft.loops.metrics.reductions import ReduceFx
 from camshaft.loops.metrics.sending import LoggerSender, MetricWriter, Progress
 from camshaft.loops.metrics.values import (
+    MeasuredBatch,
     Value,
     check_batch_size,
     check_number,
@@ -167,47 +167,6 @@ def _check_metric_attribute(module: object, attribute: str, name: str, value: ob
         rule = "the name of the module's attribute that is the logged metric"
         action = "Correct it, or leave it out."
         raise ValueError(must_be("metric_attribute", rule, attribute, f"log({name!r})", action))
-
-
-class MeasuredBatch:
-    """Replaces a batch on the metric log when something is logged for it, and remembers its size.
-
-    Attributes:
-        batch: The batch; None once its size is known, so that it is not kept alive.
-        size: Number of samples; 0 until it is measured.
-    """
-
-    __slots__ = ("batch", "size")
-
-    def __init__(self, batch: Any) -> None:
-        self.batch = batch
-        self.size = 0
-
-    def measure(self) -> int:
-        """Return dimension 0 of the first tensor in the batch; 1 for a tensor of shape () and where there is no batch.
-
-        Raises:
-            ValueError: If there is no tensor in it.
-        """
-        if self.batch is None:
-            return self.size or 1
-        first = next(_tensors_in(self.batch), None)
-        if first is None:
-            raise ValueError(
-                "`batch` must contain a tensor to weigh an epoch's mean by its size, but got none "
-                f"({type(self.batch).__name__}) in log. Pass `batch_size`."
-            )
-        self.size = first.size(0) if first.ndim else 1
-        self.batch = None
-        return self.size
-
-
-def _tensors_in(batch: Any) -> Iterator[Tensor]:
-    if isinstance(batch, Tensor):
-        yield batch
-        return
-    for part in parts_of(batch) or ():
-        yield from _tensors_in(part)
 
 
 _NUM_STEP_ROWS = 64  # batches of an evaluation that are sent to loggers in one transfer

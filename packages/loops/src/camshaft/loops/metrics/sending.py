@@ -61,7 +61,7 @@ class LoggerSender:
 
     @property
     def writes(self) -> bool:
-        """Whether this process writes; others do not look at the values, which might wait for a device."""
+        """True on the process that writes; others do not look at the values, which might wait for a device."""
         return self._strategy is None or self._strategy.global_rank == 0
 
     def schedule(self) -> None:

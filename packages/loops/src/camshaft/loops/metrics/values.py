@@ -1,9 +1,9 @@
-"""Logged values: checked, kept as they were when they were logged, read as numbers, and saved."""
+"""Logged values and sizes of batches: checked, kept unchanged, read as numbers, and saved."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import groupby
 from numbers import Real
 from typing import Any
@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from camshaft.hooks_core.messages import must_be
+from camshaft.hooks_core.transfer import parts_of
 from camshaft.hooks_core.user_warnings import warn_user
 
 Value = Tensor | float
@@ -77,6 +78,47 @@ def check_batch_size(name: str, batch_size: Any) -> float:
     error = ValueError if isinstance(batch_size, (int, float)) else TypeError
     rule = "a number, 0 or more"
     raise error(must_be("batch_size", rule, batch_size, f"log({name!r})", "Pass the number of samples in the batch."))
+
+
+class MeasuredBatch:
+    """Replaces a batch on the metric log when something is logged for it, and remembers its size.
+
+    Attributes:
+        batch: The batch; None once its size is known, so that it is not kept alive.
+        size: Number of samples; 0 until it is measured.
+    """
+
+    __slots__ = ("batch", "size")
+
+    def __init__(self, batch: Any) -> None:
+        self.batch = batch
+        self.size = 0
+
+    def measure(self) -> int:
+        """Return dimension 0 of the first tensor in the batch; 1 for a tensor of shape () and where there is no batch.
+
+        Raises:
+            ValueError: If there is no tensor in it.
+        """
+        if self.batch is None:
+            return self.size or 1
+        first = next(_tensors_in(self.batch), None)
+        if first is None:
+            raise ValueError(
+                "`batch` must contain a tensor to weigh an epoch's mean by its size, but got none "
+                f"({type(self.batch).__name__}) in log. Pass `batch_size`."
+            )
+        self.size = first.size(0) if first.ndim else 1
+        self.batch = None
+        return self.size
+
+
+def _tensors_in(batch: Any) -> Iterator[Tensor]:
+    if isinstance(batch, Tensor):
+        yield batch
+        return
+    for part in parts_of(batch) or ():
+        yield from _tensors_in(part)
 
 
 NUM_WATCHED = 16
