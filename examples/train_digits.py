@@ -31,7 +31,7 @@ class Digits(ModelHooks, nn.Module):
 
 
 def digits_loaders() -> dict[str, DataLoader]:
-    """Return loaders of 1437 images for training and of 360 others for prediction."""
+    """Return loaders of 1438 images for training and of 359 others for prediction."""
     torch.manual_seed(0)
     pixels, labels = load_digits(return_X_y=True)
     digits = TensorDataset(torch.tensor(pixels / 16, dtype=torch.float32), torch.tensor(labels))
