@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from camshaft.callbacks.arguments import InvalidArgumentError
 from camshaft.callbacks.monitors.loss_watch import LossWatch, gradient_norm, skip_update
 from camshaft.callbacks.monitors.non_finite_guard import NonFiniteError, NonFiniteGuard
-from camshaft.hooks_core.implementation import is_overridden
+from camshaft.hooks_core.dispatch.implementation import is_overridden
 
 NAN, INF = math.nan, math.inf
 

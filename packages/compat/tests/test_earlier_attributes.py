@@ -21,7 +21,7 @@ from camshaft.compat.data_module import EarlierDataHooks
 from camshaft.compat.module import EarlierHooks
 from camshaft.compat.trainer import ABSENT_ATTRIBUTES
 from camshaft.hooks_core import CATALOGUE, Callback, DataHooks, ModelHooks, Receiver, is_overridden
-from camshaft.hooks_core.methods import candidates
+from camshaft.hooks_core.dispatch.binding import candidates
 
 pytestmark = pytest.mark.filterwarnings(NO_VALIDATION)
 

@@ -17,7 +17,7 @@ from camshaft.compat.eras import extend
 from camshaft.compat.eras.optimization import EraOptimization, configuration_of
 from camshaft.hooks_core.eras import behaviour_of
 from camshaft.loops import FitLimits, OptimizationSettings, Run
-from camshaft.loops.progress import FitProgress
+from camshaft.loops.state.progress import FitProgress
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
 

@@ -7,8 +7,8 @@ import pytest
 from camshaft.compat.eras import read_era
 from camshaft.compat.eras.advice import Advice, advise
 from camshaft.hooks_core import CATALOGUE, Callback, ModelHooks, Receiver
+from camshaft.hooks_core.dispatch.binding import arguments_of
 from camshaft.hooks_core.eras import EARLIER_ERAS
-from camshaft.hooks_core.methods import arguments_of
 from camshaft.hooks_core.spec import HookSpec
 
 

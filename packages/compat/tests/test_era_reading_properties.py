@@ -8,9 +8,8 @@ from hypothesis import strategies as st
 
 from camshaft.compat.eras import read_era
 from camshaft.hooks_core import CATALOGUE, Receiver
-from camshaft.hooks_core.binding import bind
+from camshaft.hooks_core.dispatch.binding import arguments_of, bind
 from camshaft.hooks_core.eras import EARLIER_ERAS, EVERYDAY_NAMES
-from camshaft.hooks_core.methods import arguments_of
 from camshaft.hooks_core.spec import HookSpec
 
 

@@ -43,7 +43,7 @@ from camshaft.compat.names.types_and_flags import (
     RunningStage,
     TrainerFn,
 )
-from camshaft.loops.combined_loader import CombinedLoader as OurCombinedLoader
+from camshaft.loops.data.combined_loader import CombinedLoader as OurCombinedLoader
 
 Pair = namedtuple("Pair", ["left", "right"])
 

@@ -6,8 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from camshaft.hooks_core import CheckpointHooks, DataHooks, Hooks, ModelHooks, StrategyHooks, resolve
-from camshaft.hooks_core.conformance import Adapter
-from camshaft.hooks_core.scenario import Scenario
+from camshaft.hooks_core.conformance import Adapter, Scenario
 from camshaft.hooks_core.spec import SKIP_EPOCH, ZeroGrad
 
 

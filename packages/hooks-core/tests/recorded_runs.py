@@ -9,7 +9,7 @@ import pytest
 
 from camshaft.hooks_core import Callback, StrategyHooks, resolve
 from camshaft.hooks_core.check import ConformanceError, check
-from camshaft.hooks_core.scenario import Scenario
+from camshaft.hooks_core.conformance import Scenario
 from camshaft.hooks_core.trace import Trace
 
 

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from camshaft.hooks_core.automaton import Automaton, Step
+from camshaft.hooks_core.check import Automaton, Step
 from camshaft.hooks_core.grammar import Call, Condition, Either, If, Maybe, Node, Repeat, Seq, Set, Within
 
 RECEIVERS = {"both": ["x", "y"], "nobody": []}

@@ -5,8 +5,8 @@ import inspect
 import pytest
 
 from camshaft.hooks_core import CATALOGUE, Callback, CheckpointHooks, DataHooks, ModelHooks, Receiver, StrategyHooks
-from camshaft.hooks_core.implementation import is_overridden
-from camshaft.hooks_core.methods import arguments_of
+from camshaft.hooks_core.dispatch.binding import arguments_of
+from camshaft.hooks_core.dispatch.implementation import is_overridden
 
 BASES = {
     Receiver.CALLBACK: (Callback,),

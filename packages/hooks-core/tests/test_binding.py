@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from camshaft.hooks_core.binding import BindingError, bind, default_of, names_parameter, positional_names
+from camshaft.hooks_core.dispatch.binding import BindingError, bind, default_of, names_parameter, positional_names
 
 PROVIDED = ("outputs", "batch", "batch_idx", "dataloader_idx")
 

@@ -14,7 +14,7 @@ from recorded_runs import First, Second, departure
 
 from camshaft.hooks_core import ModelHooks, StrategyHooks, not_a_hook, resolve
 from camshaft.hooks_core.check import check
-from camshaft.hooks_core.scenario import Scenario
+from camshaft.hooks_core.conformance import Scenario
 from camshaft.hooks_core.spec import ZERO_GRADS, ZeroGrad
 from camshaft.hooks_core.trace import Trace
 

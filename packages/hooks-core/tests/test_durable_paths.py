@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from camshaft.hooks_core.durable_paths import previous_of, put_in_place, remove, written_whole
+from camshaft.hooks_core.durable_files import previous_of, put_in_place, remove, written_whole
 
 
 def directory(path: Path, content: str) -> Path:

@@ -14,7 +14,7 @@ from camshaft.hooks_core import (
     not_a_hook,
     resolve,
 )
-from camshaft.hooks_core.faults import Fault, find_faults
+from camshaft.hooks_core.dispatch.faults import Fault, find_faults
 
 
 def faults_of(receiver: object, kind: Receiver = Receiver.MODULE) -> list[str]:
@@ -284,7 +284,7 @@ def test_a_missing_step_is_one_fault_that_names_the_close_method() -> None:
     assert str(caught.value).endswith("is missing. Rename `trainning_step`.")
 
 
-@pytest.mark.parametrize("base", ["torch.nn.modules", "camshaft.trainer.attachment", "lightning.pytorch"])
+@pytest.mark.parametrize("base", ["torch.nn.modules", "camshaft.trainer.module", "lightning.pytorch"])
 def test_a_missing_step_is_never_a_method_of_a_public_base_by_another_name(base: str) -> None:
     public = type("Base", (), {"optimizers": lambda self: None, "__module__": base})
     overriding = type("Model", (ModelHooks, public), {"optimizers": lambda self: None})

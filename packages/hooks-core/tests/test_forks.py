@@ -26,7 +26,7 @@ print("as it should be")
 
 FORKING = """
 import os, threading, time
-from camshaft.hooks_core.forks import make_forks_safe
+from camshaft.hooks_core.processes import make_forks_safe
 
 make_forks_safe()
 begun = time.perf_counter()

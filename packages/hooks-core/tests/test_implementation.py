@@ -3,7 +3,7 @@ from __future__ import annotations
 from functools import partialmethod
 
 from camshaft.hooks_core import Callback, ModelHooks, is_overridden, not_a_hook
-from camshaft.hooks_core.implementation import implementation, receiver_name
+from camshaft.hooks_core.dispatch.implementation import implementation, receiver_name
 
 
 class Overriding(Callback):

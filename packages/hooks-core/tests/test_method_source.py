@@ -6,7 +6,13 @@ from typing import Any
 
 import pytest
 
-from camshaft.hooks_core.method_source import code_of, mentions_method, returns_anything, strings_in, uses_parameter
+from camshaft.hooks_core.dispatch.implementation import (
+    code_of,
+    mentions_method,
+    returns_anything,
+    strings_in,
+    uses_parameter,
+)
 
 
 @pytest.mark.parametrize("method", [len, dict, print])

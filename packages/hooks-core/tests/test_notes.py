@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from camshaft.hooks_core.notes import add_note, describe, noting
+from camshaft.hooks_core.messages import add_note, describe, noting
 
 
 class Model:

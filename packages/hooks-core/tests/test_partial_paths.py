@@ -8,15 +8,15 @@ from pathlib import Path
 
 import pytest
 
-from camshaft.hooks_core import partial_paths
-from camshaft.hooks_core.partial_paths import abandoned_in, claimed, new_partial_name
+from camshaft.hooks_core import durable_files
+from camshaft.hooks_core.durable_files import abandoned_in, claimed, new_partial_name
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="this system has no such locks")
 
 WRITER = """
 import sys, time
 from pathlib import Path
-from camshaft.hooks_core.partial_paths import claimed, new_partial_name
+from camshaft.hooks_core.durable_files import claimed, new_partial_name
 path = new_partial_name(Path(sys.argv[1], "a.ckpt"))
 path.mkdir() if sys.argv[2] == "directory" else path.touch()
 with claimed(path):
@@ -27,7 +27,7 @@ with claimed(path):
 
 @pytest.fixture
 def _no_grace(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(partial_paths, "_SECONDS_TO_LOCK", 0.0)
+    monkeypatch.setattr(durable_files, "_SECONDS_TO_LOCK", 0.0)
 
 
 def found(folder: Path) -> list[str]:
@@ -73,7 +73,7 @@ def test_one_from_another_machine_is_abandoned_after_an_hour_without_a_change(
     (tmp_path / name / "0.distcp").touch()
     os.utime(tmp_path / name, (0, 0))  # what is in it counts, and so does its change of name
     assert found(tmp_path) == []
-    monkeypatch.setattr(partial_paths, "QUIET_SECONDS", 0.0)
+    monkeypatch.setattr(durable_files, "QUIET_SECONDS", 0.0)
     assert found(tmp_path) == [name]
     with claimed(tmp_path / name):
         assert found(tmp_path) == []
@@ -82,16 +82,16 @@ def test_one_from_another_machine_is_abandoned_after_an_hour_without_a_change(
 @pytest.mark.usefixtures("_no_grace")
 def test_where_there_are_no_locks_only_time_tells(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     new_partial_name(tmp_path / "a.ckpt").touch()
-    monkeypatch.setattr(partial_paths, "fcntl", None)
+    monkeypatch.setattr(durable_files, "fcntl", None)
     with claimed(tmp_path / "nowhere"):
         assert found(tmp_path) == []
-    monkeypatch.setattr(partial_paths, "QUIET_SECONDS", 0.0)
+    monkeypatch.setattr(durable_files, "QUIET_SECONDS", 0.0)
     assert len(found(tmp_path)) == 1
 
 
 @pytest.mark.usefixtures("_no_grace")
 def test_other_files_are_not_looked_at(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(partial_paths, "QUIET_SECONDS", 0.0)
+    monkeypatch.setattr(durable_files, "QUIET_SECONDS", 0.0)
     for name in ("a.ckpt", "a.ckpt.partial", ".a.ckpt.previous", ".download.partial"):
         (tmp_path / name).touch()
     assert found(tmp_path) == []

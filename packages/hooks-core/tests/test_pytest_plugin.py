@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from camshaft.hooks_core.scenario import SCENARIOS
+from camshaft.hooks_core.conformance import SCENARIOS
 
 pytest_plugins = ["pytester"]
 

@@ -10,8 +10,8 @@ import attrs
 import pytest
 
 from camshaft.hooks_core import CATALOGUE, Callback, Catalogue, Fault, HookFaultError, ModelHooks, Receiver, resolve
-from camshaft.hooks_core.binding import Argument
-from camshaft.hooks_core.readings import MethodReading, ReceiverReading
+from camshaft.hooks_core.dispatch.binding import Argument
+from camshaft.hooks_core.dispatch.readings import MethodReading, ReceiverReading
 from camshaft.hooks_core.trace import Trace
 
 Found = Sequence[tuple[Receiver, object]]

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from camshaft.hooks_core import Callback, resolve
-from camshaft.hooks_core.run_position import current_run, running, running_hook
+from camshaft.hooks_core.processes import current_run, running, running_hook
 
 
 def test_the_innermost_run_is_found_with_its_thread_and_only_while_it_lasts() -> None:

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from camshaft.hooks_core import CATALOGUE
-from camshaft.hooks_core.scenario import FEATURES, SCENARIOS, Scenario
+from camshaft.hooks_core.conformance import FEATURES, SCENARIOS, Scenario
 from camshaft.hooks_core.spec import VERBS, ZeroGrad
 
 

@@ -6,7 +6,7 @@ import warnings
 from typing import Any
 
 from camshaft.hooks_core import Callback, resolve
-from camshaft.hooks_core.user_warnings import warn_user
+from camshaft.hooks_core.messages import warn_user
 
 
 def own_module(name: str, source: str, **names: Any) -> Any:

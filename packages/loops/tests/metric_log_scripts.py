@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from metric_log_parts import Rig
 from torch import Tensor, nn
 
-from camshaft.loops.metric_state import metric_states, restore_metric_states
+from camshaft.loops.state.metric_state import metric_states, restore_metric_states
 
 
 def spread(values: Tensor) -> Tensor:

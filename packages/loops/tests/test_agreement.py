@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from ranks_in_threads import Exchange, ThreadedStrategy, on_ranks
 
 from camshaft.loops import FitLoop
-from camshaft.loops.agreement import Agreement
-from camshaft.loops.progress import FitProgress
+from camshaft.loops.fit.limits import Agreement
+from camshaft.loops.state.progress import FitProgress
 
 
 def batches(number: int) -> Any:

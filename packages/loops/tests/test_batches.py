@@ -26,8 +26,8 @@ from overriding_parts import Data
 from torch.utils.data import DataLoader, IterableDataset
 
 from camshaft.loops import CombinedLoader, PredictLoop, TestLoop, ValidationLoop
-from camshaft.loops.batches import count_batches, numbered, set_epoch
-from camshaft.loops.loader_length import UNKNOWN
+from camshaft.loops.data.combined_loader import UNKNOWN
+from camshaft.loops.data.loaders import count_batches, numbered, set_epoch
 
 INFINITE = float("inf")
 

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from camshaft.hooks_core import Callback
-from camshaft.loops.callback_state import warn_of_absent
+from camshaft.loops.state.callback_state import warn_of_absent
 
 
 class Counting(Callback):

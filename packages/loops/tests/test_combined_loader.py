@@ -19,8 +19,8 @@ from torch.utils.data import DataLoader, TensorDataset
 from torchdata.stateful_dataloader import StatefulDataLoader
 from torchdata.stateful_dataloader.sampler import RandomSampler
 
-from camshaft.loops import combined_loader
-from camshaft.loops.combined_loader import CombinedLoader
+from camshaft.loops.data import combined_loader
+from camshaft.loops.data.combined_loader import CombinedLoader
 
 AT_ONCE = ("min_size", "max_size", "max_size_cycle")
 MODES = (*AT_ONCE, "sequential")

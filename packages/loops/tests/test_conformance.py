@@ -11,8 +11,7 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
 from camshaft.hooks_core import CheckpointHooks, DataHooks, ModelHooks, StrategyHooks
-from camshaft.hooks_core.conformance import Adapter, run_scenario
-from camshaft.hooks_core.scenario import SCENARIOS, Scenario
+from camshaft.hooks_core.conformance import SCENARIOS, Adapter, Scenario, run_scenario
 from camshaft.loops import FitLimits, FitLoop, PredictLoop, Run, TestLoop, ValidationLoop, run_verb
 
 

@@ -11,7 +11,7 @@ import torch
 from bare_parts import BareTrainer, Net, make_loader
 from ranks_in_threads import ThreadedStrategy, on_ranks
 
-from camshaft.loops.equal_arguments import check_equal_arguments
+from camshaft.loops.fit.limits import check_equal_arguments
 
 
 def loader() -> Any:

@@ -11,8 +11,7 @@ from own_optimizers import WRAPPERS, Taking, momentum
 from torch import nn
 from torch.optim.lr_scheduler import StepLR
 
-from camshaft.loops.foreign_optimizer import ForeignOptimizer
-from camshaft.loops.optimizers import read_configuration
+from camshaft.loops.optimization.configuration import ForeignOptimizer, read_configuration
 
 pytestmark = pytest.mark.filterwarnings("ignore:There is a `validation_step`")
 

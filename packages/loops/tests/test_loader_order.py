@@ -25,7 +25,7 @@ from torch.utils.data import (
 from torchdata.stateful_dataloader import StatefulDataLoader
 
 from camshaft.loops import CombinedLoader
-from camshaft.loops.loader_order import in_order
+from camshaft.loops.data.loaders import in_order
 
 NUM_SAMPLES = 8
 

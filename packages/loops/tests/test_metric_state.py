@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from camshaft.loops.metric_state import metric_states, restore_metric_states
+from camshaft.loops.state.metric_state import metric_states, restore_metric_states
 
 
 class Mean(nn.Module):

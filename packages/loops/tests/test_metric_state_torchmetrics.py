@@ -1,4 +1,4 @@
-"""`camshaft.loops.metric_state` with metrics of torchmetrics: they go on with the same bits, and leave no trace."""
+"""Metric states of torchmetrics: they go on with the same bits, and leave no trace."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from torchmetrics.classification import (
 from torchmetrics.regression import MeanSquaredError, PearsonCorrCoef, SpearmanCorrCoef
 from torchmetrics.wrappers import ClasswiseWrapper, MetricTracker, MinMaxMetric, MultioutputWrapper
 
-from camshaft.loops.metric_state import metric_states, restore_metric_states
+from camshaft.loops.state.metric_state import metric_states, restore_metric_states
 
 Batch = tuple[Tensor, ...]
 

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from torch import nn
 
-from camshaft.loops.modes import ModuleModes
+from camshaft.loops.evaluation.loops import ModuleModes
 
 
 def modes(module: nn.Module) -> list[bool]:

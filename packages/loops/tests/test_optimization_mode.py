@@ -27,7 +27,7 @@ from hypothesis import strategies as st
 from sequence_parts import Plan, Recurrent, fit, make_sequences, plans
 
 from camshaft.loops import FitLimits, OptimizationSettings, Run, StandardOptimization
-from camshaft.loops.progress import FitProgress
+from camshaft.loops.state.progress import FitProgress
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
 

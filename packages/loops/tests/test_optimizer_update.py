@@ -11,7 +11,7 @@ from graphs import Graphs
 from overriding_parts import override
 from torch import nn
 
-from camshaft.loops.step_outputs import LossError
+from camshaft.loops.optimization.update import LossError
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
 

@@ -11,7 +11,7 @@ from torch.optim import LBFGS, SGD, Adam, Optimizer
 from torch.optim.lr_scheduler import ExponentialLR, OneCycleLR, ReduceLROnPlateau, StepLR
 
 from camshaft.hooks_core.optimizer_step import needs_closure
-from camshaft.loops.optimizers import LRSchedulerConfig, dropping_gradients, read_configuration
+from camshaft.loops.optimization.configuration import LRSchedulerConfig, dropping_gradients, read_configuration
 
 
 def optimizer(**settings: Any) -> SGD:

@@ -11,7 +11,7 @@ from bare_parts import BareTrainer, Net, Sized, hooked, make_batches
 from hugging_face_parts import BatchEncoding, Prediction
 
 from camshaft.loops import PredictLoop
-from camshaft.loops.step_outputs import detached
+from camshaft.loops.optimization.update import detached
 
 
 class OutputNet(Net):

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from camshaft.loops.random_state import isolated_randomness, random_state, restore_random_state
+from camshaft.loops.state.random_state import isolated_randomness, random_state, restore_random_state
 
 
 def draw() -> list[Any]:

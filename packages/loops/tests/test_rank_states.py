@@ -11,8 +11,8 @@ from bare_parts import BareTrainer, Net, hooked, make_loader, same_bits, weights
 from ranks_in_threads import Exchange, ThreadedStrategy, on_ranks
 from torch import Tensor
 
-from camshaft.loops.random_state import random_state, restore_random_state
-from camshaft.loops.rank_states import of_all_ranks, of_this_rank
+from camshaft.loops.fit.resume import of_all_ranks, of_this_rank
+from camshaft.loops.state.random_state import random_state, restore_random_state
 
 
 def state(rank: int, **gradients: Tensor) -> dict[str, Any]:

@@ -9,7 +9,7 @@ import torch
 from bare_parts import BareStrategy, BareTrainer, Net, Sized, hooked, make_batches, same_bits, seeded, weights
 
 from camshaft.loops import FitOrder, LRSchedulerConfig, Optimization, Run, StandardOptimization
-from camshaft.loops.optimizer_update import OptimizerUpdate
+from camshaft.loops.optimization.update import OptimizerUpdate
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*train loader.*state")
 

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from ranks_in_threads import ThreadedStrategy, on_ranks
 from torch import Tensor
 
-from camshaft.hooks_core.user_warnings import warn_user
-from camshaft.loops.skipped_epochs import batch_start_of_all
+from camshaft.hooks_core.messages import warn_user
+from camshaft.loops.fit.epoch import batch_start_of_all
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
 

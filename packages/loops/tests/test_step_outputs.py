@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-from camshaft.loops.step_outputs import detached, loss_of, next_hiddens, with_hiddens, without_graph
+from camshaft.loops.optimization.update import detached, loss_of, next_hiddens, with_hiddens, without_graph
 
 State = namedtuple("State", "hidden cell")
 

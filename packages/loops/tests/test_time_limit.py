@@ -13,8 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from resumable_data import make_data
 
-from camshaft.loops import FitLimits, time_limit
-from camshaft.loops.time_limit import Stopwatch, to_seconds
+from camshaft.loops import FitLimits
+from camshaft.loops.fit import limits as time_limit
+from camshaft.loops.fit.limits import Stopwatch, to_seconds
 
 pytestmark = pytest.mark.filterwarnings("ignore:There is a `validation_step`")
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from torch import nn
 from torch.optim import SGD
 
-from camshaft.loops.toggling import OptimizerToggle
+from camshaft.loops.optimization.toggling import OptimizerToggle
 
 
 @settings(deadline=None)

@@ -15,8 +15,7 @@ from ranks_in_threads import ThreadedStrategy, on_ranks
 from resumable_data import Own
 
 from camshaft.loops import CombinedLoader
-from camshaft.loops.fit_data import FitData
-from camshaft.loops.training_batches import TrainingBatches
+from camshaft.loops.data.fit_data import FitData, TrainingBatches
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
 
@@ -221,7 +220,7 @@ def test_an_unknown_length_on_one_rank_is_unknown_on_all() -> None:
 @pytest.mark.parametrize("shares", [True, False])
 def test_sharing_can_be_switched_off(shares: bool) -> None:
     from camshaft.loops import FitLimits, Run, ValidationLoop
-    from camshaft.loops.progress import FitProgress
+    from camshaft.loops.state.progress import FitProgress
 
     def run(strategy: ThreadedStrategy) -> float:
         class Data:

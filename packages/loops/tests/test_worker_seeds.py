@@ -12,7 +12,7 @@ from bare_parts import BareStrategy, BareTrainer, Net
 from torch.utils.data import DataLoader, Dataset, get_worker_info
 
 from camshaft.loops import TestLoop
-from camshaft.loops.worker_seeds import SEED_WORKERS_VARIABLE, seed_worker, seed_workers
+from camshaft.loops.state.random_state import SEED_WORKERS_VARIABLE, seed_worker, seed_workers
 
 pytestmark = pytest.mark.filterwarnings("ignore:There is a `validation_step`")
 

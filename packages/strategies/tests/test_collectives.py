@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from launching import run_ranks
 from torch import nn
 
-from camshaft.strategies.processes import collectives
-from camshaft.strategies.processes.collectives import from_bytes, reduce, to_bytes
+from camshaft.strategies.launch import collectives
+from camshaft.strategies.launch.collectives import from_bytes, reduce, to_bytes
 
 FOUR_RANKS = """
 import torch

@@ -21,7 +21,7 @@ from torch import nn
 from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
 
 from camshaft.strategies import DDPStrategy, SingleDeviceStrategy
-from camshaft.strategies.ddp.synchronized_batch_norm import SynchronizedBatchNorm
+from camshaft.strategies.ddp import SynchronizedBatchNorm
 
 pytestmark = pytest.mark.processes
 

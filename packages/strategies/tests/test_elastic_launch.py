@@ -12,7 +12,7 @@ import pytest
 from launching import clean_environment, run_ranks
 
 from camshaft.strategies import ParallelStrategy
-from camshaft.strategies.processes.command_line import script_position
+from camshaft.strategies.launch.environment import script_position
 
 pytestmark = pytest.mark.processes
 

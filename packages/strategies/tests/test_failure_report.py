@@ -6,7 +6,7 @@ import pytest
 import torch.distributed as dist
 from torch.distributed.elastic.multiprocessing.errors import ProcessFailure
 
-from camshaft.strategies.processes.failure_report import (
+from camshaft.strategies.launch.failures import (
     Failure,
     error_text,
     may_follow_from_another,

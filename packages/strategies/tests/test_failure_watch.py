@@ -11,7 +11,7 @@ from launching import Launcher, run_ranks
 from torch.distributed import HashStore
 
 from camshaft.strategies import CollectiveError
-from camshaft.strategies.processes.failure_watch import FailureWatch
+from camshaft.strategies.launch.failures import FailureWatch
 
 pytestmark = pytest.mark.processes
 
@@ -20,7 +20,7 @@ LONG = timedelta(hours=1)
 # What the loops do around a run: the failing rank tells the others first of all.
 FAILING = """
 import os, signal, sys, time
-from camshaft.hooks_core.notes import noting
+from camshaft.hooks_core.messages import noting
 from camshaft.strategies import ParallelStrategy
 
 how, victim, others = sys.argv[1], int(sys.argv[2]), sys.argv[3]

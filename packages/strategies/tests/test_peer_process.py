@@ -12,8 +12,7 @@ from typing import Any
 import pytest
 from torch.distributed import HashStore
 
-from camshaft.strategies.processes.peer_process import PeerProcess, own_identity, position_key
-from camshaft.strategies.processes.process_position import ProcessPosition
+from camshaft.strategies.launch.peers import PeerProcess, ProcessPosition, own_identity, position_key
 
 pytestmark = pytest.mark.processes
 
@@ -83,7 +82,7 @@ def test_processes_are_told_apart() -> None:
 
 IN_C = """
 import re, sys
-from camshaft.strategies.processes.peer_process import answer_with_stacks
+from camshaft.strategies.launch.peers import answer_with_stacks
 print(answer_with_stacks(), flush=True)
 def holds_the_interpreter():
     re.match("(a+)+$", "a" * 64 + "b")

@@ -5,9 +5,9 @@ from typing import Any
 import pytest
 import torch
 
-from camshaft.strategies.processes import placement
-from camshaft.strategies.processes.placement import place_process
-from camshaft.strategies.processes.process_environment import ProcessEnvironment
+from camshaft.strategies.launch import placement
+from camshaft.strategies.launch.environment import ProcessEnvironment
+from camshaft.strategies.launch.placement import place_process
 
 ALONE = ProcessEnvironment("alone")
 STARTED = ProcessEnvironment("variables", 5, 8, 1, 4, 2, "env://")

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from launching import slurm_environments
 
 from camshaft.strategies import job_id, restart_count
-from camshaft.strategies.processes.process_environment import ProcessEnvironment, find_process_environment, first_host
+from camshaft.strategies.launch.environment import ProcessEnvironment, find_process_environment, first_host
 
 TORCHRUN = {
     "RANK": "5",

@@ -10,8 +10,8 @@ import torch.distributed as dist
 from launching import run_ranks
 
 from camshaft.strategies import ParallelStrategy
-from camshaft.strategies.processes.process_environment import ProcessEnvironment
-from camshaft.strategies.processes.process_group import check_backend, default_backend, join_process_group
+from camshaft.strategies.launch.environment import ProcessEnvironment
+from camshaft.strategies.launch.process_group import check_backend, default_backend, join_process_group
 
 pytestmark = pytest.mark.processes
 

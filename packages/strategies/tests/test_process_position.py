@@ -10,8 +10,8 @@ import pytest
 from attrs import evolve
 
 from camshaft.hooks_core import Callback, resolve
-from camshaft.hooks_core.run_position import running
-from camshaft.strategies.processes.process_position import (
+from camshaft.hooks_core.processes import running
+from camshaft.strategies.launch.peers import (
     OwnPosition,
     ProcessPosition,
     describe_positions,

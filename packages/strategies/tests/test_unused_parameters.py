@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from torch import nn
 
-from camshaft.strategies.ddp.ddp_arguments import DDPArguments
+from camshaft.strategies.ddp import DDPArguments
 
 
 def finds_unused(module: nn.Module, answer: bool | None, **arguments: Any) -> bool | None:

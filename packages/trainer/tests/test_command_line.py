@@ -8,7 +8,7 @@ import pytest
 
 pytest.importorskip("jsonargparse")
 
-from camshaft.trainer.command_line import main
+from camshaft.trainer.cli.command_line import main
 
 NETS = '''
 import torch

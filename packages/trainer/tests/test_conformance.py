@@ -11,8 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
-from camshaft.hooks_core.conformance import Adapter, run_scenario
-from camshaft.hooks_core.scenario import SCENARIOS, Scenario
+from camshaft.hooks_core.conformance import SCENARIOS, Adapter, Scenario, run_scenario
 from camshaft.strategies import SingleDeviceStrategy
 from camshaft.trainer import DataModule, Trainer, TrainingModule
 

@@ -13,7 +13,7 @@ from trainer_parts import NO_VALIDATION, Regression, files_below, loader, quiet_
 from camshaft.callbacks import ModelCheckpoint
 from camshaft.callbacks.arguments import InvalidArgumentError
 from camshaft.callbacks.checkpoints.on_exception_checkpoint import OnExceptionCheckpoint
-from camshaft.hooks_core import partial_paths
+from camshaft.hooks_core import durable_files
 from camshaft.strategies import SingleDeviceStrategy, read_checkpoint
 
 pytestmark = pytest.mark.filterwarnings(NO_VALIDATION)
@@ -94,13 +94,13 @@ def test_checkpoints_while_training_goes_on(tmp_path: Path, is_asynchronous: boo
 
 
 def test_what_a_killed_save_left_is_gone_after_the_next_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(partial_paths, "_SECONDS_TO_LOCK", 0.0)
-    killed = partial_paths.new_partial_name(tmp_path / "kept" / "epoch=0.ckpt")
-    written = partial_paths.new_partial_name(tmp_path / "kept" / "epoch=1.ckpt")
+    monkeypatch.setattr(durable_files, "_SECONDS_TO_LOCK", 0.0)
+    killed = durable_files.new_partial_name(tmp_path / "kept" / "epoch=0.ckpt")
+    written = durable_files.new_partial_name(tmp_path / "kept" / "epoch=1.ckpt")
     killed.parent.mkdir()
     killed.touch()
     written.touch()
-    with partial_paths.claimed(written):
+    with durable_files.claimed(written):
         trainer = quiet_trainer(tmp_path, callbacks=ModelCheckpoint(tmp_path / "kept"), enable_checkpointing=True)
         trainer.fit(Regression(), loader())
         assert written.exists() and not killed.exists()

@@ -11,7 +11,7 @@ from torch import nn
 from camshaft.hooks_core import StrategyDefaults
 from camshaft.strategies import DDPStrategy, ShardedStrategy, SingleDeviceStrategy
 from camshaft.trainer import Trainer
-from camshaft.trainer.strategy_choice import choose_strategy, num_devices_of, num_nodes_of
+from camshaft.trainer.configuration import choose_strategy, num_devices_of, num_nodes_of
 
 TORCHRUN = {
     "RANK": "3",

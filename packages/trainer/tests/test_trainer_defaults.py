@@ -14,7 +14,7 @@ from camshaft.callbacks.progress.model_summary import ModelSummary
 from camshaft.callbacks.progress.tqdm_progress_bar import TQDMProgressBar
 from camshaft.hooks_core import Callback
 from camshaft.trainer import Trainer, seed_everything
-from camshaft.trainer.defaults import choose_callbacks
+from camshaft.trainer.configuration import choose_callbacks
 
 
 def test_callbacks_keep_their_order_and_defaults_come_last() -> None:

@@ -13,7 +13,7 @@ from torch.utils.data import DataLoader, TensorDataset
 from trainer_parts import NO_VALIDATION, ListLogger, Regression, assert_same, loader, own_frames, quiet_trainer, weights
 
 from camshaft.callbacks import BatchSizeFinder, LearningRateFinder, ModelCheckpoint
-from camshaft.loops.step_outputs import LossError
+from camshaft.loops.optimization.update import LossError
 from camshaft.strategies import SingleDeviceStrategy
 from camshaft.strategies.precision import ScaledPrecision
 from camshaft.trainer import TrainingModule

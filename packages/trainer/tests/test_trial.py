@@ -13,7 +13,7 @@ from trainer_parts import ListLogger, Regression, RegressionData
 from camshaft.callbacks import CSVLogger, EarlyStopping, ModelCheckpoint
 from camshaft.hooks_core import Callback
 from camshaft.trainer import Trainer
-from camshaft.trainer.silent_logger import SilentLogger
+from camshaft.trainer.loggers import SilentLogger
 
 
 class Counting(Callback):

@@ -19,15 +19,14 @@ from camshaft.compat.eras.releases import behaviour_in
 from camshaft.compat.eras.step_forms import takes_earlier_forms
 from camshaft.hooks_core import ModelHooks
 from camshaft.hooks_core.eras import TODAY, Behaviour
-from camshaft.hooks_core.messages import must_be
-from camshaft.hooks_core.user_warnings import warn_user
+from camshaft.hooks_core.messages import must_be, warn_user
 from camshaft.loops import Run
+from camshaft.loops.fit.resume import restore_module
 from camshaft.loops.metrics import ReduceFx, reduction_name
-from camshaft.loops.optimizers import read_configuration
-from camshaft.loops.optional_arguments import is_under_autocast, with_arguments
-from camshaft.loops.resume import restore_module
+from camshaft.loops.optimization.configuration import read_configuration
+from camshaft.loops.optimization.update import is_under_autocast, with_arguments
 from camshaft.trainer import TrainingModule as _TrainingModule
-from camshaft.trainer.checkpoint_formats import CheckpointFormat
+from camshaft.trainer.checkpoints import CheckpointFormat
 from camshaft.trainer.export import names_not_exported
 from camshaft.trainer.hyperparameters import container_argument, parameters_of, takes_any
 

@@ -27,9 +27,9 @@ from camshaft.hooks_core import Callback, is_overridden
 from camshaft.hooks_core.messages import must_be
 from camshaft.loops import Run, run_verb
 from camshaft.trainer import Trainer as _Trainer
-from camshaft.trainer.checkpoint_formats import CheckpointFormat
-from camshaft.trainer.defaults import listed
-from camshaft.trainer.silent_logger import SilentLogger
+from camshaft.trainer.checkpoints import CheckpointFormat
+from camshaft.trainer.configuration import listed
+from camshaft.trainer.loggers import SilentLogger
 
 _Path = str | os.PathLike[str]
 

@@ -10,15 +10,14 @@ from typing import Any
 import attrs
 
 from camshaft.hooks_core.bases import Callback, DataHooks, ModelHooks, StrategyHooks
-from camshaft.hooks_core.binding import BindingError
 from camshaft.hooks_core.catalogue import CATALOGUE, Catalogue
 from camshaft.hooks_core.catalogue.registry import check_era
+from camshaft.hooks_core.dispatch.binding import BindingError, bind_hook, candidates
+from camshaft.hooks_core.dispatch.faults import Fault, find_faults, find_faults_in_era
+from camshaft.hooks_core.dispatch.implementation import implementation
+from camshaft.hooks_core.dispatch.readings import MethodReading
 from camshaft.hooks_core.eras import TODAY, Behaviour, behaviour_of
-from camshaft.hooks_core.faults import Fault, find_faults, find_faults_in_era
-from camshaft.hooks_core.implementation import implementation
 from camshaft.hooks_core.messages import must_be
-from camshaft.hooks_core.methods import bind_hook, candidates
-from camshaft.hooks_core.readings import MethodReading
 from camshaft.hooks_core.spec import ERAS, HookSpec, Receiver, ZeroGrad, kind_in_words
 
 _WIDTH = 100

@@ -2,6 +2,14 @@
 
 from __future__ import annotations
 
+import sys
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import FrameType
+
+from camshaft.hooks_core.dispatch.implementation import receiver_name
+
 
 def must_be(field: str, rule: str, value: object, where: str, action: str) -> str:
     """The message of an error about a value.
@@ -14,3 +22,52 @@ def must_be(field: str, rule: str, value: object, where: str, action: str) -> st
         action: One thing to do about it, as a sentence.
     """
     return f"`{field}` must be {rule}, but got {value!r} ({type(value).__name__}) in {where}. {action}"
+
+
+def warn_user(message: str, category: type[Warning] = UserWarning) -> None:
+    """Warn at the innermost line outside of camshaft: the call of a verb, or a hook that called into camshaft.
+
+    Args:
+        message: What to say.
+        category: The kind of warning.
+    """
+    frame: FrameType | None = sys._getframe(1)
+    stacklevel = 2
+    while frame is not None and _is_own(frame):
+        frame = frame.f_back
+        stacklevel += 1
+    warnings.warn(message, category, stacklevel=stacklevel)
+
+
+def _is_own(frame: FrameType) -> bool:
+    """Whether a frame runs camshaft's code, or what lies between: functions that dispatch generates, `contextlib`."""
+    if frame.f_code.co_filename.startswith("<camshaft "):
+        return True
+    return str(frame.f_globals.get("__name__")).partition(".")[0] in ("camshaft", "contextlib")
+
+
+_MARK = "Raised in hook "
+
+
+def add_note(error: BaseException, receiver: object, hook: str, position: str) -> None:
+    """Say in an error's notes which receiver's hook raised it and where the run was; the innermost hook wins."""
+    if any(note.startswith(_MARK) for note in getattr(error, "__notes__", ())):
+        return
+    where = f" ({position})" if position else ""
+    error.add_note(f"{_MARK}`{hook}` of {receiver_name(receiver)}{where}.")
+
+
+@contextmanager
+def noting(receiver: object, hook: str, position: Callable[[], str]) -> Iterator[None]:
+    """Add the note to whatever is raised inside, for calls that do not go through `Hooks`."""
+    try:
+        yield
+    except BaseException as error:
+        add_note(error, receiver, hook, position())
+        raise
+
+
+def describe(error: BaseException) -> str:
+    """An error with its notes on one line, to mention it in another error's notes."""
+    notes = " ".join(getattr(error, "__notes__", ()))
+    return f"{type(error).__name__}: {error} {notes}".rstrip()

@@ -8,7 +8,7 @@ from functools import wraps
 from types import MethodType
 from typing import TYPE_CHECKING, Any
 
-from camshaft.hooks_core.method_source import uses_parameter
+from camshaft.hooks_core.dispatch.implementation import uses_parameter
 
 if TYPE_CHECKING:
     from torch.optim import Optimizer

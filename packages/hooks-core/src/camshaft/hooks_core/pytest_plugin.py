@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 if TYPE_CHECKING:
-    from camshaft.hooks_core.scenario import Scenario
+    from camshaft.hooks_core.conformance import Scenario
     from camshaft.hooks_core.trace import Trace
 
 _FIXTURE = "conformance_scenario"
@@ -39,7 +39,7 @@ def hook_trace() -> Trace:
 
 
 def _chosen(test: pytest.Item) -> list[Scenario]:
-    from camshaft.hooks_core.scenario import FEATURES, SCENARIOS
+    from camshaft.hooks_core.conformance import FEATURES, SCENARIOS
     from camshaft.hooks_core.spec import VERBS
 
     marker = test.get_closest_marker("conformance")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from camshaft.hooks_core.implementation import receiver_name
+from camshaft.hooks_core.dispatch.implementation import receiver_name
 
 
 class ReceiverNames:

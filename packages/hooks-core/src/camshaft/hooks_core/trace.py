@@ -7,19 +7,17 @@ import inspect
 import json
 from collections.abc import Callable, Iterable, Iterator
 from os import PathLike
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 import attrs
 
-from camshaft.hooks_core.binding import positional_names
 from camshaft.hooks_core.catalogue import CATALOGUE, Catalogue
 from camshaft.hooks_core.catalogue.registry import check_era
-from camshaft.hooks_core.hook_calls import runs_after_module
-from camshaft.hooks_core.implementation import implementation, receiver_name
-from camshaft.hooks_core.methods import CALLBACK_PREFIX, arguments_of
-from camshaft.hooks_core.readings import ReadReceivers, ReceiverReading
+from camshaft.hooks_core.dispatch.binding import CALLBACK_PREFIX, arguments_of, positional_names
+from camshaft.hooks_core.dispatch.calls import runs_after_module
+from camshaft.hooks_core.dispatch.implementation import implementation, receiver_name
+from camshaft.hooks_core.dispatch.readings import ReadReceivers, ReceiverReading
 from camshaft.hooks_core.spec import HookSpec, Receiver
-from camshaft.hooks_core.trace_records import Event, Participant
 
 __all__ = ["Event", "Participant", "Trace"]
 
@@ -266,3 +264,71 @@ def _summary(value: object) -> str:
     shape = getattr(type(value), "shape", None) and getattr(value, "shape", None)
     sizes = f"({', '.join(str(size) for size in shape)})" if isinstance(shape, tuple) else ""
     return f"{type(value).__name__}{sizes}"
+
+
+@attrs.frozen
+class Event:
+    """One receiver's hook begins or ends. It keeps descriptions only, so that a trace keeps no tensor alive.
+
+    Args:
+        kind: "enter" or "exit".
+        hook: The hook's name.
+        receiver: The receiver's name within the trace.
+        receiver_kind: What the receiver is.
+        arguments: The arguments of an "enter" in short, without `trainer` and `module`.
+        result: What an "exit" returned, in short; empty if it raised.
+        raised: The class name of what an "exit" raised; empty if it returned.
+    """
+
+    kind: Literal["enter", "exit"]
+    hook: str
+    receiver: str
+    receiver_kind: Receiver = attrs.field(converter=Receiver)
+    arguments: str = ""
+    result: str = ""
+    raised: str = ""
+
+    @property
+    def label(self) -> str:
+        """The receiver with its kind, such as "callback:EarlyStopping"."""
+        return f"{self.receiver_kind}:{self.receiver}"
+
+    def __str__(self) -> str:
+        return f"{self.kind} {self.hook} {self.label}" + (f" raised {self.raised}" if self.raised else "")
+
+
+def _names(names: Iterable[str]) -> frozenset[str]:
+    return frozenset(names)
+
+
+@attrs.frozen
+class Participant:
+    """A receiver whose calls a trace records.
+
+    Args:
+        name: Its name within the trace.
+        kind: What it is.
+        hooks: The hooks that it implements.
+        after_module: Those for which it runs after the module, if it is a callback.
+        manual: Whether it is a module that optimizes by hand.
+        version: The version of an earlier era that it was written for; None for one of today, and in the trace of an
+            era.
+    """
+
+    name: str
+    kind: Receiver = attrs.field(converter=Receiver)
+    hooks: frozenset[str] = attrs.field(converter=_names)
+    after_module: frozenset[str] = attrs.field(default=frozenset(), converter=_names)
+    manual: bool = False
+    version: str | None = None
+
+    @property
+    def label(self) -> str:
+        """The name with the kind, such as "callback:EarlyStopping"."""
+        return f"{self.kind}:{self.name}"
+
+    def rank(self, hook: str) -> int:
+        """Where it stands among a hook's receivers: lower ones are called first."""
+        if self.kind is Receiver.CALLBACK:
+            return 3 if hook in self.after_module else 0
+        return {Receiver.DATA: 1, Receiver.MODULE: 2, Receiver.STRATEGY: 4}[self.kind]

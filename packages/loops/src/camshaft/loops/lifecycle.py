@@ -8,15 +8,13 @@ from typing import Any, Protocol
 
 import torch
 
-from camshaft.hooks_core.dispatch import nobody
-from camshaft.hooks_core.forks import make_forks_safe
-from camshaft.hooks_core.notes import describe
-from camshaft.hooks_core.orderly_exit import OrderlyExit
-from camshaft.hooks_core.run_position import running
-from camshaft.hooks_core.strategy_check import check_strategy
-from camshaft.loops.modes import ModuleModes
-from camshaft.loops.resume import restore_module
-from camshaft.loops.run import Run
+from camshaft.hooks_core.dispatch.resolve import nobody
+from camshaft.hooks_core.messages import describe
+from camshaft.hooks_core.processes import OrderlyExit, make_forks_safe, running
+from camshaft.hooks_core.strategy_defaults import check_strategy
+from camshaft.loops.evaluation.loops import ModuleModes
+from camshaft.loops.fit.resume import restore_module
+from camshaft.loops.state.run import Run
 
 
 class Loop(Protocol):

@@ -8,8 +8,8 @@ from camshaft.hooks_core.on_demand import on_demand
 from camshaft.strategies.checkpoints.contents import objects_left_out
 from camshaft.strategies.checkpoints.file import CheckpointError, write_checkpoint
 from camshaft.strategies.checkpoints.reading import read_checkpoint
-from camshaft.strategies.device import choose_device
-from camshaft.strategies.processes.process_environment import job_id, restart_count
+from camshaft.strategies.launch.environment import job_id, restart_count
+from camshaft.strategies.launch.placement import choose_device
 from camshaft.strategies.single_device import SingleDeviceStrategy
 
 if TYPE_CHECKING:
@@ -19,10 +19,10 @@ if TYPE_CHECKING:
         import_safetensors,
         read_safetensors,
     )
-    from camshaft.strategies.data_parallel import DDPStrategy
+    from camshaft.strategies.ddp import DDPStrategy
+    from camshaft.strategies.launch.failures import CollectiveError
+    from camshaft.strategies.launch.rank_zero import rank_zero_first, rank_zero_only
     from camshaft.strategies.parallel import ParallelStrategy
-    from camshaft.strategies.processes.failure_report import CollectiveError
-    from camshaft.strategies.processes.rank_zero import rank_zero_first, rank_zero_only
     from camshaft.strategies.sharded import ShardedStrategy
 
 __all__ = [
@@ -48,15 +48,15 @@ __all__ = [
 
 # Imported on first use: a run of one process on one device does not need these modules.
 _ON_DEMAND = {
-    "CollectiveError": "processes.failure_report",
-    "DDPStrategy": "data_parallel",
+    "CollectiveError": "launch.failures",
+    "DDPStrategy": "ddp",
     "ParallelStrategy": "parallel",
     "ShardedStrategy": "sharded",
     "consolidate_checkpoint": "checkpoints.safetensors_files",
     "export_safetensors": "checkpoints.safetensors_files",
     "import_safetensors": "checkpoints.safetensors_files",
-    "rank_zero_first": "processes.rank_zero",
-    "rank_zero_only": "processes.rank_zero",
+    "rank_zero_first": "launch.rank_zero",
+    "rank_zero_only": "launch.rank_zero",
     "read_safetensors": "checkpoints.safetensors_files",
 }
 

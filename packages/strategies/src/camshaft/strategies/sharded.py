@@ -17,8 +17,7 @@ from torch.distributed.tensor import DTensor
 from torch.optim import Optimizer
 
 from camshaft.hooks_core.messages import must_be
-from camshaft.strategies.ddp.same_weights import broadcast_tensors, check_same_structure
-from camshaft.strategies.parallel import ParallelStrategy
+from camshaft.strategies.parallel import ParallelStrategy, broadcast_tensors, check_same_structure
 from camshaft.strategies.precision import Precision
 from camshaft.strategies.sharding.deferred_initialization import DeferredInitialization, shared_randomness
 from camshaft.strategies.sharding.policy import (

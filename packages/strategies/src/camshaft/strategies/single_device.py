@@ -6,7 +6,7 @@ from typing import ClassVar
 
 import torch
 
-from camshaft.strategies.device import choose_device
+from camshaft.strategies.launch.placement import choose_device
 from camshaft.strategies.precision import Precision
 from camshaft.strategies.torch_strategy import TorchStrategy
 

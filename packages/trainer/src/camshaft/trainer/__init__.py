@@ -23,14 +23,14 @@ __all__ = [
 ]
 
 if TYPE_CHECKING:
-    from camshaft.trainer.checkpoint_formats import CheckpointFormat
+    from camshaft.trainer.checkpoints import CheckpointFormat
     from camshaft.trainer.gradient_norms import GradientNorms
     from camshaft.trainer.torch_switches import TorchSwitches
 else:  # seldom used, so imported when asked for; a type checker does not understand that
     __getattr__ = on_demand(
         __name__,
         {
-            "CheckpointFormat": "checkpoint_formats",
+            "CheckpointFormat": "checkpoints",
             "GradientNorms": "gradient_norms",
             "TorchSwitches": "torch_switches",
         },

@@ -3,6 +3,6 @@
 import sys
 
 if __name__ == "__main__":
-    from camshaft.trainer.command_line import main
+    from camshaft.trainer.cli.command_line import main
 
     sys.exit(main())

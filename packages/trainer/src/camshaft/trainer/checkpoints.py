@@ -1,14 +1,241 @@
-"""What goes into a trainer's checkpoints."""
+"""Finding the checkpoint that a verb starts from. The first process looks, all processes read."""
 
 from __future__ import annotations
 
+import os
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version
-from typing import Any
+from pathlib import Path
+from typing import Any, Protocol
 
+from torch import nn
+
+from camshaft.callbacks import ModelCheckpoint
+from camshaft.callbacks.monitoring import from_rank_zero
+from camshaft.hooks_core.messages import must_be, warn_user
+from camshaft.hooks_core.spec import Verb
 from camshaft.loops import FitLoop, Run, collect
-from camshaft.strategies import job_id
-from camshaft.trainer.hyperparameters import DATA_PREFIX, hyperparameters_for_checkpoints
+from camshaft.strategies import CheckpointError, job_id, objects_left_out, restart_count
+from camshaft.trainer.hyperparameters import DATA_PREFIX, HYPER_PARAMETERS_KEY, hyperparameters_for_checkpoints
+
+EXTENSION = ModelCheckpoint.FILE_EXTENSION
+
+_NOT_MISSED = (HYPER_PARAMETERS_KEY, DATA_PREFIX + HYPER_PARAMETERS_KEY)
+_NEEDED_BY_FIT = ("optimizer_states", "lr_schedulers", "strategy", "loops", "fit", "rng", "ranks")
+
+
+def read_requested(
+    trainer: Any,
+    ckpt_path: str | os.PathLike[str] | None,
+    verb: Verb,
+    fit_idx: int = 0,
+    weights_only: bool | None = None,
+) -> dict[str, Any] | None:
+    """Read the checkpoint that a verb was asked to start from. Collective.
+
+    Args:
+        trainer: The trainer.
+        ckpt_path: A path; "best", the best that the trainer's checkpoint callback kept; "last", the newest readable
+            one where its checkpoint callbacks save; None for none, but in a fit that runs again because the elastic
+            agent has restarted its processes, the newest one that the same fit saved.
+        verb: The verb.
+        fit_idx: Which of this process's fits it is.
+        weights_only: False unpickles the objects in it. Otherwise a warning names those that may be missed.
+
+    Returns:
+        The checkpoint; None if none was asked for, or fit was asked to go on from "last" and there is none yet.
+
+    Raises:
+        FileNotFoundError: If the file does not exist.
+        ValueError: If "best" is asked for and nothing was saved; likewise "last", except by fit, which then begins.
+        CheckpointError: If the file is damaged; a note names the newest one beside it that can be read. Likewise if fit
+            cannot go on from it because of an object that was not unpickled.
+    """
+    checkpoint = _find(trainer, ckpt_path, verb, fit_idx, weights_only)
+    if checkpoint is None:
+        return None
+    found = format_of(checkpoint, trainer.checkpoint_formats)
+    if found is not None:
+        return found.for_run(checkpoint, trainer)
+    _tell_left_out(trainer, checkpoint, verb, "last" if ckpt_path is None else os.fspath(ckpt_path))
+    return checkpoint
+
+
+def _find(
+    trainer: Any, ckpt_path: str | os.PathLike[str] | None, verb: Verb, fit_idx: int, weights_only: bool | None
+) -> dict[str, Any] | None:
+    if ckpt_path is None:
+        return _read_after_restart(trainer, fit_idx, weights_only) if verb == "fit" and restart_count() > 0 else None
+    if ckpt_path == "last":
+        return _read_last(trainer, verb, weights_only)
+    path = from_rank_zero(
+        trainer.strategy, lambda: _best(trainer, verb) if ckpt_path == "best" else os.fspath(ckpt_path)
+    )
+    try:
+        return _read(trainer, path, weights_only)
+    except CheckpointError as error:
+        beside = from_rank_zero(trainer.strategy, lambda: _others_beside(path))
+        for other in beside:
+            if _is_readable(trainer, other, weights_only):
+                error.add_note(f"The newest readable checkpoint beside it is {other!r}.")
+                break
+        raise
+
+
+def best_of_last_fit(trainer: Any, verb: Verb) -> str | None:
+    """What a verb without a module and a checkpoint takes: the best of the fit before, as in Lightning.
+
+    Returns:
+        Its path, with a warning that tells; None if the fit kept none, so that the weights stay as they are.
+    """
+    callback = trainer.checkpoint_callback
+    if callback is None or not callback.best_model_path:
+        return None
+    path = str(callback.best_model_path)
+    _tell(
+        trainer,
+        f"`{verb}` was called without a module, so it takes the weights of the best checkpoint of the fit before, "
+        f"{path!r}. Pass the module to keep its weights, or a `ckpt_path`.",
+    )
+    return path
+
+
+def _best(trainer: Any, verb: Verb) -> str:
+    callback = trainer.checkpoint_callback
+    if callback is None or not callback.best_model_path:
+        action = f"Fit with a ModelCheckpoint first, or give {verb} a path."
+        raise ValueError(must_be("ckpt_path", "a path, as no checkpoint was saved yet", "best", verb, action))
+    return str(callback.best_model_path)
+
+
+def _read_last(trainer: Any, verb: Verb, weights_only: bool | None) -> dict[str, Any] | None:
+    for _, checkpoint in _readable(trainer, weights_only):
+        if verb != "fit" or "optimizer_states" in checkpoint:
+            return checkpoint  # one of weights only may be newer, but training cannot go on from it
+    if verb != "fit":
+        action = f"Fit with a ModelCheckpoint first, or give {verb} a path."
+        raise ValueError(must_be("ckpt_path", "a path, as there is no readable checkpoint yet", "last", verb, action))
+    _tell(trainer, "There is no checkpoint to go on from yet: fit starts without.")
+    return None
+
+
+def _read_after_restart(trainer: Any, fit_idx: int, weights_only: bool | None) -> dict[str, Any] | None:
+    for path, checkpoint in _readable(trainer, weights_only):
+        if checkpoint.get(JOB_KEY) != job_id():
+            break  # it is of an earlier job, like all before it
+        if checkpoint.get(FIT_IDX_KEY) == fit_idx and "optimizer_states" in checkpoint:
+            _tell(trainer, f"The processes were restarted: fit goes on from this job's newest checkpoint, {path!r}.")
+            return checkpoint
+    _tell(trainer, "The processes were restarted, and this job has saved no checkpoint yet: fit starts anew.")
+    return None
+
+
+def _readable(trainer: Any, weights_only: bool | None) -> Iterator[tuple[str, dict[str, Any]]]:
+    """The checkpoints of the trainer's callbacks, newest first; with a warning for each that cannot be read."""
+    paths = from_rank_zero(trainer.strategy, lambda: _newest_first(_saved_by(trainer)))
+    for path in paths:
+        try:
+            checkpoint = _read(trainer, path, weights_only)
+        except CheckpointError as error:
+            _tell(trainer, f"{error} Trying the one before.")
+        else:
+            yield path, checkpoint
+
+
+def _saved_by(trainer: Any) -> Iterator[Path]:
+    """Every checkpoint in the folders where the trainer's callbacks save, or did in the run before."""
+    folders: set[Path] = set()
+    for callback in trainer.callbacks:
+        if isinstance(callback, ModelCheckpoint):
+            folders |= {Path(callback.dirpath)} if callback.dirpath is not None else set(_default_folders(trainer))
+    for folder in folders:
+        yield from _checkpoints_in(folder)
+
+
+def _checkpoints_in(folder: Path) -> Iterator[Path]:
+    """The checkpoints in a folder and in those below, for which file names may ask; one may be a directory."""
+    for path in folder.rglob(f"*{EXTENSION}"):
+        if not any(parent.endswith(EXTENSION) for parent in path.relative_to(folder).parts[:-1]):
+            yield path
+
+
+def _default_folders(trainer: Any) -> Iterator[Path]:
+    """Where a callback without a folder of its own saves: beside the logs, be it those of an earlier run.
+
+    A logger numbers its runs, so a run that starts anew is told apart by its folder, which has nothing in it yet.
+    """
+    log_dir = Path(trainer.log_dir)
+    folder = log_dir / "checkpoints"
+    if re.fullmatch(r"version_\d+", log_dir.name) and not any(_checkpoints_in(folder)):
+        yield from log_dir.parent.glob("version_*/checkpoints")
+    else:
+        yield folder
+
+
+def _others_beside(path: str) -> list[str]:
+    others = _newest_first(Path(path).parent.glob(f"*{EXTENSION}"))
+    return [other for other in others if not os.path.samefile(other, path)]
+
+
+def _newest_first(paths: Iterable[Path]) -> list[str]:
+    return [str(path) for path in sorted(paths, key=lambda path: path.stat().st_mtime_ns, reverse=True)]
+
+
+def _is_readable(trainer: Any, path: str, weights_only: bool | None) -> bool:
+    try:
+        _read(trainer, path, weights_only)
+    except CheckpointError:
+        return False
+    return True
+
+
+def _read(trainer: Any, path: str, weights_only: bool | None) -> dict[str, Any]:
+    """Read a checkpoint on every process, or raise on every one. Collective."""
+    strategy = trainer.strategy
+    checkpoint: dict[str, Any] = {}
+    failure: CheckpointError | FileNotFoundError | None = None
+    try:
+        trusted = {"weights_only": False} if weights_only is False else {}  # strategies of others may not know it
+        checkpoint = strategy.load_checkpoint(path, **trusted)
+    except (CheckpointError, FileNotFoundError) as error:
+        failure = error
+    if strategy.world_size > 1:
+        texts: list[str | None] = strategy.all_gather(None if failure is None else str(failure))
+        elsewhere = next((rank for rank, text in enumerate(texts) if text is not None), None)
+        if failure is None and elsewhere is not None:
+            failure = CheckpointError(f"Rank {elsewhere} could not read it: {texts[elsewhere]}", path)
+    if failure is not None:
+        raise failure
+    return checkpoint
+
+
+def _tell_left_out(trainer: Any, checkpoint: dict[str, Any], verb: Verb, path: str) -> None:
+    """Raise if fit cannot do without an object that was not unpickled; else warn of those that may be missed.
+
+    Hyperparameters are not: the module is there.
+    """
+    left_out = {keys: kind for keys, kind in objects_left_out(checkpoint).items() if keys[0] not in _NOT_MISSED}
+    if verb != "fit":
+        left_out = {keys: kind for keys, kind in left_out.items() if keys[0] not in (*_NEEDED_BY_FIT, "callbacks")}
+    if not left_out:
+        return
+    listed = ", ".join("".join(f"[{key!r}]" for key in keys) + f" (a {kind})" for keys, kind in left_out.items())
+    if any(keys[0] in _NEEDED_BY_FIT for keys in left_out):
+        rule = f"one whose states are plain, as objects are not unpickled by default: {listed}"
+        action = "Pass weights_only=False if you trust the file."
+        raise CheckpointError(must_be("ckpt_path", rule, path, "fit", action), path)
+    _tell(
+        trainer,
+        f"Objects in the checkpoint are left out: {listed}. Pass weights_only=False to `{verb}` if you trust the file.",
+    )
+
+
+def _tell(trainer: Any, message: str) -> None:
+    if trainer.is_global_zero:
+        warn_user(message)
+
 
 JOB_KEY = "job"
 """Where a checkpoint keeps which job saved it, see `job_id`."""
@@ -36,3 +263,43 @@ def checkpoint_of(run: Run, loop: FitLoop, *, was_fitted: bool, weights_only: bo
     if was_fitted:
         checkpoint[FIT_IDX_KEY] = fit_idx
     return checkpoint
+
+
+class CheckpointFormat(Protocol):
+    """Reads the checkpoints of another framework.
+
+    Assign instances to `checkpoint_formats` of a subclass: of `Trainer`, for what its verbs begin with (`ckpt_path`);
+    of `TrainingModule` or `DataModule`, for `load_from_checkpoint`. The first that matches a checkpoint reads it; one
+    that none matches is taken for ours.
+    """
+
+    def matches(self, checkpoint: Mapping[str, Any]) -> bool:
+        """Return whether a checkpoint is of this format."""
+
+    def for_run(self, checkpoint: dict[str, Any], trainer: Any) -> dict[str, Any]:
+        """Return what a run of the trainer begins with: the checkpoint, and in it what a run looks for.
+
+        Say there, too, what is left out of it.
+        """
+
+    def constructor_arguments(
+        self, cls: type, checkpoint: Mapping[str, Any], given: Mapping[str, Any]
+    ) -> dict[str, Any]:
+        """Return the arguments that a class is built with.
+
+        Args:
+            cls: The class of a module or a data module.
+            checkpoint: The checkpoint. For a data module what its own keys hold takes the place of the module's.
+            given: Arguments that were passed, which count before those that were saved.
+        """
+
+    def weights(self, saved: Mapping[str, Any], module: nn.Module) -> Mapping[str, Any]:
+        """Return the weights under the names that they have in the module."""
+
+    def data_state(self, checkpoint: Mapping[str, Any], cls: type) -> dict[str, Any] | None:
+        """Return what the checkpoint keeps of a data module of a class; None if there is nothing."""
+
+
+def format_of(checkpoint: Mapping[str, Any], formats: Sequence[CheckpointFormat]) -> CheckpointFormat | None:
+    """Return the first format that matches a checkpoint; None if there is none, so that it is ours."""
+    return next((one for one in formats if one.matches(checkpoint)), None)

@@ -6,7 +6,7 @@ import os
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from camshaft.hooks_core import CheckpointHooks, DataHooks
-from camshaft.trainer.checkpoint_formats import CheckpointFormat
+from camshaft.trainer.checkpoints import CheckpointFormat
 from camshaft.trainer.hyperparameters import HyperparametersMixin
 
 if TYPE_CHECKING:
@@ -71,7 +71,7 @@ class DataModule(HyperparametersMixin, DataHooks, CheckpointHooks):
             TypeError: If `__init__` takes other arguments; or takes some that the checkpoint keeps as objects, and that
                 are not passed.
         """
-        from camshaft.trainer.rebuilding import rebuild_data_module  # seldom needed
+        from camshaft.trainer.load_from_checkpoint import rebuild_data_module  # seldom needed
 
         return rebuild_data_module(cls, checkpoint_path, map_location, weights_only, hparams_file, kwargs)
 

@@ -11,8 +11,7 @@ from typing import Any, ClassVar
 
 from torch import Tensor, nn
 
-from camshaft.hooks_core.messages import must_be
-from camshaft.hooks_core.user_warnings import warn_user
+from camshaft.hooks_core.messages import must_be, warn_user
 
 HYPER_PARAMETERS_KEY = "hyper_parameters"
 """Where a checkpoint keeps those of the module."""

@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Iterator, Sequence
+from typing import Any, Self
 
 import torch
 from torch import Tensor
 
 from camshaft.callbacks import CSVLogger
 from camshaft.callbacks.monitoring import from_rank_zero
-from camshaft.hooks_core.messages import must_be
-from camshaft.hooks_core.notes import describe
+from camshaft.hooks_core.messages import describe, must_be
 from camshaft.hooks_core.protocols import Strategy
 from camshaft.trainer.hyperparameters import hyperparameters_for_loggers
-from camshaft.trainer.silent_logger import SilentLogger
 
 _METHODS = ("log_metrics", "log_hyperparams", "save", "finalize")
 _FACTS = ("name", "version", "save_dir", "log_dir")
@@ -145,3 +143,37 @@ def _check_logger(logger: Any) -> None:
         rule = f"a logger, a list of them, True or False (missing: {', '.join(missing)})"
         action = "See `camshaft.hooks_core.protocols.Logger`."
         raise TypeError(must_be("logger", rule, logger, "Trainer", action))
+
+
+class SilentLogger:
+    """Stands in for a logger in a trial, and on processes that do not write: takes every call, and writes nothing.
+
+    Whatever a module asks of the logger that it expects (`self.logger.experiment.add_image(...)`) is there, too.
+
+    Attributes:
+        log_dir, save_dir: None in a trial, as there are no files; else those of the logger of the process that writes.
+        name, version: Likewise empty, or those of that logger.
+    """
+
+    log_dir: str | None = None
+    save_dir: str | None = None
+    name: str | None = ""
+    version: int | str | None = ""
+
+    def __getattr__(self, name: str) -> Self:
+        """Everything else: something that can be called and asked as well."""
+        if name.startswith("__"):  # of Python, as `copy` and `pickle` look for it
+            raise AttributeError(name)
+        return self
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Self:
+        """Does nothing."""
+        return self
+
+    def __getitem__(self, key: Any) -> Self:
+        """Something as silent."""
+        return self
+
+    def __iter__(self) -> Iterator[Self]:
+        """Nothing to go through."""
+        return iter(())

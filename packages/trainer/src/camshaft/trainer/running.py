@@ -3,28 +3,28 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from itertools import count
 from typing import TYPE_CHECKING, Any, cast
 
-from torch import nn
+import torch
+from torch import Tensor, nn
 
-from camshaft.hooks_core.messages import must_be
-from camshaft.hooks_core.orderly_exit import OrderlyExit
+from camshaft.hooks_core import is_overridden
+from camshaft.hooks_core.messages import must_be, warn_user
+from camshaft.hooks_core.processes import OrderlyExit
 from camshaft.hooks_core.protocols import PendingSave
 from camshaft.hooks_core.spec import Verb
-from camshaft.hooks_core.user_warnings import warn_user
-from camshaft.loops import FitLoop, Run, SaveRequest
-from camshaft.trainer.borrowing import Borrowed
-from camshaft.trainer.checkpoint_search import best_of_last_fit, read_requested
-from camshaft.trainer.checkpoints import checkpoint_of
+from camshaft.loops import FitLoop, Run, SaveRequest, run_verb
+from camshaft.loops.evaluation.loops import ModuleModes
+from camshaft.loops.state.metric_state import metric_states, restore_metric_states
+from camshaft.trainer.checkpoints import best_of_last_fit, checkpoint_of, read_requested
 from camshaft.trainer.data_module import DataModule, attach_data_module
-from camshaft.trainer.inputs import choose_data, choose_module
-from camshaft.trainer.loggers import finalize_loggers, share_log_dir
-from camshaft.trainer.module import attach_module
+from camshaft.trainer.loggers import SilentLogger, finalize_loggers, share_log_dir
+from camshaft.trainer.module import TrainingModule, attach_module
 from camshaft.trainer.results import print_results
-from camshaft.trainer.silent_logger import SilentLogger
 from camshaft.trainer.trial_batches import in_trial
 from camshaft.trainer.view import TrainerView
 
@@ -297,3 +297,183 @@ def warn_if_done(loop: FitLoop, checkpoint: dict[str, Any] | None) -> None:
                 "new trainer to start anew."
             )
             return
+
+
+class Predicting(VerbRunner):
+    """The part of a trainer that predicts."""
+
+    def predict(
+        self,
+        model: Any = None,
+        dataloaders: Any = None,
+        datamodule: Any = None,
+        return_predictions: bool | None = None,
+        ckpt_path: str | os.PathLike[str] | None = None,
+        weights_only: bool | None = None,
+        *,
+        gather: bool = False,
+    ) -> Any:
+        """Predict every batch. Collective.
+
+        Args:
+            model: The module; None as in `validate`.
+            dataloaders: A loader, or a list of them; None asks the data module, then the module.
+            datamodule: A data module.
+            return_predictions: Whether to keep and return the predictions; if false, memory does not grow. None means
+                true.
+            ckpt_path: A checkpoint whose weights to use: a path, "best" or "last".
+            weights_only: As in `fit`.
+            gather: Whether each of several processes returns the predictions of all, in the order of the dataset, and
+                not those of its own batches.
+
+        Returns:
+            The predictions on the CPU: a list with an item per batch, or a list of such lists for several loaders; None
+            if they are not wanted.
+        """
+        self.predict_loop.return_predictions = return_predictions is None or return_predictions
+        self.predict_loop.gather = gather
+        with self._running("predict", model, {"predict": dataloaders}, datamodule, ckpt_path, weights_only) as run:
+            return run_verb(run, self.predict_loop)
+
+
+class Borrowed:
+    """A module, or a data module, of a trainer that runs, while another trainer has it for a verb.
+
+    A hook of a fit may let a second trainer validate the fit's module, for instance. Afterwards the module knows the
+    fit's trainer and log again, and its modes, the states of its metrics, and device and number format of its
+    parameters and buffers are as before. A module that no running trainer has is left as the verb leaves it.
+
+    Args:
+        module: The module, before the second trainer is attached to it.
+        trainer: The second trainer.
+    """
+
+    def __init__(self, module: nn.Module, trainer: Trainer) -> None:
+        self._module = module
+        self._trainer = trainer
+        self._parts = [
+            (part, part._trainer, part._metric_log)
+            for part in module.modules()
+            if isinstance(part, TrainingModule) and self._is_of_another(part)
+        ]
+        self._data: tuple[DataModule, Any] | None = None
+        if self._parts:
+            self._modes = ModuleModes(module)
+            self._metrics = metric_states(module)
+            self._tensors = [(owner, name, tensor, tensor.data) for owner, name, tensor in _tensors_of(module)]
+
+    def take_data(self, data: object) -> None:
+        """Remember whose a data module is; call it before the second trainer is attached to it."""
+        if isinstance(data, DataModule) and self._is_of_another(data):
+            self._data = data, data._trainer
+
+    def give_back(self, *, was_trained: bool) -> None:
+        """Let the trainer that runs have everything again.
+
+        Args:
+            was_trained: Whether the verb changed the weights, which then stay changed.
+        """
+        if self._data is not None:
+            attach_data_module(*self._data)
+        if not self._parts:
+            return
+        for part, trainer, metric_log in self._parts:
+            part.__dict__["_trainer"], part.__dict__["_metric_log"] = trainer, metric_log
+        self._modes.restore()
+        for owner, name, tensor, values in self._tensors:
+            _put_back(owner, name, tensor, values, was_trained=was_trained)
+        restore_metric_states(self._module, self._metrics)
+
+    def _is_of_another(self, part: TrainingModule | DataModule) -> bool:
+        trainer = part._trainer
+        return trainer is not None and trainer is not self._trainer and trainer._is_running
+
+
+def _tensors_of(module: nn.Module) -> list[tuple[nn.Module, str, Tensor]]:
+    """Each parameter and buffer, with the submodule that has it and its name there."""
+    return [
+        (owner, name, tensor)
+        for owner in module.modules()
+        for name, tensor in (*owner.named_parameters(recurse=False), *owner.named_buffers(recurse=False))
+    ]
+
+
+def _put_back(owner: nn.Module, name: str, tensor: Tensor, values: Tensor, *, was_trained: bool) -> None:
+    """Let a parameter or a buffer be where it was, in the number format that it had."""
+    now = getattr(owner, name)
+    if not isinstance(now, Tensor) or (now.device, now.dtype) == (values.device, values.dtype):
+        return
+    with torch.no_grad():
+        if was_trained:
+            values.copy_(now)
+        if now is tensor:
+            tensor.data = values
+        else:
+            setattr(owner, name, tensor)
+
+
+_LOADER_HOOKS = ("train_dataloader", "val_dataloader", "test_dataloader", "predict_dataloader")
+
+
+def choose_module(verb: Verb, given: Any, previous: Any) -> nn.Module:
+    """The module that was given, else the one of the verb before.
+
+    Of what `torch.compile(module)` returned it is the module itself, whose own calls are compiled from then on.
+
+    Raises:
+        TypeError: If it is no module, there is none, or it relies on another framework's trainer.
+    """
+    module = previous if given is None else _compiled_in_place(given)
+    if not isinstance(module, nn.Module):
+        rule = "a module (torch.nn.Module), or None after an earlier verb"
+        raise TypeError(must_be("model", rule, module, f"Trainer.{verb}", "Pass a module."))
+    if any(base.__name__ == "LightningModule" for base in type(module).__mro__):
+        rule = "a TrainingModule or plain torch.nn.Module, as a LightningModule works with Lightning's trainer alone"
+        action = "Let its class inherit from camshaft.trainer.TrainingModule."
+        raise TypeError(must_be("model", rule, type(module).__qualname__, f"Trainer.{verb}", action))
+    return module
+
+
+def _compiled_in_place(given: Any) -> Any:
+    """The module behind one that `torch.compile` wrapped, which has no hooks of its own; anything else as it is."""
+    dynamo = sys.modules.get("torch._dynamo.eval_frame")  # which nobody needs who compiles nothing
+    if dynamo is None or not isinstance(given, dynamo.OptimizedModule):
+        return given
+    module = given._orig_mod
+    if module._compiled_call_impl is None:
+        # what `module.compile()` does, with the backend and the options of the wrapper
+        module._compiled_call_impl = given.dynamo_ctx(module._call_impl)
+    return module
+
+
+def choose_data(verb: Verb, loaders: dict[str, Any], datamodule: Any, previous: Any) -> tuple[dict[str, Any], Any]:
+    """The loaders by stage and the data module, which may have been passed in the first loader's place.
+
+    Args:
+        verb: The verb.
+        loaders: What was passed as loaders, by stage.
+        datamodule: What was passed as data module.
+        previous: The data module of the verb before, if it ran on the same module; it is taken if nothing was passed.
+
+    Raises:
+        TypeError: If the data module provides no loader.
+        ValueError: If both were passed, so that it is not clear which to take.
+    """
+    stage, first = next(iter(loaders.items()))
+    if datamodule is None and _provides_loaders(first) and not isinstance(first, Iterable):
+        loaders, datamodule = {**loaders, stage: None}, first
+    has_loaders = any(loader is not None for loader in loaders.values())
+    if datamodule is None:
+        return loaders, None if has_loaders else previous
+    if has_loaders:
+        rule = "None if loaders are passed"
+        raise ValueError(must_be("datamodule", rule, datamodule, f"Trainer.{verb}", "Pass one of the two."))
+    if not _provides_loaders(datamodule):
+        rule = f"an object with at least one of {', '.join(_LOADER_HOOKS)}"
+        action = "Pass a data module, or loaders by their own arguments."
+        raise TypeError(must_be("datamodule", rule, datamodule, f"Trainer.{verb}", action))
+    return loaders, datamodule
+
+
+def _provides_loaders(data: Any) -> bool:
+    return not isinstance(data, type) and any(is_overridden(data, hook) for hook in _LOADER_HOOKS)

@@ -10,9 +10,8 @@ from typing import Any
 
 import torch
 
-from camshaft.hooks_core.messages import must_be
-from camshaft.hooks_core.user_warnings import warn_user
-from camshaft.loops.worker_seeds import SEED_WORKERS_VARIABLE
+from camshaft.hooks_core.messages import must_be, warn_user
+from camshaft.loops.state.random_state import SEED_WORKERS_VARIABLE
 
 GLOBAL_SEED_VARIABLE = "PL_GLOBAL_SEED"
 """Environment variable that holds the seed, for processes that are started."""

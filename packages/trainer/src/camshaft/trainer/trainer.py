@@ -10,17 +10,22 @@ from typing import Any, ClassVar
 from camshaft.callbacks.arguments import check_local
 from camshaft.hooks_core.spec import ZeroGrad
 from camshaft.loops import EvaluationLoop, StatelessLoaders, run_verb
-from camshaft.trainer.checkpoint_formats import CheckpointFormat
-from camshaft.trainer.choosing_log import choose_metric_log
-from camshaft.trainer.defaults import check_barebones, choose_callbacks, choose_log_interval, listed, switching
-from camshaft.trainer.fit_summary import fit_summary
+from camshaft.trainer.checkpoints import CheckpointFormat
+from camshaft.trainer.configuration import (
+    check_barebones,
+    check_fast_dev_run,
+    choose_callbacks,
+    choose_log_interval,
+    choose_loops,
+    choose_metric_log,
+    choose_strategy,
+    listed,
+    switching,
+)
 from camshaft.trainer.hook_comparison import choose_hook_comparison
 from camshaft.trainer.loggers import begin_fit, choose_loggers, log_hyperparameters
-from camshaft.trainer.loop_choice import choose_loops
-from camshaft.trainer.predicting import Predicting
-from camshaft.trainer.running import warn_if_done
-from camshaft.trainer.strategy_choice import choose_strategy
-from camshaft.trainer.trial import check_fast_dev_run
+from camshaft.trainer.results import fit_summary
+from camshaft.trainer.running import Predicting, warn_if_done
 
 
 class Trainer(Predicting):

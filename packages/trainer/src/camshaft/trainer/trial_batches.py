@@ -13,15 +13,21 @@ from torch.utils.data import DataLoader
 
 from camshaft.hooks_core.messages import must_be
 from camshaft.loops import Run
-from camshaft.loops.batches import batch_mover, leaves_of
-from camshaft.loops.combined_loader import CombinedLoader
-from camshaft.loops.fit_data import FitData
-from camshaft.loops.loader_copy import copy_loader, has_state, is_plain, is_stream, samplers_of
-from camshaft.loops.loader_length import length_of
-from camshaft.loops.metric_state import metric_states, restore_metric_states
+from camshaft.loops.data.combined_loader import (
+    CombinedLoader,
+    copy_loader,
+    has_state,
+    is_plain,
+    is_stream,
+    length_of,
+    samplers_of,
+)
+from camshaft.loops.data.fit_data import FitData
+from camshaft.loops.data.loaders import batch_mover, leaves_of
+from camshaft.loops.evaluation.loops import ModuleModes
 from camshaft.loops.metrics import StandaloneLog
-from camshaft.loops.modes import ModuleModes
-from camshaft.loops.random_state import isolated_randomness
+from camshaft.loops.state.metric_state import metric_states, restore_metric_states
+from camshaft.loops.state.random_state import isolated_randomness
 
 
 class TrialBatches:

@@ -9,9 +9,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from camshaft.callbacks.monitoring import from_rank_zero
-from camshaft.hooks_core.durable_paths import flush, put_in_place, remove
-from camshaft.hooks_core.partial_paths import SUFFIX, abandoned_in, claimed, new_partial_name
-from camshaft.hooks_core.user_warnings import warn_user
+from camshaft.hooks_core.durable_files import (
+    SUFFIX,
+    abandoned_in,
+    claimed,
+    flush,
+    new_partial_name,
+    put_in_place,
+    remove,
+)
+from camshaft.hooks_core.messages import warn_user
 
 if TYPE_CHECKING:
     from camshaft.hooks_core.protocols import Strategy, TrainerProtocol

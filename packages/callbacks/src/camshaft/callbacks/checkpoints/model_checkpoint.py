@@ -38,8 +38,8 @@ from camshaft.callbacks.monitoring import (
     worst_score,
 )
 from camshaft.hooks_core import Callback
-from camshaft.hooks_core.durable_paths import remove, written_whole
-from camshaft.hooks_core.user_warnings import warn_user
+from camshaft.hooks_core.durable_files import remove, written_whole
+from camshaft.hooks_core.messages import warn_user
 
 if TYPE_CHECKING:
     from camshaft.hooks_core.protocols import Strategy, TrainerProtocol

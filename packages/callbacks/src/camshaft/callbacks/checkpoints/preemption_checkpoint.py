@@ -16,8 +16,8 @@ from camshaft.callbacks.checkpoints.model_checkpoint import ModelCheckpoint
 from camshaft.callbacks.checkpoints.names import absolute_folder
 from camshaft.callbacks.monitoring import from_rank_zero
 from camshaft.hooks_core import Callback
-from camshaft.hooks_core.orderly_exit import OrderlyExit
-from camshaft.hooks_core.user_warnings import warn_user
+from camshaft.hooks_core.messages import warn_user
+from camshaft.hooks_core.processes import OrderlyExit
 
 if TYPE_CHECKING:
     from camshaft.hooks_core.protocols import TrainerProtocol

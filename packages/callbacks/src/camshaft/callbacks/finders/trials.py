@@ -13,10 +13,10 @@ from torch import Tensor, nn
 
 from camshaft.callbacks.arguments import InvalidArgumentError
 from camshaft.hooks_core import Callback
-from camshaft.hooks_core.binding import Argument, BindingError, bind
-from camshaft.hooks_core.implementation import implementation
+from camshaft.hooks_core.dispatch.binding import Argument, BindingError, bind
+from camshaft.hooks_core.dispatch.implementation import implementation
+from camshaft.hooks_core.messages import warn_user
 from camshaft.hooks_core.optimizer_step import needs_closure, steps_with_closure
-from camshaft.hooks_core.user_warnings import warn_user
 
 if TYPE_CHECKING:
     from torch.optim import Optimizer

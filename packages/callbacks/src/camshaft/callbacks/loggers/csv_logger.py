@@ -12,7 +12,7 @@ from typing import Any, ClassVar, TextIO
 from camshaft.callbacks.arguments import InvalidArgumentError, check_number
 from camshaft.callbacks.loggers.logged_values import numbers_by_name
 from camshaft.callbacks.loggers.run_folder import RunFolderLogger
-from camshaft.hooks_core.durable_paths import written_whole
+from camshaft.hooks_core.durable_files import written_whole
 
 Row = Mapping[str, float | int | None]
 """Numbers by column; None leaves a cell empty."""

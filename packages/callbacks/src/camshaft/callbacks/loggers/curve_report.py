@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from camshaft.callbacks.arguments import check_installed
 from camshaft.callbacks.loggers.csv_logger import CSVLogger
-from camshaft.hooks_core.durable_paths import written_whole
+from camshaft.hooks_core.durable_files import written_whole
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

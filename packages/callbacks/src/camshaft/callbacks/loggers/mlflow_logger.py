@@ -18,7 +18,7 @@ from urllib.parse import unquote, urlparse
 from camshaft.callbacks.arguments import check_installed
 from camshaft.callbacks.loggers.checkpoint_log import CheckpointLog, LoggedCheckpoint, LogModel
 from camshaft.callbacks.loggers.logged_values import Hyperparameters, flat, named, numbers_by_name
-from camshaft.hooks_core.user_warnings import warn_user
+from camshaft.hooks_core.messages import warn_user
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient

@@ -13,7 +13,7 @@ import torch
 
 from camshaft.callbacks.arguments import check_local
 from camshaft.callbacks.loggers.logged_values import Hyperparameters, jsonable, named
-from camshaft.hooks_core.durable_paths import written_whole
+from camshaft.hooks_core.durable_files import written_whole
 
 
 class RunFolderLogger:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from camshaft.callbacks.arguments import InvalidArgumentError, check_number
 from camshaft.callbacks.monitoring import check_mode, is_better
 from camshaft.callbacks.monitors.loss_watch import Action, BatchValues, LossWatch
-from camshaft.hooks_core.durable_paths import written_whole
+from camshaft.hooks_core.durable_files import written_whole
 
 if TYPE_CHECKING:
     from camshaft.hooks_core.protocols import TrainerProtocol

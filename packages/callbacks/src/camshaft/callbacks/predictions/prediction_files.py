@@ -17,7 +17,7 @@ from torch import Tensor
 from camshaft.callbacks.arguments import InvalidArgumentError, check_installed, check_number
 from camshaft.callbacks.monitoring import from_rank_zero
 from camshaft.callbacks.predictions.prediction_writer import BasePredictionWriter
-from camshaft.hooks_core.durable_paths import flush, put_in_place, remove
+from camshaft.hooks_core.durable_files import flush, put_in_place, remove
 
 if TYPE_CHECKING:
     import numpy as np

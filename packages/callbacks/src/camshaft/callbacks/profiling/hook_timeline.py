@@ -11,7 +11,7 @@ from camshaft.callbacks.arguments import check_file_name, check_number
 from camshaft.callbacks.profiling.timeline_recording import EDGES, OPTIMIZER_STEP, EventLog, Recording
 from camshaft.callbacks.profiling.timeline_report import VerbTimes, report_html, trace_json
 from camshaft.hooks_core import Callback, Receiver
-from camshaft.hooks_core.durable_paths import written_whole
+from camshaft.hooks_core.durable_files import written_whole
 from camshaft.hooks_core.receiver_names import ReceiverNames
 
 

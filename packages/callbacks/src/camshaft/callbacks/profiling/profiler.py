@@ -14,7 +14,7 @@ from torch.profiler import ProfilerActivity, profile, record_function, schedule
 
 from camshaft.callbacks.arguments import STAGES, InvalidArgumentError, check_number, check_one_of
 from camshaft.hooks_core import Callback
-from camshaft.hooks_core.user_warnings import warn_user
+from camshaft.hooks_core.messages import warn_user
 
 if TYPE_CHECKING:
     from camshaft.hooks_core.protocols import TrainerProtocol

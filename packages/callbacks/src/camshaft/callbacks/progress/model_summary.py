@@ -14,8 +14,7 @@ from camshaft.callbacks.arguments import check_number
 from camshaft.callbacks.progress.example_forward import ExampleForward, is_dtensor, reason_not_to_run, run_example
 from camshaft.callbacks.progress.meter import current_output
 from camshaft.hooks_core import Callback
-from camshaft.hooks_core.messages import must_be
-from camshaft.hooks_core.user_warnings import warn_user
+from camshaft.hooks_core.messages import must_be, warn_user
 
 if TYPE_CHECKING:
     from camshaft.hooks_core.protocols import TrainerProtocol

@@ -13,9 +13,8 @@ from camshaft.callbacks.arguments import InvalidArgumentError, check_not_both, c
 from camshaft.callbacks.param_groups import check_takes_groups, follow_groups, set_rate
 from camshaft.callbacks.weights.averaged_weights import sharded_parts
 from camshaft.hooks_core import Callback
-from camshaft.hooks_core.binding import bind
-from camshaft.hooks_core.messages import must_be
-from camshaft.hooks_core.user_warnings import warn_user
+from camshaft.hooks_core.dispatch.binding import bind
+from camshaft.hooks_core.messages import must_be, warn_user
 
 if TYPE_CHECKING:
     from camshaft.hooks_core.protocols import TrainerProtocol

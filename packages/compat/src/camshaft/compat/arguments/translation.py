@@ -9,9 +9,8 @@ from typing import Any
 import attrs
 
 from camshaft.hooks_core import Callback
-from camshaft.hooks_core.messages import must_be
-from camshaft.hooks_core.user_warnings import warn_user
-from camshaft.trainer.defaults import listed
+from camshaft.hooks_core.messages import must_be, warn_user
+from camshaft.trainer.configuration import listed
 
 _WHERE = "Trainer"
 

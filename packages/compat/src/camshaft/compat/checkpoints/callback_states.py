@@ -14,8 +14,8 @@ from camshaft.callbacks import EarlyStopping, ModelCheckpoint, StochasticWeightA
 from camshaft.callbacks.weights.finetuning import BaseFinetuning
 from camshaft.callbacks.weights.weight_averaging import AVERAGING_KEY
 from camshaft.compat.eras.callback_states import takes_state
-from camshaft.hooks_core.implementation import implementation
-from camshaft.loops.callback_state import state_key
+from camshaft.hooks_core.dispatch.implementation import implementation
+from camshaft.loops.state.callback_state import state_key
 
 
 def callback_states(

@@ -12,10 +12,10 @@ from torch.optim.lr_scheduler import ReduceLROnPlateau
 from torch.optim.swa_utils import SWALR
 
 from camshaft.compat.checkpoints.progress import UNVERSIONED, EarlierProgress, read_progress, release_of, settled
-from camshaft.hooks_core.user_warnings import warn_user
-from camshaft.loops.random_state import random_state
-from camshaft.loops.resume import ADAPTER_KEY
-from camshaft.loops.run import Run
+from camshaft.hooks_core.messages import warn_user
+from camshaft.loops.fit.resume import ADAPTER_KEY
+from camshaft.loops.state.random_state import random_state
+from camshaft.loops.state.run import Run
 from camshaft.trainer.checkpoints import JOB_KEY
 
 _SCALER_KEYS = (

@@ -9,8 +9,7 @@ from typing import Any
 
 import attrs
 
-from camshaft.loops.counters import Counters
-from camshaft.loops.progress import FitProgress
+from camshaft.loops.state.progress import Counters, FitProgress
 
 _VERSION_KEY = "pytorch-lightning_version"
 

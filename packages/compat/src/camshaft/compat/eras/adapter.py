@@ -13,10 +13,10 @@ from camshaft.compat.eras.processes import delegate
 from camshaft.compat.eras.reading import EraReading, read_era
 from camshaft.compat.eras.releases import behaviour_in
 from camshaft.compat.eras.report import describe
-from camshaft.hooks_core.binding import parameter_names
 from camshaft.hooks_core.catalogue import CATALOGUE
-from camshaft.hooks_core.dispatch import nobody
-from camshaft.hooks_core.implementation import implementation
+from camshaft.hooks_core.dispatch.binding import parameter_names
+from camshaft.hooks_core.dispatch.implementation import implementation
+from camshaft.hooks_core.dispatch.resolve import nobody
 from camshaft.hooks_core.spec import MODULE_ONLY_ERAS, Receiver
 from camshaft.loops import FitOrder, Run
 

@@ -11,11 +11,9 @@ import attrs
 from camshaft.compat.eras.evidence import calls_method, returns_logs
 from camshaft.compat.eras.reading import EraReading
 from camshaft.hooks_core import CATALOGUE, Catalogue, HookSpec, Receiver
-from camshaft.hooks_core.binding import Argument
-from camshaft.hooks_core.implementation import class_of, implementation
-from camshaft.hooks_core.method_source import uses_parameter
-from camshaft.hooks_core.methods import arguments_of
-from camshaft.hooks_core.readings import MethodReading
+from camshaft.hooks_core.dispatch.binding import Argument, arguments_of
+from camshaft.hooks_core.dispatch.implementation import class_of, implementation, uses_parameter
+from camshaft.hooks_core.dispatch.readings import MethodReading
 
 _MOVED = {
     "on_init_start": "Do this in `__init__`: nothing is called any more while a trainer is made.",

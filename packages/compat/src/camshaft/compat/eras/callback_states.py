@@ -6,11 +6,11 @@ import copy
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from camshaft.hooks_core.binding import parameter_names
-from camshaft.hooks_core.implementation import implementation
+from camshaft.hooks_core.dispatch.binding import parameter_names
+from camshaft.hooks_core.dispatch.implementation import implementation
 from camshaft.hooks_core.spec import Receiver
 from camshaft.loops import Run
-from camshaft.loops.callback_state import check_state_keys, has_state_dict, state_key
+from camshaft.loops.state.callback_state import check_state_keys, has_state_dict, state_key
 
 _NO_STATE = frozenset({"trainer", "module", "pl_module", "checkpoint"})
 _STATE = frozenset({"callback_state", "checkpointed_state"})

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from types import CodeType
 from typing import Any
 
-from camshaft.hooks_core.method_source import code_of, loads_variable, strings_in
+from camshaft.hooks_core.dispatch.implementation import code_of, loads_variable, strings_in
 
 RETURNED_LOGS = frozenset({"log", "progress_bar"})
 """Keys of the dictionaries by which steps and epoch-end hooks of 0.x returned what to log."""

@@ -37,10 +37,9 @@ from camshaft.loops import (
     Run,
     StandardOptimization,
 )
-from camshaft.loops.optimization_checks import check_index_by_hand
-from camshaft.loops.optimizers import read_configuration
-from camshaft.loops.optional_arguments import is_under_autocast
-from camshaft.loops.toggling import OptimizerToggle, toggle_of
+from camshaft.loops.optimization.configuration import check_index_by_hand, read_configuration
+from camshaft.loops.optimization.toggling import OptimizerToggle, toggle_of
+from camshaft.loops.optimization.update import is_under_autocast
 
 _FIRST_OF_TODAY = (2, 0)
 _FIRST_THAT_CHECKS_SCHEDULERS = (1, 2)
@@ -207,7 +206,7 @@ def configuration_of(returned: Any, behaviour: Behaviour = TODAY, *, is_manual: 
             did it, and these need not say what they monitor.
 
     Raises:
-        TypeError, ValueError: As `camshaft.loops.optimizers.read_configuration` raises them.
+        TypeError, ValueError: As `camshaft.loops.optimization.configuration.read_configuration` raises them.
     """
     return read_configuration(
         in_form_of_today(returned, behaviour) if behaviour.since < _FIRST_OF_TODAY else returned,

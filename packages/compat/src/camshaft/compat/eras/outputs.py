@@ -13,14 +13,13 @@ import torch
 from torch import Tensor, nn
 
 from camshaft.compat.eras.releases import behaviour_in
-from camshaft.hooks_core.dispatch import nobody
+from camshaft.hooks_core.dispatch.resolve import nobody
 from camshaft.hooks_core.eras import Behaviour, EpochOutputs
-from camshaft.hooks_core.messages import must_be
+from camshaft.hooks_core.messages import must_be, warn_user
 from camshaft.hooks_core.protocols import MetricSink
 from camshaft.hooks_core.transfer import map_nested, move_to_device
-from camshaft.hooks_core.user_warnings import warn_user
 from camshaft.loops import FitProgress, Run
-from camshaft.loops.step_outputs import detached
+from camshaft.loops.optimization.update import detached
 
 _BATCHES_BETWEEN_METRICS = 10
 _CPU = torch.device("cpu")

@@ -10,12 +10,17 @@ import attrs
 
 from camshaft.compat.eras.evidence import calls_method, logs_by_itself, returns_logs
 from camshaft.hooks_core import ERAS, Catalogue, Fault, HookSpec, Receiver
-from camshaft.hooks_core.binding import Argument, BindingError, parameter_names
+from camshaft.hooks_core.dispatch.binding import (
+    Argument,
+    BindingError,
+    arguments_of,
+    bind_hook,
+    candidates,
+    parameter_names,
+)
+from camshaft.hooks_core.dispatch.implementation import class_of, implementation, receiver_name, uses_parameter
+from camshaft.hooks_core.dispatch.readings import MethodReading, ReceiverReading
 from camshaft.hooks_core.eras import EARLIER_ERAS, EVERYDAY_NAMES, TODAY, Behaviour, behaviour_of
-from camshaft.hooks_core.implementation import class_of, implementation, receiver_name
-from camshaft.hooks_core.method_source import uses_parameter
-from camshaft.hooks_core.methods import arguments_of, bind_hook, candidates
-from camshaft.hooks_core.readings import MethodReading, ReceiverReading
 from camshaft.hooks_core.spec import CANONICAL_NAMES
 
 _COULD_RETURN_LOGS = (

@@ -11,10 +11,10 @@ import attrs
 from camshaft.compat.eras.advice import Advice
 from camshaft.compat.eras.reading import EraReading, conflicts, read_era
 from camshaft.hooks_core import CATALOGUE, ERAS, Catalogue, HookSpec, Receiver, inspection
+from camshaft.hooks_core.dispatch.faults import find_faults
+from camshaft.hooks_core.dispatch.readings import MethodReading
 from camshaft.hooks_core.eras import Behaviour
-from camshaft.hooks_core.faults import find_faults
 from camshaft.hooks_core.inspection import HookMethod, Inspection
-from camshaft.hooks_core.readings import MethodReading
 from camshaft.hooks_core.spec import kind_in_words
 
 _WITH_ONE = "with one process it is not called"

@@ -16,13 +16,10 @@ from camshaft.hooks_core.messages import must_be
 from camshaft.hooks_core.optimizer_step import replace_step
 from camshaft.hooks_core.spec import ZeroGrad
 from camshaft.loops import FitProgress, Run
-from camshaft.loops.automatic import AutomaticOptimization, TruncatedOptimization
-from camshaft.loops.manual import ManualOptimization
-from camshaft.loops.optimizer_update import OptimizerUpdate
-from camshaft.loops.optional_arguments import with_arguments
-from camshaft.loops.per_optimizer import PerOptimizerOptimization
-from camshaft.loops.step_outputs import loss_of
-from camshaft.loops.toggling import OptimizerToggle
+from camshaft.loops.optimization.automatic import AutomaticOptimization, PerOptimizerOptimization, TruncatedOptimization
+from camshaft.loops.optimization.manual import ManualOptimization
+from camshaft.loops.optimization.toggling import OptimizerToggle
+from camshaft.loops.optimization.update import OptimizerUpdate, loss_of, with_arguments
 
 
 def update_class(behaviour: Behaviour) -> type[OptimizerUpdate]:

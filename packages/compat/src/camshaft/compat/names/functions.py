@@ -19,16 +19,15 @@ from torch.utils.data import IterableDataset
 
 from camshaft.compat.names.stand_ins import StandIn
 from camshaft.hooks_core import is_overridden as _is_overridden
-from camshaft.hooks_core.messages import must_be
+from camshaft.hooks_core.messages import must_be, warn_user
 from camshaft.hooks_core.transfer import map_nested, move_to_device
-from camshaft.hooks_core.user_warnings import warn_user
-from camshaft.loops.combined_loader import CombinationMode
-from camshaft.loops.combined_loader import CombinedLoader as _CombinedLoader
-from camshaft.loops.worker_seeds import SEED_WORKERS_VARIABLE, seed_worker
+from camshaft.loops.data.combined_loader import CombinationMode
+from camshaft.loops.data.combined_loader import CombinedLoader as _CombinedLoader
+from camshaft.loops.state.random_state import SEED_WORKERS_VARIABLE, seed_worker
 from camshaft.strategies import read_checkpoint, write_checkpoint
-from camshaft.strategies.processes.process_environment import find_process_environment
-from camshaft.strategies.processes.rank_zero import is_rank_zero
-from camshaft.strategies.processes.rank_zero import rank_zero_only as _rank_zero_only
+from camshaft.strategies.launch.environment import find_process_environment
+from camshaft.strategies.launch.rank_zero import is_rank_zero
+from camshaft.strategies.launch.rank_zero import rank_zero_only as _rank_zero_only
 from camshaft.trainer import TrainingModule
 from camshaft.trainer.seeding import GLOBAL_SEED_VARIABLE as _VARIABLE
 from camshaft.trainer.seeding import seed_everything as _seed_everything

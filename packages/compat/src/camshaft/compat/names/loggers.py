@@ -15,7 +15,7 @@ from camshaft.callbacks import WandbLogger as _WandbLogger
 from camshaft.callbacks.loggers.run_folder import RunFolderLogger
 from camshaft.compat.names.functions import flatten_dict
 from camshaft.compat.names.stand_ins import StandIn, refuse_argument, refuse_overrides
-from camshaft.strategies.processes.rank_zero import is_rank_zero
+from camshaft.strategies.launch.rank_zero import is_rank_zero
 
 _EXPERIMENT = "lightning_logs"
 _AGGREGATION = ("the values of a step are logged once", "Put values together before you log them.")

@@ -6,8 +6,7 @@ from abc import ABCMeta
 from collections.abc import Iterable
 from typing import Any
 
-from camshaft.hooks_core.messages import must_be
-from camshaft.hooks_core.user_warnings import warn_user
+from camshaft.hooks_core.messages import must_be, warn_user
 
 
 class StandIn(ABCMeta):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
 
-from camshaft.hooks_core.splits import split_along_time
+from camshaft.hooks_core.transfer import split_along_time
 
 
 class ModelHooks:

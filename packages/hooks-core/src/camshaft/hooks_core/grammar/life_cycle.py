@@ -2,23 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from functools import lru_cache
+
+import attrs
 
 from camshaft.hooks_core.catalogue import CATALOGUE
 from camshaft.hooks_core.catalogue.registry import check_era
 from camshaft.hooks_core.eras import Behaviour, behaviour_of
 from camshaft.hooks_core.grammar import legacy, present
-from camshaft.hooks_core.grammar.moments import with_old_hooks
-from camshaft.hooks_core.grammar.nodes import Call, Either, Maybe, Node, Repeat, Seq, Within, keep
-from camshaft.hooks_core.grammar.optimization import (
+from camshaft.hooks_core.grammar.nodes import Call, Either, If, Maybe, Node, Repeat, Seq, Set, Within, keep
+from camshaft.hooks_core.grammar.present import (
     Optimization,
     by_split,
     optimization_after_backward,
     optimization_in_line,
 )
-from camshaft.hooks_core.grammar.optimization import optimization as optimize
+from camshaft.hooks_core.grammar.present import optimization as optimize
 from camshaft.hooks_core.messages import must_be
-from camshaft.hooks_core.spec import MODULE_ONLY_ERAS, VERBS, ZERO_GRADS, ZeroGrad
+from camshaft.hooks_core.spec import MODULE_ONLY_ERAS, VERBS, ZERO_GRADS, HookSpec, ZeroGrad
 
 _WORDS = {"validate": "validation", "test": "test", "predict": "predict"}
 
@@ -166,3 +168,48 @@ def _of_version(verb: str, behaviour: Behaviour, optimization: Optimization, zer
 
 def _legacy(verb: str, era: str) -> Node:
     return legacy.fit(behaviour_of(era)) if verb == "fit" else legacy.test()
+
+
+def with_old_hooks(node: Node, specs: Iterable[HookSpec], era: str, version: str | None = None) -> Node:
+    """A life cycle with the hooks that an earlier era has in its moments.
+
+    Args:
+        node: A life cycle of today's hooks.
+        specs: The hooks to insert where they have a moment, in the order in which they are called.
+        era: The era that says which moments these are.
+        version: The release of it, if that is known.
+    """
+    before: dict[str, list[HookSpec]] = {}
+    after: dict[str, list[HookSpec]] = {}
+    for spec in specs:
+        for moment in spec.moments_in(era, version):
+            (before if spec.precedes else after).setdefault(moment, []).append(spec)
+
+    def inserted(part: Node) -> Node:
+        match part:
+            case Call(hook=hook) | Within(hook=hook):
+                own = attrs.evolve(part, body=inserted(part.body)) if isinstance(part, Within) else part
+                if hook not in before and hook not in after:
+                    return own
+                first, last = before.get(hook, []), after.get(hook, [])
+                return Seq(*(_call(old, part) for old in first), own, *(_call(old, part) for old in last))
+            case Seq(items=items, label=label):
+                return Seq(*(inserted(item) for item in items), label=label)
+            case Either(options=options):
+                return Either(*(inserted(option) for option in options))
+            case Repeat(body=body) | Maybe(body=body) | If(body=body):
+                return attrs.evolve(part, body=inserted(body))
+            case Set():
+                return part
+
+    return inserted(node)
+
+
+def _call(spec: HookSpec, moment: Call | Within) -> Node:
+    """The call of an old hook in a moment of today; what it returns means the same as there."""
+    call = Call(spec.name)
+    if spec.can_skip_epoch and isinstance(moment, Call):
+        call = attrs.evolve(moment, hook=spec.name)
+    if CATALOGUE[moment.hook].kind == "provide":
+        return Maybe(call, when=f"if `{moment.hook}` is asked")
+    return Maybe(call, when=f"if {spec.condition}") if spec.condition else call

@@ -8,9 +8,8 @@ from typing import Any
 import attrs
 from torch import Tensor
 
-from camshaft.hooks_core.messages import must_be
+from camshaft.hooks_core.messages import must_be, warn_user
 from camshaft.hooks_core.protocols import Moment
-from camshaft.hooks_core.user_warnings import warn_user
 from camshaft.loops.metrics.entry import UNKNOWN_HOOK, Asked, Entry, Key, LogOptions
 from camshaft.loops.metrics.metric_entry import MetricEntry
 from camshaft.loops.metrics.values import Value, as_tensor, is_metric, to_floats

@@ -11,9 +11,8 @@ import attrs
 import torch
 from torch import Tensor, nn
 
-from camshaft.hooks_core.messages import must_be
+from camshaft.hooks_core.messages import must_be, warn_user
 from camshaft.hooks_core.protocols import Strategy
-from camshaft.hooks_core.user_warnings import warn_user
 from camshaft.loops.metrics.entry import Entry, Key, LogOptions
 from camshaft.loops.metrics.epoch import EpochLog, LiveValue, StepRow
 from camshaft.loops.metrics.metric_entry import MetricEntry

@@ -11,9 +11,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from camshaft.hooks_core.messages import must_be
+from camshaft.hooks_core.messages import must_be, warn_user
 from camshaft.hooks_core.transfer import parts_of
-from camshaft.hooks_core.user_warnings import warn_user
 
 Value = Tensor | float
 """A kept value: a detached tensor of shape () on its device, or a Python number."""

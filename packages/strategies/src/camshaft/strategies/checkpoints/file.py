@@ -15,9 +15,8 @@ from typing import Any
 
 import torch
 
-from camshaft.hooks_core import durable_paths
-from camshaft.hooks_core.durable_paths import flush, is_directory
-from camshaft.hooks_core.partial_paths import SUFFIX, claimed, new_partial_name
+from camshaft.hooks_core import durable_files
+from camshaft.hooks_core.durable_files import SUFFIX, claimed, flush, is_directory, new_partial_name
 from camshaft.strategies.checkpoints.contents import first_line, is_trusted, separate
 
 PLAIN_FILE = "plain.ckpt"
@@ -161,7 +160,7 @@ def put_in_place(partial: Path, target: Path) -> None:
         OSError: If the disk refuses.
     """
     check_replaceable(target)
-    durable_paths.put_in_place(partial, target)
+    durable_files.put_in_place(partial, target)
 
 
 def check_replaceable(target: Path) -> None:

@@ -27,9 +27,9 @@ import torch
 from torch import Tensor
 from torch.serialization import get_unsafe_globals_in_checkpoint, safe_globals
 
-from camshaft.hooks_core.user_warnings import warn_user
+from camshaft.hooks_core.messages import warn_user
 from camshaft.strategies.checkpoints.contents import Keys, leave_out, name_of
-from camshaft.strategies.processes.rank_zero import is_rank_zero
+from camshaft.strategies.launch.rank_zero import is_rank_zero
 
 _REQUIRED = ("state_dict", "optimizer_states")
 """The keys of a checkpoint in which nothing may be left out."""

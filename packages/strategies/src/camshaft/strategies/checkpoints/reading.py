@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from camshaft.hooks_core.durable_paths import previous_of
+from camshaft.hooks_core.durable_files import previous_of
 from camshaft.strategies.checkpoints.contents import ObjectsError, is_trusted, restore_objects
 from camshaft.strategies.checkpoints.file import CheckpointError, check_is_file, read_file
 

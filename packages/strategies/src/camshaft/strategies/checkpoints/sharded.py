@@ -40,9 +40,8 @@ from torch.distributed.tensor import DTensor, Replicate, Shard
 from torch.distributed.tensor import empty as empty_dtensor
 from torch.futures import Future
 
-from camshaft.hooks_core.durable_paths import flush, remove
+from camshaft.hooks_core.durable_files import claimed, flush, new_partial_name, remove
 from camshaft.hooks_core.messages import must_be
-from camshaft.hooks_core.partial_paths import claimed, new_partial_name
 from camshaft.strategies.checkpoints.contents import Keys, first_line, name_of
 from camshaft.strategies.checkpoints.file import (
     PLAIN_FILE,

@@ -13,8 +13,6 @@ or, check by check, in a test:
         conformance.CHECKS[name](MyStrategy, tmp_path)
 """
 
-from camshaft.strategies.conformance.check import Check
-from camshaft.strategies.conformance.checks import CHECKS, run
-from camshaft.strategies.conformance.report import ConformanceError, Outcome, Report
+from camshaft.strategies.conformance.check import CHECKS, Check, ConformanceError, Outcome, Report, run
 
 __all__ = ["CHECKS", "Check", "ConformanceError", "Outcome", "Report", "run"]

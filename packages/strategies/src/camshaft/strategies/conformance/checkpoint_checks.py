@@ -11,8 +11,7 @@ import torch
 from torch import Tensor
 
 from camshaft.hooks_core.protocols import Strategy
-from camshaft.strategies.conformance.life import Life, one, whole
-from camshaft.strategies.conformance.subject import Subject, adam, sgd
+from camshaft.strategies.conformance.training import Life, Subject, adam, one, sgd, whole
 from camshaft.strategies.conformance.trial import Trial, same, shown
 
 _PLAIN_TYPES = (bool, int, float, complex, str, bytes, type(None))

@@ -1,0 +1,1 @@
+"""Dispatch: receivers become the hooks of a run."""

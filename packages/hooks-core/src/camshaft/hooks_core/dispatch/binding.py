@@ -1,0 +1,342 @@
+"""Fitting a hook's arguments to the signature of who implements it, once, before the run."""
+
+from __future__ import annotations
+
+import inspect
+import sys
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from typing import Any
+
+import attrs
+
+from camshaft.hooks_core.dispatch.implementation import class_of, implementation
+from camshaft.hooks_core.spec import CANONICAL_NAMES, HookSpec, Receiver
+
+_POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+LOADER_INDEX = "dataloader_idx"
+_VARIADIC = {inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD}
+
+# Arguments of old eras that nothing of today stands for: a position that means something else must not fill them.
+_OF_OLD_OPTIMIZATION = frozenset(
+    {"optimizer_idx", "optimizer_i", "opt_idx", "opt_i", "second_order_closure", "hiddens"}
+)
+
+
+class BindingError(TypeError):
+    """A hook's signature that no arguments of the hook can fill."""
+
+
+@attrs.frozen
+class Argument:
+    """One argument of a call: the hook's parameter that it takes, and the keyword under which it is passed, if any."""
+
+    source: str
+    keyword: str | None = None
+
+    def under_todays_name(self) -> Argument:
+        """The same argument, for one that an earlier era called otherwise."""
+        return attrs.evolve(self, source=CANONICAL_NAMES.get(self.source, self.source))
+
+    def __str__(self) -> str:
+        return self.source if self.keyword is None else f"{self.keyword}={self.source}"
+
+
+def bind(
+    function: Callable[..., Any],
+    provided: Sequence[str],
+    optional: Sequence[str] = (),
+    to_keywords: Collection[str] = (),
+) -> tuple[Argument, ...]:
+    """Choose which of a hook's arguments a function gets, and how.
+
+    An argument goes by name where the function knows the name, else by position. So a function may take fewer
+    arguments, or take them under names of its own. What is optional goes by name alone. A function that a decorator
+    wrapped (`functools.wraps`) is bound by its own signature if the wrapper's takes anything.
+
+    Args:
+        function: A bound method or plain function.
+        provided: The names of the arguments that the hook has, in order.
+        optional: The names of those that only a function gets whose signature names them.
+        to_keywords: The names of those among `provided` that `**kwargs` of a function gets if nothing else takes them.
+
+    Returns:
+        The arguments of the call, in order.
+
+    Raises:
+        BindingError: If the function requires an argument that the hook does not have, or its names contradict
+            their positions.
+    """
+    try:
+        outer = list(inspect.signature(function, follow_wrapped=False).parameters.values())
+    except (TypeError, ValueError):  # a builtin without a signature takes what it is given
+        return tuple(Argument(name) for name in provided)
+    if _VARIADIC & {one.kind for one in outer}:
+        outer = list(inspect.signature(function).parameters.values())
+    return _bind(outer, provided, optional, to_keywords)
+
+
+def names_parameter(function: Callable[..., Any], name: str) -> bool:
+    """Whether a function's signature names a parameter; `*args` and `**kwargs` name none.
+
+    Args:
+        function: A bound method or plain function.
+        name: The parameter's name.
+    """
+    return name in parameter_names(function)
+
+
+def parameter_names(function: Callable[..., Any]) -> frozenset[str]:
+    """The names of the parameters that a function's signature names, those of `*args` and `**kwargs` left out."""
+    try:
+        parameters = inspect.signature(function).parameters.values()
+    except (TypeError, ValueError):  # a builtin without a signature
+        return frozenset()
+    return frozenset(parameter.name for parameter in parameters if parameter.kind not in _VARIADIC)
+
+
+def positional_parameters(function: Callable[..., Any]) -> list[str]:
+    """Return the names of the parameters that a function takes by position, those of `*args` left out."""
+    try:
+        parameters = inspect.signature(function).parameters.values()
+    except (TypeError, ValueError):  # a builtin without a signature
+        return []
+    return [parameter.name for parameter in parameters if parameter.kind in _POSITIONAL]
+
+
+def positional_names(function: Callable[..., Any], provided: Sequence[str], optional: Sequence[str] = ()) -> list[str]:
+    """The names of the arguments that a function gets by position, as `bind` takes them; `provided` if none fit."""
+    try:
+        arguments = bind(function, provided, optional)
+    except BindingError:
+        return list(provided)
+    return [argument.source for argument in arguments if argument.keyword is None]
+
+
+def default_of(function: Callable[..., Any], name: str) -> Any:
+    """The default of a parameter that a function's signature names; None where it has none."""
+    default = inspect.signature(function).parameters[name].default
+    return None if default is inspect.Parameter.empty else default
+
+
+def default_filled(function: Callable[..., Any], arguments: Sequence[Argument], source: str) -> Any:
+    """Return the default of the parameter that an argument of a call fills.
+
+    None where it has none, where the argument is not among them, and where `*args` or `**kwargs` of the function or of
+    a wrapper around it take arguments.
+
+    Args:
+        function: A bound method or plain function.
+        arguments: The arguments, as `bind` chose them.
+        source: The hook's parameter.
+    """
+    try:
+        parameters = list(inspect.signature(function, follow_wrapped=False).parameters.values())
+    except (TypeError, ValueError):
+        return None
+    if _VARIADIC & {one.kind for one in parameters}:
+        return None
+    by_name = {one.name: one for one in parameters}
+    for position, argument in enumerate(arguments):
+        if argument.source == source:
+            parameter = parameters[position] if argument.keyword is None else by_name[argument.keyword]
+            return None if parameter.default is inspect.Parameter.empty else parameter.default
+    return None
+
+
+def _bind(
+    parameters: Sequence[inspect.Parameter],
+    provided: Sequence[str],
+    optional: Sequence[str],
+    to_keywords: Collection[str],
+) -> tuple[Argument, ...]:
+    kinds = {parameter.kind for parameter in parameters}
+    if inspect.Parameter.VAR_POSITIONAL in kinds:
+        return _bind_star(parameters, provided, optional)
+    arguments = _bind_named(parameters, provided, optional)
+    if inspect.Parameter.VAR_KEYWORD not in kinds:
+        return arguments
+    taken = {argument.source for argument in arguments} | {parameter.name for parameter in parameters}
+    rest = [name for name in provided if name in to_keywords and name not in taken]
+    return (*arguments, *(Argument(name, name) for name in rest))
+
+
+def _bind_named(
+    parameters: Sequence[inspect.Parameter], provided: Sequence[str], optional: Sequence[str]
+) -> tuple[Argument, ...]:
+    """The arguments of a function without `*args`."""
+    named = {parameter.name for parameter in parameters if parameter.kind not in _VARIADIC}
+    by_name = named & {*provided, *optional}
+    # what a parameter names otherwise is that parameter's: no other takes it by position
+    others = {canonical: name for name in named if (canonical := CANONICAL_NAMES.get(name)) is not None}
+    arguments: list[Argument] = []
+    by_keyword = False
+    for position, parameter in enumerate(parameters):
+        if parameter.kind is inspect.Parameter.VAR_KEYWORD:
+            continue
+        source = _source(parameter, position, provided, by_name, others)
+        if source is None:
+            if parameter.default is inspect.Parameter.empty:
+                raise BindingError(_misfit(parameter.name, parameters, provided, optional))
+            by_keyword = True  # a gap: what follows can only be passed by its keyword
+            continue
+        if parameter.kind is inspect.Parameter.POSITIONAL_ONLY and by_keyword:
+            raise BindingError(_misfit(parameter.name, parameters, provided, optional))
+        needs_keyword = by_keyword or parameter.kind is inspect.Parameter.KEYWORD_ONLY
+        arguments.append(Argument(source, parameter.name if needs_keyword else None))
+    return tuple(arguments)
+
+
+def _bind_star(
+    parameters: Sequence[inspect.Parameter], provided: Sequence[str], optional: Sequence[str]
+) -> tuple[Argument, ...]:
+    """The arguments of a function with `*args`: the hook's by position, and by keyword what can go no other way."""
+    by_keyword_only = {one.name for one in parameters if one.kind is inspect.Parameter.KEYWORD_ONLY}
+    in_order = [name for name in provided if name not in by_keyword_only]
+    positional = [one for one in parameters if one.kind in _POSITIONAL]
+    beyond = {one.name for one in positional[len(in_order) :] if one.kind is not inspect.Parameter.POSITIONAL_ONLY}
+    keywords = [name for name in provided if name in by_keyword_only]
+    keywords += [name for name in optional if name in by_keyword_only | beyond]
+    filled = {*keywords, *(one.name for one in positional[: len(in_order)] if one.name not in optional)}
+    for parameter in parameters:
+        is_required = parameter.default is inspect.Parameter.empty and parameter.kind not in _VARIADIC
+        if parameter.name not in filled and (is_required or parameter in positional[: len(in_order)]):
+            raise BindingError(_misfit(parameter.name, parameters, provided, optional))
+    return (*(Argument(name) for name in in_order), *(Argument(name, name) for name in keywords))
+
+
+def _source(
+    parameter: inspect.Parameter,
+    position: int,
+    provided: Sequence[str],
+    by_name: set[str],
+    others: Mapping[str, str],
+) -> str | None:
+    """The hook's argument that fills a parameter, or None to leave it at its default."""
+    if parameter.name in by_name:
+        return parameter.name
+    if parameter.kind not in _POSITIONAL or position >= len(provided) or provided[position] in by_name:
+        return None
+    name = CANONICAL_NAMES.get(provided[position], provided[position])
+    if others.get(name, parameter.name) != parameter.name:
+        return None
+    if parameter.name in _OF_OLD_OPTIMIZATION and provided[position] not in _OF_OLD_OPTIMIZATION:
+        return None
+    if name == LOADER_INDEX and not _may_be_index(parameter):
+        return None
+    return provided[position]
+
+
+def _may_be_index(parameter: inspect.Parameter) -> bool:
+    """Return whether a parameter's default allows it to stand for an index: `stage="val"` is something else."""
+    default = parameter.default
+    if default is inspect.Parameter.empty or default is None:
+        return True
+    return isinstance(default, int) and not isinstance(default, bool)
+
+
+def _misfit(
+    name: str, parameters: Sequence[inspect.Parameter], provided: Sequence[str], optional: Sequence[str]
+) -> str:
+    takes = ", ".join(parameter.name for parameter in parameters)
+    by_name = f" and, by these names alone, ({', '.join(optional)})" if optional else ""
+    return f"its signature ({takes}) requires `{name}`, but the hook has only ({', '.join(provided)}){by_name}"
+
+
+_PUBLIC_PACKAGES = ("torch", "camshaft", "lightning", "pytorch_lightning", "lightning_fabric")
+
+CALLBACK_PREFIX = ("trainer", "module")
+"""What a callback gets before an event's own parameters."""
+
+
+def arguments_of(spec: HookSpec, kind: Receiver, era: str | None = None) -> tuple[str, ...]:
+    """The arguments that a kind of receiver gets from a hook, in order."""
+    prefix = CALLBACK_PREFIX if kind is Receiver.CALLBACK and spec.kind == "event" else ()
+    return (*prefix, *spec.parameters_in(era))
+
+
+def bind_hook(
+    method: Callable[..., Any], spec: HookSpec, kind: Receiver, era: str | None = None, *, num_loaders: int = 2
+) -> tuple[Argument, ...]:
+    """Return the arguments that a method gets as a hook.
+
+    Args:
+        method: A bound method or plain function.
+        spec: The hook.
+        kind: The kind of receiver that the method belongs to.
+        era: The era whose arguments it gets; None stands for today.
+        num_loaders: With a single loader, the loader's index goes only to a method that requires it.
+
+    Raises:
+        BindingError: If the arguments do not fit the method's signature.
+    """
+    provided, optional = arguments_of(spec, kind, era), spec.optional_in(era)
+    aliases = _aliases(method, spec, provided) if era is not None else {}
+    if aliases:
+        provided = tuple(name for name in provided if CANONICAL_NAMES.get(name, name) not in spec.aliases)
+        optional = (*optional, *aliases)
+    # Steps get `batch_idx` by position or not at all, as in Lightning.
+    to_keywords = (LOADER_INDEX,) if spec.kind == "step" else spec.parameters_in(era)
+    if num_loaders == 1:
+        without = tuple(name for name in provided if CANONICAL_NAMES.get(name, name) != LOADER_INDEX)
+        try:
+            return bind(method, without, optional, to_keywords)
+        except BindingError:
+            pass
+    arguments = bind(method, provided, optional, to_keywords)
+    return tuple(attrs.evolve(one, source=aliases.get(one.source, one.source)) for one in arguments)
+
+
+def _aliases(method: Callable[..., Any], spec: HookSpec, provided: Sequence[str]) -> dict[str, str]:
+    """Return the arguments of earlier eras that go by name alone, by the names that a method may have for them."""
+    if spec.aliases.keys().isdisjoint(CANONICAL_NAMES.get(name, name) for name in provided):
+        return {}
+    aliases = {alias: name for name, all_of_it in spec.aliases.items() for alias in all_of_it}
+    for parameter, name in zip(positional_parameters(method), provided, strict=False):
+        today = CANONICAL_NAMES.get(name, name)
+        if today in spec.aliases and not parameter.strip("_"):
+            aliases[parameter] = today
+    return aliases
+
+
+def candidates(receiver: object) -> Iterator[str]:
+    """Names of the methods of a receiver that may be hooks: its own and its classes', but not the base classes'.
+
+    What a trace put on it, so that it receives a hook that it does not implement, is none of its own.
+    """
+    seen: set[str] = set()
+    namespaces = [] if isinstance(receiver, type) else [getattr(receiver, "__dict__", {})]
+    namespaces += [
+        vars(klass)
+        for klass in class_of(receiver).__mro__
+        if not vars(klass).get("__hook_base__") and not _is_framework(klass)
+    ]
+    for namespace in namespaces:
+        for name in namespace:
+            if name in seen or name.startswith("__"):
+                continue
+            seen.add(name)
+            method = implementation(receiver, name) if not isinstance(namespace[name], property) else None
+            if method is not None and not getattr(method, "__placeholder__", False):
+                yield name
+
+
+def own_classes(receiver: object) -> list[type]:
+    """Return the classes of a receiver that users wrote: without those of torch, Lightning, camshaft and Python."""
+    return [klass for klass in class_of(receiver).__mro__ if not _is_public_base(klass)]
+
+
+def is_own_name(receiver: object, name: str) -> bool:
+    """Return whether a name is the user's own: no class of torch, Lightning, camshaft or Python that it derives from
+    has it."""
+    own = own_classes(receiver)
+    return all(klass in own or name not in vars(klass) for klass in class_of(receiver).__mro__)
+
+
+def _is_framework(klass: type) -> bool:
+    return klass is object or klass.__module__.partition(".")[0] == "torch"
+
+
+def _is_public_base(klass: type) -> bool:
+    package = klass.__module__.partition(".")[0]
+    is_python = package in sys.stdlib_module_names and package != "__main__"
+    return is_python or package in _PUBLIC_PACKAGES or bool(vars(klass).get("__hook_base__"))

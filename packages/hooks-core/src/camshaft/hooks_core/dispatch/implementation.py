@@ -1,0 +1,160 @@
+"""Which hooks a receiver really implements."""
+
+from __future__ import annotations
+
+import dis
+import inspect
+from collections.abc import Callable, Iterable, Iterator
+from types import CodeType
+from typing import Any, TypeVar
+
+_Function = TypeVar("_Function", bound=Callable[..., Any])
+
+
+def not_a_hook(function: _Function) -> _Function:
+    """Declare that a method whose name begins with `on_` is no hook, so that set-up does not report it."""
+    function.__not_a_hook__ = True  # type: ignore[attr-defined]
+    return function
+
+
+def is_overridden(receiver: object, name: str) -> bool:
+    """Whether a receiver implements a hook.
+
+    The classes that only declare hooks (those with `__hook_base__ = True` of their own) do not count; an attribute of
+    the instance does.
+
+    Args:
+        receiver: A callback, module, data module or strategy.
+        name: The hook's name.
+    """
+    return implementation(receiver, name) is not None
+
+
+def implementation(receiver: object, name: str) -> Callable[..., Any] | None:
+    """The bound method (or instance attribute) with which a receiver implements a hook, or None.
+
+    A class may stand for its instances; its methods are then bound to a stand-in, to be inspected and not called.
+    """
+    own = None if isinstance(receiver, type) else getattr(receiver, "__dict__", {}).get(name)
+    if own is not None:
+        return _unless_marked(own)
+    for klass in class_of(receiver).__mro__:
+        if name in vars(klass):
+            if vars(klass).get("__hook_base__", False):
+                return None
+            return _unless_marked(_bound(receiver, name, vars(klass)[name]))
+    return None
+
+
+def class_of(receiver: object) -> type:
+    """The class whose methods a receiver has: itself, if it is a class that stands for its instances."""
+    return receiver if isinstance(receiver, type) else type(receiver)
+
+
+def receiver_name(receiver: object) -> str:
+    """How messages and traces call a receiver: its class's name."""
+    return class_of(receiver).__qualname__
+
+
+def _bound(receiver: object, name: str, attribute: Any) -> Any:
+    if not isinstance(receiver, type):
+        return getattr(receiver, name)
+    if isinstance(attribute, property) or not hasattr(attribute, "__get__"):
+        return attribute
+    return attribute.__get__(object(), receiver)
+
+
+def _unless_marked(method: Any) -> Callable[..., Any] | None:
+    """The method, unless it is none or was declared to be no hook."""
+    return method if callable(method) and not getattr(method, "__not_a_hook__", False) else None
+
+
+_MIN_AFFIX_LENGTH = 4
+
+
+def uses_parameter(method: Callable[..., Any], name: str) -> bool:
+    """Return whether a method's code reads one of its parameters; true where its code is not to be had."""
+    code = code_of(method)
+    if code is None:
+        return True
+    return name in code.co_cellvars or any(loads_variable(one, name) for one in dis.get_instructions(code))
+
+
+def mentions_method(classes: Iterable[type], name: str) -> bool:
+    """Return whether the code of classes uses one of their methods, such as `self.name(...)`; that of the method itself
+    does not count.
+
+    `getattr` with the name, or with words that it begins or ends with, counts: `getattr(self, f"{stage}_end")`.
+
+    Args:
+        classes: The classes.
+        name: The method's name.
+    """
+    members = [member for klass in classes for own, member in vars(klass).items() if own != name]
+    return any(_mentions(code, name) for member in members for code in _codes(member))
+
+
+def returns_anything(method: Callable[..., Any]) -> bool:
+    """Return whether a method's code returns anything but None; true where its code is not to be had."""
+    code = code_of(method)
+    if code is None:
+        return True
+    before = None
+    for instruction in dis.get_instructions(code):
+        if instruction.opname == "RETURN_CONST" and instruction.argval is not None:
+            return True
+        if instruction.opname == "RETURN_VALUE":
+            is_none = before is not None and before.opname == "LOAD_CONST" and before.argval is None
+            if not is_none or instruction.is_jump_target:
+                return True
+        before = instruction
+    return False
+
+
+def code_of(method: Any) -> CodeType | None:
+    """Return the code of a method or function, beneath `functools.wraps`; None where there is none."""
+    function = inspect.unwrap(method) if callable(method) else method
+    code = getattr(getattr(function, "__func__", function), "__code__", None)
+    return code if isinstance(code, CodeType) else None
+
+
+def loads_variable(instruction: dis.Instruction, name: str) -> bool:
+    """Return whether an instruction loads a local variable; newer ones load two at once."""
+    if not instruction.opname.startswith(("LOAD_FAST", "LOAD_DEREF", "LOAD_CLOSURE", "STORE_FAST_LOAD_FAST")):
+        return False
+    return instruction.argval == name or (isinstance(instruction.argval, tuple) and name in instruction.argval)
+
+
+def strings_in(code: CodeType) -> Iterator[str]:
+    """Yield the strings among the constants of a code."""
+    for constant in code.co_consts:
+        if isinstance(constant, str):
+            yield constant
+        elif isinstance(constant, tuple):
+            yield from (item for item in constant if isinstance(item, str))
+
+
+def _codes(member: object) -> Iterator[CodeType]:
+    """Yield the code of a class's member: a function, a property, or something with a function inside."""
+    functions: list[Any] = [getattr(member, "func", member)]  # a partial method, a cached property
+    if isinstance(member, property):
+        functions = [member.fget, member.fset, member.fdel]
+    for function in functions:
+        code = code_of(function)
+        if code is not None:
+            yield code
+
+
+def _mentions(code: CodeType, name: str) -> bool:
+    if name in code.co_names:
+        return True
+    if "getattr" in code.co_names and any(_is_part(part, name) for part in strings_in(code)):
+        return True
+    return any(_mentions(inner, name) for inner in code.co_consts if isinstance(inner, CodeType))
+
+
+def _is_part(part: str, name: str) -> bool:
+    if len(part) < _MIN_AFFIX_LENGTH:
+        return False
+    begins, ends = part.endswith("_") and name.startswith(part), part.startswith("_") and name.endswith(part)
+    return begins or ends or part == name

@@ -1,0 +1,167 @@
+"""Dispatch: every hook becomes one callable when a run starts, and is called dumbly ever after."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from typing import Any
+
+import attrs
+
+from camshaft.hooks_core.catalogue import CATALOGUE, Catalogue
+from camshaft.hooks_core.dispatch.calls import HookCall, ResolvedReceiver, calls_of, wrapped
+from camshaft.hooks_core.dispatch.compilation import Place, Position, compile_calls, compile_isolated
+from camshaft.hooks_core.dispatch.faults import Fault, bound_as_today, find_faults, missing_step, report
+from camshaft.hooks_core.dispatch.hooks import Hooks
+from camshaft.hooks_core.dispatch.implementation import implementation, receiver_name
+from camshaft.hooks_core.dispatch.readings import ReadReceivers, ReceiverReading
+from camshaft.hooks_core.messages import must_be
+from camshaft.hooks_core.spec import HookSpec, Receiver
+
+
+def resolve(
+    *,
+    callbacks: Sequence[object] = (),
+    data: object | None = None,
+    module: object | None = None,
+    strategy: object | None = None,
+    trainer: object | None = None,
+    required: Sequence[str] = (),
+    position: Position = lambda: "",
+    catalogue: Catalogue = CATALOGUE,
+    strict: bool = True,
+    read: ReadReceivers | None = None,
+    uncalled: Collection[str] = (),
+    place: Place | None = None,
+) -> Hooks:
+    """Turn receivers into the hooks of a run.
+
+    Each hook reaches the receivers that implement it in this order: callbacks as passed, the data module, the module,
+    callbacks that declared to run after the module, the strategy.
+
+    Args:
+        callbacks: The callbacks, in the order in which they run. What is called goes through the `wrap_call` method of
+            each that has one; see `Callback`.
+        data: The data module.
+        module: The module.
+        strategy: The strategy. If it has a `wrap_step` method, every step of the module goes through it.
+        trainer: What callbacks get as their first argument.
+        required: Names of the steps that the run cannot do without.
+        position: Asked for a description of the run's position when a hook raises.
+        catalogue: The hooks.
+        strict: Whether a receiver's faults are errors; if false they are warnings, and the faulty method is left out. A
+            missing step is always an error.
+        read: Sees all receivers and says of each how its methods are called; see `ReadReceivers`. A method that it
+            finds to be of an earlier era gets the arguments that it says: in the moment of today's hook, or where the
+            caller calls the old hook, which is an attribute of the result as any other. Without a reader all receivers
+            are of today, and one of an earlier era is a fault.
+        uncalled: Names of hooks that this run has no need of, such as that of a loader which was passed. A method of
+            such a name may take any arguments, and is left out.
+        place: Is told which hook of callbacks or module runs, by its attribute `hook`; not of those that transfer
+            batches, provide something, or run whatever others raise.
+
+    Returns:
+        The hooks; see `Hooks` for what an attribute is.
+
+    Raises:
+        HookFaultError: If a required step is missing, or if `strict` and a receiver has a method that looks like a hook
+            and is none, a hook of the wrong arity, or a fault that `read` found, or is of an earlier era where there
+            is no `read`. All faults of all receivers are in the one error.
+        ValueError: If there is no `read` and the `hook_era` of a receiver is neither an era nor a release, or if `read`
+            returns another number of readings.
+    """
+    found: list[tuple[Receiver, object]] = [(Receiver.CALLBACK, callback) for callback in callbacks]
+    found += [(Receiver.DATA, data)] if data is not None else []
+    found += [(Receiver.MODULE, module)] if module is not None else []
+    found += [(Receiver.STRATEGY, strategy)] if strategy is not None else []
+    readings = _readings(found, catalogue, read)
+    faults = [
+        _faults(receiver, reading, catalogue, uncalled, has_reader=read is not None)
+        for (_, receiver), reading in zip(found, readings, strict=True)
+    ]
+    _report(faults, module, required, catalogue, strict)
+    receivers = [
+        ResolvedReceiver(kind, receiver, reading, {*uncalled, *(fault.method for fault in of_one)})
+        for (kind, receiver), reading, of_one in zip(found, readings, faults, strict=True)
+    ]
+
+    hooks = Hooks()
+    hooks.readings = tuple(reading for reading in readings if not reading.is_of_today)
+    wrap_step = getattr(strategy, "wrap_step", None)
+    wrappers = [wrap for callback in callbacks if (wrap := implementation(callback, "wrap_call")) is not None]
+    taken: dict[str, frozenset[str]] = {}
+    with_one_loader: dict[str, Callable[..., Any]] = {}
+    for spec in catalogue.values():
+        if spec.kind == "state":
+            continue  # belongs to one receiver's memory: whoever writes checkpoints asks each in turn
+        calls = calls_of(spec, receivers, catalogue)
+        if spec.kind == "step" and wrap_step is not None:
+            calls = [attrs.evolve(call, function=wrap_step(call.function)) for call in calls]
+        calls = [wrapped(call, wrappers) for call in calls] if wrappers else calls
+        compiled: Callable[..., Any] | None = None
+        told = place if _may_log(spec, calls) else None
+        if calls and spec.isolated:
+            compiled = compile_isolated(spec, calls, trainer, module, position)
+        elif calls:
+            compiled = compile_calls(spec, calls, trainer, module, position, told)
+        setattr(hooks, spec.name, compiled or (nobody if spec.kind == "event" else None))
+        of_one_loader = [call.for_one_loader() for call in calls]
+        if of_one_loader != calls:  # no isolated hook is told of loaders
+            with_one_loader[spec.name] = compile_calls(spec, of_one_loader, trainer, module, position, told)
+        taken[spec.name] = frozenset(argument.source for call in calls for argument in call.arguments)
+    hooks._taken = taken
+    hooks._with_one_loader = with_one_loader
+    return hooks
+
+
+def nobody(*arguments: object, **further: object) -> None:
+    """A hook that nobody implements."""
+
+
+def _may_log(spec: HookSpec, calls: Sequence[HookCall]) -> bool:
+    """Return whether a callback or the module may log in a hook."""
+    is_received = any(call.kind in (Receiver.CALLBACK, Receiver.MODULE) for call in calls)
+    return is_received and spec.kind in ("event", "step", "override")
+
+
+def _readings(
+    found: Sequence[tuple[Receiver, object]], catalogue: Catalogue, read: ReadReceivers | None
+) -> Sequence[ReceiverReading]:
+    """Return how the methods of each receiver are called; without a reader, as today."""
+    if read is None:
+        return [
+            ReceiverReading(receiver_name(receiver), kind, of_today=bound_as_today(receiver, kind, catalogue))
+            for kind, receiver in found
+        ]
+    readings = read(found, catalogue)
+    if len(readings) != len(found):
+        rule, got = f"a function that returns a reading for each of {len(found)} receivers", len(readings)
+        raise ValueError(must_be("read", rule, got, "resolve", "Return them in the order of the receivers."))
+    return readings
+
+
+def _faults(
+    receiver: object, reading: ReceiverReading, catalogue: Catalogue, uncalled: Collection[str], *, has_reader: bool
+) -> list[Fault]:
+    """Return the faults of a receiver's methods, one by one and together."""
+    faults = find_faults(
+        receiver,
+        reading.kind,
+        catalogue,
+        reading.methods.keys() | reading.of_today.keys(),
+        is_of_today=reading.is_of_today,
+        has_reader=has_reader,
+        uncalled=uncalled,
+    )
+    return [fault for fault in (*faults, *reading.faults) if not {fault.method, fault.meant} & {*uncalled}]
+
+
+def _report(
+    faults: Sequence[Sequence[Fault]], module: object, required: Sequence[str], catalogue: Catalogue, strict: bool
+) -> None:
+    """Raise, or warn of, the faults of all receivers and the steps that are missing."""
+    of_all = [fault for of_one in faults for fault in of_one]
+    missing = [name for name in required if module is None or implementation(module, name) is None]
+    if missing:  # nothing can go on without these
+        of_all = [fault for fault in of_all if fault.meant not in missing]
+        report([*of_all, *(missing_step(module, name, catalogue) for name in missing)], strict=True)
+    report(of_all, strict)

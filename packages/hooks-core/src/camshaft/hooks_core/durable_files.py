@@ -1,0 +1,198 @@
+"""Renaming, removing and flushing files and directories, for whoever keeps checkpoints on disk."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import socket
+import tempfile
+import uuid
+from collections.abc import Iterator
+from functools import cache
+from hashlib import sha256
+from pathlib import Path
+
+
+def put_in_place(partial: Path, target: Path) -> None:
+    """Rename a file or directory that is whole to its target, durably; what was there before is gone afterwards.
+
+    A file takes a file's place in one step of the file system. Nothing else can, so the old one first gets the name
+    `previous_of(target)`, under which it is to be looked for when there is no target.
+
+    Args:
+        partial: What is renamed; its contents are on the disk already.
+        target: Its new name in the same directory.
+
+    Raises:
+        OSError: If the disk refuses.
+    """
+    previous = previous_of(target)
+    if os.path.lexists(target) and (is_directory(partial) or is_directory(target)):
+        remove(previous)
+        os.rename(target, previous)
+        try:
+            os.rename(partial, target)
+        except BaseException:
+            os.rename(previous, target)
+            raise
+    else:
+        os.replace(partial, target)
+    flush(target.parent)
+    remove(previous)
+
+
+@contextlib.contextmanager
+def written_whole(path: Path) -> Iterator[Path]:
+    """A path beside a file, which takes its place when the block ends; nobody sees half a file, but none is flushed.
+
+    Args:
+        path: The file; its directory is there.
+
+    Raises:
+        OSError: If the disk refuses; the file is as it was then.
+    """
+    fresh = path.with_name(f".{path.name}.{os.getpid()}.new")
+    try:
+        yield fresh
+        os.replace(fresh, path)
+    finally:
+        fresh.unlink(missing_ok=True)
+
+
+def previous_of(target: Path) -> Path:
+    """Where what was at a path is after a crash interrupted `put_in_place`."""
+    return target.with_name(f".{target.name}.previous")
+
+
+def remove(path: Path) -> None:
+    """Remove a file, a link or a directory with all that it holds, if it is there."""
+    if is_directory(path):
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
+
+
+def flush(path: str | os.PathLike[str]) -> None:
+    """Flush a file's contents, or a directory's names, to disk."""
+    if os.name == "nt" and os.path.isdir(path):
+        return  # Windows opens no directories; its renames are journalled
+    descriptor = os.open(path, os.O_RDWR if os.name == "nt" else os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def is_directory(path: Path) -> bool:
+    """Whether a path is a directory itself, and no link to one."""
+    return path.is_dir() and not path.is_symlink()
+
+
+try:
+    import fcntl
+except ImportError:  # Windows
+    fcntl = None  # type: ignore[assignment]
+
+SUFFIX = ".partial"
+QUIET_SECONDS = 3600.0
+"""After so long without a change nobody is writing any more, wherever the writer was."""
+
+_SECONDS_TO_LOCK = 2.0  # within which a writer that has made its file holds the lock on it
+
+
+def new_partial_name(target: Path) -> Path:
+    """A name beside a target that nobody else uses."""
+    return target.with_name(f".{target.name}.{_kernel()}.{uuid.uuid4().hex[:8]}{SUFFIX}")
+
+
+@contextlib.contextmanager
+def claimed(path: Path) -> Iterator[None]:
+    """Hold a lock on a file or directory while it is written; where there are no locks, nothing happens."""
+    if fcntl is None:
+        yield
+        return
+    descriptor = _open(path)
+    try:
+        with contextlib.suppress(OSError):  # a file system without locks
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        yield
+    finally:
+        with contextlib.suppress(OSError):  # processes that were forked meanwhile hold it as well
+            fcntl.flock(descriptor, fcntl.LOCK_UN)
+        os.close(descriptor)
+
+
+def abandoned_in(folder: Path, pattern: str) -> list[Path]:
+    """The partial files and directories in a folder whose writers are gone.
+
+    One is, if nobody holds its lock and its writer was on this running operating system, where locks are certain; of
+    one from elsewhere, and where there are no locks, if nothing of it has changed for `QUIET_SECONDS` by the clock of
+    the file system.
+
+    Args:
+        folder: Where to look; it need not exist.
+        pattern: Which names to look at, as `Path.glob` has it.
+    """
+    found = [path for path in folder.glob(pattern) if path.name.startswith(".") and path.name.endswith(SUFFIX)]
+    if not found:
+        return []
+    try:
+        with tempfile.TemporaryFile(dir=folder) as file:
+            now = os.fstat(file.fileno()).st_mtime
+    except OSError:  # what cannot be written to cannot be tidied up either
+        return []
+    return [path for path in found if _is_abandoned(path, now)]
+
+
+def _is_abandoned(path: Path, now: float) -> bool:
+    try:
+        quiet_seconds = now - _last_change(path)
+        is_held = _is_held(path)
+    except OSError:  # it is gone, or somebody else's
+        return False
+    if quiet_seconds >= QUIET_SECONDS:
+        return not is_held
+    parts = path.name.split(".")
+    is_from_here = len(parts) > 3 and parts[-3] == _kernel()
+    return is_from_here and quiet_seconds >= _SECONDS_TO_LOCK and is_held is False
+
+
+def _last_change(path: Path) -> float:
+    """When a file, or anything in a directory, was last written to, linked or renamed, in Unix seconds."""
+    paths = [path]
+    if is_directory(path):
+        paths += [Path(folder, name) for folder, folders, files in os.walk(path) for name in [*folders, *files]]
+    status = [os.lstat(one) for one in paths]
+    return max(max(one.st_mtime, one.st_ctime) for one in status)
+
+
+def _is_held(path: Path) -> bool | None:
+    """Whether somebody holds the lock; None if there are no locks."""
+    if fcntl is None:
+        return None
+    descriptor = _open(path)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:
+        return None
+    finally:
+        os.close(descriptor)
+    return False
+
+
+def _open(path: Path) -> int:
+    # A network file system locks for writing only what is open for writing; a directory cannot be.
+    return os.open(path, os.O_RDONLY if is_directory(path) else os.O_RDWR)
+
+
+@cache
+def _kernel() -> str:
+    """What tells this running operating system from any other, and from itself after a restart."""
+    try:
+        name = Path("/proc/sys/kernel/random/boot_id").read_text()
+    except OSError:
+        name = f"{socket.gethostname()} {uuid.getnode()}"
+    return sha256(name.encode()).hexdigest()[:12]

@@ -1,0 +1,208 @@
+"""A life cycle as a tree of text: one hook a line, with who receives it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import attrs
+
+from camshaft.hooks_core.catalogue import CATALOGUE, Catalogue
+from camshaft.hooks_core.grammar.nodes import Call, Either, If, Maybe, Node, Repeat, Seq, Set, Within, hooks_in
+from camshaft.hooks_core.spec import HookSpec, Receiver
+
+_PLURAL = {
+    Receiver.CALLBACK: "callbacks",
+    Receiver.DATA: "data",
+    Receiver.MODULE: "module",
+    Receiver.STRATEGY: "strategy",
+}
+_GAP = "  "
+
+
+@attrs.frozen
+class _Row:
+    text: str
+    receivers: str = ""
+    notes: tuple[str, ...] = ()
+    children: tuple[_Row, ...] = ()
+
+    def noted(self, note: str) -> _Row:
+        return attrs.evolve(self, notes=(*self.notes, note))
+
+
+def tree(title: str, node: Node, *, era: str | None = None, catalogue: Catalogue = CATALOGUE) -> str:
+    """Draw a life cycle.
+
+    Args:
+        title: The first line.
+        node: The life cycle.
+        era: The era whose receivers are shown; None for today's.
+        catalogue: The hooks.
+
+    Returns:
+        Lines of text. A hook's receivers stand in brackets, in the order in which they are called.
+    """
+    lines = list(_lines(_rows(node, era, catalogue), ""))
+    width = max((len(text) for text, beside in lines if beside), default=0)
+    return "\n".join([title, *(f"{text:{width}}{_GAP}{rest}".rstrip() if rest else text for text, rest in lines)])
+
+
+def receivers_in_words(spec: HookSpec, era: str | None = None) -> list[str]:
+    """A hook's receivers in the order in which they are called."""
+    kinds = spec.receivers_in(era)
+    if spec.kind in ("provide", "transform", "override", "step"):
+        return [" or ".join(_PLURAL[kind] for kind in kinds)]
+    words = [_PLURAL[kind] for kind in kinds]
+    if spec.name == "on_train_epoch_end" and Receiver.CALLBACK in kinds:
+        words[0] = "callbacks that do not monitor"
+        words.append("callbacks that monitor")
+    return words
+
+
+def _lines(rows: Sequence[_Row], indent: str) -> list[tuple[str, str]]:
+    """The tree's left part and what stands beside it, line by line."""
+    lines: list[tuple[str, str]] = []
+    for position, row in enumerate(rows):
+        is_last = position == len(rows) - 1
+        beside = _GAP.join(part for part in (row.receivers, ", ".join(row.notes)) if part)
+        lines.append((f"{indent}{'└── ' if is_last else '├── '}{row.text}", beside))
+        lines += _lines(row.children, indent + ("    " if is_last else "│   "))
+    return lines
+
+
+def _rows(node: Node, era: str | None, catalogue: Catalogue) -> list[_Row]:
+    match node:
+        case Call(hook=hook):
+            return [_hook(catalogue[hook], era)]
+        case Within(hook=hook, body=body):
+            row = _hook(catalogue[hook], era)
+            note = "encloses what follows, where it is overridden" if catalogue[hook].kind == "override" else "encloses"
+            return [attrs.evolve(row.noted(note), children=tuple(_rows(body, era, catalogue)))]
+        case Seq(items=items, label=label):
+            rows = [row for item in items for row in _rows(item, era, catalogue)]
+            return [_Row(f"[{label}]", children=tuple(rows))] if label and rows else rows
+        case Either(options=options):
+            return [
+                _Row("[one of]", children=tuple(row for option in options for row in _rows(option, era, catalogue)))
+            ]
+        case Repeat(body=body, each=each, until=until):
+            ends = f", until {until}" if until else ""
+            return _under(f"for each {each}{ends}", _rows(body, era, catalogue))
+        case Maybe(body=body, when=when):
+            return _under(when, _rows(body, era, catalogue))
+        case If(condition=condition, body=body, holds=holds):
+            return _under(f"{'if' if holds else 'unless'} {condition}", _rows(body, era, catalogue))
+        case Set():
+            return []
+
+
+def _under(label: str, rows: list[_Row]) -> list[_Row]:
+    """Rows under a label, or one row with the label beside it."""
+    if len(rows) == 1 and not rows[0].text.startswith("["):
+        return [rows[0].noted(label)]
+    return [_Row(f"[{label}]", children=tuple(rows))] if rows else []
+
+
+def _hook(spec: HookSpec, era: str | None) -> _Row:
+    words = receivers_in_words(spec, era)
+    row = _Row(f"{spec.name}()", " ".join(f"[{word}]" for word in words))
+    return row.noted("SPECIAL CASE") if len(words) > len(spec.receivers_in(era)) else row
+
+
+_Ends = list[tuple[str, str]]  # loose ends: a box, and what the arrow that leaves it says
+
+
+def mermaid(title: str, node: Node, *, era: str | None = None, catalogue: Catalogue = CATALOGUE) -> str:
+    """Draw a life cycle as a flowchart, for documentation.
+
+    Args:
+        title: What the first box says.
+        node: The life cycle.
+        era: The era whose receivers are shown; None for today's.
+        catalogue: The hooks.
+
+    Returns:
+        The source of the diagram.
+    """
+    chart = _Chart(era, catalogue)
+    ends = chart.draw(node, [(chart.box(f'(["{title}"])', []), "")])
+    chart.box(f'(["end of {title}"])', ends)
+    return "\n".join(["flowchart TD", *chart.lines])
+
+
+class _Chart:
+    def __init__(self, era: str | None, catalogue: Catalogue) -> None:
+        self.lines: list[str] = []
+        self._era = era
+        self._catalogue = catalogue
+        self._num_boxes = 0
+        self._depth = 1
+
+    def box(self, shape: str, ends: _Ends) -> str:
+        """Add a box and the arrows that lead to it; returns its name."""
+        name = self._name()
+        self._line(f"{name}{shape}")
+        self._arrows(ends, name)
+        return name
+
+    def draw(self, node: Node, ends: _Ends) -> _Ends:
+        """Add a part behind loose ends; returns the new ones."""
+        match node:
+            case Call(hook=hook):
+                return [(self.box(f'["{self._hook(hook)}"]', ends), "")]
+            case Seq(items=items):
+                for item in items:
+                    ends = self.draw(item, ends)
+                return ends
+            case Set():
+                return ends
+            case Within(hook=hook, body=body):
+                return self._within(hook, body, ends)
+            case _ if next(hooks_in(node), None) is None:
+                return ends
+            case Repeat(body=body, each=each, until=until):
+                again = self.box(f'{{{{"for each {each}{f", until {_plain(until)}" if until else ""}"}}}}', ends)
+                self._arrows(self.draw(body, [(again, "next")]), again)
+                return [(again, "none left")]
+            case Maybe(body=body, when=when):
+                choice = self.box(f'{{"{_plain(when)}"}}', ends)
+                return [*self.draw(body, [(choice, "yes")]), (choice, "no")]
+            case If(condition=condition, body=body, holds=holds):
+                choice = self.box(f'{{"{"if" if holds else "unless"} {_plain(condition)}"}}', ends)
+                return [*self.draw(body, [(choice, "yes")]), (choice, "no")]
+            case Either(options=options):
+                choice = self.box('{"one of"}', ends)
+                return [
+                    end
+                    for option in options
+                    for end in self.draw(option, [(choice, option.label if isinstance(option, Seq) else "")])
+                ]
+
+    def _within(self, hook: str, body: Node, ends: _Ends) -> _Ends:
+        name = self._name()
+        self._line(f'subgraph {name}["{hook}"]')
+        self._depth += 1
+        start = self.box(f'["enter {self._hook(hook)}"]', [])
+        end = self.box(f'["leave {hook}"]', self.draw(body, [(start, "")]))
+        self._depth -= 1
+        self._line("end")
+        self._arrows(ends, start)
+        return [(end, "")]
+
+    def _hook(self, hook: str) -> str:
+        return f"{hook}<br/><small>{', '.join(receivers_in_words(self._catalogue[hook], self._era))}</small>"
+
+    def _name(self) -> str:
+        self._num_boxes += 1
+        return f"n{self._num_boxes}"
+
+    def _arrows(self, ends: _Ends, target: str) -> None:
+        for source, text in ends:
+            self._line(f"{source} -->|{text}| {target}" if text else f"{source} --> {target}")
+
+    def _line(self, text: str) -> None:
+        self.lines.append("    " * self._depth + text)
+
+
+def _plain(text: str) -> str:
+    return text.replace("`", "")

@@ -1,0 +1,75 @@
+"""Forks of processes in which other threads communicate: a worker that loads data must not begin with a lock held."""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from functools import cache
+from types import FrameType
+
+from camshaft.hooks_core.dispatch.compilation import is_compiled_hook
+
+_MENDED_IN = (3, 11, 10)
+_SECONDS_TO_SETTLE = 0.001
+
+
+@cache
+def make_forks_safe() -> None:
+    """Let this process fork although threads of torch.distributed run in it. Later calls do nothing.
+
+    A thread that has ended a collective drops its tensors, for which it registers with the interpreter. Before
+    CPython 3.11.10 a process that is forked in this moment begins with the interpreter's lock held by nobody, and waits
+    for it forever (https://github.com/python/cpython/issues/112275). So a fork waits a millisecond there, in which the
+    threads come to their end, and then for that lock.
+    """
+    if sys.version_info < _MENDED_IN and hasattr(os, "register_at_fork"):
+        os.register_at_fork(before=_settle)
+
+
+def _settle() -> None:
+    time.sleep(_SECONDS_TO_SETTLE)
+    sys._current_frames()  # takes the lock, and gives it back
+
+
+class OrderlyExit(SystemExit):
+    """Raised in `teardown` by who wants the process to end after this run: no error to trainers and loggers."""
+
+
+_runs: list[tuple[int, Callable[[], str]]] = []
+"""The runs of this process, each with its thread; one that began within another comes after it."""
+
+
+@contextmanager
+def running(place: Callable[[], str]) -> Iterator[None]:
+    """Let `current_run` find a run while the body lasts.
+
+    Args:
+        place: Returns the verb, stage, epoch and batch that the run is at. Other threads may call it at any moment.
+    """
+    entry = (threading.get_ident(), place)
+    _runs.append(entry)
+    try:
+        yield
+    finally:
+        _runs.remove(entry)
+
+
+def current_run() -> tuple[int, str] | None:
+    """Return the thread of the innermost run of this process and where that is; None outside of runs."""
+    if not _runs:
+        return None
+    thread_id, place = _runs[-1]
+    return thread_id, place()
+
+
+def running_hook(frames: Iterable[FrameType]) -> str:
+    """Return the name of the hook that is being called; empty if none is.
+
+    Args:
+        frames: Those of a thread, the innermost first.
+    """
+    return next((frame.f_code.co_name for frame in frames if is_compiled_hook(frame.f_code)), "")

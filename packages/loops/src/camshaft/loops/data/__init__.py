@@ -1,0 +1,1 @@
+"""Loaders: shared between processes, combined, and resumed."""

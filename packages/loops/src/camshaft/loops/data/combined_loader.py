@@ -1,0 +1,537 @@
+"""Several loaders as one, whose batches are made of theirs."""
+
+from __future__ import annotations
+
+import sys
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from operator import itemgetter
+from typing import Any, Literal, Self, TypeVar, get_args
+
+import attrs
+from torch import Tensor
+from torch.utils.data import BatchSampler, DataLoader, IterableDataset
+
+from camshaft.hooks_core.messages import must_be
+
+CombinationMode = Literal["min_size", "max_size", "max_size_cycle", "sequential"]
+
+_WHERE = "CombinedLoader"
+_END = object()
+
+
+@attrs.define(eq=False)
+class _Progress:
+    """Where one iteration over the leaves is, which is the context that it runs in.
+
+    Attributes:
+        phase: "new" before the first iteration; "under_way"; "over" once it has run to its end or was left; "broken" if
+            an error ended it, so that some leaves may be a batch ahead of others.
+        ended: Which leaves' iterators have run to their end and were not begun anew.
+        exhausted: Which leaves have run to their end at least once; kept by `max_size_cycle`.
+    """
+
+    phase: str
+    ended: list[bool]
+    exhausted: list[bool]
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: type[BaseException] | None, error: object, traceback: object) -> None:
+        self.phase = "over" if kind in (None, GeneratorExit) else "broken"  # the latter where it is left
+
+
+class CombinedLoader:
+    """Iterates over a collection of loaders at once: each batch is that collection with a batch in each loader's place.
+
+    In mode "sequential" it iterates over one loader after the other instead.
+
+    As in Lightning 2.x, except that it gives the batch alone, without indices, and that `max_size_cycle` first reads
+    the loaders that it still waits for: when they end, nothing of the others was begun or read in vain. A shorter
+    loader that begins anew is iterated over again, so it shuffles again if it shuffles.
+
+    Validation, test and prediction run the loaders of a sequential one like those of a list, with their indices; any
+    other one is a single loader to them.
+
+    Its state holds the states of its loaders, whose `load_state_dict` must make the next `iter()` go on where the state
+    was taken, without drawing random numbers, or begin anew if the last iteration had ended. It keeps that contract
+    itself, so one `CombinedLoader` can be part of another. An iteration that was left, because nobody holds its
+    iterator any more (as after `break`), has ended: take the state before.
+
+    Args:
+        loaders: A loader, or dictionaries, lists and tuples of loaders, nested at will. Batches have dictionaries,
+            lists and (named) tuples in the same places. A list of batches is therefore no loader here.
+        mode: "min_size" ends with the shortest loader. "max_size" ends with the longest; those that have ended give
+            None. "max_size_cycle" ends once every loader has ended; those that end sooner begin anew. "sequential"
+            gives the loaders' own batches, one loader after the other.
+
+    Raises:
+        ValueError: If there is no such mode, or no loader in the collection.
+        TypeError: If something in the collection is no iterable of batches.
+
+    Example:
+        >>> combined = CombinedLoader({"labelled": range(2), "unlabelled": range(10, 13)})
+        >>> list(combined)
+        [{'labelled': 0, 'unlabelled': 10}, {'labelled': 1, 'unlabelled': 11}, {'labelled': 0, 'unlabelled': 12}]
+    """
+
+    ends_as_promised = True  # reading it beyond its end reads no data
+
+    def __init__(self, loaders: Any, mode: CombinationMode = "max_size_cycle") -> None:
+        if mode not in get_args(CombinationMode):
+            rule = f"one of {', '.join(map(repr, get_args(CombinationMode)))}"
+            raise ValueError(must_be("mode", rule, mode, _WHERE, "Pass one of these."))
+        self._collection = LoaderCollection(loaders, _WHERE)
+        self._flattened, self._paths = self._collection.leaves, self._collection.paths
+        self._mode: CombinationMode = mode
+        self._progress = self._new_progress("new")
+        self._is_loaded = False  # whether the leaves have states that no iteration took up yet
+        self._goes_on = False  # whether the next iteration is to go on with a loaded one
+
+    @property
+    def loaders(self) -> Any:
+        """The collection of loaders, as it was passed."""
+        return self._collection.loaders
+
+    @property
+    def mode(self) -> CombinationMode:
+        """When an iteration ends, and what shorter loaders give until then."""
+        return self._mode
+
+    @property
+    def flattened(self) -> list[Any]:
+        """The loaders of the collection, in its order."""
+        return list(self._flattened)
+
+    def with_loaders(self, function: Callable[[Any], Any]) -> Self:
+        """A combined loader of the same structure, mode and class, not iterated over yet.
+
+        Args:
+            function: Given a loader, returns the one to take its place; called once per place.
+        """
+        return type(self)(self._collection.assemble([function(leaf) for leaf in self._flattened]), self._mode)
+
+    def __len__(self) -> int:
+        """The number of batches.
+
+        Raises:
+            TypeError: If a loader does not tell its own.
+        """
+        lengths = self._collection.lengths()
+        if self._mode == "sequential":
+            return sum(lengths)
+        return min(lengths) if self._mode == "min_size" else max(lengths)
+
+    def __iter__(self) -> Iterator[Any]:
+        """Begin an iteration, or go on with the one whose state was loaded, when the first batch is asked for.
+
+        Raises:
+            RuntimeError: While iterating, if a loader that is to begin anew gives nothing.
+        """
+        goes_on, self._goes_on = self._goes_on, False
+        if self._mode == "min_size":
+            return self._until_the_shortest(goes_on)
+        if self._mode == "max_size":
+            return self._until_the_longest(goes_on)
+        if self._mode == "sequential":
+            return self._one_after_the_other(goes_on)
+        return self._in_cycles(goes_on)
+
+    def end_iteration(self) -> None:
+        """Let an iteration that was left count as over, here and in the loaders that can be told so."""
+        if self._progress.phase == "under_way":
+            self._progress.phase = "over"
+        self._goes_on = False
+        for leaf in self._flattened:
+            end = getattr(leaf, "end_iteration", None)
+            if callable(end):
+                end()
+
+    def state_dict(self) -> dict[str, Any]:
+        """Where the iteration is, and every loader's state.
+
+        Raises:
+            TypeError: If a loader has no `state_dict` and `load_state_dict`.
+            ValueError: If a loader is in the collection twice, so that its state is no single one.
+            RuntimeError: If an error interrupted the iteration between two loaders of a batch.
+        """
+        self._collection.check_stateful("state_dict")
+        progress = self._progress
+        if progress.phase == "broken":
+            rule, action = "between two batches when its state is taken", "Use a state that was taken before."
+            raise RuntimeError(must_be("iteration", rule, "interrupted by an error", f"{_WHERE}.state_dict", action))
+        return {
+            "mode": self._mode,
+            "phase": progress.phase,
+            "loaders": {
+                path: {"ended": ended, "exhausted": exhausted, "state": leaf.state_dict()}
+                for path, leaf, ended, exhausted in zip(
+                    self._paths, self._flattened, progress.ended, progress.exhausted, strict=True
+                )
+            },
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Let the next iteration go on where the state was taken; begin anew if that was after the last had ended.
+
+        Raises:
+            TypeError: If a loader has no `state_dict` and `load_state_dict`.
+            ValueError: If the state is of another mode or other places of loaders, or a loader is there twice.
+        """
+        self._collection.check_stateful("load_state_dict")
+        where = f"{_WHERE}.load_state_dict"
+        action = "Combine the loaders as they were when the state was taken."
+        if state["mode"] != self._mode:
+            raise ValueError(must_be("state", f"one of mode {self._mode!r}", state["mode"], where, action))
+        if set(state["loaders"]) != set(self._paths):
+            rule = f"one of {', '.join(self._paths)}"
+            raise ValueError(must_be("state", rule, list(state["loaders"]), where, action))
+        places = [state["loaders"][path] for path in self._paths]
+        for leaf, place in zip(self._flattened, places, strict=True):
+            leaf.load_state_dict(place["state"])
+        ended, exhausted = ([bool(place[name]) for place in places] for name in ("ended", "exhausted"))
+        self._progress = _Progress(state["phase"], ended, exhausted)
+        self._is_loaded, self._goes_on = True, state["phase"] == "under_way"
+
+    def _new_progress(self, phase: str) -> _Progress:
+        return _Progress(phase, [False] * len(self._flattened), [False] * len(self._flattened))
+
+    def _begin(self, goes_on: bool) -> _Progress:
+        """Begin an iteration, or go on with a loaded one. Returns where it is."""
+        progress, is_loaded, self._is_loaded = self._progress, self._is_loaded, False
+        if not (is_loaded and goes_on):
+            if is_loaded and progress.phase != "new":
+                # A leaf that was left inside goes on there with its next iteration: that one is left again.
+                running = [leaf for leaf, ended in zip(self._flattened, progress.ended, strict=True) if not ended]
+                for leaf in running[:1] if self._mode == "sequential" else running:
+                    iter(leaf)
+            self._progress = progress = self._new_progress("under_way")
+        return progress
+
+    def _begin_all(self, goes_on: bool) -> tuple[list[Iterator[Any]], _Progress]:
+        """The same with every loader. Returns the loaders' iterators as well."""
+        progress = self._begin(goes_on)
+        leaves = zip(self._flattened, progress.ended, strict=True)
+        return [iter(()) if ended else _batches_of(leaf, goes_on) for leaf, ended in leaves], progress
+
+    def _until_the_shortest(self, goes_on: bool) -> Iterator[Any]:
+        iterators, progress = self._begin_all(goes_on)
+        assemble = self._collection.assemble
+        with progress:
+            while True:
+                values = []
+                for leaf_idx, iterator in enumerate(iterators):
+                    value = next(iterator, _END)
+                    if value is _END:
+                        progress.ended[leaf_idx] = True
+                        return
+                    values.append(value)
+                yield assemble(values)
+
+    def _until_the_longest(self, goes_on: bool) -> Iterator[Any]:
+        iterators, progress = self._begin_all(goes_on)
+        assemble, ended = self._collection.assemble, progress.ended
+        running = list(enumerate(iterators))
+        with progress:
+            while True:
+                values: list[Any] = [None] * len(iterators)
+                has_ended = False
+                for leaf_idx, iterator in running:
+                    value = next(iterator, _END)
+                    if value is _END:
+                        ended[leaf_idx] = has_ended = True
+                    else:
+                        values[leaf_idx] = value
+                if has_ended:
+                    running = [(leaf_idx, iterator) for leaf_idx, iterator in running if not ended[leaf_idx]]
+                    if not running:
+                        return
+                yield assemble(values)
+
+    def _in_cycles(self, goes_on: bool) -> Iterator[Any]:
+        iterators, progress = self._begin_all(goes_on)
+        assemble, ended, exhausted = self._collection.assemble, progress.ended, progress.exhausted
+        awaited = [leaf_idx for leaf_idx, was in enumerate(exhausted) if not was]
+        cycling = [leaf_idx for leaf_idx, was in enumerate(exhausted) if was]
+        with progress:
+            while True:
+                values: list[Any] = [None] * len(iterators)
+                has_ended = False
+                for leaf_idx in awaited:
+                    value = values[leaf_idx] = next(iterators[leaf_idx], _END)
+                    if value is _END:
+                        ended[leaf_idx] = exhausted[leaf_idx] = has_ended = True
+                if has_ended:
+                    awaited = [leaf_idx for leaf_idx, was in enumerate(exhausted) if not was]
+                    cycling = [leaf_idx for leaf_idx, was in enumerate(exhausted) if was]
+                    if not awaited:
+                        return
+                for leaf_idx in cycling:
+                    value = _END if ended[leaf_idx] else next(iterators[leaf_idx], _END)
+                    values[leaf_idx] = self._anew(leaf_idx, iterators) if value is _END else value
+                    ended[leaf_idx] = False
+                yield assemble(values)
+
+    def _one_after_the_other(self, goes_on: bool) -> Iterator[Any]:
+        progress = self._begin(goes_on)
+        with progress:
+            for leaf_idx, leaf in enumerate(self._flattened):
+                if not progress.ended[leaf_idx]:
+                    yield from _batches_of(leaf, goes_on)
+                    goes_on = False
+                    progress.ended[leaf_idx] = True
+
+    def _anew(self, leaf_idx: int, iterators: list[Iterator[Any]]) -> Any:
+        """Begin a loader anew. Returns its first batch."""
+        leaf = self._flattened[leaf_idx]
+        iterators[leaf_idx] = _batches_of(leaf)
+        value = next(iterators[leaf_idx], _END)
+        if value is _END:
+            rule = "a loader that gives at least one batch each time it is begun anew"
+            action = "Pass a loader that is not empty and can be iterated over again, or another mode."
+            raise RuntimeError(must_be(self._paths[leaf_idx], rule, leaf, _WHERE, action))
+        return value
+
+
+def _batches_of(leaf: Any, goes_on: bool = False) -> Iterator[Any]:
+    """Begin a loader. Returns its iterator, which gives no more than the loader promises, or all that is left of it."""
+    return read_promised(leaf, UNKNOWN if goes_on else length_of(leaf), iterator=iter(leaf))
+
+
+class LoaderCollection:
+    """The loaders of a collection in its order, and how to make its like of other things.
+
+    Args:
+        loaders: A loader, or dictionaries, lists and tuples of loaders.
+        where: Whose loaders they are, for errors.
+
+    Attributes:
+        loaders: The collection, as it was passed.
+        leaves: The loaders.
+        paths: The place of each.
+        assemble: Makes a collection of a list with a value for each loader, with dictionaries, lists and (named) tuples
+            in the same places.
+
+    Raises:
+        ValueError: If there is no loader in the collection.
+        TypeError: If something in it is no iterable of batches.
+    """
+
+    def __init__(self, loaders: Any, where: str) -> None:
+        by_path: dict[str, Any] = {}
+        self.loaders = loaders
+        self._where = where
+        self.assemble = self._compile(loaders, "loaders", by_path)
+        if not by_path:
+            raise ValueError(must_be("loaders", "at least one loader", loaders, where, "Pass a loader."))
+        self.paths, self.leaves = list(by_path), list(by_path.values())
+
+    def lengths(self) -> list[int]:
+        """The number of batches of each loader.
+
+        Raises:
+            TypeError: If a loader does not tell its own.
+        """
+        lengths: list[int] = []
+        for path, leaf in zip(self.paths, self.leaves, strict=True):
+            try:
+                lengths.append(len(leaf))
+            except (TypeError, NotImplementedError) as error:
+                rule, where = "a loader that tells its length", f"len({self._where})"
+                raise TypeError(must_be(path, rule, leaf, where, "Count the batches while iterating.")) from error
+        return lengths
+
+    def check_stateful(self, method: str) -> None:
+        """Raise `TypeError` if a loader has no state, `ValueError` if one is there twice, so that it has no single one.
+
+        Args:
+            method: Who wants the states, for errors.
+        """
+        where = f"{self._where}.{method}"
+        for path, leaf in zip(self.paths, self.leaves, strict=True):
+            if not has_state(leaf):
+                rule = "a loader with `state_dict` and `load_state_dict`"
+                action = "Pass one that has a state, such as torchdata's StatefulDataLoader."
+                raise TypeError(must_be(path, rule, leaf, where, action))
+        if len({id(leaf) for leaf in self.leaves}) < len(self.leaves):
+            rule = "different objects in every place, to have a state each"
+            raise ValueError(must_be("loaders", rule, self.loaders, where, "Make a loader for each place."))
+
+    def _compile(self, node: Any, path: str, by_path: dict[str, Any]) -> Callable[[list[Any]], Any]:
+        """Collect the loaders below a node. Returns what makes its like of a list with a value for each loader."""
+        if isinstance(node, Mapping):
+            items = [(key, self._compile(child, f"{path}[{key!r}]", by_path)) for key, child in node.items()]
+            return lambda values: {key: part(values) for key, part in items}
+        if isinstance(node, (list, tuple)):
+            parts = [self._compile(child, f"{path}[{idx}]", by_path) for idx, child in enumerate(node)]
+            if isinstance(node, list):
+                return lambda values: [part(values) for part in parts]
+            kind = type(node)
+            if hasattr(kind, "_fields"):
+                return lambda values: kind(*[part(values) for part in parts])
+            return lambda values: tuple([part(values) for part in parts])
+        if not is_loader(node):
+            rule = "a loader (an iterable of batches)" + (", and no tensor" if isinstance(node, Tensor) else "")
+            action = "Pass a DataLoader, say; a list, tuple or dictionary is a collection of loaders, not of batches."
+            value = node.shape if isinstance(node, Tensor) else node
+            raise TypeError(must_be(path, rule, value, self._where, action))
+        by_path[path] = node
+        return itemgetter(len(by_path) - 1)
+
+
+UNKNOWN = float("inf")
+"""The number of batches of a loader that does not tell."""
+
+_MISSING = object()
+
+
+def length_of(loader: Iterable[Any]) -> int | float:
+    """The number of batches that a loader promises, or infinity if it does not tell."""
+    try:
+        return len(loader)  # type: ignore[arg-type]
+    except (TypeError, NotImplementedError):
+        return UNKNOWN
+
+
+def read_promised(
+    loader: Iterable[Any], num_batches: int | float, first: int = 0, iterator: Iterator[Any] | None = None
+) -> Iterator[Any]:
+    """Iterate over a loader, up to a number of batches that it promises; nothing is read beyond them.
+
+    The sampler of a data loader that is taken whole comes to its end nevertheless, as in a plain `for`: what it does
+    there (drawing from a generator of its own, say) matters to the next epoch, and no data is read for that. Another
+    loader that gives nothing, though it promises something, is begun once more: it may have waited at its end for being
+    asked beyond it.
+
+    Args:
+        loader: The loader.
+        num_batches: How many batches to take in all; infinity takes all there are.
+        first: How many of them were taken before.
+        iterator: The loader's iterator; None begins one with the first batch.
+    """
+    iterator = iter(loader) if iterator is None else iterator
+    num_given, may_begin_again = first, first == 0 and num_batches != UNKNOWN
+    while num_given < num_batches:
+        batch = next(iterator, _MISSING)  # no `for`, which would ask a loader that is its own iterator to begin anew
+        if batch is not _MISSING:
+            num_given += 1
+            yield batch
+        elif may_begin_again and num_given == 0:
+            may_begin_again = False
+            iterator = iterator if iterator is loader else iter(loader)
+        else:
+            return
+    if num_batches == length_of(loader):
+        _end_order(loader, iterator)
+
+
+def _end_order(loader: Iterable[Any], iterator: Iterator[Any]) -> None:
+    """Let an iterator that has given everything come to its end, if no data is read for that."""
+    is_data_loader = hasattr(iterator, "_sampler_iter") and not is_stream(loader)
+    is_read = is_data_loader and next(iterator._sampler_iter, _MISSING) is _MISSING  # type: ignore[attr-defined]
+    if is_read or getattr(loader, "ends_as_promised", False):
+        next(iterator, None)
+
+
+_Loader = TypeVar("_Loader", bound="DataLoader[Any]")
+
+# What a loader is made of beside its dataset and the order in which it reads it.
+_SETTINGS = (
+    "num_workers",
+    "collate_fn",
+    "pin_memory",
+    "timeout",
+    "worker_init_fn",
+    "multiprocessing_context",
+    "generator",
+    "persistent_workers",
+    "in_order",
+)
+
+
+def is_loader(thing: object) -> bool:
+    """Whether something can be a loader: an iterable of batches, neither a text nor a batch itself."""
+    return isinstance(thing, Iterable) and not isinstance(thing, (str, bytes, Tensor))
+
+
+def is_plain(loader: object) -> bool:
+    """Whether a loader iterates as torch's `DataLoader` does, be it a subclass, so that a copy can stand in."""
+    return isinstance(loader, DataLoader) and all(
+        getattr(type(loader), name) is getattr(DataLoader, name) for name in ("__iter__", "_get_iterator")
+    )
+
+
+def is_stream(loader: object) -> bool:
+    """Whether a loader reads an `IterableDataset`, whose length is an estimate at best."""
+    return isinstance(loader, DataLoader) and isinstance(loader.dataset, IterableDataset)
+
+
+def samplers_of(loader: object) -> list[Any]:
+    """What a loader reads its dataset by, each once: its sampler, its batch sampler, and the samplers in these."""
+    found: dict[int, Any] = {}
+
+    def follow(owner: object) -> None:
+        for name in ("sampler", "batch_sampler"):
+            sampler = getattr(owner, name, None)
+            if sampler is not None and id(sampler) not in found:
+                found[id(sampler)] = sampler
+                follow(sampler)
+
+    follow(loader)
+    return list(found.values())
+
+
+def nodes_of(loader: object) -> list[Any]:
+    """Return the nodes of a loader of torchdata's nodes, each once; none of any other loader."""
+    nodes = sys.modules.get("torchdata.nodes")
+    if nodes is None or not isinstance(loader, (nodes.Loader, nodes.BaseNode)):
+        return []
+    found: dict[int, Any] = {}
+
+    def follow(part: object) -> None:
+        if isinstance(part, Mapping):
+            part = list(part.values())
+        if isinstance(part, (list, tuple)):
+            for item in part:
+                follow(item)
+        elif isinstance(part, nodes.BaseNode) and id(part) not in found:
+            found[id(part)] = part
+            follow(vars(part))
+
+    follow(loader.root if isinstance(loader, nodes.Loader) else loader)
+    return list(found.values())
+
+
+def order_of(loader: DataLoader[Any]) -> dict[str, Any] | None:
+    """By which sampler a loader reads, and how it makes batches of that; None if a batch sampler decides both."""
+    batches = loader.batch_sampler
+    if batches is None or loader.batch_size is not None:
+        return {"sampler": loader.sampler, "batch_size": loader.batch_size, "drop_last": loader.drop_last}
+    if type(batches) is BatchSampler:
+        return {"sampler": batches.sampler, "batch_size": batches.batch_size, "drop_last": batches.drop_last}
+    return None
+
+
+def has_state(thing: object) -> bool:
+    """Whether something has `state_dict` and `load_state_dict`."""
+    return all(callable(getattr(thing, name, None)) for name in ("state_dict", "load_state_dict"))
+
+
+def copy_loader(loader: DataLoader[Any], kind: type[_Loader], **changes: Any) -> _Loader:
+    """A data loader of the given kind with the settings of another one.
+
+    Args:
+        loader: The loader to copy.
+        kind: `DataLoader` or a class that takes the same arguments.
+        changes: Arguments of the new one; they say in which order it reads its dataset, which is not copied.
+    """
+    settings = {name: getattr(loader, name) for name in _SETTINGS if hasattr(loader, name)}
+    if loader.num_workers > 0:
+        settings["prefetch_factor"] = loader.prefetch_factor
+    if loader.pin_memory_device:
+        settings["pin_memory_device"] = loader.pin_memory_device
+    with warnings.catch_warnings():
+        # what a user can do nothing about: the number of workers was theirs, the deprecated call is the library's
+        warnings.simplefilter("ignore")
+        return kind(**{"dataset": loader.dataset, **settings, **changes})

@@ -1,0 +1,346 @@
+"""The loaders of a fit, and how much of them is taken."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+
+from camshaft.hooks_core.messages import must_be, warn_user
+from camshaft.hooks_core.protocols import Strategy
+from camshaft.loops.data.combined_loader import CombinedLoader
+from camshaft.loops.data.loaders import (
+    ReadAhead,
+    as_one_loader,
+    count_batches,
+    in_order,
+    leaves_of,
+    numbered,
+    training_loader,
+)
+from camshaft.loops.data.resumable_loader import ResumableLoader, StatelessLoaders
+from camshaft.loops.data.shared_loader import EvenLoader, agree_on_lengths, share_out
+from camshaft.loops.evaluation.loops import ValidationLoop
+from camshaft.loops.fit.limits import FitLimits
+from camshaft.loops.state.progress import FitProgress
+from camshaft.loops.state.random_state import generators_of, isolated_randomness, random_state, restore_random_state
+from camshaft.loops.state.run import Run
+
+
+class FitData:
+    """What a fit iterates over.
+
+    Args:
+        run: The run.
+        limits: How much of the loaders to take, and how often to ask for them.
+        validation: The loop that gets the validation loaders.
+        progress: Knows the epoch.
+        stateless: What to do with training loaders that cannot tell where they were; see `ResumableLoader`.
+        use_distributed_sampler: Whether several processes share the training data out; see `share_out`.
+
+    Attributes:
+        loader: The training loader, as it was given, or this process's share of it; a `CombinedLoader` if several were;
+            None before it was asked for.
+        batches: The batches of the training epochs.
+        num_batches: Batches of a training epoch, the same in all processes; infinite if unknown.
+        limits: The same; other ones count the next time that loaders are asked for.
+        has_validation_batches: Whether the validation loaders of now give any.
+        validation_interval: After how many batches validation is due; infinity stands for the end of the epoch.
+        generators: The loaders' own generators, from which they draw their order.
+        origin: The progress and the random numbers with which the training loader was asked for, and likewise the
+            validation loaders, as "validation".
+    """
+
+    def __init__(
+        self,
+        run: Run,
+        limits: FitLimits,
+        validation: ValidationLoop,
+        progress: FitProgress,
+        stateless: StatelessLoaders = "refuse",
+        use_distributed_sampler: bool = True,
+    ) -> None:
+        self.loader: Any = None
+        self.batches = TrainingBatches((), 0)
+        self.num_batches: int | float = 0
+        self.has_validation_batches = False
+        self.validation_interval: int | float = float("inf")
+        self.generators: list[torch.Generator] = []
+        self.origin: dict[str, Any] = {}
+        self._run = run
+        self.limits = limits
+        self._validation = validation
+        self._progress = progress
+        self._stateless = stateless
+        self._shares = use_distributed_sampler
+        self._given: Any = None
+        self._load_epoch = 0  # in which the training loader was asked for
+        self._validation_epoch: int | None = None  # in which those of validation were, if it was due there
+        self._is_reload_asked = False
+        self._may_validate = False
+        self._leaves_validation_out = False
+
+    @property
+    def validates(self) -> bool:
+        """True if there is anything to validate, or may be once the loaders are asked for again.
+
+        It is false as soon as validation is limited to no batches.
+        """
+        return self._may_validate and self._validation.limit_batches != 0
+
+    def load(self) -> None:
+        """Ask for the loaders. A training loader that is the same as before keeps its workers and its state.
+
+        Collective with several processes. Hooks: train_dataloader, val_dataloader.
+
+        Raises:
+            ValueError: If there is no training loader, validation is asked for at an impossible interval, or several
+                processes cannot share a loader out.
+            TypeError: If something is no loader, or a sampler that is to be shared out does not tell its length.
+        """
+        self.origin = self._moment()
+        self._load_training()
+        self._load_validation()
+
+    def _load_training(self) -> None:
+        limits, strategy = self.limits, self._run.strategy
+        self._load_epoch = self._progress.current_epoch
+        given = training_loader(self._run)
+        if given is None:
+            rule = "given, or provided by the data module or the module"
+            raise ValueError(must_be("train loader", rule, None, "fit", "Pass a loader."))
+        if given is not self._given:
+            self.loader = self._shared(given)
+            self.batches = TrainingBatches(self.loader, 0, self._stateless, strategy)
+            self._given = given
+        self.batches.count(*limits.train_limit)
+        self.num_batches = self.batches.num_batches
+        if self.num_batches == 0 and limits.train_limit[0] != 0:
+            warn_user("The training loader is empty: nothing will be trained.")
+
+    def _load_validation(self) -> None:
+        limits, epoch = self.limits, self._progress.current_epoch
+        self.origin["validation"] = self._moment()
+        self._validation_epoch = epoch if limits.validates_in(epoch) else None
+        self.has_validation_batches = self._ask_validation()
+        may_change = limits.reload_dataloaders_every_n_epochs > 0 and bool(self._validation.loaders)
+        self._may_validate = self._run.hooks.validation_step is not None and (self.has_validation_batches or may_change)
+        self._follow_loaders()
+
+    def _follow_loaders(self) -> None:
+        """Take the interval of validation and the generators from the loaders of now."""
+        has_validation = self._may_validate and self.num_batches > 0
+        self.validation_interval = (
+            self.limits.batches_between_validations(self.num_batches) if has_validation else float("inf")
+        )
+        leaves = [leaf for loader in (self.loader, *self._validation.loaders) for leaf in leaves_of(loader)]
+        self.generators = list(dict.fromkeys(generator for leaf in leaves for generator in generators_of(leaf)))
+
+    def _moment(self) -> dict[str, Any]:
+        return {"progress": {**self._progress.state_dict(), "elapsed_seconds": 0.0}, "random": random_state()}
+
+    def load_as(self, origin: dict[str, Any]) -> None:
+        """Ask for the loaders as the run did that is resumed: in the same epoch, with the same random numbers.
+
+        So a data module that splits its data at random, or by the epoch, gives what it gave then. Afterwards progress
+        is as before. Hooks: as `load`.
+
+        Args:
+            origin: That run's `origin`.
+        """
+        before = self._progress.state_dict()
+        try:
+            self._go_back_to(origin)
+            self.origin = self._moment()
+            self._load_training()
+            self._go_back_to(origin.get("validation", origin))
+            self._load_validation()
+        finally:
+            self._progress.load_state_dict(before)
+            self._run.epoch = self._progress.current_epoch
+
+    def _go_back_to(self, moment: dict[str, Any]) -> None:
+        self._progress.load_state_dict(moment["progress"])
+        self._run.epoch = self._progress.current_epoch
+        restore_random_state(moment["random"])
+
+    def loader_anew(self) -> Any:
+        """A training loader as the hook gives it now, to be tried out; `reload_if_asked` then lets the fit have it.
+
+        It is asked for with the random numbers of the first time, so it splits the same data in the same way. The
+        caller puts random numbers back. Collective with several processes. Hooks: train_dataloader.
+
+        Raises:
+            ValueError: If the training loader was passed to fit, or there is none.
+        """
+        hook = self._run.hooks.train_dataloader
+        if self._run.loaders.get("train") is not None or hook is None:
+            rule = "provided by `train_dataloader` of the data module or the module, to be asked for again"
+            action = "Define `train_dataloader` and pass no training loader to fit."
+            raise ValueError(must_be("train loader", rule, self._run.loaders.get("train"), "fit", action))
+        self._is_reload_asked = True
+        restore_random_state(self.origin["random"])
+        return self._shared(training_loader(self._run))
+
+    def reload_if_asked(self) -> None:
+        """Ask for all loaders again if `loader_anew` was called, as they came the first time. Hooks: as `load`.
+
+        Random numbers go on as if nobody had asked again. Collective with several processes.
+        """
+        if self._is_reload_asked:
+            self._is_reload_asked = False
+            with isolated_randomness():
+                self.load_as(self.origin)
+
+    def reload_if_due(self) -> None:
+        """Ask for the training loader again before an epoch that is to have a new one. Hooks: train_dataloader."""
+        # also if a resumed run has just asked: this one draws the random numbers of the run that was not stopped
+        if self._is_due(self._load_epoch):
+            self.origin |= self._moment()
+            self._load_training()
+            self._follow_loaders()
+
+    def reload_validation_if_due(self) -> None:
+        """Ask for the validation loaders again before a validation that is to have new ones. Hooks: val_dataloader."""
+        if self._is_due(self._validation_epoch):
+            self._load_validation()
+
+    def follow_validation_limit(self) -> None:
+        """Ask for the validation loaders if there were to be none until now. Collective. Hooks: val_dataloader."""
+        if self._leaves_validation_out and self._validation.limit_batches != 0:
+            self._load_validation()
+
+    def _is_due(self, last_epoch: int | None) -> bool:
+        """Return whether loaders are to be asked for again that were asked for in an epoch, or in none that counts."""
+        every = self.limits.reload_dataloaders_every_n_epochs
+        return every > 0 and (last_epoch is None or self._progress.current_epoch - last_epoch >= every)
+
+    def let_go(self) -> None:
+        """Forget the batches, with the loader's worker processes; what was counted stays."""
+        self.batches = TrainingBatches((), 0)
+        self._given = None
+
+    def stop_workers(self) -> None:
+        """End the training loader's worker processes after an error; the position in the data stays."""
+        self.batches.stop_workers()
+
+    def _shared(self, given: Any) -> Any:
+        """This process's share of the training loader that was given."""
+        loader = as_one_loader(given)
+        loader = in_order(loader, "train") if self.limits.overfit_batches else loader
+        return share_out(loader, self._run.strategy, stage="train") if self._shares else loader
+
+    def _ask_validation(self) -> bool:
+        """Get the validation loaders. Returns whether there is anything to validate."""
+        run, validation, limits = self._run, self._validation, self.limits
+        self._leaves_validation_out = validation.limit_batches == 0
+        if self._leaves_validation_out:  # nobody is asked for loaders that are not used
+            validation.loaders, validation.given_loaders, validation.num_batches = [], None, []
+            return False
+        has_step = run.hooks.validation_step is not None
+        overfit = limits.train_limit if limits.overfit_batches and has_step else None
+        has_batches = validation.load(run, overfit) if has_step or run.loaders.get("validate") is not None else False
+        if has_step and not validation.loaders:
+            warn_user("There is a `validation_step` but no validation loader: validation is left out.")
+        if validation.loaders and not has_step:
+            warn_user("There is a validation loader but no `validation_step`: validation is left out.")
+        return has_step and has_batches
+
+
+Numbered = tuple[int, Any, bool]
+
+
+class TrainingBatches:
+    """Gives the batches of each training epoch, and can go on inside one.
+
+    Args:
+        loader: A loader, or a combination of several.
+        num_batches: How many batches an epoch takes; infinite takes all there are.
+        stateless: What to do with loaders that cannot tell where they were; see `ResumableLoader`.
+        strategy: Connects the processes, in all of which epochs end at the same batch; None stands for one process.
+    """
+
+    def __init__(
+        self,
+        loader: Any,
+        num_batches: int | float,
+        stateless: StatelessLoaders = "refuse",
+        strategy: Strategy | None = None,
+    ) -> None:
+        self._strategy = None if strategy is None or strategy.num_data_ranks == 1 else strategy
+        self._even: list[EvenLoader] = []
+        self._leaves: list[ResumableLoader] = []
+        self._loader = self._resumable(loader, stateless)
+        self.num_batches = num_batches
+        self._ahead = ReadAhead()
+        self._first = 0
+        self._epoch: Iterator[Numbered] = iter(())
+
+    def __iter__(self) -> Iterator[Numbered]:
+        """The batches of an epoch, each with its index and whether it is the last; the rest of one after a resume."""
+        first, self._first = self._first, 0
+        self._epoch = numbered(self._loader, self.num_batches, first, self._ahead)
+        return self._epoch
+
+    def count(self, limit: int | float, argument: str) -> None:
+        """Take so much of the loader in each epoch, the same in all processes. Collective with several.
+
+        Args:
+            limit: An int is a number of batches of each process, a float a share of its batches.
+            argument: Name of the argument that the limit was given by, for errors.
+
+        Raises:
+            ValueError: As `count_batches`, or if the processes have loaders that do not fit together.
+        """
+        if self._strategy is not None:
+            agree_on_lengths(self._even, self._strategy)
+        self.num_batches = count_batches(self._loader, limit, argument)
+
+    def end_epoch(self) -> None:
+        """The epoch is over, be it that batches of it are left; the next iteration begins anew."""
+        self._epoch = iter(())
+        self._loader.end_iteration()
+        self._ahead.clear()
+
+    def stop_workers(self) -> None:
+        """End the loaders' worker processes after an error; see `ResumableLoader.stop_workers`."""
+        for leaf in self._leaves:
+            leaf.stop_workers()
+
+    def state_dict(self) -> dict[str, Any]:
+        """The position, as tensors and plain values if the loaders' states (and a batch read ahead) are."""
+        return {
+            "loader": self._loader.state_dict(),
+            "read_ahead": self._ahead.state_dict(),
+            "num_batches": self.num_batches,
+        }
+
+    def load_state_dict(self, state: dict[str, Any], num_done: int) -> None:
+        """Let the next iteration go on from a position; no random numbers are drawn.
+
+        Args:
+            state: What `state_dict` returned.
+            num_done: Batches of the epoch that are done; 0 between epochs.
+
+        Raises:
+            ValueError: If epochs had another number of batches when the state was taken inside one, or a loader cannot
+                go on there.
+        """
+        if num_done and state["num_batches"] != self.num_batches:
+            rule = f"of {state['num_batches']} batches an epoch, as in the checkpoint, to resume inside an epoch"
+            action = "Give the same data and limits, or resume from the end of an epoch."
+            raise ValueError(must_be("train loader", rule, self.num_batches, "fit", action))
+        self._loader.load_state_dict(state["loader"])
+        self._ahead.load_state_dict(state["read_ahead"])
+        self._first = num_done
+
+    def _resumable(self, loader: Any, stateless: StatelessLoaders) -> Any:
+        if isinstance(loader, CombinedLoader):
+            return loader.with_loaders(lambda leaf: self._resumable(leaf, stateless))
+        if self._strategy is None:
+            self._leaves.append(ResumableLoader(loader, stateless))
+        else:
+            self._even.append(EvenLoader(loader, self._strategy, stateless))
+            self._leaves.append(self._even[-1])
+        return self._leaves[-1]

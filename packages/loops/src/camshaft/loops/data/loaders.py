@@ -1,0 +1,348 @@
+"""Loaders of a stage: their order and their batches."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from operator import is_
+from typing import Any
+
+from torch import Tensor
+from torch.utils.data import DataLoader, DistributedSampler, Sampler, SequentialSampler, SubsetRandomSampler
+
+from camshaft.hooks_core.messages import must_be, warn_user
+from camshaft.loops.data.combined_loader import (
+    UNKNOWN,
+    CombinedLoader,
+    LoaderCollection,
+    copy_loader,
+    is_loader,
+    is_plain,
+    is_stream,
+    length_of,
+    order_of,
+    read_promised,
+    samplers_of,
+)
+from camshaft.loops.data.resumable_loader import ResumableLoader
+from camshaft.loops.state.random_state import seed_workers
+from camshaft.loops.state.run import Run
+
+_MISSING = object()
+_ATTRIBUTES = {"validate": "val_dataloader", "test": "test_dataloader", "predict": "predict_dataloader"}
+
+
+def training_loader(run: Run) -> Any:
+    """The training loader that was passed, else the one that the data module or the module provides.
+
+    Hooks: train_dataloader.
+
+    Returns:
+        The loader or the collection of loaders, or None if there is none.
+
+    Raises:
+        TypeError: If something else was given.
+    """
+    given = run.loaders.get("train")
+    if given is None:
+        given = _provided("train_dataloader", run.hooks.train_dataloader, run)
+    if isinstance(given, (list, tuple, Mapping)):
+        seed_workers(_flat(given), run.strategy.global_rank)
+        return given or None
+    if given is None:
+        return None
+    seed_workers(leaves_of(given), run.strategy.global_rank)
+    return _checked(given, "train", run)
+
+
+def as_one_loader(given: Any) -> Any:
+    """A loader as it is; a list, tuple or dictionary of loaders, nested at will, combined by "max_size_cycle".
+
+    Raises:
+        TypeError, ValueError: As `CombinedLoader`, if something in the collection is no loader, or nothing is in it.
+    """
+    return CombinedLoader(given) if isinstance(given, (list, tuple, Mapping)) else given
+
+
+def evaluation_loaders(run: Run, stage: str) -> tuple[Any, list[Iterable[Any]]]:
+    """Return the loaders of validation, test or prediction: as they were given, and one by one in order.
+
+    Hooks: val_dataloader, test_dataloader, predict_dataloader.
+
+    Returns:
+        A loader or a collection, or None if there is none; and the loaders in it.
+
+    Raises:
+        TypeError: If something else than a loader or a collection of loaders was given.
+    """
+    providers: dict[str, Callable[[], Any] | None] = {
+        "validate": run.hooks.val_dataloader,
+        "test": run.hooks.test_dataloader,
+        "predict": run.hooks.predict_dataloader,
+    }
+    given = run.loaders.get(stage)
+    if given is None:
+        given = _provided(_ATTRIBUTES[stage], providers[stage], run)
+    loaders = [] if given is None else [_checked(loader, stage, run) for loader in _flat(given)]
+    seed_workers([leaf for loader in loaders for leaf in leaves_of(loader)], run.strategy.global_rank)
+    return given, loaders
+
+
+def as_given(given: Any, loaders: list[Any]) -> Any:
+    """Return loaders in the structure in which they were given, for users to look at.
+
+    Args:
+        given: A loader or a collection of loaders, as `evaluation_loaders` returns it.
+        loaders: The loaders in it, or what takes their places.
+    """
+    if isinstance(given, CombinedLoader) and given.mode == "sequential":
+        given = given.loaders
+    if not isinstance(given, (list, tuple, Mapping)):
+        return parts_of(loaders[0]) if loaders else given
+    if not loaders:
+        return given
+    collection = LoaderCollection(given, "loaders")
+    if len(collection.leaves) != len(loaders) or all(map(is_, collection.leaves, loaders)):
+        return given
+    return collection.assemble(loaders)
+
+
+def parts_of(loader: Any) -> Any:
+    """Return the collection of loaders that a `CombinedLoader` combines; any other loader as it is."""
+    return loader.loaders if isinstance(loader, CombinedLoader) else loader
+
+
+def _provided(name: str, provider: Callable[[], Any] | None, run: Run) -> Any:
+    """What a hook gives, or the loaders that the data module or the module has as its attribute of that name."""
+    if provider is not None:
+        return provider()
+    attributes = (getattr(owner, "__dict__", {}).get(name) for owner in (run.data, run.module))
+    return next((given for given in attributes if given is not None), None)
+
+
+def _flat(given: Any) -> Iterator[Any]:
+    """Every loader of nested lists, tuples and dictionaries, and of a `CombinedLoader` that is sequential."""
+    if isinstance(given, CombinedLoader) and given.mode == "sequential":
+        given = given.flattened
+    if isinstance(given, Mapping):
+        given = list(given.values())
+    if isinstance(given, (list, tuple)):
+        for item in given:
+            yield from _flat(item)
+    else:
+        yield given
+
+
+def _checked(loader: Any, stage: str, run: Run) -> Any:
+    if not is_loader(loader):
+        rule = "a loader (an iterable of batches), or a list, tuple or dictionary of loaders"
+        rule += ", and no tensor" if isinstance(loader, Tensor) else ""
+        value = loader.shape if isinstance(loader, Tensor) else loader
+        raise TypeError(must_be(f"{stage} loaders", rule, value, run.verb, "Pass one of these."))
+    return loader
+
+
+def count_batches(loader: Iterable[Any], limit: int | float, argument: str) -> int | float:
+    """How many batches of a loader are taken.
+
+    Args:
+        loader: The loader.
+        limit: An int is a number of batches, a float a share of them.
+        argument: Name of the argument that the limit was given by, for errors.
+
+    Returns:
+        The number, or infinity if nobody knows.
+
+    Raises:
+        ValueError: If a share is asked of a loader of unknown length, or amounts to less than one batch.
+    """
+    length = length_of(loader)
+    if isinstance(limit, int):
+        return min(length, limit)
+    if limit == 1.0:
+        return length
+    if length == UNKNOWN and limit != 0.0:
+        action = "Pass an int."
+        raise ValueError(must_be(argument, "1.0 or an int for a loader of unknown length", limit, "fit", action))
+    num_batches = int(length * limit + 1e-9) if limit else 0  # 0.29 * 100 is a little less than 29
+    if limit > 0 and num_batches == 0 and length > 0:
+        rule = f"0 or a share of at least one of the loader's {length} batches"
+        raise ValueError(must_be(argument, rule, limit, "fit", f"Pass at least {1 / length}."))
+    return num_batches
+
+
+class ReadAhead:
+    """The batch of a stream that was read before its turn, to know whether the one before it is the last."""
+
+    def __init__(self) -> None:
+        self.batch: Any = _MISSING
+
+    def clear(self) -> None:
+        """Forget the batch."""
+        self.batch = _MISSING
+
+    def state_dict(self) -> dict[str, Any]:
+        """The batch, as it came from the loader: its reading cannot be undone."""
+        return {} if self.batch is _MISSING else {"batch": self.batch}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Take the batch back."""
+        self.batch = state.get("batch", _MISSING)
+
+
+def numbered(
+    loader: Iterable[Any], num_batches: int | float, first: int = 0, ahead: ReadAhead | None = None
+) -> Iterator[tuple[int, Any, bool]]:
+    """Iterate over a loader's batches, each with its index and whether it is the last.
+
+    A loader of known length is read one batch at a time, and never beyond its length; see `read_promised`. Of a stream
+    (a loader of unknown length, or over an `IterableDataset`, whose length is an estimate) the next batch is read
+    ahead, because there is no other way to know the last; one that tells a length is not read beyond it either.
+
+    Args:
+        loader: The loader; one that goes on inside an epoch gives the rest of it.
+        num_batches: How many batches to take of the whole epoch; infinite takes all there are.
+        first: Index of the first batch that is given.
+        ahead: Where the batch that is read ahead is kept; one that it holds comes first.
+
+    Raises:
+        RuntimeError: If a loader of known length ends before its time, as it does when the dataset
+            raises `StopIteration`.
+    """
+    if is_open_ended(loader):
+        yield from _read_ahead(loader, num_batches, first, ahead or ReadAhead())
+        return
+    batch_idx = first - 1
+    for batch_idx, batch in enumerate(read_promised(loader, num_batches, first), first):
+        yield batch_idx, batch, batch_idx + 1 == num_batches
+    if batch_idx + 1 < num_batches:
+        raise RuntimeError(
+            f"`{_name_of(loader)}` must give the {num_batches} batches that it promises, but got {batch_idx + 1} "
+            "(int) in this epoch: it ended early, as when its dataset raises StopIteration. Raise another error "
+            "there."
+        )
+
+
+def _read_ahead(
+    loader: Iterable[Any], num_batches: int | float, batch_idx: int, ahead: ReadAhead
+) -> Iterator[tuple[int, Any, bool]]:
+    batches = iter(loader)
+    if ahead.batch is _MISSING and batch_idx < num_batches:
+        ahead.batch = next(batches, _MISSING)
+    while ahead.batch is not _MISSING:
+        batch = ahead.batch
+        ahead.batch = next(batches, _MISSING) if batch_idx + 1 < num_batches else _MISSING
+        yield batch_idx, batch, ahead.batch is _MISSING
+        batch_idx += 1
+
+
+def leaves_of(loader: Any) -> list[Any]:
+    """The loaders that a user gave: those of a combination, else the loader itself."""
+    return [leaf.loader if isinstance(leaf, ResumableLoader) else leaf for leaf in _places_of(loader)]
+
+
+def _places_of(loader: Any) -> list[Any]:
+    if not isinstance(loader, CombinedLoader):
+        return [loader]
+    return [leaf for part in loader.flattened for leaf in _places_of(part)]
+
+
+def _name_of(loader: Any) -> str:
+    return type(loader.loader if isinstance(loader, ResumableLoader) else loader).__name__
+
+
+def is_open_ended(loader: Iterable[Any]) -> bool:
+    """Whether only reading a loader to its end tells how many batches it has: its length is unknown, or an estimate."""
+    return length_of(loader) == UNKNOWN or any(
+        leaf.is_open_ended if isinstance(leaf, ResumableLoader) else is_stream(leaf) for leaf in _places_of(loader)
+    )
+
+
+def set_epoch(loader: Any, epoch: int) -> None:
+    """Tell samplers that shuffle by epoch which one begins, also those within other samplers."""
+    for leaf in leaves_of(loader):
+        for sampler in samplers_of(leaf):
+            if callable(getattr(sampler, "set_epoch", None)):
+                sampler.set_epoch(epoch)
+
+
+def batch_mover(run: Run) -> Callable[[Any, int], Any] | None:
+    """What brings a batch to its device, or None if nothing is to be done.
+
+    Hooks: on_before_batch_transfer, transfer_batch_to_device, on_after_batch_transfer.
+    """
+    hooks, strategy = run.hooks, run.strategy
+    before, transfer, after = (
+        hooks.on_before_batch_transfer,
+        hooks.transfer_batch_to_device,
+        hooks.on_after_batch_transfer,
+    )
+    if before is None and transfer is None and after is None and strategy.device.type == "cpu":
+        return None  # loaders give batches on the CPU
+
+    def move(batch: Any, dataloader_idx: int) -> Any:
+        if before is not None:
+            batch = before(batch, dataloader_idx)
+        if transfer is not None:
+            batch = transfer(batch, strategy.device, dataloader_idx)
+        else:
+            batch = strategy.batch_to_device(batch)
+        return batch if after is None else after(batch, dataloader_idx)
+
+    return move
+
+
+def in_order(loader: Any, stage: str) -> Any:
+    """A loader that reads its dataset in order, in place of one whose sampler does not.
+
+    A `SubsetRandomSampler` gives way to its indices in their order and a `DistributedSampler` to its share in order;
+    any other sampler to the whole dataset in order. Everything else that a data loader is made of stays. A loader over
+    an `IterableDataset`, or one that is no `DataLoader`, is taken as it is: it has no sampler to tell its order by.
+
+    Args:
+        loader: A loader, or a combination of several.
+        stage: Whose loader it is, for messages.
+
+    Raises:
+        ValueError: If the order is decided by a batch sampler of the user's own, or it is to be changed in a loader
+            that does not iterate as a `DataLoader` does.
+    """
+    if isinstance(loader, CombinedLoader):
+        return loader.with_loaders(lambda leaf: in_order(leaf, stage))
+    if not isinstance(loader, DataLoader) or is_stream(loader):
+        return loader
+    order = order_of(loader)
+    ordered = None if order is None else _ordered(order["sampler"], loader.dataset)
+    if order is not None and ordered is order["sampler"]:
+        return loader
+    if order is None or not is_plain(loader):
+        rule = "one whose batches come in the dataset's order, or whose sampler can be replaced by that"
+        action = (
+            "Pass a DataLoader with shuffle=False, or limit_train_batches in place of overfit_batches if its batches "
+            "are the same in every epoch."
+        )
+        raise ValueError(must_be(f"{stage} loader", rule, loader, "FitLoop(overfit_batches=...)", action))
+    name = type(order["sampler"]).__name__
+    warn_user(f"`overfit_batches` takes the same batches in every epoch: the {stage} loader's {name} is left out.")
+    # not the loader's own class, whose arguments nobody knows
+    return copy_loader(loader, DataLoader, **order | {"sampler": ordered})
+
+
+def _ordered(sampler: Any, dataset: Any) -> Any:
+    """The sampler itself if its order is always the same, else what to read by in its place."""
+    if type(sampler) in (SequentialSampler, list, tuple, range):
+        return sampler
+    if type(sampler) is SubsetRandomSampler:
+        return list(sampler.indices)
+    if type(sampler) is not DistributedSampler:
+        return SequentialSampler(dataset)
+    if not sampler.shuffle:
+        return sampler
+    ordered: Sampler[int] = DistributedSampler(
+        sampler.dataset,
+        num_replicas=sampler.num_replicas,
+        rank=sampler.rank,
+        shuffle=False,
+        seed=sampler.seed,
+        drop_last=sampler.drop_last,
+    )
+    return ordered

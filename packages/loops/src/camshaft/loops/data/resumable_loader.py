@@ -1,0 +1,265 @@
+"""Loaders whose position can be saved and taken up again."""
+
+from __future__ import annotations
+
+import copy
+import sys
+from collections.abc import Iterable, Iterator, Mapping
+from inspect import GEN_CLOSED, getgeneratorstate
+from types import GeneratorType
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from camshaft.hooks_core.messages import must_be, warn_user
+from camshaft.loops.data.combined_loader import has_state, is_plain, is_stream, length_of, nodes_of, read_promised
+from camshaft.loops.state.random_state import generators_of, isolated_randomness, random_state, restore_random_state
+
+StatelessLoaders = Literal["refuse", "fast_forward"]
+"""What a resume inside an epoch does with a loader that cannot tell where it was."""
+
+STATELESS_LOADERS: tuple[StatelessLoaders, ...] = ("refuse", "fast_forward")
+
+_ACTION = (
+    "Give it (or its dataset) `state_dict` and `load_state_dict`, resume from the end of an epoch, or pass "
+    'stateless_loaders="fast_forward" to read and drop the batches that were used.'
+)
+
+
+_SECONDS_TO_STOP = 1.0
+
+
+class ResumableLoader:
+    """A loader that remembers where it is, whatever kind of loader it wraps.
+
+    A plain `DataLoader` is read through torchdata's `StatefulDataLoader`; a loader with `state_dict` and
+    `load_state_dict` (torchdata's nodes are among them) keeps its own state. Anything else is stateless.
+
+    Args:
+        loader: The loader.
+        stateless: What to do with a stateless loader at a resume inside an epoch: "refuse" raises, "fast_forward" reads
+            and drops what was read before, from the same random numbers, and warns; that is exact only if the loader
+            draws no random numbers between its batches.
+    """
+
+    ends_as_promised = True  # reading it beyond its end reads no data
+
+    def __init__(self, loader: Iterable[Any], stateless: StatelessLoaders = "refuse") -> None:
+        self.loader = loader
+        self._stateless = stateless
+        nodes = sys.modules.get("torchdata.nodes")
+        self._source: Any = nodes.Loader(loader) if nodes is not None and isinstance(loader, nodes.BaseNode) else loader
+        self._is_node_loader = nodes is not None and isinstance(self._source, nodes.Loader)
+        self._is_converted = is_plain(loader) and not _is_stateless_stream(loader)
+        if self._is_converted:
+            from camshaft.loops.data.stateful_data_loader import to_stateful
+
+            self._source = to_stateful(loader)  # type: ignore[arg-type]
+        self._is_stateless = _is_stateless_stream(loader) or not has_state(self._source)
+        self._resumed: Iterator[Any] | None = None
+        self._unread: dict[str, Any] | None = None  # the loader's state that was loaded, until it is read
+        self._start: dict[str, Any] | None = None
+        self._num_read = 0
+        self._was_begun = False
+        self._is_under_way = False
+        self._is_exhausted = False
+
+    def __len__(self) -> int:
+        return len(self.loader)  # type: ignore[arg-type]
+
+    def __iter__(self) -> Iterator[Any]:
+        resumed, self._resumed = self._resumed, None
+        self._is_under_way = False
+        return self._iterate(resumed)
+
+    @property
+    def is_open_ended(self) -> bool:
+        """Whether it may give another number of batches than it promises."""
+        return is_stream(self.loader)
+
+    def end_iteration(self) -> None:
+        """Let an iteration that was left count as over: the next one begins anew."""
+        self._resumed = None
+        self._is_under_way = False
+
+    def stop_workers(self) -> None:
+        """End the worker processes of an iteration that failed, with the threads that feed them; its state stays.
+
+        They would live as long as anybody holds the loop or the error, whose traceback holds the iterator. Those of a
+        stateful loader of the user's own are left to the user.
+        """
+        iterator: Any = getattr(self._source, "_iterator", None) if self._is_converted else None
+        if not hasattr(iterator, "_shutdown_workers"):
+            return
+        iterator._shutdown_workers()
+        for queue in iterator._index_queues:
+            if queue._thread is not None:
+                queue._thread.join(_SECONDS_TO_STOP)
+
+    def _iterate(self, iterator: Iterator[Any] | None) -> Iterator[Any]:
+        if iterator is None:
+            if self._is_stateless or self._is_node_loader:
+                self._start = random_state(generators_of(self.loader))
+            self._num_read = 0
+            iterator = iter(self._source)
+        self._was_begun = self._is_under_way = True
+        self._is_exhausted = False
+        self._unread = None
+        try:
+            for batch in read_promised(self._source, length_of(self.loader), self._num_read, iterator):
+                self._num_read += 1
+                yield batch
+            self._is_exhausted = self._has_ended()
+        finally:
+            self._is_under_way = False
+
+    def _has_ended(self) -> bool:
+        """Return whether the loader noticed its end; one that gave as many batches as it promises is not read on."""
+        iterator = getattr(self._source, "_iterator", None)  # of torchdata's loader
+        return self._num_read < length_of(self.loader) or getattr(iterator, "_finished", False)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Where the loader is, as tensors and plain values, if its own state is."""
+        state: dict[str, Any] = {"is_under_way": self._is_under_way, "is_exhausted": self._is_exhausted}
+        if self._is_under_way:
+            state["num_read"] = self._num_read
+            if self._start is not None:
+                state["start"] = self._start
+            if self._is_node_loader:
+                state["ended"] = _ended_nodes(self._source)
+            if self._is_stateless and self._stateless == "refuse":
+                warn_user(_stateless_message(self.loader, "checkpoint"))
+        if not self._is_stateless and self._was_begun and (self._is_under_way or self._carries_state):
+            # one that was not read since may have begun anew already, and would tell of that
+            state["loader"] = self._source.state_dict() if self._unread is None else self._unread
+        return state
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Let the next iteration go on from a state; no random numbers are drawn then.
+
+        Raises:
+            ValueError: If the state is from inside an epoch, the loader is stateless, and that is to be refused.
+        """
+        generators = generators_of(self.loader)
+        with isolated_randomness(generators):
+            self._was_begun, self._unread = "loader" in state, state.get("loader")
+            self._is_under_way, self._is_exhausted = state["is_under_way"], state["is_exhausted"]
+            if self._is_under_way:
+                self._resume(state)
+            elif "loader" in state:
+                self._source.load_state_dict(copy.deepcopy(state["loader"]))
+                self._begin_anew(state["loader"])
+
+    @property
+    def _carries_state(self) -> bool:
+        """Whether anything but random numbers matters from one epoch to the next."""
+        if not self._is_converted:
+            return True
+        from camshaft.loops.data.stateful_data_loader import carries_state
+
+        return carries_state(self.loader)  # type: ignore[arg-type]
+
+    def _resume(self, state: dict[str, Any]) -> None:
+        self._num_read = state["num_read"]
+        if self._is_stateless:
+            if self._stateless == "refuse":
+                raise ValueError(_stateless_message(self.loader, "fit"))
+            warn_user(
+                f"The train loader ({type(self.loader).__name__}) has no state: the batches that were used before the "
+                "checkpoint are read again and dropped. If it draws random numbers between batches, the run differs "
+                "from one that was not stopped."
+            )
+        self._start = state.get("start")
+        if self._start is not None:
+            restore_random_state(self._start, generators_of(self.loader))
+        if self._is_stateless:
+            self._resumed = iter(self._source)
+            for _ in range(self._num_read):
+                next(self._resumed, None)
+        else:
+            self._source.load_state_dict(state["loader"])
+            self._resumed = _without_restart(self._source) if self._is_node_loader else iter(self._source)
+            all_nodes = nodes_of(self._source)
+            for node_idx in state.get("ended", ()):
+                all_nodes[node_idx]._it = iter(())
+
+    def _begin_anew(self, state: Any) -> None:
+        """Let the next iteration be a new one, though the state that was loaded is that of the last.
+
+        torchdata's loaders restore what outlives an epoch (the state of samplers, datasets or workers) when they make
+        an iterator, which asking a `StatefulDataLoader` for its state does.
+        """
+        torchdata = sys.modules.get("torchdata.stateful_dataloader")
+        if self._is_node_loader:
+            _without_restart(self._source)
+        elif torchdata is not None and isinstance(self._source, torchdata.StatefulDataLoader):
+            self._source.state_dict()
+            if not self._is_exhausted:
+                iter(self._source)
+        elif not self._is_exhausted:
+            iter(self._source)  # goes on where it was left, so that the next one begins anew
+            if not _are_same(self._source.state_dict(), state):
+                self._source.load_state_dict(state)  # that one began anew already, but not in its turn
+
+
+def _are_same(one: Any, other: Any) -> bool:
+    """Return whether two states are equal."""
+    if isinstance(one, Tensor) or isinstance(other, Tensor):
+        return isinstance(one, Tensor) and isinstance(other, Tensor) and torch.equal(one, other)
+    if isinstance(one, Mapping) and isinstance(other, Mapping):
+        return one.keys() == other.keys() and all(_are_same(one[key], other[key]) for key in one)
+    if isinstance(one, (list, tuple)) and isinstance(other, (list, tuple)):
+        return len(one) == len(other) and all(map(_are_same, one, other))
+    return bool(one == other)
+
+
+def _is_stateless_stream(loader: object) -> bool:
+    """Return whether a loader reads an `IterableDataset` without state, as torch's or torchdata's loaders do.
+
+    torchdata's would read and drop batches as well, but count them twice.
+    """
+    if not is_stream(loader) or has_state(loader.dataset):  # type: ignore[attr-defined]
+        return False
+    torchdata = sys.modules.get("torchdata.stateful_dataloader")
+    own = getattr(type(loader), "state_dict", None)
+    return own is None or (torchdata is not None and own is torchdata.StatefulDataLoader.state_dict)
+
+
+def _without_restart(loader: Any) -> Iterator[Any]:
+    """Return the iterator of a loader of torchdata's nodes that goes on from a loaded state, also from an epoch's end.
+
+    By itself the loader would read a batch to see whether there is one; if there is none, it would begin the next epoch
+    and tell the state of the last one from then on.
+    """
+    restarts, loader.restart_on_stop_iteration = loader.restart_on_stop_iteration, False
+    iterator: Iterator[Any] = iter(loader)
+    loader.restart_on_stop_iteration = restarts
+    nodes = sys.modules["torchdata.nodes"]
+    for node in nodes_of(loader):
+        if isinstance(node, (nodes.SamplerWrapper, nodes.MultiNodeWeightedSampler)):
+            # they count only epochs that they were read in, and forget that they were when they load a state
+            node._started = node._num_yielded > 0
+    return iterator
+
+
+def _ended_nodes(loader: Any) -> list[int]:
+    """Return which of torchdata's nodes have run a generator of the user's to its end, as for a last, smaller batch.
+
+    Their own states do not tell, and what a generator does at its end (drawing numbers, say) is done once. Nodes that
+    read ahead in threads are ahead of their states, so of these nothing is known.
+    """
+    nodes, all_nodes = sys.modules["torchdata.nodes"], nodes_of(loader)
+    reading_ahead = (nodes.Prefetcher, nodes.PinMemory)
+    if any(isinstance(node, reading_ahead) or getattr(node, "num_workers", 0) for node in all_nodes):
+        return []
+    return [node_idx for node_idx, node in enumerate(all_nodes) if _is_over(getattr(node, "_it", None))]
+
+
+def _is_over(iterator: object) -> bool:
+    return isinstance(iterator, GeneratorType) and getgeneratorstate(iterator) == GEN_CLOSED
+
+
+def _stateless_message(loader: object, where: str) -> str:
+    rule = "one with a state to resume inside an epoch"
+    return must_be("train loader", rule, loader, where, _ACTION)

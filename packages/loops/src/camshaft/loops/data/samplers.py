@@ -1,0 +1,291 @@
+"""Samplers that several processes share, or that a resumed run replays."""
+
+from __future__ import annotations
+
+import copy
+import zlib
+from array import array
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain, islice, repeat
+from typing import Any, Literal
+
+import attrs
+import torch
+from torch import Tensor
+from torch.utils.data import BatchSampler, SequentialSampler
+
+from camshaft.hooks_core.messages import must_be
+from camshaft.hooks_core.protocols import Strategy
+from camshaft.loops.data.combined_loader import has_state
+from camshaft.loops.state.random_state import isolated_randomness, random_state, restore_random_state
+
+Uneven = Literal["fill", "cut", "keep"]
+"""What becomes of a number that the processes cannot share evenly: the first ones again, none of them, or one each."""
+
+
+class SharedSampler:
+    """Gives one process its share of what a sampler gives: every so-many-th, beginning with the process's rank.
+
+    All processes draw the same order, under the random numbers of the first one; that one's go on as if it were alone.
+    A process whose numbers were the same goes on with it, any other one with its own. So the order is drawn as a whole,
+    when a pass begins, and beginning one is collective, unless the order never changes (a `SequentialSampler`, a list,
+    a tuple, a range, and batches of these) or was prepared.
+
+    Args:
+        sampler: A sampler of indices, or of batches of them, that tells its length; the same in all processes.
+        strategy: Connects the processes.
+        uneven: What becomes of the rest if the length is no multiple of the number of processes: with "fill" the first
+            ones are given again and with "cut" none of them, so that all processes have equally many; with "keep" some
+            have one more.
+        generators: Generators that it may draw from, beside the global ones.
+        parts: Samplers with a state of their own that it reads by.
+    """
+
+    def __init__(
+        self,
+        sampler: Any,
+        strategy: Strategy,
+        *,
+        uneven: Uneven,
+        generators: Sequence[torch.Generator] = (),
+        parts: Sequence[Any] = (),
+    ) -> None:
+        self.sampler = sampler
+        self.draws = not _has_fixed_order(sampler)
+        self.generators = generators
+        self._strategy = strategy
+        self._uneven = uneven
+        self._has_state = bool(parts) or has_state(sampler)
+        self._prepared: _Draw | None = None
+        self._later: dict[str, Any] | None = None  # the numbers of further passes after one that was prepared
+
+    def __len__(self) -> int:
+        return len(range(self._strategy.data_rank, self._stop(), self._strategy.num_data_ranks))
+
+    def __iter__(self) -> Iterator[Any]:
+        stop = self._stop()
+        places = (self._strategy.data_rank, stop, self._strategy.num_data_ranks)
+        if not self.draws:
+            yield from islice(chain.from_iterable(repeat(self.sampler, stop)), *places)
+            return
+        draw = self._begin()
+        share = [draw.order[place % len(draw.order)] for place in range(*places)]
+        draw.order = []  # the rest of it is not needed any more
+        yield from share
+        next(draw.rest, None)  # at its end a sampler may draw once more, as `RandomSampler` does
+
+    def prepare(self) -> None:
+        """Draw the order of the next pass, now and from the numbers as they are, which must be the same everywhere."""
+        before = numbers_of(self.generators)
+        num_indices = len(self.sampler)
+        rest = iter(self.sampler)
+        # What keeps a state is run to its end, because it would go on from there in the next pass.
+        order = list(rest) if self._has_state else list(islice(rest, num_indices))
+        if len(order) < num_indices:
+            rule = f"a sampler of the {num_indices} indices that it promises"
+            action = "Let `__len__` tell how many it gives."
+            raise RuntimeError(must_be("sampler", rule, len(order), type(self.sampler).__qualname__, action))
+        self._prepared = _Draw(order[:num_indices], rest, before, numbers_of(self.generators))
+        self._later = self._prepared.after
+
+    def check_prepared(self) -> None:
+        """Compare what was drawn with the other processes. Collective.
+
+        Raises:
+            ValueError: If it differs, as when a sampler draws from numbers that nobody else sees.
+        """
+        assert self._prepared is not None
+        checksums = self._strategy.all_gather(_checksum(self._prepared.order))
+        if any(checksum != checksums[0] for checksum in checksums):
+            rule = "one that draws the same order in every process from the same random numbers, to be shared out"
+            action = (
+                "Let it draw from torch's, Python's or NumPy's global numbers or an attribute `generator`, or give "
+                "every process its share yourself and pass use_distributed_sampler=False."
+            )
+            where = type(self.sampler).__qualname__
+            raise ValueError(must_be("sampler", rule, f"the checksums {checksums}", where, action))
+
+    def _begin(self) -> _Draw:
+        """The order of a pass. Collective if it was not prepared."""
+        prepared, self._prepared = self._prepared, None
+        if prepared is None:
+            if self._uneven == "keep" and self._later is not None:
+                return self._begin_again(self._later)
+            with numbers_of_first(self._strategy, self.generators):
+                self.prepare()
+            self.check_prepared()
+            prepared, self._prepared, self._later = self._prepared, None, None
+            assert prepared is not None
+        _follow(prepared.before, prepared.after, self.generators)
+        return prepared
+
+    def _begin_again(self, numbers: dict[str, Any]) -> _Draw:
+        """A further pass while others may have no more: without them, from the numbers after the one before."""
+        with _Numbers(numbers, self.generators):
+            self.prepare()
+        prepared, self._prepared = self._prepared, None
+        assert prepared is not None
+        return prepared
+
+    def _stop(self) -> int:
+        """Up to which place the order, followed by itself, is shared out."""
+        num_indices, num_ranks = len(self.sampler), self._strategy.num_data_ranks
+        if self._uneven == "keep":
+            return num_indices
+        num_each = num_indices // num_ranks if self._uneven == "cut" else -(-num_indices // num_ranks)
+        return num_each * num_ranks
+
+
+@attrs.define(eq=False)
+class _Draw:
+    """An order that was drawn, the iterator that it came from, and the random numbers before and after it."""
+
+    order: list[Any]
+    rest: Iterator[Any]
+    before: dict[str, Any]
+    after: dict[str, Any]
+
+
+class _Numbers:
+    """A context with other random numbers; afterwards they are as they were."""
+
+    def __init__(self, numbers: dict[str, Any], generators: Sequence[torch.Generator]) -> None:
+        self._numbers, self._generators = numbers, generators
+
+    def __enter__(self) -> None:
+        self._own = numbers_of(self._generators)
+        known = {key: state for key, state in self._numbers.items() if key in self._own}
+        restore_random_state(known, self._generators)
+
+    def __exit__(self, *_: object) -> None:
+        restore_random_state(self._own, self._generators)
+
+
+def numbers_of_first(strategy: Strategy, generators: Sequence[torch.Generator]) -> _Numbers:
+    """A context with the random numbers of the first process, but those of CUDA. Collective.
+
+    Args:
+        strategy: Connects the processes.
+        generators: Further generators.
+    """
+    return _Numbers(strategy.broadcast(numbers_of(generators)), generators)
+
+
+def numbers_of(generators: Sequence[torch.Generator]) -> dict[str, Any]:
+    """The random numbers that orders are drawn from: every process computes on a CUDA device of its own."""
+    return {key: state for key, state in random_state(generators).items() if key != "cuda"}
+
+
+def _follow(before: dict[str, Any], after: dict[str, Any], generators: Sequence[torch.Generator]) -> None:
+    """Let the generators that are where the first process's were go on as those did."""
+    own = numbers_of(generators)
+
+    def followed(mine: Any, its_before: Any, its_after: Any) -> Any:
+        return its_after if _are_same(mine, its_before) else mine
+
+    state = {key: followed(own[key], before.get(key), after.get(key, own[key])) for key in own if key != "generators"}
+    triples = zip(own["generators"], before["generators"], after["generators"], strict=True)
+    state["generators"] = [followed(*triple) for triple in triples]
+    restore_random_state(state, generators)
+
+
+def _are_same(one: Any, other: Any) -> bool:
+    if isinstance(one, Tensor):
+        return isinstance(other, Tensor) and torch.equal(one, other)
+    if isinstance(one, list):
+        return isinstance(other, list) and len(one) == len(other) and all(map(_are_same, one, other))
+    return bool(one == other)
+
+
+def _has_fixed_order(sampler: object) -> bool:
+    """Whether a sampler gives the same in every pass and draws nothing."""
+    if type(sampler) is BatchSampler:
+        return _has_fixed_order(sampler.sampler)
+    return type(sampler) in (SequentialSampler, list, tuple, range)
+
+
+def _checksum(order: Iterable[Any]) -> int | None:
+    """A number that tells orders of integers, or of batches of integers, apart; None for others."""
+    items = list(order)
+    try:
+        return zlib.crc32(array("q", items))
+    except (TypeError, OverflowError):
+        pass
+    try:
+        return zlib.crc32(array("q", chain.from_iterable((len(batch), *batch) for batch in items)))
+    except (TypeError, OverflowError):
+        return None
+
+
+class ReplayedSampler:
+    """Gives what a sampler gives, and remembers from which random numbers it began.
+
+    A sampler without a state of its own draws its order when it begins. To go on in the middle of it, the numbers of
+    its beginning are put back, and what was given already is drawn again; no data is read for that. So that is
+    collective where beginning it is, as with a `SharedSampler`.
+
+    Args:
+        sampler: A sampler of indices, or of batches of them.
+        generators: Generators that it may draw from, beside the global ones.
+        parts: Samplers within it that have a state; it is put back as well.
+    """
+
+    def __init__(
+        self, sampler: Iterable[Any], generators: Sequence[torch.Generator], parts: Sequence[Any] = ()
+    ) -> None:
+        self.sampler = sampler
+        self.generators = generators
+        self.parts = parts
+
+    def __iter__(self) -> _ReplayedIndices:
+        return _ReplayedIndices(self)
+
+    def __len__(self) -> int:
+        return len(self.sampler)  # type: ignore[arg-type]
+
+
+class _ReplayedIndices(Iterator[Any]):
+    """One pass over a sampler. `state_dict` and `load_state_dict` are what torchdata looks for."""
+
+    def __init__(self, owner: ReplayedSampler) -> None:
+        self._owner = owner
+        self._indices: Iterator[Any] | None = None  # begun at the first call of `next`, as a plain loader does
+        self._start: dict[str, Any] | None = None
+        self._num_given = 0
+
+    def __next__(self) -> Any:
+        if self._indices is None:
+            self._start = self._beginning()
+            self._indices = iter(self._owner.sampler)
+        index = next(self._indices)
+        self._num_given += 1
+        return index
+
+    def state_dict(self) -> dict[str, Any]:
+        # worker processes are given their first indices right after they asked for this: it would begin here
+        start = self._beginning() if self._start is None else self._start
+        return {**start, "num_given": self._num_given}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        owner = self._owner
+        parts = state.get("parts", [])
+        if "start" not in state or len(parts) != len(owner.parts):
+            rule = "one of a sampler that was read in the same way"
+            action = "Resume with the same loaders and as many processes."
+            raise ValueError(must_be("state of the sampler", rule, sorted(state), type(owner).__name__, action))
+        self._start = {"start": state["start"], "parts": parts}
+        self._num_given = state["num_given"]
+        with isolated_randomness(owner.generators):
+            restore_random_state(state["start"], owner.generators)
+            for part, its_state in zip(owner.parts, parts, strict=True):
+                part.load_state_dict(copy.deepcopy(its_state))
+            indices = iter(owner.sampler)
+            # at least one, as a generator draws when it is first asked; but no further: it may draw again at its end
+            given = list(islice(indices, max(self._num_given, 1)))
+            self._indices = chain(given[self._num_given :], indices)
+
+    def _beginning(self) -> dict[str, Any]:
+        """From what a pass begins."""
+        owner = self._owner
+        parts = [copy.deepcopy(part.state_dict()) for part in owner.parts]
+        return {"start": random_state(owner.generators), "parts": parts}

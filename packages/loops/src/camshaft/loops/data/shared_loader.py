@@ -1,0 +1,402 @@
+"""One process's share of the data that a loader reads."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
+from typing import Any
+
+import torch
+from torch.utils.data import DataLoader, DistributedSampler
+
+from camshaft.hooks_core.messages import must_be, warn_user
+from camshaft.hooks_core.protocols import Strategy
+from camshaft.loops.data.combined_loader import (
+    UNKNOWN,
+    CombinedLoader,
+    copy_loader,
+    has_state,
+    is_plain,
+    is_stream,
+    length_of,
+    order_of,
+    samplers_of,
+)
+from camshaft.loops.data.loaders import count_batches, is_open_ended, leaves_of
+from camshaft.loops.data.resumable_loader import ResumableLoader, StatelessLoaders
+from camshaft.loops.data.samplers import ReplayedSampler, SharedSampler, numbers_of_first
+from camshaft.loops.state.random_state import generators_of
+
+_PLACES = (("num_replicas", "rank"), ("num_processes", "process_index"))
+"""Attributes by which samplers tell that they give one process's share: torch's names, and Accelerate's."""
+
+_ACTION = "Give every process its share yourself, as by a DistributedSampler, and pass use_distributed_sampler=False."
+
+
+def share_out(loader: Any, strategy: Strategy, *, stage: str) -> Any:
+    """A loader that reads this process's share of what a loader reads.
+
+    Training is shared out by sample: process r of N takes each N-th sample of the order that the loader's sampler
+    gives, beginning with the r-th. So the batches that the processes read at the same time are together what one
+    process reads with N times the batch size. All processes have equally many batches: where the samples do not
+    suffice, the first ones of the order are given again, or with `drop_last` the rest is left out, as it is on one
+    process. The batches of a user's own batch sampler are shared out whole, and the first ones given again.
+
+    Validation, test and prediction are shared out by batch: process r takes each N-th batch. Each sample counts once,
+    in the batch in which it is on one process, and some processes have one batch more than others.
+
+    What shuffles shuffles as on one process; see `SharedSampler`. A sampler that knows of several processes itself, as
+    `DistributedSampler` does, is taken as it is. So are loaders over an `IterableDataset` and those that are no
+    `DataLoader`: what they give to each process is up to the user.
+
+    Args:
+        loader: A loader, or a combination of several, each of which is shared out.
+        strategy: Knows this process's place among those that share the data.
+        stage: "train", "validate", "test" or "predict".
+
+    Returns:
+        The loader itself where there is nothing to share out; else a copy that reads another part of the same dataset.
+
+    Raises:
+        TypeError: If a sampler does not tell its length.
+        ValueError: If a `DataLoader` iterates in a way of its own, so that nobody knows whether a sampler counts.
+    """
+    if strategy.num_data_ranks == 1:
+        return loader
+    if isinstance(loader, CombinedLoader):
+        return loader.with_loaders(lambda leaf: share_out(leaf, strategy, stage=stage))
+    if not isinstance(loader, DataLoader) or is_stream(loader):
+        return loader
+    if _knows_its_place(loader):
+        _warn_of_padding(loader, stage)
+        return loader
+    kind = _kind_to_copy(loader)
+    if kind is None:
+        rule = f"one that iterates as a DataLoader does, to be shared out among {strategy.num_data_ranks} processes"
+        raise ValueError(must_be(f"{stage} loader", rule, loader, "share_out", _ACTION))
+    order = order_of(loader)
+    by_sample = loader.batch_sampler is None or (stage == "train" and order is not None)
+    if not by_sample:
+        shared = _shared(loader, loader.batch_sampler, strategy, stage, drops=False)
+        return _copy(loader, kind, batch_sampler=shared)
+    assert order is not None
+    sampler: Any = _shared(loader, order["sampler"], strategy, stage, drops=order["drop_last"])
+    if stage == "train" and kind is not DataLoader:  # an own state: it is not turned into one that has
+        sampler = ReplayedSampler(sampler, sampler.generators, _stateful_parts(loader))
+    return _copy(loader, kind, **order | {"sampler": sampler})
+
+
+def count_share(loader: Any, shared: Any, limit: int | float, argument: str, strategy: Strategy) -> int | float:
+    """How many batches of its share of a loader a process evaluates.
+
+    A share of the batches is taken before they are shared out: all processes together take the batches that one takes.
+
+    Args:
+        loader: The loader as it was given.
+        shared: What `share_out` made of it.
+        limit: An int is a number of batches of each process, a float a share of all.
+        argument: Name of the argument that the limit was given by, for errors.
+        strategy: Knows this process's place.
+
+    Raises:
+        ValueError: As `count_batches`.
+    """
+    pairs = zip(leaves_of(loader), leaves_of(shared), strict=True)
+    if isinstance(limit, float) and all(leaf is not its_share for leaf, its_share in pairs):
+        num_batches = count_batches(loader, limit, argument)
+        return len(range(strategy.data_rank, int(num_batches), strategy.num_data_ranks))
+    return count_batches(shared, limit, argument)
+
+
+def prepare_orders(loader: Any, strategy: Strategy) -> None:
+    """Draw the order of the next pass over what was shared out by batch. Collective, if there is anything to draw.
+
+    Processes with fewer batches need not iterate then. The numbers are those that iterating itself will draw: each
+    loader's seed of its workers, which comes first, and then its order.
+
+    Args:
+        loader: A loader, or a combination of several, shared out for validation, test or prediction.
+        strategy: Connects the processes.
+    """
+    leaves = leaves_of(loader)
+    drawing = {id(leaf): [one for one in shared_samplers(leaf) if one.draws] for leaf in leaves}
+    samplers = [sampler for of_leaf in drawing.values() for sampler in of_leaf]
+    if not samplers:
+        return
+    generators = list(dict.fromkeys(generator for leaf in leaves for generator in generators_of(leaf)))
+    with numbers_of_first(strategy, generators):
+        for leaf in leaves:
+            is_under_way = isinstance(leaf, DataLoader) and leaf.persistent_workers and leaf._iterator is not None
+            if isinstance(leaf, DataLoader) and not is_under_way:
+                torch.empty((), dtype=torch.int64).random_(generator=leaf.generator)
+            if getattr(leaf, "num_workers", 0) > 0:  # they are told what to read at once
+                _prepare(drawing.pop(id(leaf), []))
+        for of_leaf in drawing.values():
+            _prepare(of_leaf)
+    for sampler in samplers:
+        sampler.check_prepared()
+
+
+def shared_samplers(loader: Any) -> list[SharedSampler]:
+    """By what a loader was shared out; empty if it was not."""
+    return [sampler for sampler in samplers_of(loader) if isinstance(sampler, SharedSampler)]
+
+
+def whole_length(loader: Any) -> int | None:
+    """How many samples, or batches, all processes share out; None for a loader that was not shared out."""
+    lengths = [len(sampler.sampler) for sampler in shared_samplers(loader)]
+    return lengths[0] if lengths else None
+
+
+def check_same_data(lengths: list[int | None], name: str) -> None:
+    """Raise `ValueError` if the processes share out data of different lengths, as when each has data of its own.
+
+    Args:
+        lengths: The `whole_length` of each process.
+        name: Name of the loader, for the error.
+    """
+    if len(set(lengths)) > 1:
+        rule = "over the same data in every process, to be shared out"
+        action = "Pass use_distributed_sampler=False if each process has data of its own."
+        raise ValueError(must_be(name, rule, f"lengths {lengths} of all processes", "share_out", action))
+
+
+def _prepare(samplers: list[SharedSampler]) -> None:
+    for sampler in samplers:
+        sampler.prepare()
+
+
+def _shared(loader: DataLoader[Any], sampler: Any, strategy: Strategy, stage: str, *, drops: bool) -> SharedSampler:
+    try:
+        len(sampler)
+    except (TypeError, NotImplementedError) as error:
+        rule = f"one whose sampler tells its length, to be shared out among {strategy.num_data_ranks} processes"
+        raise TypeError(must_be(f"{stage} loader", rule, sampler, "share_out", _ACTION)) from error
+    return SharedSampler(
+        sampler,
+        strategy,
+        uneven="keep" if stage != "train" else "cut" if drops else "fill",
+        generators=generators_of(loader),
+        parts=_stateful_parts(loader),
+    )
+
+
+def _stateful_parts(loader: DataLoader[Any]) -> list[Any]:
+    return [sampler for sampler in samplers_of(loader) if has_state(sampler)]
+
+
+def _copy(loader: DataLoader[Any], kind: Any, **changes: Any) -> Any:
+    if hasattr(loader, "snapshot_every_n_steps"):
+        changes["snapshot_every_n_steps"] = loader.snapshot_every_n_steps
+    return copy_loader(loader, kind, **changes)
+
+
+def _kind_to_copy(loader: DataLoader[Any]) -> type[Any] | None:
+    """As what a loader is copied: a `DataLoader` or torchdata's stateful one, by how it iterates."""
+    if is_plain(loader):
+        return DataLoader
+    torchdata = sys.modules.get("torchdata.stateful_dataloader")
+    if torchdata is not None and isinstance(loader, torchdata.StatefulDataLoader):
+        kind: type[Any] = torchdata.StatefulDataLoader
+        names = ("__iter__", "_get_iterator", "state_dict", "load_state_dict")
+        if all(getattr(type(loader), name) is getattr(kind, name) for name in names):
+            return kind
+    return None
+
+
+def _knows_its_place(loader: DataLoader[Any]) -> bool:
+    return any(all(hasattr(sampler, name) for name in names) for sampler in samplers_of(loader) for names in _PLACES)
+
+
+def _warn_of_padding(loader: DataLoader[Any], stage: str) -> None:
+    for sampler in samplers_of(loader):
+        if stage != "train" and isinstance(sampler, DistributedSampler):
+            num_samples = len(sampler.dataset)  # type: ignore[arg-type]
+            if sampler.total_size != num_samples:
+                warn_user(
+                    f"The {stage} loader's {type(sampler).__name__} makes {sampler.total_size} samples of "
+                    f"{num_samples}, so some do not count exactly once. Pass the loader without it, to have it shared "
+                    "out exactly."
+                )
+
+
+_MISSING = object()
+
+
+class EvenLoader(ResumableLoader):
+    """A resumable loader of one process that gives no more batches than that of any other process.
+
+    Which way is found by `agree_on_lengths`: loaders of equal known lengths are read as they are, at no cost; of
+    different known lengths, as many batches as the shortest has; of streams and unknown lengths, the processes tell
+    each other before each batch whether they have one. Iterating is collective in the last case.
+
+    Args:
+        loader: The loader.
+        strategy: Connects the processes.
+        stateless: As in `ResumableLoader`.
+
+    Attributes:
+        length: Batches in an epoch, as agreed upon; infinite if some process does not know, None for the loader's own.
+        is_asked: Whether the processes ask each other before each batch.
+    """
+
+    def __init__(self, loader: Iterable[Any], strategy: Strategy, stateless: StatelessLoaders = "refuse") -> None:
+        super().__init__(loader, stateless)
+        self.length: int | float | None = None
+        self.is_asked = False
+        self._strategy = strategy
+        self._num_given = 0
+        self._first = 0
+
+    def __len__(self) -> int:
+        if self.length is None:
+            return super().__len__()
+        if self.length == UNKNOWN:
+            raise TypeError("the loader of some process does not tell its length")
+        return int(self.length)
+
+    def __iter__(self) -> Iterator[Any]:
+        first, self._first = self._first, 0
+        batches = super().__iter__()
+        if self.is_asked:
+            return self._together(batches)
+        return batches if self.length is None else self._shortest(batches, first)
+
+    @property
+    def is_open_ended(self) -> bool:
+        """Whether it may give another number of batches than it promises; the same in all processes."""
+        return self.is_asked
+
+    def end_iteration(self) -> None:
+        """Let an iteration that was left count as over: the next one begins anew."""
+        self._first = self._num_given = 0
+        super().end_iteration()
+
+    def state_dict(self) -> dict[str, Any]:
+        """Where the loader is, as in `ResumableLoader`, which takes it as well."""
+        return {**super().state_dict(), "num_given": self._num_given}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Let the next iteration go on from a state. Raises as `ResumableLoader.load_state_dict`."""
+        super().load_state_dict(state)
+        self._first = self._num_given = state.get("num_given", 0) if state["is_under_way"] else 0
+
+    def _shortest(self, batches: Iterator[Any], first: int) -> Iterator[Any]:
+        assert self.length is not None
+        self._num_given = first
+        for batch in islice(batches, int(self.length) - first):
+            self._num_given += 1
+            yield batch
+
+    def _together(self, batches: Iterator[Any]) -> Iterator[Any]:
+        """Give batches while all processes have one. Collective."""
+        while True:
+            batch = next(batches, _MISSING)
+            everybody_has_one = self._strategy.reduce(torch.tensor(int(batch is not _MISSING)), "min")
+            if not everybody_has_one.item():
+                break
+            yield batch
+        if batch is not _MISSING:
+            warn_user(
+                f"The training loader ({type(self.loader).__name__}) of another process has no more batches, so the "
+                "epoch ends for all, and what is left of this process's loader is left out."
+            )
+
+
+def agree_on_lengths(loaders: Sequence[EvenLoader], strategy: Strategy) -> None:
+    """Let loaders end in all processes at once. Collective.
+
+    Args:
+        loaders: The loaders of this process, as many as every other has.
+        strategy: Connects the processes.
+
+    Raises:
+        ValueError: If the processes have different numbers of loaders, or share out different data.
+    """
+    own = [(length_of(one.loader), is_open_ended(one.loader), whole_length(one.loader)) for one in loaders]
+    of_ranks = strategy.all_gather((strategy.data_rank, own))
+    numbers = [len(of_rank) for _, of_rank in of_ranks]
+    if len(set(numbers)) > 1:
+        rule = "as many in every process"
+        raise ValueError(must_be("train loaders", rule, numbers, "fit", "Give every process the same loaders."))
+    for loader_idx, loader in enumerate(loaders):
+        its_own = [(data_rank, *of_rank[loader_idx]) for data_rank, of_rank in of_ranks]
+        check_same_data([whole for _, _, _, whole in its_own], "train loader")
+        lengths = {data_rank: length for data_rank, length, _, _ in its_own}
+        loader.is_asked = any(is_open for _, _, is_open, _ in its_own)
+        shortest = UNKNOWN if UNKNOWN in lengths.values() else min(lengths.values())
+        is_even = set(lengths.values()) == {shortest}
+        loader.length = None if is_even and shortest != UNKNOWN else shortest
+        if not is_even and not loader.is_asked:
+            _warn_of_rest({data_rank: int(length - shortest) for data_rank, length in lengths.items()}, int(shortest))
+
+
+def _warn_of_rest(rests: dict[int, int], shortest: int) -> None:
+    left_out = ", ".join(f"{rest} of rank {rank}" for rank, rest in sorted(rests.items()) if rest)
+    warn_user(
+        f"The training loaders of the processes have different lengths: each takes the {shortest} batches of the "
+        f"shortest one, so in every epoch batches are left out: {left_out}."
+    )
+
+
+def agree_on_rounds(
+    loaders: Sequence[Iterable[Any]], num_batches: Sequence[int | float], strategy: Strategy, stage: str
+) -> list[int | float]:
+    """How many batches of each loader the process takes that takes most. Collective.
+
+    Args:
+        loaders: The loaders of this process.
+        num_batches: How many batches it takes of each.
+        strategy: Connects the processes.
+        stage: Whose loaders they are, for errors.
+
+    Returns:
+        The numbers, per loader; infinity if some process does not know before it has read them.
+
+    Raises:
+        ValueError: If the processes have different numbers of loaders, or share out different data.
+    """
+    numbers = [
+        UNKNOWN if is_open_ended(loader) else number for loader, number in zip(loaders, num_batches, strict=True)
+    ]
+    wholes = [[whole_length(leaf) for leaf in leaves_of(loader)] for loader in loaders]
+    of_ranks = strategy.all_gather((numbers, wholes))
+    counts = [len(numbers) for numbers, _ in of_ranks]
+    if len(set(counts)) > 1:
+        rule = "as many in every process"
+        raise ValueError(must_be(f"{stage} loaders", rule, counts, "EvaluationLoop", "Give all the same loaders."))
+    for lengths in zip(
+        *[[whole for of_loader in wholes for whole in of_loader] for _, wholes in of_ranks], strict=True
+    ):
+        check_same_data(list(lengths), f"{stage} loader")
+    return [max(of_loader) for of_loader in zip(*[numbers for numbers, _ in of_ranks], strict=True)]
+
+
+def in_rounds(
+    batches: Iterator[tuple[int, Any, bool]], num_rounds: int | float, strategy: Strategy
+) -> Iterator[tuple[int, Any, bool]]:
+    """Give a process's batches, and take part in the steps of others once it has no more. Collective.
+
+    Args:
+        batches: The batches, numbered.
+        num_rounds: How many the process has that has most; if that is infinite, all tell each other before each batch
+            whether they have one.
+        strategy: Connects the processes.
+    """
+    if num_rounds != UNKNOWN:
+        num_given = 0
+        for numbered in batches:
+            num_given += 1
+            yield numbered
+        for _ in range(num_given, int(num_rounds)):
+            strategy.idle_step()
+        return
+    while True:
+        mine = next(batches, None)
+        if not strategy.reduce(torch.tensor(int(mine is not None)), "max").item():
+            return
+        if mine is None:
+            strategy.idle_step()
+        else:
+            yield mine

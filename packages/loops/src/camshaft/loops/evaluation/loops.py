@@ -1,0 +1,415 @@
+"""What validation, test and prediction have in common: batches without gradients."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from itertools import zip_longest
+from typing import Any
+
+import attrs
+import torch
+from torch import Tensor, nn
+
+from camshaft.hooks_core.known_attributes import check_known
+from camshaft.hooks_core.messages import must_be
+from camshaft.hooks_core.protocols import Strategy
+from camshaft.hooks_core.transfer import move_to_device
+from camshaft.loops.data.loaders import as_given, batch_mover, evaluation_loaders, in_order, numbered, set_epoch
+from camshaft.loops.data.shared_loader import agree_on_rounds, count_share, in_rounds, prepare_orders, share_out
+from camshaft.loops.state.progress import Counters
+from camshaft.loops.state.run import Run
+
+
+@attrs.frozen
+class StageHooks:
+    """The hooks of one stage under common names."""
+
+    model_eval: Callable[[], None] | None
+    start: Callable[[], None]
+    epoch_start: Callable[[], None]
+    batch_start: Callable[[Any, int, int], None]
+    step: Callable[[Any, int, int], Any]
+    batch_end: Callable[[Any, Any, int, int], None]
+    epoch_end: Callable[[], None]
+    end: Callable[[], None]
+    model_train: Callable[[], None] | None
+
+
+class EvaluationLoop:
+    """Runs every batch of one or several loaders, one loader after the other, without gradients.
+
+    With several processes each runs its share of the batches, so that every sample counts once; hooks of batches are
+    called for a process's own batches, those of the epoch in all of them.
+
+    Args:
+        limit_batches: How much of each loader to take: an int is a number of batches of each process, a float a share
+            of all batches.
+        inference_mode: Whether to run under `torch.inference_mode`, else under `torch.no_grad`, as always inside fit.
+        use_distributed_sampler: Whether several processes share the data out; see `share_out`.
+
+    Attributes:
+        loaders: The loaders of the current or last run; with several processes, this process's shares of them.
+        given_loaders: The same in the structure in which they were given: one loader or a collection; None without any.
+        num_batches: How many batches of each it takes.
+        progress: The batches of the current or last run, those of all loaders together.
+
+    Raises:
+        ValueError: If the limit is negative, or a share above 1.
+    """
+
+    stage: str
+    limit_argument: str
+    required: tuple[str, ...] = ()
+    defers_saves = False
+
+    def __init__(
+        self, *, limit_batches: int | float = 1.0, inference_mode: bool = True, use_distributed_sampler: bool = True
+    ) -> None:
+        self.limit_batches = limit_batches
+        self.inference_mode = inference_mode
+        self.use_distributed_sampler = use_distributed_sampler
+        self.loaders: list[Iterable[Any]] = []
+        self.given_loaders: Any = None
+        self.num_batches: list[int | float] = []
+        self.progress = Counters()
+        self._is_sealed = True
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        """Set an attribute; one that the loop does not have is refused, with the closest that it has."""
+        if name == "limit_batches":
+            check_limit(self.limit_argument, value)
+        else:
+            check_known(self, name)
+        object.__setattr__(self, name, value)
+
+    def stage_hooks(self, run: Run) -> StageHooks:
+        """The hooks that this loop calls."""
+        raise NotImplementedError
+
+    def collect(self, outputs: Any, dataloader_idx: int) -> None:
+        """Keep what a step returned, if this loop returns it."""
+
+    def result(self, metrics: list[dict[str, float]]) -> Any:
+        """What the loop returns, given the logged values per loader."""
+        return metrics
+
+    def load(self, run: Run, overfit: tuple[int | float, str] | None = None) -> bool:
+        """Get the loaders. Collective with several processes.
+
+        Args:
+            run: The run.
+            overfit: A further limit, and the argument that it was given by: so much is taken at most, in the order of
+                the dataset.
+
+        Returns:
+            Whether any process has batches to run.
+        """
+        strategy, limits = run.strategy, [(self.limit_batches, self.limit_argument)]
+        source, given = evaluation_loaders(run, self.stage)
+        if overfit is not None:
+            given = [in_order(loader, self.stage) for loader in given]
+            limits.append(overfit)
+        self.loaders = given
+        if self.use_distributed_sampler:
+            self.loaders = [share_out(loader, strategy, stage=self.stage) for loader in given]
+        self.given_loaders = as_given(source, self.loaders)
+        self.num_batches = [
+            min(count_share(loader, shared, *limit, strategy) for limit in limits)
+            for loader, shared in zip(given, self.loaders, strict=True)
+        ]
+        has_batches = any(self.num_batches)
+        return has_batches if strategy.num_data_ranks == 1 else any(strategy.all_gather(has_batches))
+
+    def run(self, run: Run) -> Any:
+        """Run the stage as a verb of its own. Collective.
+
+        Raises:
+            ValueError: If there is no loader.
+        """
+        has_batches = self.load(run)
+        if not self.loaders:
+            rule = "given, or provided by the data module or the module"
+            raise ValueError(must_be(f"{self.stage} loaders", rule, None, run.verb, "Pass a loader."))
+        return self.run_epoch(run) if has_batches else self.result([])
+
+    def run_epoch(self, run: Run, num_batches: list[int | float] | None = None, *, is_trial: bool = False) -> Any:
+        """Run every loader once. Collective.
+
+        Hooks: on_<stage>_model_eval, _start, _epoch_start, the transfer hooks, _batch_start, the step, _batch_end,
+        _epoch_end, _end, _model_train.
+
+        Args:
+            run: The run.
+            num_batches: How many batches to take of each loader; None takes what the limit says.
+            is_trial: Whether what is logged may reach nobody but hooks, as in the sanity check; the caller then ends
+                it with `run.metrics.discard()`.
+
+        Returns:
+            The loop's result.
+        """
+        hooks = self.stage_hooks(run)
+        run.num_loaders = len(self.loaders)
+        outer_stage, outer_batch_idx = run.stage, run.batch_idx
+        run.stage, run.batch_idx = self.stage, None
+        modes = ModuleModes(run.module)
+        try:
+            if hooks.model_eval is not None:
+                hooks.model_eval()
+            else:
+                run.module.eval()
+            # a tensor of inference mode that the module kept could not be trained with afterwards
+            with torch.inference_mode() if self.inference_mode and run.verb != "fit" else torch.no_grad():
+                logged = self._run_loaders(run, hooks, num_batches or self.num_batches, is_trial)
+            if hooks.model_train is not None:
+                hooks.model_train()
+            else:
+                modes.restore()
+        except BaseException:
+            modes.restore()  # also of submodules that were added after the run had begun
+            raise
+        run.stage, run.batch_idx = outer_stage, outer_batch_idx
+        return self.result(logged)
+
+    def _run_loaders(
+        self, run: Run, hooks: StageHooks, num_batches: list[int | float], is_trial: bool
+    ) -> list[dict[str, float]]:
+        """Run every loader once. Returns what was logged, per loader."""
+        metrics = run.metrics
+        rounds: list[int | float] | None = None
+        if run.strategy.num_data_ranks > 1:
+            rounds = agree_on_rounds(self.loaders, num_batches, run.strategy, self.stage)
+        self.progress.reset()
+        if metrics is not None:
+            metrics.start_epoch(self.stage, len(self.loaders), is_trial=is_trial)
+        hooks.start()
+        hooks.epoch_start()
+        for dataloader_idx, loader in enumerate(self.loaders):
+            set_epoch(loader, run.epoch)
+            batches = numbered(loader, num_batches[dataloader_idx])
+            if rounds is not None:
+                prepare_orders(loader, run.strategy)
+                batches = in_rounds(batches, rounds[dataloader_idx], run.strategy)
+            self._run_batches(run, hooks, batches, dataloader_idx)
+        run.batch_idx = None
+        if metrics is not None:
+            metrics.moment = "epoch"
+        hooks.epoch_end()
+        logged: list[dict[str, float]] = [{} for _ in self.loaders]
+        if metrics is not None:
+            if not is_trial:
+                logged = metrics.end_epoch()
+            metrics.moment = None
+        hooks.end()
+        return logged
+
+    def _run_batches(
+        self, run: Run, hooks: StageHooks, batches: Iterator[tuple[int, Any, bool]], dataloader_idx: int
+    ) -> None:
+        metrics, move, progress = run.metrics, batch_mover(run), self.progress
+        if metrics is not None:
+            metrics.moment = "batch"
+            metrics.dataloader_idx = dataloader_idx
+        for batch_idx, batch, _ in batches:
+            run.batch_idx = batch_idx
+            progress.ready += 1
+            if move is not None:
+                batch = move(batch, dataloader_idx)
+            if metrics is not None:
+                metrics.batch = batch
+            hooks.batch_start(batch, batch_idx, dataloader_idx)
+            progress.started += 1
+            outputs = hooks.step(batch, batch_idx, dataloader_idx)
+            progress.processed += 1
+            hooks.batch_end(outputs, batch, batch_idx, dataloader_idx)
+            progress.completed += 1
+            self.collect(outputs, dataloader_idx)
+
+
+def check_limit(argument: str, limit: int | float) -> None:
+    """Raise `ValueError` or `TypeError` unless a limit is a number of batches or a share from 0 to 1."""
+    action = "Pass a number of batches (int) or a share of them (float)."
+    if isinstance(limit, bool) or not isinstance(limit, (int, float)):
+        raise TypeError(must_be(argument, "an int or a float", limit, "the loop", action))
+    if not limit >= 0 or (isinstance(limit, float) and limit > 1.0):  # so worded that it refuses NaN as well
+        raise ValueError(must_be(argument, "at least 0, and at most 1.0 as a float", limit, "the loop", action))
+
+
+_MISSING = object()
+
+
+class ValidationLoop(EvaluationLoop):
+    """Validation, as a verb or inside fit. Its result is the logged values, a dictionary per loader."""
+
+    stage = "validate"
+    limit_argument = "limit_val_batches"
+    required = ("validation_step",)
+
+    def stage_hooks(self, run: Run) -> StageHooks:
+        """The validation hooks."""
+        hooks = run.hooks.for_loaders(len(self.loaders))
+        assert hooks.validation_step is not None
+        return StageHooks(
+            model_eval=hooks.on_validation_model_eval,
+            start=hooks.on_validation_start,
+            epoch_start=hooks.on_validation_epoch_start,
+            batch_start=hooks.on_validation_batch_start,
+            step=hooks.validation_step,
+            batch_end=hooks.on_validation_batch_end,
+            epoch_end=hooks.on_validation_epoch_end,
+            end=hooks.on_validation_end,
+            model_train=hooks.on_validation_model_train,
+        )
+
+
+class TestLoop(EvaluationLoop):
+    """Test. Its result is the logged values, a dictionary per loader."""
+
+    __test__ = False  # no test class, whatever pytest makes of its name
+
+    stage = "test"
+    limit_argument = "limit_test_batches"
+    required = ("test_step",)
+
+    def stage_hooks(self, run: Run) -> StageHooks:
+        """The test hooks."""
+        hooks = run.hooks.for_loaders(len(self.loaders))
+        assert hooks.test_step is not None
+        return StageHooks(
+            model_eval=hooks.on_test_model_eval,
+            start=hooks.on_test_start,
+            epoch_start=hooks.on_test_epoch_start,
+            batch_start=hooks.on_test_batch_start,
+            step=hooks.test_step,
+            batch_end=hooks.on_test_batch_end,
+            epoch_end=hooks.on_test_epoch_end,
+            end=hooks.on_test_end,
+            model_train=hooks.on_test_model_train,
+        )
+
+
+class PredictLoop(EvaluationLoop):
+    """Prediction. Its result is the predictions on the CPU: a list for one loader, a list of lists for several.
+
+    A module without `predict_step` is called with the batch, as a step: through the strategy's `wrap_step`.
+
+    With several processes each returns the predictions of its own batches, or those of all if they are gathered.
+
+    Args:
+        limit_batches: As in `EvaluationLoop`.
+        inference_mode: As in `EvaluationLoop`.
+        use_distributed_sampler: As in `EvaluationLoop`.
+        gather: Whether every process returns the predictions of all processes, in the order in which one process makes
+            them: that of the dataset, if the loader does not shuffle. They all have to fit into the memory of each.
+            Of loaders that were not shared out, that is the first batches of all processes, then the second ones.
+
+    Attributes:
+        gather: The same; it counts when the predictions are returned.
+        return_predictions: Whether there is a result at all; false keeps no predictions.
+    """
+
+    stage = "predict"
+    limit_argument = "limit_predict_batches"
+    gather: bool
+    return_predictions: bool
+    _predictions: list[list[Any]]
+    _strategy: Strategy | None
+
+    def __init__(
+        self,
+        *,
+        limit_batches: int | float = 1.0,
+        inference_mode: bool = True,
+        use_distributed_sampler: bool = True,
+        gather: bool = False,
+    ) -> None:
+        super().__init__(
+            limit_batches=limit_batches,
+            inference_mode=inference_mode,
+            use_distributed_sampler=use_distributed_sampler,
+        )
+        self.gather = gather
+        self.return_predictions = True
+        self._predictions = []
+        self._strategy = None
+
+    def stage_hooks(self, run: Run) -> StageHooks:
+        """The prediction hooks."""
+        hooks, module = run.hooks.for_loaders(len(self.loaders)), run.module
+
+        def call_module(batch: Any, batch_idx: int, dataloader_idx: int) -> Any:
+            return module(batch)
+
+        if hooks.predict_step is None and type(module).forward is nn.Module.forward:
+            rule = "defined, or else `forward`, to predict"
+            action = "Define one of the two."
+            raise TypeError(must_be("predict_step", rule, None, type(module).__qualname__, action))
+        return StageHooks(
+            model_eval=hooks.on_predict_model_eval,
+            start=hooks.on_predict_start,
+            epoch_start=hooks.on_predict_epoch_start,
+            batch_start=hooks.on_predict_batch_start,
+            step=hooks.predict_step or run.strategy.wrap_step(call_module),
+            batch_end=hooks.on_predict_batch_end,
+            epoch_end=hooks.on_predict_epoch_end,
+            end=hooks.on_predict_end,
+            model_train=hooks.on_predict_model_train,
+        )
+
+    def run(self, run: Run) -> Any:
+        """Predict. Collective. Returns the predictions, or None if `return_predictions` is false."""
+        self._predictions, self._strategy = [], run.strategy
+        run.predictions = self._predictions
+        result = super().run(run)
+        run.predictions = []
+        return result
+
+    def collect(self, outputs: Any, dataloader_idx: int) -> None:
+        """Keep a prediction on the CPU."""
+        if not self.return_predictions:
+            return
+        while len(self._predictions) <= dataloader_idx:
+            self._predictions.append([])
+        self._predictions[dataloader_idx].append(outputs if _is_plain_cpu(outputs) else _to_cpu(outputs))
+
+    def result(self, metrics: list[dict[str, float]]) -> Any:
+        """The predictions."""
+        predictions, self._predictions = self._predictions, []
+        if not self.return_predictions:
+            return None
+        predictions += [[] for _ in self.loaders[len(predictions) :]]
+        strategy, self._strategy = self._strategy, None
+        if self.gather and strategy is not None and strategy.num_data_ranks > 1:
+            predictions = _of_all_ranks(predictions, strategy)
+        return predictions[0] if len(predictions) == 1 else predictions
+
+
+def _of_all_ranks(predictions: list[list[Any]], strategy: Strategy) -> list[list[Any]]:
+    """The predictions of all processes: one batch of each in turn, as the batches were shared out. Collective."""
+    by_rank = dict(strategy.all_gather((strategy.data_rank, predictions)))
+    of_ranks = [by_rank[rank] for rank in sorted(by_rank)]
+    in_turn = [zip_longest(*of_loader, fillvalue=_MISSING) for of_loader in zip(*of_ranks, strict=True)]
+    return [[one for turn in turns for one in turn if one is not _MISSING] for turns in in_turn]
+
+
+def _is_plain_cpu(outputs: Any) -> bool:
+    return isinstance(outputs, Tensor) and outputs.is_cpu
+
+
+def _to_cpu(outputs: Any) -> Any:
+    return move_to_device(outputs, torch.device("cpu"))
+
+
+class ModuleModes:
+    """Remembers the mode of a module and of each of its submodules.
+
+    Args:
+        module: The module, as it is now.
+    """
+
+    def __init__(self, module: nn.Module) -> None:
+        self._modes = [(submodule, submodule.training) for submodule in module.modules()]
+
+    def restore(self) -> None:
+        """Give every submodule its mode back; one that was added since keeps its own."""
+        for submodule, training in self._modes:
+            submodule.training = training

@@ -1,0 +1,111 @@
+"""Trying validation before training, so that nothing of it is left."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import nn
+from torch.utils.data import DataLoader
+
+from camshaft.hooks_core.dispatch.implementation import implementation
+from camshaft.hooks_core.messages import noting
+from camshaft.loops.data.combined_loader import samplers_of
+from camshaft.loops.evaluation.loops import ValidationLoop
+from camshaft.loops.state.metric_state import metric_states, restore_metric_states
+from camshaft.loops.state.random_state import isolated_randomness
+from camshaft.loops.state.run import Run
+
+
+def check_sanity(
+    run: Run, validation: ValidationLoop, num_batches: list[int | float], generators: Sequence[torch.Generator]
+) -> None:
+    """Validate some batches and forget everything: logged values, states of metrics, callbacks and data module, the
+    place in the data, random numbers, progress. Collective.
+
+    Of a callback and of the data module that is what they keep in checkpoints, and likewise of a validation loader's
+    dataset and samplers; of metrics, the state of every metric among the module's submodules. Worker processes that
+    would live on are stopped, since nobody else can set back what they have drawn and read.
+
+    Hooks: on_sanity_check_start, those of validation, on_sanity_check_end.
+
+    Args:
+        run: The run.
+        validation: The loop that validates in this fit.
+        num_batches: How many batches to take of each loader.
+        generators: The loaders' own generators.
+    """
+    metrics = metric_states(run.module)
+    parts = [part for loader in validation.loaders for part in _parts_of(loader)]
+    receivers = [*run.callbacks, *([] if run.data is None else [run.data])]
+    with isolated_randomness(generators), _isolated([*receivers, *parts], run):
+        run.hooks.on_sanity_check_start()
+        validation.run_epoch(run, num_batches, is_trial=True)
+        run.hooks.on_sanity_check_end()
+    if run.metrics is not None:
+        run.metrics.discard()
+    restore_metric_states(run.module, metrics)
+    for loader in validation.loaders:
+        if isinstance(loader, DataLoader):
+            loader._iterator = None  # lets go of persistent workers
+    validation.progress.reset()
+
+
+@contextmanager
+def _isolated(owners: Iterable[object], run: Run) -> Iterator[None]:
+    """Put the memory of receivers and parts of loaders back, of those that have one; see `copied`."""
+    remembered: list[tuple[object, Any]] = []
+    for owner in owners:
+        save, load = implementation(owner, "state_dict"), implementation(owner, "load_state_dict")
+        if save is not None and load is not None:
+            with noting(owner, "state_dict", run.position):
+                remembered.append((owner, copied(save())))
+    yield
+    for owner, state in remembered:
+        with noting(owner, "load_state_dict", run.position):
+            owner.load_state_dict(state)  # type: ignore[attr-defined]
+
+
+def copied(state: Any, memo: dict[int, Any] | None = None) -> Any:
+    """Return a copy of a state that later changes of it do not reach, with itself where it cannot be copied.
+
+    A tensor in a graph is copied within the graph. Modules and optimizers, which a state can only refer to, and what
+    `copy.deepcopy` refuses, such as locks and open files, are the same in the copy. What is shared stays shared.
+
+    Args:
+        state: Containers in any nesting, of anything.
+        memo: The copies by the originals' ids, as for `copy.deepcopy`.
+    """
+    memo = {} if memo is None else memo
+    if id(state) in memo:
+        return memo[id(state)]
+    if isinstance(state, (nn.Module, torch.optim.Optimizer)):
+        return state
+    result: Any
+    if isinstance(state, torch.Tensor) and not state.is_leaf:
+        with torch.enable_grad():
+            result = state.clone()
+    elif isinstance(state, dict):
+        memo[id(state)] = result = copy.copy(state)
+        result.update({key: copied(value, memo) for key, value in state.items()})
+    elif isinstance(state, list):
+        memo[id(state)] = result = copy.copy(state)
+        result[:] = [copied(value, memo) for value in state]
+    elif isinstance(state, tuple):
+        values = [copied(value, memo) for value in state]
+        result = type(state)(*values) if hasattr(state, "_fields") else tuple(values)
+    else:
+        try:
+            return copy.deepcopy(state, memo)
+        except Exception:  # whatever its class refuses with
+            result = state
+    memo[id(state)] = result
+    return result
+
+
+def _parts_of(loader: Any) -> list[Any]:
+    """What a loader reads from and by."""
+    return [getattr(loader, "dataset", None), *samplers_of(loader)]

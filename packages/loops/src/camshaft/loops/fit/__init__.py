@@ -1,0 +1,1 @@
+"""Training: the fit loop, its epochs, its limits and its resume."""

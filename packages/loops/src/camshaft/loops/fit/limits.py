@@ -1,0 +1,464 @@
+"""How long to train, and when to stop."""
+
+from __future__ import annotations
+
+import copy
+import re
+import time
+from collections.abc import Mapping
+from datetime import timedelta
+from typing import Any
+
+import attrs
+import torch
+
+from camshaft.hooks_core.dispatch.implementation import mentions_method
+from camshaft.hooks_core.messages import must_be
+from camshaft.hooks_core.protocols import Strategy
+from camshaft.loops.arguments import WHERE, at_least, check_at_least
+from camshaft.loops.evaluation.loops import check_limit
+from camshaft.loops.state.progress import FitProgress
+from camshaft.loops.state.run import Run, SaveRequest
+
+DEFAULT_MAX_EPOCHS = 1000
+
+
+@attrs.frozen(kw_only=True)
+class FitLimits:
+    """The numbers that steer a fit.
+
+    Args:
+        max_epochs: Epochs to train in all; -1 for no limit. None means 1000, or no limit if `max_steps` or `max_time`
+            sets one.
+        min_epochs: Epochs that `should_stop` cannot cut short.
+        max_steps: Optimizer updates to train in all; -1 for no limit. It is looked at after every batch: the batch in
+            which it is reached is finished, and if it is split, its other splits make updates beyond the limit.
+        min_steps: Updates that `should_stop` cannot cut short.
+        max_time: How long to train in all, resumed parts included: "DD:HH:MM:SS", a `timedelta`, a dictionary of its
+            arguments; None for no limit. When it is over training stops after the batch, but not before `min_epochs`
+            and `min_steps`.
+        limit_train_batches: How much of an epoch to take: an int is a number of batches, a float a share.
+        overfit_batches: If not 0, how much of an epoch to take instead: the same batches in every epoch, without
+            shuffling; validation takes at most as much of its loaders. Streams, and loaders that are no `DataLoader`,
+            are taken as they come.
+        val_check_interval: How often to validate: a float is a share of an epoch, an int a number of batches.
+        check_val_every_n_epoch: In which epochs to validate; None counts `val_check_interval` (an int then) across
+            epochs.
+        num_sanity_val_steps: Validation batches of each loader to try before training; -1 tries all.
+        reload_dataloaders_every_n_epochs: Ask for the training loader again once so many epochs have passed since it
+            was asked for, and for those of validation likewise, before a validation; 0 asks once. Loaders that were
+            passed are kept.
+
+    Raises:
+        TypeError, ValueError: If a number is of the wrong type or out of range, or two contradict each other.
+    """
+
+    max_epochs: int | None = attrs.field(default=None, validator=at_least(-1, optional=True))
+    min_epochs: int | None = attrs.field(default=None, validator=at_least(0, optional=True))
+    max_steps: int = attrs.field(default=-1, validator=at_least(-1))
+    min_steps: int | None = attrs.field(default=None, validator=at_least(0, optional=True))
+    max_time: Any = None
+    limit_train_batches: int | float = 1.0
+    overfit_batches: int | float = 0.0
+    val_check_interval: int | float = 1.0
+    check_val_every_n_epoch: int | None = attrs.field(default=1, validator=at_least(1, optional=True))
+    num_sanity_val_steps: int = attrs.field(default=2, validator=at_least(-1))
+    reload_dataloaders_every_n_epochs: int = attrs.field(default=0, validator=at_least(0))
+    max_seconds: float | None = attrs.field(init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self._check_each()
+        self.check_together()
+
+    def with_number(self, name: str, value: Any) -> FitLimits:
+        """Return the same limits but for one number, which may contradict another until `check_together` is called.
+
+        So several can be changed one after the other.
+
+        Raises:
+            TypeError, ValueError: If the number is of the wrong type or out of range.
+        """
+        changed = copy.copy(self)
+        object.__setattr__(changed, name, value)
+        attrs.validate(changed)
+        changed._check_each()
+        return changed
+
+    def check_together(self) -> None:
+        """Raise `TypeError` or `ValueError` if two of the numbers contradict each other."""
+        if self.overfit_batches and self.limit_train_batches != 1.0:
+            rule = "left out with overfit_batches, which sets it"
+            action = "Leave one of the two out."
+            raise ValueError(must_be("limit_train_batches", rule, self.limit_train_batches, WHERE, action))
+        self._check_minimum("epochs", self.min_epochs, self.epoch_limit)
+        self._check_minimum("steps", self.min_steps, self.step_limit)
+        if self.check_val_every_n_epoch is None and isinstance(self.val_check_interval, float):
+            rule = "an int if check_val_every_n_epoch is None, since it counts batches across epochs"
+            raise TypeError(must_be("val_check_interval", rule, self.val_check_interval, WHERE, "Pass an int."))
+
+    @property
+    def train_limit(self) -> tuple[int | float, str]:
+        """How much of a training epoch to take, and the argument that says so."""
+        if self.overfit_batches:
+            return self.overfit_batches, "overfit_batches"
+        return self.limit_train_batches, "limit_train_batches"
+
+    @property
+    def epoch_limit(self) -> float:
+        """The largest number of epochs."""
+        if self.max_epochs is None:
+            has_other_limit = self.max_steps != -1 or self.max_time is not None
+            return float("inf") if has_other_limit else DEFAULT_MAX_EPOCHS
+        return float("inf") if self.max_epochs == -1 else self.max_epochs
+
+    @property
+    def step_limit(self) -> float:
+        """The largest number of updates."""
+        return float("inf") if self.max_steps == -1 else self.max_steps
+
+    def validates_in(self, epoch: int) -> bool:
+        """Return whether validation may be due in an epoch."""
+        return self.check_val_every_n_epoch is None or (epoch + 1) % self.check_val_every_n_epoch == 0
+
+    def batches_between_validations(self, num_batches: int | float) -> int | float:
+        """After how many batches validation is due; infinity stands for the end of the epoch.
+
+        Raises:
+            ValueError: If the interval is longer than an epoch, or a share of an epoch of unknown length.
+        """
+        interval = self.val_check_interval
+        if isinstance(interval, int):
+            if self.check_val_every_n_epoch is not None and interval > num_batches:
+                rule = f"at most the epoch's {num_batches} batches"
+                action = "Pass a smaller one, or check_val_every_n_epoch=None to count batches across epochs."
+                raise ValueError(must_be("val_check_interval", rule, interval, WHERE, action))
+            return interval
+        if interval == 1.0:
+            return float("inf")
+        if num_batches == float("inf"):
+            rule = "1.0 or an int for a loader of unknown length"
+            raise ValueError(must_be("val_check_interval", rule, interval, WHERE, "Pass an int."))
+        return max(1, int(num_batches * interval + 1e-9))  # 0.29 * 100 is a little less than 29
+
+    def _check_each(self) -> None:
+        object.__setattr__(self, "max_seconds", to_seconds(self.max_time, WHERE))
+        check_limit("limit_train_batches", self.limit_train_batches)
+        check_limit("overfit_batches", self.overfit_batches)
+        check_limit("val_check_interval", self.val_check_interval)
+        if self.val_check_interval == 0:
+            action = "To train without validation, pass limit_val_batches=0."
+            raise ValueError(must_be("val_check_interval", "above 0", self.val_check_interval, WHERE, action))
+
+    def _check_minimum(self, what: str, minimum: int | None, maximum: float) -> None:
+        if minimum is not None and minimum > maximum:
+            rule = f"at most max_{what} ({maximum})"
+            raise ValueError(must_be(f"min_{what}", rule, minimum, WHERE, "Pass a smaller one."))
+
+
+class StoppingRules:
+    """Tells when training ends: at a limit, or where something asked it to and no minimum forbids it.
+
+    Args:
+        limits: How long to train.
+        progress: How far training is, and whether this process wants it to stop.
+        agree_every_n_batches: Batches after which several processes ask each other; None chooses, see `Agreement`.
+
+    Attributes:
+        limits: The same.
+        step_limit: The largest number of updates.
+        agree_every_n_batches: The same.
+        agreement: By what several processes decide together; None with one process, and while nothing is trained.
+        is_preempted: Whether training is to end as soon as it can, whatever minimum there is.
+        reason: Why the latest fit ended, in words; None if nothing ended it, and while it runs.
+    """
+
+    def __init__(self, limits: FitLimits, progress: FitProgress, agree_every_n_batches: int | None = None) -> None:
+        action = "Pass None to let it be chosen."
+        check_at_least("agree_every_n_batches", agree_every_n_batches, 1, optional=True, action=action)
+        self.limits = limits
+        self.step_limit = limits.step_limit
+        self.agreement: Agreement | None = None
+        self.is_preempted = False
+        self.reason: str | None = None
+        self._progress = progress
+        self.agree_every_n_batches = agree_every_n_batches
+        self._stopwatch: Stopwatch | None = None
+        self._run: Run | None = None
+        self._step_of_epoch: int | None = None
+
+    def follow(self, limits: FitLimits) -> None:
+        """Decide by other limits from now on."""
+        self.limits = limits
+        self.step_limit = limits.step_limit
+
+    def reset(self) -> None:
+        """Forget what runs before were asked."""
+        self._progress.should_stop = self.is_preempted = False
+        self.reason = None
+
+    def begin(self, run: Run) -> None:
+        """Decide together with the other processes of a run."""
+        self._run = run
+        if run.strategy.world_size > 1:
+            self.agreement = Agreement(run.strategy, self._progress, self.agree_every_n_batches)
+        run.on_preempt = self._preempt
+        if run.preempt_path is not None:
+            self._preempt(run.preempt_path)
+
+    def end(self) -> None:
+        """Count no more time, and decide nothing any more."""
+        self.note_time()
+        self.reason = self._why_done()
+        if self._run is not None:
+            self._run.on_preempt = None
+        self._stopwatch = self.agreement = self._run = None
+
+    def start_clock(self) -> None:
+        """Count the time from here on as training, after that of the parts before."""
+        self._stopwatch = Stopwatch(self._progress.elapsed_seconds)
+
+    def note_time(self) -> None:
+        """Write the time so far into the progress."""
+        if self._stopwatch is not None:
+            self._progress.elapsed_seconds = self._stopwatch.elapsed_seconds
+
+    def time_is_over(self) -> bool:
+        """Whether training has taken all the time that it may."""
+        self.note_time()
+        return self.limits.max_seconds is not None and self._progress.elapsed_seconds >= self.limits.max_seconds
+
+    def agree(self) -> None:
+        """Come to one decision with the other processes, if there are any. Collective."""
+        if self.agreement is None or self._run is None:
+            return
+        path = self.agreement.hold()
+        if path is not None:
+            self._take_leave(self._run, path)
+
+    def save(self) -> bool:
+        """Write the checkpoints that were asked for, and agree anew where there were any. Collective.
+
+        Returns:
+            Whether training is to end here, since a preemption was asked for while they were written.
+        """
+        run = self._run
+        assert run is not None
+        while run.save_requests:
+            run.save_point()
+            self.agree()
+        return self.is_preempted
+
+    @property
+    def wishes(self) -> FitProgress | Agreement:
+        """Whose `should_stop` counts: what this process wants, or what all agreed upon."""
+        return self._progress if self.agreement is None else self.agreement
+
+    def may_stop(self) -> bool:
+        """Whether `should_stop` is obeyed already."""
+        epochs, steps = self.limits.min_epochs, self.limits.min_steps
+        return self.is_preempted or (
+            (epochs is None or self._progress.current_epoch >= epochs)
+            and (steps is None or self._progress.global_step >= steps)
+        )
+
+    def is_done(self) -> bool:
+        """Whether no further epoch is to begin."""
+        progress, limits = self._progress, self.limits
+        return (
+            progress.current_epoch >= limits.epoch_limit
+            or progress.global_step >= limits.step_limit
+            or (self.wishes.should_stop and self.may_stop())
+        )
+
+    def start_epoch(self, *, is_new: bool) -> None:
+        """Remember where an epoch begins; one that goes on after a resume has no known beginning."""
+        self._step_of_epoch = self._progress.global_step if is_new else None
+
+    def check_can_end(self, run: Run) -> None:
+        """Check, after an epoch, that something will end the run.
+
+        Limits of epochs and of time end it, and so may `should_stop` where the module, its data module or a callback
+        uses it. All else needs updates. (Those that overflowed are none, but the next may be.)
+
+        Raises:
+            RuntimeError: If nothing of this is there, and no update was made in an epoch with batches.
+        """
+        limits, progress = self.limits, self._progress
+        if progress.global_step != self._step_of_epoch or limits.epoch_limit != float("inf") or self.is_done():
+            return
+        if limits.max_seconds is not None or run.strategy.has_skipped_step:
+            return
+        if any(mentions_method(type(one).__mro__, "should_stop") for one in (run.module, run.data, *run.callbacks)):
+            return
+        is_automatic = getattr(run.module, "automatic_optimization", True)
+        does, action = "return a loss", "Return a loss, or pass max_epochs or max_time."
+        if not is_automatic:
+            does, action = "step an optimizer", "Step one of `self.optimizers()`, or pass max_epochs or max_time."
+        raise RuntimeError(
+            f"`training_step` must {does} in some batch of each epoch, where nothing else can end training "
+            f"(max_epochs={limits.max_epochs}, max_steps={limits.max_steps}), but got no update in epoch "
+            f"{progress.current_epoch - 1} in {type(run.module).__qualname__}. {action}"
+        )
+
+    def _why_done(self) -> str | None:
+        progress, limits = self._progress, self.limits
+        if self.is_preempted:
+            return "preempted"
+        if progress.current_epoch >= limits.epoch_limit:
+            return f"max_epochs={int(limits.epoch_limit)} reached"
+        if progress.global_step >= limits.step_limit:
+            return f"max_steps={limits.max_steps} reached"
+        if self.time_is_over():
+            return f"max_time={limits.max_time} is over"
+        return "should_stop was set" if self.wishes.should_stop else None
+
+    def _preempt(self, path: str) -> None:
+        """See `Run.preempt`."""
+        assert self._run is not None
+        self._progress.should_stop = True
+        if self.agreement is not None:
+            self.agreement.preempt_path = path
+        else:
+            self._take_leave(self._run, path)
+
+    def _take_leave(self, run: Run, path: str) -> None:
+        self.is_preempted = True
+        run.save_requests.append(SaveRequest(path))  # a signal may come while one is written
+
+
+_RULE = 'a text "DD:HH:MM:SS", a timedelta, a dictionary of its arguments, or None'
+
+
+def to_seconds(max_time: Any, where: str) -> float | None:
+    """A duration in seconds.
+
+    Args:
+        max_time: "DD:HH:MM:SS", a `timedelta`, a dictionary such as {"hours": 2}, or None for no limit.
+        where: Who checks, for errors.
+
+    Raises:
+        TypeError, ValueError: If it is none of these, or not above 0.
+    """
+    if max_time is None:
+        return None
+    action = 'Pass for instance "00:02:30:00" for two and a half hours.'
+    try:
+        duration = _to_duration(max_time)
+    except (TypeError, ValueError, OverflowError) as error:
+        kind = TypeError if isinstance(error, TypeError) else ValueError
+        raise kind(must_be("max_time", _RULE, max_time, where, action)) from error
+    if duration <= timedelta(0):
+        raise ValueError(must_be("max_time", "longer than no time", max_time, where, action))
+    return duration.total_seconds()
+
+
+def _to_duration(max_time: Any) -> timedelta:
+    """The duration; raises `TypeError`, `ValueError` or `OverflowError` if it is none."""
+    if isinstance(max_time, timedelta):
+        return max_time
+    if isinstance(max_time, Mapping):
+        return timedelta(**max_time)
+    if not isinstance(max_time, str):
+        raise TypeError("neither a text nor a duration")
+    numbers = re.fullmatch(r"(\d+):(\d\d):(\d\d):(\d\d)", max_time.strip())
+    if numbers is None:
+        raise ValueError("not of the form DD:HH:MM:SS")
+    days, hours, minutes, seconds = map(int, numbers.groups())
+    return timedelta(days=days, hours=hours, minutes=minutes, seconds=seconds)
+
+
+class Stopwatch:
+    """Measures how long training has run, over all of its resumed parts.
+
+    Args:
+        elapsed_seconds: What the parts before took.
+    """
+
+    def __init__(self, elapsed_seconds: float = 0.0) -> None:
+        self._began = time.monotonic() - elapsed_seconds
+
+    @property
+    def elapsed_seconds(self) -> float:
+        """The time so far."""
+        return time.monotonic() - self._began
+
+
+_SECONDS_BETWEEN_ROUNDS = 0.25
+_LARGEST_INTERVAL = 1000  # batches
+
+
+class Agreement:
+    """Makes one decision of what each process wants: training stops everywhere if it is to stop anywhere.
+
+    The processes ask each other in rounds, which take one small reduction each: at fixed moments such as an epoch's
+    end, and while batches run after so many of them that a round comes about four times per second. So a decision that
+    one process takes by itself, as after a signal, holds a moment later for all of them.
+
+    Args:
+        strategy: Connects the processes.
+        progress: Holds what this process wants: `should_stop`.
+        every_n_batches: Batches between two rounds; None chooses it by how long batches take, in all processes alike.
+
+    Attributes:
+        should_stop: Whether training is to stop, as agreed upon in the latest round.
+        preempt_path: Where this process wants a checkpoint before training stops; None if it does not.
+    """
+
+    def __init__(self, strategy: Strategy, progress: FitProgress, every_n_batches: int | None = None) -> None:
+        self.should_stop = False
+        self.preempt_path: str | None = None
+        self._strategy = strategy
+        self._progress = progress
+        self._every_n_batches = every_n_batches
+        self._interval = every_n_batches or 1
+        self._num_left = self._interval
+        self._time = time.perf_counter()
+
+    def is_due(self) -> bool:
+        """Count a batch. Returns whether a round comes after it, which is so in all processes alike."""
+        self._num_left -= 1
+        return self._num_left <= 0
+
+    def hold(self) -> str | None:
+        """Hold a round. Collective. Returns where all processes are to save before they stop, or None."""
+        wants = [self._progress.should_stop, self.preempt_path is not None, -self._next_interval()]
+        agreed = self._strategy.reduce(torch.tensor(wants, dtype=torch.int64), "max").tolist()
+        self.should_stop = self._progress.should_stop = bool(agreed[0])
+        self._interval = self._num_left = -agreed[2]
+        self._time = time.perf_counter()
+        if not agreed[1]:
+            return None
+        paths = self._strategy.all_gather(self.preempt_path)
+        self.preempt_path = None
+        return next(path for path in paths if path is not None)
+
+    def _next_interval(self) -> int:
+        """Batches until the next round, if this process alone were to choose."""
+        num_batches = self._interval - self._num_left
+        if self._every_n_batches is not None or num_batches <= 0:
+            return self._interval
+        seconds = (time.perf_counter() - self._time) / num_batches
+        fitting = int(_SECONDS_BETWEEN_ROUNDS / max(seconds, 1e-9))
+        return max(1, min(fitting, 4 * self._interval, _LARGEST_INTERVAL))
+
+
+def check_equal_arguments(arguments: Mapping[str, Any], strategy: Strategy, where: str) -> None:
+    """Compare the arguments of all processes, if there are several. Collective.
+
+    Args:
+        arguments: This process's, by name: plain values.
+        strategy: Connects the processes.
+        where: Who was given them, for the error.
+
+    Raises:
+        ValueError: On every process, if one was given other arguments than the first.
+    """
+    if strategy.world_size == 1:
+        return
+    of_ranks = strategy.all_gather(dict(arguments))
+    for rank, of_rank in enumerate(of_ranks):
+        for name, expected in of_ranks[0].items():
+            if repr(of_rank[name]) != repr(expected):  # a share of 1.0 is not one batch
+                rule = f"{expected!r}, as on rank 0"
+                action = "Give every process the same arguments."
+                raise ValueError(must_be(name, rule, of_rank[name], f"{where} on rank {rank}", action))

@@ -1,0 +1,1 @@
+"""Optimization: from a batch to an update, and when learning rates change."""

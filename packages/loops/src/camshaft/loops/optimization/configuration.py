@@ -1,0 +1,473 @@
+"""What `configure_optimizers` may return, brought into one form."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping, Sequence, Set
+from typing import Any, Literal
+
+import attrs
+import torch
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LRScheduler, OneCycleLR, ReduceLROnPlateau
+
+from camshaft.hooks_core.dispatch.implementation import implementation
+from camshaft.hooks_core.messages import must_be, warn_user
+from camshaft.hooks_core.optimizer_step import accepts_closure
+from camshaft.hooks_core.spec import ZERO_GRADS, ZeroGrad
+from camshaft.loops.arguments import WHERE, at_least, one_of
+from camshaft.loops.optimization.toggling import OptimizerToggle
+from camshaft.loops.state.run import Run
+
+_WHERE = "configure_optimizers"
+_OF_OPTIMIZERS = frozenset({"optimizer", "lr_scheduler", "monitor", "frequency"})
+_ZERO_GRAD_OF_TORCH = Optimizer.zero_grad
+_FORMS = (
+    "an optimizer, a list of optimizers, two lists (optimizers, schedulers), a dictionary with 'optimizer' and perhaps "
+    "'lr_scheduler', 'monitor' and 'frequency', a list of such dictionaries, or None"
+)
+
+
+@attrs.define(eq=False)
+class LRSchedulerConfig:
+    """A learning-rate scheduler and when it steps.
+
+    Attributes:
+        scheduler: Anything with `step`, `state_dict` and `load_state_dict`.
+        interval: "epoch" steps it after each training epoch, "step" after each update.
+        frequency: It steps every so many intervals.
+        monitor: Name of the logged value that its `step` gets; None calls it without.
+        strict: Whether a missing value is an error; if false the step is skipped with a warning.
+        name: Its name for whoever shows learning rates.
+        reduce_on_plateau: Whether its `step` gets the value that `monitor` names; where it does not, `monitor` is None.
+            The default is true for a `ReduceLROnPlateau`, false for torch's other schedulers; one of another kind gets
+            the value if there is a `monitor`, unless what its `step` takes first is an `epoch`.
+        optimizer_idx: Index of the optimizer whose learning rate it sets; 0 if that is unknown.
+    """
+
+    scheduler: Any
+    interval: Literal["epoch", "step"] = attrs.field(default="epoch")
+    frequency: int = 1
+    monitor: str | None = None
+    strict: bool = True
+    name: str | None = None
+    reduce_on_plateau: bool | None = None
+    optimizer_idx: int = attrs.field(default=0, init=False)
+
+    def __attrs_post_init__(self) -> None:
+        if not callable(getattr(self.scheduler, "step", None)) or not hasattr(self.scheduler, "state_dict"):
+            rule = "a learning-rate scheduler (with `step`, `state_dict` and `load_state_dict`)"
+            raise TypeError(must_be("lr_scheduler", rule, self.scheduler, _WHERE, "Return a scheduler."))
+        if self.interval not in ("epoch", "step"):
+            rule = "'epoch' or 'step'"
+            raise ValueError(must_be("interval", rule, self.interval, _WHERE, "Return one of the two."))
+        if not isinstance(self.frequency, int) or self.frequency < 1:
+            raise ValueError(must_be("frequency", "a positive int", self.frequency, _WHERE, "Return 1 or more."))
+        if self.reduce_on_plateau is None:
+            self.reduce_on_plateau = _takes_value(self.scheduler, self.monitor)
+        if not self.reduce_on_plateau:
+            self.monitor = None
+
+    def check_stepped(self) -> None:
+        """Check what only matters if the loop steps the scheduler; warns of a `OneCycleLR` that steps by epochs.
+
+        Raises:
+            ValueError: If its `step` gets a value, but `monitor` names none.
+        """
+        if self.reduce_on_plateau and self.monitor is None:
+            action = "Return it beside the scheduler, as 'monitor'."
+            where = f"{_WHERE}, {type(self.scheduler).__name__}"
+            raise ValueError(must_be("monitor", "the name of a logged value", None, where, action))
+        if isinstance(self.scheduler, OneCycleLR) and self.interval == "epoch":
+            rule, action = "'step' for a OneCycleLR that counts updates", "Return 'interval': 'step' beside it."
+            warn_user(must_be("interval", rule, self.interval, _WHERE, action))
+
+
+@attrs.define(eq=False)
+class Optimization:
+    """The optimizers and schedulers of a fit.
+
+    Attributes:
+        optimizers: The optimizers, in the order in which they work.
+        schedulers: The schedulers.
+        frequencies: For how many accumulation windows running each optimizer is due, in turn; empty if all are due in
+            every window.
+        steps_schedulers: Whether the loop steps the schedulers; false where the module steps them by hand.
+        toggle: Lets the parameters of one optimizer alone require gradients.
+    """
+
+    optimizers: list[Optimizer]
+    schedulers: list[LRSchedulerConfig]
+    frequencies: list[int] = attrs.field(factory=list)
+    steps_schedulers: bool = True
+    toggle: OptimizerToggle = attrs.field(init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self.toggle = OptimizerToggle(self.optimizers)
+        for config in self.schedulers:
+            own_groups = getattr(getattr(config.scheduler, "optimizer", None), "param_groups", ())
+            idxs = [idx for idx, one in enumerate(self.optimizers) if _shares_groups(own_groups, one)]
+            config.optimizer_idx = idxs[0] if idxs else 0
+
+    def take(self, optimizers: list[Optimizer]) -> None:
+        """Work with these in place of the optimizers, as when a strategy has set them up."""
+        self.optimizers = optimizers
+        self.toggle = OptimizerToggle(optimizers)
+
+
+def read_configuration(returned: Any, *, steps_schedulers: bool = True, checks_attachment: bool = True) -> Optimization:
+    """Bring what `configure_optimizers` returned into one form.
+
+    An optimizer is one of torch's `Optimizer`, or what has the attributes of one; see `foreign_optimizer`. Settings of
+    schedulers and optimizers that nobody knows are left out, with a warning.
+
+    Args:
+        returned: An optimizer, a list of them, two lists, a dictionary, a list of dictionaries, or None.
+        steps_schedulers: Whether the loop steps the schedulers; those that the module steps by hand need not say what
+            they monitor.
+        checks_attachment: Whether a scheduler must set the learning rate of an optimizer that is returned as well.
+
+    Raises:
+        TypeError: If it is none of these, or an object that steps lacks something that optimizers must have.
+        ValueError: If a scheduler's settings or the optimizers' frequencies make no sense, or a scheduler sets the
+            learning rate of an optimizer that was not returned.
+    """
+    optimization = _read(returned)
+    optimization.steps_schedulers = steps_schedulers
+    if checks_attachment:
+        for config in optimization.schedulers:
+            _check_attached(config.scheduler, optimization.optimizers)
+    for config in optimization.schedulers:
+        if steps_schedulers:
+            config.check_stepped()
+        elif config.monitor is not None:
+            rule, action = "left out under manual optimization", "Step the scheduler in the module, with the value."
+            warn_user(must_be("monitor", rule, config.monitor, _WHERE, action))
+    return optimization
+
+
+def _read(returned: Any) -> Optimization:
+    if returned is None:
+        return Optimization([], [])
+    if isinstance(returned, Mapping):
+        return _from_dictionaries([returned])
+    if not isinstance(returned, (list, tuple)):
+        return Optimization([_optimizer(returned)], [])
+    if len(returned) == 2 and isinstance(returned[0], (list, tuple)):
+        optimizers, schedulers = returned
+        schedulers = schedulers if isinstance(schedulers, (list, tuple)) else [schedulers]
+        return Optimization([_optimizer(one) for one in optimizers], [_scheduler(one) for one in schedulers])
+    if returned and all(isinstance(part, Mapping) for part in returned):
+        return _from_dictionaries(returned)
+    return Optimization([_optimizer(one) for one in returned], [])
+
+
+def dropping_gradients(optimizer: Optimizer) -> Callable[[], None]:
+    """What does for an optimizer what its `zero_grad()` does: that method, unless it is torch's own.
+
+    In place of torch's, gradients are set to None and no more, without the label that profilers show for it; that takes
+    a tenth of the time for a small model.
+    """
+    if getattr(type(optimizer), "zero_grad", None) is not _ZERO_GRAD_OF_TORCH or "zero_grad" in vars(optimizer):
+        return optimizer.zero_grad
+
+    def drop_gradients() -> None:
+        for group in optimizer.param_groups:
+            for parameter in group["params"]:
+                parameter.grad = None
+
+    return drop_gradients
+
+
+def _from_dictionaries(dictionaries: Sequence[Mapping[str, Any]]) -> Optimization:
+    optimizers, schedulers = [], []
+    for dictionary in dictionaries:
+        if "optimizer" not in dictionary:
+            rule = "a dictionary with the keys 'optimizer' and perhaps 'lr_scheduler', 'monitor' and 'frequency'"
+            raise TypeError(must_be("return value", rule, sorted(dictionary), _WHERE, "Return these keys only."))
+        _warn_of_unknown("optimizer", dictionary, _OF_OPTIMIZERS)
+        optimizers.append(_optimizer(dictionary["optimizer"]))
+        if dictionary.get("lr_scheduler") is not None:
+            schedulers.append(_scheduler(dictionary["lr_scheduler"], dictionary.get("monitor")))
+    return Optimization(optimizers, schedulers, _frequencies(dictionaries))
+
+
+def _frequencies(dictionaries: Sequence[Mapping[str, Any]]) -> list[int]:
+    """The optimizers' frequencies, or none if no dictionary has one (or has None)."""
+    frequencies = [dictionary.get("frequency") for dictionary in dictionaries]
+    if all(frequency is None for frequency in frequencies):
+        return []
+    for frequency in frequencies:
+        if frequency is None:
+            rule = "given for every optimizer or for none"
+            raise ValueError(must_be("frequency", rule, frequencies, _WHERE, "Return one in each dictionary."))
+        if isinstance(frequency, bool) or not isinstance(frequency, int) or frequency < 1:
+            raise ValueError(must_be("frequency", "a positive int", frequency, _WHERE, "Return 1 or more."))
+    if len(frequencies) == 1:
+        rule = "left out if there is one optimizer, which is due always"
+        action = "Leave it out, or pass accumulate_grad_batches for fewer updates."
+        raise ValueError(must_be("frequency", rule, frequencies[0], _WHERE, action))
+    return [int(frequency) for frequency in frequencies if frequency is not None]
+
+
+def _optimizer(given: Any) -> Optimizer:
+    if is_initialized(given):
+        return given  # type: ignore[no-any-return]
+    if not callable(getattr(given, "step", None)) or isinstance(given, LRScheduler):
+        raise TypeError(must_be("return value", _FORMS, given, _WHERE, "Return one of these."))
+    return foreign_optimizer(given, _WHERE)
+
+
+def _scheduler(given: Any, monitor: str | None = None) -> LRSchedulerConfig:
+    """A scheduler with its settings; `monitor` is the value that was named beside its optimizer."""
+    if not isinstance(given, Mapping):
+        return LRSchedulerConfig(given, monitor=monitor)
+    known = {name for name, field in attrs.fields_dict(LRSchedulerConfig).items() if field.init}
+    if "scheduler" not in given:
+        rule = f"a dictionary with 'scheduler' and any of {', '.join(sorted(known - {'scheduler'}))}"
+        raise TypeError(must_be("lr_scheduler", rule, sorted(given), _WHERE, "Return these keys only."))
+    _warn_of_unknown("lr_scheduler", given, known)
+    settings = {name: value for name, value in given.items() if name in known}
+    if settings.get("monitor") is None:
+        settings["monitor"] = monitor
+    return LRSchedulerConfig(**settings)
+
+
+def _warn_of_unknown(what: str, given: Mapping[str, Any], known: Set[str]) -> None:
+    unknown = sorted(str(name) for name in given if name not in known)
+    if unknown:
+        rule = f"any of {', '.join(sorted(known))}; others make no difference"
+        warn_user(must_be(f"keys beside '{what}'", rule, unknown, _WHERE, "Leave these out."))
+
+
+def _takes_value(scheduler: Any, monitor: str | None) -> bool:
+    """Return whether the `step` of a scheduler gets what it monitors, where its settings do not say so."""
+    if isinstance(scheduler, LRScheduler) or monitor is None:
+        return isinstance(scheduler, ReduceLROnPlateau)
+    return next(iter(inspect.signature(scheduler.step).parameters), None) != "epoch"
+
+
+def _check_attached(scheduler: Any, optimizers: Sequence[Optimizer]) -> None:
+    """Raise `ValueError` if a scheduler sets the learning rate of none of the optimizers.
+
+    A wrapper and what it wraps share their groups, or the list of them.
+    """
+    own = getattr(scheduler, "optimizer", None)
+    groups = getattr(own, "param_groups", None)
+    if groups is None or any(own is one or _shares_groups(groups, one) for one in optimizers):
+        return
+    rule = "one for an optimizer that is returned as well, since it would change the rate of no other"
+    got = f"{type(scheduler).__name__} for another {type(own).__name__}"
+    action = "Make the scheduler with the optimizer that you return, or return that one."
+    raise ValueError(must_be("lr_scheduler", rule, got, _WHERE, action))
+
+
+def _shares_groups(groups: Sequence[Any], optimizer: Optimizer) -> bool:
+    others = optimizer.param_groups
+    return groups is others or any(one is other for one in groups for other in others)
+
+
+def _clip_val(instance: object, attribute: attrs.Attribute[Any], value: Any) -> None:
+    if value is not None and (isinstance(value, bool) or not isinstance(value, (int, float))):
+        raise TypeError(must_be("gradient_clip_val", "a number or None", value, WHERE, "Pass a number."))
+    if value is not None and not value >= 0:
+        action = "Pass None to clip nothing."
+        raise ValueError(must_be("gradient_clip_val", "at least 0 or None", value, WHERE, action))
+
+
+def _norm_if_none(algorithm: str | None) -> str:
+    return "norm" if algorithm is None else algorithm
+
+
+@attrs.frozen(kw_only=True)
+class OptimizationSettings:
+    """How batches become updates.
+
+    Args:
+        accumulate_grad_batches: Batches whose gradients make one update; splits, if batches are split.
+        gradient_clip_val: The largest norm or absolute value of the gradients; None clips nothing.
+        gradient_clip_algorithm: "norm" or "value"; None means "norm".
+        zero_grad: Where gradients are zeroed: "before_backward" after `training_step`, "before_training_step", or
+            "after_optimizer_step"; None means "before_backward", unless the run's `optimization_factory` has another.
+        truncated_bptt_steps: Time steps of a split of a batch, for truncated backpropagation through time; None takes
+            the module's attribute of that name, if it has one, and else leaves batches whole.
+
+    Raises:
+        TypeError, ValueError: If a value is of the wrong type or out of range.
+    """
+
+    accumulate_grad_batches: int = attrs.field(default=1, validator=at_least(1, action="Pass 1 for no accumulation."))
+    gradient_clip_val: float | None = attrs.field(default=None, validator=_clip_val)
+    gradient_clip_algorithm: str = attrs.field(
+        default="norm", converter=_norm_if_none, validator=one_of("norm", "value")
+    )
+    zero_grad: ZeroGrad | None = attrs.field(default=None, validator=attrs.validators.optional(one_of(*ZERO_GRADS)))
+    truncated_bptt_steps: int | None = attrs.field(
+        default=None, validator=at_least(1, optional=True, action="Pass None to leave batches whole.")
+    )
+
+
+def check_manual(run: Run, optimization: Optimization, settings: OptimizationSettings) -> None:
+    """Raise `ValueError` if manual optimization is asked for what only automatic optimization can do."""
+    where = type(run.module).__qualname__
+    for name, value, neutral in (
+        ("accumulate_grad_batches", settings.accumulate_grad_batches, 1),
+        ("gradient_clip_val", settings.gradient_clip_val, None),
+        ("zero_grad", settings.zero_grad or "before_backward", "before_backward"),
+        ("frequency", optimization.frequencies or None, None),
+    ):
+        if value != neutral:
+            rule = f"{neutral!r} under manual optimization"
+            raise ValueError(must_be(name, rule, value, where, "Do it in `training_step`."))
+
+
+def check_index_by_hand(run: Run, optimization: Optimization) -> None:
+    """Raise `ValueError` if a step that optimizes by hand asks for the index of one of several optimizers."""
+    if run.hooks.takes("training_step", "optimizer_idx") and len(optimization.optimizers) > 1:
+        rule = "one without `optimizer_idx` under manual optimization, where it steps all optimizers by itself"
+        action = "Leave `optimizer_idx` out, or set `automatic_optimization = True`."
+        where = type(run.module).__qualname__
+        raise ValueError(must_be("training_step", rule, implementation(run.module, "training_step"), where, action))
+
+
+def check_automatic(run: Run, optimizers: Sequence[Optimizer]) -> None:
+    """Raise `ValueError` if there are several optimizers that automatic optimization cannot tell apart."""
+    if len(optimizers) > 1 and not run.hooks.takes("training_step", "optimizer_idx"):
+        rule = "1 under automatic optimization, unless `training_step` names `optimizer_idx`"
+        action = (
+            "Take `optimizer_idx` in `training_step`, which then runs once for each optimizer, or set "
+            "`automatic_optimization = False` and step them in `training_step`."
+        )
+        where = type(run.module).__qualname__
+        raise ValueError(must_be("number of optimizers", rule, len(optimizers), where, action))
+
+
+_NEEDED = ("param_groups", "step", "zero_grad", "state_dict", "load_state_dict")
+
+
+def is_initialized(given: object) -> bool:
+    """Return whether an object is an optimizer that torch's constructor has made, so that it has step hooks.
+
+    A wrapper may claim to be one by its `__class__`, or inherit from it without calling its constructor.
+    """
+    return issubclass(type(given), Optimizer) and "_optimizer_step_pre_hooks" in vars(given)
+
+
+def foreign_optimizer(given: Any, where: str) -> Optimizer:
+    """An optimizer of torch that does everything by an object that is none.
+
+    Args:
+        given: The object, with what torch's optimizers have: `param_groups`, `step`, `zero_grad`, `state_dict` and
+            `load_state_dict`.
+        where: Who asks, for errors.
+
+    Raises:
+        TypeError: If it lacks one of these.
+    """
+    missing = [name for name in _NEEDED if not hasattr(given, name)]
+    if missing:
+        rule = f"an optimizer, or an object with {', '.join(_NEEDED)} (missing: {', '.join(missing)})"
+        action = "Give it these, which may be those of the optimizer that it wraps."
+        raise TypeError(must_be("optimizer", rule, given, where, action))
+    return ForeignOptimizer(given)
+
+
+class ForeignOptimizer(Optimizer):
+    """Has the hooks and the type of torch's optimizers, and all else of the object; see `foreign_optimizer`.
+
+    Attributes that torch's optimizers do not have are the object's.
+
+    Args:
+        foreign: The object.
+
+    Attributes:
+        foreign: The object.
+    """
+
+    def __init__(self, foreign: Any) -> None:
+        self.foreign = foreign
+        self._is_made = False
+        self._takes_closure = accepts_closure(foreign.step)
+        self._takes_set_to_none = "set_to_none" in _parameters_of(foreign.zero_grad)
+        super().__init__([torch.zeros(0)], {})  # what torch makes of these is hidden by the properties below
+        self._is_made = True
+
+    @property
+    def param_groups(self) -> list[dict[str, Any]]:
+        """Those of the object."""
+        groups: list[dict[str, Any]] = self.foreign.param_groups
+        return groups
+
+    @param_groups.setter
+    def param_groups(self, groups: list[dict[str, Any]]) -> None:
+        """Only torch's own constructor sets them."""
+
+    @property
+    def defaults(self) -> dict[str, Any]:
+        """Those of the object; empty if it has none."""
+        return getattr(self.foreign, "defaults", {})
+
+    @defaults.setter
+    def defaults(self, defaults: Any) -> None:
+        """Only torch's own constructor sets them."""
+
+    @property
+    def state(self) -> Any:
+        """That of the object; empty if it has none."""
+        return getattr(self.foreign, "state", {})
+
+    @state.setter
+    def state(self, state: Any) -> None:
+        """Only torch's own constructor sets it."""
+
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        """Add a group to the object's; what torch's constructor adds is none of its."""
+        if self._is_made:
+            self.foreign.add_param_group(param_group)
+
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
+        """Let the object step. Where it takes no closure, that is evaluated first. Returns the loss, if known."""
+        if closure is None:
+            return self.foreign.step()
+        if self._takes_closure:
+            return self.foreign.step(closure=closure)
+        with torch.enable_grad():
+            loss = closure()
+        self.foreign.step()
+        return loss
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """Let the object zero the gradients."""
+        if getattr(type(self.foreign), "zero_grad", None) is Optimizer.zero_grad:
+            super().zero_grad(set_to_none)  # for want of its constructor, the object's would break its step
+        elif self._takes_set_to_none:
+            self.foreign.zero_grad(set_to_none=set_to_none)
+        else:
+            self.foreign.zero_grad()
+
+    def state_dict(self) -> Any:
+        """That of the object."""
+        return self.foreign.state_dict()
+
+    def load_state_dict(self, state_dict: Any) -> None:
+        """Load it into the object, and into what that wraps."""
+        groups, state, own = self.param_groups, self.state, getattr(self.foreign, "__dict__", {})
+        is_borrowed = "param_groups" not in own  # those of what it wraps
+        self.foreign.load_state_dict(state_dict)
+        if is_borrowed and "param_groups" in own:  # torch's `load_state_dict` has set its own, beside them
+            for group, loaded in zip(groups, own.pop("param_groups"), strict=True):
+                group.update(loaded)
+            state.clear()
+            state.update(own.pop("state"))
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__") or name == "foreign":
+            raise AttributeError(name)
+        return getattr(self.foreign, name)
+
+
+def _parameters_of(method: Callable[..., Any]) -> frozenset[str]:
+    try:
+        return frozenset(inspect.signature(method).parameters)
+    except (TypeError, ValueError):  # a builtin without a signature
+        return frozenset()

@@ -1,0 +1,110 @@
+"""Stepping learning-rate schedulers."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Sequence
+from typing import Any, Literal
+
+from torch.optim.lr_scheduler import LRScheduler
+
+from camshaft.hooks_core.messages import must_be, warn_user
+from camshaft.loops.optimization.configuration import LRSchedulerConfig, Optimization
+from camshaft.loops.state.run import Run
+
+
+class SchedulerSteps:
+    """Steps the schedulers of a fit when their interval is over, unless the module does so by hand.
+
+    Args:
+        run: The run, for its hooks and its metrics.
+        optimization: The schedulers, and whether they are stepped here.
+
+    Raises:
+        TypeError: If the `step` of one takes other arguments than it will get, and no `lr_scheduler_step` passes them.
+    """
+
+    def __init__(self, run: Run, optimization: Optimization) -> None:
+        self._run = run
+        self._override = run.hooks.lr_scheduler_step
+        self._passes_optimizer_idx = run.hooks.takes("lr_scheduler_step", "optimizer_idx")
+        configs: Sequence[LRSchedulerConfig] = optimization.schedulers if optimization.steps_schedulers else ()
+        if self._override is None:
+            for config in configs:
+                _check_step(config)
+        self._configs = configs  # no copy: a callback may replace a scheduler, or add one that steps after epochs
+        # so that the loop can skip the call where there is nothing to do
+        self.after_update = any(config.interval == "step" and config.monitor is None for config in configs)
+        self.after_update_monitored = any(
+            config.interval == "step" and config.monitor is not None for config in configs
+        )
+
+    def step(
+        self, interval: Literal["epoch", "step"], before: int, after: int, *, monitored: bool | None = None
+    ) -> None:
+        """Step what is due, for each interval that has ended since; a batch that is split makes several updates.
+
+        Hooks: lr_scheduler_step.
+
+        Args:
+            interval: Which intervals are over.
+            before: How many of them had been over before.
+            after: How many of them are over in all.
+            monitored: Whether to step those that monitor a value, or those that do not; None steps both.
+
+        Raises:
+            LookupError: If a strict scheduler monitors a value that nobody has logged.
+        """
+        for count in range(before + 1, after + 1):
+            for config in self._configs:
+                if config.interval != interval or monitored is (config.monitor is None) or count % config.frequency:
+                    continue
+                if config.monitor is None and self._override is None:
+                    config.scheduler.step()
+                else:
+                    self._step(config)
+
+    def _step(self, config: LRSchedulerConfig) -> None:
+        metric = None
+        if config.monitor is not None:
+            metric = self._monitored(config)
+            if metric is None:
+                return
+        override = self._override
+        if override is None:
+            config.scheduler.step(metric)
+        elif self._passes_optimizer_idx:
+            override(config.scheduler, metric, optimizer_idx=config.optimizer_idx)
+        else:
+            override(config.scheduler, metric)
+
+    def _monitored(self, config: LRSchedulerConfig) -> Any:
+        metrics = {} if self._run.metrics is None else self._run.metrics.callback_metrics
+        if config.monitor is not None and config.monitor in metrics:
+            return metrics[config.monitor]
+        message = must_be(
+            "monitor",
+            f"a logged value ({', '.join(metrics) or 'nothing was logged'})",
+            config.monitor,
+            f"the configuration of {type(config.scheduler).__name__}",
+            "Log it with `self.log`, or return 'strict': False to skip such steps.",
+        )
+        if config.strict:
+            raise LookupError(message)
+        warn_user(message)
+        return None
+
+
+def _check_step(config: LRSchedulerConfig) -> None:
+    """Raise `TypeError` if a scheduler that is not torch's cannot be stepped with what it will get."""
+    step = config.scheduler.step
+    if isinstance(config.scheduler, LRScheduler):
+        return
+    try:
+        inspect.signature(step).bind(*([] if config.monitor is None else [None]))
+    except TypeError as error:
+        rule = "callable without arguments" if config.monitor is None else "callable with the monitored value"
+        where, action = type(config.scheduler).__qualname__, "Override `lr_scheduler_step(scheduler, metric)`."
+        raise TypeError(must_be("step", rule, f"step{inspect.signature(step)}", where, action)) from error
+    except ValueError:  # a builtin without a signature
+        return

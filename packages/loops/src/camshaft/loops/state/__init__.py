@@ -1,0 +1,1 @@
+"""State of a run: progress, random numbers, metrics of modules, callbacks."""

@@ -1,0 +1,57 @@
+"""The names under which checkpoints keep what callbacks remember."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from camshaft.hooks_core.dispatch.implementation import implementation
+from camshaft.hooks_core.messages import must_be, warn_user
+
+
+def state_key(callback: object) -> str:
+    """Return the name under which a checkpoint keeps a callback's memory: its `state_key`, else its class's name."""
+    return str(getattr(callback, "state_key", type(callback).__qualname__))
+
+
+def warn_of_absent(states: Mapping[str, Any], callbacks: Sequence[object]) -> None:
+    """Warn if a checkpoint holds what callbacks remembered that are not there, and say which.
+
+    Args:
+        states: The memory of callbacks by their names, as in a checkpoint.
+        callbacks: The callbacks of the run that goes on.
+    """
+    present = {state_key(callback) for callback in callbacks}
+    absent = [key for key, state in states.items() if state and key not in present]
+    if absent:
+        warn_user(
+            f"The checkpoint holds the state of callbacks that this run does not have: {', '.join(absent)}. What they "
+            "remembered is left out. Pass them, with the same arguments, to go on as they would have."
+        )
+
+
+def has_state_dict(callback: object) -> bool:
+    """Return whether a callback has a memory, by its `state_dict`."""
+    return implementation(callback, "state_dict") is not None
+
+
+def check_state_keys(
+    callbacks: Sequence[object], where: str, has_state: Callable[[object], bool] = has_state_dict
+) -> None:
+    """Raise `ValueError` if two callbacks that have a memory would keep it under one name.
+
+    Args:
+        callbacks: The callbacks of a run.
+        where: Who checks, for the message.
+        has_state: Says which callbacks have a memory.
+    """
+    keys: set[str] = set()
+    for callback in callbacks:
+        if not has_state(callback):
+            continue
+        key = state_key(callback)
+        if key in keys:
+            rule = f"different for each callback that has a state, as a {type(callback).__qualname__} has"
+            action = "Tell them apart by their arguments, or give the class a `state_key` of its own."
+            raise ValueError(must_be("state_key", rule, key, where, action))
+        keys.add(key)

@@ -1,0 +1,307 @@
+"""What all loops of one run share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, Protocol, cast
+
+import attrs
+
+from camshaft.hooks_core import Callback, Hooks, resolve
+from camshaft.hooks_core.dispatch.implementation import implementation
+from camshaft.hooks_core.messages import noting
+from camshaft.loops.state.callback_state import check_state_keys
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from camshaft.hooks_core.dispatch.readings import ReadReceivers
+    from camshaft.hooks_core.protocols import MetricSink, PendingSave, Strategy
+    from camshaft.hooks_core.spec import Verb
+    from camshaft.loops.optimization.mode import OptimizationFactory
+
+
+_LOADER_HOOKS = {
+    "train": "train_dataloader",
+    "validate": "val_dataloader",
+    "test": "test_dataloader",
+    "predict": "predict_dataloader",
+}
+"""Who is asked for the loaders of a stage if none were passed."""
+
+
+@attrs.frozen
+class SaveRequest:
+    """A checkpoint that somebody asked for, to be written at the next save point."""
+
+    path: str
+    weights_only: bool = False
+    on_saved: Callable[[], None] | None = None
+
+
+@attrs.frozen
+class FitOrder:
+    """Where a fit departs from the usual order of its hooks.
+
+    Attributes:
+        train_start_first: Whether `on_train_start` comes before the sanity check.
+        epoch_end_first: Whether the hooks of a training epoch's end come before the validation at its end.
+    """
+
+    train_start_first: bool = False
+    epoch_end_first: bool = False
+
+
+class EpochState(Protocol):
+    """Something that a training epoch fills from batch to batch, such as what its steps returned."""
+
+    def reset(self) -> None:
+        """Forget everything: an epoch begins, or is complete."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the state inside an epoch, as tensors and plain values."""
+
+    def load_state_dict(self, state: dict[str, Any] | None) -> None:
+        """Go on inside an epoch; `state` is None if the checkpoint has none."""
+
+
+@attrs.define(eq=False, kw_only=True)
+class Run:
+    """One verb on one module: its receivers, its resolved hooks, and where it is.
+
+    Args:
+        verb: What runs.
+        module: The model.
+        strategy: Where it computes.
+        trainer: What callbacks get as their first argument.
+        callbacks: In the order in which they run.
+        data: The data module, if any.
+        loaders: Loaders that were passed by stage ("train", "validate", "test", "predict"); a stage without any asks
+            the hooks.
+        metrics: Collects what the module logs; None if nobody does.
+        checkpoint: A checkpoint to start from.
+        write_checkpoint: Carries out one request to save; what it returns, if anything, waits until that is done.
+        strict_hooks: Whether faults in receivers' hooks are errors.
+        epoch: The epoch of training, which samplers are told; fit sets it.
+        read: Reads how the methods of receivers are called that were written for other signatures; None takes all as
+            written for today's. See `camshaft.hooks_core.resolve`.
+        call_wrappers: Objects with a method `wrap_call`, as callbacks may have it; they wrap the calls of all
+            receivers, and the callbacks wrap those.
+        adapters: Called in order with the run, right after its hooks are resolved and before any is called. An adapter
+            may wrap hooks (`run.hooks.wrap`) and set the attributes that follow.
+        order: Where a fit departs from the usual order of its hooks.
+        restores_weights: Whether the weights of `checkpoint` are loaded into the module; false where something else
+            does so.
+        epoch_state: What belongs into a checkpoint that is taken inside a training epoch, by its key there.
+        optimization_factory: Makes optimizers, and updates of batches, of what the module configures; None makes what
+            `camshaft.loops.StandardOptimization` does.
+
+    Attributes:
+        num_loaders: How many loaders the evaluation has that runs, or ran last.
+        predictions: The predictions of this process so far, a list for each loader that gave any.
+    """
+
+    verb: Verb
+    module: nn.Module
+    strategy: Strategy
+    trainer: Any
+    callbacks: list[Any] = attrs.field(factory=list)
+    data: object | None = None
+    loaders: Mapping[str, Any] = attrs.field(factory=dict)
+    metrics: MetricSink | None = None
+    checkpoint: dict[str, Any] | None = None
+    write_checkpoint: Callable[[SaveRequest], PendingSave | None] | None = None
+    strict_hooks: bool = True
+    epoch: int = 0
+    read: ReadReceivers | None = None
+    call_wrappers: list[object] = attrs.field(factory=list)
+    adapters: list[Callable[[Run], None]] = attrs.field(factory=list)
+    order: FitOrder = attrs.field(factory=FitOrder)
+    restores_weights: bool = True
+    epoch_state: dict[str, EpochState] = attrs.field(factory=dict)
+    optimization_factory: OptimizationFactory | None = None
+
+    num_loaders: int = attrs.field(default=0, init=False)
+    predictions: list[list[Any]] = attrs.field(factory=list, init=False)
+    hooks: Hooks = attrs.field(init=False)
+    stage: str | None = attrs.field(default=None, init=False)
+    batch_idx: int | None = attrs.field(default=None, init=False)
+    save_requests: list[SaveRequest | Callable[[], None]] = attrs.field(factory=list, init=False)
+    batch_functions: list[Callable[[], None]] = attrs.field(factory=list, init=False)  # see `after_batch`
+    defers_saves: bool = attrs.field(default=True, init=False)  # what is being set up cannot be saved yet
+    preempt_path: str | None = attrs.field(default=None, init=False)
+    on_preempt: Callable[[str], None] | None = attrs.field(default=None, init=False)  # set while training listens
+    _attached: list[tuple[Callback, Any]] = attrs.field(factory=list, init=False)
+    stop_workers: Callable[[], None] | None = attrs.field(default=None, init=False)  # of the loaders, after an error
+    _saving: tuple[PendingSave, SaveRequest] | None = attrs.field(default=None, init=False)
+    _writes_at_once: bool = attrs.field(default=False, init=False)
+
+    def resolve_hooks(self, required: tuple[str, ...]) -> None:
+        """Let the module add its callbacks, resolve every hook, and call the adapters.
+
+        Args:
+            required: Names of the steps without which the verb makes no sense.
+
+        Raises:
+            HookFaultError: If a receiver's hooks are faulty or a required step is missing.
+            ValueError: If two callbacks would keep their memory under one name.
+            Exception: Whatever an adapter raises.
+        """
+        self._add_callbacks_of_module()
+        check_state_keys(self.callbacks, self.verb)
+        self.hooks = resolve(
+            callbacks=[*self.call_wrappers, *self.callbacks],
+            data=self.data,
+            module=self.module,
+            strategy=self.strategy,
+            trainer=self.trainer,
+            required=required,
+            position=self.position,
+            strict=self.strict_hooks,
+            read=self.read,
+            uncalled=[hook for stage, hook in _LOADER_HOOKS.items() if self.loaders.get(stage) is not None],
+            place=cast(Any, self.metrics) if hasattr(self.metrics, "hook") else None,
+        )
+        self._attach_callbacks()
+        for adapt in self.adapters:
+            adapt(self)
+
+    def release_callbacks(self) -> None:
+        """Let callbacks log with the module that they logged with before this run, if there was one."""
+        while self._attached:
+            callback, before = self._attached.pop()
+            vars(callback)["_logging_module"] = before
+
+    def _attach_callbacks(self) -> None:
+        """Let callbacks log with this run's module."""
+        for callback in self.callbacks:
+            if isinstance(callback, Callback):
+                self._attached.append((callback, callback._logging_module))
+                vars(callback)["_logging_module"] = self.module
+
+    def place(self) -> str:
+        """Return where the run is. Any thread may ask."""
+        stage, batch_idx = self.stage, self.batch_idx
+        batch = "" if batch_idx is None else f", batch {batch_idx}"
+        return f"{self.verb}, {'' if stage is None else f'stage {stage}, '}epoch {self.epoch}{batch}"
+
+    def position(self) -> str:
+        """Where the run is, for the notes of errors."""
+        return f"{self.place()}, rank {self.strategy.global_rank}"
+
+    def request_save(self, request: SaveRequest) -> None:
+        """Ask for a checkpoint: while a verb is set up or trains it waits for a save point, else it comes at once."""
+        if self._writes_at_once:
+            self._write(request)
+            return
+        self.save_requests.append(request)
+        if not self.defers_saves:
+            self.save_point()
+
+    def at_save_point(self, function: Callable[[], None]) -> None:
+        """Call a function at the next save point, in its turn among the checkpoints that were asked for.
+
+        What the function asks for by `request_save` is written before `request_save` returns. Outside of training the
+        function is called at once. All processes must ask alike.
+        """
+        self.save_requests.append(function)
+        if not self.defers_saves:
+            self.save_point()
+
+    def after_batch(self, function: Callable[[], None]) -> None:
+        """Call a function when the training batch and the validation that it triggers are over.
+
+        A checkpoint that the function asks for is written at the batch's save point. Without a batch that runs the
+        function is called at once. All processes must ask alike.
+        """
+        if self.batch_idx is None or not self.defers_saves:
+            function()
+        else:
+            self.batch_functions.append(function)
+
+    def end_batch(self) -> None:
+        """Call the functions that waited for the end of the batch."""
+        while self.batch_functions:
+            self.batch_functions.pop(0)()
+
+    def preempt(self, path: str) -> None:
+        """Ask for a checkpoint and an end of training as soon as no step is half done, whatever minimum there is.
+
+        Any one process may ask, at any time, as in a signal handler; all of them follow, at their next agreement. A
+        validation that is due by then runs first, and no other. Training that has not begun ends where it would begin;
+        if it is over, nothing happens.
+
+        Args:
+            path: The checkpoint's file.
+        """
+        self.preempt_path = path
+        if self.on_preempt is not None:
+            self.on_preempt(path)
+
+    def save_point(self) -> None:
+        """Write the checkpoints that were asked for; the fit loop calls it where no step is half done. Collective.
+
+        One that is written while training goes on is finished when the next one comes, or at the end of the verb.
+
+        Raises:
+            Exception: Whatever the writing of the one before raised.
+        """
+        while self.save_requests:
+            request = self.save_requests.pop(0)
+            if isinstance(request, SaveRequest):
+                self._write(request)
+                continue
+            self._writes_at_once = True
+            try:
+                request()
+            finally:
+                self._writes_at_once = False
+
+    def finish_saving(self) -> None:
+        """Wait until the checkpoint is durable that is still being written, if there is one. Collective."""
+        if self._saving is None:
+            return
+        (pending, request), self._saving = self._saving, None
+        pending.wait()
+        if request.on_saved is not None:
+            request.on_saved()
+
+    def save_at_once(self) -> None:
+        """From here on, write checkpoints when they are asked for; first those that wait. Collective."""
+        self.defers_saves = False
+        self.save_point()
+
+    def forget_saves(self) -> None:
+        """Drop the checkpoints that wait, since after an error no save point comes any more."""
+        self.save_requests.clear()
+        self.batch_functions.clear()
+        self.defers_saves = False
+        self._saving = None  # it is written to its end, but nobody is told: other processes may not be there any more
+
+    def _write(self, request: SaveRequest) -> None:
+        self.finish_saving()
+        if self.write_checkpoint is None:
+            raise RuntimeError(
+                f"`write_checkpoint` must be set to save {request.path!r}, but got None (NoneType) in Run. "
+                "Pass a function that writes checkpoints."
+            )
+        at_once, self._writes_at_once = self._writes_at_once, False  # what hooks ask for meanwhile comes afterwards
+        try:
+            pending = self.write_checkpoint(request)
+        finally:
+            self._writes_at_once = at_once
+        if pending is not None:
+            self._saving = (pending, request)
+        elif request.on_saved is not None:
+            request.on_saved()
+
+    def _add_callbacks_of_module(self) -> None:
+        """A callback of the module takes the place of one of the same type."""
+        configure = implementation(self.module, "configure_callbacks")
+        if configure is None:
+            return
+        with noting(self.module, "configure_callbacks", self.position):
+            added = configure()
+        added = list(added) if isinstance(added, (list, tuple)) else [] if added is None else [added]
+        types = {type(callback) for callback in added}
+        self.callbacks[:] = [callback for callback in self.callbacks if type(callback) not in types] + added

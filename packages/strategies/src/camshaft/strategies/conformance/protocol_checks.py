@@ -1,0 +1,261 @@
+"""Members and attributes of a strategy."""
+
+from __future__ import annotations
+
+import inspect
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, get_args
+
+import torch
+from torch import Tensor
+
+from camshaft.hooks_core.protocols import ReduceOp, Strategy
+from camshaft.hooks_core.strategy_defaults import STRATEGY_METHODS
+from camshaft.strategies.conformance.training import Life, Reference, Subject, global_batch, momentum, one, share_of
+from camshaft.strategies.conformance.trial import Trial, same, shown
+
+_ATTRIBUTES: dict[str, tuple[type, ...]] = {
+    "device": (torch.device,),
+    "global_rank": (int,),
+    "local_rank": (int,),
+    "world_size": (int,),
+    "has_skipped_step": (bool,),
+    "data_rank": (int,),
+    "num_data_ranks": (int,),
+}
+
+
+def members_are_those_of_the_protocol(trial: Trial) -> None:
+    """A strategy has every member of the protocol, with its arguments and types."""
+    strategy = trial.make_strategy()
+    for name, types in _ATTRIBUTES.items():
+        value = getattr(strategy, name, None)
+        kind = types[0].__name__
+        trial.expect(type(value) in types, f"`{name}` must be a {kind}", f"got {value!r} ({type(value).__name__})")
+    for name, promised in _methods():
+        method = getattr(strategy, name, None)
+        if trial.expect(callable(method), f"`{name}` must be a method", f"got {shown(method)}"):
+            fault = _fault_of_call(method, promised)
+            trial.expect(fault is None, f"`{name}` must take {promised}", fault)
+
+
+def processes_are_numbered(trial: Trial) -> None:
+    """Ranks are numbered from 0, the same world has the same size everywhere, and connecting again changes nothing."""
+    strategy = trial.make_strategy()
+    before = _numbers(strategy)
+    strategy.connect()
+    strategy.connect()
+    trial.expect_equal(_numbers(strategy), before, "what a strategy says of its place, before and after `connect`,")
+    everywhere = trial.ranks.exchange(before)
+    size = trial.ranks.size
+    ranks = [numbers["global_rank"] for numbers in everywhere]
+    trial.expect_equal(ranks, list(range(size)), "`global_rank` of all processes")
+    trial.expect_equal([n["world_size"] for n in everywhere], [size] * size, "`world_size` of all processes")
+    data_ranks, num_data_ranks = {n["data_rank"] for n in everywhere}, before["num_data_ranks"]
+    trial.expect_equal(data_ranks, set(range(num_data_ranks)), "the `data_rank`s of all processes")
+    alike = len({n["num_data_ranks"] for n in everywhere}) == 1 and size % num_data_ranks == 0
+    trial.expect(alike, "`num_data_ranks` must be the same everywhere and divide `world_size`", f"got {everywhere}")
+    trial.expect(0 <= before["local_rank"] < size, f"`local_rank` must be from 0 to {size - 1}", f"got {before}")
+
+
+def _numbers(strategy: Strategy) -> dict[str, int]:
+    return {name: int(getattr(strategy, name)) for name, types in _ATTRIBUTES.items() if types == (int,)}
+
+
+def _methods() -> Iterator[tuple[str, inspect.Signature]]:
+    for name in STRATEGY_METHODS:
+        signature = inspect.signature(getattr(Strategy, name))
+        yield name, signature.replace(parameters=list(signature.parameters.values())[1:])
+
+
+def _fault_of_call(method: Any, promised: inspect.Signature) -> str | None:
+    """Why a method cannot be called as promised: with all arguments, and without those that have defaults."""
+    parameters = list(promised.parameters.values())
+    required = [parameter for parameter in parameters if parameter.default is inspect.Parameter.empty]
+    signature = inspect.signature(method)
+    for arguments in (parameters, required):
+        try:
+            signature.bind(*[None for _ in arguments])
+        except TypeError as error:
+            return f"{error}: its signature is {signature}"
+    return None
+
+
+_DTYPES = (
+    torch.float32,
+    torch.float64,
+    torch.float16,
+    torch.bfloat16,
+    torch.int64,
+    torch.int32,
+    torch.uint8,
+    torch.bool,
+)
+_LATE_SECONDS = 0.15
+
+
+def broadcast_gives_all_the_value_of_one(trial: Trial) -> None:
+    """`broadcast` returns the value of the process `src`, the first by default, on every process."""
+    strategy = _connected(trial)
+    rank, size = trial.ranks.rank, trial.ranks.size
+    for src in range(size):
+        received = strategy.broadcast(_anything(rank), src)
+        trial.expect_equal(received, _anything(src), f"what rank {src} broadcasts")
+    trial.expect_equal(strategy.broadcast(f"of {rank}"), "of 0", "what is broadcast by default")
+    for src in (0, size - 1):
+        tensor = torch.full((2,), float(rank), device=strategy.device)
+        trial.expect_equal(
+            strategy.broadcast(tensor, src).cpu(), torch.full((2,), float(src)), f"a tensor that rank {src} broadcasts"
+        )
+        kept = torch.full((2,), float(rank))
+        trial.expect_equal(tensor.cpu(), kept, "the argument of `broadcast`, afterwards,")
+
+
+def all_gather_gives_all_values_in_order(trial: Trial) -> None:
+    """`all_gather` returns the values of all processes in the order of their ranks, on every process."""
+    strategy = _connected(trial)
+    rank, size = trial.ranks.rank, trial.ranks.size
+    trial.expect_equal(
+        strategy.all_gather(_anything(rank)), [_anything(src) for src in range(size)], "what is gathered"
+    )
+    trial.expect_equal(strategy.all_gather(None), [None] * size, "nothing, gathered,")
+    own = torch.full((2,), float(rank), device=strategy.device)
+    gathered = [value.cpu() for value in strategy.all_gather(own)]
+    trial.expect_equal(gathered, [torch.full((2,), float(src)) for src in range(size)], "the tensors that are gathered")
+
+
+def reduce_combines_element_by_element(trial: Trial) -> None:
+    """`reduce` gives mean, sum, max or min over the processes, whatever the dtype; its argument stays as it is."""
+    strategy = _connected(trial)
+    rank, size = trial.ranks.rank, trial.ranks.size
+    for device in dict.fromkeys(("cpu", strategy.device.type)):
+        place = strategy.device if device == strategy.device.type else torch.device(device)
+        for dtype in _DTYPES:
+            tensors = [_of_rank(src, dtype) for src in range(size)]
+            for op in get_args(ReduceOp):
+                own = tensors[rank].to(place)
+                _expect_reduced(trial, strategy, own, tensors, op)
+        own = torch.tensor(2**53 + rank, device=place)  # too large for floating point
+        largest = torch.tensor(2**53 + size - 1)
+        trial.expect_equal(strategy.reduce(own, "max").cpu(), largest, "the largest of 64-bit integers")
+        own = torch.tensor(rank, dtype=torch.float64, device=place)
+        mean = torch.tensor((size - 1) / 2, dtype=torch.float64)  # halves have no rounding
+        trial.expect_equal(strategy.reduce(own).cpu(), mean, "what is reduced by default, the mean,")
+
+
+def barriers_wait_for_all(trial: Trial) -> None:
+    """`barrier` returns when every process has called it, not before."""
+    strategy = _connected(trial)
+    rank, size = trial.ranks.rank, trial.ranks.size
+    strategy.barrier()
+    for late in range(size):
+        note = trial.directory / f"late.{late}"
+        if rank == late:
+            time.sleep(_LATE_SECONDS)
+            note.touch()
+        strategy.barrier()
+        trial.expect(note.exists(), f"`barrier` must wait for rank {late}", f"it returned before rank {late} called it")
+        trial.settle()
+
+
+def _connected(trial: Trial) -> Strategy:
+    strategy = trial.make_strategy()
+    strategy.connect()
+    return strategy
+
+
+def _anything(rank: int) -> dict[str, Any]:
+    """Something that can be pickled, of another size on each rank."""
+    return {
+        "rank": rank,
+        "tuple": (rank, [None, 0.5]),
+        "set": {rank, "x"},
+        "path": Path(f"folder{rank}"),
+        "text": "é" * (1 + 100 * rank),
+        "tensor": torch.arange(3 * rank + 1, dtype=torch.float64),
+    }
+
+
+def _of_rank(rank: int, dtype: torch.dtype) -> Tensor:
+    """A tensor that does not lie in memory row by row."""
+    if dtype is torch.bool:
+        return torch.tensor([[True, False], [rank == 0, rank != 0]]).T
+    values = torch.tensor([[1.0, 2.0, 3.0], [4.0, 5.0, 6.0]]) + torch.tensor([[rank], [-rank]])
+    return values.abs().to(dtype).T
+
+
+def _expect_reduced(trial: Trial, strategy: Strategy, own: Tensor, tensors: list[Tensor], op: ReduceOp) -> None:
+    what = f"`reduce` of {own.dtype} on {own.device.type} by {op!r}"
+    before = own.clone()
+    result = strategy.reduce(own, op)
+    trial.expect(same(own, before), f"{what} must leave its argument as it is", "it changed")
+    stacked = torch.stack(tensors).double()
+    reduced = {"mean": stacked.mean(0), "sum": stacked.sum(0), "max": stacked.amax(0), "min": stacked.amin(0)}[op]
+    if not trial.expect(isinstance(result, Tensor), f"{what} must be a tensor", f"got {result!r}"):
+        return
+    trial.expect_equal(result.device.type, own.device.type, f"the device of {what}")
+    if own.is_floating_point():
+        trial.expect_equal(result.dtype, own.dtype, f"the dtype of {what}")
+    # others than means are exact here; means may be rounded as the dtype is, those of integers as 32 bits are
+    eps = torch.finfo(own.dtype if own.is_floating_point() else torch.float32).eps if op == "mean" else 0.0
+    close = result.shape == reduced.shape and torch.allclose(result.cpu().double(), reduced, rtol=4 * eps, atol=0.0)
+    trial.expect(close, f"{what} must be {shown(reduced)}", f"got {shown(result)}")
+
+
+def teardown_waits_for_nobody(trial: Trial) -> None:
+    """`teardown` works on one rank after another, and before anything was set up."""
+    strategy = trial.make_strategy()
+    strategy.teardown()
+    strategy.connect()
+    strategy.teardown()
+    life = Life(trial, Subject())
+    life.__enter__()
+    life.update(0)
+    for rank in range(trial.ranks.size):
+        if rank == trial.ranks.rank:
+            life.strategy.teardown()
+        trial.ranks.exchange(None)
+
+
+def modules_outlive_a_run(trial: Trial) -> None:
+    """After `teardown` the module keeps its weights, and the same strategy evaluates it and trains it further."""
+    with Life(trial, Subject()) as life:
+        reference = Reference(life.strategy.num_data_ranks)
+        life.update(0)
+        reference.update(0)
+        module, strategy = life.module, life.strategy
+        trained = life.weights()
+    after = life.weights()
+    trial.expect(same(after, trained), "weights must stay as they were trained after `teardown`", "they changed")
+    with Life(trial, module, lambda _: [], strategy=strategy) as life:
+        module.eval()
+        with torch.inference_mode():
+            output = life.steps["test_step"](life.share(1), 0).cpu()
+        share = share_of(global_batch(1, reference.num_data_ranks), life.data_rank, reference.num_data_ranks)
+        trial.expect_close({"test_step": output}, {"test_step": reference.module(share["inputs"])}, "in another run,")
+    for batch_idx in (1, 2):
+        with Life(trial, module, strategy=strategy) as life:
+            life.update(batch_idx)
+            reference.update(batch_idx)
+            weights = life.weights()
+            what = f"after {batch_idx + 1} runs of training of one module,"
+            trial.expect_close(weights, reference.weights(), what)
+            trial.expect_same_everywhere(weights, f"weights {what.rstrip(',')}")
+
+
+def strategies_follow_each_other(trial: Trial) -> None:
+    """A second strategy in the same process trains another module as the first one did its own."""
+    weights = []
+    for _ in range(2):
+        with Life(trial, Subject(), one(momentum)) as life:
+            life.update(0)
+            life.update(1, 2)
+            weights.append(life.weights())
+    trial.expect_equal(weights[1], weights[0], "weights that a second strategy trains alike")
+    trial.settle()
+    with Life(trial, Subject()) as first, Life(trial, Subject(seed=1)) as second:
+        before = first.weights()
+        second.update(0)
+        trial.expect_equal(first.weights(), before, "weights of one strategy while another trains")

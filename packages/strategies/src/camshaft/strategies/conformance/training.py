@@ -1,0 +1,361 @@
+"""One run of a strategy, in the order in which the loops call it, and the same on one device by hand."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Generic, TypeVar
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from camshaft.hooks_core.protocols import Strategy
+from camshaft.strategies.conformance.trial import Trial
+
+NUM_INPUTS, NUM_HIDDEN, NUM_OUTPUTS = 6, 5, 3  # 5 rows are no multiple of two ranks
+SHARE = 4  # samples of a batch on each of the ranks that share the data out
+STEPS = ("training_step", "validation_step", "test_step", "predict_step")
+
+Batch = dict[str, Tensor]
+
+
+class Subject(nn.Module):
+    """A small regression with a frozen parameter and buffers.
+
+    Args:
+        seed: Of its weights; no global random numbers are used.
+    """
+
+    def __init__(self, seed: int = 0) -> None:
+        super().__init__()
+        self.first = nn.Linear(NUM_INPUTS, NUM_HIDDEN)
+        self.last = nn.Linear(NUM_HIDDEN, NUM_OUTPUTS)
+        self.frozen = nn.Parameter(torch.ones(NUM_HIDDEN), requires_grad=False)
+        self.register_buffer("offset", torch.zeros(NUM_OUTPUTS))
+        self.register_buffer("version", torch.tensor(seed))
+        generator = torch.Generator().manual_seed(seed)
+        with torch.no_grad():
+            for parameter in self.parameters():
+                parameter.copy_(0.5 * torch.randn(parameter.shape, generator=generator))
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        outputs: Tensor = self.last(torch.tanh(self.first(inputs)) * self.frozen) + self.offset
+        return outputs
+
+    def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
+        return nn.functional.mse_loss(self(batch["inputs"]), batch["targets"])
+
+    def validation_step(self, batch: Batch, batch_idx: int) -> Any:
+        return self(batch["inputs"])
+
+    def test_step(self, batch: Batch, batch_idx: int) -> Any:
+        return self(batch["inputs"])
+
+    def predict_step(self, batch: Batch, batch_idx: int) -> Any:
+        return self(batch["inputs"])
+
+
+class BuiltLate(nn.Module):
+    """A module without layers until `build` is called."""
+
+    net: nn.Sequential
+
+    def build(self) -> None:
+        """Make the layers, with PyTorch's own initialisation and by the global random numbers."""
+        self.net = nn.Sequential(nn.Linear(NUM_INPUTS, NUM_HIDDEN), nn.Tanh(), nn.Linear(NUM_HIDDEN, NUM_OUTPUTS))
+
+    def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
+        return nn.functional.mse_loss(self.net(batch["inputs"]), batch["targets"])
+
+
+class Midpoint(Optimizer):
+    """Steps along the gradient half a step ahead: like LBFGS it evaluates the closure several times by itself.
+
+    Args:
+        parameters: What to update.
+        lr: The step size.
+    """
+
+    def __init__(self, parameters: Iterable[nn.Parameter], lr: float) -> None:
+        super().__init__(parameters, {"lr": lr})
+
+    def step(self, closure: Callable[[], Any]) -> Any:  # type: ignore[override]  # as LBFGS, it needs one
+        """Make an update; the closure computes the loss with its gradients."""
+        with torch.enable_grad():
+            loss = closure()
+        begin = [(p, p.detach().clone(), group["lr"]) for group in self.param_groups for p in group["params"]]
+        self._move(begin, 0.5)
+        with torch.enable_grad():
+            closure()
+        self._move(begin, 1.0)
+        return loss
+
+    @torch.no_grad()
+    def _move(self, begin: list[tuple[Tensor, Tensor, float]], share: float) -> None:
+        for parameter, start, lr in begin:
+            if parameter.grad is not None:
+                parameter.copy_(start - share * lr * parameter.grad)
+
+
+def global_batch(batch_idx: int, num_data_ranks: int) -> Batch:
+    """The batch of all ranks together, on the CPU."""
+    generator = torch.Generator().manual_seed(1000 + batch_idx)
+    inputs = torch.randn(SHARE * num_data_ranks, NUM_INPUTS, generator=generator)
+    targets = torch.stack([inputs.sum(1).sin(), inputs[:, 0], inputs[:, 1] * inputs[:, 2]], dim=1)
+    return {"inputs": inputs, "targets": targets}
+
+
+def share_of(batch: Batch, data_rank: int, num_data_ranks: int) -> Batch:
+    """One rank's samples of a batch."""
+    return {name: value[data_rank::num_data_ranks] for name, value in batch.items()}
+
+
+def sgd(parameters: Iterable[nn.Parameter]) -> Optimizer:
+    """Plain gradient descent, in steps that are large enough to tell wrong gradients."""
+    return torch.optim.SGD(parameters, lr=0.3)
+
+
+def momentum(parameters: Iterable[nn.Parameter]) -> Optimizer:
+    """Gradient descent with a memory."""
+    return torch.optim.SGD(parameters, lr=0.1, momentum=0.9)
+
+
+def adam(parameters: Iterable[nn.Parameter]) -> Optimizer:
+    """An optimizer with a state for each parameter and a count of its steps; its epsilon is one of 16 bits, too."""
+    return torch.optim.Adam(parameters, lr=0.02, eps=1e-3)
+
+
+def midpoint(parameters: Iterable[nn.Parameter]) -> Optimizer:
+    """An optimizer that evaluates the loss itself."""
+    return Midpoint(parameters, lr=0.3)
+
+
+MAX_ATTEMPTS = 40  # halving the scale of losses so often takes it below 1
+
+Clip = tuple[float, str]
+Configure = Callable[[nn.Module], list[Optimizer]]
+M = TypeVar("M", bound=nn.Module)
+
+
+def one(make_optimizer: Callable[[Any], Optimizer]) -> Configure:
+    """A single optimizer of all parameters."""
+    return lambda module: [make_optimizer(module.parameters())]
+
+
+PLAIN = one(sgd)
+"""Plain gradient descent on all parameters."""
+
+
+class Life(Generic[M]):
+    """A strategy from connecting to tear-down, which leaving the context does.
+
+    Args:
+        trial: The check.
+        module: What is trained.
+        configure: Makes the optimizers of the module.
+        strategy: The strategy; a new one by default.
+        checkpoint: What to go on from: "state_dict", "optimizers" and "strategy", as `load_checkpoint` returned them.
+
+    Attributes:
+        strategy, module: As above.
+        steps: The wrapped steps by name.
+        optimizers: As the strategy prepared them.
+    """
+
+    def __init__(
+        self,
+        trial: Trial,
+        module: M,
+        configure: Configure = PLAIN,
+        *,
+        strategy: Strategy | None = None,
+        checkpoint: Mapping[str, Any] | None = None,
+    ) -> None:
+        self.strategy = trial.make_strategy() if strategy is None else strategy
+        self.module = module
+        self.steps: dict[str, Callable[..., Any]] = {}
+        self.optimizers: list[Optimizer] = []
+        self._trial = trial
+        self._configure = configure
+        self._checkpoint = checkpoint
+
+    @property
+    def optimizer(self) -> Optimizer:
+        """The only optimizer."""
+        (optimizer,) = self.optimizers
+        return optimizer
+
+    def __enter__(self) -> Life[M]:
+        strategy, module = self.strategy, self.module
+        self.steps = {name: strategy.wrap_step(getattr(module, name)) for name in STEPS if hasattr(module, name)}
+        strategy.connect()
+        with strategy.model_context(module):
+            build = getattr(module, "build", None)
+            if build is not None:
+                build()
+        strategy.setup_module(module)
+        if self._checkpoint is not None:
+            strategy.load_module_state(module, self._checkpoint["state_dict"])
+        self.optimizers = strategy.setup_optimizers(self._configure(module))
+        if self._checkpoint is not None:
+            for optimizer, state in zip(self.optimizers, self._checkpoint["optimizers"], strict=True):
+                strategy.load_optimizer_state(optimizer, state)
+            strategy.load_state_dict(self._checkpoint["strategy"])
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: object) -> None:
+        try:
+            self.strategy.teardown()
+        except Exception:
+            if error is None:  # what came first matters more
+                raise
+
+    def share(self, batch_idx: int) -> Batch:
+        """This rank's samples of a batch, on the device."""
+        ranks = self.strategy.num_data_ranks
+        batch: Batch = self.strategy.batch_to_device(share_of(global_batch(batch_idx, ranks), self.data_rank, ranks))
+        return batch
+
+    @property
+    def data_rank(self) -> int:
+        """Which share of the data is this rank's."""
+        return self.strategy.data_rank
+
+    def backward_on(
+        self, *batch_idxs: int, factor: float = 1.0, differentiate: Callable[[Tensor], Any] | None = None
+    ) -> None:
+        """Compute the gradients of the mean loss over some batches, times a factor. Collective."""
+        for optimizer in self.optimizers:
+            optimizer.zero_grad()
+        self.module.train()
+        for position, batch_idx in enumerate(batch_idxs):
+            if len(batch_idxs) > 1:
+                self.strategy.set_gradient_sync(position == len(batch_idxs) - 1)
+            loss = self.steps["training_step"](self.share(batch_idx), position)
+            loss = loss * (factor / len(batch_idxs))
+            if differentiate is None:
+                self.strategy.backward(loss)
+            else:
+                self.strategy.backward(loss, differentiate)
+
+    def update(self, *batch_idxs: int, clip: Clip | None = None) -> None:
+        """Update the weights by some batches' gradients, again for as long as the strategy skips it. Collective.
+
+        The clipping is that of the first optimizer.
+        """
+        for _ in range(MAX_ATTEMPTS):
+            self.backward_on(*batch_idxs)
+            for position, optimizer in enumerate(self.optimizers):
+                self.strategy.unscale_gradients(optimizer)
+                if clip is not None and position == 0:
+                    self.strategy.clip_gradients(optimizer, *clip)
+                self.strategy.optimizer_step(optimizer)
+            if not self.strategy.has_skipped_step:
+                return
+        self._never_updates()
+
+    def warm_up(self) -> bool:
+        """Bring the scale of losses to where no update is skipped, weights as they were. Collective.
+
+        Returns:
+            Whether the strategy scales losses at all: `unscale_gradients` changes gradients.
+        """
+        rates = [(group, group["lr"]) for optimizer in self.optimizers for group in optimizer.param_groups]
+        for group, _ in rates:
+            group["lr"] = 0.0
+        scales = False
+        for _ in range(MAX_ATTEMPTS):
+            self.backward_on(0)
+            skipped = False
+            for optimizer in self.optimizers:
+                before = _gradients(optimizer)
+                self.strategy.unscale_gradients(optimizer)
+                scales |= any(not torch.equal(a, b) for a, b in zip(before, _gradients(optimizer), strict=True))
+                self.strategy.optimizer_step(optimizer)
+                skipped |= self.strategy.has_skipped_step
+            if not skipped:
+                break
+        else:
+            self._never_updates()
+        for group, rate in rates:
+            group["lr"] = rate
+        return any(self._trial.ranks.exchange(scales))
+
+    def weights(self) -> dict[str, Tensor]:
+        """All parameters and buffers by name, whole, on the CPU. Collective."""
+        return {name: whole(value) for name, value in self.module.state_dict().items()}
+
+    def gradients(self) -> dict[str, Tensor]:
+        """The gradients by name, whole, on the CPU. Collective."""
+        named = self.module.named_parameters()
+        return {name: whole(value.grad) for name, value in named if value.grad is not None}
+
+    def _never_updates(self) -> None:
+        promise = "`has_skipped_step` must be false after an update"
+        self._trial.expect(False, promise, f"it is true after {MAX_ATTEMPTS} attempts with gradients of common size")
+        self._trial.settle()
+
+
+class Reference:
+    """The same training on one device and whole batches, written by hand.
+
+    Args:
+        num_data_ranks: How many ranks share the batches out in the training that it is compared to.
+        configure: Makes the optimizers.
+
+    Attributes:
+        num_data_ranks, module, optimizers: What it trains, and how.
+    """
+
+    def __init__(self, num_data_ranks: int, configure: Configure = PLAIN) -> None:
+        self.module = Subject()
+        self.optimizers = configure(self.module)
+        self.num_data_ranks = num_data_ranks
+
+    def backward_on(self, *batch_idxs: int) -> None:
+        """Compute the gradients of the mean loss over some batches."""
+        self.module.zero_grad()
+        for position, batch_idx in enumerate(batch_idxs):
+            loss = self.module.training_step(global_batch(batch_idx, self.num_data_ranks), position)
+            (loss / len(batch_idxs)).backward()  # type: ignore[no-untyped-call]
+
+    def update(self, *batch_idxs: int, clip: Clip | None = None) -> None:
+        """Update the weights by some batches' gradients; the clipping is that of the first optimizer."""
+        self.backward_on(*batch_idxs)
+        if clip is not None:
+            parameters = [p for group in self.optimizers[0].param_groups for p in group["params"]]
+            limit, algorithm = clip
+            if algorithm == "norm":
+                nn.utils.clip_grad_norm_(parameters, limit)
+            else:
+                nn.utils.clip_grad_value_(parameters, limit)
+        for optimizer in self.optimizers:
+            optimizer.step()
+
+    def weights(self) -> dict[str, Tensor]:
+        """All parameters and buffers by name."""
+        return {name: value.detach().clone() for name, value in self.module.state_dict().items()}
+
+    def gradients(self) -> dict[str, Tensor]:
+        """The gradients by name."""
+        named = self.module.named_parameters()
+        return {name: value.grad.clone() for name, value in named if value.grad is not None}
+
+
+def whole(value: Tensor) -> Tensor:
+    """A copy of a tensor on the CPU, put together if it is sharded (has `full_tensor`). Collective then."""
+    full = getattr(value, "full_tensor", None)
+    tensor: Tensor = value if full is None else full()
+    return tensor.detach().to("cpu", copy=True)
+
+
+def _gradients(optimizer: Optimizer) -> list[Tensor]:
+    """What this rank holds of an optimizer's gradients."""
+    parameters = [p for group in optimizer.param_groups for p in group["params"] if p.grad is not None]
+    return [_local(p.grad).detach().clone() for p in parameters]
+
+
+def _local(value: Tensor) -> Tensor:
+    to_local = getattr(value, "to_local", None)
+    local: Tensor = value if to_local is None else to_local()
+    return local

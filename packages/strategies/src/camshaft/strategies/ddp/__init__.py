@@ -1,1 +1,0 @@
-"""What `DDPStrategy` is made of."""

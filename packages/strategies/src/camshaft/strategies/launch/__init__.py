@@ -1,0 +1,1 @@
+"""Processes: how they are started, meet, and notice that one failed."""

@@ -1,0 +1,65 @@
+"""Starting a machine's processes from one: this process becomes PyTorch's elastic agent.
+
+The agent runs this process's command line once for each rank, starts all of them again if one fails and restarts are
+left, and passes signals on.
+"""
+
+from __future__ import annotations
+
+import os
+import uuid
+from typing import NoReturn
+
+from torch.distributed.elastic.multiprocessing import SignalException
+from torch.distributed.elastic.multiprocessing.errors import ChildFailedError, ProcessFailure
+from torch.distributed.launcher.api import LaunchConfig, elastic_launch
+
+from camshaft.strategies.launch.environment import command_line
+from camshaft.strategies.launch.failures import print_message
+
+
+def launch(num_processes: int, max_restarts: int, where: str) -> NoReturn:
+    """Run this process's command line in `num_processes` processes, wait for them, and leave this one.
+
+    Args:
+        num_processes: How many.
+        max_restarts: How often all are started again after one failed.
+        where: Who asks, for messages.
+
+    Raises:
+        RuntimeError: If there is no command line that could be run again.
+        SystemExit: Always otherwise: with 0 if all processes ended well; else with the status of the one that failed
+            first, or 128 and the number of the signal that ended it or this process.
+    """
+    command = command_line(num_processes, where)
+    # Otherwise each process would start a thread for every core.
+    num_cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    os.environ.setdefault("OMP_NUM_THREADS", str(max(1, num_cores // num_processes)))
+    config = LaunchConfig(
+        min_nodes=1,
+        max_nodes=1,
+        nproc_per_node=num_processes,
+        run_id=str(uuid.uuid4()),
+        rdzv_backend="c10d",
+        rdzv_endpoint="localhost:0",
+        max_restarts=max_restarts,
+        local_addr="localhost",
+    )
+    try:
+        elastic_launch(config, command[0])(*command[1:])
+    except ChildFailedError as error:
+        rank, failure = error.get_first_failure()
+        _report(rank, failure)
+        raise SystemExit(failure.exitcode if failure.exitcode > 0 else 128 - failure.exitcode) from None
+    except SignalException as error:
+        raise SystemExit(128 + int(error.sigval)) from None
+    raise SystemExit(0)
+
+
+def _report(rank: int, failure: ProcessFailure) -> None:
+    """Say once which process failed, and why; it has printed its own traceback, if it could."""
+    # What it wrote for the agent is a mapping, whatever torch's annotation says.
+    message: object = failure.message
+    status = f"by signal {failure.signal_name()}" if failure.exitcode < 0 else f"with status {failure.exitcode}"
+    cause = f": {message['message']}" if isinstance(message, dict) else "."
+    print_message(f"The process of rank {rank} (local rank {failure.local_rank}) ended {status}{cause}")

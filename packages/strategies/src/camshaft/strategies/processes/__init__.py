@@ -1,1 +1,0 @@
-"""Several processes: who they are, how they start, what they tell each other, how they fail together."""

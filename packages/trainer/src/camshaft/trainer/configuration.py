@@ -1,0 +1,394 @@
+"""Parts of a trainer, chosen from its arguments."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import attrs
+import torch
+
+import camshaft.callbacks as stock  # what it exports is imported when it is asked for
+import camshaft.strategies as strategies
+from camshaft.callbacks import EarlyStopping, ModelCheckpoint, RichProgressBar
+from camshaft.callbacks.progress.model_summary import ModelSummary
+from camshaft.callbacks.progress.progress_bar import ProgressBar
+from camshaft.hooks_core import CATALOGUE, Callback
+from camshaft.hooks_core.dispatch.binding import candidates
+from camshaft.hooks_core.messages import must_be, warn_user
+from camshaft.hooks_core.strategy_defaults import check_strategy
+from camshaft.loops import FitLimits, FitLoop, PredictLoop, TestLoop, ValidationLoop
+from camshaft.loops.metrics import EpochEndReduction, MetricLog
+from camshaft.loops.state.callback_state import check_state_keys
+from camshaft.strategies import SingleDeviceStrategy, choose_device
+from camshaft.strategies.launch.environment import find_process_environment
+from camshaft.strategies.precision import choose_precision
+
+if TYPE_CHECKING:
+    from camshaft.trainer.trainer import Trainer
+
+
+_WHERE = "Trainer"
+
+
+def choose_callbacks(
+    callbacks: Any,
+    *,
+    enable_progress_bar: bool | None,
+    enable_model_summary: bool | None,
+    enable_checkpointing: bool | None,
+) -> list[Any]:
+    """The callbacks in the order in which they run: those that were passed, then progress bar, summary, checkpoint.
+
+    Each of the three is added unless it is disabled or one of its kind was passed; a model summary by default only
+    where there is a progress bar, so that a run can be quiet.
+
+    Raises:
+        TypeError: If something is no callback.
+        ValueError: If one of its kind was passed although it is disabled, or two that keep a state would keep it under
+            the same key.
+    """
+    chosen = listed(callbacks)
+    for callback in chosen:
+        _check_callback(callback)
+    kinds: tuple[tuple[type, type, bool | None, bool | None, str], ...] = (
+        (ProgressBar, RichProgressBar, enable_progress_bar, True, "enable_progress_bar"),
+        (ModelSummary, ModelSummary, enable_model_summary, enable_progress_bar, "enable_model_summary"),
+        (ModelCheckpoint, ModelCheckpoint, enable_checkpointing, True, "enable_checkpointing"),
+    )
+    for kind, default, enabled, is_default, argument in kinds:
+        is_present = any(isinstance(callback, kind) for callback in chosen)
+        if is_present and enabled is False:
+            rule = f"true if `callbacks` has a {kind.__name__}"
+            raise ValueError(must_be(argument, rule, enabled, _WHERE, "Leave one of the two out."))
+        if not is_present and (is_default if enabled is None else enabled) is not False:
+            chosen.append(default())
+    check_state_keys(chosen, f"{_WHERE}(callbacks=...)")
+    return chosen
+
+
+def switching(
+    profiler: Any, deterministic: bool | str | None, benchmark: bool | None, detect_anomaly: bool
+) -> list[Callback]:
+    """Return the callbacks that do what these arguments of the trainer ask for.
+
+    Raises:
+        TypeError, ValueError: If one is none of its values.
+    """
+    callbacks: list[Callback] = []
+    if isinstance(profiler, Callback):
+        callbacks.append(profiler)
+    elif profiler is True or profiler == "simple":
+        callbacks.append(stock.HookTimeline())
+    elif profiler == "pytorch":
+        callbacks.append(stock.Profiler())
+    elif profiler not in (None, False):
+        action = "Pass `callbacks=[HookTimeline()]`, or run the script with `python -m cProfile`."
+        raise ValueError(
+            must_be("profiler", "'simple', 'pytorch' or a callback that measures", profiler, _WHERE, action)
+        )
+    if deterministic or detect_anomaly or benchmark is not None:
+        from camshaft.trainer.torch_switches import TorchSwitches  # seldom needed
+
+        callbacks.append(TorchSwitches(deterministic or None, benchmark, detect_anomaly or None))
+    return callbacks
+
+
+def check_barebones(callbacks: Any, **attached: Any) -> None:
+    """Refuse what a trainer with nothing attached cannot have.
+
+    Args:
+        callbacks: The callbacks that were passed.
+        attached: The arguments that attach something, or need what is attached.
+
+    Raises:
+        ValueError: If any asks for something.
+    """
+    action = "Leave one of the two out."
+    for name, value in attached.items():
+        if value not in (None, False, 0):
+            raise ValueError(must_be(name, "left out with barebones=True", value, _WHERE, action))
+    for callback in listed(callbacks):
+        if isinstance(callback, (ModelCheckpoint, ProgressBar, ModelSummary, EarlyStopping)):
+            rule = f"without {type(callback).__name__}, which needs logged values or files, with barebones=True"
+            raise ValueError(must_be("callbacks", rule, callback, _WHERE, action))
+
+
+def choose_log_interval(log_every_n_steps: Any) -> int:
+    """Updates between two entries of step values.
+
+    Raises:
+        TypeError, ValueError: If it is no int, or negative.
+    """
+    if log_every_n_steps is None:
+        return 50
+    if isinstance(log_every_n_steps, bool) or not isinstance(log_every_n_steps, int):
+        action = "Pass a number of updates."
+        raise TypeError(must_be("log_every_n_steps", "an int or None", log_every_n_steps, _WHERE, action))
+    if log_every_n_steps < 0:
+        action = "Pass 0 to send only the values of epochs."
+        raise ValueError(must_be("log_every_n_steps", "0 or more", log_every_n_steps, _WHERE, action))
+    return log_every_n_steps
+
+
+def listed(callbacks: Any) -> list[Any]:
+    """A new list of what was passed as `callbacks`: none, one or several."""
+    if callbacks is None:
+        return []
+    return list(callbacks) if isinstance(callbacks, Sequence) and not isinstance(callbacks, str) else [callbacks]
+
+
+def _check_callback(callback: Any) -> None:
+    """Raise `TypeError` unless it is an object with a hook, be it a misspelt one, which set-up reports."""
+    if isinstance(callback, type):
+        action = f"Pass an instance: `{callback.__name__}(...)`."
+        raise TypeError(must_be("callbacks", "callback objects", callback, _WHERE, action))
+    if isinstance(callback, Callback):
+        return
+    if not any(name in CATALOGUE or name.startswith("on_") for name in candidates(callback)):
+        rule = "a callback (an object with at least one hook) or a list of callbacks"
+        raise TypeError(must_be("callbacks", rule, callback, _WHERE, "Pass one of these."))
+
+
+@attrs.frozen
+class TrainerLoops:
+    """A loop for each verb."""
+
+    fit: FitLoop
+    validate: ValidationLoop
+    test: TestLoop
+    predict: PredictLoop
+
+
+def choose_loops(
+    *,
+    num_trial_batches: int,
+    limits: Mapping[str, Any],
+    evaluation_limits: Mapping[str, int | float | None],
+    inference_mode: bool,
+    use_distributed_sampler: bool,
+    **fit_arguments: Any,
+) -> TrainerLoops:
+    """Make the loops.
+
+    Args:
+        num_trial_batches: How many batches of everything a trial takes; 0 if it is none.
+        limits: Arguments of `FitLimits`; those that are None have its defaults.
+        evaluation_limits: How much of each loader to take, by stage; None takes all. Validation takes `overfit_batches`
+            instead if that is not 0.
+        inference_mode: As in `EvaluationLoop`.
+        use_distributed_sampler: As in every loop.
+        fit_arguments: Further arguments of `FitLoop`.
+
+    Raises:
+        TypeError, ValueError: As the loops.
+    """
+
+    overfit_batches = 0 if num_trial_batches else limits.get("overfit_batches") or 0
+
+    def validation() -> ValidationLoop:
+        if not overfit_batches:
+            return ValidationLoop(**evaluation("validate"))
+        loop = ValidationLoop(**{**evaluation("validate"), "limit_batches": 1.0})
+        loop.limit_batches, loop.limit_argument = overfit_batches, "overfit_batches"
+        return loop
+
+    def evaluation(stage: str) -> dict[str, Any]:
+        limit = evaluation_limits[stage]
+        return {
+            "limit_batches": num_trial_batches or (1.0 if limit is None else limit),
+            "inference_mode": inference_mode,
+            "use_distributed_sampler": use_distributed_sampler,
+        }
+
+    defaults: dict[str, Any] = {"limit_train_batches": 1.0, "val_check_interval": 1.0, "num_sanity_val_steps": 2}
+    given: dict[str, Any] = {name: defaults.get(name) if value is None else value for name, value in limits.items()}
+    fit_limits = FitLimits(**given)
+    limit = evaluation_limits["validate"]
+    if overfit_batches and limit not in (None, overfit_batches):
+        warn_user(f"`overfit_batches={overfit_batches}` takes the place of `limit_val_batches={limit}`.")
+    if num_trial_batches:
+        fit_limits = limits_of_trial(fit_limits, num_trial_batches)
+    fit = FitLoop(
+        fit_limits,
+        validation(),
+        use_distributed_sampler=use_distributed_sampler,
+        **fit_arguments,
+    )
+    return TrainerLoops(
+        fit,
+        validation(),
+        TestLoop(**evaluation("test")),
+        PredictLoop(**evaluation("predict")),
+    )
+
+
+_ALL_DEVICES = ("auto", -1, "-1")
+_DDP: dict[str, dict[str, Any]] = {
+    "ddp": {},
+    "ddp_find_unused_parameters_true": {"find_unused_parameters": True},
+    "ddp_find_unused_parameters_false": {"find_unused_parameters": False},
+}
+_SHARDED = ("sharded", "fsdp")
+STRATEGY_NAMES = ("auto", "single_device", *_DDP, *_SHARDED)
+
+
+def choose_strategy(
+    strategy: Any = "auto",
+    *,
+    accelerator: Any = "auto",
+    devices: Any = "auto",
+    num_nodes: Any = 1,
+    precision: Any = None,
+    sync_batchnorm: bool = False,
+) -> Any:
+    """The strategy: an instance as it is; else that of the name on so many devices.
+
+    "auto" is one device where nobody started several processes and no more are asked for, else DDP.
+
+    Args:
+        strategy: An instance or one of `STRATEGY_NAMES`.
+        accelerator: Kind of the devices.
+        devices: How many a machine, or which.
+        num_nodes: How many machines.
+        precision: The number format; None is the instance's own, or "32-true".
+        sync_batchnorm: Whether batch normalisation is over the batches of all processes; with one it is anyway.
+
+    Raises:
+        TypeError: If a strategy object lacks something that a strategy must have.
+        ValueError, RuntimeError: If the name is unknown, a strategy object is of other devices or another precision
+            than the ones asked for beside it, or as the strategies themselves.
+    """
+    if not isinstance(strategy, str):
+        check_strategy(strategy, _WHERE)
+        _check_beside(strategy, accelerator, devices, num_nodes, precision)
+        _check_syncs(strategy, sync_batchnorm)
+        return strategy
+    if strategy not in STRATEGY_NAMES:
+        rule = f"one of {', '.join(map(repr, STRATEGY_NAMES))} or a strategy object"
+        raise ValueError(must_be("strategy", rule, strategy, _WHERE, "Pass one of these."))
+    precision = "32-true" if precision is None else precision
+    if strategy == "auto":
+        strategy = "single_device" if _is_for_one(accelerator, devices, num_nodes) else "ddp"
+    if strategy == "single_device":
+        return SingleDeviceStrategy(_only_device(accelerator, devices, num_nodes), precision=precision)
+    arguments = {"accelerator": accelerator, "devices": devices, "num_nodes": num_nodes, "precision": precision}
+    # these are imported when they are asked for
+    if strategy in _SHARDED:
+        _check_syncs(strategy, sync_batchnorm)
+        return strategies.ShardedStrategy(**arguments)
+    return strategies.DDPStrategy(**arguments, **_DDP[strategy], sync_batchnorm=sync_batchnorm)
+
+
+def num_devices_of(strategy: Any) -> int:
+    """How many processes a machine there are, each with a device."""
+    return max(1, int(strategy.world_size) // num_nodes_of(strategy))
+
+
+def num_nodes_of(strategy: Any) -> int:
+    """How many machines there are; 1 for a strategy that does not say."""
+    return int(getattr(strategy, "num_nodes", 1))
+
+
+def _is_for_one(accelerator: Any, devices: Any, num_nodes: Any) -> bool:
+    if num_nodes != 1 or find_process_environment().world_size > 1:
+        return False
+    if devices in _ALL_DEVICES:
+        return choose_device(accelerator).type != "cuda" or torch.cuda.device_count() == 1
+    return devices in (1, "1") or (isinstance(devices, (list, tuple)) and len(devices) == 1)
+
+
+def _only_device(accelerator: Any, devices: Any, num_nodes: Any) -> torch.device:
+    if num_nodes != 1:
+        rule, action = "1 for one device", "Pass strategy='ddp' or 'sharded'."
+        raise ValueError(must_be("num_nodes", rule, num_nodes, _WHERE, action))
+    if isinstance(devices, (list, tuple)) and len(devices) == 1 and type(devices[0]) is int:
+        return choose_device(accelerator, devices[0])
+    if devices not in (*_ALL_DEVICES, 1, "1") or isinstance(devices, bool):
+        rule, action = "'auto', 1 or a list with one index for one device", "Pass strategy='ddp' or 'sharded' for more."
+        raise ValueError(must_be("devices", rule, devices, _WHERE, action))
+    return choose_device(accelerator)
+
+
+def _check_beside(strategy: Any, accelerator: Any, devices: Any, num_nodes: Any, precision: Any) -> None:
+    """Raise `ValueError` unless what was asked for beside a strategy object is what that has."""
+    action = "Leave it out, and choose it when you make the strategy."
+    device, num_devices = torch.device(strategy.device), num_devices_of(strategy)
+    kinds = {"auto": (device.type,), "gpu": ("cuda", "mps")}.get(str(accelerator), (accelerator,))
+    if device.type not in kinds:
+        rule = f"'auto' or that of the strategy object ({device.type})"
+        raise ValueError(must_be("accelerator", rule, accelerator, _WHERE, action))
+    is_list_of_its = (
+        isinstance(devices, (list, tuple))
+        and len(devices) == num_devices
+        and devices[strategy.local_rank] == (device.index or 0)
+    )
+    if devices not in ("auto", num_devices, str(num_devices)) and not is_list_of_its:
+        rule = f"'auto' or those of the strategy object ({num_devices})"
+        raise ValueError(must_be("devices", rule, devices, _WHERE, action))
+    if num_nodes not in (1, num_nodes_of(strategy)):
+        rule = f"1 or that of the strategy object ({num_nodes_of(strategy)})"
+        raise ValueError(must_be("num_nodes", rule, num_nodes, _WHERE, action))
+    if precision is None:
+        return
+    own = getattr(getattr(strategy, "precision", None), "name", None)
+    if choose_precision(precision, device.type).name != own:
+        rule = f"None or that of the strategy object ({'its own' if own is None else own})"
+        raise ValueError(must_be("precision", rule, precision, _WHERE, action))
+
+
+def _check_syncs(strategy: Any, sync_batchnorm: bool) -> None:
+    """Raise `ValueError` if batch normalisation is to be synchronised where only the strategy itself may say so."""
+    if sync_batchnorm and not isinstance(strategy, SingleDeviceStrategy):
+        rule = f"left out with strategy={strategy!r}"
+        action = "Pass strategy=DDPStrategy(sync_batchnorm=True)."
+        raise ValueError(must_be("sync_batchnorm", rule, sync_batchnorm, _WHERE, action))
+
+
+def choose_metric_log(trainer: Trainer) -> MetricLog:
+    """Make it; of several processes the trainer gets a callback, the first, that reduces the values of epochs."""
+    metric_log = MetricLog(
+        loggers=trainer.loggers,
+        log_every_n_steps=trainer.log_every_n_steps,
+        progress=trainer.fit_loop.progress,
+        strategy=trainer.strategy,
+    )
+    if trainer.world_size > 1:
+        trainer.callbacks.insert(0, EpochEndReduction(metric_log))
+    return metric_log
+
+
+def check_fast_dev_run(fast_dev_run: bool | int) -> bool | int:
+    """How many batches of everything a trial takes, False for none; True means one.
+
+    Raises:
+        TypeError: If it is neither a bool nor an int.
+        ValueError: If it is negative.
+    """
+    if not isinstance(fast_dev_run, int):
+        rule = "a bool or an int"
+        raise TypeError(must_be("fast_dev_run", rule, fast_dev_run, "Trainer", "Pass a number of batches."))
+    if fast_dev_run < 0:
+        raise ValueError(must_be("fast_dev_run", "at least 0", fast_dev_run, "Trainer", "Pass a larger number."))
+    return fast_dev_run if fast_dev_run else False
+
+
+def limits_of_trial(limits: FitLimits, num_batches: int) -> FitLimits:
+    """One epoch of so many batches with validation at its end, whatever the limits of the real run are.
+
+    Args:
+        limits: Those of the real run; what they say of time and reloading holds for the trial as well.
+        num_batches: Batches of the epoch.
+    """
+    return attrs.evolve(
+        limits,
+        max_epochs=1,
+        min_epochs=None,
+        max_steps=-1,
+        min_steps=None,
+        limit_train_batches=num_batches,
+        overfit_batches=0.0,
+        val_check_interval=1.0,
+        check_val_every_n_epoch=1,
+        num_sanity_val_steps=0,
+    )
