@@ -8,6 +8,7 @@ install it.
 from __future__ import annotations
 
 import atexit
+import hashlib
 import io
 import json
 import os
@@ -16,6 +17,7 @@ import shutil
 import subprocess
 import sys
 import tarfile
+import tempfile
 import tomllib
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
@@ -527,8 +529,9 @@ def wheels_beside(session: nox.Session, package: Package, releases: Releases) ->
 
 def without_compat(session: nox.Session) -> None:
     """The quick gate and the demo in a copy of this tree without packages/compat: nothing else needs it."""
-    copy = Path(session.create_tmp()).resolve() / "tree"
-    copy.mkdir(exist_ok=True)
+    # Outside .nox, which git and ruff ignore. `create_tmp` would also set TMPDIR, to a path too long for sockets.
+    copy = Path(tempfile.gettempdir()) / f"camshaft-{hashlib.sha256(str(ROOT).encode()).hexdigest()[:8]}"
+    copy.mkdir(mode=0o700, exist_ok=True)
     for path in copy.iterdir():
         if path.name != ".nox":  # its environments are used again
             shutil.rmtree(path) if path.is_dir() else path.unlink()
