@@ -5,28 +5,15 @@ import inspect
 import pytest
 
 from camshaft.hooks_core import CATALOGUE, Callback, CheckpointHooks, DataHooks, ModelHooks, Receiver, StrategyHooks
-from camshaft.hooks_core.dispatch.binding import arguments_of
+from camshaft.hooks_core.bases import ModuleSteps
 from camshaft.hooks_core.dispatch.implementation import is_overridden
+from camshaft.hooks_core.spec import spec_of
 
 BASES = {
     Receiver.CALLBACK: (Callback,),
     Receiver.DATA: (DataHooks, CheckpointHooks),
-    Receiver.MODULE: (ModelHooks, DataHooks, CheckpointHooks),
+    Receiver.MODULE: (ModelHooks, DataHooks, CheckpointHooks, ModuleSteps),
     Receiver.STRATEGY: (StrategyHooks,),
-}
-WORDS = {
-    Receiver.CALLBACK: "callbacks",
-    Receiver.DATA: "the data module",
-    Receiver.MODULE: "the module",
-    Receiver.STRATEGY: "the strategy",
-}
-DECLARED_BY_TRAINING_MODULE = {
-    "configure_callbacks",
-    "configure_optimizers",
-    "training_step",
-    "validation_step",
-    "test_step",
-    "predict_step",
 }
 DECLARED_BY_DATA_MODULE = {"state_dict", "load_state_dict", "on_exception"}
 NO_HOOKS = {"clip_gradients", "log", "log_dict", "state_key", "monitors", "after_module"}
@@ -36,56 +23,51 @@ def declared(base: type) -> dict[str, object]:
     return {name: value for name, value in vars(base).items() if not name.startswith("_") and name not in NO_HOOKS}
 
 
-def own_kind(base: type) -> Receiver:
-    """The receiver from whose point of view a base class is written."""
-    return {Callback: Receiver.CALLBACK, StrategyHooks: Receiver.STRATEGY}.get(base, Receiver.MODULE)
-
-
-METHODS = [
-    pytest.param(base, name, id=f"{base.__name__}.{name}")
-    for base in (Callback, ModelHooks, DataHooks, CheckpointHooks, StrategyHooks)
-    for name in declared(base)
+STATING = (DataHooks, ModelHooks, CheckpointHooks, ModuleSteps)
+AGREEING = {Callback: Receiver.CALLBACK, StrategyHooks: Receiver.STRATEGY}
+BOTH = [
+    pytest.param(base, name, id=f"{base.__name__}.{name}") for base in (*STATING, *AGREEING) for name in declared(base)
 ]
+"""The methods that state a hook, and those of callbacks and strategies that agree with one."""
 
 
 @pytest.mark.parametrize("kind", list(Receiver))
 def test_bases_declare_every_hook_of_today_that_their_receiver_may_implement(kind: Receiver) -> None:
-    elsewhere = {
-        Receiver.MODULE: DECLARED_BY_TRAINING_MODULE,
-        Receiver.DATA: DECLARED_BY_DATA_MODULE,
-    }.get(kind, set())
+    elsewhere = {Receiver.DATA: DECLARED_BY_DATA_MODULE}.get(kind, set())
     names = {name for base in BASES[kind] for name in declared(base)}
     missing = {spec.name for spec in CATALOGUE.received_by(kind) if spec.is_current} - names
     assert missing == elsewhere
 
 
-@pytest.mark.parametrize(("base", "name"), METHODS)
-def test_method_is_a_hook_of_today_with_the_catalogues_arguments(base: type, name: str) -> None:
-    spec, kind = CATALOGUE[name], own_kind(base)
-    assert spec.is_current
-    assert kind in spec.receivers
-    parameters = list(inspect.signature(getattr(base, name)).parameters)
-    assert tuple(parameters[1:]) == arguments_of(spec, kind)
+@pytest.mark.parametrize("base", STATING)
+def test_every_method_states_its_hook_for_the_module_first(base: type) -> None:
+    for name, method in declared(base).items():
+        spec = spec_of(method)
+        assert spec is CATALOGUE[name]
+        assert spec.is_current
+        assert Receiver.MODULE in spec.receivers
+        assert spec.when.endswith(".")
 
 
-@pytest.mark.parametrize(("base", "name"), METHODS)
-def test_docstring_names_the_other_receivers(base: type, name: str) -> None:
-    spec, kind = CATALOGUE[name], own_kind(base)
-    text = " ".join((inspect.getdoc(getattr(base, name)) or "").split())
-    assert text
-    others = [WORDS[receiver] for receiver in spec.receivers if receiver is not kind]
-    if spec.kind == "transform":
-        assert "A data module's override is taken before a module's." in text
-    elif spec.kind == "state":
-        assert "Also received" not in text
-    elif others:
-        listed = " and ".join(filter(None, [", ".join(others[:-1]), others[-1]]))
-        assert f"Also received by {listed}." in text
-    else:
-        assert "Also received" not in text
+@pytest.mark.parametrize("base", AGREEING)
+def test_methods_of_callbacks_and_strategies_agree_with_the_statement(base: type) -> None:
+    kind = AGREEING[base]
+    for name, method in declared(base).items():
+        if spec_of(method) is not None:
+            assert CATALOGUE[name].receivers[0] is Receiver.CALLBACK  # its state, which no module has
+            continue
+        assert kind in CATALOGUE[name].receivers
+        stated = next(vars(one)[name] for one in STATING if name in vars(one))
+        expected, found = inspect.signature(stated), inspect.signature(method)  # type: ignore[arg-type]
+        parameters = list(found.parameters.values())
+        if kind is Receiver.CALLBACK:
+            assert [parameter.name for parameter in parameters[1:3]] == ["trainer", "module"]
+            del parameters[1:3]
+        assert found.replace(parameters=parameters) == expected
+        assert inspect.getdoc(method) == (inspect.getdoc(stated) or "").partition("\n\n")[0]
 
 
-@pytest.mark.parametrize(("base", "name"), METHODS)
+@pytest.mark.parametrize(("base", "name"), BOTH)
 def test_what_a_base_declares_does_not_count_as_implemented(base: type, name: str) -> None:
     receiver = type("Receiver", (base,), {})()
     assert not is_overridden(receiver, name)

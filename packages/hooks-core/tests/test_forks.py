@@ -10,16 +10,16 @@ import pytest
 
 SCRIPT = """
 import os, sys, time
-from camshaft.hooks_core import forks
+from camshaft.hooks_core import processes
 
 registered = []
 os.register_at_fork = lambda **functions: registered.append(functions)
-forks.make_forks_safe()
-forks.make_forks_safe()
+processes.make_forks_safe()
+processes.make_forks_safe()
 assert len(registered) == (1 if sys.version_info < (3, 11, 10) else 0), registered
 sys.version_info = (3, 12, 0)
-forks.make_forks_safe.cache_clear()
-forks.make_forks_safe()
+processes.make_forks_safe.cache_clear()
+processes.make_forks_safe()
 assert len(registered) <= 1, "an interpreter that is mended needs nothing"
 print("as it should be")
 """

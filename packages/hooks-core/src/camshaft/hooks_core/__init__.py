@@ -1,13 +1,44 @@
 """The hook protocol as data: which hooks exist, who may implement them, with which arguments, in which order."""
 
-from camshaft.hooks_core.bases import Callback, CheckpointHooks, DataHooks, ModelHooks, StrategyHooks
-from camshaft.hooks_core.catalogue import CATALOGUE, Catalogue
-from camshaft.hooks_core.dispatch.faults import Fault, HookFaultError, HookFaultWarning
-from camshaft.hooks_core.dispatch.hooks import Hooks
-from camshaft.hooks_core.dispatch.implementation import is_overridden, not_a_hook
-from camshaft.hooks_core.dispatch.resolve import resolve
-from camshaft.hooks_core.spec import ERAS, HookSpec, Receiver
-from camshaft.hooks_core.strategy_defaults import StrategyDefaults
+from typing import TYPE_CHECKING
+
+from camshaft.hooks_core.on_demand import on_demand
+
+if TYPE_CHECKING:
+    from camshaft.hooks_core.bases import Callback, CheckpointHooks, DataHooks, ModelHooks, StrategyHooks
+    from camshaft.hooks_core.catalogue import CATALOGUE, Catalogue
+    from camshaft.hooks_core.dispatch.faults import Fault, HookFaultError, HookFaultWarning
+    from camshaft.hooks_core.dispatch.hooks import Hooks
+    from camshaft.hooks_core.dispatch.implementation import is_overridden, not_a_hook
+    from camshaft.hooks_core.dispatch.resolve import resolve
+    from camshaft.hooks_core.spec import ERAS, HookSpec, Receiver, hook
+    from camshaft.hooks_core.strategy_defaults import StrategyDefaults
+
+if not TYPE_CHECKING:  # a program imports what it uses; type checkers see the names above, and no others
+    __getattr__ = on_demand(
+        __name__,
+        {
+            "CATALOGUE": "catalogue",
+            "Callback": "bases",
+            "Catalogue": "catalogue",
+            "CheckpointHooks": "bases",
+            "DataHooks": "bases",
+            "ERAS": "spec",
+            "Fault": "dispatch.faults",
+            "HookFaultError": "dispatch.faults",
+            "HookFaultWarning": "dispatch.faults",
+            "HookSpec": "spec",
+            "Hooks": "dispatch.hooks",
+            "ModelHooks": "bases",
+            "Receiver": "spec",
+            "StrategyDefaults": "strategy_defaults",
+            "StrategyHooks": "bases",
+            "hook": "spec",
+            "is_overridden": "dispatch.implementation",
+            "not_a_hook": "dispatch.implementation",
+            "resolve": "dispatch.resolve",
+        },
+    )
 
 __all__ = [
     "CATALOGUE",
@@ -25,6 +56,7 @@ __all__ = [
     "Receiver",
     "StrategyDefaults",
     "StrategyHooks",
+    "hook",
     "is_overridden",
     "not_a_hook",
     "resolve",

@@ -10,8 +10,7 @@ from typing import Any
 import attrs
 
 from camshaft.hooks_core.bases import Callback, DataHooks, ModelHooks, StrategyHooks
-from camshaft.hooks_core.catalogue import CATALOGUE, Catalogue
-from camshaft.hooks_core.catalogue.registry import check_era
+from camshaft.hooks_core.catalogue import CATALOGUE, Catalogue, check_era
 from camshaft.hooks_core.dispatch.binding import BindingError, bind_hook, candidates
 from camshaft.hooks_core.dispatch.faults import Fault, find_faults, find_faults_in_era
 from camshaft.hooks_core.dispatch.implementation import implementation

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from enum import StrEnum
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import attrs
 
@@ -12,9 +12,15 @@ Kind = Literal["event", "step", "override", "provide", "transform", "state"]
 Stage = Literal["setup", "data", "fit", "train", "validate", "test", "predict", "checkpoint", "exception"]
 Verb = Literal["fit", "validate", "test", "predict"]
 
+_Method = TypeVar("_Method", bound=Callable[..., Any])
+
 ZeroGrad = Literal["before_training_step", "before_backward", "after_optimizer_step"]
 """Where gradients are zeroed: where the document of 2.x has it, after `training_step` (camshaft's own place and that of
 0.7 and 2.0), or where 0.5 and 0.8 have it."""
+
+STAGES: tuple[Stage, ...] = (
+    *("setup", "data", "fit", "train", "validate", "test", "predict", "checkpoint", "exception"),
+)
 
 VERBS: tuple[Verb, ...] = ("fit", "validate", "test", "predict")
 
@@ -41,6 +47,9 @@ CANONICAL_NAMES = {
 
 SKIP_EPOCH = -1
 """What `on_train_batch_start` returns to skip the rest of the epoch."""
+
+
+_NOTHING: Mapping[str, Any] = {}
 
 
 class Receiver(StrEnum):
@@ -143,3 +152,65 @@ class HookSpec:
     def can_skip_epoch(self) -> bool:
         """Whether a return value of -1 skips the rest of the epoch."""
         return self.returns.startswith("-1")
+
+
+def hook(
+    *receivers: Receiver,
+    when: str = "",
+    kind: Kind = "event",
+    stage: Stage = "fit",
+    returns: str = "ignored",
+    eras: tuple[str, ...] = ("1.x", "2.0", "2.x"),
+    signatures: Mapping[str, tuple[str, ...]] = _NOTHING,
+    isolated: bool = False,
+    kept: bool = False,
+    fixed: Mapping[str, Any] = _NOTHING,
+    optionals: Mapping[str, tuple[str, ...]] = _NOTHING,
+    aliases: Mapping[str, tuple[str, ...]] = _NOTHING,
+) -> Callable[[_Method], _Method]:
+    """State a hook by a documented method of a base class; `spec_of` returns the statement.
+
+    The hook has the method's name. Its parameters are those of the method, without `self`; keyword-only ones are its
+    optional arguments.
+
+    Args:
+        receivers: Who may implement it, in the order in which they are called.
+        when: The moment of the call. The default is the first paragraph of the method's docstring; if the method
+            computes something, that paragraph is an imperative ("Zero the gradients.") and "To" goes before it.
+        kind, stage, returns, eras, signatures, isolated, kept, fixed, optionals, aliases: See `HookSpec`.
+    """
+
+    def state(method: _Method) -> _Method:
+        code = method.__code__
+        count = code.co_argcount
+        method.__hook__ = HookSpec(  # type: ignore[attr-defined]
+            name=method.__name__,
+            when=when or _moment(method.__doc__ or "", kind),
+            receivers=receivers,
+            # read from the code: `inspect.signature` takes ten times as long, for all hooks milliseconds at each start
+            parameters=code.co_varnames[1:count],
+            optional=code.co_varnames[count : count + code.co_kwonlyargcount],
+            kind=kind,
+            stage=stage,
+            returns=returns,
+            eras=eras,
+            signatures=signatures,
+            isolated=isolated,
+            kept=kept,
+            fixed=fixed,
+            optionals=optionals,
+            aliases=aliases,
+        )
+        return method
+
+    return state
+
+
+def _moment(docstring: str, kind: Kind) -> str:
+    summary = " ".join(docstring.partition("\n\n")[0].split())
+    return f"To {summary[:1].lower()}{summary[1:]}" if kind in ("step", "override", "transform") else summary
+
+
+def spec_of(method: object) -> HookSpec | None:
+    """Return the specification that a method of a base class carries by `hook`, or None."""
+    return getattr(method, "__hook__", None)

@@ -11,8 +11,7 @@ from typing import Any, Literal, TypeVar
 
 import attrs
 
-from camshaft.hooks_core.catalogue import CATALOGUE, Catalogue
-from camshaft.hooks_core.catalogue.registry import check_era
+from camshaft.hooks_core.catalogue import CATALOGUE, Catalogue, check_era
 from camshaft.hooks_core.dispatch.binding import CALLBACK_PREFIX, arguments_of, positional_names
 from camshaft.hooks_core.dispatch.calls import runs_after_module
 from camshaft.hooks_core.dispatch.implementation import implementation, receiver_name

@@ -4,12 +4,36 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from camshaft.hooks_core.dispatch.readings import ReceiverReading
 
-_Event = Callable[..., Any]
-_OneOwner = Callable[..., Any] | None
+if TYPE_CHECKING:
+    from typing import Concatenate, Generic, ParamSpec, TypeVar
+
+    from camshaft.hooks_core.bases import CheckpointHooks, DataHooks, ModelHooks, ModuleSteps
+
+    _Arguments = ParamSpec("_Arguments")
+    _Result = TypeVar("_Result")
+
+    class _Event(Generic[_Arguments, _Result]):
+        """Type of an event's attribute: always callable, and any callable may take its place."""
+
+        def __init__(self, method: Callable[Concatenate[Any, _Arguments], _Result]) -> None: ...
+
+        def __get__(self, hooks: Hooks, owner: type[Hooks]) -> Callable[_Arguments, _Result]: ...
+
+        def __set__(self, hooks: Hooks, function: Callable[..., Any]) -> None: ...
+
+    class _OneOwner(Generic[_Arguments, _Result]):
+        """Type of the attribute of a hook with one owner: None where nobody implements it."""
+
+        def __init__(self, method: Callable[Concatenate[Any, _Arguments], _Result]) -> None: ...
+
+        def __get__(self, hooks: Hooks, owner: type[Hooks]) -> Callable[_Arguments, _Result] | None: ...
+
+        def __set__(self, hooks: Hooks, function: Callable[..., Any] | None) -> None: ...
+
 
 _NONE: Mapping[str, Callable[..., Any]] = MappingProxyType({})
 
@@ -30,104 +54,88 @@ class Hooks:
     _taken: Mapping[str, frozenset[str]] = MappingProxyType({})
     _with_one_loader = _NONE
 
-    # around a run
-    prepare_data: _Event
-    configure_callbacks: _OneOwner
-    setup: _Event
-    configure_sharded_model: _Event
-    configure_model: _Event
-    configure_optimizers: _OneOwner
-    on_fit_start: _Event
-    on_sanity_check_start: _Event
-    on_sanity_check_end: _Event
-    on_load_checkpoint: _Event
-    on_save_checkpoint: _Event
-    on_exception: _Event
-    on_fit_end: _Event
-    teardown: _Event
+    if TYPE_CHECKING:  # a run's hooks take the arguments of the methods that state them
+        # around a run
+        prepare_data = _Event(DataHooks.prepare_data)
+        configure_callbacks = _OneOwner(ModuleSteps.configure_callbacks)
+        setup = _Event(DataHooks.setup)
+        configure_sharded_model = _Event(ModelHooks.configure_sharded_model)
+        configure_model = _Event(ModelHooks.configure_model)
+        configure_optimizers = _OneOwner(ModuleSteps.configure_optimizers)
+        on_fit_start = _Event(ModelHooks.on_fit_start)
+        on_sanity_check_start = _Event(ModelHooks.on_sanity_check_start)
+        on_sanity_check_end = _Event(ModelHooks.on_sanity_check_end)
+        on_load_checkpoint = _Event(CheckpointHooks.on_load_checkpoint)
+        on_save_checkpoint = _Event(CheckpointHooks.on_save_checkpoint)
+        on_exception = _Event(ModelHooks.on_exception)
+        on_fit_end = _Event(ModelHooks.on_fit_end)
+        teardown = _Event(DataHooks.teardown)
 
-    # data
-    train_dataloader: _OneOwner
-    val_dataloader: _OneOwner
-    test_dataloader: _OneOwner
-    predict_dataloader: _OneOwner
-    on_before_batch_transfer: _OneOwner
-    transfer_batch_to_device: _OneOwner
-    on_after_batch_transfer: _OneOwner
+        # data
+        train_dataloader = _OneOwner(DataHooks.train_dataloader)
+        val_dataloader = _OneOwner(DataHooks.val_dataloader)
+        test_dataloader = _OneOwner(DataHooks.test_dataloader)
+        predict_dataloader = _OneOwner(DataHooks.predict_dataloader)
+        on_before_batch_transfer = _OneOwner(DataHooks.on_before_batch_transfer)
+        transfer_batch_to_device = _OneOwner(DataHooks.transfer_batch_to_device)
+        on_after_batch_transfer = _OneOwner(DataHooks.on_after_batch_transfer)
 
-    # optimization
-    optimizer_step: _OneOwner
-    on_before_zero_grad: _Event
-    optimizer_zero_grad: _OneOwner
-    on_before_backward: _Event
-    backward: _OneOwner
-    on_after_backward: _Event
-    on_before_optimizer_step: _Event
-    configure_gradient_clipping: _OneOwner
-    lr_scheduler_step: _OneOwner
+        # optimization
+        optimizer_step = _OneOwner(ModelHooks.optimizer_step)
+        on_before_zero_grad = _Event(ModelHooks.on_before_zero_grad)
+        optimizer_zero_grad = _OneOwner(ModelHooks.optimizer_zero_grad)
+        on_before_backward = _Event(ModelHooks.on_before_backward)
+        backward = _OneOwner(ModelHooks.backward)
+        on_after_backward = _Event(ModelHooks.on_after_backward)
+        on_before_optimizer_step = _Event(ModelHooks.on_before_optimizer_step)
+        configure_gradient_clipping = _OneOwner(ModelHooks.configure_gradient_clipping)
+        lr_scheduler_step: Callable[..., Any] | None  # takes `optimizer_idx` where `takes` says so
 
-    # training
-    on_train_start: _Event
-    on_train_epoch_start: _Event
-    on_train_batch_start: _Event
-    tbptt_split_batch: _OneOwner
-    training_step: _OneOwner
-    on_train_batch_end: _Event
-    on_train_epoch_end: _Event
-    on_train_end: _Event
+        # training
+        on_train_start = _Event(ModelHooks.on_train_start)
+        on_train_epoch_start = _Event(ModelHooks.on_train_epoch_start)
+        on_train_batch_start = _Event(ModelHooks.on_train_batch_start)
+        tbptt_split_batch = _OneOwner(ModelHooks.tbptt_split_batch)
+        training_step = _OneOwner(ModuleSteps.training_step)
+        on_train_batch_end = _Event(ModelHooks.on_train_batch_end)
+        on_train_epoch_end = _Event(ModelHooks.on_train_epoch_end)
+        on_train_end = _Event(ModelHooks.on_train_end)
 
-    # validation
-    on_validation_model_zero_grad: _OneOwner
-    on_validation_model_eval: _OneOwner
-    on_validation_start: _Event
-    on_validation_epoch_start: _Event
-    on_validation_batch_start: _Event
-    validation_step: _OneOwner
-    on_validation_batch_end: _Event
-    on_validation_epoch_end: _Event
-    on_validation_end: _Event
-    on_validation_model_train: _OneOwner
+        # validation
+        on_validation_model_zero_grad = _OneOwner(ModelHooks.on_validation_model_zero_grad)
+        on_validation_model_eval = _OneOwner(ModelHooks.on_validation_model_eval)
+        on_validation_start = _Event(ModelHooks.on_validation_start)
+        on_validation_epoch_start = _Event(ModelHooks.on_validation_epoch_start)
+        on_validation_batch_start = _Event(ModelHooks.on_validation_batch_start)
+        validation_step = _OneOwner(ModuleSteps.validation_step)
+        on_validation_batch_end = _Event(ModelHooks.on_validation_batch_end)
+        on_validation_epoch_end = _Event(ModelHooks.on_validation_epoch_end)
+        on_validation_end = _Event(ModelHooks.on_validation_end)
+        on_validation_model_train = _OneOwner(ModelHooks.on_validation_model_train)
 
-    # test
-    on_test_model_eval: _OneOwner
-    on_test_start: _Event
-    on_test_epoch_start: _Event
-    on_test_batch_start: _Event
-    test_step: _OneOwner
-    on_test_batch_end: _Event
-    on_test_epoch_end: _Event
-    on_test_end: _Event
-    on_test_model_train: _OneOwner
+        # test
+        on_test_model_eval = _OneOwner(ModelHooks.on_test_model_eval)
+        on_test_start = _Event(ModelHooks.on_test_start)
+        on_test_epoch_start = _Event(ModelHooks.on_test_epoch_start)
+        on_test_batch_start = _Event(ModelHooks.on_test_batch_start)
+        test_step = _OneOwner(ModuleSteps.test_step)
+        on_test_batch_end = _Event(ModelHooks.on_test_batch_end)
+        on_test_epoch_end = _Event(ModelHooks.on_test_epoch_end)
+        on_test_end = _Event(ModelHooks.on_test_end)
+        on_test_model_train = _OneOwner(ModelHooks.on_test_model_train)
 
-    # prediction
-    on_predict_model_eval: _OneOwner
-    on_predict_start: _Event
-    on_predict_epoch_start: _Event
-    on_predict_batch_start: _Event
-    predict_step: _OneOwner
-    on_predict_batch_end: _Event
-    on_predict_epoch_end: _Event
-    on_predict_end: _Event
-    on_predict_model_train: _OneOwner
+        # prediction
+        on_predict_model_eval = _OneOwner(ModelHooks.on_predict_model_eval)
+        on_predict_start = _Event(ModelHooks.on_predict_start)
+        on_predict_epoch_start = _Event(ModelHooks.on_predict_epoch_start)
+        on_predict_batch_start = _Event(ModelHooks.on_predict_batch_start)
+        predict_step = _OneOwner(ModuleSteps.predict_step)
+        on_predict_batch_end = _Event(ModelHooks.on_predict_batch_end)
+        on_predict_epoch_end = _Event(ModelHooks.on_predict_epoch_end)
+        on_predict_end = _Event(ModelHooks.on_predict_end)
+        on_predict_model_train = _OneOwner(ModelHooks.on_predict_model_train)
 
-    # of earlier eras; called by whoever runs these
-    on_init_start: _Event
-    on_init_end: _Event
-    on_post_move_to_device: _Event
-    init_ddp_connection: _OneOwner
-    init_optimizers: _OneOwner
-    configure_apex: _OneOwner
-    configure_ddp: _OneOwner
-    summarize: _OneOwner
-    restore_weights: _OneOwner
-    training_step_end: _OneOwner
-    on_tng_metrics: _Event
-    get_progress_bar_dict: _OneOwner
-    training_epoch_end: _OneOwner
-    validation_step_end: _OneOwner
-    validation_epoch_end: _OneOwner
-    test_step_end: _OneOwner
-    test_epoch_end: _OneOwner
+        def __setattr__(self, name: str, value: Any) -> None: ...  # hooks that a third party registered
 
     def for_loaders(self, num_loaders: int) -> Hooks:
         """Return the hooks as a stage of validation, test or prediction with so many loaders calls them.

@@ -103,7 +103,7 @@ def resolve(
             compiled = compile_isolated(spec, calls, trainer, module, position)
         elif calls:
             compiled = compile_calls(spec, calls, trainer, module, position, told)
-        setattr(hooks, spec.name, compiled or (nobody if spec.kind == "event" else None))
+        setattr(hooks, spec.name, compiled or (no_op if spec.kind == "event" else None))
         of_one_loader = [call.for_one_loader() for call in calls]
         if of_one_loader != calls:  # no isolated hook is told of loaders
             with_one_loader[spec.name] = compile_calls(spec, of_one_loader, trainer, module, position, told)
@@ -113,8 +113,11 @@ def resolve(
     return hooks
 
 
-def nobody(*arguments: object, **further: object) -> None:
-    """A hook that nobody implements."""
+def no_op(*arguments: object, **further: object) -> None:
+    """Do nothing, in place of an event that no receiver implements."""
+
+
+nobody = no_op  # its name before; imported by loops and compat
 
 
 def _may_log(spec: HookSpec, calls: Sequence[HookCall]) -> bool:

@@ -7,8 +7,7 @@ from functools import lru_cache
 
 import attrs
 
-from camshaft.hooks_core.catalogue import CATALOGUE
-from camshaft.hooks_core.catalogue.registry import check_era
+from camshaft.hooks_core.catalogue import CATALOGUE, check_era
 from camshaft.hooks_core.eras import Behaviour, behaviour_of
 from camshaft.hooks_core.grammar import legacy, present
 from camshaft.hooks_core.grammar.nodes import Call, Either, If, Maybe, Node, Repeat, Seq, Set, Within, keep

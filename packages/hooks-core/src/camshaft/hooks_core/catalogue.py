@@ -1,11 +1,15 @@
-"""The collection of hooks that dispatch, documentation and checks are derived from."""
+"""The catalogue: every hook of every era, collected from the base classes that state those of today.
+
+Dispatch, documentation and checks are derived from it.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 
-from camshaft.hooks_core.catalogue import data, legacy, legacy_set_up, optimization, run, stages
-from camshaft.hooks_core.spec import ERAS, HookSpec, Receiver
+from camshaft.hooks_core.bases import Callback, CheckpointHooks, DataHooks, ModelHooks, ModuleSteps
+from camshaft.hooks_core.earlier_hooks import EARLIER_HOOKS
+from camshaft.hooks_core.spec import ERAS, STAGES, HookSpec, Receiver, spec_of
 
 
 class Catalogue(Mapping[str, HookSpec]):
@@ -77,7 +81,11 @@ def check_era(era: str | None) -> None:
         )
 
 
-CATALOGUE = Catalogue(
-    (*run.HOOKS, *data.HOOKS, *optimization.HOOKS, *stages.HOOKS, *legacy_set_up.HOOKS, *legacy.HOOKS)
-)
+def stated_hooks(*bases: type) -> list[HookSpec]:
+    """Return the hooks that the methods of base classes state, in the order of their stages."""
+    stated = [spec for base in bases for method in vars(base).values() if (spec := spec_of(method)) is not None]
+    return sorted(stated, key=lambda spec: STAGES.index(spec.stage))
+
+
+CATALOGUE = Catalogue((*stated_hooks(DataHooks, ModelHooks, ModuleSteps, CheckpointHooks, Callback), *EARLIER_HOOKS))
 """Every hook of the five specification documents, those of 1.x, and those that today's users rely on beside them."""

@@ -1,0 +1,842 @@
+"""The classes that people subclass. Each hook of today is stated here once: by a documented method with `@hook`.
+
+The module's method is the statement; that of `Callback` (with `trainer` and `module` before its arguments) and of
+`StrategyHooks` agrees with it. The catalogue and the types of `Hooks` are derived from these methods.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, ClassVar
+
+from camshaft.hooks_core.messages import must_be
+from camshaft.hooks_core.spec import ERAS, Receiver, hook
+from camshaft.hooks_core.transfer import move_to_device, split_along_time
+
+_CALLBACK, _DATA, _MODULE, _STRATEGY = Receiver.CALLBACK, Receiver.DATA, Receiver.MODULE, Receiver.STRATEGY
+
+_SINCE_0_7, _SINCE_0_8 = ERAS[1:], ERAS[2:]
+
+_BATCH = ("batch", "batch_idx", "dataloader_idx")
+_UPDATE = ("epoch", "batch_idx", "optimizer", "optimizer_idx")
+_LOSS = ("loss", "optimizer", "optimizer_idx")
+_SPECIAL_CASES = ("on_tpu", "using_native_amp", "using_lbfgs")
+_FIRST_OPTIMIZER = {"optimizer_idx": 0}
+_STEP = ("batch", "batch_idx", "optimizer_idx", "hiddens")
+_OPTIMIZER_INDEX = (
+    *("optimizer_idx", "optimizer_i", "optimizer_index", "optimizer_id", "optimizer_ix", "optimizer_nb"),
+    *("optimiser_idx", "optimiser_i", "optim_idx", "optim_i", "optim_index", "optim_id"),
+    *("opt_idx", "opt_i", "opt_index", "opt_id", "opt_ix"),
+)
+_LOADERS = "a loader or a list of loaders"
+
+
+class ModuleSteps:
+    """Steps and configuration that a module defines with a signature of its own.
+
+    They are stated here and are no part of `ModelHooks`: a module's `training_step(self, batch)` is as good, and one
+    that is missing is an error at set-up.
+    """
+
+    __hook_base__: ClassVar[bool] = True
+
+    @hook(
+        _MODULE,
+        kind="provide",
+        stage="setup",
+        returns="a callback or a list of callbacks; one of the same type as a callback of the trainer replaces it",
+    )
+    def configure_callbacks(self) -> Any:
+        """Before `setup`: the module adds callbacks of its own."""
+
+    @hook(
+        _MODULE,
+        kind="provide",
+        stage="setup",
+        returns="an optimizer, a list of them, two lists (optimizers, schedulers), a dictionary, or None",
+        eras=ERAS,
+    )
+    def configure_optimizers(self) -> Any:
+        """After the module is on its device: choose optimizers and learning-rate schedulers."""
+
+    @hook(
+        _MODULE,
+        kind="step",
+        stage="train",
+        returns="the loss, a dictionary with `loss`, or None to skip the update; anything under manual optimization",
+        eras=ERAS,
+        signatures={"0.5": ("batch", "batch_nb", "optimizer_i", "hiddens"), "0.7": _STEP, "0.8": _STEP, "1.x": _STEP},
+        aliases={"optimizer_idx": _OPTIMIZER_INDEX, "hiddens": ("hiddens", "hidden", "hidden_state", "hidden_states")},
+    )
+    def training_step(self, batch: Any, batch_idx: int, *, optimizer_idx: int = 0, hiddens: Any = None) -> Any:
+        """Compute the loss of a batch."""
+
+    @hook(
+        _MODULE,
+        kind="step",
+        stage="validate",
+        returns="anything; handed to the batch's end hook",
+        eras=ERAS,
+        signatures={"0.5": ("batch", "batch_nb", "dataloader_i")},
+    )
+    def validation_step(self, batch: Any, batch_idx: int, dataloader_idx: int = 0) -> Any:
+        """Compute what validation needs of a batch."""
+
+    @hook(
+        _MODULE,
+        kind="step",
+        stage="test",
+        returns="anything; handed to the batch's end hook",
+        eras=ERAS,
+        signatures={"0.5": ("batch", "batch_nb", "dataloader_i")},
+    )
+    def test_step(self, batch: Any, batch_idx: int, dataloader_idx: int = 0) -> Any:
+        """Compute what test needs of a batch."""
+
+    @hook(_MODULE, kind="step", stage="predict", returns="the prediction")
+    def predict_step(self, batch: Any, batch_idx: int, dataloader_idx: int = 0) -> Any:
+        """Compute the prediction for a batch."""
+
+
+class ModelHooks:
+    """Hooks that a module may override; every one is optional.
+
+    It needs no trainer and no torch: mix it into whatever holds the model.
+    """
+
+    __hook_base__: ClassVar[bool] = True
+
+    @hook(_MODULE, stage="setup")
+    def configure_sharded_model(self) -> None:
+        """After `setup`, in the strategy's context: create or shard submodules. Called in every stage, so
+        idempotent.
+        """
+
+    @hook(_MODULE, stage="setup", eras=("2.x",))
+    def configure_model(self) -> None:
+        """After `configure_sharded_model`, in the strategy's context. Called in every stage, so idempotent."""
+
+    @hook(_CALLBACK, _MODULE, _STRATEGY, eras=_SINCE_0_8)
+    def on_fit_start(self) -> None:
+        """At the very beginning of fit, on every process, after the module is on its device."""
+
+    @hook(_CALLBACK, _MODULE, _STRATEGY, eras=_SINCE_0_8)
+    def on_sanity_check_start(self) -> None:
+        """Before the sanity check: a few validation batches ahead of training."""
+
+    @hook(_CALLBACK, _MODULE, _STRATEGY)
+    def on_sanity_check_end(self) -> None:
+        """After the sanity check."""
+
+    @hook(_CALLBACK, _DATA, _MODULE, _STRATEGY, stage="exception", isolated=True)
+    def on_exception(self, exception: BaseException) -> None:
+        """When anything raises during a verb, before `teardown`."""
+
+    @hook(_CALLBACK, _MODULE, _STRATEGY, eras=_SINCE_0_8)
+    def on_fit_end(self) -> None:
+        """At the very end of fit, on every process."""
+
+    @hook(
+        _CALLBACK,
+        _MODULE,
+        when="Before the gradients are zeroed: after `training_step` by default, after the update up to 0.8, before "
+        "`training_step` in 2.x's document.",
+        stage="train",
+        eras=ERAS,
+    )
+    def on_before_zero_grad(self, optimizer: Any) -> None:
+        """Before the gradients are zeroed; by default that is after `training_step`."""
+
+    @hook(_CALLBACK, _MODULE, stage="train")
+    def on_before_backward(self, loss: Any) -> None:
+        """Before the loss is differentiated."""
+
+    @hook(_CALLBACK, _MODULE, stage="train", eras=ERAS)
+    def on_after_backward(self) -> None:
+        """After the loss is differentiated; with a gradient scaler, gradients are still scaled."""
+
+    @hook(_CALLBACK, _MODULE, stage="train", signatures={"1.x": ("optimizer", "optimizer_idx")}, fixed=_FIRST_OPTIMIZER)
+    def on_before_optimizer_step(self, optimizer: Any) -> None:
+        """Before an optimizer updates: once per accumulation window, gradients unscaled and not yet clipped."""
+
+    @hook(_CALLBACK, _MODULE, _STRATEGY, stage="train", eras=_SINCE_0_8)
+    def on_train_start(self) -> None:
+        """When training begins: after the sanity check, before it in 0.8."""
+
+    @hook(_CALLBACK, _MODULE, stage="train")
+    def on_train_epoch_start(self) -> None:
+        """When a training epoch begins."""
+
+    @hook(
+        _CALLBACK,
+        _MODULE,
+        _STRATEGY,
+        stage="train",
+        returns="-1 skips the rest of the epoch; its end hooks and epoch schedulers still run",
+        eras=_SINCE_0_8,
+        signatures={"0.8": _BATCH, "1.x": _BATCH},
+        fixed={"dataloader_idx": 0},
+    )
+    def on_train_batch_start(self, batch: Any, batch_idx: int) -> int | None:
+        """Before anything happens for a training batch.
+
+        Returns:
+            -1 to skip the rest of the epoch; its end hooks and epoch schedulers still run.
+        """
+
+    @hook(
+        _CALLBACK,
+        _MODULE,
+        stage="train",
+        eras=_SINCE_0_8,
+        signatures={"0.8": _BATCH, "1.x": ("outputs", *_BATCH)},
+        fixed={"dataloader_idx": 0},
+    )
+    def on_train_batch_end(self, outputs: Any, batch: Any, batch_idx: int) -> None:
+        """After a training batch and its update."""
+
+    @hook(_CALLBACK, _MODULE, stage="train", signatures={"1.x": ("outputs",)}, fixed={"outputs": None})
+    def on_train_epoch_end(self) -> None:
+        """When a training epoch ends: callbacks that do not monitor, the module, callbacks that monitor."""
+
+    @hook(_CALLBACK, _MODULE, _STRATEGY, stage="train", eras=_SINCE_0_8)
+    def on_train_end(self) -> None:
+        """When training ends, before loggers are closed."""
+
+    @hook(_CALLBACK, _MODULE, _STRATEGY, stage="validate")
+    def on_validation_start(self) -> None:
+        """When validation begins."""
+
+    @hook(_CALLBACK, _MODULE, _STRATEGY, stage="validate")
+    def on_validation_epoch_start(self) -> None:
+        """When a validation epoch begins."""
+
+    @hook(_CALLBACK, _MODULE, _STRATEGY, stage="validate")
+    def on_validation_batch_start(self, batch: Any, batch_idx: int, dataloader_idx: int = 0) -> None:
+        """Before anything happens for a validation batch."""
+
+    @hook(_CALLBACK, _MODULE, _STRATEGY, stage="validate")
+    def on_validation_batch_end(self, outputs: Any, batch: Any, batch_idx: int, dataloader_idx: int = 0) -> None:
+        """After a validation batch."""
+
+    @hook(_CALLBACK, _MODULE, _STRATEGY, stage="validate")
+    def on_validation_epoch_end(self) -> None:
+        """When a validation epoch ends."""
+
+    @hook(_CALLBACK, _MODULE, _STRATEGY, stage="validate")
+    def on_validation_end(self) -> None:
+        """When validation ends."""
+
+    @hook(_CALLBACK, _MODULE, _STRATEGY, stage="test")
+    def on_test_start(self) -> None:
+        """When test begins."""
+
+    @hook(_CALLBACK, _MODULE, _STRATEGY, stage="test")
+    def on_test_epoch_start(self) -> None:
+        """When a test epoch begins."""
+
+    @hook(_CALLBACK, _MODULE, _STRATEGY, stage="test")
+    def on_test_batch_start(self, batch: Any, batch_idx: int, dataloader_idx: int = 0) -> None:
+        """Before anything happens for a test batch."""
+
+    @hook(_CALLBACK, _MODULE, _STRATEGY, stage="test")
+    def on_test_batch_end(self, outputs: Any, batch: Any, batch_idx: int, dataloader_idx: int = 0) -> None:
+        """After a test batch."""
+
+    @hook(_CALLBACK, _MODULE, _STRATEGY, stage="test")
+    def on_test_epoch_end(self) -> None:
+        """When a test epoch ends."""
+
+    @hook(_CALLBACK, _MODULE, _STRATEGY, stage="test")
+    def on_test_end(self) -> None:
+        """When test ends."""
+
+    @hook(_CALLBACK, _MODULE, _STRATEGY, stage="predict")
+    def on_predict_start(self) -> None:
+        """When predict begins."""
+
+    @hook(_CALLBACK, _MODULE, stage="predict")
+    def on_predict_epoch_start(self) -> None:
+        """When a predict epoch begins."""
+
+    @hook(_CALLBACK, _MODULE, stage="predict")
+    def on_predict_batch_start(self, batch: Any, batch_idx: int, dataloader_idx: int = 0) -> None:
+        """Before anything happens for a predict batch."""
+
+    @hook(_CALLBACK, _MODULE, stage="predict")
+    def on_predict_batch_end(self, outputs: Any, batch: Any, batch_idx: int, dataloader_idx: int = 0) -> None:
+        """After a predict batch."""
+
+    @hook(_CALLBACK, _MODULE, stage="predict", signatures={"1.x": ("outputs",)}, fixed={"outputs": None})
+    def on_predict_epoch_end(self) -> None:
+        """When a predict epoch ends."""
+
+    @hook(_CALLBACK, _MODULE, _STRATEGY, stage="predict")
+    def on_predict_end(self) -> None:
+        """When predict ends."""
+
+    # what the loop does by default, for `super()` in an override
+
+    @hook(
+        _MODULE,
+        when="To update the weights. Since 2.0 its closure runs forward, zeroing, backward; before, it follows "
+        "backward.",
+        kind="override",
+        stage="train",
+        eras=ERAS,
+        signatures={
+            "0.5": ("current_epoch", "batch_nb", "optimizer", "optimizer_i", "second_order_closure"),
+            "0.7": (*_UPDATE, "second_order_closure"),
+            "0.8": (*_UPDATE, "second_order_closure"),
+            "1.x": (*_UPDATE, "optimizer_closure", *_SPECIAL_CASES),
+        },
+        optionals={"0.8": _SPECIAL_CASES},
+        fixed={**_FIRST_OPTIMIZER, "on_tpu": False, "using_native_amp": False, "using_lbfgs": False},
+    )
+    def optimizer_step(
+        self, epoch: int, batch_idx: int, optimizer: Any, optimizer_closure: Callable[[], Any] | None = None
+    ) -> None:
+        """Update the weights: `optimizer.step(closure=optimizer_closure)`.
+
+        An override is entered before `training_step`; the closure runs forward, zeroing and backward, then
+        `on_before_optimizer_step` and clipping, so it must be called, by the optimizer or directly.
+
+        Args:
+            epoch: Index of the epoch.
+            batch_idx: Index of the batch within the epoch.
+            optimizer: The optimizer to step.
+            optimizer_closure: Computes and returns the loss, with gradients in place.
+        """
+        optimizer.step(closure=optimizer_closure)
+
+    @hook(
+        _MODULE, kind="override", stage="train", returns="a sequence of splits", eras=("0.7", "0.8", "1.x"), kept=True
+    )
+    def tbptt_split_batch(self, batch: Any, split_size: int) -> Sequence[Any]:
+        """Split a batch along time for truncated backpropagation: tensors along their dimension 1.
+
+        Each split is to the optimization what a whole batch is elsewhere: it gets its own `training_step`, backward
+        and update. Override it where time is another dimension, or where more is to be cut.
+
+        Args:
+            batch: The batch, on its device. Tensors of at least two dimensions and lists with a list of time steps for
+                each sequence are cut, in lists, tuples and dictionaries of any nesting; all else stands whole in every
+                split.
+            split_size: Time steps of a split; the last split is shorter if they do not divide the length.
+
+        Returns:
+            The splits, in the order of time.
+
+        Raises:
+            ValueError: If `split_size` is less than 1, nothing in the batch has a time dimension, lengths in time
+                differ or are 0, or it holds a `PackedSequence`.
+        """
+        return split_along_time(batch, split_size, f"{type(self).__name__}.tbptt_split_batch")
+
+    @hook(
+        _MODULE,
+        kind="override",
+        stage="train",
+        eras=_SINCE_0_8,
+        signatures=dict.fromkeys(("0.8", "1.x"), _UPDATE),
+        fixed=_FIRST_OPTIMIZER,
+    )
+    def optimizer_zero_grad(self, epoch: int, batch_idx: int, optimizer: Any) -> None:
+        """Zero the gradients: `optimizer.zero_grad()`."""
+        optimizer.zero_grad()
+
+    @hook(
+        _MODULE,
+        kind="override",
+        stage="train",
+        eras=_SINCE_0_7,
+        signatures={"0.7": ("trainer", *_LOSS), "0.8": ("trainer", *_LOSS), "1.x": _LOSS},
+        optionals={"0.7": ("use_amp",)},
+        fixed={"optimizer": None, "optimizer_idx": 0, "use_amp": False},
+    )
+    def backward(self, loss: Any) -> None:
+        """Differentiate the loss: `loss.backward()`. The loss is already scaled for accumulation."""
+        loss.backward()
+
+    @hook(
+        _MODULE,
+        kind="override",
+        stage="train",
+        signatures={"1.x": ("optimizer", "optimizer_idx", "gradient_clip_val", "gradient_clip_algorithm")},
+        fixed=_FIRST_OPTIMIZER,
+    )
+    def configure_gradient_clipping(
+        self,
+        optimizer: Any,
+        gradient_clip_val: float | None = None,
+        gradient_clip_algorithm: str | None = None,
+    ) -> None:
+        """Clip the gradients of one optimizer as the run was told to, after `on_before_optimizer_step`.
+
+        Args:
+            optimizer: The optimizer whose gradients are clipped.
+            gradient_clip_val: The largest norm or absolute value; None clips nothing.
+            gradient_clip_algorithm: "norm" (None means the same) or "value".
+
+        Raises:
+            ValueError: If the algorithm is neither.
+        """
+        self.clip_gradients(optimizer, gradient_clip_val, gradient_clip_algorithm)
+
+    def clip_gradients(
+        self,
+        optimizer: Any,
+        gradient_clip_val: float | None = None,
+        gradient_clip_algorithm: str | None = None,
+    ) -> None:
+        """Clip the gradients of one optimizer, for use in `configure_gradient_clipping` (no hook)."""
+        if gradient_clip_val is None:
+            return
+        from torch.nn import utils
+
+        parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+        if gradient_clip_algorithm in (None, "norm"):
+            utils.clip_grad_norm_(parameters, gradient_clip_val)
+        elif gradient_clip_algorithm == "value":
+            utils.clip_grad_value_(parameters, gradient_clip_val)
+        else:
+            raise ValueError(
+                "`gradient_clip_algorithm` must be 'norm' or 'value', but got "
+                f"{gradient_clip_algorithm!r} ({type(gradient_clip_algorithm).__name__}) in "
+                f"{type(self).__name__}.clip_gradients. Pass one of the two."
+            )
+
+    @hook(
+        _MODULE,
+        kind="override",
+        stage="train",
+        signatures={"1.x": ("scheduler", "optimizer_idx", "metric")},
+        fixed=_FIRST_OPTIMIZER,
+    )
+    def lr_scheduler_step(self, scheduler: Any, metric: Any) -> None:
+        """Step a learning-rate scheduler: with the monitored value if it has one, else without.
+
+        Args:
+            scheduler: The scheduler.
+            metric: The value that its configuration monitors, or None.
+        """
+        if metric is None:
+            scheduler.step()
+        else:
+            scheduler.step(metric)
+
+    # modes; the loop itself restores each submodule's own mode unless these are overridden
+
+    @hook(_MODULE, kind="override", stage="validate")
+    def on_validation_model_eval(self) -> None:
+        """Put the module into evaluation mode before validation."""
+        self.eval()  # type: ignore[attr-defined]
+
+    @hook(_MODULE, kind="override", stage="validate")
+    def on_validation_model_train(self) -> None:
+        """Put the module back into training mode after validation."""
+        self.train()  # type: ignore[attr-defined]
+
+    @hook(_MODULE, kind="override", stage="test")
+    def on_test_model_eval(self) -> None:
+        """Put the module into evaluation mode before test."""
+        self.eval()  # type: ignore[attr-defined]
+
+    @hook(_MODULE, kind="override", stage="test")
+    def on_test_model_train(self) -> None:
+        """Put the module back into training mode after test."""
+        self.train()  # type: ignore[attr-defined]
+
+    @hook(_MODULE, kind="override", stage="predict")
+    def on_predict_model_eval(self) -> None:
+        """Put the module into evaluation mode before predict."""
+        self.eval()  # type: ignore[attr-defined]
+
+    @hook(_MODULE, kind="override", stage="predict", eras=("2.0", "2.x"))
+    def on_predict_model_train(self) -> None:
+        """Put the module back into training mode after predict."""
+        self.train()  # type: ignore[attr-defined]
+
+    @hook(_MODULE, kind="override", stage="validate", eras=("2.x",))
+    def on_validation_model_zero_grad(self) -> None:
+        """Free the gradients before validation inside training."""
+        self.zero_grad()  # type: ignore[attr-defined]
+
+
+class DataHooks:
+    """Hooks about data, for a data module or a module; every one is optional."""
+
+    __hook_base__: ClassVar[bool] = True
+
+    @hook(_DATA, _MODULE, stage="setup", eras=_SINCE_0_8)
+    def prepare_data(self) -> None:
+        """Before anything else, on one process only: download or preprocess to disk; assign no state."""
+
+    @hook(_CALLBACK, _DATA, _MODULE, stage="setup", eras=_SINCE_0_8)
+    def setup(self, stage: str) -> None:
+        """At the beginning of every verb, on every process."""
+
+    @hook(_CALLBACK, _DATA, _MODULE, stage="setup", eras=_SINCE_0_8, isolated=True)
+    def teardown(self, stage: str) -> None:
+        """At the end of every verb, also after an exception, once."""
+
+    @hook(_DATA, _MODULE, kind="provide", stage="data", returns=_LOADERS, eras=ERAS)
+    def train_dataloader(self) -> Any:
+        """When training data is first needed."""
+
+    @hook(_DATA, _MODULE, kind="provide", stage="data", returns=_LOADERS, eras=ERAS)
+    def val_dataloader(self) -> Any:
+        """When validation data is first needed."""
+
+    @hook(_DATA, _MODULE, kind="provide", stage="data", returns=_LOADERS, eras=ERAS)
+    def test_dataloader(self) -> Any:
+        """When test data is first needed."""
+
+    @hook(_DATA, _MODULE, kind="provide", stage="data", returns=_LOADERS)
+    def predict_dataloader(self) -> Any:
+        """When prediction data is first needed."""
+
+    @hook(_DATA, _MODULE, kind="transform", stage="data", returns="the batch to go on with")
+    def on_before_batch_transfer(self, batch: Any, dataloader_idx: int) -> Any:
+        """Change a batch before it is moved to its device.
+
+        A data module's override is taken before a module's.
+
+        Returns:
+            The batch to go on with.
+        """
+        return batch
+
+    @hook(
+        _DATA,
+        _MODULE,
+        kind="transform",
+        stage="data",
+        returns="the batch on the device",
+        eras=_SINCE_0_8,
+        signatures={"0.8": ("batch", "device")},
+    )
+    def transfer_batch_to_device(self, batch: Any, device: Any, dataloader_idx: int) -> Any:
+        """Move a batch to its device.
+
+        The default moves tensors in any nesting of lists, tuples and dictionaries, and whatever has a `to` method.
+        A data module's override is taken before a module's.
+
+        Args:
+            batch: The batch as the loader gave it.
+            device: The `torch.device` to move it to.
+            dataloader_idx: Index of the loader.
+
+        Returns:
+            The batch on the device.
+        """
+        return move_to_device(batch, device)
+
+    @hook(_DATA, _MODULE, kind="transform", stage="data", returns="the batch to go on with")
+    def on_after_batch_transfer(self, batch: Any, dataloader_idx: int) -> Any:
+        """Change a batch after it was moved to its device.
+
+        A data module's override is taken before a module's.
+
+        Returns:
+            The batch to go on with.
+        """
+        return batch
+
+
+class CheckpointHooks:
+    """Hooks that add to a checkpoint or read from it; both are optional."""
+
+    __hook_base__: ClassVar[bool] = True
+
+    @hook(_CALLBACK, _DATA, _MODULE, stage="checkpoint")
+    def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """When a checkpoint is loaded, before its contents are restored."""
+
+    @hook(_CALLBACK, _DATA, _MODULE, stage="checkpoint")
+    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """When a checkpoint is about to be written: add to it or change it."""
+
+
+class Callback:
+    """Base class of callbacks; every hook is optional, and one that is not overridden costs nothing.
+
+    A hook gets the trainer and the module first. Callbacks run in the order in which they were passed, before the
+    module, unless the class says otherwise:
+
+    Attributes:
+        monitors: Whether it reads metrics, so that in `on_train_epoch_end` it runs after the module, which may log
+            there.
+        after_module: Names of further hooks for which it runs after the module.
+
+    A callback may also have a method `wrap_call(self, hook: str, kind: Receiver, receiver: object, function)`, which is
+    no hook: it sees every call of a run without touching the receivers. Whoever resolves hooks asks it once for each
+    receiver of each hook, in the order of the calls, and calls what it returns in place of `function`: with the same
+    arguments, for the same result, letting through whatever `function` raises. A step comes as the strategy wrapped it.
+    Of several such callbacks the last is outermost. Where no callback has one, calls are what they would be without it.
+    """
+
+    __hook_base__: ClassVar[bool] = True
+
+    _logging_module: Any = None  # set for a run, past any `__setattr__` of a subclass
+
+    monitors: ClassVar[bool] = False
+    after_module: ClassVar[frozenset[str]] = frozenset()
+
+    def setup(self, trainer: Any, module: Any, stage: str) -> None:
+        """At the beginning of every verb, on every process."""
+
+    def on_fit_start(self, trainer: Any, module: Any) -> None:
+        """At the very beginning of fit, on every process, after the module is on its device."""
+
+    def on_sanity_check_start(self, trainer: Any, module: Any) -> None:
+        """Before the sanity check: a few validation batches ahead of training."""
+
+    def on_sanity_check_end(self, trainer: Any, module: Any) -> None:
+        """After the sanity check."""
+
+    def on_load_checkpoint(self, trainer: Any, module: Any, checkpoint: dict[str, Any]) -> None:
+        """When a checkpoint is loaded, before its contents are restored."""
+
+    def on_save_checkpoint(self, trainer: Any, module: Any, checkpoint: dict[str, Any]) -> None:
+        """When a checkpoint is about to be written: add to it or change it."""
+
+    def on_exception(self, trainer: Any, module: Any, exception: BaseException) -> None:
+        """When anything raises during a verb, before `teardown`."""
+
+    def on_fit_end(self, trainer: Any, module: Any) -> None:
+        """At the very end of fit, on every process."""
+
+    def teardown(self, trainer: Any, module: Any, stage: str) -> None:
+        """At the end of every verb, also after an exception, once."""
+
+    def on_before_zero_grad(self, trainer: Any, module: Any, optimizer: Any) -> None:
+        """Before the gradients are zeroed; by default that is after `training_step`."""
+
+    def on_before_backward(self, trainer: Any, module: Any, loss: Any) -> None:
+        """Before the loss is differentiated."""
+
+    def on_after_backward(self, trainer: Any, module: Any) -> None:
+        """After the loss is differentiated; with a gradient scaler, gradients are still scaled."""
+
+    def on_before_optimizer_step(self, trainer: Any, module: Any, optimizer: Any) -> None:
+        """Before an optimizer updates: once per accumulation window, gradients unscaled and not yet clipped."""
+
+    def on_train_start(self, trainer: Any, module: Any) -> None:
+        """When training begins: after the sanity check, before it in 0.8."""
+
+    def on_train_epoch_start(self, trainer: Any, module: Any) -> None:
+        """When a training epoch begins."""
+
+    def on_train_batch_start(self, trainer: Any, module: Any, batch: Any, batch_idx: int) -> int | None:
+        """Before anything happens for a training batch."""
+
+    def on_train_batch_end(self, trainer: Any, module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
+        """After a training batch and its update."""
+
+    def on_train_epoch_end(self, trainer: Any, module: Any) -> None:
+        """When a training epoch ends: callbacks that do not monitor, the module, callbacks that monitor."""
+
+    def on_train_end(self, trainer: Any, module: Any) -> None:
+        """When training ends, before loggers are closed."""
+
+    def on_validation_start(self, trainer: Any, module: Any) -> None:
+        """When validation begins."""
+
+    def on_validation_epoch_start(self, trainer: Any, module: Any) -> None:
+        """When a validation epoch begins."""
+
+    def on_validation_batch_start(
+        self, trainer: Any, module: Any, batch: Any, batch_idx: int, dataloader_idx: int = 0
+    ) -> None:
+        """Before anything happens for a validation batch."""
+
+    def on_validation_batch_end(
+        self, trainer: Any, module: Any, outputs: Any, batch: Any, batch_idx: int, dataloader_idx: int = 0
+    ) -> None:
+        """After a validation batch."""
+
+    def on_validation_epoch_end(self, trainer: Any, module: Any) -> None:
+        """When a validation epoch ends."""
+
+    def on_validation_end(self, trainer: Any, module: Any) -> None:
+        """When validation ends."""
+
+    def on_test_start(self, trainer: Any, module: Any) -> None:
+        """When test begins."""
+
+    def on_test_epoch_start(self, trainer: Any, module: Any) -> None:
+        """When a test epoch begins."""
+
+    def on_test_batch_start(
+        self, trainer: Any, module: Any, batch: Any, batch_idx: int, dataloader_idx: int = 0
+    ) -> None:
+        """Before anything happens for a test batch."""
+
+    def on_test_batch_end(
+        self, trainer: Any, module: Any, outputs: Any, batch: Any, batch_idx: int, dataloader_idx: int = 0
+    ) -> None:
+        """After a test batch."""
+
+    def on_test_epoch_end(self, trainer: Any, module: Any) -> None:
+        """When a test epoch ends."""
+
+    def on_test_end(self, trainer: Any, module: Any) -> None:
+        """When test ends."""
+
+    def on_predict_start(self, trainer: Any, module: Any) -> None:
+        """When predict begins."""
+
+    def on_predict_epoch_start(self, trainer: Any, module: Any) -> None:
+        """When a predict epoch begins."""
+
+    def on_predict_batch_start(
+        self, trainer: Any, module: Any, batch: Any, batch_idx: int, dataloader_idx: int = 0
+    ) -> None:
+        """Before anything happens for a predict batch."""
+
+    def on_predict_batch_end(
+        self, trainer: Any, module: Any, outputs: Any, batch: Any, batch_idx: int, dataloader_idx: int = 0
+    ) -> None:
+        """After a predict batch."""
+
+    def on_predict_epoch_end(self, trainer: Any, module: Any) -> None:
+        """When a predict epoch ends."""
+
+    def on_predict_end(self, trainer: Any, module: Any) -> None:
+        """When predict ends."""
+
+    def log(self, name: str, value: Any, *args: Any, **kwargs: Any) -> None:
+        """Log a value in a hook, as the module's own `log` does there: same arguments, same defaults by hook.
+
+        Args:
+            name: Its name.
+            value: The value.
+            args, kwargs: What the module's `log` takes beside these.
+
+        Raises:
+            RuntimeError: Outside of a run, where nothing can be logged, and if the module has no `log`.
+            TypeError, ValueError: As the module's `log`.
+        """
+        self._of_module("log")(name, value, *args, **kwargs)
+
+    def log_dict(self, dictionary: Any, *args: Any, **kwargs: Any) -> None:
+        """Log each value of a dictionary; see `log`."""
+        self._of_module("log_dict")(dictionary, *args, **kwargs)
+
+    def _of_module(self, method: str) -> Any:
+        module, where = self._logging_module, f"{type(self).__qualname__}.{method}"
+        if module is None:
+            action = "Move the call to a hook, or write to a logger."
+            raise RuntimeError(must_be("log", "called in a hook of a run that holds the callback", None, where, action))
+        found = getattr(module, method, None)
+        if found is None:
+            action = "Write to a logger."
+            raise RuntimeError(must_be("module", f"one with `{method}`", type(module).__qualname__, where, action))
+        return found
+
+    def __getstate__(self) -> Any:
+        """Return what copies and pickles hold: not the module of a run."""
+        state = super().__getstate__()
+        if isinstance(state, dict):
+            return {name: value for name, value in state.items() if name != "_logging_module"}
+        return state
+
+    @hook(
+        _CALLBACK,
+        _DATA,
+        when="When a checkpoint is put together: the receiver's own state.",
+        kind="state",
+        stage="checkpoint",
+        returns="a dictionary of tensors and plain values",
+    )
+    def state_dict(self) -> dict[str, Any]:
+        """Return the callback's own state for a checkpoint: tensors and plain values. Empty by default."""
+        return {}
+
+    @hook(
+        _CALLBACK,
+        _DATA,
+        when="When a checkpoint is restored: the state that `state_dict` returned.",
+        kind="state",
+        stage="checkpoint",
+    )
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Restore the state that `state_dict` returned."""
+
+    @property
+    def state_key(self) -> str:
+        """Key of the callback's state in a checkpoint; unique among a run's callbacks."""
+        return type(self).__qualname__
+
+
+class StrategyHooks:
+    """Hooks that a strategy may override; every one is optional. A strategy receives hooks and never emits them."""
+
+    __hook_base__: ClassVar[bool] = True
+
+    def on_fit_start(self) -> None:
+        """At the very beginning of fit, on every process, after the module is on its device."""
+
+    def on_sanity_check_start(self) -> None:
+        """Before the sanity check: a few validation batches ahead of training."""
+
+    def on_sanity_check_end(self) -> None:
+        """After the sanity check."""
+
+    def on_exception(self, exception: BaseException) -> None:
+        """When anything raises during a verb, before `teardown`."""
+
+    def on_fit_end(self) -> None:
+        """At the very end of fit, on every process."""
+
+    def on_train_start(self) -> None:
+        """When training begins: after the sanity check, before it in 0.8."""
+
+    def on_train_batch_start(self, batch: Any, batch_idx: int) -> int | None:
+        """Before anything happens for a training batch."""
+
+    def on_train_end(self) -> None:
+        """When training ends, before loggers are closed."""
+
+    def on_validation_start(self) -> None:
+        """When validation begins."""
+
+    def on_validation_epoch_start(self) -> None:
+        """When a validation epoch begins."""
+
+    def on_validation_batch_start(self, batch: Any, batch_idx: int, dataloader_idx: int = 0) -> None:
+        """Before anything happens for a validation batch."""
+
+    def on_validation_batch_end(self, outputs: Any, batch: Any, batch_idx: int, dataloader_idx: int = 0) -> None:
+        """After a validation batch."""
+
+    def on_validation_epoch_end(self) -> None:
+        """When a validation epoch ends."""
+
+    def on_validation_end(self) -> None:
+        """When validation ends."""
+
+    def on_test_start(self) -> None:
+        """When test begins."""
+
+    def on_test_epoch_start(self) -> None:
+        """When a test epoch begins."""
+
+    def on_test_batch_start(self, batch: Any, batch_idx: int, dataloader_idx: int = 0) -> None:
+        """Before anything happens for a test batch."""
+
+    def on_test_batch_end(self, outputs: Any, batch: Any, batch_idx: int, dataloader_idx: int = 0) -> None:
+        """After a test batch."""
+
+    def on_test_epoch_end(self) -> None:
+        """When a test epoch ends."""
+
+    def on_test_end(self) -> None:
+        """When test ends."""
+
+    def on_predict_start(self) -> None:
+        """When predict begins."""
+
+    def on_predict_end(self) -> None:
+        """When predict ends."""
