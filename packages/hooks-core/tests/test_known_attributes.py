@@ -46,7 +46,7 @@ def test_a_misspelt_attribute_is_refused_with_the_closest_one(name: str, closest
 
 
 def test_an_attribute_that_resembles_none_is_refused_with_where_to_keep_it() -> None:
-    with pytest.raises(AttributeError, match=r"`qqq` must be .* Keep what is your own in the module"):
+    with pytest.raises(AttributeError, match=r"`qqq` must be .* Keep attributes of your own in the module"):
         Settings().qqq = 1  # type: ignore[attr-defined]
 
 

@@ -1,4 +1,4 @@
-"""The hook protocol as data: which hooks exist, who may implement them, with which arguments, in which order."""
+"""The hook protocol as data: which hooks exist, their receivers, arguments and order."""
 
 from typing import TYPE_CHECKING
 
@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from camshaft.hooks_core.dispatch.faults import Fault, HookFaultError, HookFaultWarning
     from camshaft.hooks_core.dispatch.hooks import Hooks
     from camshaft.hooks_core.dispatch.implementation import is_overridden, not_a_hook
-    from camshaft.hooks_core.dispatch.resolve import resolve
+    from camshaft.hooks_core.dispatch.resolve import no_op, resolve
     from camshaft.hooks_core.spec import ERAS, HookSpec, Receiver, hook
     from camshaft.hooks_core.strategy_defaults import StrategyDefaults
 
@@ -36,6 +36,7 @@ if not TYPE_CHECKING:  # a program imports what it uses; type checkers see the n
             "hook": "spec",
             "is_overridden": "dispatch.implementation",
             "not_a_hook": "dispatch.implementation",
+            "no_op": "dispatch.resolve",
             "resolve": "dispatch.resolve",
         },
     )
@@ -58,6 +59,7 @@ __all__ = [
     "StrategyHooks",
     "hook",
     "is_overridden",
+    "no_op",
     "not_a_hook",
     "resolve",
 ]

@@ -54,7 +54,7 @@ def _parser() -> argparse.ArgumentParser:
         "--optimization",
         choices=("automatic", "manual", "none"),
         default="automatic",
-        help="who differentiates and steps in fit: the loop, the module, or nobody",
+        help="backward and update in fit: by the loop, by the module, or not at all",
     )
     showing.add_argument(
         "--zero-grad",

@@ -13,7 +13,7 @@ from camshaft.hooks_core.spec import ERAS, STAGES, HookSpec, Receiver, spec_of
 
 
 class Catalogue(Mapping[str, HookSpec]):
-    """An ordered, growing collection of hooks by name.
+    """Ordered collection of hooks by name; third parties add theirs.
 
     Args:
         specs: The hooks to begin with.
@@ -46,7 +46,7 @@ class Catalogue(Mapping[str, HookSpec]):
         return spec
 
     def in_era(self, era: str | None) -> list[HookSpec]:
-        """The hooks that an era knows; None gives all.
+        """Return the hooks that an era knows; None gives all.
 
         Raises:
             ValueError: If `era` is none of `ERAS`.
@@ -55,11 +55,11 @@ class Catalogue(Mapping[str, HookSpec]):
         return [spec for spec in self._specs.values() if era is None or era in spec.eras]
 
     def received_by(self, receiver: Receiver) -> list[HookSpec]:
-        """The hooks that a kind of receiver may implement."""
+        """Return the hooks that a kind of receiver may implement."""
         return [spec for spec in self._specs.values() if receiver in spec.receivers]
 
     def copy(self) -> Catalogue:
-        """A catalogue of its own with the same hooks, to extend without touching this one."""
+        """Return another catalogue with the same hooks, to extend without changing this one."""
         return Catalogue(self._specs.values())
 
     def __getitem__(self, name: str) -> HookSpec:

@@ -1,4 +1,4 @@
-"""Does a trace follow the life cycle of its verb?"""
+"""Check that a trace follows the life cycle of its verb."""
 
 from __future__ import annotations
 
@@ -52,21 +52,22 @@ def check(
     Every receiver that implements a hook must be called exactly once per emission, in the catalogue's order. Hooks
     that provide something or that save a receiver's own state may be called at any time, and so may hooks that a third
     party registered. A run that raised is accepted if it follows the life cycle up to there, then calls `on_exception`
-    and `teardown` on all who implement them, leaving out those that were torn down before.
+    and `teardown` on all that implement them, except those that were torn down before.
 
     Args:
-        trace: The run; its participants say who takes part.
+        trace: The run, with its participants.
         verb: "fit", "validate", "test" or "predict".
         era: The era whose order is meant; None for that whose hooks the trace recorded: without any, camshaft's own
             order, or that in which it runs receivers of earlier eras if there are some.
         catalogue: The hooks that there are.
-        optimization: Who differentiates and steps, as `life_cycle` takes it. The default finds out: the module, if its
-            `automatic_optimization` was false when it was recorded; nobody, if `configure_optimizers` returned None.
+        optimization: Kind of optimization, as `life_cycle` takes it. The default reads it from the trace: "manual" if
+            the module's `automatic_optimization` was false when it was recorded; "none" if `configure_optimizers`
+            returned None.
         zero_grad: Where the loop zeroes gradients, as `life_cycle` takes it; None for the era's own place.
 
     Raises:
         ConformanceError: At the first departure.
-        ValueError: If there is no such era, it has no such verb, or `zero_grad` fits neither the era nor who optimizes.
+        ValueError: If there is no such era, it has no such verb, or `zero_grad` fits neither it nor the optimization.
     """
     optimization = optimization or _optimization(trace)
     era = era or trace.era
@@ -85,7 +86,7 @@ def _cycle(
     optimization: Optimization,
     zero_grad: ZeroGrad | None,
 ) -> Node:
-    """The life cycle of an era, or of a run of whoever takes part."""
+    """Return the life cycle of an era, or of a run of these participants."""
     of_module = [one.version for one in participants if one.version and one.kind is Receiver.MODULE]
     of_anybody = [one.version for one in participants if one.version]
     if era is not None or not of_anybody:
@@ -118,7 +119,7 @@ def _receivers(
 
 
 def _is_free(spec: HookSpec) -> bool:
-    """Whether a hook may be called at any time: by its kind, or because a third party registered it."""
+    """Return whether a hook may be called at any time: by its kind, or because a third party registered it."""
     return spec.kind in _FREE_KINDS or spec.name not in CATALOGUE
 
 
@@ -162,7 +163,7 @@ class _Walk:
             self._depart(num_events, [str(step) for step in automaton.expected(at)])
 
     def _leaves_life_cycle(self, index: int, event: Event) -> bool:
-        """Whether what follows an exception begins here; it may have been raised in a hook or elsewhere."""
+        """Return whether what follows an exception begins here; it may have been raised in a hook or elsewhere."""
         if self._raised is None:
             return event.kind == "enter" and event.hook in _REPORTS_OF_EXCEPTIONS and not self._open
         if self._open:
@@ -182,7 +183,7 @@ class _Walk:
         at = tail.start
         for index in range(first, len(self._events)):
             event = self._events[index]
-            if not self._track(index, event):  # whether a receiver raises once more makes no difference here
+            if not self._track(index, event):  # a further error makes no difference here
                 at = self._move(tail, at, index, event)
         if not tail.is_end(at):
             self._depart(len(self._events), [str(step) for step in tail.expected(at)])
@@ -244,7 +245,7 @@ _BITS = {condition: 1 << position for position, condition in enumerate(Condition
 
 @attrs.frozen
 class Step:
-    """What may happen: a receiver (by its label) enters or exits a hook."""
+    """Enter or exit of a hook by a receiver, which its label names."""
 
     kind: Literal["enter", "exit"]
     hook: str
@@ -258,7 +259,7 @@ class Step:
 
 @attrs.frozen
 class _Free:
-    """A way from state to state without a step: open if the bits of `mask` equal `value`; then sets or clears bits."""
+    """Transition without a step: open if the bits of `mask` equal `value`; then sets or clears bits."""
 
     target: int
     mask: int = 0
@@ -269,7 +270,7 @@ class _Free:
 
 @attrs.frozen
 class _Taken:
-    """A way from state to state by a step.
+    """Transition by a step.
 
     Sets bits if the result is `on`, or whatever it is if `on` is None; clears bits unless the result is None.
     """
@@ -280,7 +281,7 @@ class _Taken:
     clears: int = 0
 
     def leave(self, conditions: int, result: str) -> int:
-        """The conditions that hold afterwards."""
+        """Return the conditions that hold afterwards."""
         if result != "None":
             conditions &= ~self.clears
         return conditions | (self.sets if self.on in (None, result) else 0)
@@ -312,7 +313,7 @@ class Automaton:
         self.start = self._number(self._closure([(first, 0)]))
 
     def move(self, at: int, step: Step, result: str = "") -> int | None:
-        """Where a step leads from a place; None if it is not allowed there."""
+        """Return the place to which a step leads; None if it is not allowed there."""
         result = result if result in ("-1", "None") else ""
         key = (at, step, result)
         if key not in self._moves:
@@ -325,11 +326,11 @@ class Automaton:
         return self._moves[key]
 
     def is_end(self, at: int) -> bool:
-        """Whether the life cycle may end at a place."""
+        """Return whether the life cycle may end at a place."""
         return any(state == self._last for state, _ in self._known[at])
 
     def expected(self, at: int) -> list[Step]:
-        """The steps that are allowed at a place."""
+        """Return the steps that are allowed at a place."""
         found = {step: None for state, _ in sorted(self._known[at]) for step in self._taken[state]}
         return list(found)
 
@@ -345,7 +346,7 @@ class Automaton:
         return number
 
     def _closure(self, places: Iterable[tuple[int, int]]) -> _Places:
-        """All places that can be reached without a step."""
+        """Return all places that can be reached without a step."""
         found = set(places)
         waiting = list(found)
         while waiting:

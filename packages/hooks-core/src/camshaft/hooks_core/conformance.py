@@ -1,4 +1,4 @@
-"""The conformance kit: runs a trainer through scenarios and checks what it called."""
+"""Conformance kit: run a trainer through scenarios and check its calls."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ FEATURES = {
     "optimizer_step": "lets the module override `optimizer_step` and hands it a closure",
     "exceptions": "calls `on_exception` and `teardown` when a hook raises, and raises the same exception",
 }
-"""What a trainer may be able to do beside running a verb, by name."""
+"""Optional features of a trainer, by name."""
 
 _STAGE_WORDS = {"fit": "train", "validate": "validation", "test": "test", "predict": "predict"}
 
@@ -71,7 +71,7 @@ class Scenario:
     override: tuple[str, ...] = ()
 
     def expected_counts(self, zero_grad: ZeroGrad | None = None) -> dict[str, int]:
-        """How often each of the hooks that tell runs apart must be called on a receiver; empty if the run raises.
+        """Return the expected number of calls per receiver, by hook; empty if the run raises.
 
         Args:
             zero_grad: Where the trainer zeroes gradients; None means "before_backward".
@@ -224,7 +224,7 @@ __all__ = ["FEATURES", "SCENARIOS", "Adapter", "Outcome", "Report", "Scenario", 
 
 @attrs.frozen
 class Adapter:
-    """How the kit runs a trainer.
+    """Connection of the kit to a trainer.
 
     Args:
         run: Called as `run(scenario, module, callbacks)`: runs the trainer's verb `scenario.verb` with the numbers of
@@ -243,7 +243,7 @@ class Adapter:
 
 @attrs.frozen
 class Outcome:
-    """How a scenario went: `error` is None if the trainer passed."""
+    """Outcome of a scenario: `error` is None if the trainer passed."""
 
     scenario: Scenario
     error: Exception | None = None
@@ -251,7 +251,7 @@ class Outcome:
 
 @attrs.frozen
 class Report:
-    """How all scenarios went.
+    """Outcomes of all scenarios.
 
     Args:
         outcomes: Those that ran.
@@ -263,7 +263,7 @@ class Report:
 
     @property
     def passed(self) -> bool:
-        """Whether no scenario failed."""
+        """True if no scenario failed."""
         return all(outcome.error is None for outcome in self.outcomes)
 
     def __str__(self) -> str:
@@ -357,11 +357,11 @@ def run_scenario(scenario: Scenario, adapter: Adapter, *, zero_grad: ZeroGrad | 
 
 
 class ScriptedError(Exception):
-    """What the kit's callback raises on purpose; a trainer has to let it through."""
+    """Error that the kit's callback raises on purpose; a trainer must let it through."""
 
 
 class Plain(Callback):
-    """A callback that does nothing but receive."""
+    """Callback that inherits every hook and overrides none."""
 
 
 class Monitoring(Callback):

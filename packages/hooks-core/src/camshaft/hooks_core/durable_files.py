@@ -1,4 +1,4 @@
-"""Renaming, removing and flushing files and directories, for whoever keeps checkpoints on disk."""
+"""Durable files and directories: writing, renaming, removing and flushing, for checkpoints on disk."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def put_in_place(partial: Path, target: Path) -> None:
 
 @contextlib.contextmanager
 def written_whole(path: Path) -> Iterator[Path]:
-    """A path beside a file, which takes its place when the block ends; nobody sees half a file, but none is flushed.
+    """Give a path beside a file, which replaces the file when the block ends: never half a file, but not flushed.
 
     Args:
         path: The file; its directory is there.
@@ -61,7 +61,7 @@ def written_whole(path: Path) -> Iterator[Path]:
 
 
 def previous_of(target: Path) -> Path:
-    """Where what was at a path is after a crash interrupted `put_in_place`."""
+    """Return the path of a target's old contents after a crash interrupted `put_in_place`."""
     return target.with_name(f".{target.name}.previous")
 
 
@@ -85,7 +85,7 @@ def flush(path: str | os.PathLike[str]) -> None:
 
 
 def is_directory(path: Path) -> bool:
-    """Whether a path is a directory itself, and no link to one."""
+    """Return whether a path is a directory itself, and no link to one."""
     return path.is_dir() and not path.is_symlink()
 
 
@@ -96,13 +96,13 @@ except ImportError:  # Windows
 
 SUFFIX = ".partial"
 QUIET_SECONDS = 3600.0
-"""After so long without a change nobody is writing any more, wherever the writer was."""
+"""Seconds without a change after which a partial file is abandoned, wherever its writer was."""
 
 _SECONDS_TO_LOCK = 2.0  # within which a writer that has made its file holds the lock on it
 
 
 def new_partial_name(target: Path) -> Path:
-    """A name beside a target that nobody else uses."""
+    """Return a unique name beside a target."""
     return target.with_name(f".{target.name}.{_kernel()}.{uuid.uuid4().hex[:8]}{SUFFIX}")
 
 
@@ -124,9 +124,9 @@ def claimed(path: Path) -> Iterator[None]:
 
 
 def abandoned_in(folder: Path, pattern: str) -> list[Path]:
-    """The partial files and directories in a folder whose writers are gone.
+    """Return the partial files and directories in a folder whose writers are gone.
 
-    One is, if nobody holds its lock and its writer was on this running operating system, where locks are certain; of
+    One is, if its lock is free and its writer was on this running operating system, where locks are certain; of
     one from elsewhere, and where there are no locks, if nothing of it has changed for `QUIET_SECONDS` by the clock of
     the file system.
 
@@ -149,7 +149,7 @@ def _is_abandoned(path: Path, now: float) -> bool:
     try:
         quiet_seconds = now - _last_change(path)
         is_held = _is_held(path)
-    except OSError:  # it is gone, or somebody else's
+    except OSError:  # it is gone, or another user's
         return False
     if quiet_seconds >= QUIET_SECONDS:
         return not is_held
@@ -159,7 +159,7 @@ def _is_abandoned(path: Path, now: float) -> bool:
 
 
 def _last_change(path: Path) -> float:
-    """When a file, or anything in a directory, was last written to, linked or renamed, in Unix seconds."""
+    """Return the time of the last change of a file, or of anything in a directory, in Unix seconds."""
     paths = [path]
     if is_directory(path):
         paths += [Path(folder, name) for folder, folders, files in os.walk(path) for name in [*folders, *files]]
@@ -168,7 +168,7 @@ def _last_change(path: Path) -> float:
 
 
 def _is_held(path: Path) -> bool | None:
-    """Whether somebody holds the lock; None if there are no locks."""
+    """Return whether the lock is held; None if there are no locks."""
     if fcntl is None:
         return None
     descriptor = _open(path)
@@ -190,7 +190,7 @@ def _open(path: Path) -> int:
 
 @cache
 def _kernel() -> str:
-    """What tells this running operating system from any other, and from itself after a restart."""
+    """Return an identifier of this boot of the operating system."""
     try:
         name = Path("/proc/sys/kernel/random/boot_id").read_text()
     except OSError:

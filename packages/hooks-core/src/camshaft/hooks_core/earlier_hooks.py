@@ -268,7 +268,7 @@ _TRAINING = (
 
 
 def _evaluation(word: str, stage: Stage) -> tuple[HookSpec, ...]:
-    """What follows the steps of validation or test."""
+    """Return the hooks after the steps of validation or test."""
     return (
         HookSpec(
             f"{word}_step_end",

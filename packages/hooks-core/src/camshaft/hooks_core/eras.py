@@ -1,4 +1,4 @@
-"""Earlier eras as data: what their releases did otherwise than today; measured where the documents are silent."""
+"""Earlier eras as data: differences of their releases from today; measured where the documents are silent."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ each optimizer with an item for each batch, or a list for each batch with an ite
 
 @attrs.frozen(kw_only=True)
 class Behaviour:
-    """Where a version departs from today's order and contracts.
+    """Differences of a release from today's order and contracts.
 
     Attributes:
         since: The first version that does it, such as (0, 8).
         era: Name of the era whose hooks and signatures it has.
         steps_after_backward: Whether forward and backward run before `optimizer_step`, whose closure evaluates them
-            once more; else they run inside of it, by its closure.
+            again; else they run inside of it, by its closure.
         zero_grad: Where gradients are zeroed.
         step_zeroes: Whether `optimizer_step` zeroes the gradients as well, so that one that is overridden decides by
             itself when.
@@ -129,17 +129,17 @@ _BEHAVIOURS = (
 )
 
 _VERSIONS_OF_ERAS = {"1.x": "1.5", "2.x": "2.1"}
-"""The version that stands for an era where nobody says which: of 1.x the last before `[batch][optimizer]`."""
+"""Release that stands for an era by default: of 1.x the last before `[batch][optimizer]`."""
 
 _RELEASE = re.compile(r"(0\.([4-9]|10)|1\.[0-9]|2\.\d+)(\.\d+)*")
 
 
 def behaviour_of(version: str, where: str = "behaviour_of") -> Behaviour:
-    """Return what a version did otherwise than today.
+    """Return the differences of a release from today.
 
     Args:
         version: An era of the catalogue ("0.8", "1.x"), or any version from 0.4 on ("1.1.8").
-        where: Who asks, for errors.
+        where: The caller, for errors.
 
     Raises:
         ValueError: If it is neither an era nor a release from 0.4 to 2.x.

@@ -1,4 +1,4 @@
-"""What becomes of the methods of a class, by the catalogue alone. Nothing is instantiated."""
+"""Inspection of a class: how each of its hooks is called, by the catalogue alone. Nothing is instantiated."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class HookMethod:
 
 @attrs.frozen
 class Inspection:
-    """What was found out about a class.
+    """Result of an inspection of a class.
 
     Args:
         kind: What its instances are taken for.
@@ -210,11 +210,11 @@ def order_of(behaviour: Behaviour) -> list[str]:
 
 
 def inspection_text(name: str, inspection: Inspection) -> str:
-    """Return what becomes of each method of a class, and what is wrong with it, as its owner reads it.
+    """Return an inspection as text: how each method is called, then the faults.
 
     Args:
         name: The class's name.
-        inspection: What was found out about it.
+        inspection: The inspection.
     """
     kind, era = kind_in_words(inspection.kind), inspection.era
     if era is None:
@@ -230,7 +230,7 @@ def text_of(title: str, inspection: Inspection, verdict: str, version: str = "",
 
     Args:
         title: The first line.
-        inspection: What was found out.
+        inspection: The inspection.
         verdict: What is said of a class that has hooks and no faults.
         version: The release whose order the next argument describes.
         order: Where it departs from today's order.
@@ -248,7 +248,7 @@ def as_data(name: str, inspection: Inspection) -> dict[str, Any]:
 
     Args:
         name: The class's name.
-        inspection: What was found out about it.
+        inspection: The inspection.
     """
     return {
         "name": name,

@@ -1,4 +1,4 @@
-"""Refusing to set attributes that an object does not have, so that a misspelt setting is not lost."""
+"""Errors for attributes that an object does not have, so that a misspelt setting is not lost."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ _SIMILAR, _MISSPELT = 0.6, 0.8  # how much of two names is the same, as difflib 
 
 
 def check_known(owner: object, name: str, *, takes_own: bool = False) -> None:
-    """Refuse an attribute that is about to be set for the first time and that no class of the owner declares.
+    """Raise an error for a new attribute that no class of the owner declares.
 
     Call it from `__setattr__`; it holds once the constructor has set `_is_sealed`. A subclass that is defined outside
     of this project may have attributes of its own.
@@ -35,7 +35,7 @@ def unknown_attribute(owner: object, name: str) -> AttributeError:
     """Return the error for an attribute that an object does not have, with the closest one that may be set."""
     where = type(owner).__qualname__
     closest = _closest(owner, name, _SIMILAR)
-    action = "Keep what is your own in the module or in a callback, or in a subclass."
+    action = "Keep attributes of your own in the module, in a callback or in a subclass."
     if closest is not None:
         action = f"Did you mean `{closest}`?"
     message = f"`{name}` must be an attribute of {where} to be set, but there is none in {where}. {action}"

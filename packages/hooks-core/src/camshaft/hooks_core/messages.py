@@ -1,4 +1,4 @@
-"""How an error says what was wrong; every package words it the same way."""
+"""Texts of errors, notes and warnings, in the one form that all packages use."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from camshaft.hooks_core.dispatch.implementation import receiver_name
 
 
 def must_be(field: str, rule: str, value: object, where: str, action: str) -> str:
-    """The message of an error about a value.
+    """Return the message of an error about a value.
 
     Args:
         field: Name of the argument or attribute.
@@ -40,7 +40,7 @@ def warn_user(message: str, category: type[Warning] = UserWarning) -> None:
 
 
 def _is_own(frame: FrameType) -> bool:
-    """Whether a frame runs camshaft's code, or what lies between: functions that dispatch generates, `contextlib`."""
+    """Return whether a frame is camshaft's: its modules, functions that dispatch generates, or `contextlib` between."""
     if frame.f_code.co_filename.startswith("<camshaft "):
         return True
     return str(frame.f_globals.get("__name__")).partition(".")[0] in ("camshaft", "contextlib")
@@ -50,7 +50,7 @@ _MARK = "Raised in hook "
 
 
 def add_note(error: BaseException, receiver: object, hook: str, position: str) -> None:
-    """Say in an error's notes which receiver's hook raised it and where the run was; the innermost hook wins."""
+    """Note on an error which receiver's hook raised it and where the run was; the innermost hook's note stays alone."""
     if any(note.startswith(_MARK) for note in getattr(error, "__notes__", ())):
         return
     where = f" ({position})" if position else ""
@@ -59,7 +59,7 @@ def add_note(error: BaseException, receiver: object, hook: str, position: str) -
 
 @contextmanager
 def noting(receiver: object, hook: str, position: Callable[[], str]) -> Iterator[None]:
-    """Add the note to whatever is raised inside, for calls that do not go through `Hooks`."""
+    """Add the note to any error raised inside, for calls that do not go through `Hooks`."""
     try:
         yield
     except BaseException as error:
@@ -68,6 +68,6 @@ def noting(receiver: object, hook: str, position: Callable[[], str]) -> Iterator
 
 
 def describe(error: BaseException) -> str:
-    """An error with its notes on one line, to mention it in another error's notes."""
+    """Return an error with its notes on one line, to mention it in another error's notes."""
     notes = " ".join(getattr(error, "__notes__", ()))
     return f"{type(error).__name__}: {error} {notes}".rstrip()

@@ -1,4 +1,4 @@
-"""Packages whose exports are imported when somebody asks for them."""
+"""Exports of packages that are imported at their first use."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 
 def on_demand(package: str, modules: Mapping[str, str]) -> Callable[[str], Any]:
-    """A package's `__getattr__`, which imports what is asked for and keeps it.
+    """Return a package's `__getattr__`, which imports an export at its first use and keeps it.
 
     Args:
         package: The package's `__name__`.

@@ -1,4 +1,4 @@
-"""The step of an optimizer: what it needs, and how another one takes its place."""
+"""Steps of optimizers: whether they need a closure, and replacement of a step by another."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def needs_closure(optimizer: Optimizer) -> bool:
-    """Whether an optimizer evaluates the loss itself, by a closure that it calls as often as it likes (LBFGS does)."""
+    """Return whether an optimizer evaluates the loss itself, by a closure called repeatedly, as LBFGS does."""
     closure = inspect.signature(optimizer.step).parameters.get("closure")
     return closure is not None and closure.default is inspect.Parameter.empty
 
@@ -44,14 +44,14 @@ def steps_with_closure(optimizer: Optimizer) -> bool:
 def replace_step(
     optimizer: Optimizer, around: Callable[[Callable[..., Any]], Callable[..., Any]]
 ) -> Callable[[], None]:
-    """Put a step in the place of an optimizer's own. It has that one's name and signature.
+    """Replace an optimizer's step by one of the same name and signature.
 
     Args:
         optimizer: The optimizer.
         around: Gets the step that is replaced, and returns a function that gets the optimizer and the arguments.
 
     Returns:
-        Gives the optimizer its step back; does nothing where somebody replaced the new one since.
+        A function that restores the optimizer's step; it does nothing where the new one was replaced since.
     """
     original, was_replaced = optimizer.step, "step" in vars(optimizer)  # as a learning-rate scheduler does
     # Schedulers wrap the function of a bound method, and mark what they wrapped by an attribute.
@@ -72,7 +72,7 @@ def replace_step(
 
 
 def _with_self(bound: Callable[..., Any]) -> inspect.Signature:
-    """A callable's signature with a first parameter, which a bound method drops again."""
+    """Return a callable's signature with a first parameter, which a bound method drops again."""
     signature = inspect.signature(bound)
     parameters = list(signature.parameters.values())
     if not parameters or parameters[0].name != "self":
@@ -95,7 +95,7 @@ def _uses_closure(step: Callable[..., Any]) -> bool:
 
 
 def _layers(step: Any) -> Iterator[Any]:
-    """A step, what it was put around by `functools.wraps`, and so on."""
+    """Yield a step and, layer by layer, the functions that `functools.wraps` says it wraps."""
     yield getattr(step, "__func__", step)
     while hasattr(step, "__wrapped__"):
         step = step.__wrapped__

@@ -22,9 +22,9 @@ def make_forks_safe() -> None:
     """Let this process fork although threads of torch.distributed run in it. Later calls do nothing.
 
     A thread that has ended a collective drops its tensors, for which it registers with the interpreter. Before
-    CPython 3.11.10 a process that is forked in this moment begins with the interpreter's lock held by nobody, and waits
-    for it forever (https://github.com/python/cpython/issues/112275). So a fork waits a millisecond there, in which the
-    threads come to their end, and then for that lock.
+    CPython 3.11.10 a process that is forked in this moment begins with the interpreter's lock held by no thread, and
+    waits for it forever (https://github.com/python/cpython/issues/112275). So a fork waits a millisecond there, in
+    which the threads end, and then for that lock.
     """
     if sys.version_info < _MENDED_IN and hasattr(os, "register_at_fork"):
         os.register_at_fork(before=_settle)
@@ -36,11 +36,11 @@ def _settle() -> None:
 
 
 class OrderlyExit(SystemExit):
-    """Raised in `teardown` by who wants the process to end after this run: no error to trainers and loggers."""
+    """Exit of the process after this run, raised in `teardown`; no error to trainers and loggers."""
 
 
 _runs: list[tuple[int, Callable[[], str]]] = []
-"""The runs of this process, each with its thread; one that began within another comes after it."""
+"""Runs of this process, each with its thread; one that began within another comes after it."""
 
 
 @contextmanager

@@ -25,39 +25,39 @@ __all__ = [
 T = TypeVar("T")
 
 ReduceOp = Literal["mean", "sum", "max", "min"]
-"""How the values of all processes become one."""
+"""Reduction of the values of all processes to one."""
 
 
 class PendingSave(Protocol):
-    """A checkpoint that is still being written while training goes on."""
+    """Checkpoint that is still being written while training goes on."""
 
     def wait(self) -> None:
         """Return when it is durable and whole. Collective. Raises what its writing raised, on every process."""
 
 
 class Collectives(Protocol):
-    """What the processes of a run tell each other. Every process must call the same ones in the same order."""
+    """Communication between the processes of a run. Every process must make the same calls in the same order."""
 
     def broadcast(self, value: T, src: int = 0) -> T:
-        """The value of the process `src` on every process. Collective. It is anything that can be pickled."""
+        """Return the value of the process `src`, anything that can be pickled, on every process. Collective."""
 
     def all_gather(self, value: T) -> list[T]:
-        """The values of all processes, in their order. Collective. They are anything that can be pickled."""
+        """Return the values of all processes, anything that can be pickled, in the order of ranks. Collective."""
 
     def reduce(self, tensor: Tensor, op: ReduceOp = "mean") -> Tensor:
-        """A tensor of all processes' tensors, element by element; the argument stays as it is. Collective."""
+        """Return the reduction of all processes' tensors by element; the argument stays as it is. Collective."""
 
     def barrier(self) -> None:
-        """Return when every process is here. Collective."""
+        """Return when every process has called it. Collective."""
 
 
 class Strategy(Collectives, Protocol):
-    """Where and how a model computes. It receives hooks and never emits them.
+    """Device, processes and precision of a model. A strategy receives hooks and never emits them.
 
     `camshaft.hooks_core.StrategyDefaults` has what a strategy need not define itself.
 
     Attributes:
-        device: Where this process computes.
+        device: Device of this process.
         global_rank: Index of this process among all.
         local_rank: Index of this process on its machine.
         world_size: Number of processes.
@@ -73,11 +73,11 @@ class Strategy(Collectives, Protocol):
 
     @property
     def data_rank(self) -> int:
-        """Index of this process among those that share the data out; ranks of one model replica have the same."""
+        """Data-parallel index of this process; ranks of one model replica have the same."""
 
     @property
     def num_data_ranks(self) -> int:
-        """Among how many the data is shared out."""
+        """Number of data-parallel shares."""
 
     def connect(self) -> None:
         """Join the other processes; once that is done, do nothing. Collective.
@@ -86,7 +86,7 @@ class Strategy(Collectives, Protocol):
         """
 
     def model_context(self, module: nn.Module) -> AbstractContextManager[None]:
-        """What surrounds the hooks that build the model (`configure_sharded_model`, `configure_model`). Collective."""
+        """Return the context of `configure_sharded_model` and `configure_model`, which build the model. Collective."""
 
     def setup_module(self, module: nn.Module) -> nn.Module:
         """Move a module to its device, in place, and prepare what is to surround its steps. Collective.
@@ -94,8 +94,8 @@ class Strategy(Collectives, Protocol):
         Called once per run, after the module is configured, before its weights are loaded and its optimizers are built.
 
         Returns:
-            What computes, for whoever sets a module up by hand. The loops do not use it: they go on with the module
-            that they passed, and reach whatever is around it through the steps that `wrap_step` returned.
+            The prepared module, for callers that set one up by hand. The loops do not use it: they keep the module that
+            they passed, and reach its wrappers through the steps that `wrap_step` returned.
         """
 
     def setup_optimizers(self, optimizers: Sequence[Optimizer]) -> list[Optimizer]:
@@ -112,12 +112,12 @@ class Strategy(Collectives, Protocol):
     def batch_to_device(self, batch: Any) -> Any:
         """Move a batch to `device`. Returns the batch on the device, in the same structure.
 
-        Not called where `device` is a CPU and nobody implements a transfer hook, nor where somebody implements
+        Not called where `device` is a CPU and no transfer hook is implemented, nor where a receiver implements
         `transfer_batch_to_device`.
         """
 
     def wrap_step(self, step: Callable[..., Any]) -> Callable[..., Any]:
-        """Let a step run in this strategy's context, such as autocast or a wrapped forward.
+        """Return a step that runs in this strategy's context, such as autocast or a wrapped forward.
 
         Called once for each step of the module (`training_step`, `validation_step`, `test_step`, `predict_step`) when a
         run resolves its hooks. That is before `setup_module`: what that makes is to be looked up when a step is called.
@@ -131,14 +131,14 @@ class Strategy(Collectives, Protocol):
         """
 
     def idle_step(self) -> None:
-        """Take part in what other processes do together in a step of evaluation, without a batch of one's own.
+        """Take part in the collectives of other processes' evaluation step, without a batch.
 
         Called once for each batch that another process evaluates after this one has had its last. Collective among
         those that have none left and those that do, whose step it answers.
         """
 
     def set_gradient_sync(self, is_on: bool) -> None:
-        """Say whether the steps that follow end with the same gradients on all processes; at first they do.
+        """Set whether the following steps synchronise gradients over processes; at first they do.
 
         Called before each step of an accumulation window of several: true at its last one.
         """
@@ -150,10 +150,10 @@ class Strategy(Collectives, Protocol):
         """
 
     def unscale_gradients(self, optimizer: Optimizer) -> None:
-        """Give an optimizer's gradients their true size, where `backward` scaled them; once per update. Collective.
+        """Unscale an optimizer's gradients, where `backward` scaled them; once per update. Collective.
 
-        Called before `on_before_optimizer_step` and clipping; `optimizer_step` does it itself where nobody did, and a
-        second call changes nothing.
+        Called before `on_before_optimizer_step` and clipping; `optimizer_step` does it itself where it was not called,
+        and a second call changes nothing.
         """
 
     def optimizer_step(self, optimizer: Optimizer, closure: Callable[[], Any] | None = None) -> Any:
@@ -163,23 +163,23 @@ class Strategy(Collectives, Protocol):
         """Clip an optimizer's gradients to a norm ("norm") or to an absolute value ("value"). Collective."""
 
     def load_module_state(self, module: nn.Module, state: Mapping[str, Any]) -> None:
-        """Give a module that was set up the weights of a checkpoint, as `load_checkpoint` returned them. Collective.
+        """Load weights that `load_checkpoint` returned into a module that was set up. Collective.
 
         A strategy that can do more takes `strict: bool = True` as well. It gets False for a module with
         `strict_loading = False`: names that only one of the two has are no error then.
         """
 
     def load_optimizer_state(self, optimizer: Optimizer, state: Mapping[str, Any]) -> None:
-        """Give an optimizer that was set up the state of one in a checkpoint, likewise. Collective."""
+        """Load an optimizer's state that `load_checkpoint` returned, likewise. Collective."""
 
     def place_like(self, value: Tensor, parameter: Tensor) -> Tensor:
-        """A new tensor with a value that `load_checkpoint` returned, placed as a parameter of its shape. Collective."""
+        """Return a copy of a value that `load_checkpoint` returned, placed as a parameter of its shape. Collective."""
 
     def state_dict(self) -> dict[str, Any]:
-        """What this strategy itself has learned, such as the scale of losses: plain values, the same on all ranks."""
+        """Return the strategy's own state, such as the scale of losses: plain values, the same on all ranks."""
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on with what a strategy of this kind, or none, had learned; the state of another kind changes nothing."""
+        """Restore the state of a strategy of this kind; that of another kind, or none, changes nothing."""
 
     def save_checkpoint(self, checkpoint: Mapping[str, Any], path: str) -> PendingSave | None:
         """Write a checkpoint. Collective; the first process's plain values count, and every one's sharded tensors.
@@ -199,18 +199,18 @@ class Strategy(Collectives, Protocol):
         """
 
     def note_failure(self, error: BaseException) -> None:
-        """Learn that this process failed, before anybody else does: from now on it joins in nothing collective."""
+        """Note that this process failed: from now on it takes part in no collective."""
 
     def teardown(self) -> None:
-        """Let go of what was set up for one run. Not collective: after an error other processes may not come here."""
+        """Release what was set up for one run. Not collective: after an error other ranks may never reach this call."""
 
 
 Moment = Literal["batch", "epoch"]
-"""Where a value that a module logs belongs by default: to the step, or to the epoch."""
+"""Default of a logged value: it belongs to the step, or to the epoch."""
 
 
 class Logger(Protocol):
-    """Where metrics and hyperparameters are written.
+    """Writer of metrics and hyperparameters.
 
     `log_metrics` is called by keyword, the others by position. A logger may also have `begin_fit(module)`, called when
     a fit begins (one without it: `log_graph(module)`), and `after_save_checkpoint(callback)`, called by a callback that
@@ -237,7 +237,7 @@ class Logger(Protocol):
 
     @property
     def experiment(self) -> Any:
-        """The underlying library's own object."""
+        """Object of the underlying library."""
 
     def log_metrics(self, metrics: Mapping[str, float], step: int | None = None) -> None:
         """Write values for a step, counted in optimizer updates."""
@@ -246,14 +246,14 @@ class Logger(Protocol):
         """Write hyperparameters, once per run."""
 
     def save(self) -> None:
-        """Write what is still held back."""
+        """Write buffered values."""
 
     def finalize(self, status: str) -> None:
         """Close; `status` is "success" or "failed"."""
 
 
 class MetricSink(Protocol):
-    """What loops tell whoever collects logged values. Attributes are set on the per-step path, so they stay plain.
+    """Collector of logged values, driven by the loops. Attributes are set on the per-step path, so they stay plain.
 
     One may have an attribute `hook` as well: then it is told the name of the hook that runs; see `compilation.Place`.
 
@@ -278,7 +278,7 @@ class MetricSink(Protocol):
         """
 
     def enter(self, stage: str, moment: Moment | None) -> None:
-        """Go on collecting for a stage, after another one ran within it."""
+        """Continue to collect for a stage, after another one ran within it."""
 
     def end_train_batch(self, is_update: bool) -> None:
         """Publish what the batch, or a split of it, logged; `is_update` says whether it ended with an update."""
@@ -290,13 +290,13 @@ class MetricSink(Protocol):
         """Forget the values of the stage's epoch unpublished: a trial leaves no trace."""
 
     def state_dict(self) -> dict[str, Any]:
-        """What was published, and the values of the training epoch that runs: tensors and plain values only.
+        """Return published values and those of the running training epoch: tensors and plain values only.
 
         Changes nothing. Taken between two batches, or between epochs; later values do not change it.
         """
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on as if the run from which the state was taken had not stopped.
+        """Restore the state, so that collection continues as if the run had not stopped.
 
         Called after `start_epoch("train")`; what was logged since then is forgotten.
         """
@@ -304,7 +304,7 @@ class MetricSink(Protocol):
 
 @runtime_checkable
 class TrainerProtocol(Protocol):
-    """What a callback may rely on of the trainer that it is handed.
+    """Part of a trainer that callbacks may use.
 
     Attributes:
         callbacks: All callbacks, in the order in which they run.
@@ -438,9 +438,9 @@ class TrainerProtocol(Protocol):
         """Save and end training as soon as no step is half done; one of several processes may ask for all of them."""
 
     def trial(self, *, reload: bool = False) -> AbstractContextManager[Iterable[Any]]:
-        """A context for training steps that a callback makes by itself, before training or before an epoch. Collective.
+        """Return a context for training steps that a callback makes by itself, before training or an epoch. Collective.
 
-        Inside, what is logged reaches nobody. Afterwards the place in the training data, random numbers of every kind,
+        Inside, logged values are discarded. Afterwards the place in the training data, random numbers of every kind,
         states of metrics, train/eval modes and logged values are as before. Weights, gradients, optimizers and
         schedulers are the callback's to put back.
 

@@ -1,4 +1,4 @@
-"""A pytest plugin with which trainers, loops and callbacks of anybody's prove that they follow the hook protocol.
+"""pytest plugin with which third-party trainers, loops and callbacks prove that they follow the hook protocol.
 
 It offers two fixtures. `hook_trace` is an empty `Trace`. A test that takes `conformance_scenario` runs once for each
 scenario of the kit; `@pytest.mark.conformance(verbs=..., features=...)` chooses among them.
@@ -19,7 +19,7 @@ _MARKER = "conformance(verbs=None, features=None): run `conformance_scenario` fo
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Make the marker known."""
+    """Register the marker."""
     config.addinivalue_line("markers", _MARKER)
 
 
@@ -32,7 +32,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 @pytest.fixture
 def hook_trace() -> Trace:
-    """A trace without participants; record receivers with it, run, and `check` it."""
+    """Return a trace without participants; record receivers with it, run, and `check` it."""
     from camshaft.hooks_core.trace import Trace
 
     return Trace()

@@ -1,4 +1,4 @@
-"""Names by which the receivers of one run are told apart."""
+"""Unique names of the receivers of one run."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from camshaft.hooks_core.dispatch.implementation import receiver_name
 
 
 class ReceiverNames:
-    """Calls each receiver by its class's name, numbered from the second of a name on: "Watch", "Watch#2".
+    """Unique names of receivers: the class's name, numbered from the second of a name on: "Watch", "Watch#2".
 
     It holds the receivers until it is cleared.
     """
@@ -15,7 +15,7 @@ class ReceiverNames:
         self._named: list[tuple[object, str]] = []
 
     def name(self, receiver: object) -> str:
-        """The receiver's name; always the same for the same object."""
+        """Return the receiver's name; always the same for the same object."""
         for known, name in self._named:
             if known is receiver:
                 return name

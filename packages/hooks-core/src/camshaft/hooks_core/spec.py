@@ -1,4 +1,4 @@
-"""What a hook is: the record that everything else is derived from."""
+"""Specification of a hook, and the decorator by which a method of a base class states it."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ Verb = Literal["fit", "validate", "test", "predict"]
 _Method = TypeVar("_Method", bound=Callable[..., Any])
 
 ZeroGrad = Literal["before_training_step", "before_backward", "after_optimizer_step"]
-"""Where gradients are zeroed: where the document of 2.x has it, after `training_step` (camshaft's own place and that of
-0.7 and 2.0), or where 0.5 and 0.8 have it."""
+"""Place where gradients are zeroed: that of the document of 2.x, after `training_step` (camshaft's own and that of 0.7
+and 2.0), or that of 0.5 and 0.8."""
 
 STAGES: tuple[Stage, ...] = (
     *("setup", "data", "fit", "train", "validate", "test", "predict", "checkpoint", "exception"),
@@ -43,17 +43,17 @@ CANONICAL_NAMES = {
     "pl_module": "module",
     "results": "outputs",
 }
-"""Names of arguments in earlier eras, and what they are called here."""
+"""Names of arguments in earlier eras, with the names of today."""
 
 SKIP_EPOCH = -1
-"""What `on_train_batch_start` returns to skip the rest of the epoch."""
+"""Result of `on_train_batch_start` that skips the rest of the epoch."""
 
 
 _NOTHING: Mapping[str, Any] = {}
 
 
 class Receiver(StrEnum):
-    """Who may implement a hook."""
+    """Kind of object that may implement a hook."""
 
     CALLBACK = "callback"
     DATA = "data"
@@ -62,30 +62,30 @@ class Receiver(StrEnum):
 
 
 def kind_in_words(kind: Receiver) -> str:
-    """Return what a kind of receiver is called in a sentence."""
+    """Return the name of a kind of receiver in a sentence."""
     return "data module" if kind is Receiver.DATA else str(kind)
 
 
 @attrs.frozen
 class HookSpec:
-    """One hook: its name, who may implement it, with which arguments, and when it is called.
+    """Specification of a hook: name, receivers, arguments and moment of its call.
 
     Args:
         name: The method's name.
         when: The moment of the call, as a sentence.
-        receivers: Who may implement it, in the order in which they are called.
+        receivers: Kinds of objects that may implement it, in the order in which they are called.
         parameters: The arguments' names as a module gets them, without `self`. A callback gets `trainer` and `module`
             before them if `kind` is "event".
         kind: "event" is called on every receiver that implements it; "step" is the module's own computation;
             "override" replaces a default of the loop; "provide" returns something that the run needs, from the first
-            receiver that implements it; "transform" passes a batch through; "state" saves or loads a receiver's memory.
+            receiver that implements it; "transform" passes a batch through; "state" saves or loads a receiver's state.
         stage: The part of a run that it belongs to.
         returns: What the return value means. The default says that it is ignored.
         eras: The eras that know it, oldest first.
         signatures: The parameters in the eras where they differ from `parameters`.
         isolated: Whether every receiver is called even if one before it raises; the first error is raised at the end.
         today: Names of the hooks in whose moments it is called, for a hook that no present era has: hooks of today, or
-            what whoever runs eras calls by a later name. Empty for hooks of today and for those without a counterpart.
+            what runners of eras call by a later name. Empty for hooks of today and for those without a counterpart.
         optional: The names of further arguments, which only a function gets whose signature names them.
         moments: The same as `today` in the eras, and in the releases of them ("1.1"), where they differ.
         precedes: Whether it comes before the hooks in whose moments it is called; else it follows them.
@@ -120,21 +120,21 @@ class HookSpec:
     aliases: Mapping[str, tuple[str, ...]] = attrs.field(factory=dict, hash=False)
 
     def parameters_in(self, era: str | None) -> tuple[str, ...]:
-        """The parameter names in an era; None stands for today."""
+        """Return the parameter names in an era; None stands for today."""
         return self.parameters if era is None else self.signatures.get(era, self.parameters)
 
     def optional_in(self, era: str | None) -> tuple[str, ...]:
-        """The optional parameter names in an era; None stands for today."""
+        """Return the optional parameter names in an era; None stands for today."""
         return self.optional if era is None else self.optionals.get(era, ())
 
     def receivers_in(self, era: str | None) -> tuple[Receiver, ...]:
-        """The receivers in an era; the documents of the eras before 2.0 describe modules only."""
+        """Return the receivers in an era; the documents of the eras before 1.x describe modules only."""
         if era in MODULE_ONLY_ERAS:
             return (Receiver.MODULE,)
         return self.receivers
 
     def moments_in(self, era: str, version: str | None = None) -> tuple[str, ...]:
-        """The hooks in whose moments a hook of an earlier era is called.
+        """Return the hooks in whose moments a hook of an earlier era is called.
 
         Args:
             era: The era.
@@ -145,12 +145,12 @@ class HookSpec:
 
     @property
     def is_current(self) -> bool:
-        """Whether today's loops call it."""
+        """True if today's loops call it."""
         return self.kept or "2.x" in self.eras
 
     @property
     def can_skip_epoch(self) -> bool:
-        """Whether a return value of -1 skips the rest of the epoch."""
+        """True if a return value of -1 skips the rest of the epoch."""
         return self.returns.startswith("-1")
 
 
@@ -174,7 +174,7 @@ def hook(
     optional arguments.
 
     Args:
-        receivers: Who may implement it, in the order in which they are called.
+        receivers: Kinds of objects that may implement it, in the order in which they are called.
         when: The moment of the call. The default is the first paragraph of the method's docstring; if the method
             computes something, that paragraph is an imperative ("Zero the gradients.") and "To" goes before it.
         kind, stage, returns, eras, signatures, isolated, kept, fixed, optionals, aliases: See `HookSpec`.

@@ -1,4 +1,4 @@
-"""What a strategy need not define itself."""
+"""Defaults of the strategy protocol for one process, and the check that a strategy has every member of it."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ T = TypeVar("T")
 
 
 class StrategyDefaults:
-    """Mix it into a strategy for all that is trivial with one process, whole tensors and no gradient scaler.
+    """Defaults of a strategy with one process, whole tensors and no gradient scaler; mix it in.
 
-    What is said of each is in `camshaft.hooks_core.protocols.Strategy`. A strategy of several processes defines
+    `camshaft.hooks_core.protocols.Strategy` documents each method. A strategy of several processes defines
     `all_gather`, through which the other collectives go.
     """
 
@@ -32,19 +32,23 @@ class StrategyDefaults:
 
     @property
     def data_rank(self) -> int:
-        """Index among those that share the data out: every process has data of its own."""
+        """Index of this process among the data-parallel ones: every process has data of its own."""
         return self.global_rank
 
     @property
     def num_data_ranks(self) -> int:
-        """Among how many the data is shared out: all processes."""
+        """Number of data-parallel processes: all of them."""
         return self.world_size
 
     def connect(self) -> None:
-        """Whoever made the strategy has started its processes."""
+        """Do nothing: the processes are connected."""
 
     def all_gather(self, value: T) -> list[T]:
-        """A list with the value. Raises `NotImplementedError` with several processes, where it has to be defined."""
+        """Return a list with the value.
+
+        Raises:
+            NotImplementedError: With several processes, where a strategy must define it.
+        """
         if self.world_size != 1:
             rule = "defined by a strategy of several processes"
             action = "Define it; broadcast, reduce and barrier go through it."
@@ -52,11 +56,11 @@ class StrategyDefaults:
         return [value]
 
     def broadcast(self, value: T, src: int = 0) -> T:
-        """The value of the process `src`."""
+        """Return the value of the process `src`."""
         return self.all_gather(value)[src]
 
     def reduce(self, tensor: Tensor, op: ReduceOp = "mean") -> Tensor:
-        """The tensor of all processes' tensors, on this one's device; means of integers are in double precision."""
+        """Return the reduced tensor on this process's device; means of integers are in double precision."""
         from torch import amax, amin, mean, stack, sum
 
         functions: dict[str, Any] = {"mean": mean, "sum": sum, "max": amax, "min": amin}
@@ -69,21 +73,21 @@ class StrategyDefaults:
         return reduced
 
     def barrier(self) -> None:
-        """Return when every process has told that it is here."""
+        """Return when every process has called it."""
         self.all_gather(None)
 
     def model_context(self, module: nn.Module) -> AbstractContextManager[None]:
-        """No context: models are built as they are."""
+        """Return a context that does nothing."""
         return nullcontext()
 
     def idle_step(self) -> None:
-        """Nothing to answer: evaluation computes by itself on each process."""
+        """Do nothing: evaluation needs no communication."""
 
     def set_gradient_sync(self, is_on: bool) -> None:
-        """Nothing to switch: gradients are those of this process, or the same on all after every step."""
+        """Do nothing: gradients are synchronised at every step or never."""
 
     def unscale_gradients(self, optimizer: Optimizer) -> None:
-        """Gradients have their true size."""
+        """Do nothing: gradients are not scaled."""
 
     def load_module_state(self, module: nn.Module, state: Mapping[str, Any], strict: bool = True) -> None:
         """Load whole tensors into a module."""
@@ -94,25 +98,25 @@ class StrategyDefaults:
         optimizer.load_state_dict(dict(state))
 
     def place_like(self, value: Tensor, parameter: Tensor) -> Tensor:
-        """A copy on the parameter's device."""
+        """Return a copy on the parameter's device."""
         return value.to(parameter.device, copy=True)
 
     def state_dict(self) -> dict[str, Any]:
-        """Nothing was learned."""
+        """Return an empty state."""
         return {}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Nothing to go on with."""
+        """Do nothing: there is no state."""
 
     def note_failure(self, error: BaseException) -> None:
-        """Nobody else to tell."""
+        """Do nothing: no other process waits."""
 
 
 STRATEGY_ATTRIBUTES = (
     *Strategy.__annotations__,
     *(name for name, member in vars(Strategy).items() if isinstance(member, property)),
 )
-"""Names of what the protocol has beside methods."""
+"""Names of the protocol's attributes and properties."""
 
 STRATEGY_METHODS = tuple(
     name
@@ -128,7 +132,7 @@ def check_strategy(strategy: Any, where: str) -> None:
 
     Args:
         strategy: The object.
-        where: Who got it, for the message.
+        where: The caller, for the message.
     """
     if isinstance(strategy, type):
         action = f"Pass an instance: `{strategy.__name__}(...)`."

@@ -1,4 +1,4 @@
-"""What a run did: the enter and exit of every hook, receiver by receiver, as plain data."""
+"""Record of a run: the enter and exit of every hook, receiver by receiver, as plain data."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ class Trace:
         self.events.clear()
 
     def calls(self) -> list[str]:
-        """The events as lines, such as "enter on_fit_start callback:EarlyStopping"."""
+        """Return the events as lines, such as "enter on_fit_start callback:EarlyStopping"."""
         return [str(event) for event in self.events]
 
     def __len__(self) -> int:
@@ -164,7 +164,7 @@ class Trace:
         further: frozenset[str],
         only: frozenset[str] | None,
     ) -> list[tuple[HookSpec, Callable[..., Any]]]:
-        """The hooks to record and what they call."""
+        """Return the hooks to record, each with the method that it calls."""
         known = {
             spec.name: spec
             for spec in self._catalogue.values()
@@ -220,12 +220,12 @@ class Trace:
 
 
 def _is_recorded(spec: HookSpec, kind: Receiver, era: str | None) -> bool:
-    """Whether an era, or today, has a hook for a kind of receiver."""
+    """Return whether an era, or today, has a hook for a kind of receiver."""
     return kind in spec.receivers_in(era) and (era in spec.eras if era else spec.is_current)
 
 
 def _method(receiver: object, spec: HookSpec, kind: Receiver, era: str | None) -> Callable[..., Any] | None:
-    """What a hook calls; for an event that a receiver does not even inherit, a method that does nothing."""
+    """Return the method of a hook; for an event that a receiver does not even inherit, one that does nothing."""
     method = getattr(receiver, spec.name, None)
     if callable(method):
         return None if getattr(method, "__not_a_hook__", False) else method
@@ -256,7 +256,7 @@ def _put(receiver: object, name: str, function: Callable[..., Any]) -> None:
 
 
 def _summary(value: object) -> str:
-    """A value in a few words, without reading a tensor."""
+    """Return a value in a few words, without reading a tensor."""
     if value is None or isinstance(value, bool | int | float | str):
         text = repr(value)
         return text if len(text) <= _SUMMARY_LENGTH else text[: _SUMMARY_LENGTH - 3] + "..."
@@ -289,7 +289,7 @@ class Event:
 
     @property
     def label(self) -> str:
-        """The receiver with its kind, such as "callback:EarlyStopping"."""
+        """Receiver with its kind, such as "callback:EarlyStopping"."""
         return f"{self.receiver_kind}:{self.receiver}"
 
     def __str__(self) -> str:
@@ -323,11 +323,11 @@ class Participant:
 
     @property
     def label(self) -> str:
-        """The name with the kind, such as "callback:EarlyStopping"."""
+        """Name with the kind, such as "callback:EarlyStopping"."""
         return f"{self.kind}:{self.name}"
 
     def rank(self, hook: str) -> int:
-        """Where it stands among a hook's receivers: lower ones are called first."""
+        """Return its position among a hook's receivers: lower ones are called first."""
         if self.kind is Receiver.CALLBACK:
             return 3 if hook in self.after_module else 0
         return {Receiver.DATA: 1, Receiver.MODULE: 2, Receiver.STRATEGY: 4}[self.kind]

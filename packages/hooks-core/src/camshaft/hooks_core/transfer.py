@@ -1,4 +1,4 @@
-"""Going through a batch or an output, whatever its nesting, and moving it to a device."""
+"""Nested batches and outputs: moving them to a device, mapping their leaves, splitting them along time."""
 
 from __future__ import annotations
 
@@ -176,12 +176,12 @@ def _is_dataclass(value: Any) -> bool:
 
 
 def _names_of(value: Any) -> list[str]:
-    """The fields of a dataclass that are set."""
+    """Return the fields of a dataclass that are set."""
     return [field.name for field in dataclasses.fields(value) if hasattr(value, field.name)]
 
 
 def _further_keys_of(value: Any) -> list[Any]:
-    """The keys of a mapping that are no fields of it, though it is a dataclass."""
+    """Return the keys of a mapping that are no fields of it, though it is a dataclass."""
     if not isinstance(value, Mapping):
         return []
     names = {field.name for field in dataclasses.fields(value)}  # type: ignore[arg-type]
@@ -206,7 +206,7 @@ def split_along_time(batch: Any, split_size: int, where: str) -> list[Any]:
     Args:
         batch: The batch, batch dimension first.
         split_size: Time steps of a split; the last may be shorter.
-        where: Who splits, for errors.
+        where: The caller, for errors.
 
     Returns:
         The splits, in the order of time. Their tensors are views of the batch's.
@@ -230,7 +230,7 @@ def split_along_time(batch: Any, split_size: int, where: str) -> list[Any]:
 
 
 def _are_tensors_of_one_length(parts: Sequence[Any]) -> bool:
-    """Whether there are parts, all of them are tensors, and all go equally far in time."""
+    """Return whether there are parts, all of them tensors, and all of one length in time."""
     tensor_class, lengths = _tensor_class(), set()
     for part in parts:
         if not isinstance(part, tensor_class) or part.dim() <= _TIME_DIM:
@@ -247,7 +247,7 @@ def _tensor_class() -> type[Any]:
 
 
 def _lengths(value: Any, path: str, where: str, *, is_batch: bool = False) -> Iterator[tuple[str, int]]:
-    """The length in time of every part that has one, with its place in the batch."""
+    """Yield the length in time of every part that has one, after its place in the batch."""
     from torch.nn.utils.rnn import PackedSequence
 
     if isinstance(value, _tensor_class()):
@@ -267,7 +267,7 @@ def _lengths(value: Any, path: str, where: str, *, is_batch: bool = False) -> It
 
 
 def _pieces(value: Any, split_size: int, num_splits: int, *, is_batch: bool = False) -> Sequence[Any]:
-    """A value as each split has it."""
+    """Return the piece of a value for each split."""
     if isinstance(value, _tensor_class()) and value.dim() > _TIME_DIM:
         pieces: Sequence[Any] = value.split(split_size, _TIME_DIM)
         return pieces
@@ -282,7 +282,7 @@ def _pieces(value: Any, split_size: int, num_splits: int, *, is_batch: bool = Fa
 
 
 def _is_list_of_sequences(value: Any, is_batch: bool) -> bool:
-    """Whether a value holds one list of time steps per sequence, rather than parts.
+    """Return whether a value holds one list of time steps per sequence, rather than parts.
 
     In a part of a batch the time steps may be lists themselves, of features. A batch that is such a list three deep
     has parts that are two deep.

@@ -1,4 +1,4 @@
-"""Fitting a hook's arguments to the signature of who implements it, once, before the run."""
+"""Binding of a hook's arguments to the signatures of its receivers, once, before the run."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ class BindingError(TypeError):
 
 @attrs.frozen
 class Argument:
-    """One argument of a call: the hook's parameter that it takes, and the keyword under which it is passed, if any."""
+    """Argument of a call: the hook's parameter that it takes, and the keyword under which it is passed, if any."""
 
     source: str
     keyword: str | None = None
 
     def under_todays_name(self) -> Argument:
-        """The same argument, for one that an earlier era called otherwise."""
+        """Return the same argument by today's name of its parameter."""
         return attrs.evolve(self, source=CANONICAL_NAMES.get(self.source, self.source))
 
     def __str__(self) -> str:
@@ -76,7 +76,7 @@ def bind(
 
 
 def names_parameter(function: Callable[..., Any], name: str) -> bool:
-    """Whether a function's signature names a parameter; `*args` and `**kwargs` name none.
+    """Return whether a function's signature names a parameter; `*args` and `**kwargs` name none.
 
     Args:
         function: A bound method or plain function.
@@ -86,7 +86,7 @@ def names_parameter(function: Callable[..., Any], name: str) -> bool:
 
 
 def parameter_names(function: Callable[..., Any]) -> frozenset[str]:
-    """The names of the parameters that a function's signature names, those of `*args` and `**kwargs` left out."""
+    """Return the names of a function's parameters, those of `*args` and `**kwargs` left out."""
     try:
         parameters = inspect.signature(function).parameters.values()
     except (TypeError, ValueError):  # a builtin without a signature
@@ -104,7 +104,7 @@ def positional_parameters(function: Callable[..., Any]) -> list[str]:
 
 
 def positional_names(function: Callable[..., Any], provided: Sequence[str], optional: Sequence[str] = ()) -> list[str]:
-    """The names of the arguments that a function gets by position, as `bind` takes them; `provided` if none fit."""
+    """Return the names of the arguments that a function gets by position; `provided` if none fit."""
     try:
         arguments = bind(function, provided, optional)
     except BindingError:
@@ -113,7 +113,7 @@ def positional_names(function: Callable[..., Any], provided: Sequence[str], opti
 
 
 def default_of(function: Callable[..., Any], name: str) -> Any:
-    """The default of a parameter that a function's signature names; None where it has none."""
+    """Return the default of a parameter that a function's signature names; None where it has none."""
     default = inspect.signature(function).parameters[name].default
     return None if default is inspect.Parameter.empty else default
 
@@ -163,7 +163,7 @@ def _bind(
 def _bind_named(
     parameters: Sequence[inspect.Parameter], provided: Sequence[str], optional: Sequence[str]
 ) -> tuple[Argument, ...]:
-    """The arguments of a function without `*args`."""
+    """Return the arguments of a function without `*args`."""
     named = {parameter.name for parameter in parameters if parameter.kind not in _VARIADIC}
     by_name = named & {*provided, *optional}
     # what a parameter names otherwise is that parameter's: no other takes it by position
@@ -189,7 +189,7 @@ def _bind_named(
 def _bind_star(
     parameters: Sequence[inspect.Parameter], provided: Sequence[str], optional: Sequence[str]
 ) -> tuple[Argument, ...]:
-    """The arguments of a function with `*args`: the hook's by position, and by keyword what can go no other way."""
+    """Return the arguments of a function with `*args`: by position, and by keyword what can go no other way."""
     by_keyword_only = {one.name for one in parameters if one.kind is inspect.Parameter.KEYWORD_ONLY}
     in_order = [name for name in provided if name not in by_keyword_only]
     positional = [one for one in parameters if one.kind in _POSITIONAL]
@@ -211,7 +211,7 @@ def _source(
     by_name: set[str],
     others: Mapping[str, str],
 ) -> str | None:
-    """The hook's argument that fills a parameter, or None to leave it at its default."""
+    """Return the hook's argument that fills a parameter, or None to leave it at its default."""
     if parameter.name in by_name:
         return parameter.name
     if parameter.kind not in _POSITIONAL or position >= len(provided) or provided[position] in by_name:
@@ -245,11 +245,11 @@ def _misfit(
 _PUBLIC_PACKAGES = ("torch", "camshaft", "lightning", "pytorch_lightning", "lightning_fabric")
 
 CALLBACK_PREFIX = ("trainer", "module")
-"""What a callback gets before an event's own parameters."""
+"""Arguments that a callback gets before an event's own."""
 
 
 def arguments_of(spec: HookSpec, kind: Receiver, era: str | None = None) -> tuple[str, ...]:
-    """The arguments that a kind of receiver gets from a hook, in order."""
+    """Return the arguments that a kind of receiver gets from a hook, in order."""
     prefix = CALLBACK_PREFIX if kind is Receiver.CALLBACK and spec.kind == "event" else ()
     return (*prefix, *spec.parameters_in(era))
 
@@ -299,7 +299,7 @@ def _aliases(method: Callable[..., Any], spec: HookSpec, provided: Sequence[str]
 
 
 def candidates(receiver: object) -> Iterator[str]:
-    """Names of the methods of a receiver that may be hooks: its own and its classes', but not the base classes'.
+    """Yield the names of a receiver's methods that may be hooks: its own and its classes', not the base classes'.
 
     What a trace put on it, so that it receives a hook that it does not implement, is none of its own.
     """

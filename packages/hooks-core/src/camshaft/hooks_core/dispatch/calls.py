@@ -1,4 +1,4 @@
-"""Who is called by a hook, in which order, with which arguments."""
+"""Calls of a hook: its receivers, their order and their arguments."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _STAGES_OF_LOADERS = ("validate", "test", "predict")
 
 @attrs.frozen
 class HookCall:
-    """One receiver's part in a hook.
+    """Call of a hook on one receiver.
 
     Args:
         receiver: Whose it is.
@@ -58,7 +58,7 @@ class HookCall:
 
 @attrs.frozen
 class ResolvedReceiver:
-    """A receiver, what it is, and what is known of its methods.
+    """Receiver with its kind and the facts about its methods.
 
     Args:
         kind: What it is.
@@ -74,7 +74,7 @@ class ResolvedReceiver:
 
 
 def calls_of(spec: HookSpec, receivers: Iterable[ResolvedReceiver], catalogue: Catalogue) -> list[HookCall]:
-    """The calls of a hook, in order: receiver by receiver, and of what has one owner alone that owner's.
+    """Return the calls of a hook in order: of every receiver for an event, else of the one owner.
 
     Each hook that an earlier era has in this moment comes as a whole, before or after the hook's own calls. What
     announces that something is about to be provided comes along with its owner's call.
@@ -103,7 +103,7 @@ def calls_of(spec: HookSpec, receivers: Iterable[ResolvedReceiver], catalogue: C
 
 
 def wrapped(call: HookCall, wrappers: Sequence[Callable[..., Any]]) -> HookCall:
-    """The call as the callbacks that wrap calls want it; the last of them is outermost."""
+    """Return a call inside the wrappers of the callbacks that wrap calls; the last of them is outermost."""
     function = call.function
     for wrap in wrappers:
         function = wrap(call.hook, call.kind, call.receiver, function)
@@ -111,7 +111,7 @@ def wrapped(call: HookCall, wrappers: Sequence[Callable[..., Any]]) -> HookCall:
 
 
 def runs_after_module(callback: object, hook: str) -> bool:
-    """Whether a callback declared that it runs after the module for a hook."""
+    """Return whether a callback declared that it runs after the module for a hook."""
     if hook == "on_train_epoch_end" and getattr(callback, "monitors", False):
         return True
     return hook in getattr(callback, "after_module", ())
@@ -150,7 +150,7 @@ def _for_one_loader(
     arguments: tuple[Argument, ...],
     era: str | None = None,
 ) -> tuple[Argument, ...]:
-    """Return what a method gets in a stage with a single loader: only who requires the loader's index gets it.
+    """Return what a method gets in a stage with a single loader: the loader's index if it requires that.
 
     The hooks of earlier eras got it always; of their steps only that of prediction did.
     """
@@ -166,7 +166,7 @@ def _for_one_loader(
 
 
 def _old_calls(spec: HookSpec, one: ResolvedReceiver, catalogue: Catalogue) -> Iterator[HookCall]:
-    """What an earlier era calls in a hook's moment."""
+    """Yield the calls of an earlier era in a hook's moment."""
     for method in one.reading.methods.values():
         if spec.name in method.moments and method.name not in one.faulty:
             function = implementation(one.receiver, method.name)

@@ -1,4 +1,4 @@
-"""The calls of a hook as one function whose source is written out."""
+"""Compilation of a hook's calls to one function with generated source."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from camshaft.hooks_core.messages import add_note, describe
 from camshaft.hooks_core.spec import SKIP_EPOCH, HookSpec
 
 Position = Callable[[], str]
-"""Says where a run is: stage, epoch, batch, rank. Asked only when something was raised."""
+"""Return the run's position: stage, epoch, batch, rank. Called only when something was raised."""
 
 
 class Place(Protocol):
-    """A reader of which hook runs, such as the metric log.
+    """Reader of the name of the hook that runs, such as the metric log.
 
     Attributes:
         hook: The name of the innermost hook that runs; None outside of all. Set at each call, so it stays plain.
@@ -34,7 +34,7 @@ def compile_calls(
     position: Position,
     place: Place | None = None,
 ) -> Callable[..., Any]:
-    """One function that makes the calls of a hook one after the other.
+    """Return one function that makes the calls of a hook one after the other.
 
     Its source is generated, because a written-out call is as cheap as one by hand, whatever the receivers' signatures.
     It tells `place`, if there is one, which hook runs: a load and two stores, some 30 nanoseconds.
@@ -63,7 +63,7 @@ def compile_calls(
 def compile_isolated(
     spec: HookSpec, calls: Sequence[HookCall], trainer: object, module: object, position: Position
 ) -> Callable[..., Any]:
-    """One function that makes every call of a hook, whatever the others raise."""
+    """Return one function that makes every call of a hook, whatever the others raise."""
     singles = [compile_calls(spec, [call], trainer, module, position) for call in calls]
 
     def isolated(*arguments: Any) -> None:
@@ -92,7 +92,7 @@ _FILENAME = "<camshaft "
 def _lines(
     spec: HookSpec, calls: Sequence[HookCall], defaults: Collection[str], *, tells_place: bool
 ) -> tuple[list[str], list[int]]:
-    """The lines of the function, and the number of the line in which each call is."""
+    """Return the lines of the function, and the number of the line in which each call is."""
     names = dict.fromkeys([*spec.optional, *defaults])
     optional = [f"{name}=default_{name}" if name in defaults else f"{name}=None" for name in names]
     lines = [f"def {spec.name}({', '.join([*spec.parameters, *optional])}):", "    result = None"]

@@ -1,4 +1,4 @@
-"""What is wrong with a receiver's hooks, found before the run."""
+"""Faults of a receiver's hooks, found before the run."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ _COMPAT = {Receiver.MODULE: "TrainingModule", Receiver.CALLBACK: "Callback", Rec
 
 @attrs.frozen
 class Fault:
-    """One fault: whose, in which method, what is wrong and what to do.
+    """Fault of a receiver's method: what is wrong and what to do.
 
     Attributes:
         receiver: Name of the receiver's class.
         method: The method.
         message: What is wrong and what to do.
         meant: The hook that the method was meant to be, where its name is nearly that of one.
-        is_warning: Whether it keeps nobody from running: it is told, and the method is left alone.
+        is_warning: Whether it is a warning only, and the method is left alone.
     """
 
     receiver: str
@@ -65,7 +65,7 @@ class HookFaultError(TypeError):
 
 
 class HookFaultWarning(UserWarning):
-    """The same as a warning, where the run was told to go on."""
+    """Faults as a warning, where the run was told to go on."""
 
 
 def report(faults: Sequence[Fault], strict: bool) -> None:
@@ -217,7 +217,7 @@ def _looks_forgotten(receiver: object, name: str) -> bool:
 
 
 def _fault(message: str, meant: str = "", *, is_warning: bool = False) -> Fault:
-    """Return a fault whose receiver and method are filled in by who knows them."""
+    """Return a fault whose receiver and method the caller fills in."""
     return Fault("", "", message, meant, is_warning)
 
 
@@ -462,7 +462,7 @@ DECLARATION = "_uncalled_methods"
 
 
 def uncalled_overrides(receiver: object) -> Iterator[tuple[str, str]]:
-    """Give the names of the overrides that nobody calls, each with what is wrong and what to do.
+    """Yield the names of overrides that are never called, each with what is wrong and what to do.
 
     An override that is marked with `@not_a_hook` is a method of the subclass's own, and left out.
 

@@ -1,4 +1,4 @@
-"""The resolved hooks of one run, as a loop calls them."""
+"""Resolved hooks of one run, as a loop calls them."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
         def __set__(self, hooks: Hooks, function: Callable[..., Any]) -> None: ...
 
     class _OneOwner(Generic[_Arguments, _Result]):
-        """Type of the attribute of a hook with one owner: None where nobody implements it."""
+        """Type of the attribute of a hook with one owner: None where no receiver implements it."""
 
         def __init__(self, method: Callable[Concatenate[Any, _Arguments], _Result]) -> None: ...
 
@@ -42,12 +42,12 @@ class Hooks:
     """Each hook of a run as one attribute; `resolve` makes it.
 
     An event is always callable and reaches every receiver that implements it. A step, an override, something provided
-    or a transform is the callable of its one owner, or None where nobody implements it. Hooks that a third party
-    registered are attributes as well, and so are those hooks of earlier eras that have no moment of today: whoever runs
-    eras calls them. The others come with the hook of their moment.
+    or a transform is the callable of its one owner, or None where no receiver implements it. Hooks that a third
+    party registered are attributes as well, and so are those hooks of earlier eras that have no moment of today, for
+    the caller that runs eras. The others come with the hook of their moment.
 
     Attributes:
-        readings: What the reader of receivers found out about those that are not of today.
+        readings: Readings of the receivers that are not of today.
     """
 
     readings: tuple[ReceiverReading, ...] = ()
@@ -141,8 +141,8 @@ class Hooks:
         """Return the hooks as a stage of validation, test or prediction with so many loaders calls them.
 
         They are called alike, with the loader's index. With a single loader they hand it on only to receivers that
-        require it: to who takes it by `*args`, `**kwargs` or with a default it says that there are several loaders. The
-        hooks as `resolve` returns them are those for several.
+        require it: one that takes it by `*args`, `**kwargs` or with a default gets it where there are several. Those
+        that `resolve` returns are for several.
 
         Args:
             num_loaders: Number of loaders of the stage.
@@ -155,7 +155,7 @@ class Hooks:
         return hooks
 
     def wrap(self, hook: str, wrapper: Callable[[Callable[..., Any]], Callable[..., Any]]) -> None:
-        """Put something around a hook, whatever the number of loaders is; nothing happens where nobody implements it.
+        """Wrap a hook, for any number of loaders; do nothing where no receiver implements it.
 
         Args:
             hook: The hook's name.
@@ -168,7 +168,7 @@ class Hooks:
             self._with_one_loader = {**self._with_one_loader, hook: wrapper(self._with_one_loader[hook])}
 
     def takes(self, hook: str, argument: str) -> bool:
-        """Whether some receiver of a hook gets an argument, so that whoever calls the hook need not find it otherwise.
+        """Return whether some receiver of a hook gets an argument; a caller need not compute it otherwise.
 
         Args:
             hook: The hook's name.

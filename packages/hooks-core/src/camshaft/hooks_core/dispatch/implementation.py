@@ -1,4 +1,4 @@
-"""Which hooks a receiver really implements."""
+"""Hooks that a receiver implements, and facts read from the code of methods."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def not_a_hook(function: _Function) -> _Function:
 
 
 def is_overridden(receiver: object, name: str) -> bool:
-    """Whether a receiver implements a hook.
+    """Return whether a receiver implements a hook.
 
     The classes that only declare hooks (those with `__hook_base__ = True` of their own) do not count; an attribute of
     the instance does.
@@ -31,7 +31,7 @@ def is_overridden(receiver: object, name: str) -> bool:
 
 
 def implementation(receiver: object, name: str) -> Callable[..., Any] | None:
-    """The bound method (or instance attribute) with which a receiver implements a hook, or None.
+    """Return the bound method (or instance attribute) with which a receiver implements a hook, or None.
 
     A class may stand for its instances; its methods are then bound to a stand-in, to be inspected and not called.
     """
@@ -47,12 +47,12 @@ def implementation(receiver: object, name: str) -> Callable[..., Any] | None:
 
 
 def class_of(receiver: object) -> type:
-    """The class whose methods a receiver has: itself, if it is a class that stands for its instances."""
+    """Return the class whose methods a receiver has: itself, if it is a class that stands for its instances."""
     return receiver if isinstance(receiver, type) else type(receiver)
 
 
 def receiver_name(receiver: object) -> str:
-    """How messages and traces call a receiver: its class's name."""
+    """Return a receiver's name in messages and traces: its class's."""
     return class_of(receiver).__qualname__
 
 
@@ -65,7 +65,7 @@ def _bound(receiver: object, name: str, attribute: Any) -> Any:
 
 
 def _unless_marked(method: Any) -> Callable[..., Any] | None:
-    """The method, unless it is none or was declared to be no hook."""
+    """Return a method unless it is not callable or was declared to be no hook."""
     return method if callable(method) and not getattr(method, "__not_a_hook__", False) else None
 
 

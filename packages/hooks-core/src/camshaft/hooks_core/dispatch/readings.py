@@ -1,4 +1,4 @@
-"""How the methods of receivers are called, as a reader of receivers tells it; see `resolve(read=...)`."""
+"""Readings of receivers: how their methods are called; see `resolve(read=...)`."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class MethodReading:
 
 @attrs.frozen
 class ReceiverReading:
-    """How the methods of a receiver are called. A reader may return an instance of a subclass that says more.
+    """Reading of a receiver: how its methods are called. A reader may return an instance of a subclass that says more.
 
     Attributes:
         receiver: Its name.
@@ -53,12 +53,12 @@ class ReceiverReading:
 
     @property
     def is_of_today(self) -> bool:
-        """Whether it belongs to no earlier era."""
+        """True if it belongs to no earlier era."""
         return self.version is None
 
 
 ReadReceivers: TypeAlias = Callable[[Sequence[tuple[Receiver, object]], Catalogue], Sequence[ReceiverReading]]
-"""Says how the methods of receivers are called.
+"""Function that returns how the methods of receivers are called.
 
 It gets all receivers of a run at once, each with its kind, in the order in which they are called, and the catalogue. It
 returns a reading for each of them, in the same order, and calls none of their methods.

@@ -1,4 +1,4 @@
-"""Dispatch: every hook becomes one callable when a run starts, and is called dumbly ever after."""
+"""Resolution of hooks: each becomes one callable when a run starts."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def resolve(
     with_one_loader: dict[str, Callable[..., Any]] = {}
     for spec in catalogue.values():
         if spec.kind == "state":
-            continue  # belongs to one receiver's memory: whoever writes checkpoints asks each in turn
+            continue  # a receiver's own state: the writer of checkpoints asks each in turn
         calls = calls_of(spec, receivers, catalogue)
         if spec.kind == "step" and wrap_step is not None:
             calls = [attrs.evolve(call, function=wrap_step(call.function)) for call in calls]

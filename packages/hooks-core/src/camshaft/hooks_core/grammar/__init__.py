@@ -14,6 +14,7 @@ from camshaft.hooks_core.grammar.nodes import (
     Set,
     Within,
     hooks_in,
+    parts,
 )
 
 __all__ = [
@@ -32,6 +33,7 @@ __all__ = [
     "life_cycle",
     "life_cycle_of_version",
     "mermaid",
+    "parts",
     "tree",
     "verbs_of",
 ]

@@ -1,4 +1,4 @@
-"""A life cycle as a tree of text: one hook a line, with who receives it."""
+"""Drawings of a life cycle: a tree of text, one hook a line with its receivers, and a Mermaid flowchart."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def tree(title: str, node: Node, *, era: str | None = None, catalogue: Catalogue
 
 
 def receivers_in_words(spec: HookSpec, era: str | None = None) -> list[str]:
-    """A hook's receivers in the order in which they are called."""
+    """Return a hook's receivers in the order in which they are called."""
     kinds = spec.receivers_in(era)
     if spec.kind in ("provide", "transform", "override", "step"):
         return [" or ".join(_PLURAL[kind] for kind in kinds)]
@@ -60,7 +60,7 @@ def receivers_in_words(spec: HookSpec, era: str | None = None) -> list[str]:
 
 
 def _lines(rows: Sequence[_Row], indent: str) -> list[tuple[str, str]]:
-    """The tree's left part and what stands beside it, line by line."""
+    """Return the lines of a tree, each with the text beside it."""
     lines: list[tuple[str, str]] = []
     for position, row in enumerate(rows):
         is_last = position == len(rows) - 1
@@ -97,7 +97,7 @@ def _rows(node: Node, era: str | None, catalogue: Catalogue) -> list[_Row]:
 
 
 def _under(label: str, rows: list[_Row]) -> list[_Row]:
-    """Rows under a label, or one row with the label beside it."""
+    """Return rows under a label, or one row with the label beside it."""
     if len(rows) == 1 and not rows[0].text.startswith("["):
         return [rows[0].noted(label)]
     return [_Row(f"[{label}]", children=tuple(rows))] if rows else []

@@ -13,7 +13,7 @@ _PROGRESS_BAR = Maybe(Seq("get_progress_bar_dict", "get_tqdm_dict"), when="if a 
 
 
 def fit(behaviour: Behaviour) -> Node:
-    """The life cycle of fit up to 0.9.
+    """Return the life cycle of fit up to 0.9.
 
     Args:
         behaviour: The era's: whether `on_before_zero_grad` comes before backward, as the list in the document of 0.7
@@ -35,7 +35,7 @@ def fit(behaviour: Behaviour) -> Node:
 
 
 def test() -> Node:
-    """The life cycle of test before 2.0."""
+    """Return the life cycle of test before 2.0."""
     return Seq(
         _set_up(),
         Maybe(Call("on_pre_performance_check"), when="if the trainer announces tests as well"),
@@ -99,7 +99,7 @@ def _epoch(behaviour: Behaviour) -> Node:
 
 
 def _optimization(behaviour: Behaviour) -> Node:
-    """What a split of a batch does to the weights: forward, backward and update, optimizer by optimizer."""
+    """Return the optimization of a split of a batch: forward, backward and update, optimizer by optimizer."""
     forward = Seq("training_step", "training_step_end", "training_end")
     backward = Seq("backward", "on_after_backward")
     again = Repeat(Seq(forward, backward), each="further evaluation, by an optimizer that asks for it")

@@ -36,7 +36,7 @@ _OLD_HOOKS = tuple(spec for spec in CATALOGUE.values() if not spec.is_current)
 
 
 def verbs_of(era: str | None) -> tuple[str, ...]:
-    """The verbs that an era has; None stands for camshaft's own order."""
+    """Return the verbs that an era has; None stands for camshaft's own order."""
     check_era(era)
     return legacy.VERBS if era in MODULE_ONLY_ERAS else VERBS
 
@@ -49,17 +49,17 @@ def life_cycle(
     optimization: Optimization = "automatic",
     zero_grad: ZeroGrad | None = None,
 ) -> Node:
-    """The order in which a verb calls its hooks.
+    """Return the order in which a verb calls its hooks.
 
     Hooks that provide something (loaders, optimizers, callbacks) stand at the place where camshaft asks for them; a
-    checker leaves them out, since whoever needs them may ask at another moment.
+    checker leaves them out, since a loop may ask at another moment.
 
     Args:
         verb: "fit", "validate", "test" or "predict".
         era: One of the eras, for the order in its document, or for 1.x the one that was measured; None for camshaft's
             own.
-        optimization: Who differentiates and steps: the loop ("automatic"), the module inside of `training_step`
-            ("manual") or nobody ("none"). Matters to fit alone, since 2.0.
+        optimization: Backward and update by the loop ("automatic"), by the module inside of `training_step` ("manual")
+            or not at all ("none"). Matters to fit alone, since 2.0.
         zero_grad: Where the loop zeroes gradients in fit: "before_training_step", "before_backward" or
             "after_optimizer_step". None takes the era's (first) place; camshaft's own is "before_backward".
 
@@ -87,7 +87,7 @@ def life_cycle_of_version(
     optimization: Optimization = "automatic",
     zero_grad: ZeroGrad | None = None,
 ) -> Node:
-    """The order in which camshaft runs a module of a version of an earlier era, with the hooks of today around it.
+    """Return the order in which camshaft runs a module of an earlier release, with the hooks of today around it.
 
     Args:
         verb: "fit", "validate", "test" or "predict".
@@ -109,7 +109,7 @@ def life_cycle_of_version(
 
 
 def after_an_exception(*, while_tearing_down: bool = False) -> Node:
-    """What follows when anything raised during a verb.
+    """Return the order of calls after an exception in a verb.
 
     Args:
         while_tearing_down: Whether it was raised by a `teardown`; a run may then have left the part that reports
@@ -124,7 +124,7 @@ def after_an_exception(*, while_tearing_down: bool = False) -> Node:
 
 
 def _zero_grad(era: str | None, optimization: Optimization, chosen: ZeroGrad | None) -> ZeroGrad:
-    """Where gradients are zeroed, checked against the era and the kind of optimization."""
+    """Return the place where gradients are zeroed, checked against the era and the kind of optimization."""
     documented = _PLACES_OF_ERAS[era] if era else None
     if chosen is None:
         return documented[0] if documented else "before_backward"
@@ -170,7 +170,7 @@ def _legacy(verb: str, era: str) -> Node:
 
 
 def with_old_hooks(node: Node, specs: Iterable[HookSpec], era: str, version: str | None = None) -> Node:
-    """A life cycle with the hooks that an earlier era has in its moments.
+    """Return a life cycle with the hooks that an earlier era has in its moments.
 
     Args:
         node: A life cycle of today's hooks.
@@ -205,7 +205,7 @@ def with_old_hooks(node: Node, specs: Iterable[HookSpec], era: str, version: str
 
 
 def _call(spec: HookSpec, moment: Call | Within) -> Node:
-    """The call of an old hook in a moment of today; what it returns means the same as there."""
+    """Return the call of an old hook in a moment of today; its result means the same as there."""
     call = Call(spec.name)
     if spec.can_skip_epoch and isinstance(moment, Call):
         call = attrs.evolve(moment, hook=spec.name)

@@ -1,4 +1,4 @@
-"""What a life cycle is made of: calls of hooks, in sequence, repeated, optional, alternative or one inside another."""
+"""Nodes of a life cycle: calls of hooks, in sequence, repeated, optional, alternative or one inside another."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import attrs
 
 
 class Condition(StrEnum):
-    """What a life cycle remembers along the way, because the order depends on it. All are false at the beginning."""
+    """State on which the order of a life cycle depends. All conditions are false at the beginning."""
 
     SKIPPED = "the batch's start hook returned -1"
     NO_LOSS = "`training_step` returned None"
@@ -98,7 +98,7 @@ class Either:
 
 @attrs.frozen
 class Within:
-    """A hook whose call encloses a part. Where nobody implements the hook, the part happens all the same."""
+    """A hook whose call encloses a part. Where no receiver implements it, the part happens alone."""
 
     hook: str
     body: Node = attrs.field(converter=_node)
@@ -125,7 +125,7 @@ Node = Call | Seq | Repeat | Maybe | Either | Within | If | Set
 
 
 def parts(node: Node) -> tuple[Node, ...]:
-    """The parts that a node is directly made of."""
+    """Return the children of a node."""
     match node:
         case Seq(items=items):
             return items
@@ -138,7 +138,7 @@ def parts(node: Node) -> tuple[Node, ...]:
 
 
 def hooks_in(node: Node) -> Iterator[str]:
-    """The hooks that a node calls, in the order in which they are written; a name may occur again."""
+    """Yield the hooks that a node calls, in the order in which they are written; a name may occur again."""
     if isinstance(node, Call | Within):
         yield node.hook
     for part in parts(node):
@@ -146,7 +146,7 @@ def hooks_in(node: Node) -> Iterator[str]:
 
 
 def keep(node: Node, hooks: frozenset[str]) -> Node:
-    """The same life cycle without the hooks that are not among `hooks`."""
+    """Return a life cycle without the hooks that are not among `hooks`."""
     match node:
         case Call(hook=hook):
             return node if hook in hooks else Seq()

@@ -27,7 +27,7 @@ _IN_PLACE_OF_DEFAULTS = Repeat(
 
 
 def fit(optimize: Node, behaviour: Behaviour = TODAY, *, may_validate_after_epoch: bool = False) -> Node:
-    """The life cycle of fit.
+    """Return the life cycle of fit.
 
     Hooks of earlier eras that have no moment of today stand where they are called.
 
@@ -60,13 +60,13 @@ def fit(optimize: Node, behaviour: Behaviour = TODAY, *, may_validate_after_epoc
 
 
 def evaluate(word: str) -> Node:
-    """The life cycle of the verb whose hooks are named after `word`: "validation", "test" or "predict"."""
+    """Return the life cycle of the verb whose hooks are named after `word`: "validation", "test" or "predict"."""
     loader = {"validation": "val_dataloader"}.get(word, f"{word}_dataloader")
     return Seq(_set_up(loaders=(loader,)), Maybe(evaluation(word), when="if there are batches"), "teardown")
 
 
 def evaluation(word: str) -> Node:
-    """One pass over evaluation data, whichever verb it belongs to."""
+    """Return one pass over evaluation data, in whichever verb."""
     return Seq(
         f"on_{word}_model_eval",
         f"on_{word}_start",
@@ -169,12 +169,12 @@ _BEFORE_UPDATE = Seq("on_before_optimizer_step", "configure_gradient_clipping", 
 
 
 def optimization(kind: Optimization, zero_grad: ZeroGrad) -> Node:
-    """What a batch, or a split of one, does to the weights in camshaft's own order and in that of 2.0.
+    """Return the optimization of a batch, or of a split of one, in camshaft's own order and in that of 2.0.
 
     An `optimizer_step` that is overridden encloses what its closure runs.
 
     Args:
-        kind: Who differentiates and steps: the loop, the module inside of `training_step`, or nobody.
+        kind: By the loop ("automatic"), by the module inside of `training_step` ("manual"), or "none".
         zero_grad: Where the loop zeroes gradients.
     """
     if kind == "manual":
@@ -185,9 +185,9 @@ def optimization(kind: Optimization, zero_grad: ZeroGrad) -> Node:
 
 
 def optimization_after_backward(zero_grad: ZeroGrad, *, step_zeroes: bool = False) -> Node:
-    """What a batch does to the weights where forward and backward come before `optimizer_step`, as up to 0.9.
+    """Return the optimization of a batch where forward and backward come before `optimizer_step`, as up to 0.9.
 
-    An optimizer that asks for its closure evaluates them once more, inside of `optimizer_step`.
+    An optimizer that uses its closure evaluates them again, inside of `optimizer_step`.
 
     Args:
         zero_grad: Where the loop zeroes gradients.
@@ -217,12 +217,12 @@ def optimization_after_backward(zero_grad: ZeroGrad, *, step_zeroes: bool = Fals
 
 
 def _steps(evaluations: Node, zero: Node) -> Node:
-    """What `optimizer_step` runs: each step of the optimizer with what follows it."""
+    """Return the body of `optimizer_step`: each step of the optimizer with what follows it."""
     return Repeat(Seq(evaluations, zero), each="step of the optimizer") if zero != Seq() else evaluations
 
 
 def optimization_in_line() -> Node:
-    """What a batch does to the weights in the document of 2.x: zeroing first, and `optimizer_step` alone at the end."""
+    """Return the optimization of a batch in the document of 2.x: zeroing first, `optimizer_step` alone at the end."""
     update = Seq(
         _ZERO_FIRST,
         _STEP,
@@ -233,7 +233,7 @@ def optimization_in_line() -> Node:
 
 
 def by_split(one: Node) -> Node:
-    """The same for every split of a batch in turn, where batches are split for truncated backpropagation."""
+    """Return an optimization for every split of a batch in turn, or for the whole batch where none is split."""
     return Seq(
         Maybe(Call("tbptt_split_batch"), when="if batches are split along time"),
         Repeat(one, each="split of the batch (a whole batch is one)", at_least=1),
@@ -274,7 +274,7 @@ def _update_of_what_is_held(*stepping: str) -> Node:
 
 
 def _by_window(update: Node, without_update: Node, *, opens_with_first_batch: bool) -> Node:
-    """An update, or the accumulation of gradients for a later one, for every optimizer in turn.
+    """Return an update, or the accumulation of gradients for a later one, for every optimizer in turn.
 
     Args:
         update: An optimizer's part where it updates.
