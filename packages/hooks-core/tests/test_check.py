@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import random
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -7,11 +8,14 @@ from typing import Any
 import attrs
 import handwritten_loop
 import pytest
-from recorded_runs import departure, recorded, without
+import recorded_runs
+import sentences
+from recorded_runs import First, Second, departure, recorded, without
 
-from camshaft.hooks_core import CATALOGUE, HookSpec, Receiver
-from camshaft.hooks_core.check import check
-from camshaft.hooks_core.trace import Event, Trace
+from camshaft.hooks_core import CATALOGUE, Callback, HookSpec, Receiver
+from camshaft.hooks_core.check import ConformanceError, check
+from camshaft.hooks_core.grammar import hooks_in, life_cycle_of_version
+from camshaft.hooks_core.trace import Event, Participant, Trace
 
 
 @pytest.mark.parametrize("verb", ["fit", "validate", "test", "predict"])
@@ -345,3 +349,125 @@ def test_a_trace_of_an_old_era_is_checked_by_that_eras_order() -> None:
 def test_a_verb_that_the_era_lacks_is_an_error() -> None:
     with pytest.raises(ValueError, match="`verb` must be one of fit, test for era"):
         check(Trace(), "predict", era="0.5")
+
+
+def test_a_trace_of_today_holds_nothing_of_eras() -> None:
+    trace = recorded_runs.recorded()
+    assert [one.version for one in trace.participants] == [None] * len(trace.participants)
+
+
+VERSIONS = ("0.5", "0.7", "0.8", "0.9", "1.0", "1.2", "1.5", "1.9")
+
+
+def of_version(version: str) -> list[Participant]:
+    """Receivers that have every hook that a run of a version may call."""
+    nodes = [life_cycle_of_version(verb, version) for verb in ("fit", "validate", "test", "predict")]
+    placed = frozenset(name for node in nodes for name in hooks_in(node))
+    found = []
+    for one in sentences.participants():
+        known = {name for name in placed if one.kind in sentences.CATALOGUE[name].receivers}
+        is_old = one.kind is Receiver.MODULE
+        found.append(
+            Participant(one.name, one.kind, one.hooks | known, one.after_module, version=version if is_old else None)
+        )
+    return found
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.parametrize("verb", ["fit", "validate", "test", "predict"])
+def test_a_sentence_of_a_versions_life_cycle_passes_and_one_cut_short_does_not(verb: str, version: str) -> None:
+    everybody = of_version(version)
+    node = life_cycle_of_version(verb, version)
+    for seed in range(8):
+        trace = Trace()
+        trace.participants = everybody
+        trace.events = sentences.Writer(everybody, random.Random(seed)).write(node)
+        trace.events += [  # what says that the loop optimizes
+            Event("enter", "configure_optimizers", "module", Receiver.MODULE),
+            Event("exit", "configure_optimizers", "module", Receiver.MODULE, result="Optimizer"),
+        ]
+        check(trace, verb)
+        last = max(index for index, event in enumerate(trace.events) if event.hook == "teardown")
+        del trace.events[last - 1 : last + 1]
+        with pytest.raises(ConformanceError):
+            check(trace, verb)
+
+
+def broken(hook: str) -> type:
+    """A callback that raises in a hook."""
+
+    def explode(self: object, *arguments: Any) -> None:
+        raise RuntimeError("on purpose")
+
+    return type("Broken", (Callback,), {hook: explode})
+
+
+@pytest.mark.parametrize("hook", ["setup", "on_fit_start", "on_train_batch_start", "on_before_backward", "on_fit_end"])
+@pytest.mark.parametrize("overridden", [(), ("optimizer_step",)])
+def test_a_run_that_raised_is_right_if_everybody_is_told_and_torn_down(hook: str, overridden: tuple[str, ...]) -> None:
+    trace = recorded(callbacks=(First, broken(hook), Second), hooks=overridden)
+    check(trace, "fit")
+
+
+@pytest.mark.parametrize("hook", ["on_exception", "teardown"])
+def test_handlers_that_raise_do_not_end_the_run_for_the_others(hook: str) -> None:
+    trace = recorded(callbacks=(First, broken("on_fit_start"), broken(hook), Second))
+    assert sum(bool(event.raised) for event in trace) == 2
+    check(trace, "fit")
+    check(recorded(callbacks=(First, broken("teardown"), Second)), "fit")
+
+
+def test_an_exception_outside_of_every_hook_is_right_too() -> None:
+    class Failing(handwritten_loop.Trainer):
+        def optimize(self, epoch: int, batch_idx: int) -> Any:
+            raise OSError("the loader failed")
+
+    with pytest.raises(OSError, match="the loader failed"):
+        recorded(trainer=Failing)
+
+    trace = recorded()
+    cut = next(index for index, event in enumerate(trace.events) if event.hook == "training_step")
+    tail = [
+        Event(kind, hook, one.name, one.kind)  # type: ignore[arg-type]
+        for hook in ("on_exception", "teardown")
+        for one in trace.participants
+        if hook in one.hooks
+        for kind in ("enter", "exit")
+    ]
+    trace.events[cut:] = tail
+    check(trace, "fit")
+
+
+def test_a_run_that_goes_on_after_an_exception_departs() -> None:
+    trace = recorded(callbacks=(First, broken("on_train_epoch_start")))
+    raised = next(index for index, event in enumerate(trace.events) if event.raised)
+    trace.events[raised + 1 : raised + 1] = [Event("enter", "on_train_epoch_start", "Model", "module")]  # type: ignore[arg-type]
+    error = departure(trace)
+    assert (error.index, error.expected) == (raised + 1, ("on_exception on callback:First",))
+
+
+def test_an_exception_that_an_enclosing_hook_keeps_to_itself_departs() -> None:
+    trace = recorded(callbacks=(First, broken("on_before_backward")), hooks=("optimizer_step",))
+    index = next(i for i, event in enumerate(trace.events) if event.hook == "optimizer_step" and event.raised)
+    trace.events[index] = Event("exit", "optimizer_step", "Model", "module")  # type: ignore[arg-type]
+    assert departure(trace).expected == ("RuntimeError to leave optimizer_step on module:Model",)
+
+
+def test_telling_nobody_of_an_exception_departs() -> None:
+    trace = recorded(callbacks=(First, broken("on_fit_start")))
+    index = without(trace, *(one.label for one in trace.participants), hook="on_exception")
+    error = departure(trace)
+    assert (error.index, error.expected) == (index, ("on_exception on callback:First",))
+
+
+def test_tearing_down_twice_departs() -> None:
+    trace = recorded(callbacks=(First, broken("on_fit_start")))
+    trace.events += [event for event in trace.events if event.hook == "teardown"]
+    assert departure(trace).expected == ("the end of the run",)
+
+
+def test_a_receiver_that_raised_while_tearing_down_is_not_torn_down_again() -> None:
+    trace = recorded(callbacks=(broken("teardown"), Second))
+    check(trace, "fit")
+    trace.events += [Event(kind, "teardown", "Broken", "callback") for kind in ("enter", "exit")]  # type: ignore[arg-type]
+    assert departure(trace).event is not None

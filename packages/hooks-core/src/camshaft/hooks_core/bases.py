@@ -572,8 +572,8 @@ class Callback:
     A callback may also have a method `wrap_call(self, hook: str, kind: Receiver, receiver: object, function)`, which is
     no hook: it sees every call of a run without touching the receivers. `resolve` calls it once for each receiver of
     each hook, in the order of the calls, and its result is called in place of `function`: with the same arguments, for
-    the same result, letting through whatever `function` raises. A step comes as the strategy wrapped it. Of several such
-    callbacks the last is outermost. Without one, nothing is added to any call.
+    the same result, letting through whatever `function` raises. A step comes as the strategy wrapped it. Of several
+    such callbacks the last is outermost. Without one, nothing is added to any call.
     """
 
     __hook_base__: ClassVar[bool] = True

@@ -13,7 +13,7 @@ import attrs
 
 from camshaft.hooks_core.catalogue import CATALOGUE, Catalogue, check_era
 from camshaft.hooks_core.dispatch.binding import CALLBACK_PREFIX, arguments_of, positional_names
-from camshaft.hooks_core.dispatch.calls import runs_after_module
+from camshaft.hooks_core.dispatch.calls import rank, runs_after_module
 from camshaft.hooks_core.dispatch.implementation import implementation, receiver_name
 from camshaft.hooks_core.dispatch.readings import ReadReceivers, ReceiverReading
 from camshaft.hooks_core.spec import HookSpec, Receiver
@@ -328,6 +328,4 @@ class Participant:
 
     def rank(self, hook: str) -> int:
         """Return its position among a hook's receivers: lower ones are called first."""
-        if self.kind is Receiver.CALLBACK:
-            return 3 if hook in self.after_module else 0
-        return {Receiver.DATA: 1, Receiver.MODULE: 2, Receiver.STRATEGY: 4}[self.kind]
+        return rank(self.kind, hook in self.after_module)

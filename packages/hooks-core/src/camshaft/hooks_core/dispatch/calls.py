@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import attrs
 
@@ -22,6 +22,8 @@ from camshaft.hooks_core.spec import HookSpec, Receiver
 
 _STAGES_OF_LOADERS = ("validate", "test", "predict")
 """Stages that run one loader after the other, and tell by its index which."""
+
+_RANKS = {Receiver.CALLBACK: 0, Receiver.DATA: 1, Receiver.MODULE: 2, Receiver.STRATEGY: 4}
 
 
 @attrs.frozen
@@ -56,11 +58,10 @@ class HookCall:
         return attrs.evolve(self, arguments=self.arguments_of_one_loader)
 
 
-@attrs.frozen
-class ResolvedReceiver:
+class ResolvedReceiver(NamedTuple):
     """Receiver with its kind and the facts about its methods.
 
-    Args:
+    Attributes:
         kind: What it is.
         receiver: The receiver.
         reading: Which of its methods are called as an earlier era did.
@@ -108,6 +109,16 @@ def wrapped(call: HookCall, wrappers: Sequence[Callable[..., Any]]) -> HookCall:
     for wrap in wrappers:
         function = wrap(call.hook, call.kind, call.receiver, function)
     return attrs.evolve(call, function=function)
+
+
+def rank(kind: Receiver, is_after_module: bool) -> int:
+    """Return the position of a receiver among those of a hook: lower ones are called first.
+
+    Args:
+        kind: Kind of the receiver.
+        is_after_module: Whether it is a callback that runs after the module.
+    """
+    return _RANKS[kind] + (3 if is_after_module else 0)
 
 
 def runs_after_module(callback: object, hook: str) -> bool:
@@ -176,6 +187,4 @@ def _old_calls(spec: HookSpec, one: ResolvedReceiver, catalogue: Catalogue) -> I
 
 
 def _rank(one: ResolvedReceiver, spec: HookSpec) -> int:
-    if one.kind is not Receiver.CALLBACK:
-        return {Receiver.DATA: 1, Receiver.MODULE: 2, Receiver.STRATEGY: 4}[one.kind]
-    return 3 if runs_after_module(one.receiver, spec.name) else 0
+    return rank(one.kind, one.kind is Receiver.CALLBACK and runs_after_module(one.receiver, spec.name))

@@ -17,6 +17,7 @@ from camshaft.hooks_core.grammar import (
     Set,
     Within,
     life_cycle,
+    mermaid,
     tree,
     verbs_of,
 )
@@ -95,3 +96,63 @@ def test_a_hook_that_is_not_in_the_catalogue_is_an_error() -> None:
     with pytest.raises(KeyError, match="on_lunch"):
         tree("run", Call("on_lunch"))
     assert "on_lunch" not in CATALOGUE
+
+
+def arrows(chart: str) -> list[tuple[str, str]]:
+    """The chart's arrows between what its boxes say, without receivers."""
+    words = {name: text.partition("<br/>")[0] for name, text in re.findall(r'(n\d+)[(\[{]+"(.*?)"[)\]}]+', chart)}
+    return [(words[source], words[target]) for source, target in re.findall(r"(n\d+) -->(?:\|[^|]*\|)? (n\d+)", chart)]
+
+
+def test_a_sequence_is_a_chain_with_receivers() -> None:
+    chart = mermaid("run", Seq("setup", "on_train_end"))
+    assert arrows(chart) == [("run", "setup"), ("setup", "on_train_end"), ("on_train_end", "end of run")]
+    assert "on_train_end<br/><small>callbacks, module, strategy</small>" in chart
+
+
+def test_a_repetition_leads_back_to_its_head() -> None:
+    chart = mermaid("run", Repeat(Call("setup"), each="batch", until=Condition.NO_LOSS))
+    head = "for each batch, until training_step returned None"
+    assert arrows(chart) == [("run", head), (head, "setup"), ("setup", head), (head, "end of run")]
+
+
+def test_an_optional_part_can_be_passed_by() -> None:
+    chart = mermaid("run", Maybe(Call("setup"), when="if so"))
+    assert arrows(chart) == [("run", "if so"), ("if so", "setup"), ("setup", "end of run"), ("if so", "end of run")]
+    conditional = mermaid("run", If(Condition.SKIPPED, Call("setup"), holds=False))
+    assert '{"unless the batch\'s start hook returned -1"}' in conditional
+
+
+def test_alternatives_part_and_join() -> None:
+    chart = mermaid("run", Either("setup", Seq("teardown", label="or so")))
+    assert arrows(chart) == [
+        ("run", "one of"),
+        ("one of", "setup"),
+        ("one of", "teardown"),
+        ("setup", "end of run"),
+        ("teardown", "end of run"),
+    ]
+    assert "-->|or so|" in chart
+
+
+def test_an_enclosing_hook_is_a_subgraph() -> None:
+    chart = mermaid("run", Within("optimizer_step", "training_step"))
+    assert re.search(r'subgraph n\d+\["optimizer_step"\]', chart)
+    assert arrows(chart) == [
+        ("enter optimizer_step", "training_step"),
+        ("training_step", "leave optimizer_step"),
+        ("run", "enter optimizer_step"),
+        ("leave optimizer_step", "end of run"),
+    ]
+
+
+@pytest.mark.parametrize(("verb", "era", "zero_grad"), [*((*one, None) for one in EVERY_LIFE_CYCLE), *OTHER_PLACES])
+def test_every_life_cycle_is_drawn_whole(verb: str, era: str | None, zero_grad: Any) -> None:
+    node = life_cycle(verb, era, zero_grad=zero_grad)
+    chart = mermaid(verb, node, era=era)
+    assert chart.startswith("flowchart TD\n")
+    assert chart.count("subgraph") == len(re.findall(r"^\s*end$", chart, re.MULTILINE))
+    for name in hooks_in(node):
+        assert f"{name}<br/>" in chart
+    reached = {target for _, target in arrows(chart)}
+    assert {source for source, _ in arrows(chart)} <= reached | {verb}
