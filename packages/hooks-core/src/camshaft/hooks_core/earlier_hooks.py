@@ -365,3 +365,6 @@ EARLIER_HOOKS = (
     *_evaluation("test", "test"),
     *_CHECKPOINTS_AND_EXCEPTIONS,
 )
+
+EVERYDAY_NAMES = frozenset({"summarize", "init_optimizers", "restore_weights"})
+"""Names of old hooks that a class of today may well use for a method of its own: no evidence by themselves."""

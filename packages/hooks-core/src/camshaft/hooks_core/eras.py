@@ -7,14 +7,10 @@ from typing import Literal
 
 import attrs
 
+from camshaft.hooks_core.earlier_hooks import EVERYDAY_NAMES as EVERYDAY_NAMES
 from camshaft.hooks_core.messages import must_be
-from camshaft.hooks_core.spec import ERAS, ZeroGrad
-
-EARLIER_ERAS = tuple(era for era in ERAS if era not in ("2.0", "2.x"))
-"""The eras whose code does not run on today's protocol as it is."""
-
-EVERYDAY_NAMES = frozenset({"summarize", "init_optimizers", "restore_weights"})
-"""Names of old hooks that a class of today may well use for a method of its own: no evidence by themselves."""
+from camshaft.hooks_core.spec import EARLIER_ERAS as EARLIER_ERAS
+from camshaft.hooks_core.spec import ZeroGrad
 
 EpochOutputs = Literal["last_optimizer", "by_optimizer", "by_batch"]
 """The form of a training epoch's outputs with several optimizers: the dictionaries of the last one alone, a list for

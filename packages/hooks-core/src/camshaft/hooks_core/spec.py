@@ -29,6 +29,9 @@ ZERO_GRADS: tuple[ZeroGrad, ...] = ("before_training_step", "before_backward", "
 ERAS = ("0.5", "0.7", "0.8", "1.x", "2.0", "2.x")
 """The eras, oldest first: those that the specification documents describe, and 1.x as it was measured to be."""
 
+EARLIER_ERAS = ("0.5", "0.7", "0.8", "1.x")
+"""Eras whose code does not run on today's protocol as it is."""
+
 MODULE_ONLY_ERAS = ("0.5", "0.7", "0.8")
 """Eras whose documents know hooks of the module alone."""
 

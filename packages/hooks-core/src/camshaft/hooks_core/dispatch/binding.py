@@ -5,9 +5,7 @@ from __future__ import annotations
 import inspect
 import sys
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from typing import Any
-
-import attrs
+from typing import Any, NamedTuple
 
 from camshaft.hooks_core.dispatch.implementation import class_of, implementation
 from camshaft.hooks_core.spec import CANONICAL_NAMES, HookSpec, Receiver
@@ -26,8 +24,7 @@ class BindingError(TypeError):
     """A hook's signature that no arguments of the hook can fill."""
 
 
-@attrs.frozen
-class Argument:
+class Argument(NamedTuple):
     """Argument of a call: the hook's parameter that it takes, and the keyword under which it is passed, if any."""
 
     source: str
@@ -35,7 +32,7 @@ class Argument:
 
     def under_todays_name(self) -> Argument:
         """Return the same argument by today's name of its parameter."""
-        return attrs.evolve(self, source=CANONICAL_NAMES.get(self.source, self.source))
+        return self._replace(source=CANONICAL_NAMES.get(self.source, self.source))
 
     def __str__(self) -> str:
         return self.source if self.keyword is None else f"{self.keyword}={self.source}"
@@ -283,7 +280,7 @@ def bind_hook(
         except BindingError:
             pass
     arguments = bind(method, provided, optional, to_keywords)
-    return tuple(attrs.evolve(one, source=aliases.get(one.source, one.source)) for one in arguments)
+    return tuple(one._replace(source=aliases.get(one.source, one.source)) for one in arguments)
 
 
 def _aliases(method: Callable[..., Any], spec: HookSpec, provided: Sequence[str]) -> dict[str, str]:

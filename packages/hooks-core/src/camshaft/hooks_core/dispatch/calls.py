@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-import attrs
-
 from camshaft.hooks_core.catalogue import Catalogue
 from camshaft.hooks_core.dispatch.binding import (
     LOADER_INDEX,
@@ -26,20 +24,19 @@ _STAGES_OF_LOADERS = ("validate", "test", "predict")
 _RANKS = {Receiver.CALLBACK: 0, Receiver.DATA: 1, Receiver.MODULE: 2, Receiver.STRATEGY: 4}
 
 
-@attrs.frozen
-class HookCall:
+class HookCall(NamedTuple):
     """Call of a hook on one receiver.
 
-    Args:
+    Attributes:
         receiver: Whose it is.
         kind: What the receiver is.
         hook: Name of the hook; one of an earlier era where that is called in the moment of another.
         function: What is called.
         arguments: What it gets.
+        arguments_of_one_loader: What it gets in a stage with a single loader.
         defaults: Its own defaults of the optional arguments among these, by name: what it gets where the hook's caller
             does not pass them.
         condition: When it is called, as an expression of the hook's arguments; empty for always.
-        arguments_of_one_loader: What it gets in a stage with a single loader.
     """
 
     receiver: object
@@ -47,15 +44,13 @@ class HookCall:
     hook: str
     function: Callable[..., Any]
     arguments: tuple[Argument, ...]
-    defaults: Mapping[str, Any] = attrs.field(factory=dict)
+    arguments_of_one_loader: tuple[Argument, ...]
+    defaults: Mapping[str, Any] = {}
     condition: str = ""
-    arguments_of_one_loader: tuple[Argument, ...] = attrs.field(
-        default=attrs.Factory(lambda self: self.arguments, takes_self=True)
-    )
 
     def for_one_loader(self) -> HookCall:
         """Return the call as it is made in a stage with a single loader."""
-        return attrs.evolve(self, arguments=self.arguments_of_one_loader)
+        return self._replace(arguments=self.arguments_of_one_loader)
 
 
 class ResolvedReceiver(NamedTuple):
@@ -108,7 +103,7 @@ def wrapped(call: HookCall, wrappers: Sequence[Callable[..., Any]]) -> HookCall:
     function = call.function
     for wrap in wrappers:
         function = wrap(call.hook, call.kind, call.receiver, function)
-    return attrs.evolve(call, function=function)
+    return call._replace(function=function)
 
 
 def rank(kind: Receiver, is_after_module: bool) -> int:
@@ -137,8 +132,7 @@ def _own_call(spec: HookSpec, one: ResolvedReceiver) -> HookCall | None:
         if of_era.moments:
             return None
         of_one_loader = _for_one_loader(spec, one, function, of_era.arguments, of_era.era)
-        call = HookCall(one.receiver, one.kind, spec.name, function, of_era.arguments)
-        return attrs.evolve(call, arguments_of_one_loader=of_one_loader)
+        return HookCall(one.receiver, one.kind, spec.name, function, of_era.arguments, of_one_loader)
     if not spec.is_current:
         return None
     arguments = one.reading.of_today.get(spec.name)
@@ -150,8 +144,7 @@ def _own_call(spec: HookSpec, one: ResolvedReceiver) -> HookCall | None:
     taken = [argument.source for argument in arguments if argument.source in spec.optional]
     defaults = {name: default_of(function, name) for name in taken}
     of_one_loader = _for_one_loader(spec, one, function, arguments)
-    call = HookCall(one.receiver, one.kind, spec.name, function, arguments, defaults)
-    return attrs.evolve(call, arguments_of_one_loader=of_one_loader)
+    return HookCall(one.receiver, one.kind, spec.name, function, arguments, of_one_loader, defaults)
 
 
 def _for_one_loader(
@@ -183,7 +176,8 @@ def _old_calls(spec: HookSpec, one: ResolvedReceiver, catalogue: Catalogue) -> I
             function = implementation(one.receiver, method.name)
             assert function is not None
             condition = catalogue[method.name].condition
-            yield HookCall(one.receiver, one.kind, method.name, function, method.arguments, condition=condition)
+            arguments = method.arguments
+            yield HookCall(one.receiver, one.kind, method.name, function, arguments, arguments, condition=condition)
 
 
 def _rank(one: ResolvedReceiver, spec: HookSpec) -> int:

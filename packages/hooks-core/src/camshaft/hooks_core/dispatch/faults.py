@@ -19,9 +19,9 @@ from camshaft.hooks_core.dispatch.binding import (
     own_classes,
 )
 from camshaft.hooks_core.dispatch.implementation import class_of, implementation, mentions_method, receiver_name
-from camshaft.hooks_core.eras import EARLIER_ERAS, EVERYDAY_NAMES, behaviour_of
+from camshaft.hooks_core.earlier_hooks import EVERYDAY_NAMES
 from camshaft.hooks_core.messages import warn_user
-from camshaft.hooks_core.spec import HookSpec, Receiver, kind_in_words
+from camshaft.hooks_core.spec import EARLIER_ERAS, HookSpec, Receiver, kind_in_words
 
 _OR_MARK = "or mark it with `@not_a_hook` if it is a method of your own."
 
@@ -291,8 +291,10 @@ def _with_era(faults: Sequence[Fault], receiver: object, kind: Receiver, catalog
     The last fault of a method that belongs to an earlier era says so.
     """
     shown, declared = receiver_name(receiver), getattr(receiver, "hook_era", None)
-    if declared is not None and behaviour_of(declared, shown).era not in EARLIER_ERAS:
-        declared = None
+    if declared is not None:
+        from camshaft.hooks_core.eras import behaviour_of  # no run of today's classes needs it
+
+        declared = declared if behaviour_of(declared, shown).era in EARLIER_ERAS else None
     known = {fault.method: catalogue[fault.method] for fault in faults if fault.method in catalogue}
     of_eras = {name: _eras_that_fit(receiver, spec, kind) for name, spec in known.items()}
     of_eras = {name: eras for name, eras in of_eras.items() if eras}

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
-import attrs
-
 from camshaft.hooks_core.catalogue import CATALOGUE, Catalogue
 from camshaft.hooks_core.dispatch.calls import HookCall, ResolvedReceiver, calls_of, wrapped
 from camshaft.hooks_core.dispatch.compilation import Place, Position, compile_calls, compile_isolated
@@ -95,7 +93,7 @@ def resolve(
             continue  # a receiver's own state: the writer of checkpoints asks each in turn
         calls = calls_of(spec, receivers, catalogue)
         if spec.kind == "step" and wrap_step is not None:
-            calls = [attrs.evolve(call, function=wrap_step(call.function)) for call in calls]
+            calls = [call._replace(function=wrap_step(call.function)) for call in calls]
         calls = [wrapped(call, wrappers) for call in calls] if wrappers else calls
         compiled: Callable[..., Any] | None = None
         told = place if _may_log(spec, calls) else None
