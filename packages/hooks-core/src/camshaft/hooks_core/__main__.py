@@ -63,9 +63,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     showing.set_defaults(command=_show)
 
-    checking = commands.add_parser(
-        "check", help="say what becomes of each method of a class, and what is wrong with it"
-    )
+    checking = commands.add_parser("check", help="print how each method of a class is called, and its faults")
     checking.add_argument("target", metavar="MODULE:CLASS")
     checking.add_argument(
         "--as", dest="kind", choices=tuple(Receiver), help="what the class is, if not its base's kind"

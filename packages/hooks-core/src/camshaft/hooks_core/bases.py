@@ -371,7 +371,7 @@ class ModelHooks:
         gradient_clip_val: float | None = None,
         gradient_clip_algorithm: str | None = None,
     ) -> None:
-        """Clip the gradients of one optimizer as the run was told to, after `on_before_optimizer_step`.
+        """Clip the gradients of one optimizer by the run's settings, after `on_before_optimizer_step`.
 
         Args:
             optimizer: The optimizer whose gradients are clipped.

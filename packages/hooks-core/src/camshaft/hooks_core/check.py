@@ -124,7 +124,7 @@ def _is_free(spec: HookSpec) -> bool:
 
 
 class _Walk:
-    """One way through a trace."""
+    """Walk through a trace along a life cycle, up to the first departure."""
 
     def __init__(
         self,

@@ -36,7 +36,7 @@ def _features(names: Iterable[str]) -> frozenset[str]:
 
 @attrs.frozen(kw_only=True)
 class Scenario:
-    """One run that a trainer has to do exactly as told.
+    """Run that a trainer must carry out exactly.
 
     Args:
         name: Its name.
@@ -322,7 +322,7 @@ def run_scenario(scenario: Scenario, adapter: Adapter, *, zero_grad: ZeroGrad | 
     """Run a trainer through one scenario.
 
     Besides the order of calls it checks how often each hook was called, so that a trainer that runs fewer batches or
-    epochs than it was told does not pass.
+    epochs than the scenario has does not pass.
 
     Args:
         scenario: The scenario.

@@ -37,7 +37,7 @@ class Behaviour:
         steps_schedulers_by_hand: Whether learning-rate schedulers are stepped under manual optimization as well.
         keeps_last_epoch: Whether `current_epoch` is the index of the last epoch after a fit, and not that of the next.
         finds_unused_parameters: Whether several processes allow a loss that depends on some of the parameters only,
-            unless they are told otherwise. (Those from 1.1.3 to 1.2.3 raised an error about it.)
+            unless set otherwise. (Those from 1.1.3 to 1.2.3 raised an error about it.)
     """
 
     since: tuple[int, ...]

@@ -310,8 +310,8 @@ def _verdict(inspection: Inspection, of_methods: str) -> str:
     num_faults = sum(not fault.is_warning for fault in inspection.faults)
     if num_faults:
         return f"{num_faults} fault{'s' if num_faults != 1 else ''}:"
-    told = of_methods if inspection.methods else "it implements no hooks"
-    return f"No faults: {told}{':' if inspection.faults else '.'}"
+    found = of_methods if inspection.methods else "it implements no hooks"
+    return f"No faults: {found}{':' if inspection.faults else '.'}"
 
 
 def _joined(names: Sequence[str]) -> str:

@@ -13,8 +13,8 @@ from types import FrameType
 
 from camshaft.hooks_core.dispatch.compilation import is_compiled_hook
 
-_MENDED_IN = (3, 11, 10)
-_SECONDS_TO_SETTLE = 0.001
+_FIXED_IN = (3, 11, 10)
+_FORK_DELAY_SECONDS = 0.001
 
 
 @cache
@@ -26,12 +26,12 @@ def make_forks_safe() -> None:
     waits for it forever (https://github.com/python/cpython/issues/112275). So a fork waits a millisecond there, in
     which the threads end, and then for that lock.
     """
-    if sys.version_info < _MENDED_IN and hasattr(os, "register_at_fork"):
-        os.register_at_fork(before=_settle)
+    if sys.version_info < _FIXED_IN and hasattr(os, "register_at_fork"):
+        os.register_at_fork(before=_wait_before_fork)
 
 
-def _settle() -> None:
-    time.sleep(_SECONDS_TO_SETTLE)
+def _wait_before_fork() -> None:
+    time.sleep(_FORK_DELAY_SECONDS)
     sys._current_frames()  # takes the lock, and gives it back
 
 

@@ -255,7 +255,7 @@ class Logger(Protocol):
 class MetricSink(Protocol):
     """Collector of logged values, driven by the loops. Attributes are set on the per-step path, so they stay plain.
 
-    One may have an attribute `hook` as well: then it is told the name of the hook that runs; see `compilation.Place`.
+    It may have an attribute `hook` as well, which is set to the name of the hook that runs; see `compilation.Place`.
 
     Attributes:
         moment: What a value logged now belongs to by default, or None where logging makes no sense.

@@ -142,7 +142,7 @@ def check_strategy(strategy: Any, where: str) -> None:
     if missing:
         rule = f"a strategy (missing: {', '.join(missing)})"
         action = (
-            "Define what `camshaft.hooks_core.protocols.Strategy` says; mix in `camshaft.hooks_core.StrategyDefaults` "
-            "for all that is trivial with one process."
+            "Define the members of `camshaft.hooks_core.protocols.Strategy`; mix in "
+            "`camshaft.hooks_core.StrategyDefaults` for all that is trivial with one process."
         )
         raise TypeError(must_be("strategy", rule, strategy, where, action))

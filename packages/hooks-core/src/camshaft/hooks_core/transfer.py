@@ -88,7 +88,7 @@ def parts_of(value: Any) -> list[Any] | None:
     if isinstance(value, _SEQUENCES):
         return list(value)
     if _is_dataclass(value):
-        return [getattr(value, name) for name in _names_of(value)] + [value[key] for key in _further_keys_of(value)]
+        return [getattr(value, name) for name in _names_of(value)] + [value[key] for key in _extra_keys_of(value)]
     if isinstance(value, Mapping):
         return list(value.values())
     return None
@@ -140,7 +140,7 @@ def _rebuilt_dataclass(original: Any, parts: Sequence[Any]) -> Any:
     if isinstance(original, Mapping):
         kind: Any = type(original)
         made = kind(**dict(zip(names, parts, strict=False)))
-        for key, part in zip(_further_keys_of(original), parts[len(names) :], strict=True):
+        for key, part in zip(_extra_keys_of(original), parts[len(names) :], strict=True):
             made[key] = part
         return made
     copied = copy.copy(original)
@@ -180,7 +180,7 @@ def _names_of(value: Any) -> list[str]:
     return [field.name for field in dataclasses.fields(value) if hasattr(value, field.name)]
 
 
-def _further_keys_of(value: Any) -> list[Any]:
+def _extra_keys_of(value: Any) -> list[Any]:
     """Return the keys of a mapping that are no fields of it, though it is a dataclass."""
     if not isinstance(value, Mapping):
         return []
@@ -217,7 +217,7 @@ def split_along_time(batch: Any, split_size: int, where: str) -> list[Any]:
     """
     if split_size < 1:
         raise ValueError(must_be("split_size", "at least 1", split_size, where, "Pass a number of time steps."))
-    if type(batch) in (list, tuple) and _are_tensors_of_one_length(batch):  # the usual batch, in the shortest way
+    if type(batch) in (list, tuple) and _are_tensors_of_one_length(batch):  # the usual batch, on a fast path
         columns = [tensor.split(split_size, _TIME_DIM) for tensor in batch]
         return list(map(type(batch), zip(*columns, strict=True)))
     lengths = dict(_lengths(batch, "batch", where, is_batch=True))

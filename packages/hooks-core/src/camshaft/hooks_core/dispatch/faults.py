@@ -65,7 +65,7 @@ class HookFaultError(TypeError):
 
 
 class HookFaultWarning(UserWarning):
-    """Faults as a warning, where the run was told to go on."""
+    """Fault as a warning, where `strict` is false."""
 
 
 def report(faults: Sequence[Fault], strict: bool) -> None:
@@ -239,8 +239,10 @@ def _of_an_old_era(
         except BindingError as error:
             misfit = str(error)
     if takes is None and is_of_today:
-        told = f"it is taken for a method of your own: it has the name of a hook of earlier eras, but {misfit}. Mark it"
-        return _fault(f"{told} with `@not_a_hook`, or take the hook's arguments.", is_warning=True)
+        advice = (
+            f"it is taken for a method of your own: it has the name of a hook of earlier eras, but {misfit}. Mark it"
+        )
+        return _fault(f"{advice} with `@not_a_hook`, or take the hook's arguments.", is_warning=True)
     if takes is None:
         return _fault(f"{misfit}. Take these arguments, {_OR_MARK}")
     if spec.kind == "override" and spec.parameters and not takes:
@@ -303,18 +305,18 @@ def _with_era(faults: Sequence[Fault], receiver: object, kind: Receiver, catalog
     era = declared or max(
         EARLIER_ERAS, key=lambda era: (sum(era in eras for eras in of_eras.values()), EARLIER_ERAS.index(era))
     )
-    told = f"{shown} is a {kind_in_words(kind)} of era {era}. To run it as it is, change its imports to"
+    advice = f"{shown} is a {kind_in_words(kind)} of era {era}. To run it as it is, change its imports to"
     for name in ("Trainer", _COMPAT.get(kind)):
-        told += f"\n    from camshaft.compat import {name}" if name is not None else ""
+        advice += f"\n    from camshaft.compat import {name}" if name is not None else ""
     if not of_eras:
-        return [*faults, Fault(shown, "hook_era", f"this run calls today's hooks alone. {told}")]
+        return [*faults, Fault(shown, "hook_era", f"this run calls today's hooks alone. {advice}")]
     found = []
     for fault in faults:
         message = fault.message
         if fault.method in of_eras and known[fault.method].is_current:
             message += f" Its arguments are those of the eras {', '.join(of_eras[fault.method])}."
         if fault.method == max(of_eras):  # the last, as they stand in the order of their names
-            message += f" {told}"
+            message += f" {advice}"
         found.append(attrs.evolve(fault, message=message))
     return found
 

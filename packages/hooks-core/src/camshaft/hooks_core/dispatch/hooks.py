@@ -89,7 +89,7 @@ class Hooks:
         on_after_backward = _Event(ModelHooks.on_after_backward)
         on_before_optimizer_step = _Event(ModelHooks.on_before_optimizer_step)
         configure_gradient_clipping = _OneOwner(ModelHooks.configure_gradient_clipping)
-        lr_scheduler_step: Callable[..., Any] | None  # takes `optimizer_idx` where `takes` says so
+        lr_scheduler_step: Callable[..., Any] | None  # gets `optimizer_idx` as well where `takes` returns true
 
         # training
         on_train_start = _Event(ModelHooks.on_train_start)
@@ -178,7 +178,7 @@ class Hooks:
             AttributeError: If the run was resolved without such a hook.
         """
         if hook not in self._taken:
-            getattr(self, hook)  # says that there is no such hook
+            getattr(self, hook)  # raises if there is no such hook
         return argument in self._taken.get(hook, ())
 
     def __getattr__(self, name: str) -> Any:

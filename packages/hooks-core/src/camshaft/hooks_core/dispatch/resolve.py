@@ -48,14 +48,14 @@ def resolve(
         catalogue: The hooks.
         strict: Whether a receiver's faults are errors; if false they are warnings, and the faulty method is left out. A
             missing step is always an error.
-        read: Sees all receivers and says of each how its methods are called; see `ReadReceivers`. A method that it
-            finds to be of an earlier era gets the arguments that it says: in the moment of today's hook, or where the
+        read: Returns for all receivers how their methods are called; see `ReadReceivers`. A method that it finds to be
+            of an earlier era gets the arguments that the reading gives: in the moment of today's hook, or where the
             caller calls the old hook, which is an attribute of the result as any other. Without a reader all receivers
             are of today, and one of an earlier era is a fault.
         uncalled: Names of hooks that this run has no need of, such as that of a loader which was passed. A method of
             such a name may take any arguments, and is left out.
-        place: Is told which hook of callbacks or module runs, by its attribute `hook`; not of those that transfer
-            batches, provide something, or run whatever others raise.
+        place: Its attribute `hook` is set to the name of the running hook of callbacks or module; not for those that
+            transfer batches, provide something, or run whatever others raise.
 
     Returns:
         The hooks; see `Hooks` for what an attribute is.
@@ -96,15 +96,15 @@ def resolve(
             calls = [call._replace(function=wrap_step(call.function)) for call in calls]
         calls = [wrapped(call, wrappers) for call in calls] if wrappers else calls
         compiled: Callable[..., Any] | None = None
-        told = place if _may_log(spec, calls) else None
+        observer = place if _may_log(spec, calls) else None
         if calls and spec.isolated:
             compiled = compile_isolated(spec, calls, trainer, module, position)
         elif calls:
-            compiled = compile_calls(spec, calls, trainer, module, position, told)
+            compiled = compile_calls(spec, calls, trainer, module, position, observer)
         setattr(hooks, spec.name, compiled or (no_op if spec.kind == "event" else None))
         of_one_loader = [call.for_one_loader() for call in calls]
-        if of_one_loader != calls:  # no isolated hook is told of loaders
-            with_one_loader[spec.name] = compile_calls(spec, of_one_loader, trainer, module, position, told)
+        if of_one_loader != calls:  # no isolated hook has the loader's index
+            with_one_loader[spec.name] = compile_calls(spec, of_one_loader, trainer, module, position, observer)
         taken[spec.name] = frozenset(argument.source for call in calls for argument in call.arguments)
     hooks._taken = taken
     hooks._with_one_loader = with_one_loader

@@ -22,7 +22,7 @@ _IN_PLACE_OF_DEFAULTS = Repeat(
         "restore_weights",
         "summarize",
     ),
-    each="part of the set-up that the module does itself",
+    each="part of the set-up that the module overrides",
 )
 
 
@@ -158,7 +158,7 @@ _STEP = Seq(
     Call("training_step", sets=Condition.NO_LOSS, on="None"),
     If(
         Condition.NO_LOSS,
-        Maybe(Call("training_step_end", clears=Condition.NO_LOSS), when="if it is asked all the same"),
+        Maybe(Call("training_step_end", clears=Condition.NO_LOSS), when="if it is called anyway"),
     ),
     If(Condition.NO_LOSS, Call("training_step_end"), holds=False),
 )
@@ -207,7 +207,7 @@ def optimization_after_backward(zero_grad: ZeroGrad, *, step_zeroes: bool = Fals
         ),
         zero_after,
     )
-    held = If(Condition.HELD, Maybe(stepping, when="if they are applied all the same"))
+    held = If(Condition.HELD, Maybe(stepping, when="if they are applied anyway"))
     update = Seq(
         _STEP,
         If(Condition.NO_LOSS, Seq(zero_before, _BACKWARD, stepping), holds=False),
@@ -227,7 +227,7 @@ def optimization_in_line() -> Node:
         _ZERO_FIRST,
         _STEP,
         If(Condition.NO_LOSS, Seq(_BACKWARD, _BEFORE_UPDATE, "optimizer_step"), holds=False),
-        If(Condition.NO_LOSS, _update_of_what_is_held("optimizer_step")),
+        If(Condition.NO_LOSS, _update_of_held_gradients("optimizer_step")),
     )
     return _by_window(update, Seq(_ZERO_FIRST, _STEP, _backward_of_loss()), opens_with_first_batch=True)
 
@@ -245,7 +245,7 @@ def _in_closure(zero_grad: ZeroGrad) -> Node:
         closure = Seq(_ZERO_FIRST, _STEP, _backward_of_loss(_BEFORE_UPDATE), _without_loss())
         without_update = Seq(_ZERO_FIRST, _STEP, _backward_of_loss())
     elif zero_grad == "before_backward":
-        spare = Maybe(_ZERO_FIRST, when="if an update follows all the same")
+        spare = Maybe(_ZERO_FIRST, when="if an update follows anyway")
         closure = Seq(_STEP, _backward_of_loss(_BEFORE_UPDATE, zero=_ZERO_FIRST), _without_loss(spare))
         without_update = Seq(_STEP, _backward_of_loss(zero=_ZERO_FIRST))
     else:
@@ -264,12 +264,12 @@ def _backward_of_loss(*following: Node, zero: Node | None = None) -> Node:
 
 
 def _without_loss(*first: Node) -> Node:
-    return If(Condition.NO_LOSS, Seq(*first, _update_of_what_is_held()))
+    return If(Condition.NO_LOSS, Seq(*first, _update_of_held_gradients()))
 
 
-def _update_of_what_is_held(*stepping: str) -> Node:
-    """A window whose last batch has no loss may still apply the gradients of its other batches."""
-    update = Maybe(Seq(_BEFORE_UPDATE, *stepping), when="if they are applied all the same")
+def _update_of_held_gradients(*stepping: str) -> Node:
+    """Return the update of a window whose last batch has no loss: the gradients of its other batches may be applied."""
+    update = Maybe(Seq(_BEFORE_UPDATE, *stepping), when="if they are applied anyway")
     return If(Condition.HELD, update)
 
 
@@ -316,7 +316,7 @@ _HELD_BY_OUTCOME = Seq(
             If(Condition.ANY_NO_LOSS, If(Condition.HELD, Set(Condition.SOME_HELD, True), holds=False)),
         ),
     ),
-    # A batch without loss may open a window all the same.
+    # A batch without loss may open a window anyway.
     If(Condition.ANY_LOSS, Maybe(Set(Condition.HELD, True), when=""), holds=False),
     _HELD_BY_CHANCE,
 )
@@ -329,4 +329,4 @@ def _by_hand() -> Node:
         "configure_gradient_clipping",
         Seq("on_before_zero_grad", "optimizer_zero_grad", label="zeroing"),
     )
-    return Within("training_step", Repeat(pieces, each="piece that the module runs, in its own order"))
+    return Within("training_step", Repeat(pieces, each="call by the module, in its own order"))
