@@ -194,7 +194,8 @@ def moment_of(method: MethodReading, behaviour: Behaviour, catalogue: Catalogue 
         by_optimizer = any(argument.source == "optimizer_idx" for argument in method.arguments)
         return "for each optimizer" if by_optimizer else "for each batch"
     when = spec.when.partition(":")[0].rstrip(".").replace("`", "")
-    return when[0].lower() + when[1:]
+    default = ", in place of the default" if spec.kind == "override" and spec.is_current else ""
+    return when[0].lower() + when[1:] + default
 
 
 def order_of(behaviour: Behaviour) -> list[str]:
