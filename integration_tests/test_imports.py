@@ -21,7 +21,12 @@ from packaging.utils import canonicalize_name
 PACKAGES = sorted(Path(__file__).parents[1].glob("packages/*/pyproject.toml"))
 # Imported inside functions that matter only to users who have it: those who hand over tensors, or draw from
 # numpy's generator.
-USED_WHERE_PRESENT = {"hooks-core": {"torch"}, "loops": {"numpy"}, "trainer": {"numpy"}}
+USED_WHERE_PRESENT = {
+    "hooks-core": {"torch"},
+    "loops": {"numpy"},
+    "trainer": {"numpy", "pyyaml"},
+    "compat": {"numpy"},
+}
 HOOKS_CORE = next(path.parent for path in PACKAGES if path.parent.name == "hooks-core")
 
 

@@ -290,7 +290,7 @@ class StageMeter:
         self.seconds = 0.0
         self._flops: float | None = None  # since the latest update of `throughput`
         self._clock: DeviceClock | None = None
-        self._start: Any = None  # mark of the current part
+        self._part_start: Any = None  # mark of the current part
         self._closed: list[tuple[Any, Any]] = []  # parts that are not in `seconds` yet
         self._is_paused = False
         self._num_read = 0
@@ -299,7 +299,7 @@ class StageMeter:
         """Begin a run, before its first batch."""
         self.settle()
         self._clock = clock
-        self._start = None
+        self._part_start = None
         self._is_paused = False
         self.throughput.reset()
 
@@ -309,34 +309,34 @@ class StageMeter:
         self.samples += samples
         if lengths is not None:
             self.lengths = (self.lengths or 0) + lengths
-        if self._start is None:
+        if self._part_start is None:
             assert self._clock is not None
-            self._start = self._clock.mark()
+            self._part_start = self._clock.mark()
             self._num_read = self.batches
             self._flops = None if flops is None else 0.0
-            self._update()
+            self._accumulate()
         elif flops is not None:
             self._flops = (self._flops or 0.0) + flops
 
     def read(self) -> dict[str, float]:
         """Return rates and totals; empty if no batch was added since the last call. Waits for the device."""
-        if self._start is None or self.batches == self._num_read:
+        if self._part_start is None or self.batches == self._num_read:
             return {}
         self.settle()
         self._num_read = self.batches
-        self._update()
+        self._accumulate()
         return self.throughput.compute()
 
     def pause(self) -> None:
         """Pause the clock."""
-        if self._start is not None and self._clock is not None and not self._is_paused:
-            self._closed.append((self._start, self._clock.mark()))
+        if self._part_start is not None and self._clock is not None and not self._is_paused:
+            self._closed.append((self._part_start, self._clock.mark()))
             self._is_paused = True
 
     def resume(self) -> None:
         """Resume the clock."""
         if self._is_paused and self._clock is not None:
-            self._start = self._clock.mark()
+            self._part_start = self._clock.mark()
             self._is_paused = False
 
     def end(self) -> None:
@@ -347,7 +347,7 @@ class StageMeter:
 
     def abandon(self) -> None:
         """End the run without reading the device, which may not respond after an error."""
-        self._clock = self._start = None
+        self._clock = self._part_start = None
         self._closed = []
         self._is_paused = False
 
@@ -356,10 +356,10 @@ class StageMeter:
         clock = self._clock
         if clock is None:
             return
-        if self._start is not None and not self._is_paused:
+        if self._part_start is not None and not self._is_paused:
             now = clock.mark()
-            self._closed.append((self._start, now))
-            self._start = now
+            self._closed.append((self._part_start, now))
+            self._part_start = now
         self.seconds += sum(clock.seconds_between(start, end) for start, end in self._closed)
         self._closed = []
 
@@ -380,7 +380,7 @@ class StageMeter:
         self.lengths = state["lengths"]
         self.seconds = state["seconds"]
 
-    def _update(self) -> None:
+    def _accumulate(self) -> None:
         self.throughput.update(
             time=self.seconds, batches=self.batches, samples=self.samples, lengths=self.lengths, flops=self._flops
         )
