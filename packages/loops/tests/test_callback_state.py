@@ -23,7 +23,7 @@ class Counting(Callback):
 
 def test_warns_of_those_that_are_not_there_and_says_which() -> None:
     states = {"Counting(a)": {"count": 1}, "Counting(b)": {"count": 1}, "Other": {"x": 1}}
-    with pytest.warns(UserWarning, match=r"that this run does not have: Counting\(b\), Other\. What they") as caught:
+    with pytest.warns(UserWarning, match=r"that this run does not have: Counting\(b\), Other\. Their state") as caught:
         warn_of_absent(states, [Counting("a")])
     assert len(caught) == 1
 

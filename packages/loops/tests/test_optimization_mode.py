@@ -26,7 +26,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sequence_parts import Plan, Recurrent, fit, make_sequences, plans
 
-from camshaft.loops import FitLimits, OptimizationSettings, Run, StandardOptimization
+from camshaft.loops import FitLimits, OptimizationSettings, Run, StandardOptimizationFactory
 from camshaft.loops.state.progress import FitProgress
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
@@ -77,7 +77,7 @@ def test_a_fit_that_counts_no_update_needs_a_number_of_epochs() -> None:
 def mode_of(module: Any, **arguments: Any) -> Any:
     run = Run(verb="fit", module=module, strategy=BareStrategy(), trainer=None)
     run.resolve_hooks(("training_step",))
-    factory = StandardOptimization()
+    factory = StandardOptimizationFactory()
     limits, settings = FitLimits(max_epochs=1), OptimizationSettings(**arguments)
     return factory.make_mode(run, factory.configure(run), FitProgress(), limits, settings)
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 from bare_parts import BareStrategy, BareTrainer, Net, Sized, hooked, make_batches, same_bits, seeded, weights
 
-from camshaft.loops import FitOrder, LRSchedulerConfig, Optimization, Run, StandardOptimization
+from camshaft.loops import ConfiguredOptimizers, FitOrder, LRSchedulerConfig, Run, StandardOptimizationFactory
 from camshaft.loops.optimization.update import OptimizerUpdate
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*train loader.*state")
@@ -168,14 +168,12 @@ def test_another_factory_configures_and_updates() -> None:
                         parameter.mul_(0.5)
             return outputs
 
-    class Factory(StandardOptimization):
-        def configure(self, run: Run) -> Optimization:
-            return Optimization([torch.optim.SGD(run.module.parameters(), lr=0.0)], [])
+    class Factory(StandardOptimizationFactory):
+        def configure(self, run: Run) -> ConfiguredOptimizers:
+            return ConfiguredOptimizers([torch.optim.SGD(run.module.parameters(), lr=0.0)], [])
 
-        def make_update(self, run: Run, optimizer: Any, *arguments: Any, **keywords: Any) -> Any:
-            made = super().make_update(run, optimizer, *arguments, **keywords)
-            made.__class__ = Halving
-            return made
+        def make_update(self, context: Any, optimizer: Any, optimizer_idx: int) -> OptimizerUpdate:
+            return Halving(context, optimizer, optimizer_idx)
 
     module = seeded()
     before = weights(module)
@@ -186,11 +184,11 @@ def test_another_factory_configures_and_updates() -> None:
 
 
 def test_a_configuration_says_who_steps_the_schedulers() -> None:
-    class Factory(StandardOptimization):
-        def configure(self, run: Run) -> Optimization:
+    class Factory(StandardOptimizationFactory):
+        def configure(self, run: Run) -> ConfiguredOptimizers:
             optimizer = torch.optim.SGD(run.module.parameters(), lr=1.0)
             scheduler = LRSchedulerConfig(torch.optim.lr_scheduler.StepLR(optimizer, 1, gamma=0.5))
-            return Optimization([optimizer], [scheduler], steps_schedulers=False)
+            return ConfiguredOptimizers([optimizer], [scheduler], steps_schedulers=False)
 
     trainer = trainer_with(lambda run: setattr(run, "optimization_factory", Factory())).fit(Sized(make_batches(2)))
     assert trainer.fit_loop.optimization.optimizers[0].param_groups[0]["lr"] == 1.0

@@ -49,7 +49,7 @@ def test_the_three_forms_agree(days: int, hours: int, minutes: int, seconds: int
 @pytest.mark.parametrize(
     ("max_time", "error", "message"),
     [
-        ("12:00:00", ValueError, r'a text "DD:HH:MM:SS", a timedelta, .* but got \'12:00:00\' \(str\) in FitLoop'),
+        ("12:00:00", ValueError, r'a string "DD:HH:MM:SS", a timedelta, .* but got \'12:00:00\' \(str\) in FitLoop'),
         ("1:2:3:4", ValueError, "but got '1:2:3:4'"),
         ("-1:00:00:00", ValueError, "but got '-1:00:00:00'"),
         ("9999999999:00:00:00", ValueError, "but got '9999999999:00:00:00'"),

@@ -15,7 +15,7 @@ from ranks_in_threads import ThreadedStrategy, on_ranks
 from resumable_data import Own
 
 from camshaft.loops import CombinedLoader
-from camshaft.loops.data.fit_data import FitData, TrainingBatches
+from camshaft.loops.data.fit_data import FitData, LoaderSettings, TrainingBatches
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
 
@@ -229,7 +229,8 @@ def test_sharing_can_be_switched_off(shares: bool) -> None:
 
         run = Run(verb="fit", module=Net(), strategy=strategy, trainer=None, data=Data())
         run.resolve_hooks(())
-        data = FitData(run, FitLimits(), ValidationLoop(limit_batches=0), FitProgress(), use_distributed_sampler=shares)
+        settings = LoaderSettings(use_distributed_sampler=shares)
+        data = FitData(run, FitLimits(), ValidationLoop(limit_batches=0), FitProgress(), settings)
         data.load()
         return data.num_batches
 

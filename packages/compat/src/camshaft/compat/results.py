@@ -15,7 +15,7 @@ from torch import Tensor
 from camshaft.callbacks import EarlyStopping, ModelCheckpoint
 from camshaft.compat.eras.outputs import returned_readers
 from camshaft.hooks_core.messages import must_be
-from camshaft.loops.state.run import Run
+from camshaft.loops import Run
 
 _EPOCH_ENDS = {
     "training_step": ("training_epoch_end",),

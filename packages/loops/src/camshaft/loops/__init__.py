@@ -3,17 +3,19 @@
 from camshaft.loops.data.combined_loader import CombinedLoader
 from camshaft.loops.data.resumable_loader import StatelessLoaders
 from camshaft.loops.evaluation.loops import EvaluationLoop, PredictLoop, StageHooks, TestLoop, ValidationLoop
+from camshaft.loops.fit.checkpoint import collect
 from camshaft.loops.fit.limits import FitLimits
 from camshaft.loops.fit.loop import FitLoop
-from camshaft.loops.fit.resume import collect
 from camshaft.loops.lifecycle import run_verb
-from camshaft.loops.optimization.configuration import LRSchedulerConfig, Optimization, OptimizationSettings
-from camshaft.loops.optimization.mode import OptimizationFactory, OptimizationMode, StandardOptimization
+from camshaft.loops.optimization.configuration import ConfiguredOptimizers, LRSchedulerConfig
+from camshaft.loops.optimization.mode import OptimizationFactory, StandardOptimizationFactory, UpdateMode
+from camshaft.loops.optimization.settings import OptimizationSettings
 from camshaft.loops.state.progress import Counters, FitProgress
 from camshaft.loops.state.run import EpochState, FitOrder, Run, SaveRequest
 
 __all__ = [
     "CombinedLoader",
+    "ConfiguredOptimizers",
     "Counters",
     "EpochState",
     "EvaluationLoop",
@@ -22,17 +24,16 @@ __all__ = [
     "FitOrder",
     "FitProgress",
     "LRSchedulerConfig",
-    "Optimization",
     "OptimizationFactory",
-    "OptimizationMode",
     "OptimizationSettings",
     "PredictLoop",
     "Run",
     "SaveRequest",
     "StageHooks",
-    "StandardOptimization",
+    "StandardOptimizationFactory",
     "StatelessLoaders",
     "TestLoop",
+    "UpdateMode",
     "ValidationLoop",
     "collect",
     "run_verb",

@@ -1,4 +1,4 @@
-"""The life of a verb from set-up to tear-down, whatever happens in between."""
+"""The life cycle of a verb, from set-up to tear-down, also after errors."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from camshaft.loops.state.run import Run
 
 
 class Loop(Protocol):
-    """What `run_verb` runs.
+    """A loop that `run_verb` can run.
 
     It may have a method `begin` as well, called without arguments before any hook is.
 
@@ -45,7 +45,7 @@ def run_verb(run: Run, loop: Loop) -> Any:
         loop: The loop.
 
     Returns:
-        What the loop returns.
+        The result of the loop.
 
     Raises:
         TypeError: If the strategy lacks something of the protocol.
@@ -58,10 +58,11 @@ def run_verb(run: Run, loop: Loop) -> Any:
         begin()
     run.resolve_hooks(loop.required)
     hooks, strategy = run.hooks, run.strategy
-    strategy.connect()
+    if not run.is_connected:
+        strategy.connect()
     if strategy.world_size > 1:
         make_forks_safe()
-    with running(run.place), Guard(run):
+    with running(run.place), TeardownContext(run):
         prepare_data(run)
         hooks.setup(run.verb)
         with strategy.model_context(run.module):
@@ -97,12 +98,12 @@ def prepare_data(run: Run) -> None:
         strategy.barrier()
 
 
-class Guard:
-    """Tears a run down once at its end; on an error, restores the modes and tells everybody first.
+class TeardownContext:
+    """Tears a run down once at its end; after an error, restores the modes and calls `on_exception` first.
 
     Every `on_exception` and every `teardown` runs once, even if others raise; what they raise is noted on the original
-    error. Gradient mode is restored always; each submodule's train/eval mode if anything raised. It is a class, because
-    a generator would turn a `StopIteration` that `teardown` raises into another error.
+    error. Gradient mode is restored always, each submodule's train/eval mode after an error. It is a class because a
+    generator would turn a `StopIteration` that `teardown` raises into another error.
 
     Args:
         run: The run, with its hooks resolved.
@@ -123,7 +124,9 @@ class Guard:
             else:
                 self._report(error)
                 _attempt(error, "teardown", partial(_tear_down, self._run))
-                if self._run.stop_workers is not None:  # not before: `on_exception` may save, and others are told first
+                if (
+                    self._run.stop_workers is not None
+                ):  # not before: `on_exception` may save, and other processes are notified first
                     _attempt(error, "stopping the loader's workers", self._run.stop_workers)
         finally:
             torch.set_grad_enabled(self._grad_enabled)
@@ -154,7 +157,7 @@ def _tear_down(run: Run) -> None:
 
 
 def _attempt(original: BaseException, what: str, action: Callable[[], object]) -> None:
-    """Do something after an error; what it raises is noted on that error, which matters more."""
+    """Do something after an error; if it raises as well, note that on the original error."""
     try:
         action()
     except BaseException as further:

@@ -135,6 +135,7 @@ class VerbRunner(TrainerView):
             write_checkpoint=self._write_checkpoint,
             strict_hooks=self.strict_hooks,
             epoch=self.fit_loop.progress.current_epoch,
+            is_connected=True,
         )
         self.extend_run(run)
         return run

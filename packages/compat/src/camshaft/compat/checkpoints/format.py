@@ -13,9 +13,9 @@ from torch.optim.swa_utils import SWALR
 
 from camshaft.compat.checkpoints.progress import UNVERSIONED, EarlierProgress, read_progress, release_of, settled
 from camshaft.hooks_core.messages import warn_user
+from camshaft.loops import Run
 from camshaft.loops.fit.resume import ADAPTER_KEY
 from camshaft.loops.state.random_state import random_state
-from camshaft.loops.state.run import Run
 from camshaft.trainer.checkpoints import JOB_KEY
 
 _SCALER_KEYS = (

@@ -9,7 +9,7 @@ from typing import Any
 
 import attrs
 
-from camshaft.loops.state.progress import Counters, FitProgress
+from camshaft.loops import Counters, FitProgress
 
 _VERSION_KEY = "pytorch-lightning_version"
 

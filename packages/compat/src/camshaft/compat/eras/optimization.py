@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -29,17 +29,18 @@ from camshaft.compat.eras.updates import (
 from camshaft.hooks_core.eras import TODAY, Behaviour
 from camshaft.hooks_core.messages import must_be
 from camshaft.loops import (
+    ConfiguredOptimizers,
     FitLimits,
     FitProgress,
-    Optimization,
-    OptimizationMode,
     OptimizationSettings,
     Run,
-    StandardOptimization,
+    StandardOptimizationFactory,
+    UpdateMode,
 )
-from camshaft.loops.optimization.configuration import check_index_by_hand, read_configuration
+from camshaft.loops.optimization.configuration import read_configuration
+from camshaft.loops.optimization.manual import check_optimizer_idx
 from camshaft.loops.optimization.toggling import OptimizerToggle, toggle_of
-from camshaft.loops.optimization.update import is_under_autocast
+from camshaft.loops.optimization.update import OptimizerUpdate, UpdateContext, is_under_autocast
 
 _FIRST_OF_TODAY = (2, 0)
 _FIRST_THAT_CHECKS_SCHEDULERS = (1, 2)
@@ -61,10 +62,10 @@ _SETTINGS_OF_APEX: dict[str, tuple[Any, ...]] = {
 """Settings of `amp.initialize`, and the values of each that are what torch's mixed precision does."""
 
 
-class EraOptimization(StandardOptimization):
+class EraOptimization(StandardOptimizationFactory):
     """The `OptimizationFactory` of runs whose module may be of an earlier era."""
 
-    def configure(self, run: Run) -> Optimization:
+    def configure(self, run: Run) -> ConfiguredOptimizers:
         """Return the optimizers and schedulers, as the module's era makes them of what it configures.
 
         Hooks: configure_optimizers, init_optimizers, configure_apex.
@@ -81,100 +82,71 @@ class EraOptimization(StandardOptimization):
     def make_mode(
         self,
         run: Run,
-        optimization: Optimization,
+        optimization: ConfiguredOptimizers,
         progress: FitProgress,
         limits: FitLimits,
         settings: OptimizationSettings,
-    ) -> OptimizationMode:
-        """As `StandardOptimization.make_mode`; outputs that an epoch's end wants are kept from here on."""
+    ) -> UpdateMode:
+        """As `StandardOptimizationFactory.make_mode`; outputs that an epoch's end wants are kept from here on."""
         is_automatic = bool(getattr(run.module, "automatic_optimization", True))
         keep_epoch_outputs(run, len(optimization.optimizers) if is_automatic else 1, progress)
         return super().make_mode(run, optimization, progress, limits, settings)
 
-    def make_manual(self, run: Run, optimization: Optimization, progress: FitProgress, split: Any) -> OptimizationMode:
+    def make_manual(self, context: UpdateContext) -> UpdateMode:
         """Return the mode of a module that optimizes by itself."""
+        run = context.run
         release = release_of(run)
         if release >= REFUSES_INDEX_BY_HAND:
             try:
-                check_index_by_hand(run, optimization)
+                check_optimizer_idx(run, context.configured)
             except ValueError as error:
                 error.add_note('If it was written for 1.0 to 1.4, which passed 0, declare it: `hook_era = "1.4"`.')
                 raise
         if not _counts_batches(run):
-            return super().make_manual(run, optimization, progress, split)
+            return super().make_manual(context)
         zeroes = behaviour_in(run).zero_grad == "after_optimizer_step" and release >= ZEROES_BY_HAND
-        return BatchCountedManualOptimization(
-            run, optimization.optimizers, progress, split=split, zeroes_after_step=zeroes
-        )
+        return BatchCountedManualOptimization(context, zeroes_after_step=zeroes)
 
-    def make_update(
-        self,
-        run: Run,
-        optimizer: Optimizer,
-        optimizer_idx: int,
-        window: Any,
-        progress: FitProgress,
-        settings: OptimizationSettings,
-        *,
-        carries_hiddens: bool,
-    ) -> Any:
+    def make_update(self, context: UpdateContext, optimizer: Optimizer, optimizer_idx: int) -> OptimizerUpdate:
         """Return what makes the updates of one optimizer, as the module's era made it."""
-        behaviour, zero_grad = behaviour_in(run), settings.zero_grad
+        behaviour = behaviour_in(context.run)
         further: dict[str, Any] = {}
         if behaviour.steps_after_backward:
-            further["step_zeroes"] = behaviour.step_zeroes and zero_grad is None
+            further["step_zeroes"] = behaviour.step_zeroes and context.settings.zero_grad is None
         return update_class(behaviour)(
-            run,
-            optimizer,
-            optimizer_idx,
-            window,
-            progress,
-            gradient_clip_val=settings.gradient_clip_val,
-            gradient_clip_algorithm=settings.gradient_clip_algorithm,
-            zero_grad=behaviour.zero_grad if zero_grad is None else zero_grad,
-            carries_hiddens=carries_hiddens,
-            **further,
+            context, optimizer, optimizer_idx, default_zero_grad=behaviour.zero_grad, **further
         )
 
-    def make_truncated(self, run: Run, update: Any, window: Any, progress: FitProgress, split: Any) -> OptimizationMode:
+    def make_truncated(self, context: UpdateContext, updates: Sequence[OptimizerUpdate]) -> UpdateMode:
         """Return the mode of one optimizer on batches that are split."""
-        if not _counts_batches(run):
-            return super().make_truncated(run, update, window, progress, split)
-        return BatchCountedTruncatedOptimization(
-            update, window, progress, run.strategy, split=split, module=run.module, metrics=run.metrics
-        )
+        if not _counts_batches(context.run):
+            return super().make_truncated(context, updates)
+        return BatchCountedTruncatedOptimization(context, updates)
 
-    def make_per_optimizer(
-        self, run: Run, updates: Any, window: Any, progress: FitProgress, optimization: Optimization, split: Any
-    ) -> OptimizationMode:
+    def make_per_optimizer(self, context: UpdateContext, updates: Sequence[OptimizerUpdate]) -> UpdateMode:
         """Return the mode of several optimizers that take turns."""
-        if not _counts_batches(run):
-            return super().make_per_optimizer(run, updates, window, progress, optimization, split)
+        if not _counts_batches(context.run):
+            return super().make_per_optimizer(context, updates)
         return BatchCountedPerOptimizerOptimization(
+            context,
             updates,
-            window,
-            progress,
-            run.strategy,
-            module=run.module,
-            toggle=self.toggle_of(run, optimization),
-            frequencies=optimization.frequencies,
-            split=split,
-            metrics=run.metrics,
-            turns_by_epoch=release_of(run) >= TURNS_BY_EPOCH,
+            toggle=self.make_toggle(context),
+            turns_by_epoch=release_of(context.run) >= TURNS_BY_EPOCH,
         )
 
-    def toggle_of(self, run: Run, optimization: Optimization) -> OptimizerToggle:
+    def make_toggle(self, context: UpdateContext) -> OptimizerToggle:
         """Return what lets the parameters of the optimizer at work alone require gradients, if its era did so."""
-        if behaviour_in(run).freezes_other_optimizers:
-            return super().toggle_of(run, optimization)
-        return toggle_of(run.module, optimization.optimizers) or NoToggle(optimization.optimizers)
+        if behaviour_in(context.run).freezes_other_optimizers:
+            return super().make_toggle(context)
+        optimizers = context.configured.optimizers
+        return toggle_of(context.run.module, optimizers) or NoToggle(optimizers)
 
 
 def _counts_batches(run: Run) -> bool:
     return behaviour_in(run).since < COUNTS_UPDATES
 
 
-def _configured(run: Run) -> Optimization:
+def _configured(run: Run) -> ConfiguredOptimizers:
     hooks, behaviour = run.hooks, behaviour_in(run)
     assert hooks.configure_optimizers is not None
     is_manual = not getattr(run.module, "automatic_optimization", True)
@@ -196,7 +168,7 @@ def _configured(run: Run) -> Optimization:
     return optimization
 
 
-def configuration_of(returned: Any, behaviour: Behaviour = TODAY, *, is_manual: bool = False) -> Optimization:
+def configuration_of(returned: Any, behaviour: Behaviour = TODAY, *, is_manual: bool = False) -> ConfiguredOptimizers:
     """Bring what `configure_optimizers` returned into one form, as an era read it.
 
     Args:
@@ -319,7 +291,7 @@ class Amp:
         raise AttributeError(must_be(f"amp.{name}", rule, name, "configure_apex", action))
 
 
-def configure_apex(run: Run, optimization: Optimization) -> None:
+def configure_apex(run: Run, optimization: ConfiguredOptimizers) -> None:
     """Let the module prepare itself for mixed precision, where the strategy has that. Hooks: configure_apex.
 
     It gets an `Amp` in place of apex, itself, the optimizers, and the trainer's `amp_level` ("O1" without one).

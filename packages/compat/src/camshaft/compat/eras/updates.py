@@ -15,11 +15,11 @@ from camshaft.hooks_core.eras import Behaviour
 from camshaft.hooks_core.messages import must_be
 from camshaft.hooks_core.optimizer_step import replace_step
 from camshaft.hooks_core.spec import ZeroGrad
-from camshaft.loops import FitProgress, Run
+from camshaft.loops import FitProgress
 from camshaft.loops.optimization.automatic import AutomaticOptimization, PerOptimizerOptimization, TruncatedOptimization
 from camshaft.loops.optimization.manual import ManualOptimization
 from camshaft.loops.optimization.toggling import OptimizerToggle
-from camshaft.loops.optimization.update import OptimizerUpdate, loss_of, with_arguments
+from camshaft.loops.optimization.update import OptimizerUpdate, UpdateContext, loss_of, with_arguments
 
 
 def update_class(behaviour: Behaviour) -> type[OptimizerUpdate]:
@@ -36,9 +36,9 @@ class CountedUpdate(OptimizerUpdate):
     without the closure stays an error, since it would train on nothing.
     """
 
-    def __init__(self, run: Run, optimizer: Optimizer, optimizer_idx: int, *arguments: Any, **keywords: Any) -> None:
-        super().__init__(run, optimizer, optimizer_idx, *arguments, **keywords)
-        self._may_leave_out = release_of(run) < NEEDS_THE_CLOSURE
+    def __init__(self, context: UpdateContext, *arguments: Any, **keywords: Any) -> None:
+        super().__init__(context, *arguments, **keywords)
+        self._may_leave_out = release_of(context.run) < NEEDS_THE_CLOSURE
 
     def run(self, batch: Any, batch_idx: int, ends_window: bool) -> Any:
         """As `OptimizerUpdate.run`."""
@@ -60,23 +60,22 @@ class UpdateAfterBackward(OptimizerUpdate):
     later gradients.
 
     Args:
-        arguments, keywords: Those of `OptimizerUpdate`.
-        step_zeroes: Whether `optimizer_step` zeroes the gradients, so that the loop never does; `zero_grad` is then
-            the place of `on_before_zero_grad` alone, "after_optimizer_step" standing for right after each step of the
-            optimizer.
+        context, optimizer, optimizer_idx, default_zero_grad: Those of `OptimizerUpdate`.
+        step_zeroes: Whether `optimizer_step` zeroes the gradients, so that the loop never does; `default_zero_grad` is
+            then the place of `on_before_zero_grad` alone, "after_optimizer_step" standing for right after each step of
+            the optimizer.
     """
 
     def __init__(
         self,
-        run: Run,
+        context: UpdateContext,
         optimizer: Optimizer,
         optimizer_idx: int,
-        *arguments: Any,
-        zero_grad: ZeroGrad,
+        *,
+        default_zero_grad: ZeroGrad,
         step_zeroes: bool,
-        **keywords: Any,
     ) -> None:
-        super().__init__(run, optimizer, optimizer_idx, *arguments, zero_grad=zero_grad, **keywords)
+        super().__init__(context, optimizer, optimizer_idx, default_zero_grad=default_zero_grad)
         self._step_zeroes = step_zeroes
         self._is_window_open = False
         self._zeroing_hook = None
@@ -270,22 +269,14 @@ class BatchCountedManualOptimization(ManualOptimization):
     """`ManualOptimization` that counts every batch, and gives `training_step` the first index if it asks for one.
 
     Args:
-        run: The run.
-        optimizers: The optimizers.
-        arguments, keywords: The further ones of `ManualOptimization`.
+        context: That of `ManualOptimization`.
         zeroes_after_step: Whether an optimizer's gradients are zeroed after each of its steps, and its step takes
             `make_optimizer_step`, which may leave it at the closure.
     """
 
-    def __init__(
-        self,
-        run: Run,
-        optimizers: list[Optimizer],
-        *arguments: Any,
-        zeroes_after_step: bool,
-        **keywords: Any,
-    ) -> None:
-        super().__init__(run, optimizers, *arguments, **keywords)
+    def __init__(self, context: UpdateContext, *, zeroes_after_step: bool) -> None:
+        super().__init__(context)
+        run, optimizers = context.run, context.configured.optimizers
         self._of_fit, self._progress = self._progress, FitProgress()
         self._training_step = with_arguments(run.hooks, "training_step", optimizer_idx=0)
         self._on_before_zero_grad = run.hooks.on_before_zero_grad

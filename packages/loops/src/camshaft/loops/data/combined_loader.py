@@ -22,13 +22,13 @@ _END = object()
 
 @attrs.define(eq=False)
 class _Progress:
-    """Where one iteration over the leaves is, which is the context that it runs in.
+    """Position of one iteration over the leaves, and the context in which it runs.
 
     Attributes:
         phase: "new" before the first iteration; "under_way"; "over" once it has run to its end or was left; "broken" if
             an error ended it, so that some leaves may be a batch ahead of others.
-        ended: Which leaves' iterators have run to their end and were not begun anew.
-        exhausted: Which leaves have run to their end at least once; kept by `max_size_cycle`.
+        ended: Leaves whose iterators have run to their end and were not begun anew.
+        exhausted: Leaves that have run to their end at least once; kept by `max_size_cycle`.
     """
 
     phase: str
@@ -56,7 +56,7 @@ class CombinedLoader:
 
     Its state holds the states of its loaders, whose `load_state_dict` must make the next `iter()` go on where the state
     was taken, without drawing random numbers, or begin anew if the last iteration had ended. It keeps that contract
-    itself, so one `CombinedLoader` can be part of another. An iteration that was left, because nobody holds its
+    itself, so one `CombinedLoader` can be part of another. An iteration that was left, because nothing holds its
     iterator any more (as after `break`), has ended: take the state before.
 
     Args:
@@ -96,7 +96,7 @@ class CombinedLoader:
 
     @property
     def mode(self) -> CombinationMode:
-        """When an iteration ends, and what shorter loaders give until then."""
+        """The mode: the end of an iteration, and the batches of shorter loaders until then."""
         return self._mode
 
     @property
@@ -105,7 +105,7 @@ class CombinedLoader:
         return list(self._flattened)
 
     def with_loaders(self, function: Callable[[Any], Any]) -> Self:
-        """A combined loader of the same structure, mode and class, not iterated over yet.
+        """Return a combined loader of the same structure, mode and class, not iterated over yet.
 
         Args:
             function: Given a loader, returns the one to take its place; called once per place.
@@ -113,7 +113,7 @@ class CombinedLoader:
         return type(self)(self._collection.assemble([function(leaf) for leaf in self._flattened]), self._mode)
 
     def __len__(self) -> int:
-        """The number of batches.
+        """Return the number of batches.
 
         Raises:
             TypeError: If a loader does not tell its own.
@@ -139,7 +139,7 @@ class CombinedLoader:
         return self._in_cycles(goes_on)
 
     def end_iteration(self) -> None:
-        """Let an iteration that was left count as over, here and in the loaders that can be told so."""
+        """End an iteration that was left, here and in the loaders that support it."""
         if self._progress.phase == "under_way":
             self._progress.phase = "over"
         self._goes_on = False
@@ -149,7 +149,7 @@ class CombinedLoader:
                 end()
 
     def state_dict(self) -> dict[str, Any]:
-        """Where the iteration is, and every loader's state.
+        """Return the position of the iteration, and every loader's state.
 
         Raises:
             TypeError: If a loader has no `state_dict` and `load_state_dict`.
@@ -210,7 +210,7 @@ class CombinedLoader:
         return progress
 
     def _begin_all(self, goes_on: bool) -> tuple[list[Iterator[Any]], _Progress]:
-        """The same with every loader. Returns the loaders' iterators as well."""
+        """Begin every loader. Returns the position and the loaders' iterators."""
         progress = self._begin(goes_on)
         leaves = zip(self._flattened, progress.ended, strict=True)
         return [iter(()) if ended else _batches_of(leaf, goes_on) for leaf, ended in leaves], progress
@@ -300,11 +300,11 @@ def _batches_of(leaf: Any, goes_on: bool = False) -> Iterator[Any]:
 
 
 class LoaderCollection:
-    """The loaders of a collection in its order, and how to make its like of other things.
+    """The loaders of a collection in its order, and its structure.
 
     Args:
         loaders: A loader, or dictionaries, lists and tuples of loaders.
-        where: Whose loaders they are, for errors.
+        where: Owner of the loaders, for errors.
 
     Attributes:
         loaders: The collection, as it was passed.
@@ -328,7 +328,7 @@ class LoaderCollection:
         self.paths, self.leaves = list(by_path), list(by_path.values())
 
     def lengths(self) -> list[int]:
-        """The number of batches of each loader.
+        """Return the number of batches of each loader.
 
         Raises:
             TypeError: If a loader does not tell its own.
@@ -346,7 +346,7 @@ class LoaderCollection:
         """Raise `TypeError` if a loader has no state, `ValueError` if one is there twice, so that it has no single one.
 
         Args:
-            method: Who wants the states, for errors.
+            method: Name of the caller, for errors.
         """
         where = f"{self._where}.{method}"
         for path, leaf in zip(self.paths, self.leaves, strict=True):
@@ -359,7 +359,7 @@ class LoaderCollection:
             raise ValueError(must_be("loaders", rule, self.loaders, where, "Make a loader for each place."))
 
     def _compile(self, node: Any, path: str, by_path: dict[str, Any]) -> Callable[[list[Any]], Any]:
-        """Collect the loaders below a node. Returns what makes its like of a list with a value for each loader."""
+        """Collect the loaders below a node. Returns a function that builds the same structure of a list of values."""
         if isinstance(node, Mapping):
             items = [(key, self._compile(child, f"{path}[{key!r}]", by_path)) for key, child in node.items()]
             return lambda values: {key: part(values) for key, part in items}
@@ -387,7 +387,7 @@ _MISSING = object()
 
 
 def length_of(loader: Iterable[Any]) -> int | float:
-    """The number of batches that a loader promises, or infinity if it does not tell."""
+    """Return the number of batches that a loader promises; infinite if it has no length."""
     try:
         return len(loader)  # type: ignore[arg-type]
     except (TypeError, NotImplementedError):
@@ -406,8 +406,8 @@ def read_promised(
 
     Args:
         loader: The loader.
-        num_batches: How many batches to take in all; infinity takes all there are.
-        first: How many of them were taken before.
+        num_batches: Number of batches to take in all; infinity takes all there are.
+        first: Number of batches that were taken before.
         iterator: The loader's iterator; None begins one with the first batch.
     """
     iterator = iter(loader) if iterator is None else iterator
@@ -451,24 +451,24 @@ _SETTINGS = (
 
 
 def is_loader(thing: object) -> bool:
-    """Whether something can be a loader: an iterable of batches, neither a text nor a batch itself."""
+    """Return whether an object can be a loader: an iterable of batches, neither a string nor a batch itself."""
     return isinstance(thing, Iterable) and not isinstance(thing, (str, bytes, Tensor))
 
 
 def is_plain(loader: object) -> bool:
-    """Whether a loader iterates as torch's `DataLoader` does, be it a subclass, so that a copy can stand in."""
+    """Return whether a loader iterates as torch's `DataLoader` does, so that a copy can replace it."""
     return isinstance(loader, DataLoader) and all(
         getattr(type(loader), name) is getattr(DataLoader, name) for name in ("__iter__", "_get_iterator")
     )
 
 
 def is_stream(loader: object) -> bool:
-    """Whether a loader reads an `IterableDataset`, whose length is an estimate at best."""
+    """Return whether a loader reads an `IterableDataset`, whose length is an estimate at best."""
     return isinstance(loader, DataLoader) and isinstance(loader.dataset, IterableDataset)
 
 
 def samplers_of(loader: object) -> list[Any]:
-    """What a loader reads its dataset by, each once: its sampler, its batch sampler, and the samplers in these."""
+    """Return the samplers of a loader, each once: its sampler, its batch sampler, and the samplers in these."""
     found: dict[int, Any] = {}
 
     def follow(owner: object) -> None:
@@ -504,7 +504,7 @@ def nodes_of(loader: object) -> list[Any]:
 
 
 def order_of(loader: DataLoader[Any]) -> dict[str, Any] | None:
-    """By which sampler a loader reads, and how it makes batches of that; None if a batch sampler decides both."""
+    """Return the sampler of a loader and the settings of its batches; None if a batch sampler decides both."""
     batches = loader.batch_sampler
     if batches is None or loader.batch_size is not None:
         return {"sampler": loader.sampler, "batch_size": loader.batch_size, "drop_last": loader.drop_last}
@@ -514,12 +514,12 @@ def order_of(loader: DataLoader[Any]) -> dict[str, Any] | None:
 
 
 def has_state(thing: object) -> bool:
-    """Whether something has `state_dict` and `load_state_dict`."""
+    """Return whether an object has `state_dict` and `load_state_dict`."""
     return all(callable(getattr(thing, name, None)) for name in ("state_dict", "load_state_dict"))
 
 
 def copy_loader(loader: DataLoader[Any], kind: type[_Loader], **changes: Any) -> _Loader:
-    """A data loader of the given kind with the settings of another one.
+    """Return a data loader of the given class with the settings of another one.
 
     Args:
         loader: The loader to copy.

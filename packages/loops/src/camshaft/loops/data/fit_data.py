@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+import attrs
 import torch
 
 from camshaft.hooks_core.messages import must_be, warn_user
@@ -19,34 +20,50 @@ from camshaft.loops.data.loaders import (
     numbered,
     training_loader,
 )
-from camshaft.loops.data.resumable_loader import ResumableLoader, StatelessLoaders
+from camshaft.loops.data.resumable_loader import STATELESS_LOADERS, ResumableLoader, StatelessLoaders
 from camshaft.loops.data.shared_loader import EvenLoader, agree_on_lengths, share_out
 from camshaft.loops.evaluation.loops import ValidationLoop
 from camshaft.loops.fit.limits import FitLimits
 from camshaft.loops.state.progress import FitProgress
 from camshaft.loops.state.random_state import generators_of, isolated_randomness, random_state, restore_random_state
 from camshaft.loops.state.run import Run
+from camshaft.loops.validators import one_of
+
+
+@attrs.define
+class LoaderSettings:
+    """Settings of the training loaders of a fit.
+
+    Args:
+        stateless_loaders: Treatment of a loader without a state by a resume inside an epoch; see `ResumableLoader`.
+        use_distributed_sampler: Whether several processes share the training data out; see `share_out`.
+
+    Raises:
+        ValueError: If `stateless_loaders` is none of its values, also on setting it.
+    """
+
+    stateless_loaders: StatelessLoaders = attrs.field(default="refuse", validator=one_of(*STATELESS_LOADERS))
+    use_distributed_sampler: bool = True
 
 
 class FitData:
-    """What a fit iterates over.
+    """The loaders of a fit, and the batches of its epochs.
 
     Args:
         run: The run.
-        limits: How much of the loaders to take, and how often to ask for them.
+        limits: Part of the loaders to take, and how often to ask for them.
         validation: The loop that gets the validation loaders.
-        progress: Knows the epoch.
-        stateless: What to do with training loaders that cannot tell where they were; see `ResumableLoader`.
-        use_distributed_sampler: Whether several processes share the training data out; see `share_out`.
+        progress: The counters of the fit.
+        settings: Settings of the training loaders.
 
     Attributes:
         loader: The training loader, as it was given, or this process's share of it; a `CombinedLoader` if several were;
             None before it was asked for.
         batches: The batches of the training epochs.
         num_batches: Batches of a training epoch, the same in all processes; infinite if unknown.
-        limits: The same; other ones count the next time that loaders are asked for.
+        limits: Limits of the fit; other ones count the next time that loaders are asked for.
         has_validation_batches: Whether the validation loaders of now give any.
-        validation_interval: After how many batches validation is due; infinity stands for the end of the epoch.
+        validation_interval: Number of batches between validations; infinity stands for the end of the epoch.
         generators: The loaders' own generators, from which they draw their order.
         origin: The progress and the random numbers with which the training loader was asked for, and likewise the
             validation loaders, as "validation".
@@ -58,8 +75,7 @@ class FitData:
         limits: FitLimits,
         validation: ValidationLoop,
         progress: FitProgress,
-        stateless: StatelessLoaders = "refuse",
-        use_distributed_sampler: bool = True,
+        settings: LoaderSettings,
     ) -> None:
         self.loader: Any = None
         self.batches = TrainingBatches((), 0)
@@ -72,8 +88,7 @@ class FitData:
         self.limits = limits
         self._validation = validation
         self._progress = progress
-        self._stateless = stateless
-        self._shares = use_distributed_sampler
+        self._settings = settings
         self._given: Any = None
         self._load_epoch = 0  # in which the training loader was asked for
         self._validation_epoch: int | None = None  # in which those of validation were, if it was due there
@@ -112,7 +127,7 @@ class FitData:
             raise ValueError(must_be("train loader", rule, None, "fit", "Pass a loader."))
         if given is not self._given:
             self.loader = self._shared(given)
-            self.batches = TrainingBatches(self.loader, 0, self._stateless, strategy)
+            self.batches = TrainingBatches(self.loader, 0, self._settings.stateless_loaders, strategy)
             self._given = given
         self.batches.count(*limits.train_limit)
         self.num_batches = self.batches.num_batches
@@ -147,7 +162,7 @@ class FitData:
         is as before. Hooks: as `load`.
 
         Args:
-            origin: That run's `origin`.
+            origin: The `origin` of that run.
         """
         before = self._progress.state_dict()
         try:
@@ -166,7 +181,7 @@ class FitData:
         restore_random_state(moment["random"])
 
     def loader_anew(self) -> Any:
-        """A training loader as the hook gives it now, to be tried out; `reload_if_asked` then lets the fit have it.
+        """Return a training loader as the hook gives it now, for a trial; `reload_if_asked` then gives it to the fit.
 
         It is asked for with the random numbers of the first time, so it splits the same data in the same way. The
         caller puts random numbers back. Collective with several processes. Hooks: train_dataloader.
@@ -186,7 +201,7 @@ class FitData:
     def reload_if_asked(self) -> None:
         """Ask for all loaders again if `loader_anew` was called, as they came the first time. Hooks: as `load`.
 
-        Random numbers go on as if nobody had asked again. Collective with several processes.
+        Random numbers go on as if the loaders had not been asked for again. Collective with several processes.
         """
         if self._is_reload_asked:
             self._is_reload_asked = False
@@ -216,8 +231,8 @@ class FitData:
         every = self.limits.reload_dataloaders_every_n_epochs
         return every > 0 and (last_epoch is None or self._progress.current_epoch - last_epoch >= every)
 
-    def let_go(self) -> None:
-        """Forget the batches, with the loader's worker processes; what was counted stays."""
+    def release(self) -> None:
+        """Drop the batches, with the loader's worker processes; the numbers of batches stay."""
         self.batches = TrainingBatches((), 0)
         self._given = None
 
@@ -226,16 +241,18 @@ class FitData:
         self.batches.stop_workers()
 
     def _shared(self, given: Any) -> Any:
-        """This process's share of the training loader that was given."""
+        """Return this process's share of the training loader that was given."""
         loader = as_one_loader(given)
         loader = in_order(loader, "train") if self.limits.overfit_batches else loader
-        return share_out(loader, self._run.strategy, stage="train") if self._shares else loader
+        return (
+            share_out(loader, self._run.strategy, stage="train") if self._settings.use_distributed_sampler else loader
+        )
 
     def _ask_validation(self) -> bool:
         """Get the validation loaders. Returns whether there is anything to validate."""
         run, validation, limits = self._run, self._validation, self.limits
         self._leaves_validation_out = validation.limit_batches == 0
-        if self._leaves_validation_out:  # nobody is asked for loaders that are not used
+        if self._leaves_validation_out:  # loaders that are not used are not asked for
             validation.loaders, validation.given_loaders, validation.num_batches = [], None, []
             return False
         has_step = run.hooks.validation_step is not None
@@ -256,8 +273,8 @@ class TrainingBatches:
 
     Args:
         loader: A loader, or a combination of several.
-        num_batches: How many batches an epoch takes; infinite takes all there are.
-        stateless: What to do with loaders that cannot tell where they were; see `ResumableLoader`.
+        num_batches: Number of batches of an epoch; infinite takes all there are.
+        stateless: Treatment of loaders without a state; see `ResumableLoader`.
         strategy: Connects the processes, in all of which epochs end at the same batch; None stands for one process.
     """
 
@@ -278,13 +295,13 @@ class TrainingBatches:
         self._epoch: Iterator[Numbered] = iter(())
 
     def __iter__(self) -> Iterator[Numbered]:
-        """The batches of an epoch, each with its index and whether it is the last; the rest of one after a resume."""
+        """Iterate over an epoch, or its rest after a resume: each batch with its index and whether it is the last."""
         first, self._first = self._first, 0
         self._epoch = numbered(self._loader, self.num_batches, first, self._ahead)
         return self._epoch
 
     def count(self, limit: int | float, argument: str) -> None:
-        """Take so much of the loader in each epoch, the same in all processes. Collective with several.
+        """Count the batches to take of the loader in each epoch, the same in all processes. Collective with several.
 
         Args:
             limit: An int is a number of batches of each process, a float a share of its batches.
@@ -298,7 +315,7 @@ class TrainingBatches:
         self.num_batches = count_batches(self._loader, limit, argument)
 
     def end_epoch(self) -> None:
-        """The epoch is over, be it that batches of it are left; the next iteration begins anew."""
+        """End the epoch, also if batches of it are left; the next iteration begins anew."""
         self._epoch = iter(())
         self._loader.end_iteration()
         self._ahead.clear()
@@ -309,7 +326,7 @@ class TrainingBatches:
             leaf.stop_workers()
 
     def state_dict(self) -> dict[str, Any]:
-        """The position, as tensors and plain values if the loaders' states (and a batch read ahead) are."""
+        """Return the position, as tensors and plain values if the loaders' states (and a batch read ahead) are."""
         return {
             "loader": self._loader.state_dict(),
             "read_ahead": self._ahead.state_dict(),
@@ -320,7 +337,7 @@ class TrainingBatches:
         """Let the next iteration go on from a position; no random numbers are drawn.
 
         Args:
-            state: What `state_dict` returned.
+            state: The result of `state_dict`.
             num_done: Batches of the epoch that are done; 0 between epochs.
 
         Raises:

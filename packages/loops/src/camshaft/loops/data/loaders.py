@@ -32,7 +32,7 @@ _ATTRIBUTES = {"validate": "val_dataloader", "test": "test_dataloader", "predict
 
 
 def training_loader(run: Run) -> Any:
-    """The training loader that was passed, else the one that the data module or the module provides.
+    """Return the training loader that was passed, else the one that the data module or the module provides.
 
     Hooks: train_dataloader.
 
@@ -55,7 +55,7 @@ def training_loader(run: Run) -> Any:
 
 
 def as_one_loader(given: Any) -> Any:
-    """A loader as it is; a list, tuple or dictionary of loaders, nested at will, combined by "max_size_cycle".
+    """Return a loader as it is; a list, tuple or dictionary of loaders, nested at will, combined by "max_size_cycle".
 
     Raises:
         TypeError, ValueError: As `CombinedLoader`, if something in the collection is no loader, or nothing is in it.
@@ -112,7 +112,7 @@ def parts_of(loader: Any) -> Any:
 
 
 def _provided(name: str, provider: Callable[[], Any] | None, run: Run) -> Any:
-    """What a hook gives, or the loaders that the data module or the module has as its attribute of that name."""
+    """Return the loaders of a hook, or of the attribute of that name of data module or module."""
     if provider is not None:
         return provider()
     attributes = (getattr(owner, "__dict__", {}).get(name) for owner in (run.data, run.module))
@@ -120,7 +120,7 @@ def _provided(name: str, provider: Callable[[], Any] | None, run: Run) -> Any:
 
 
 def _flat(given: Any) -> Iterator[Any]:
-    """Every loader of nested lists, tuples and dictionaries, and of a `CombinedLoader` that is sequential."""
+    """Return every loader of nested lists, tuples and dictionaries, and of a `CombinedLoader` that is sequential."""
     if isinstance(given, CombinedLoader) and given.mode == "sequential":
         given = given.flattened
     if isinstance(given, Mapping):
@@ -142,7 +142,7 @@ def _checked(loader: Any, stage: str, run: Run) -> Any:
 
 
 def count_batches(loader: Iterable[Any], limit: int | float, argument: str) -> int | float:
-    """How many batches of a loader are taken.
+    """Return the number of batches to take of a loader.
 
     Args:
         loader: The loader.
@@ -150,7 +150,7 @@ def count_batches(loader: Iterable[Any], limit: int | float, argument: str) -> i
         argument: Name of the argument that the limit was given by, for errors.
 
     Returns:
-        The number, or infinity if nobody knows.
+        The number; infinite if unknown.
 
     Raises:
         ValueError: If a share is asked of a loader of unknown length, or amounts to less than one batch.
@@ -181,7 +181,7 @@ class ReadAhead:
         self.batch = _MISSING
 
     def state_dict(self) -> dict[str, Any]:
-        """The batch, as it came from the loader: its reading cannot be undone."""
+        """Return the batch, as it came from the loader: its reading cannot be undone."""
         return {} if self.batch is _MISSING else {"batch": self.batch}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -200,9 +200,9 @@ def numbered(
 
     Args:
         loader: The loader; one that goes on inside an epoch gives the rest of it.
-        num_batches: How many batches to take of the whole epoch; infinite takes all there are.
+        num_batches: Number of batches of the whole epoch; infinite takes all there are.
         first: Index of the first batch that is given.
-        ahead: Where the batch that is read ahead is kept; one that it holds comes first.
+        ahead: Holder of the batch that is read ahead; a batch that it holds comes first.
 
     Raises:
         RuntimeError: If a loader of known length ends before its time, as it does when the dataset
@@ -236,7 +236,7 @@ def _read_ahead(
 
 
 def leaves_of(loader: Any) -> list[Any]:
-    """The loaders that a user gave: those of a combination, else the loader itself."""
+    """Return the loaders of a combination, else the loader itself."""
     return [leaf.loader if isinstance(leaf, ResumableLoader) else leaf for leaf in _places_of(loader)]
 
 
@@ -251,7 +251,7 @@ def _name_of(loader: Any) -> str:
 
 
 def is_open_ended(loader: Iterable[Any]) -> bool:
-    """Whether only reading a loader to its end tells how many batches it has: its length is unknown, or an estimate."""
+    """Return whether the length of a loader is unknown or an estimate, so that only reading it to its end tells."""
     return length_of(loader) == UNKNOWN or any(
         leaf.is_open_ended if isinstance(leaf, ResumableLoader) else is_stream(leaf) for leaf in _places_of(loader)
     )
@@ -266,7 +266,7 @@ def set_epoch(loader: Any, epoch: int) -> None:
 
 
 def batch_mover(run: Run) -> Callable[[Any, int], Any] | None:
-    """What brings a batch to its device, or None if nothing is to be done.
+    """Return the function that moves a batch to its device, or None if there is nothing to do.
 
     Hooks: on_before_batch_transfer, transfer_batch_to_device, on_after_batch_transfer.
     """
@@ -292,7 +292,7 @@ def batch_mover(run: Run) -> Callable[[Any, int], Any] | None:
 
 
 def in_order(loader: Any, stage: str) -> Any:
-    """A loader that reads its dataset in order, in place of one whose sampler does not.
+    """Return a loader that reads its dataset in order, in place of one whose sampler does not.
 
     A `SubsetRandomSampler` gives way to its indices in their order and a `DistributedSampler` to its share in order;
     any other sampler to the whole dataset in order. Everything else that a data loader is made of stays. A loader over
@@ -300,7 +300,7 @@ def in_order(loader: Any, stage: str) -> Any:
 
     Args:
         loader: A loader, or a combination of several.
-        stage: Whose loader it is, for messages.
+        stage: Stage of the loader, for messages.
 
     Raises:
         ValueError: If the order is decided by a batch sampler of the user's own, or it is to be changed in a loader
@@ -323,12 +323,12 @@ def in_order(loader: Any, stage: str) -> Any:
         raise ValueError(must_be(f"{stage} loader", rule, loader, "FitLoop(overfit_batches=...)", action))
     name = type(order["sampler"]).__name__
     warn_user(f"`overfit_batches` takes the same batches in every epoch: the {stage} loader's {name} is left out.")
-    # not the loader's own class, whose arguments nobody knows
+    # not the loader's own class, whose arguments are unknown
     return copy_loader(loader, DataLoader, **order | {"sampler": ordered})
 
 
 def _ordered(sampler: Any, dataset: Any) -> Any:
-    """The sampler itself if its order is always the same, else what to read by in its place."""
+    """Return the sampler itself if its order is always the same, else its replacement."""
     if type(sampler) in (SequentialSampler, list, tuple, range):
         return sampler
     if type(sampler) is SubsetRandomSampler:

@@ -17,7 +17,7 @@ from camshaft.loops.data.combined_loader import has_state, is_plain, is_stream, 
 from camshaft.loops.state.random_state import generators_of, isolated_randomness, random_state, restore_random_state
 
 StatelessLoaders = Literal["refuse", "fast_forward"]
-"""What a resume inside an epoch does with a loader that cannot tell where it was."""
+"""Treatment of a loader without a state by a resume inside an epoch."""
 
 STATELESS_LOADERS: tuple[StatelessLoaders, ...] = ("refuse", "fast_forward")
 
@@ -31,14 +31,14 @@ _SECONDS_TO_STOP = 1.0
 
 
 class ResumableLoader:
-    """A loader that remembers where it is, whatever kind of loader it wraps.
+    """A wrapper that gives a loader of any kind a position that can be saved.
 
     A plain `DataLoader` is read through torchdata's `StatefulDataLoader`; a loader with `state_dict` and
     `load_state_dict` (torchdata's nodes are among them) keeps its own state. Anything else is stateless.
 
     Args:
         loader: The loader.
-        stateless: What to do with a stateless loader at a resume inside an epoch: "refuse" raises, "fast_forward" reads
+        stateless: Treatment of a stateless loader by a resume inside an epoch: "refuse" raises, "fast_forward" reads
             and drops what was read before, from the same random numbers, and warns; that is exact only if the loader
             draws no random numbers between its batches.
     """
@@ -75,7 +75,7 @@ class ResumableLoader:
 
     @property
     def is_open_ended(self) -> bool:
-        """Whether it may give another number of batches than it promises."""
+        """True if the loader may give another number of batches than it promises."""
         return is_stream(self.loader)
 
     def end_iteration(self) -> None:
@@ -84,9 +84,9 @@ class ResumableLoader:
         self._is_under_way = False
 
     def stop_workers(self) -> None:
-        """End the worker processes of an iteration that failed, with the threads that feed them; its state stays.
+        """End the worker processes of a failed iteration and the threads that feed them; its state stays.
 
-        They would live as long as anybody holds the loop or the error, whose traceback holds the iterator. Those of a
+        They would live as long as anything holds the loop or the error, whose traceback holds the iterator. Those of a
         stateful loader of the user's own are left to the user.
         """
         iterator: Any = getattr(self._source, "_iterator", None) if self._is_converted else None
@@ -120,7 +120,7 @@ class ResumableLoader:
         return self._num_read < length_of(self.loader) or getattr(iterator, "_finished", False)
 
     def state_dict(self) -> dict[str, Any]:
-        """Where the loader is, as tensors and plain values, if its own state is."""
+        """Return the position of the loader, as tensors and plain values if its own state is."""
         state: dict[str, Any] = {"is_under_way": self._is_under_way, "is_exhausted": self._is_exhausted}
         if self._is_under_way:
             state["num_read"] = self._num_read
@@ -153,7 +153,7 @@ class ResumableLoader:
 
     @property
     def _carries_state(self) -> bool:
-        """Whether anything but random numbers matters from one epoch to the next."""
+        """Return whether the loader carries more than random numbers from one epoch to the next."""
         if not self._is_converted:
             return True
         from camshaft.loops.data.stateful_data_loader import carries_state

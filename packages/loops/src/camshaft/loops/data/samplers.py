@@ -20,7 +20,7 @@ from camshaft.loops.data.combined_loader import has_state
 from camshaft.loops.state.random_state import isolated_randomness, random_state, restore_random_state
 
 Uneven = Literal["fill", "cut", "keep"]
-"""What becomes of a number that the processes cannot share evenly: the first ones again, none of them, or one each."""
+"""Treatment of a remainder that the processes cannot share evenly: pad, drop, or one sample for some."""
 
 
 class SharedSampler:
@@ -34,7 +34,7 @@ class SharedSampler:
     Args:
         sampler: A sampler of indices, or of batches of them, that tells its length; the same in all processes.
         strategy: Connects the processes.
-        uneven: What becomes of the rest if the length is no multiple of the number of processes: with "fill" the first
+        uneven: Treatment of the rest if the length is no multiple of the number of processes: with "fill" the first
             ones are given again and with "cut" none of them, so that all processes have equally many; with "keep" some
             have one more.
         generators: Generators that it may draw from, beside the global ones.
@@ -92,7 +92,7 @@ class SharedSampler:
         """Compare what was drawn with the other processes. Collective.
 
         Raises:
-            ValueError: If it differs, as when a sampler draws from numbers that nobody else sees.
+            ValueError: If it differs, as when a sampler draws from a generator of its own.
         """
         assert self._prepared is not None
         checksums = self._strategy.all_gather(_checksum(self._prepared.order))
@@ -106,7 +106,7 @@ class SharedSampler:
             raise ValueError(must_be("sampler", rule, f"the checksums {checksums}", where, action))
 
     def _begin(self) -> _Draw:
-        """The order of a pass. Collective if it was not prepared."""
+        """Return the order of a pass. Collective if it was not prepared."""
         prepared, self._prepared = self._prepared, None
         if prepared is None:
             if self._uneven == "keep" and self._later is not None:
@@ -120,7 +120,7 @@ class SharedSampler:
         return prepared
 
     def _begin_again(self, numbers: dict[str, Any]) -> _Draw:
-        """A further pass while others may have no more: without them, from the numbers after the one before."""
+        """Return the order of a further pass without the other processes, which may have no more passes."""
         with _Numbers(numbers, self.generators):
             self.prepare()
         prepared, self._prepared = self._prepared, None
@@ -128,7 +128,7 @@ class SharedSampler:
         return prepared
 
     def _stop(self) -> int:
-        """Up to which place the order, followed by itself, is shared out."""
+        """Return the length up to which the order, repeated as needed, is shared out."""
         num_indices, num_ranks = len(self.sampler), self._strategy.num_data_ranks
         if self._uneven == "keep":
             return num_indices
@@ -162,7 +162,7 @@ class _Numbers:
 
 
 def numbers_of_first(strategy: Strategy, generators: Sequence[torch.Generator]) -> _Numbers:
-    """A context with the random numbers of the first process, but those of CUDA. Collective.
+    """Use the random numbers of the first process, except those of CUDA, as a context. Collective.
 
     Args:
         strategy: Connects the processes.
@@ -172,7 +172,7 @@ def numbers_of_first(strategy: Strategy, generators: Sequence[torch.Generator]) 
 
 
 def numbers_of(generators: Sequence[torch.Generator]) -> dict[str, Any]:
-    """The random numbers that orders are drawn from: every process computes on a CUDA device of its own."""
+    """Return the random numbers that orders are drawn from: not those of CUDA, whose devices differ by process."""
     return {key: state for key, state in random_state(generators).items() if key != "cuda"}
 
 
@@ -198,14 +198,14 @@ def _are_same(one: Any, other: Any) -> bool:
 
 
 def _has_fixed_order(sampler: object) -> bool:
-    """Whether a sampler gives the same in every pass and draws nothing."""
+    """Return whether a sampler gives the same in every pass and draws no random numbers."""
     if type(sampler) is BatchSampler:
         return _has_fixed_order(sampler.sampler)
     return type(sampler) in (SequentialSampler, list, tuple, range)
 
 
 def _checksum(order: Iterable[Any]) -> int | None:
-    """A number that tells orders of integers, or of batches of integers, apart; None for others."""
+    """Return a checksum of an order of integers, or of batches of integers; None for others."""
     items = list(order)
     try:
         return zlib.crc32(array("q", items))
@@ -218,7 +218,7 @@ def _checksum(order: Iterable[Any]) -> int | None:
 
 
 class ReplayedSampler:
-    """Gives what a sampler gives, and remembers from which random numbers it began.
+    """Replays a sampler: keeps the random numbers from which its pass began.
 
     A sampler without a state of its own draws its order when it begins. To go on in the middle of it, the numbers of
     its beginning are put back, and what was given already is drawn again; no data is read for that. So that is
@@ -285,7 +285,7 @@ class _ReplayedIndices(Iterator[Any]):
             self._indices = chain(given[self._num_given :], indices)
 
     def _beginning(self) -> dict[str, Any]:
-        """From what a pass begins."""
+        """Return the random numbers from which a pass begins."""
         owner = self._owner
         parts = [copy.deepcopy(part.state_dict()) for part in owner.parts]
         return {"start": random_state(owner.generators), "parts": parts}

@@ -35,7 +35,7 @@ _ACTION = "Give every process its share yourself, as by a DistributedSampler, an
 
 
 def share_out(loader: Any, strategy: Strategy, *, stage: str) -> Any:
-    """A loader that reads this process's share of what a loader reads.
+    """Return a loader that reads this process's share of the data of a loader.
 
     Training is shared out by sample: process r of N takes each N-th sample of the order that the loader's sampler
     gives, beginning with the r-th. So the batches that the processes read at the same time are together what one
@@ -60,7 +60,7 @@ def share_out(loader: Any, strategy: Strategy, *, stage: str) -> Any:
 
     Raises:
         TypeError: If a sampler does not tell its length.
-        ValueError: If a `DataLoader` iterates in a way of its own, so that nobody knows whether a sampler counts.
+        ValueError: If a `DataLoader` overrides iteration, so that it may ignore a sampler.
     """
     if strategy.num_data_ranks == 1:
         return loader
@@ -88,13 +88,13 @@ def share_out(loader: Any, strategy: Strategy, *, stage: str) -> Any:
 
 
 def count_share(loader: Any, shared: Any, limit: int | float, argument: str, strategy: Strategy) -> int | float:
-    """How many batches of its share of a loader a process evaluates.
+    """Return the number of batches that a process evaluates of its share of a loader.
 
     A share of the batches is taken before they are shared out: all processes together take the batches that one takes.
 
     Args:
         loader: The loader as it was given.
-        shared: What `share_out` made of it.
+        shared: The result of `share_out` for it.
         limit: An int is a number of batches of each process, a float a share of all.
         argument: Name of the argument that the limit was given by, for errors.
         strategy: Knows this process's place.
@@ -130,7 +130,7 @@ def prepare_orders(loader: Any, strategy: Strategy) -> None:
             is_under_way = isinstance(leaf, DataLoader) and leaf.persistent_workers and leaf._iterator is not None
             if isinstance(leaf, DataLoader) and not is_under_way:
                 torch.empty((), dtype=torch.int64).random_(generator=leaf.generator)
-            if getattr(leaf, "num_workers", 0) > 0:  # they are told what to read at once
+            if getattr(leaf, "num_workers", 0) > 0:  # they get what to read at once
                 _prepare(drawing.pop(id(leaf), []))
         for of_leaf in drawing.values():
             _prepare(of_leaf)
@@ -139,12 +139,12 @@ def prepare_orders(loader: Any, strategy: Strategy) -> None:
 
 
 def shared_samplers(loader: Any) -> list[SharedSampler]:
-    """By what a loader was shared out; empty if it was not."""
+    """Return the samplers by which a loader was shared out; empty if it was not."""
     return [sampler for sampler in samplers_of(loader) if isinstance(sampler, SharedSampler)]
 
 
 def whole_length(loader: Any) -> int | None:
-    """How many samples, or batches, all processes share out; None for a loader that was not shared out."""
+    """Return the number of samples, or batches, of all processes together; None for a loader that is not shared."""
     lengths = [len(sampler.sampler) for sampler in shared_samplers(loader)]
     return lengths[0] if lengths else None
 
@@ -193,7 +193,7 @@ def _copy(loader: DataLoader[Any], kind: Any, **changes: Any) -> Any:
 
 
 def _kind_to_copy(loader: DataLoader[Any]) -> type[Any] | None:
-    """As what a loader is copied: a `DataLoader` or torchdata's stateful one, by how it iterates."""
+    """Return the class for a copy of a loader: `DataLoader` or torchdata's stateful one, by its way to iterate."""
     if is_plain(loader):
         return DataLoader
     torchdata = sys.modules.get("torchdata.stateful_dataloader")
@@ -265,7 +265,7 @@ class EvenLoader(ResumableLoader):
 
     @property
     def is_open_ended(self) -> bool:
-        """Whether it may give another number of batches than it promises; the same in all processes."""
+        """True if the loader may give another number of batches than it promises; the same in all processes."""
         return self.is_asked
 
     def end_iteration(self) -> None:
@@ -274,7 +274,7 @@ class EvenLoader(ResumableLoader):
         super().end_iteration()
 
     def state_dict(self) -> dict[str, Any]:
-        """Where the loader is, as in `ResumableLoader`, which takes it as well."""
+        """Return the position of the loader, in the format of `ResumableLoader`, which takes it as well."""
         return {**super().state_dict(), "num_given": self._num_given}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -300,7 +300,7 @@ class EvenLoader(ResumableLoader):
         if batch is not _MISSING:
             warn_user(
                 f"The training loader ({type(self.loader).__name__}) of another process has no more batches, so the "
-                "epoch ends for all, and what is left of this process's loader is left out."
+                "epoch ends for all, and the rest of this process's loader is left out."
             )
 
 
@@ -343,13 +343,13 @@ def _warn_of_rest(rests: dict[int, int], shortest: int) -> None:
 def agree_on_rounds(
     loaders: Sequence[Iterable[Any]], num_batches: Sequence[int | float], strategy: Strategy, stage: str
 ) -> list[int | float]:
-    """How many batches of each loader the process takes that takes most. Collective.
+    """Return the maximum batch count over ranks, per loader. Collective.
 
     Args:
         loaders: The loaders of this process.
-        num_batches: How many batches it takes of each.
+        num_batches: Number of batches to take of each.
         strategy: Connects the processes.
-        stage: Whose loaders they are, for errors.
+        stage: Stage of the loaders, for errors.
 
     Returns:
         The numbers, per loader; infinity if some process does not know before it has read them.
@@ -380,7 +380,7 @@ def in_rounds(
 
     Args:
         batches: The batches, numbered.
-        num_rounds: How many the process has that has most; if that is infinite, all tell each other before each batch
+        num_rounds: Maximum number over ranks; if infinite, all ranks exchange before each batch
             whether they have one.
         strategy: Connects the processes.
     """

@@ -15,7 +15,7 @@ _NUM_STEPS_BETWEEN_SNAPSHOTS = 16  # of worker processes; a resumed run reads up
 
 
 def to_stateful(loader: DataLoader[Any]) -> StatefulDataLoader[Any]:
-    """A stateful loader that gives what a plain one would give.
+    """Return a stateful loader that gives the batches of a plain one.
 
     Args:
         loader: A loader for which `is_plain` holds.
@@ -32,7 +32,7 @@ def to_stateful(loader: DataLoader[Any]) -> StatefulDataLoader[Any]:
 
 
 def carries_state(loader: DataLoader[Any]) -> bool:
-    """Whether a loader takes more than random numbers of the main process from one epoch to the next."""
+    """Return whether a loader carries more than random numbers of the main process from one epoch to the next."""
     if loader.num_workers > 0 and loader.persistent_workers:
         return True
     parts = samplers_of(loader)
@@ -42,7 +42,7 @@ def carries_state(loader: DataLoader[Any]) -> bool:
 
 
 def _order_of(loader: DataLoader[Any]) -> dict[str, Any]:
-    """The arguments that make a stateful loader read in the order of a plain one."""
+    """Return the arguments by which a stateful loader reads in the order of a plain one."""
     if is_stream(loader):
         return {"batch_size": loader.batch_size, "drop_last": loader.drop_last}
     sampler, batch_sampler = loader.sampler, loader.batch_sampler

@@ -1,4 +1,4 @@
-"""What validation, test and prediction have in common: batches without gradients."""
+"""Validation, test and prediction: loops over batches without gradients."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from camshaft.loops.data.loaders import as_given, batch_mover, evaluation_loader
 from camshaft.loops.data.shared_loader import agree_on_rounds, count_share, in_rounds, prepare_orders, share_out
 from camshaft.loops.state.progress import Counters
 from camshaft.loops.state.run import Run
+from camshaft.loops.validators import check_batch_limit
 
 
 @attrs.frozen
@@ -42,7 +43,7 @@ class EvaluationLoop:
     called for a process's own batches, those of the epoch in all of them.
 
     Args:
-        limit_batches: How much of each loader to take: an int is a number of batches of each process, a float a share
+        limit_batches: Part of each loader to take: an int is a number of batches of each process, a float a share
             of all batches.
         inference_mode: Whether to run under `torch.inference_mode`, else under `torch.no_grad`, as always inside fit.
         use_distributed_sampler: Whether several processes share the data out; see `share_out`.
@@ -50,7 +51,7 @@ class EvaluationLoop:
     Attributes:
         loaders: The loaders of the current or last run; with several processes, this process's shares of them.
         given_loaders: The same in the structure in which they were given: one loader or a collection; None without any.
-        num_batches: How many batches of each it takes.
+        num_batches: Number of batches to take of each.
         progress: The batches of the current or last run, those of all loaders together.
 
     Raises:
@@ -77,20 +78,20 @@ class EvaluationLoop:
     def __setattr__(self, name: str, value: Any) -> None:
         """Set an attribute; one that the loop does not have is refused, with the closest that it has."""
         if name == "limit_batches":
-            check_limit(self.limit_argument, value)
+            check_batch_limit(self.limit_argument, value)
         else:
             check_known(self, name)
         object.__setattr__(self, name, value)
 
     def stage_hooks(self, run: Run) -> StageHooks:
-        """The hooks that this loop calls."""
+        """Return the hooks that this loop calls."""
         raise NotImplementedError
 
     def collect(self, outputs: Any, dataloader_idx: int) -> None:
         """Keep what a step returned, if this loop returns it."""
 
     def result(self, metrics: list[dict[str, float]]) -> Any:
-        """What the loop returns, given the logged values per loader."""
+        """Return the result of the loop, given the logged values per loader."""
         return metrics
 
     def load(self, run: Run, overfit: tuple[int | float, str] | None = None) -> bool:
@@ -140,9 +141,9 @@ class EvaluationLoop:
 
         Args:
             run: The run.
-            num_batches: How many batches to take of each loader; None takes what the limit says.
-            is_trial: Whether what is logged may reach nobody but hooks, as in the sanity check; the caller then ends
-                it with `run.metrics.discard()`.
+            num_batches: Number of batches to take of each loader; None takes that of the limit.
+            is_trial: Whether logged values reach hooks alone, as in the sanity check; the caller then ends it
+                with `run.metrics.discard()`.
 
         Returns:
             The loop's result.
@@ -173,7 +174,7 @@ class EvaluationLoop:
     def _run_loaders(
         self, run: Run, hooks: StageHooks, num_batches: list[int | float], is_trial: bool
     ) -> list[dict[str, float]]:
-        """Run every loader once. Returns what was logged, per loader."""
+        """Run every loader once. Returns the logged values, per loader."""
         metrics = run.metrics
         rounds: list[int | float] | None = None
         if run.strategy.num_data_ranks > 1:
@@ -225,15 +226,6 @@ class EvaluationLoop:
             self.collect(outputs, dataloader_idx)
 
 
-def check_limit(argument: str, limit: int | float) -> None:
-    """Raise `ValueError` or `TypeError` unless a limit is a number of batches or a share from 0 to 1."""
-    action = "Pass a number of batches (int) or a share of them (float)."
-    if isinstance(limit, bool) or not isinstance(limit, (int, float)):
-        raise TypeError(must_be(argument, "an int or a float", limit, "the loop", action))
-    if not limit >= 0 or (isinstance(limit, float) and limit > 1.0):  # so worded that it refuses NaN as well
-        raise ValueError(must_be(argument, "at least 0, and at most 1.0 as a float", limit, "the loop", action))
-
-
 _MISSING = object()
 
 
@@ -245,7 +237,7 @@ class ValidationLoop(EvaluationLoop):
     required = ("validation_step",)
 
     def stage_hooks(self, run: Run) -> StageHooks:
-        """The validation hooks."""
+        """Return the validation hooks."""
         hooks = run.hooks.for_loaders(len(self.loaders))
         assert hooks.validation_step is not None
         return StageHooks(
@@ -264,14 +256,14 @@ class ValidationLoop(EvaluationLoop):
 class TestLoop(EvaluationLoop):
     """Test. Its result is the logged values, a dictionary per loader."""
 
-    __test__ = False  # no test class, whatever pytest makes of its name
+    __test__ = False  # not a test class for pytest, in spite of its name
 
     stage = "test"
     limit_argument = "limit_test_batches"
     required = ("test_step",)
 
     def stage_hooks(self, run: Run) -> StageHooks:
-        """The test hooks."""
+        """Return the test hooks."""
         hooks = run.hooks.for_loaders(len(self.loaders))
         assert hooks.test_step is not None
         return StageHooks(
@@ -333,7 +325,7 @@ class PredictLoop(EvaluationLoop):
         self._strategy = None
 
     def stage_hooks(self, run: Run) -> StageHooks:
-        """The prediction hooks."""
+        """Return the prediction hooks."""
         hooks, module = run.hooks.for_loaders(len(self.loaders)), run.module
 
         def call_module(batch: Any, batch_idx: int, dataloader_idx: int) -> Any:
@@ -372,7 +364,7 @@ class PredictLoop(EvaluationLoop):
         self._predictions[dataloader_idx].append(outputs if _is_plain_cpu(outputs) else _to_cpu(outputs))
 
     def result(self, metrics: list[dict[str, float]]) -> Any:
-        """The predictions."""
+        """Return the predictions."""
         predictions, self._predictions = self._predictions, []
         if not self.return_predictions:
             return None
@@ -384,7 +376,7 @@ class PredictLoop(EvaluationLoop):
 
 
 def _of_all_ranks(predictions: list[list[Any]], strategy: Strategy) -> list[list[Any]]:
-    """The predictions of all processes: one batch of each in turn, as the batches were shared out. Collective."""
+    """Return the predictions of all processes, one batch of each in turn, as they were shared out. Collective."""
     by_rank = dict(strategy.all_gather((strategy.data_rank, predictions)))
     of_ranks = [by_rank[rank] for rank in sorted(by_rank)]
     in_turn = [zip_longest(*of_loader, fillvalue=_MISSING) for of_loader in zip(*of_ranks, strict=True)]
@@ -400,7 +392,7 @@ def _to_cpu(outputs: Any) -> Any:
 
 
 class ModuleModes:
-    """Remembers the mode of a module and of each of its submodules.
+    """The train/eval modes of a module and of its submodules.
 
     Args:
         module: The module, as it is now.

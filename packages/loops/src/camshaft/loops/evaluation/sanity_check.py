@@ -1,4 +1,4 @@
-"""Trying validation before training, so that nothing of it is left."""
+"""The sanity check: validation before training, without a trace."""
 
 from __future__ import annotations
 
@@ -20,22 +20,20 @@ from camshaft.loops.state.random_state import isolated_randomness
 from camshaft.loops.state.run import Run
 
 
-def check_sanity(
-    run: Run, validation: ValidationLoop, num_batches: list[int | float], generators: Sequence[torch.Generator]
-) -> None:
+def check_sanity(run: Run, validation: ValidationLoop, num_steps: int, generators: Sequence[torch.Generator]) -> None:
     """Validate some batches and forget everything: logged values, states of metrics, callbacks and data module, the
     place in the data, random numbers, progress. Collective.
 
     Of a callback and of the data module that is what they keep in checkpoints, and likewise of a validation loader's
     dataset and samplers; of metrics, the state of every metric among the module's submodules. Worker processes that
-    would live on are stopped, since nobody else can set back what they have drawn and read.
+    would live on are stopped, since their state cannot be restored.
 
     Hooks: on_sanity_check_start, those of validation, on_sanity_check_end.
 
     Args:
         run: The run.
         validation: The loop that validates in this fit.
-        num_batches: How many batches to take of each loader.
+        num_steps: Number of batches to take of each loader; -1 takes all.
         generators: The loaders' own generators.
     """
     metrics = metric_states(run.module)
@@ -43,20 +41,25 @@ def check_sanity(
     receivers = [*run.callbacks, *([] if run.data is None else [run.data])]
     with isolated_randomness(generators), _isolated([*receivers, *parts], run):
         run.hooks.on_sanity_check_start()
-        validation.run_epoch(run, num_batches, is_trial=True)
+        validation.run_epoch(run, num_sanity_batches(validation, num_steps), is_trial=True)
         run.hooks.on_sanity_check_end()
     if run.metrics is not None:
         run.metrics.discard()
     restore_metric_states(run.module, metrics)
     for loader in validation.loaders:
         if isinstance(loader, DataLoader):
-            loader._iterator = None  # lets go of persistent workers
+            loader._iterator = None  # ends persistent workers
     validation.progress.reset()
+
+
+def num_sanity_batches(validation: ValidationLoop, num_steps: int) -> list[int | float]:
+    """Return the number of batches to take of each validation loader; `num_steps` of -1 takes all."""
+    return [num_batches if num_steps == -1 else min(num_steps, num_batches) for num_batches in validation.num_batches]
 
 
 @contextmanager
 def _isolated(owners: Iterable[object], run: Run) -> Iterator[None]:
-    """Put the memory of receivers and parts of loaders back, of those that have one; see `copied`."""
+    """Restore the state of receivers and parts of loaders afterwards, of those that have one; see `copied`."""
     remembered: list[tuple[object, Any]] = []
     for owner in owners:
         save, load = implementation(owner, "state_dict"), implementation(owner, "load_state_dict")
@@ -107,5 +110,5 @@ def copied(state: Any, memo: dict[int, Any] | None = None) -> Any:
 
 
 def _parts_of(loader: Any) -> list[Any]:
-    """What a loader reads from and by."""
+    """Return the dataset and the samplers of a loader."""
     return [getattr(loader, "dataset", None), *samplers_of(loader)]

@@ -1,4 +1,4 @@
-"""How long to train, and when to stop."""
+"""Limits of a fit, and the rules that stop it, agreed upon by all processes."""
 
 from __future__ import annotations
 
@@ -15,17 +15,67 @@ import torch
 from camshaft.hooks_core.dispatch.implementation import mentions_method
 from camshaft.hooks_core.messages import must_be
 from camshaft.hooks_core.protocols import Strategy
-from camshaft.loops.arguments import WHERE, at_least, check_at_least
-from camshaft.loops.evaluation.loops import check_limit
 from camshaft.loops.state.progress import FitProgress
 from camshaft.loops.state.run import Run, SaveRequest
+from camshaft.loops.validators import WHERE, batch_limit, integer
 
 DEFAULT_MAX_EPOCHS = 1000
 
 
+_DURATION = 'a string "DD:HH:MM:SS", a timedelta, a dictionary of its arguments, or None'
+
+
+def to_seconds(max_time: Any, where: str) -> float | None:
+    """Return a duration in seconds.
+
+    Args:
+        max_time: "DD:HH:MM:SS", a `timedelta`, a dictionary such as {"hours": 2}, or None for no limit.
+        where: Name of the object that was given it, for errors.
+
+    Raises:
+        TypeError, ValueError: If it is none of these, or not above 0.
+    """
+    if max_time is None:
+        return None
+    action = 'Pass for instance "00:02:30:00" for two and a half hours.'
+    try:
+        duration = _to_duration(max_time)
+    except (TypeError, ValueError, OverflowError) as error:
+        kind = TypeError if isinstance(error, TypeError) else ValueError
+        raise kind(must_be("max_time", _DURATION, max_time, where, action)) from error
+    if duration <= timedelta(0):
+        raise ValueError(must_be("max_time", "longer than no time", max_time, where, action))
+    return duration.total_seconds()
+
+
+def _to_duration(max_time: Any) -> timedelta:
+    """Return the duration; raises `TypeError`, `ValueError` or `OverflowError` if it is none."""
+    if isinstance(max_time, timedelta):
+        return max_time
+    if isinstance(max_time, Mapping):
+        return timedelta(**max_time)
+    if not isinstance(max_time, str):
+        raise TypeError("neither a string nor a duration")
+    numbers = re.fullmatch(r"(\d+):(\d\d):(\d\d):(\d\d)", max_time.strip())
+    if numbers is None:
+        raise ValueError("not of the form DD:HH:MM:SS")
+    days, hours, minutes, seconds = map(int, numbers.groups())
+    return timedelta(days=days, hours=hours, minutes=minutes, seconds=seconds)
+
+
+def _is_duration(instance: object, attribute: attrs.Attribute[Any], value: Any) -> None:
+    to_seconds(value, WHERE)
+
+
+def _not_zero(instance: object, attribute: attrs.Attribute[Any], value: Any) -> None:
+    if value == 0:
+        action = "To train without validation, pass limit_val_batches=0."
+        raise ValueError(must_be(attribute.name, "above 0", value, WHERE, action))
+
+
 @attrs.frozen(kw_only=True)
 class FitLimits:
-    """The numbers that steer a fit.
+    """Limits of a fit: how long to train, how much of the data to take, how often to validate.
 
     Args:
         max_epochs: Epochs to train in all; -1 for no limit. None means 1000, or no limit if `max_steps` or `max_time`
@@ -34,11 +84,11 @@ class FitLimits:
         max_steps: Optimizer updates to train in all; -1 for no limit. It is looked at after every batch: the batch in
             which it is reached is finished, and if it is split, its other splits make updates beyond the limit.
         min_steps: Updates that `should_stop` cannot cut short.
-        max_time: How long to train in all, resumed parts included: "DD:HH:MM:SS", a `timedelta`, a dictionary of its
+        max_time: Time to train in all, resumed parts included: "DD:HH:MM:SS", a `timedelta`, a dictionary of its
             arguments; None for no limit. When it is over training stops after the batch, but not before `min_epochs`
             and `min_steps`.
-        limit_train_batches: How much of an epoch to take: an int is a number of batches, a float a share.
-        overfit_batches: If not 0, how much of an epoch to take instead: the same batches in every epoch, without
+        limit_train_batches: Part of an epoch to take: an int is a number of batches, a float a share.
+        overfit_batches: If not 0, the part of an epoch to take instead: the same batches in every epoch, without
             shuffling; validation takes at most as much of its loaders. Streams, and loaders that are no `DataLoader`,
             are taken as they come.
         val_check_interval: How often to validate: a float is a share of an epoch, an int a number of batches.
@@ -53,22 +103,25 @@ class FitLimits:
         TypeError, ValueError: If a number is of the wrong type or out of range, or two contradict each other.
     """
 
-    max_epochs: int | None = attrs.field(default=None, validator=at_least(-1, optional=True))
-    min_epochs: int | None = attrs.field(default=None, validator=at_least(0, optional=True))
-    max_steps: int = attrs.field(default=-1, validator=at_least(-1))
-    min_steps: int | None = attrs.field(default=None, validator=at_least(0, optional=True))
-    max_time: Any = None
-    limit_train_batches: int | float = 1.0
-    overfit_batches: int | float = 0.0
-    val_check_interval: int | float = 1.0
-    check_val_every_n_epoch: int | None = attrs.field(default=1, validator=at_least(1, optional=True))
-    num_sanity_val_steps: int = attrs.field(default=2, validator=at_least(-1))
-    reload_dataloaders_every_n_epochs: int = attrs.field(default=0, validator=at_least(0))
-    max_seconds: float | None = attrs.field(init=False)
+    max_epochs: int | None = attrs.field(default=None, validator=integer(-1, optional=True))
+    min_epochs: int | None = attrs.field(default=None, validator=integer(0, optional=True))
+    max_steps: int = attrs.field(default=-1, validator=integer(-1))
+    min_steps: int | None = attrs.field(default=None, validator=integer(0, optional=True))
+    max_time: Any = attrs.field(default=None, validator=_is_duration)
+    limit_train_batches: int | float = attrs.field(default=1.0, validator=batch_limit)
+    overfit_batches: int | float = attrs.field(default=0.0, validator=batch_limit)
+    val_check_interval: int | float = attrs.field(default=1.0, validator=[batch_limit, _not_zero])
+    check_val_every_n_epoch: int | None = attrs.field(default=1, validator=integer(1, optional=True))
+    num_sanity_val_steps: int = attrs.field(default=2, validator=integer(-1))
+    reload_dataloaders_every_n_epochs: int = attrs.field(default=0, validator=integer(0))
 
     def __attrs_post_init__(self) -> None:
-        self._check_each()
         self.check_together()
+
+    @property
+    def max_seconds(self) -> float | None:
+        """The time limit in seconds; None if there is none."""
+        return to_seconds(self.max_time, WHERE)
 
     def with_number(self, name: str, value: Any) -> FitLimits:
         """Return the same limits but for one number, which may contradict another until `check_together` is called.
@@ -81,7 +134,6 @@ class FitLimits:
         changed = copy.copy(self)
         object.__setattr__(changed, name, value)
         attrs.validate(changed)
-        changed._check_each()
         return changed
 
     def check_together(self) -> None:
@@ -98,7 +150,7 @@ class FitLimits:
 
     @property
     def train_limit(self) -> tuple[int | float, str]:
-        """How much of a training epoch to take, and the argument that says so."""
+        """The part of a training epoch to take, and the name of the argument that sets it."""
         if self.overfit_batches:
             return self.overfit_batches, "overfit_batches"
         return self.limit_train_batches, "limit_train_batches"
@@ -121,7 +173,7 @@ class FitLimits:
         return self.check_val_every_n_epoch is None or (epoch + 1) % self.check_val_every_n_epoch == 0
 
     def batches_between_validations(self, num_batches: int | float) -> int | float:
-        """After how many batches validation is due; infinity stands for the end of the epoch.
+        """Return the number of batches between validations; infinity stands for the end of the epoch.
 
         Raises:
             ValueError: If the interval is longer than an epoch, or a share of an epoch of unknown length.
@@ -140,106 +192,104 @@ class FitLimits:
             raise ValueError(must_be("val_check_interval", rule, interval, WHERE, "Pass an int."))
         return max(1, int(num_batches * interval + 1e-9))  # 0.29 * 100 is a little less than 29
 
-    def _check_each(self) -> None:
-        object.__setattr__(self, "max_seconds", to_seconds(self.max_time, WHERE))
-        check_limit("limit_train_batches", self.limit_train_batches)
-        check_limit("overfit_batches", self.overfit_batches)
-        check_limit("val_check_interval", self.val_check_interval)
-        if self.val_check_interval == 0:
-            action = "To train without validation, pass limit_val_batches=0."
-            raise ValueError(must_be("val_check_interval", "above 0", self.val_check_interval, WHERE, action))
-
     def _check_minimum(self, what: str, minimum: int | None, maximum: float) -> None:
         if minimum is not None and minimum > maximum:
             rule = f"at most max_{what} ({maximum})"
             raise ValueError(must_be(f"min_{what}", rule, minimum, WHERE, "Pass a smaller one."))
 
 
+@attrs.define(eq=False, on_setattr=[])
 class StoppingRules:
-    """Tells when training ends: at a limit, or where something asked it to and no minimum forbids it.
+    """Decides when training ends: at a limit, or on request unless a minimum forbids it.
 
     Args:
-        limits: How long to train.
-        progress: How far training is, and whether this process wants it to stop.
+        limits: Limits of the fit.
+        progress: The counters of the fit, and this process's request to stop.
         agree_every_n_batches: Batches after which several processes ask each other; None chooses, see `Agreement`.
 
     Attributes:
-        limits: The same.
         step_limit: The largest number of updates.
-        agree_every_n_batches: The same.
-        agreement: By what several processes decide together; None with one process, and while nothing is trained.
-        is_preempted: Whether training is to end as soon as it can, whatever minimum there is.
-        reason: Why the latest fit ended, in words; None if nothing ended it, and while it runs.
+        max_seconds: The time limit in seconds; None if there is none.
+        agreement: The common decisions of several processes; None with one process, and while nothing is trained.
+        is_preempted: Whether training is to end as soon as it can, whatever the minimum.
+        reason: The reason why the latest fit ended; None after an error, and while it runs.
+
+    Raises:
+        TypeError, ValueError: If `agree_every_n_batches` is no positive int.
     """
 
-    def __init__(self, limits: FitLimits, progress: FitProgress, agree_every_n_batches: int | None = None) -> None:
-        action = "Pass None to let it be chosen."
-        check_at_least("agree_every_n_batches", agree_every_n_batches, 1, optional=True, action=action)
-        self.limits = limits
-        self.step_limit = limits.step_limit
-        self.agreement: Agreement | None = None
-        self.is_preempted = False
-        self.reason: str | None = None
-        self._progress = progress
-        self.agree_every_n_batches = agree_every_n_batches
-        self._stopwatch: Stopwatch | None = None
-        self._run: Run | None = None
-        self._step_of_epoch: int | None = None
+    limits: FitLimits
+    progress: FitProgress
+    agree_every_n_batches: int | None = attrs.field(
+        default=None, validator=integer(1, optional=True, action="Pass None to let it be chosen.")
+    )
+    step_limit: float = attrs.field(init=False)
+    max_seconds: float | None = attrs.field(init=False)
+    agreement: Agreement | None = attrs.field(default=None, init=False)
+    is_preempted: bool = attrs.field(default=False, init=False)
+    reason: str | None = attrs.field(default=None, init=False)
+    _stopwatch: Stopwatch | None = attrs.field(default=None, init=False)
+    _run: Run | None = attrs.field(default=None, init=False)
+    _step_of_epoch: int | None = attrs.field(default=None, init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self.follow(self.limits)
 
     def follow(self, limits: FitLimits) -> None:
-        """Decide by other limits from now on."""
+        """Apply other limits from now on."""
         self.limits = limits
-        self.step_limit = limits.step_limit
+        # read after every batch: kept as numbers, since the properties of the limits compute them
+        self.step_limit, self.max_seconds = limits.step_limit, limits.max_seconds
 
     def reset(self) -> None:
-        """Forget what runs before were asked."""
-        self._progress.should_stop = self.is_preempted = False
+        """Forget requests to stop of earlier runs."""
+        self.progress.should_stop = self.is_preempted = False
         self.reason = None
 
     def begin(self, run: Run) -> None:
-        """Decide together with the other processes of a run."""
+        """Start to decide for a run, together with its other processes."""
         self._run = run
         if run.strategy.world_size > 1:
-            self.agreement = Agreement(run.strategy, self._progress, self.agree_every_n_batches)
+            self.agreement = Agreement(run.strategy, self.progress, self.agree_every_n_batches)
         run.on_preempt = self._preempt
         if run.preempt_path is not None:
             self._preempt(run.preempt_path)
 
     def end(self) -> None:
-        """Count no more time, and decide nothing any more."""
+        """Stop the clock, and note the reason for the end."""
         self.note_time()
-        self.reason = self._why_done()
+        self.reason = self._reason_to_end()
         if self._run is not None:
             self._run.on_preempt = None
         self._stopwatch = self.agreement = self._run = None
 
     def start_clock(self) -> None:
-        """Count the time from here on as training, after that of the parts before."""
-        self._stopwatch = Stopwatch(self._progress.elapsed_seconds)
+        """Start to measure the time of training, on top of that of earlier parts."""
+        self._stopwatch = Stopwatch(self.progress.elapsed_seconds)
 
     def note_time(self) -> None:
-        """Write the time so far into the progress."""
+        """Write the elapsed time into the progress."""
         if self._stopwatch is not None:
-            self._progress.elapsed_seconds = self._stopwatch.elapsed_seconds
+            self.progress.elapsed_seconds = self._stopwatch.elapsed_seconds
 
     def time_is_over(self) -> bool:
-        """Whether training has taken all the time that it may."""
+        """Return whether the time limit is reached."""
         self.note_time()
-        return self.limits.max_seconds is not None and self._progress.elapsed_seconds >= self.limits.max_seconds
+        return self.max_seconds is not None and self.progress.elapsed_seconds >= self.max_seconds
 
     def agree(self) -> None:
-        """Come to one decision with the other processes, if there are any. Collective."""
+        """Agree on one decision with the other processes, if there are any. Collective."""
         if self.agreement is None or self._run is None:
             return
         path = self.agreement.hold()
         if path is not None:
-            self._take_leave(self._run, path)
+            self._stop_for_preemption(self._run, path)
 
     def save(self) -> bool:
-        """Write the checkpoints that were asked for, and agree anew where there were any. Collective.
+        """Write the requested checkpoints, and agree anew where there were any. Collective.
 
         Returns:
-            Whether training is to end here, since a preemption was asked for while they were written.
+            Whether training is to end here, because a preemption was requested while they were written.
         """
         run = self._run
         assert run is not None
@@ -249,44 +299,44 @@ class StoppingRules:
         return self.is_preempted
 
     @property
-    def wishes(self) -> FitProgress | Agreement:
-        """Whose `should_stop` counts: what this process wants, or what all agreed upon."""
-        return self._progress if self.agreement is None else self.agreement
+    def stop_requests(self) -> FitProgress | Agreement:
+        """The object whose `should_stop` counts: the progress of a single process, or the agreement of several."""
+        return self.progress if self.agreement is None else self.agreement
 
     def may_stop(self) -> bool:
-        """Whether `should_stop` is obeyed already."""
+        """Return whether the minima allow `should_stop` to take effect."""
         epochs, steps = self.limits.min_epochs, self.limits.min_steps
         return self.is_preempted or (
-            (epochs is None or self._progress.current_epoch >= epochs)
-            and (steps is None or self._progress.global_step >= steps)
+            (epochs is None or self.progress.current_epoch >= epochs)
+            and (steps is None or self.progress.global_step >= steps)
         )
 
     def is_done(self) -> bool:
-        """Whether no further epoch is to begin."""
-        progress, limits = self._progress, self.limits
+        """Return whether training is over: no further epoch is to begin."""
+        progress, limits = self.progress, self.limits
         return (
             progress.current_epoch >= limits.epoch_limit
             or progress.global_step >= limits.step_limit
-            or (self.wishes.should_stop and self.may_stop())
+            or (self.stop_requests.should_stop and self.may_stop())
         )
 
     def start_epoch(self, *, is_new: bool) -> None:
-        """Remember where an epoch begins; one that goes on after a resume has no known beginning."""
-        self._step_of_epoch = self._progress.global_step if is_new else None
+        """Remember the step at which an epoch begins; it is unknown for one that goes on after a resume."""
+        self._step_of_epoch = self.progress.global_step if is_new else None
 
     def check_can_end(self, run: Run) -> None:
-        """Check, after an epoch, that something will end the run.
+        """Check, after an epoch, that something can end the run.
 
         Limits of epochs and of time end it, and so may `should_stop` where the module, its data module or a callback
         uses it. All else needs updates. (Those that overflowed are none, but the next may be.)
 
         Raises:
-            RuntimeError: If nothing of this is there, and no update was made in an epoch with batches.
+            RuntimeError: If there is none of these, and no update was made in an epoch with batches.
         """
-        limits, progress = self.limits, self._progress
+        limits, progress = self.limits, self.progress
         if progress.global_step != self._step_of_epoch or limits.epoch_limit != float("inf") or self.is_done():
             return
-        if limits.max_seconds is not None or run.strategy.has_skipped_step:
+        if self.max_seconds is not None or run.strategy.has_skipped_step:
             return
         if any(mentions_method(type(one).__mro__, "should_stop") for one in (run.module, run.data, *run.callbacks)):
             return
@@ -300,8 +350,8 @@ class StoppingRules:
             f"{progress.current_epoch - 1} in {type(run.module).__qualname__}. {action}"
         )
 
-    def _why_done(self) -> str | None:
-        progress, limits = self._progress, self.limits
+    def _reason_to_end(self) -> str | None:
+        progress, limits = self.progress, self.limits
         if self.is_preempted:
             return "preempted"
         if progress.current_epoch >= limits.epoch_limit:
@@ -310,68 +360,27 @@ class StoppingRules:
             return f"max_steps={limits.max_steps} reached"
         if self.time_is_over():
             return f"max_time={limits.max_time} is over"
-        return "should_stop was set" if self.wishes.should_stop else None
+        return "should_stop was set" if self.stop_requests.should_stop else None
 
     def _preempt(self, path: str) -> None:
-        """See `Run.preempt`."""
+        """Carry out `Run.preempt`."""
         assert self._run is not None
-        self._progress.should_stop = True
+        self.progress.should_stop = True
         if self.agreement is not None:
             self.agreement.preempt_path = path
         else:
-            self._take_leave(self._run, path)
+            self._stop_for_preemption(self._run, path)
 
-    def _take_leave(self, run: Run, path: str) -> None:
+    def _stop_for_preemption(self, run: Run, path: str) -> None:
         self.is_preempted = True
         run.save_requests.append(SaveRequest(path))  # a signal may come while one is written
 
 
-_RULE = 'a text "DD:HH:MM:SS", a timedelta, a dictionary of its arguments, or None'
-
-
-def to_seconds(max_time: Any, where: str) -> float | None:
-    """A duration in seconds.
-
-    Args:
-        max_time: "DD:HH:MM:SS", a `timedelta`, a dictionary such as {"hours": 2}, or None for no limit.
-        where: Who checks, for errors.
-
-    Raises:
-        TypeError, ValueError: If it is none of these, or not above 0.
-    """
-    if max_time is None:
-        return None
-    action = 'Pass for instance "00:02:30:00" for two and a half hours.'
-    try:
-        duration = _to_duration(max_time)
-    except (TypeError, ValueError, OverflowError) as error:
-        kind = TypeError if isinstance(error, TypeError) else ValueError
-        raise kind(must_be("max_time", _RULE, max_time, where, action)) from error
-    if duration <= timedelta(0):
-        raise ValueError(must_be("max_time", "longer than no time", max_time, where, action))
-    return duration.total_seconds()
-
-
-def _to_duration(max_time: Any) -> timedelta:
-    """The duration; raises `TypeError`, `ValueError` or `OverflowError` if it is none."""
-    if isinstance(max_time, timedelta):
-        return max_time
-    if isinstance(max_time, Mapping):
-        return timedelta(**max_time)
-    if not isinstance(max_time, str):
-        raise TypeError("neither a text nor a duration")
-    numbers = re.fullmatch(r"(\d+):(\d\d):(\d\d):(\d\d)", max_time.strip())
-    if numbers is None:
-        raise ValueError("not of the form DD:HH:MM:SS")
-    days, hours, minutes, seconds = map(int, numbers.groups())
-    return timedelta(days=days, hours=hours, minutes=minutes, seconds=seconds)
-
-
 class Stopwatch:
-    """Measures how long training has run, over all of its resumed parts.
+    """Measures the time of training, over all of its resumed parts.
 
     Args:
-        elapsed_seconds: What the parts before took.
+        elapsed_seconds: Time of the earlier parts.
     """
 
     def __init__(self, elapsed_seconds: float = 0.0) -> None:
@@ -379,7 +388,7 @@ class Stopwatch:
 
     @property
     def elapsed_seconds(self) -> float:
-        """The time so far."""
+        """The elapsed time."""
         return time.monotonic() - self._began
 
 
@@ -388,7 +397,7 @@ _LARGEST_INTERVAL = 1000  # batches
 
 
 class Agreement:
-    """Makes one decision of what each process wants: training stops everywhere if it is to stop anywhere.
+    """A common decision of all processes: training stops everywhere if one of them requests it.
 
     The processes ask each other in rounds, which take one small reduction each: at fixed moments such as an epoch's
     end, and while batches run after so many of them that a round comes about four times per second. So a decision that
@@ -396,12 +405,12 @@ class Agreement:
 
     Args:
         strategy: Connects the processes.
-        progress: Holds what this process wants: `should_stop`.
-        every_n_batches: Batches between two rounds; None chooses it by how long batches take, in all processes alike.
+        progress: Holds the request of this process: `should_stop`.
+        every_n_batches: Batches between two rounds; None chooses it by the time of a batch, in all processes alike.
 
     Attributes:
         should_stop: Whether training is to stop, as agreed upon in the latest round.
-        preempt_path: Where this process wants a checkpoint before training stops; None if it does not.
+        preempt_path: File of the checkpoint that this process requests before training stops; None without a request.
     """
 
     def __init__(self, strategy: Strategy, progress: FitProgress, every_n_batches: int | None = None) -> None:
@@ -415,12 +424,12 @@ class Agreement:
         self._time = time.perf_counter()
 
     def is_due(self) -> bool:
-        """Count a batch. Returns whether a round comes after it, which is so in all processes alike."""
+        """Count a batch. Returns whether a round is due after it, in all processes alike."""
         self._num_left -= 1
         return self._num_left <= 0
 
     def hold(self) -> str | None:
-        """Hold a round. Collective. Returns where all processes are to save before they stop, or None."""
+        """Hold a round. Collective. Returns the file to save to before all processes stop, or None."""
         wants = [self._progress.should_stop, self.preempt_path is not None, -self._next_interval()]
         agreed = self._strategy.reduce(torch.tensor(wants, dtype=torch.int64), "max").tolist()
         self.should_stop = self._progress.should_stop = bool(agreed[0])
@@ -433,7 +442,7 @@ class Agreement:
         return next(path for path in paths if path is not None)
 
     def _next_interval(self) -> int:
-        """Batches until the next round, if this process alone were to choose."""
+        """Return the number of batches until the next round that suits this process."""
         num_batches = self._interval - self._num_left
         if self._every_n_batches is not None or num_batches <= 0:
             return self._interval
@@ -448,7 +457,7 @@ def check_equal_arguments(arguments: Mapping[str, Any], strategy: Strategy, wher
     Args:
         arguments: This process's, by name: plain values.
         strategy: Connects the processes.
-        where: Who was given them, for the error.
+        where: Name of the verb, for the error.
 
     Raises:
         ValueError: On every process, if one was given other arguments than the first.

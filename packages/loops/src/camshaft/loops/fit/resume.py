@@ -1,9 +1,9 @@
-"""What a checkpoint holds of a run, and how a run takes it back."""
+"""Restoring a run from a checkpoint, and the part of a checkpoint that each process has of its own."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -11,78 +11,36 @@ from torch import Tensor, nn
 from camshaft.hooks_core.dispatch.implementation import implementation
 from camshaft.hooks_core.messages import must_be, noting, warn_user
 from camshaft.hooks_core.protocols import Strategy
-from camshaft.loops.optimization.configuration import Optimization
+from camshaft.loops.optimization.configuration import ConfiguredOptimizers
 from camshaft.loops.state.callback_state import state_key, warn_of_absent
 from camshaft.loops.state.progress import FitProgress
 from camshaft.loops.state.random_state import derived_random_state
 from camshaft.loops.state.run import Run
 
-if TYPE_CHECKING:
-    from camshaft.loops.fit.loop import FitLoop
-
-
 _OF_TRAINING = ("optimizer_states", "lr_schedulers", "loops", "rng", "fit")
 
 ADAPTER_KEY = "adapter"
-"""Where a checkpoint that was not written by `collect` has its `CheckpointAdapter`, which its reader has put there."""
+"""Key of the `CheckpointAdapter` in a checkpoint of another format, where its reader puts it."""
 
 
 class CheckpointAdapter(Protocol):
-    """What fits a checkpoint of another format to a run, as soon as the parts of the run are there."""
+    """Adapts a checkpoint of another format to a run, step by step as the parts of the run are made."""
 
     def weights(self, saved: Mapping[str, Any], module: nn.Module) -> Mapping[str, Any]:
-        """The weights under the names that they have in the module."""
+        """Return the weights under their names in the module."""
 
     def data_state(self, checkpoint: dict[str, Any], data: object) -> dict[str, Any]:
-        """What a data module remembered, as "data"; empty if there is nothing."""
+        """Return the state of the data module, as "data"; an empty dictionary without one."""
 
     def training(self, checkpoint: dict[str, Any], run: Run) -> dict[str, Any]:
-        """Set progress and random numbers right; return states that take the places of the checkpoint's."""
+        """Restore progress and random numbers; return states that replace those of the checkpoint."""
 
     def finish(self, run: Run) -> None:
-        """Do what is left once everything is restored."""
-
-
-def collect(
-    run: Run, loop: FitLoop | None, *, weights_only: bool = False, facts: Mapping[str, Any] | None = None
-) -> dict[str, Any]:
-    """Put a checkpoint together.
-
-    Hooks: state_dict of callbacks and data module, on_save_checkpoint.
-
-    Args:
-        run: The run.
-        loop: The loop that trains or trained the run's module; None if there is none to go on with.
-        weights_only: Whether to leave out everything that only matters for resuming.
-        facts: What else is in it when `on_save_checkpoint` is called.
-    """
-    checkpoint: dict[str, Any] = {"epoch": 0, "global_step": 0, "state_dict": run.module.state_dict(), "loops": {}}
-    checkpoint |= facts or {}
-    if loop is not None:
-        progress = loop.progress
-        checkpoint["loops"] = loop.progress_state()
-        checkpoint["epoch"] = max(progress.current_epoch - (not progress.is_inside_epoch), 0)
-        checkpoint["global_step"] = progress.global_step
-    if not weights_only:
-        checkpoint["callbacks"] = _states_of_callbacks(run)
-        if loop is not None:
-            learned = run.strategy.state_dict()
-            if learned:
-                checkpoint["strategy"] = learned
-            optimization = loop.optimization
-            checkpoint["optimizer_states"] = [optimizer.state_dict() for optimizer in optimization.optimizers]
-            checkpoint["lr_schedulers"] = [config.scheduler.state_dict() for config in optimization.schedulers]
-            checkpoint |= of_all_ranks(loop.state_dict(run), run.strategy)
-        save_data = implementation(run.data, "state_dict") if run.data is not None else None
-        if save_data is not None:
-            with noting(run.data, "state_dict", run.position):
-                checkpoint["data"] = save_data()
-    run.hooks.on_save_checkpoint(checkpoint)
-    return checkpoint
+        """Finish, once everything else is restored."""
 
 
 def restore_module(run: Run, checkpoint: dict[str, Any]) -> None:
-    """Take back the weights. Collective.
+    """Restore the weights. Collective.
 
     A module with `strict_loading = False` keeps what the checkpoint lacks, with a warning that names it.
 
@@ -111,7 +69,7 @@ def restore_module(run: Run, checkpoint: dict[str, Any]) -> None:
 
 
 def warn_of_other_names(module: nn.Module, weights: Mapping[str, Any]) -> None:
-    """Warn of names that only a module or only the weights for it have, as loading that is not strict passes over."""
+    """Warn of names that only a module or only the weights for it have, which loading skips unless it is strict."""
     own = module.state_dict().keys()
     for names, place in ((own - weights.keys(), "module"), (weights.keys() - own, "checkpoint")):
         if names:
@@ -134,7 +92,7 @@ def check_resumable(checkpoint: dict[str, Any]) -> None:
 
 
 def restore_data_module(run: Run, checkpoint: dict[str, Any]) -> None:
-    """Take back the memory of the data module. Hooks: load_state_dict of the data module."""
+    """Restore the state of the data module. Hooks: load_state_dict of the data module."""
     load = implementation(run.data, "load_state_dict") if run.data is not None else None
     if load is None:
         return
@@ -145,8 +103,8 @@ def restore_data_module(run: Run, checkpoint: dict[str, Any]) -> None:
             load(saved["data"])
 
 
-def restore_training(run: Run, checkpoint: dict[str, Any], optimization: Optimization) -> None:
-    """Take back optimizers, schedulers, and the memory of strategy and callbacks; warns of callbacks that are absent.
+def restore_training(run: Run, checkpoint: dict[str, Any], configured: ConfiguredOptimizers) -> None:
+    """Restore optimizers, schedulers, strategy and callbacks; warns of callbacks that are absent.
 
     Collective.
 
@@ -160,14 +118,14 @@ def restore_training(run: Run, checkpoint: dict[str, Any], optimization: Optimiz
     if adapter is not None:
         checkpoint = {**checkpoint, **adapter.training(checkpoint, run)}
     states = checkpoint["optimizer_states"], checkpoint["lr_schedulers"]
-    schedulers = [config.scheduler for config in optimization.schedulers]
+    schedulers = [config.scheduler for config in configured.schedulers]
     for what, owners, theirs in (
-        ("optimizers", optimization.optimizers, states[0]),
+        ("optimizers", configured.optimizers, states[0]),
         ("schedulers", schedulers, states[1]),
     ):
         _check_number(what, owners, theirs)
     classes = checkpoint["fit"].get("optimizer_classes") or [None] * len(states[0])
-    for optimizer, state, saved_class in zip(optimization.optimizers, states[0], classes, strict=True):
+    for optimizer, state, saved_class in zip(configured.optimizers, states[0], classes, strict=True):
         _check_class(optimizer, state, saved_class)
         run.strategy.load_optimizer_state(optimizer, state)
     for scheduler, state in zip(schedulers, states[1], strict=True):
@@ -187,7 +145,7 @@ def restore_training(run: Run, checkpoint: dict[str, Any], optimization: Optimiz
 
 
 def gradients_of(module: nn.Module) -> dict[str, torch.Tensor]:
-    """The gradients that a module holds, by the names of its parameters."""
+    """Return copies of the gradients of a module, by the names of its parameters."""
     return {
         name: parameter.grad.detach().clone()
         for name, parameter in module.named_parameters()
@@ -196,21 +154,10 @@ def gradients_of(module: nn.Module) -> dict[str, torch.Tensor]:
 
 
 def restore_gradients(run: Run, gradients: dict[str, torch.Tensor]) -> None:
-    """Give every parameter of the module the gradient that it had, or none. Collective."""
+    """Restore the gradient of every parameter of the module, also where there was none. Collective."""
     for name, parameter in run.module.named_parameters():
         gradient = gradients.get(name)
         parameter.grad = None if gradient is None else run.strategy.place_like(gradient, parameter)
-
-
-def _states_of_callbacks(run: Run) -> dict[str, Any]:
-    states: dict[str, Any] = {}
-    for callback in run.callbacks:
-        save = implementation(callback, "state_dict")
-        if save is None:
-            continue
-        with noting(callback, "state_dict", run.position):
-            states[state_key(callback)] = save()
-    return states
 
 
 def classes_of(optimizers: Sequence[Any]) -> list[str]:
@@ -260,7 +207,7 @@ def _check_number(what: str, owners: list[Any], states: list[Any]) -> None:
 
 
 def of_all_ranks(state: dict[str, Any], strategy: Strategy) -> dict[str, Any]:
-    """What all processes need to go on, made of what each of them needs. Collective.
+    """Combine the states of all processes into one for the checkpoint. Collective.
 
     Gradients that are sharded, or the same everywhere, are kept once.
 
@@ -282,14 +229,14 @@ def of_all_ranks(state: dict[str, Any], strategy: Strategy) -> dict[str, Any]:
 
 
 def of_this_rank(checkpoint: dict[str, Any], strategy: Strategy) -> dict[str, Any]:
-    """A checkpoint as this process needs it to go on.
+    """Return a checkpoint with the states of this process.
 
     With another number of processes than it was saved with, training goes on from the end of an epoch only: each
-    process takes the random numbers of its like, and one that has none draws others from those of the first.
+    process takes the random numbers of its rank, and a further rank derives its own from those of the first.
 
     Args:
         checkpoint: A checkpoint to resume from.
-        strategy: Knows which process this is.
+        strategy: Knows the rank of this process.
 
     Raises:
         ValueError: If it was saved inside an epoch, by another number of processes.
@@ -318,7 +265,7 @@ def _check_at_epoch_end(checkpoint: dict[str, Any], num_then: int, num_now: int)
 
 
 def _differing(gradients: dict[str, Tensor], strategy: Strategy) -> set[str]:
-    """Names of the gradients that each process has of its own. Collective."""
+    """Return the names of gradients that differ between processes. Collective."""
     from torch.distributed.tensor import DTensor  # only several processes pay for its import
 
     whole = {name: gradient for name, gradient in gradients.items() if not isinstance(gradient, DTensor)}

@@ -1,86 +1,72 @@
-"""Automatic optimization with one optimizer: the loop differentiates the loss and steps."""
+"""Automatic optimization: the loop differentiates the loss and steps the optimizers."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
-from torch import nn
+import attrs
 
 from camshaft.hooks_core.dispatch.implementation import implementation
 from camshaft.hooks_core.messages import must_be
-from camshaft.hooks_core.protocols import MetricSink, Strategy
 from camshaft.hooks_core.transfer import split_along_time
+from camshaft.loops.optimization.settings import OptimizationSettings
 from camshaft.loops.optimization.toggling import OptimizerToggle
 from camshaft.loops.optimization.update import (
-    AccumulationWindow,
     OptimizerUpdate,
+    UpdateContext,
     check_accumulation,
     next_hiddens,
     with_hiddens,
     without_graph,
 )
-from camshaft.loops.state.progress import FitProgress
 from camshaft.loops.state.run import Run
 
 
 class AutomaticOptimization:
-    """What automatic optimization remembers from batch to batch, whatever its optimizers and splits.
+    """The state of automatic optimization from batch to batch, for any number of optimizers and splits.
 
     Args:
-        updates: The updates, one for each optimizer.
-        window: The accumulation window that they share.
-        progress: Counts the updates.
-        strategy: Is told which steps end a window of several.
-        where: The module's class, for errors.
+        context: The parts that all updates share.
+        updates: The updates, one for each optimizer, in their order.
 
     Attributes:
         num_batches: Batches of the epoch that runs; infinite if unknown.
+        settings: The settings; accumulation counts from the next `begin_steps` on.
     """
 
-    def __init__(
-        self,
-        updates: Sequence[OptimizerUpdate],
-        window: AccumulationWindow,
-        progress: FitProgress,
-        strategy: Strategy,
-        where: str,
-    ) -> None:
+    def __init__(self, context: UpdateContext, updates: Sequence[OptimizerUpdate]) -> None:
         self.num_batches: int | float = float("inf")
+        self.settings = context.settings
         self._updates = list(updates)
-        self._window = window
-        self._accumulates = window.length != 1
-        self._progress = progress
-        self._set_gradient_sync = strategy.set_gradient_sync
-        self._where = where
+        self._window = context.window
+        self._accumulates = context.window.length != 1
+        self._progress = context.progress
+        self._module = context.run.module
+        self._metrics = context.run.metrics
+        self._set_gradient_sync = context.run.strategy.set_gradient_sync
+        self._where = context.where
 
-    @property
-    def accumulate_grad_batches(self) -> int:
-        """Steps of an accumulation window, from the next beginning of an epoch's steps on.
+    def follow(self, settings: OptimizationSettings) -> None:
+        """Take other settings: clipping counts from the next update on, accumulation from the next `begin_steps` on.
 
         Raises:
-            ValueError: On setting what the optimizers cannot do.
+            ValueError: If the optimizers cannot accumulate gradients.
         """
-        return self._window.next_length
-
-    @accumulate_grad_batches.setter
-    def accumulate_grad_batches(self, length: int) -> None:
-        check_accumulation(length, [update.optimizer for update in self._updates], self._where)
-        self._window.next_length = length
-
-    def set_clipping(self, gradient_clip_val: float | None, gradient_clip_algorithm: str) -> None:
-        """Clip gradients otherwise from the next update on."""
+        check_accumulation(settings.accumulate_grad_batches, [one.optimizer for one in self._updates], self._where)
+        self._window.next_length = settings.accumulate_grad_batches
+        self.settings = settings
         for update in self._updates:
-            update.set_clipping(gradient_clip_val, gradient_clip_algorithm)
+            update.follow(settings)
 
     @property
     def holds_gradients(self) -> bool:
-        """Whether gradients of steps before wait for the update that ends their window."""
+        """True if gradients of earlier steps wait for the update that ends their window."""
         return any(update.holds_gradients for update in self._updates)
 
     @property
     def keeps_gradients(self) -> bool:
-        """Whether gradients belong in a checkpoint: as long as they wait."""
+        """True if gradients belong in a checkpoint: as long as they wait."""
         return self.holds_gradients
 
     def start_epoch(self) -> None:
@@ -98,7 +84,7 @@ class AutomaticOptimization:
             self._follow_window()
 
     def run_batch(self, batch: Any, batch_idx: int, is_last: bool) -> Any:
-        """Run a batch, as each mode does it."""
+        """Run a batch; each subclass implements it."""
         raise NotImplementedError
 
     def enter_window(self, num_remaining: int | float) -> None:
@@ -117,10 +103,14 @@ class AutomaticOptimization:
         """Adapt to the window's length, where that has changed."""
         self._accumulates = self._window.length != 1
         for update in self._updates:
-            update.follow_window()
+            update.follow(self.settings)
+
+    def _follow_loaded_window(self) -> None:
+        """Take the accumulation that the window restored into the settings."""
+        self.follow(attrs.evolve(self.settings, accumulate_grad_batches=self._window.next_length))
 
     def state_dict(self) -> dict[str, Any]:
-        """The accumulation window, as plain values."""
+        """Return the state of the accumulation window, as plain values."""
         return {"window": self._window.state_dict(), "updates": [update.state_dict() for update in self._updates]}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -135,29 +125,24 @@ class AutomaticOptimization:
             action = "Optimize as when the checkpoint was saved, or fit without `ckpt_path`."
             raise ValueError(must_be("optimization", rule, state, "the checkpoint", action))
         self._window.load_state_dict(state["window"])
+        self._follow_loaded_window()
         self._follow_window()
         for update, its_state in zip(self._updates, state["updates"], strict=True):
             update.load_state_dict(its_state)
 
     def load_accumulation(self, state: dict[str, Any]) -> None:
-        """Take back, between epochs, the accumulation that was set in the run that was saved.
+        """Restore, between epochs, the accumulation that was set during the saved run.
 
         Raises:
             ValueError: If the optimizers cannot do it.
         """
         if "window" in state:
             self._window.load_next_length(state["window"])
-            self.accumulate_grad_batches = self._window.next_length
+            self._follow_loaded_window()
 
 
 class SingleOptimizerOptimization(AutomaticOptimization):
-    """One optimizer, on whole batches."""
-
-    def __init__(
-        self, update: OptimizerUpdate, window: AccumulationWindow, progress: FitProgress, strategy: Strategy, where: str
-    ) -> None:
-        super().__init__([update], window, progress, strategy, where)
-        self._update = update
+    """Optimization of whole batches by one optimizer."""
 
     def run_batch(self, batch: Any, batch_idx: int, is_last: bool) -> Any:
         """Compute a batch's gradients, and update the weights if it ends an accumulation window. Collective.
@@ -170,9 +155,9 @@ class SingleOptimizerOptimization(AutomaticOptimization):
             is_last: Whether it is known to be the epoch's last.
 
         Returns:
-            What `training_step` returned.
+            The outputs of `training_step`.
         """
-        window, update = self._window, self._update
+        window, update = self._window, self._updates[0]
         if self._accumulates:
             self.enter_window(1 if is_last else self.num_batches - batch_idx)
         outputs = update.run(batch, batch_idx, window.is_complete)
@@ -182,37 +167,20 @@ class SingleOptimizerOptimization(AutomaticOptimization):
 
 
 class TruncatedOptimization(AutomaticOptimization):
-    """One optimizer, on batches that are split along time.
+    """Optimization of batches that are split along time, by one optimizer.
 
-    A split is what a whole batch is elsewhere: accumulation windows, updates and `global_step` count splits. The hidden
+    A split takes the place of a batch: accumulation windows, updates and `global_step` count splits. The hidden
     state goes from split to split, without its graph; it is None at a batch's start.
 
     Args:
-        update: The optimizer's update.
-        window: The accumulation window.
-        progress: Counts the updates.
-        strategy: Is told which steps end a window of several.
-        split: Splits a batch along time.
-        module: The module, for errors.
-        metrics: Is told of each update within a batch; the loop that runs the batch tells it of the last.
+        context: The parts that all updates share, with a function that splits.
+        updates: The update of the optimizer.
     """
 
-    def __init__(
-        self,
-        update: OptimizerUpdate,
-        window: AccumulationWindow,
-        progress: FitProgress,
-        strategy: Strategy,
-        *,
-        split: Callable[[Any], Sequence[Any]],
-        module: nn.Module,
-        metrics: MetricSink | None,
-    ) -> None:
-        super().__init__([update], window, progress, strategy, type(module).__qualname__)
-        self._update = update
-        self._split = split
-        self._module = module
-        self._metrics = metrics
+    def __init__(self, context: UpdateContext, updates: Sequence[OptimizerUpdate]) -> None:
+        super().__init__(context, updates)
+        assert context.split is not None
+        self._split = context.split
 
     def run_batch(self, batch: Any, batch_idx: int, is_last: bool) -> Any:
         """Compute a batch's gradients split by split, and update the weights wherever a window ends. Collective.
@@ -225,14 +193,14 @@ class TruncatedOptimization(AutomaticOptimization):
             is_last: Whether it is known to be the epoch's last.
 
         Returns:
-            What `training_step` returned for the last split, hidden state detached.
+            The outputs of `training_step` for the last split, with the hidden state detached.
         """
-        window, update, metrics = self._window, self._update, self._metrics
+        window, update, metrics = self._window, self._updates[0], self._metrics
         splits = self._split(batch)
         num_remaining = len(splits) if is_last else float("inf")
         outputs = hiddens = None
         for split_idx, split in enumerate(splits):
-            outputs = None  # lets go of the graph before the next one is built
+            outputs = None  # frees the graph before the next one is built
             if split_idx and metrics is not None:
                 metrics.end_train_batch(update.has_updated)
             if self._accumulates:
@@ -247,46 +215,28 @@ class TruncatedOptimization(AutomaticOptimization):
 
 
 class PerOptimizerOptimization(AutomaticOptimization):
-    """Every optimizer that is due runs `training_step` and updates by itself, one after the other, split by split.
+    """Optimization by several optimizers: each that is due runs `training_step` and updates, one after the other.
 
-    While one is at work, only its parameters require gradients, as `toggle` has it. A split is what a whole
-    batch is elsewhere: accumulation windows, updates and `global_step` count splits. Each optimizer carries its own
-    hidden state from split to split, None at a batch's start: its pass over a sequence does not depend on what other
-    optimizers returned.
+    While one is at work, only its parameters require gradients, as `toggle` has it. If batches are split along time,
+    a split takes the place of a batch: accumulation windows, updates and `global_step` count splits. Each optimizer
+    carries its own hidden state from split to split, None at a batch's start.
+
+    With frequencies, each optimizer is due for that many windows running, in turn and from each epoch's start; else all
+    are due in every window.
 
     Args:
+        context: The parts that all updates share.
         updates: The updates, one for each optimizer, in their order.
-        window: The accumulation window that they share.
-        progress: Counts the updates.
-        strategy: Is told which steps end a window of several.
-        module: The module, for errors.
         toggle: Lets the parameters of the optimizer at work alone require gradients.
-        frequencies: For how many windows running each optimizer is due, in turn and from each epoch's start; empty if
-            all are due in every window.
-        split: Splits a batch along time; None leaves batches whole.
-        metrics: Is told of each update within a batch; the loop that runs the batch tells it of the last.
     """
 
-    def __init__(
-        self,
-        updates: Sequence[OptimizerUpdate],
-        window: AccumulationWindow,
-        progress: FitProgress,
-        strategy: Strategy,
-        *,
-        module: nn.Module,
-        toggle: OptimizerToggle,
-        frequencies: Sequence[int],
-        split: Callable[[Any], Sequence[Any]] | None,
-        metrics: MetricSink | None,
-    ) -> None:
-        super().__init__(updates, window, progress, strategy, type(module).__qualname__)
-        self._metrics = metrics
-        self._module = module
-        self._split = split
+    def __init__(self, context: UpdateContext, updates: Sequence[OptimizerUpdate], *, toggle: OptimizerToggle) -> None:
+        super().__init__(context, updates)
+        self._split = context.split
+        self._toggle = toggle
+        frequencies = context.configured.frequencies
         in_turn = zip(self._updates, frequencies, strict=True) if frequencies else ()
         self._turns = [[update] for update, frequency in in_turn for _ in range(frequency)] or [self._updates]
-        self._toggle = toggle
 
     @property
     def keeps_gradients(self) -> bool:
@@ -316,7 +266,7 @@ class PerOptimizerOptimization(AutomaticOptimization):
         outputs: list[Any] = []
         is_update = False
         for split_idx, split in enumerate(splits):
-            outputs.clear()  # lets go of the graphs before the next ones are built
+            outputs.clear()  # frees the graphs before the next ones are built
             if split_idx and metrics is not None:
                 metrics.end_train_batch(is_update)
             if self._accumulates:
@@ -343,44 +293,10 @@ class PerOptimizerOptimization(AutomaticOptimization):
         return outputs
 
     def _num_remaining(self, num_splits: int, batch_idx: int, is_last: bool) -> int | float:
-        """How many steps the epoch has from a batch's first on, as far as it is known."""
+        """Return the number of steps from a batch's first to the end of the epoch, infinite if unknown."""
         if is_last:
             return num_splits
         return float("inf") if self._split is not None else self.num_batches - batch_idx
-
-
-def split_size_of(run: Run, truncated_bptt_steps: int | None) -> int | None:
-    """Time steps of a split, as the loop's argument or the module's attribute `truncated_bptt_steps` has it.
-
-    Args:
-        run: The run; an attribute of its module of None or 0 asks for nothing.
-        truncated_bptt_steps: The loop's argument.
-
-    Returns:
-        The number, or None if batches stay whole.
-
-    Raises:
-        TypeError: If the attribute is neither an int nor None.
-        ValueError: If the attribute is negative, or both are given and differ, or `training_step` does not name
-            `hiddens` although batches are to be split.
-    """
-    module = run.module
-    where = type(module).__qualname__
-    of_module = getattr(module, "truncated_bptt_steps", None)
-    if of_module is not None and (isinstance(of_module, bool) or not isinstance(of_module, int)):
-        raise TypeError(must_be("truncated_bptt_steps", "an int or None", of_module, where, "Set an int."))
-    if of_module is not None and of_module < 0:
-        raise ValueError(must_be("truncated_bptt_steps", "at least 0", of_module, where, "Set 0 for no splits."))
-    if of_module and truncated_bptt_steps is not None and of_module != truncated_bptt_steps:
-        rule = f"that of the fit ({truncated_bptt_steps}) or not set"
-        raise ValueError(must_be("truncated_bptt_steps", rule, of_module, where, "Leave one of the two out."))
-    split_size = truncated_bptt_steps or of_module or None
-    if split_size is not None and not run.hooks.takes("training_step", "hiddens"):
-        step = implementation(module, "training_step")
-        rule = f"one that names `hiddens`, since batches are split into {split_size} time steps each"
-        action = "Take `hiddens` (None at a batch's start) and return it beside the loss, or do not split."
-        raise ValueError(must_be("training_step", rule, step, where, action))
-    return split_size
 
 
 class BatchSplitter:
@@ -412,3 +328,38 @@ class BatchSplitter:
         if not splits:
             raise ValueError(must_be("return value", "at least one split", splits, where, "Return one or more."))
         return splits
+
+
+def batch_splitter(run: Run, settings: OptimizationSettings) -> BatchSplitter | None:
+    """Return the splitter of batches along time, or None if they stay whole.
+
+    The size of a split is `truncated_bptt_steps` of the settings or of the module, where None and 0 ask for nothing.
+
+    Raises:
+        TypeError: If the module's attribute is neither an int nor None.
+        ValueError: If the attribute is negative, or both are given and differ, or `training_step` does not name
+            `hiddens` although batches are to be split.
+    """
+    split_size = _split_size(run, settings)
+    return None if split_size is None else BatchSplitter(run, split_size)
+
+
+def _split_size(run: Run, settings: OptimizationSettings) -> int | None:
+    """Return the time steps of a split; see `batch_splitter`."""
+    module, truncated_bptt_steps = run.module, settings.truncated_bptt_steps
+    where = type(module).__qualname__
+    of_module = getattr(module, "truncated_bptt_steps", None)
+    if of_module is not None and (isinstance(of_module, bool) or not isinstance(of_module, int)):
+        raise TypeError(must_be("truncated_bptt_steps", "an int or None", of_module, where, "Set an int."))
+    if of_module is not None and of_module < 0:
+        raise ValueError(must_be("truncated_bptt_steps", "at least 0", of_module, where, "Set 0 for no splits."))
+    if of_module and truncated_bptt_steps is not None and of_module != truncated_bptt_steps:
+        rule = f"that of the fit ({truncated_bptt_steps}) or not set"
+        raise ValueError(must_be("truncated_bptt_steps", rule, of_module, where, "Leave one of the two out."))
+    split_size = truncated_bptt_steps or of_module or None
+    if split_size is not None and not run.hooks.takes("training_step", "hiddens"):
+        step = implementation(module, "training_step")
+        rule = f"one that names `hiddens`, since batches are split into {split_size} time steps each"
+        action = "Take `hiddens` (None at a batch's start) and return it beside the loss, or do not split."
+        raise ValueError(must_be("training_step", rule, step, where, action))
+    return split_size

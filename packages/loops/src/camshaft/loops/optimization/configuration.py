@@ -1,4 +1,4 @@
-"""What `configure_optimizers` may return, brought into one form."""
+"""Reading what `configure_optimizers` returned."""
 
 from __future__ import annotations
 
@@ -11,13 +11,9 @@ import torch
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler, OneCycleLR, ReduceLROnPlateau
 
-from camshaft.hooks_core.dispatch.implementation import implementation
 from camshaft.hooks_core.messages import must_be, warn_user
 from camshaft.hooks_core.optimizer_step import accepts_closure
-from camshaft.hooks_core.spec import ZERO_GRADS, ZeroGrad
-from camshaft.loops.arguments import WHERE, at_least, one_of
 from camshaft.loops.optimization.toggling import OptimizerToggle
-from camshaft.loops.state.run import Run
 
 _WHERE = "configure_optimizers"
 _OF_OPTIMIZERS = frozenset({"optimizer", "lr_scheduler", "monitor", "frequency"})
@@ -38,7 +34,7 @@ class LRSchedulerConfig:
         frequency: It steps every so many intervals.
         monitor: Name of the logged value that its `step` gets; None calls it without.
         strict: Whether a missing value is an error; if false the step is skipped with a warning.
-        name: Its name for whoever shows learning rates.
+        name: Its name where learning rates are shown or logged.
         reduce_on_plateau: Whether its `step` gets the value that `monitor` names; where it does not, `monitor` is None.
             The default is true for a `ReduceLROnPlateau`, false for torch's other schedulers; one of another kind gets
             the value if there is a `monitor`, unless what its `step` takes first is an `epoch`.
@@ -84,13 +80,13 @@ class LRSchedulerConfig:
 
 
 @attrs.define(eq=False)
-class Optimization:
+class ConfiguredOptimizers:
     """The optimizers and schedulers of a fit.
 
     Attributes:
         optimizers: The optimizers, in the order in which they work.
         schedulers: The schedulers.
-        frequencies: For how many accumulation windows running each optimizer is due, in turn; empty if all are due in
+        frequencies: Number of consecutive accumulation windows that each optimizer is due, in turn; empty if all are in
             every window.
         steps_schedulers: Whether the loop steps the schedulers; false where the module steps them by hand.
         toggle: Lets the parameters of one optimizer alone require gradients.
@@ -110,16 +106,18 @@ class Optimization:
             config.optimizer_idx = idxs[0] if idxs else 0
 
     def take(self, optimizers: list[Optimizer]) -> None:
-        """Work with these in place of the optimizers, as when a strategy has set them up."""
+        """Replace the optimizers by those that the strategy has set up."""
         self.optimizers = optimizers
         self.toggle = OptimizerToggle(optimizers)
 
 
-def read_configuration(returned: Any, *, steps_schedulers: bool = True, checks_attachment: bool = True) -> Optimization:
+def read_configuration(
+    returned: Any, *, steps_schedulers: bool = True, checks_attachment: bool = True
+) -> ConfiguredOptimizers:
     """Bring what `configure_optimizers` returned into one form.
 
     An optimizer is one of torch's `Optimizer`, or what has the attributes of one; see `foreign_optimizer`. Settings of
-    schedulers and optimizers that nobody knows are left out, with a warning.
+    schedulers and optimizers that are unknown are left out, with a warning.
 
     Args:
         returned: An optimizer, a list of them, two lists, a dictionary, a list of dictionaries, or None.
@@ -132,41 +130,41 @@ def read_configuration(returned: Any, *, steps_schedulers: bool = True, checks_a
         ValueError: If a scheduler's settings or the optimizers' frequencies make no sense, or a scheduler sets the
             learning rate of an optimizer that was not returned.
     """
-    optimization = _read(returned)
-    optimization.steps_schedulers = steps_schedulers
+    configured = _read(returned)
+    configured.steps_schedulers = steps_schedulers
     if checks_attachment:
-        for config in optimization.schedulers:
-            _check_attached(config.scheduler, optimization.optimizers)
-    for config in optimization.schedulers:
+        for config in configured.schedulers:
+            _check_attached(config.scheduler, configured.optimizers)
+    for config in configured.schedulers:
         if steps_schedulers:
             config.check_stepped()
         elif config.monitor is not None:
             rule, action = "left out under manual optimization", "Step the scheduler in the module, with the value."
             warn_user(must_be("monitor", rule, config.monitor, _WHERE, action))
-    return optimization
+    return configured
 
 
-def _read(returned: Any) -> Optimization:
+def _read(returned: Any) -> ConfiguredOptimizers:
     if returned is None:
-        return Optimization([], [])
+        return ConfiguredOptimizers([], [])
     if isinstance(returned, Mapping):
         return _from_dictionaries([returned])
     if not isinstance(returned, (list, tuple)):
-        return Optimization([_optimizer(returned)], [])
+        return ConfiguredOptimizers([_optimizer(returned)], [])
     if len(returned) == 2 and isinstance(returned[0], (list, tuple)):
         optimizers, schedulers = returned
         schedulers = schedulers if isinstance(schedulers, (list, tuple)) else [schedulers]
-        return Optimization([_optimizer(one) for one in optimizers], [_scheduler(one) for one in schedulers])
+        return ConfiguredOptimizers([_optimizer(one) for one in optimizers], [_scheduler(one) for one in schedulers])
     if returned and all(isinstance(part, Mapping) for part in returned):
         return _from_dictionaries(returned)
-    return Optimization([_optimizer(one) for one in returned], [])
+    return ConfiguredOptimizers([_optimizer(one) for one in returned], [])
 
 
 def dropping_gradients(optimizer: Optimizer) -> Callable[[], None]:
-    """What does for an optimizer what its `zero_grad()` does: that method, unless it is torch's own.
+    """Return a fast `zero_grad` of an optimizer: its own method, unless that is torch's.
 
-    In place of torch's, gradients are set to None and no more, without the label that profilers show for it; that takes
-    a tenth of the time for a small model.
+    In place of torch's, gradients are only set to None. This avoids torch's label for profilers, which then do not show
+    the zeroing, and takes a tenth of the time for a small model.
     """
     if getattr(type(optimizer), "zero_grad", None) is not _ZERO_GRAD_OF_TORCH or "zero_grad" in vars(optimizer):
         return optimizer.zero_grad
@@ -179,7 +177,7 @@ def dropping_gradients(optimizer: Optimizer) -> Callable[[], None]:
     return drop_gradients
 
 
-def _from_dictionaries(dictionaries: Sequence[Mapping[str, Any]]) -> Optimization:
+def _from_dictionaries(dictionaries: Sequence[Mapping[str, Any]]) -> ConfiguredOptimizers:
     optimizers, schedulers = [], []
     for dictionary in dictionaries:
         if "optimizer" not in dictionary:
@@ -189,11 +187,11 @@ def _from_dictionaries(dictionaries: Sequence[Mapping[str, Any]]) -> Optimizatio
         optimizers.append(_optimizer(dictionary["optimizer"]))
         if dictionary.get("lr_scheduler") is not None:
             schedulers.append(_scheduler(dictionary["lr_scheduler"], dictionary.get("monitor")))
-    return Optimization(optimizers, schedulers, _frequencies(dictionaries))
+    return ConfiguredOptimizers(optimizers, schedulers, _frequencies(dictionaries))
 
 
 def _frequencies(dictionaries: Sequence[Mapping[str, Any]]) -> list[int]:
-    """The optimizers' frequencies, or none if no dictionary has one (or has None)."""
+    """Return the optimizers' frequencies; empty if no dictionary has one."""
     frequencies = [dictionary.get("frequency") for dictionary in dictionaries]
     if all(frequency is None for frequency in frequencies):
         return []
@@ -219,7 +217,7 @@ def _optimizer(given: Any) -> Optimizer:
 
 
 def _scheduler(given: Any, monitor: str | None = None) -> LRSchedulerConfig:
-    """A scheduler with its settings; `monitor` is the value that was named beside its optimizer."""
+    """Return a scheduler with its settings; `monitor` is the value that was named beside its optimizer."""
     if not isinstance(given, Mapping):
         return LRSchedulerConfig(given, monitor=monitor)
     known = {name for name, field in attrs.fields_dict(LRSchedulerConfig).items() if field.init}
@@ -267,81 +265,6 @@ def _shares_groups(groups: Sequence[Any], optimizer: Optimizer) -> bool:
     return groups is others or any(one is other for one in groups for other in others)
 
 
-def _clip_val(instance: object, attribute: attrs.Attribute[Any], value: Any) -> None:
-    if value is not None and (isinstance(value, bool) or not isinstance(value, (int, float))):
-        raise TypeError(must_be("gradient_clip_val", "a number or None", value, WHERE, "Pass a number."))
-    if value is not None and not value >= 0:
-        action = "Pass None to clip nothing."
-        raise ValueError(must_be("gradient_clip_val", "at least 0 or None", value, WHERE, action))
-
-
-def _norm_if_none(algorithm: str | None) -> str:
-    return "norm" if algorithm is None else algorithm
-
-
-@attrs.frozen(kw_only=True)
-class OptimizationSettings:
-    """How batches become updates.
-
-    Args:
-        accumulate_grad_batches: Batches whose gradients make one update; splits, if batches are split.
-        gradient_clip_val: The largest norm or absolute value of the gradients; None clips nothing.
-        gradient_clip_algorithm: "norm" or "value"; None means "norm".
-        zero_grad: Where gradients are zeroed: "before_backward" after `training_step`, "before_training_step", or
-            "after_optimizer_step"; None means "before_backward", unless the run's `optimization_factory` has another.
-        truncated_bptt_steps: Time steps of a split of a batch, for truncated backpropagation through time; None takes
-            the module's attribute of that name, if it has one, and else leaves batches whole.
-
-    Raises:
-        TypeError, ValueError: If a value is of the wrong type or out of range.
-    """
-
-    accumulate_grad_batches: int = attrs.field(default=1, validator=at_least(1, action="Pass 1 for no accumulation."))
-    gradient_clip_val: float | None = attrs.field(default=None, validator=_clip_val)
-    gradient_clip_algorithm: str = attrs.field(
-        default="norm", converter=_norm_if_none, validator=one_of("norm", "value")
-    )
-    zero_grad: ZeroGrad | None = attrs.field(default=None, validator=attrs.validators.optional(one_of(*ZERO_GRADS)))
-    truncated_bptt_steps: int | None = attrs.field(
-        default=None, validator=at_least(1, optional=True, action="Pass None to leave batches whole.")
-    )
-
-
-def check_manual(run: Run, optimization: Optimization, settings: OptimizationSettings) -> None:
-    """Raise `ValueError` if manual optimization is asked for what only automatic optimization can do."""
-    where = type(run.module).__qualname__
-    for name, value, neutral in (
-        ("accumulate_grad_batches", settings.accumulate_grad_batches, 1),
-        ("gradient_clip_val", settings.gradient_clip_val, None),
-        ("zero_grad", settings.zero_grad or "before_backward", "before_backward"),
-        ("frequency", optimization.frequencies or None, None),
-    ):
-        if value != neutral:
-            rule = f"{neutral!r} under manual optimization"
-            raise ValueError(must_be(name, rule, value, where, "Do it in `training_step`."))
-
-
-def check_index_by_hand(run: Run, optimization: Optimization) -> None:
-    """Raise `ValueError` if a step that optimizes by hand asks for the index of one of several optimizers."""
-    if run.hooks.takes("training_step", "optimizer_idx") and len(optimization.optimizers) > 1:
-        rule = "one without `optimizer_idx` under manual optimization, where it steps all optimizers by itself"
-        action = "Leave `optimizer_idx` out, or set `automatic_optimization = True`."
-        where = type(run.module).__qualname__
-        raise ValueError(must_be("training_step", rule, implementation(run.module, "training_step"), where, action))
-
-
-def check_automatic(run: Run, optimizers: Sequence[Optimizer]) -> None:
-    """Raise `ValueError` if there are several optimizers that automatic optimization cannot tell apart."""
-    if len(optimizers) > 1 and not run.hooks.takes("training_step", "optimizer_idx"):
-        rule = "1 under automatic optimization, unless `training_step` names `optimizer_idx`"
-        action = (
-            "Take `optimizer_idx` in `training_step`, which then runs once for each optimizer, or set "
-            "`automatic_optimization = False` and step them in `training_step`."
-        )
-        where = type(run.module).__qualname__
-        raise ValueError(must_be("number of optimizers", rule, len(optimizers), where, action))
-
-
 _NEEDED = ("param_groups", "step", "zero_grad", "state_dict", "load_state_dict")
 
 
@@ -354,12 +277,12 @@ def is_initialized(given: object) -> bool:
 
 
 def foreign_optimizer(given: Any, where: str) -> Optimizer:
-    """An optimizer of torch that does everything by an object that is none.
+    """Return an optimizer of torch that delegates to an object that is none.
 
     Args:
         given: The object, with what torch's optimizers have: `param_groups`, `step`, `zero_grad`, `state_dict` and
             `load_state_dict`.
-        where: Who asks, for errors.
+        where: Name of the caller, for errors.
 
     Raises:
         TypeError: If it lacks one of these.
@@ -394,7 +317,7 @@ class ForeignOptimizer(Optimizer):
 
     @property
     def param_groups(self) -> list[dict[str, Any]]:
-        """Those of the object."""
+        """The parameter groups of the object."""
         groups: list[dict[str, Any]] = self.foreign.param_groups
         return groups
 
@@ -404,7 +327,7 @@ class ForeignOptimizer(Optimizer):
 
     @property
     def defaults(self) -> dict[str, Any]:
-        """Those of the object; empty if it has none."""
+        """The defaults of the object; empty if it has none."""
         return getattr(self.foreign, "defaults", {})
 
     @defaults.setter
@@ -413,7 +336,7 @@ class ForeignOptimizer(Optimizer):
 
     @property
     def state(self) -> Any:
-        """That of the object; empty if it has none."""
+        """The state of the object; empty if it has none."""
         return getattr(self.foreign, "state", {})
 
     @state.setter
@@ -446,7 +369,7 @@ class ForeignOptimizer(Optimizer):
             self.foreign.zero_grad()
 
     def state_dict(self) -> Any:
-        """That of the object."""
+        """Return the state of the object."""
         return self.foreign.state_dict()
 
     def load_state_dict(self, state_dict: Any) -> None:

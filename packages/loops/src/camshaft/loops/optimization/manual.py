@@ -2,82 +2,62 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
 from torch.optim import Optimizer
 
+from camshaft.hooks_core.dispatch.implementation import implementation
 from camshaft.hooks_core.messages import must_be
-from camshaft.loops.optimization.update import next_hiddens, with_arguments, with_hiddens
-from camshaft.loops.state.progress import FitProgress
+from camshaft.loops.optimization.configuration import ConfiguredOptimizers
+from camshaft.loops.optimization.settings import OptimizationSettings
+from camshaft.loops.optimization.update import UpdateContext, next_hiddens, with_arguments, with_hiddens
 from camshaft.loops.state.run import Run
 
 
 class ManualOptimization:
     """Runs `training_step`, and counts one update for each batch or split in which any optimizer stepped.
 
+    Without optimizers it runs the module for its side effects alone.
+
     Args:
-        run: The run.
-        optimizers: The optimizers that the module steps; none if it is run for its effects alone.
-        progress: Counts the updates.
-        split: Splits a batch along time; None leaves batches whole.
-        accumulate_grad_batches: What the fit was given; without optimizers it makes no difference.
+        context: The parts that all updates share.
 
     Attributes:
         num_batches: Batches of the epoch that runs; makes no difference here.
-        holds_gradients: False: the module sees to its gradients by itself.
-        keeps_gradients: True: whether it still needs its gradients after a batch, nobody else knows.
+        settings: The settings; with optimizers they neither accumulate nor clip.
+        holds_gradients: False: the module manages its gradients by itself.
+        keeps_gradients: True: the module may need its gradients after any batch.
     """
 
     holds_gradients = False
     keeps_gradients = True
 
-    def __init__(
-        self,
-        run: Run,
-        optimizers: Sequence[Optimizer],
-        progress: FitProgress,
-        *,
-        split: Callable[[Any], Sequence[Any]] | None = None,
-        accumulate_grad_batches: int = 1,
-    ) -> None:
+    def __init__(self, context: UpdateContext) -> None:
+        run = context.run
         self.num_batches: int | float = float("inf")
+        self.settings = context.settings
+        self._configured = context.configured
         self._training_step: Any = run.hooks.training_step
         self._module = run.module
         self._metrics = run.metrics
-        self._progress = progress
-        self._split = split
-        self._accumulate_grad_batches = accumulate_grad_batches
+        self._progress = context.progress
+        self._split = context.split
         self._stepped = False
         self._step_hooks = []
-        for optimizer_idx, optimizer in enumerate(optimizers):
+        for optimizer_idx, optimizer in enumerate(context.configured.optimizers):
             announce = with_arguments(run.hooks, "on_before_optimizer_step", optimizer_idx=optimizer_idx)
             self._step_hooks.append(optimizer.register_step_pre_hook(partial(self._before_step, announce)))
 
-    @property
-    def accumulate_grad_batches(self) -> int:
-        """What was given or set; 1 where there are optimizers.
+    def follow(self, settings: OptimizationSettings) -> None:
+        """Take other settings.
 
         Raises:
-            ValueError: On setting another one where there are: the module accumulates by itself.
+            ValueError: If there are optimizers and the settings accumulate or clip, which is left to the module.
         """
-        return self._accumulate_grad_batches
-
-    @accumulate_grad_batches.setter
-    def accumulate_grad_batches(self, num_batches: int) -> None:
-        if num_batches != 1 and self._step_hooks:
-            rule, where = "1 under manual optimization", type(self._module).__qualname__
-            action = "Do it in `training_step`."
-            raise ValueError(must_be("accumulate_grad_batches", rule, num_batches, where, action))
-        self._accumulate_grad_batches = num_batches
-
-    def set_clipping(self, gradient_clip_val: float | None, gradient_clip_algorithm: str) -> None:
-        """Refuse to clip with `ValueError`: the module does it by itself."""
-        if gradient_clip_val is not None and self._step_hooks:
-            rule, where = "None under manual optimization", type(self._module).__qualname__
-            action = "Call `clip_gradients` in `training_step`."
-            raise ValueError(must_be("gradient_clip_val", rule, gradient_clip_val, where, action))
+        if self._step_hooks:
+            check_manual(settings, self._configured, type(self._module).__qualname__)
+        self.settings = settings
 
     def run_batch(self, batch: Any, batch_idx: int, is_last: bool) -> Any:
         """Run the module's own optimization of a batch, split by split if it is split along time.
@@ -85,7 +65,7 @@ class ManualOptimization:
         Hooks: tbptt_split_batch, training_step; on_before_optimizer_step whenever the module steps an optimizer in it.
 
         Returns:
-            What `training_step` returned, for the last split and with its hidden state detached if the batch is split.
+            The outputs of `training_step`, for the last split and with its hidden state detached if the batch is split.
         """
         if self._split is None:
             self._stepped = False
@@ -95,9 +75,9 @@ class ManualOptimization:
             return outputs
         hiddens = outputs = None
         for split_idx, split in enumerate(self._split(batch)):
-            outputs = None  # lets go of the graph before the next one is built
+            outputs = None  # frees the graph before the next one is built
             if split_idx and self._metrics is not None:
-                self._metrics.end_train_batch(self._stepped)  # the last split is told of with its batch
+                self._metrics.end_train_batch(self._stepped)  # the loop does so for the last split
             self._stepped = False
             outputs = self._training_step(split, batch_idx, hiddens=hiddens)
             hiddens = next_hiddens(outputs, hiddens, self._module)
@@ -106,13 +86,13 @@ class ManualOptimization:
         return with_hiddens(outputs, hiddens)
 
     def start_epoch(self) -> None:
-        """Nothing is left from the epoch before."""
+        """Do nothing: no state is left from the epoch before."""
 
     def begin_steps(self) -> None:
-        """Nothing depends on what an epoch's start has set."""
+        """Do nothing: no setting counts from here on."""
 
     def state_dict(self) -> dict[str, Any]:
-        """Nothing is remembered from batch to batch."""
+        """Return an empty state: nothing is kept from batch to batch."""
         return {}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -126,7 +106,7 @@ class ManualOptimization:
             raise ValueError(must_be("optimization", "that of manual optimization", state, "the checkpoint", action))
 
     def load_accumulation(self, state: dict[str, Any]) -> None:
-        """Nothing is accumulated here."""
+        """Do nothing: there is no accumulation."""
 
     def close(self) -> None:
         """Leave the optimizers as they were."""
@@ -136,3 +116,30 @@ class ManualOptimization:
     def _before_step(self, announce: Any, optimizer: Optimizer, arguments: Any, keywords: Any) -> None:
         self._stepped = True
         announce(optimizer)
+
+
+def check_manual(settings: OptimizationSettings, configured: ConfiguredOptimizers, where: str) -> None:
+    """Raise `ValueError` if manual optimization is asked for what only automatic optimization can do.
+
+    Args:
+        settings: Settings of the updates.
+        configured: The module's optimizers.
+        where: Name of the module's class, for the message.
+    """
+    for name, value, neutral, action in (
+        ("accumulate_grad_batches", settings.accumulate_grad_batches, 1, "Do it in `training_step`."),
+        ("gradient_clip_val", settings.gradient_clip_val, None, "Call `clip_gradients` in `training_step`."),
+        ("zero_grad", settings.zero_grad or "before_backward", "before_backward", "Do it in `training_step`."),
+        ("frequency", configured.frequencies or None, None, "Do it in `training_step`."),
+    ):
+        if value != neutral:
+            raise ValueError(must_be(name, f"{neutral!r} under manual optimization", value, where, action))
+
+
+def check_optimizer_idx(run: Run, configured: ConfiguredOptimizers) -> None:
+    """Raise `ValueError` if a step under manual optimization asks for the index of one of several optimizers."""
+    if run.hooks.takes("training_step", "optimizer_idx") and len(configured.optimizers) > 1:
+        rule = "one without `optimizer_idx` under manual optimization, where it steps all optimizers by itself"
+        action = "Leave `optimizer_idx` out, or set `automatic_optimization = True`."
+        where = type(run.module).__qualname__
+        raise ValueError(must_be("training_step", rule, implementation(run.module, "training_step"), where, action))

@@ -9,7 +9,7 @@ from typing import Any, Literal
 from torch.optim.lr_scheduler import LRScheduler
 
 from camshaft.hooks_core.messages import must_be, warn_user
-from camshaft.loops.optimization.configuration import LRSchedulerConfig, Optimization
+from camshaft.loops.optimization.configuration import ConfiguredOptimizers, LRSchedulerConfig
 from camshaft.loops.state.run import Run
 
 
@@ -18,17 +18,17 @@ class SchedulerSteps:
 
     Args:
         run: The run, for its hooks and its metrics.
-        optimization: The schedulers, and whether they are stepped here.
+        configured: The schedulers, and whether they are stepped here.
 
     Raises:
         TypeError: If the `step` of one takes other arguments than it will get, and no `lr_scheduler_step` passes them.
     """
 
-    def __init__(self, run: Run, optimization: Optimization) -> None:
+    def __init__(self, run: Run, configured: ConfiguredOptimizers) -> None:
         self._run = run
         self._override = run.hooks.lr_scheduler_step
         self._passes_optimizer_idx = run.hooks.takes("lr_scheduler_step", "optimizer_idx")
-        configs: Sequence[LRSchedulerConfig] = optimization.schedulers if optimization.steps_schedulers else ()
+        configs: Sequence[LRSchedulerConfig] = configured.schedulers if configured.steps_schedulers else ()
         if self._override is None:
             for config in configs:
                 _check_step(config)
@@ -42,18 +42,18 @@ class SchedulerSteps:
     def step(
         self, interval: Literal["epoch", "step"], before: int, after: int, *, monitored: bool | None = None
     ) -> None:
-        """Step what is due, for each interval that has ended since; a batch that is split makes several updates.
+        """Step the schedulers that are due, for each interval since; a split batch makes several updates.
 
         Hooks: lr_scheduler_step.
 
         Args:
-            interval: Which intervals are over.
-            before: How many of them had been over before.
-            after: How many of them are over in all.
+            interval: Kind of the intervals that are over.
+            before: Number of intervals that were over before.
+            after: Number of intervals that are over in all.
             monitored: Whether to step those that monitor a value, or those that do not; None steps both.
 
         Raises:
-            LookupError: If a strict scheduler monitors a value that nobody has logged.
+            LookupError: If a strict scheduler monitors a value that was not logged.
         """
         for count in range(before + 1, after + 1):
             for config in self._configs:

@@ -1,4 +1,4 @@
-"""Letting one optimizer's parameters alone require gradients."""
+"""Toggling optimizers: the parameters of one optimizer alone require gradients."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ def toggle_of(module: nn.Module, optimizers: Sequence[Optimizer]) -> OptimizerTo
 
 
 def _by_name(method: Callable[..., Any], provided: Sequence[str]) -> Callable[..., Any]:
-    """A method to be called with all that is provided, by these names; it gets what its signature asks for."""
+    """Return a method that takes all these arguments by name and passes on those that its signature asks for."""
     arguments = bind(method, provided)
     positional = [argument.source for argument in arguments if argument.keyword is None]
     by_keyword = {argument.keyword: argument.source for argument in arguments if argument.keyword is not None}

@@ -1,4 +1,4 @@
-"""The update of one optimizer: forward, zeroing, backward, clipping and step, each with its hooks."""
+"""The update of one optimizer (forward, zeroing, backward, clipping, step), and the accumulation window."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
+import attrs
 import torch
 from torch import Tensor, nn
 from torch.optim import LBFGS, Optimizer
@@ -17,9 +18,36 @@ from camshaft.hooks_core.optimizer_step import needs_closure, steps_with_closure
 from camshaft.hooks_core.protocols import Strategy
 from camshaft.hooks_core.spec import ZeroGrad
 from camshaft.hooks_core.transfer import map_nested
-from camshaft.loops.optimization.configuration import dropping_gradients
+from camshaft.loops.optimization.configuration import ConfiguredOptimizers, dropping_gradients
+from camshaft.loops.optimization.settings import OptimizationSettings
 from camshaft.loops.state.progress import FitProgress
 from camshaft.loops.state.run import Run
+
+
+@attrs.frozen(eq=False, kw_only=True)
+class UpdateContext:
+    """The parts that all updates of a fit share.
+
+    Attributes:
+        run: The run.
+        configured: The optimizers and schedulers, as the strategy has set them up.
+        progress: The counters of the fit.
+        settings: Settings of the updates, as the fit was given them.
+        window: The accumulation window of all optimizers.
+        split: Function that splits a batch along time; None leaves batches whole.
+    """
+
+    run: Run
+    configured: ConfiguredOptimizers
+    progress: FitProgress
+    settings: OptimizationSettings
+    window: AccumulationWindow
+    split: Callable[[Any], Sequence[Any]] | None = None
+
+    @property
+    def where(self) -> str:
+        """Name of the module's class, for errors."""
+        return type(self.run.module).__qualname__
 
 
 class OptimizerUpdate:
@@ -30,16 +58,11 @@ class OptimizerUpdate:
     short is averaged over its real length.
 
     Args:
-        run: The run.
+        context: The parts that all updates share. If it splits batches, `training_step` gets `hiddens`.
         optimizer: The optimizer.
         optimizer_idx: Its index among all.
-        window: The accumulation window, which all optimizers share.
-        progress: Knows the epoch.
-        gradient_clip_val: The largest norm or absolute value of the gradients; None clips nothing.
-        gradient_clip_algorithm: "norm" or "value".
-        zero_grad: Where gradients are zeroed: before a window's first backward, before its first `training_step`, or
-            after its update.
-        carries_hiddens: Whether `training_step` gets `hiddens`.
+        default_zero_grad: Where gradients are zeroed if the settings leave it open: before a window's first backward,
+            before its first `training_step`, or after its update.
 
     Attributes:
         optimizer: The optimizer.
@@ -50,64 +73,64 @@ class OptimizerUpdate:
 
     def __init__(
         self,
-        run: Run,
+        context: UpdateContext,
         optimizer: Optimizer,
         optimizer_idx: int,
-        window: AccumulationWindow,
-        progress: FitProgress,
         *,
-        gradient_clip_val: float | None,
-        gradient_clip_algorithm: str,
-        zero_grad: ZeroGrad,
-        carries_hiddens: bool,
+        default_zero_grad: ZeroGrad = "before_backward",
     ) -> None:
-        hooks = run.hooks
-        known = partial(with_arguments, hooks, optimizer_idx=optimizer_idx)
-        self._evaluates_loss = needs_closure(optimizer)
+        run, zero_grad = context.run, context.settings.zero_grad or default_zero_grad
         self.optimizer = optimizer
-        self._with_closure = hooks.optimizer_step is not None or steps_with_closure(optimizer)
         self.holds_gradients = False
         self.hiddens: Any = None
         self.has_updated = False
-        self._module = run.module
-        # what every step needs, bound once; None where nobody wants to be called
-        self._training_step: Any = hooks.training_step
-        self._on_before_zero_grad = _implemented(hooks.on_before_zero_grad)
-        self._on_before_backward = _implemented(hooks.on_before_backward)
-        self._on_after_backward = _implemented(hooks.on_after_backward)
-        self._drop_gradients = dropping_gradients(optimizer)
-        self._zero_grad = None if self._on_before_zero_grad or hooks.optimizer_zero_grad else self._drop_gradients
-        self._optimizer_zero_grad = known("optimizer_zero_grad")
-        self._step = run.strategy.optimizer_step
-        self._own_step = known(
-            "optimizer_step",
-            on_tpu=False,
-            using_native_amp=is_under_autocast(run.strategy),
-            using_lbfgs=isinstance(optimizer, LBFGS),
-        )
-        self._strategy = run.strategy
-        self._unscale_gradients, self._clip_gradients = run.strategy.unscale_gradients, run.strategy.clip_gradients
-        backward: Any = run.strategy.backward
-        differentiate = known("backward", optimizer=optimizer, use_amp=is_under_autocast(run.strategy))
-        self._backward = backward if differentiate is None else partial(backward, differentiate=differentiate)
-        has_on_before_step = hooks.on_before_optimizer_step is not nobody
-        self._on_before_optimizer_step: Any = known("on_before_optimizer_step") if has_on_before_step else None
-        self._configure_gradient_clipping = known("configure_gradient_clipping")
         self._optimizer_idx = optimizer_idx
-        self._carries_hiddens = carries_hiddens
-        self._window = window
-        self._progress = progress
-        self._clip_val = gradient_clip_val
-        self._clip_algorithm = gradient_clip_algorithm
-        self._calls_before_step = hooks.configure_gradient_clipping is not None or has_on_before_step
-        self.follow_window()
+        self._settings = context.settings
+        self._window = context.window
+        self._progress = context.progress
+        self._module = run.module
+        self._strategy = run.strategy
+        self._carries_hiddens = context.split is not None
+        self._evaluates_loss = needs_closure(optimizer)
+        self._with_closure = run.hooks.optimizer_step is not None or steps_with_closure(optimizer)
+        self._drop_gradients = dropping_gradients(optimizer)
+        self._bind(run.hooks, run.strategy)
+        self.follow(context.settings)
         self._zeroes_first = zero_grad == "before_training_step"
         self._zeroes_last = zero_grad == "after_optimizer_step"
         self._zeroed = self._zeroes_last
         self._has_stepped = False
         if self._zeroes_last:
-            self._drop_gradients()  # what was there before must not leak into the first update
+            self._drop_gradients()  # older gradients must not reach the first update
         self._step_hook = optimizer.register_step_post_hook(self._note_step) if self._with_closure else None
+
+    def _bind(self, hooks: Hooks, strategy: Strategy) -> None:
+        """Bind all that a step calls.
+
+        This is for the hot path: a step looks up no attribute of hooks and strategy, and a hook without receivers is
+        None, so that it is not even called.
+        """
+        optimizer, is_autocast = self.optimizer, is_under_autocast(strategy)
+        bound = partial(with_arguments, hooks, optimizer_idx=self._optimizer_idx)
+        self._training_step: Any = hooks.training_step
+        self._on_before_zero_grad = _implemented(hooks.on_before_zero_grad)
+        self._on_before_backward = _implemented(hooks.on_before_backward)
+        self._on_after_backward = _implemented(hooks.on_after_backward)
+        has_on_before_step = hooks.on_before_optimizer_step is not nobody
+        self._on_before_optimizer_step: Any = bound("on_before_optimizer_step") if has_on_before_step else None
+        self._configure_gradient_clipping = bound("configure_gradient_clipping")
+        self._optimizer_zero_grad = bound("optimizer_zero_grad")
+        self._step = strategy.optimizer_step
+        self._own_step = bound(
+            "optimizer_step", on_tpu=False, using_native_amp=is_autocast, using_lbfgs=isinstance(optimizer, LBFGS)
+        )
+        self._unscale_gradients, self._clip_gradients = strategy.unscale_gradients, strategy.clip_gradients
+        backward: Any = strategy.backward
+        differentiate = bound("backward", optimizer=optimizer, use_amp=is_autocast)
+        self._backward = backward if differentiate is None else partial(backward, differentiate=differentiate)
+        # set only where zeroing calls no hook: `run` then does it without a further call
+        self._zero_grad = None if self._on_before_zero_grad or hooks.optimizer_zero_grad else self._drop_gradients
+        self._calls_before_step = hooks.configure_gradient_clipping is not None or has_on_before_step
 
     def run(self, batch: Any, batch_idx: int, ends_window: bool) -> Any:
         """Add a step's gradients to those of its window, and update the weights if it ends the window. Collective.
@@ -122,7 +145,7 @@ class OptimizerUpdate:
             ends_window: Whether the window's gradients are complete with it.
 
         Returns:
-            What `training_step` returned.
+            The outputs of `training_step`.
 
         Raises:
             TypeError: If `training_step` returned neither a loss nor None.
@@ -170,14 +193,13 @@ class OptimizerUpdate:
             self._zeroed, self.holds_gradients = self._zeroes_last, False
         return outputs
 
-    def follow_window(self) -> None:
-        """Adapt to the window's length, where that has changed."""
-        self._has_work_before_step = self._calls_before_step or self._clip_val is not None or self._window.length != 1
-
-    def set_clipping(self, gradient_clip_val: float | None, gradient_clip_algorithm: str) -> None:
-        """Clip otherwise from the next update on."""
-        self._clip_val, self._clip_algorithm = gradient_clip_val, gradient_clip_algorithm
-        self.follow_window()
+    def follow(self, settings: OptimizationSettings) -> None:
+        """Clip by these settings from the next update on, and adapt to the window's length."""
+        self._settings = settings
+        # Most updates have nothing to do between backward and step; this flag spares them the call.
+        self._has_work_before_step = (
+            self._calls_before_step or settings.gradient_clip_val is not None or self._window.length != 1
+        )
 
     def drop(self) -> None:
         """Forget the gradients of a window that no update will end."""
@@ -186,11 +208,11 @@ class OptimizerUpdate:
         self._zeroed, self.holds_gradients = self._zeroes_last, False
 
     def state_dict(self) -> dict[str, Any]:
-        """What the open window has done, as plain values."""
+        """Return the state of the open window, as plain values."""
         return {"zeroed": self._zeroed and not self._window.is_complete, "holds_gradients": self.holds_gradients}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on inside the window that was open; its gradients are restored by whoever restores the weights."""
+        """Go on inside the window that was open; its gradients are restored with the weights."""
         self.holds_gradients = bool(state["holds_gradients"])
         self._zeroed = self._zeroes_last or bool(state["zeroed"])
 
@@ -200,11 +222,11 @@ class OptimizerUpdate:
             self._step_hook.remove()
 
     def _run_with_closure(self, batch: Any, batch_idx: int) -> Any:
-        """The window's last step and its update as their owner wants them.
+        """Run the window's last step and its update under the control of their owner.
 
         The owner is an override of `optimizer_step`, or an optimizer that is not torch's own. What they call is a
-        closure with the step's forward, zeroing and backward, and what comes before an update, each time anew; it
-        enables gradients, which many an optimizer's step has disabled.
+        closure that runs the step's forward, zeroing and backward, and then clipping, each time anew. It enables
+        gradients, since the `step` of many optimizers disables them.
         """
         outputs: Any = None
         num_evaluations = 0
@@ -212,7 +234,7 @@ class OptimizerUpdate:
         @torch.enable_grad()
         def closure() -> Tensor | None:
             nonlocal outputs, num_evaluations
-            outputs = None  # lets go of the graph of the evaluation before
+            outputs = None  # frees the graph of the evaluation before
             num_evaluations += 1
             if num_evaluations > 1:
                 self._evaluate_again()
@@ -237,7 +259,7 @@ class OptimizerUpdate:
         return outputs
 
     def _explain(self, loss: Tensor, error: RuntimeError) -> None:
-        """Say more of an error of backward, if the loss is to blame."""
+        """Replace an error of backward by one that explains it, if its cause is the loss."""
         try:
             check_loss(loss, "`training_step` must return", type(self._module).__qualname__)
         except LossError as of_loss:
@@ -275,10 +297,11 @@ class OptimizerUpdate:
         self._unscale_gradients(self.optimizer)
         if self._on_before_optimizer_step is not None:
             self._on_before_optimizer_step(self.optimizer)
+        clip_val, algorithm = self._settings.gradient_clip_val, self._settings.gradient_clip_algorithm
         if self._configure_gradient_clipping is not None:
-            self._configure_gradient_clipping(self.optimizer, self._clip_val, self._clip_algorithm)
-        elif self._clip_val is not None:
-            self._clip_gradients(self.optimizer, self._clip_val, self._clip_algorithm)
+            self._configure_gradient_clipping(self.optimizer, clip_val, algorithm)
+        elif clip_val is not None:
+            self._clip_gradients(self.optimizer, clip_val, algorithm)
 
     def _average_over(self, length: int) -> None:
         """Correct gradients that were divided by another length before the epoch's end was known."""
@@ -289,7 +312,7 @@ class OptimizerUpdate:
                     parameter.grad.mul_(factor)
 
     def _evaluate_again(self) -> None:
-        """Forget an evaluation of the closure that was not the last."""
+        """Discard an earlier evaluation of the closure."""
         if self._window.length != 1:
             rule = "called once per update, since the gradients of a window are added up"
             action = "Call it once, or pass accumulate_grad_batches=1."
@@ -302,7 +325,7 @@ class OptimizerUpdate:
             self._drop_gradients()
 
     def _before_step_of_closure(self, batch_idx: int, num_evaluations: int) -> None:
-        """What comes before the step, if the closure gave gradients."""
+        """Clip and call the hooks before the step, if the closure gave gradients."""
         if self.holds_gradients:
             self._before_step()
         elif self._own_step is not None and not self._evaluates_loss:
@@ -320,12 +343,12 @@ class OptimizerUpdate:
 
 
 def _implemented(hook: Callable[..., Any]) -> Callable[..., Any] | None:
-    """A hook, or None if nobody implements it."""
+    """Return a hook, or None if it has no receivers."""
     return None if hook is nobody else hook
 
 
 class _NoLossError(Exception):
-    """Leaves an optimizer that evaluates the loss itself, when the step gave none."""
+    """Raised through the `step` of an optimizer that evaluates the loss itself, when there is none."""
 
 
 _COUNTS = ("position", "divisor", "num_begun", "is_complete")
@@ -339,9 +362,9 @@ class AccumulationWindow:
 
     Attributes:
         length: Steps of a whole window of this epoch.
-        next_length: Those of an epoch whose steps begin later.
+        next_length: Steps of a window in the epochs that begin later.
         position: Steps of this window so far.
-        divisor: What each loss of this window is divided by: its length, as far as that was known when it began.
+        divisor: Divisor of each loss of this window: its length, as far as that was known when it began.
         num_begun: Windows of this epoch so far, with this one.
         is_complete: Whether the latest step ends this window; the next one begins another.
     """
@@ -375,12 +398,12 @@ class AccumulationWindow:
         self.is_complete = self.position == self.length or num_remaining == 1
 
     def state_dict(self) -> dict[str, Any]:
-        """The window, as plain values."""
+        """Return the state of the window, as plain values."""
         lengths = {"length": self.length, "given_length": self._given_length, "next_length": self.next_length}
         return {**lengths, **{name: getattr(self, name) for name in _COUNTS}}
 
     def load_next_length(self, state: dict[str, Any]) -> bool:
-        """Take back a length that was set in the run that was saved, unless a run of today has been given another one.
+        """Restore a length that was set during the saved run, unless this run was given another one.
 
         Returns:
             Whether both runs were given the same.
@@ -405,7 +428,7 @@ class AccumulationWindow:
         for name in _COUNTS:
             setattr(self, name, state[name])
         if self.is_complete:
-            self.divisor = self.length  # the next window has the length of today
+            self.divisor = self.length  # the next window has the length of this run
 
 
 def check_accumulation(length: int, optimizers: Sequence[Optimizer], where: str) -> None:
@@ -433,7 +456,7 @@ def check_accumulation(length: int, optimizers: Sequence[Optimizer], where: str)
 
 
 def loss_of(outputs: Any, module: nn.Module) -> Tensor | None:
-    """The loss in what `training_step` returned, or None if it returned None.
+    """Return the loss in the outputs of `training_step`, or None if they are None.
 
     Raises:
         TypeError: If it is no tensor, no dictionary with a tensor as 'loss', and not None.
@@ -451,7 +474,7 @@ def loss_of(outputs: Any, module: nn.Module) -> Tensor | None:
 
 
 class LossError(ValueError, RuntimeError):
-    """A loss cannot be differentiated; torch says so by a `RuntimeError`, its cause.
+    """A loss that cannot be differentiated; the `RuntimeError` of torch is its cause.
 
     Attributes:
         shape: The loss's shape.
@@ -463,11 +486,11 @@ class LossError(ValueError, RuntimeError):
 
 
 def check_loss(loss: Tensor, does: str, where: str) -> None:
-    """Raise what was wrong with a loss that torch could not differentiate, if that is its shape or its graph.
+    """Raise `LossError` for a loss that torch could not differentiate because of its shape or its graph.
 
     Args:
         loss: The loss.
-        does: Who gave it, as the beginning of the message: "`training_step` must return".
+        does: Beginning of the message, such as "`training_step` must return".
         where: The class.
 
     Raises:
@@ -490,10 +513,10 @@ def check_loss(loss: Tensor, does: str, where: str) -> None:
 
 
 def without_graph(outputs: Any) -> Any:
-    """What `on_train_batch_end` gets of what `training_step` returned.
+    """Return the outputs of `training_step` as `on_train_batch_end` gets them.
 
     Args:
-        outputs: What the step returned: a loss, a dictionary with it or anything else.
+        outputs: The outputs: a loss, a dictionary with it or anything else.
 
     Returns:
         For a loss a dictionary with it, for a dictionary with a loss a copy of it; the loss no longer holds the graph.
@@ -509,10 +532,10 @@ def without_graph(outputs: Any) -> Any:
 
 
 def next_hiddens(outputs: Any, hiddens: Any, module: nn.Module) -> Any:
-    """The hidden state that the next split begins with, without the graph.
+    """Return the detached hidden state that the next split begins with.
 
     Args:
-        outputs: What `training_step` returned for a split.
+        outputs: The outputs of `training_step` for a split.
         hiddens: The hidden state that it was given; a step that returned None leaves it as it was.
         module: The module, for errors.
 
@@ -532,12 +555,12 @@ def next_hiddens(outputs: Any, hiddens: Any, module: nn.Module) -> Any:
 
 
 def with_hiddens(outputs: Any, hiddens: Any) -> Any:
-    """What `training_step` returned for a split, with the detached hidden state in place of its own; None as it is."""
+    """Return the outputs of a split with the detached hidden state in place of its own; None as it is."""
     return None if outputs is None else {**outputs, "hiddens": hiddens}
 
 
 def detached(value: Any) -> Any:
-    """The same value without its graph: whatever can be detached in collections of any nesting."""
+    """Return a value without its graph: all that can be detached, in collections of any nesting."""
     return map_nested(value, _can_be_detached, _detach)
 
 
@@ -555,7 +578,7 @@ def with_arguments(hooks: Hooks, name: str, **values: Any) -> Callable[..., Any]
     Args:
         hooks: The hooks of the run.
         name: The hook's name.
-        values: What is known, by the arguments' names.
+        values: The known values, by the arguments' names.
 
     Returns:
         The hook with those of the values that its receivers take; the very hook of the run where they take none.

@@ -1,4 +1,4 @@
-"""The names under which checkpoints keep what callbacks remember."""
+"""State keys of callbacks in checkpoints."""
 
 from __future__ import annotations
 
@@ -10,40 +10,40 @@ from camshaft.hooks_core.messages import must_be, warn_user
 
 
 def state_key(callback: object) -> str:
-    """Return the name under which a checkpoint keeps a callback's memory: its `state_key`, else its class's name."""
+    """Return the key of a callback's state in a checkpoint: its `state_key`, else its class's name."""
     return str(getattr(callback, "state_key", type(callback).__qualname__))
 
 
 def warn_of_absent(states: Mapping[str, Any], callbacks: Sequence[object]) -> None:
-    """Warn if a checkpoint holds what callbacks remembered that are not there, and say which.
+    """Warn if a checkpoint holds states of callbacks that are absent, and name them.
 
     Args:
-        states: The memory of callbacks by their names, as in a checkpoint.
+        states: The states of callbacks by their keys, as in a checkpoint.
         callbacks: The callbacks of the run that goes on.
     """
     present = {state_key(callback) for callback in callbacks}
     absent = [key for key, state in states.items() if state and key not in present]
     if absent:
         warn_user(
-            f"The checkpoint holds the state of callbacks that this run does not have: {', '.join(absent)}. What they "
-            "remembered is left out. Pass them, with the same arguments, to go on as they would have."
+            f"The checkpoint holds the state of callbacks that this run does not have: {', '.join(absent)}. Their "
+            "state is left out. Pass them, with the same arguments, to go on as they would have."
         )
 
 
 def has_state_dict(callback: object) -> bool:
-    """Return whether a callback has a memory, by its `state_dict`."""
+    """Return whether a callback has a state, by its `state_dict`."""
     return implementation(callback, "state_dict") is not None
 
 
 def check_state_keys(
     callbacks: Sequence[object], where: str, has_state: Callable[[object], bool] = has_state_dict
 ) -> None:
-    """Raise `ValueError` if two callbacks that have a memory would keep it under one name.
+    """Raise `ValueError` if two callbacks that have a state would keep it under one key.
 
     Args:
         callbacks: The callbacks of a run.
-        where: Who checks, for the message.
-        has_state: Says which callbacks have a memory.
+        where: Name of the caller, for the message.
+        has_state: Tells which callbacks have a state.
     """
     keys: set[str] = set()
     for callback in callbacks:

@@ -23,7 +23,7 @@ _Copies = dict[int, tuple[Tensor, Tensor]]
 
 
 def metric_states(module: nn.Module) -> dict[str, Any]:
-    """The states of all metrics among a module and its submodules that have been updated since they were reset.
+    """Return the states of all metrics in a module that have been updated since they were reset.
 
     A metric is a submodule with `update`, `compute`, `reset` and `metric_state`, whose names are attributes that can be
     set, as in torchmetrics. Which metrics of a `MetricCollection` share their states, and how many there are in a
@@ -62,7 +62,7 @@ def restore_metric_states(module: nn.Module, states: dict[str, Any]) -> None:
 
     Args:
         module: The module.
-        states: What `metric_states` gave, of this module or one of the same structure.
+        states: The result of `metric_states`, of this module or one of the same structure.
 
     Raises:
         ValueError: If the module has no metric of a name, or one with other states.
@@ -98,7 +98,7 @@ def _metrics(module: nn.Module) -> Iterator[tuple[str, Any]]:
 
 
 def _grouped_collections(module: nn.Module) -> Iterator[tuple[str, Any]]:
-    """Those of torchmetrics' collections that find out at their first update which metrics can share their states."""
+    """Return the collections of torchmetrics whose metrics share states from their first update on."""
     for name, submodule in module.named_modules():
         if isinstance(submodule, nn.ModuleDict) and getattr(submodule, "_enable_compute_groups", None) is True:
             yield name, submodule
@@ -111,7 +111,7 @@ def _trackers(module: nn.Module) -> Iterator[tuple[str, Any]]:
 
 
 def _is_updated(metric: Any) -> bool:
-    """Whether a metric holds anything that it does not hold when it is new."""
+    """Return whether a metric differs from a new one."""
     attributes = vars(metric)
     counts = [attributes[count] for count in _COUNTS if count in attributes]
     if any(counts) or attributes.get("_forward_cache") is not None:
@@ -120,7 +120,7 @@ def _is_updated(metric: Any) -> bool:
         return True  # `reset` leaves them
     defaults = getattr(metric, "_defaults", None)
     if defaults is None:
-        return not counts  # nobody can tell
+        return not counts  # cannot be known
     return not all(_is_default(getattr(metric, name), default) for name, default in defaults.items())
 
 
@@ -201,7 +201,7 @@ def _restore_tracker(tracker: Any, num_steps: int) -> None:
 
 
 def _copied(value: Any, where: str, copies: _Copies) -> Any:
-    """A copy of tensors and plain values in lists, tuples and dictionaries."""
+    """Return a copy of tensors and plain values in lists, tuples and dictionaries."""
     if isinstance(value, Tensor):
         if id(value) not in copies:
             copies[id(value)] = value, value.detach().clone()
@@ -218,7 +218,7 @@ def _copied(value: Any, where: str, copies: _Copies) -> Any:
 
 
 def _placed(value: Any, device: Any, copies: _Copies) -> Any:
-    """A copy of a saved value whose tensors are on a device; None leaves them where they are."""
+    """Return a copy of a saved value with its tensors on a device; None leaves them where they are."""
     if isinstance(value, Tensor):
         if id(value) not in copies:
             copies[id(value)] = value, value.to(device=value.device if device is None else device, copy=True)

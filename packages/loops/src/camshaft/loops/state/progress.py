@@ -1,4 +1,4 @@
-"""How far training is."""
+"""Progress of training: counters of epochs, batches and updates."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ import attrs
 
 @attrs.define
 class Counters:
-    """How many there were.
+    """Counters of epochs or batches, by stage.
 
     Attributes:
-        ready: Those whose data was there.
-        started: Those whose start hook had run.
-        processed: Those that had been computed (and had updated the weights, where they do).
-        completed: Those whose end hook had run.
+        ready: Number whose data was there.
+        started: Number whose start hook had run.
+        processed: Number that was computed, updates included.
+        completed: Number whose end hook had run.
     """
 
     ready: int = 0
@@ -28,18 +28,18 @@ class Counters:
         self.ready = self.started = self.processed = self.completed = 0
 
     def add(self, other: Counters) -> None:
-        """Count what another one counted too."""
+        """Add the counts of another one."""
         self.ready += other.ready
         self.started += other.started
         self.processed += other.processed
         self.completed += other.completed
 
     def state_dict(self) -> dict[str, int]:
-        """The counts by name."""
+        """Return the counts by name."""
         return attrs.asdict(self)
 
     def load_state_dict(self, state: dict[str, int]) -> None:
-        """Take the counts back."""
+        """Restore the counts."""
         for name, count in state.items():
             setattr(self, name, int(count))
 
@@ -52,9 +52,9 @@ class FitProgress:
         global_step: Number of optimizer updates so far, whatever the number of optimizers.
         epochs: The epochs so far.
         batches: The training batches of the current epoch; all 0 between epochs.
-        earlier_batches: Those of the epochs before.
-        elapsed_seconds: How long training had run when it was last saved or stopped.
-        should_stop: Whether something asked training to stop; no part of the state.
+        earlier_batches: The training batches of earlier epochs.
+        elapsed_seconds: Time of training when it was last saved or stopped.
+        should_stop: Whether training was asked to stop; no part of the state.
     """
 
     global_step: int = 0
@@ -76,7 +76,7 @@ class FitProgress:
 
     @property
     def is_inside_epoch(self) -> bool:
-        """Whether an epoch has begun and is not over."""
+        """True if an epoch has begun and is not over."""
         return self.batches.ready > 0
 
     def end_epoch(self) -> None:
@@ -85,7 +85,7 @@ class FitProgress:
         self.batches.reset()
 
     def state_dict(self) -> dict[str, Any]:
-        """The counters."""
+        """Return the counters."""
         return {
             "current_epoch": self.current_epoch,
             "global_step": self.global_step,
@@ -96,7 +96,7 @@ class FitProgress:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take the counters back."""
+        """Restore the counters."""
         self.global_step = int(state["global_step"])
         self.elapsed_seconds = float(state["elapsed_seconds"])
         for counters in ("epochs", "batches", "earlier_batches"):

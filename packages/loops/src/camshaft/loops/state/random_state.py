@@ -18,7 +18,7 @@ from camshaft.loops.data.combined_loader import nodes_of, samplers_of
 
 
 def generators_of(loader: Iterable[Any]) -> list[torch.Generator]:
-    """The random number generators of a loader's own, each once: those of the loader and of its samplers.
+    """Return the generators of a loader and of its samplers, each once.
 
     Of torchdata's nodes, those of the samplers and the iterables that they wrap.
     """
@@ -29,7 +29,7 @@ def generators_of(loader: Iterable[Any]) -> list[torch.Generator]:
 
 
 def random_state(generators: Sequence[torch.Generator] = ()) -> dict[str, Any]:
-    """The state of Python's, NumPy's (if imported), torch's and every CUDA device's generator, as plain values.
+    """Return the state of Python's, NumPy's (if imported), torch's and every CUDA device's generator, as plain values.
 
     Args:
         generators: Further generators, such as those of loaders.
@@ -78,7 +78,7 @@ def restore_random_state(state: dict[str, Any], generators: Sequence[torch.Gener
 
 
 def derived_random_state(state: dict[str, Any], rank: int) -> dict[str, Any]:
-    """A state that follows from another one and a process's rank, for a process that has none of its own.
+    """Return a state derived from another one and a rank, for a process that has none of its own.
 
     Further generators keep theirs: those of loaders are the same in all processes.
     """
@@ -96,7 +96,7 @@ def derived_random_state(state: dict[str, Any], rank: int) -> dict[str, Any]:
 
 @contextmanager
 def isolated_randomness(generators: Sequence[torch.Generator] = ()) -> Iterator[None]:
-    """Whatever is drawn inside leaves the generators as they were before."""
+    """Restore all generators afterwards, as a context."""
     state = random_state(generators)
     try:
         yield
@@ -153,7 +153,7 @@ def seed_workers(loaders: Iterable[Any], rank: int) -> None:
 
 
 def _mixed(base_seed: int, worker_id: int, rank: int, *, count: int) -> list[int]:
-    """Seeds of 64 bits that share no pattern with those of a neighbour."""
+    """Return seeds of 64 bits that share no pattern with those of neighbouring workers."""
     state = (base_seed << 32) | (worker_id << 16) | rank
     for multiplier in _FINALIZER:
         state = ((state ^ (state >> 33)) * multiplier) & _MASK

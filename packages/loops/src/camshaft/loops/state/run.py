@@ -1,4 +1,4 @@
-"""What all loops of one run share."""
+"""The run: one verb on one module, shared by all of its loops."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ _LOADER_HOOKS = {
     "test": "test_dataloader",
     "predict": "predict_dataloader",
 }
-"""Who is asked for the loaders of a stage if none were passed."""
+"""Hooks that provide the loaders of a stage if none were passed."""
 
 
 @attrs.frozen
 class SaveRequest:
-    """A checkpoint that somebody asked for, to be written at the next save point."""
+    """A request for a checkpoint, to be written at the next save point."""
 
     path: str
     weights_only: bool = False
@@ -41,7 +41,7 @@ class SaveRequest:
 
 @attrs.frozen
 class FitOrder:
-    """Where a fit departs from the usual order of its hooks.
+    """Departures of a fit from the usual order of its hooks.
 
     Attributes:
         train_start_first: Whether `on_train_start` comes before the sanity check.
@@ -53,7 +53,7 @@ class FitOrder:
 
 
 class EpochState(Protocol):
-    """Something that a training epoch fills from batch to batch, such as what its steps returned."""
+    """State that a training epoch fills from batch to batch, such as the outputs of its steps."""
 
     def reset(self) -> None:
         """Forget everything: an epoch begins, or is complete."""
@@ -67,37 +67,38 @@ class EpochState(Protocol):
 
 @attrs.define(eq=False, kw_only=True)
 class Run:
-    """One verb on one module: its receivers, its resolved hooks, and where it is.
+    """One verb on one module: its receivers, its resolved hooks, and its position.
 
     Args:
-        verb: What runs.
+        verb: The verb that runs.
         module: The model.
-        strategy: Where it computes.
-        trainer: What callbacks get as their first argument.
-        callbacks: In the order in which they run.
+        strategy: The strategy that it computes on.
+        trainer: The first argument of callbacks.
+        callbacks: The callbacks in the order in which they run.
         data: The data module, if any.
         loaders: Loaders that were passed by stage ("train", "validate", "test", "predict"); a stage without any asks
             the hooks.
-        metrics: Collects what the module logs; None if nobody does.
+        metrics: Collects what the module logs; None collects nothing.
         checkpoint: A checkpoint to start from.
-        write_checkpoint: Carries out one request to save; what it returns, if anything, waits until that is done.
+        write_checkpoint: Carries out one request to save. It may return a `PendingSave`, which waits for its end.
         strict_hooks: Whether faults in receivers' hooks are errors.
         epoch: The epoch of training, which samplers are told; fit sets it.
-        read: Reads how the methods of receivers are called that were written for other signatures; None takes all as
-            written for today's. See `camshaft.hooks_core.resolve`.
+        read: Reads the signatures of receivers that were written for another protocol; None takes them as today's. See
+            `camshaft.hooks_core.resolve`.
         call_wrappers: Objects with a method `wrap_call`, as callbacks may have it; they wrap the calls of all
             receivers, and the callbacks wrap those.
         adapters: Called in order with the run, right after its hooks are resolved and before any is called. An adapter
             may wrap hooks (`run.hooks.wrap`) and set the attributes that follow.
-        order: Where a fit departs from the usual order of its hooks.
+        order: Departures of a fit from the usual order of its hooks.
         restores_weights: Whether the weights of `checkpoint` are loaded into the module; false where something else
             does so.
-        epoch_state: What belongs into a checkpoint that is taken inside a training epoch, by its key there.
+        epoch_state: State for a checkpoint that is taken inside a training epoch, by its key there.
         optimization_factory: Makes optimizers, and updates of batches, of what the module configures; None makes what
-            `camshaft.loops.StandardOptimization` does.
+            `camshaft.loops.StandardOptimizationFactory` does.
+        is_connected: Whether `strategy.connect()` was called for this run; otherwise `run_verb` calls it.
 
     Attributes:
-        num_loaders: How many loaders the evaluation has that runs, or ran last.
+        num_loaders: Number of loaders of the current or last evaluation.
         predictions: The predictions of this process so far, a list for each loader that gave any.
     """
 
@@ -120,6 +121,7 @@ class Run:
     restores_weights: bool = True
     epoch_state: dict[str, EpochState] = attrs.field(factory=dict)
     optimization_factory: OptimizationFactory | None = None
+    is_connected: bool = False
 
     num_loaders: int = attrs.field(default=0, init=False)
     predictions: list[list[Any]] = attrs.field(factory=list, init=False)
@@ -128,7 +130,7 @@ class Run:
     batch_idx: int | None = attrs.field(default=None, init=False)
     save_requests: list[SaveRequest | Callable[[], None]] = attrs.field(factory=list, init=False)
     batch_functions: list[Callable[[], None]] = attrs.field(factory=list, init=False)  # see `after_batch`
-    defers_saves: bool = attrs.field(default=True, init=False)  # what is being set up cannot be saved yet
+    defers_saves: bool = attrs.field(default=True, init=False)  # true during set-up, which cannot be saved yet
     preempt_path: str | None = attrs.field(default=None, init=False)
     on_preempt: Callable[[str], None] | None = attrs.field(default=None, init=False)  # set while training listens
     _attached: list[tuple[Callback, Any]] = attrs.field(factory=list, init=False)
@@ -144,7 +146,7 @@ class Run:
 
         Raises:
             HookFaultError: If a receiver's hooks are faulty or a required step is missing.
-            ValueError: If two callbacks would keep their memory under one name.
+            ValueError: If two callbacks would keep their state under one key.
             Exception: Whatever an adapter raises.
         """
         self._add_callbacks_of_module()
@@ -180,17 +182,17 @@ class Run:
                 vars(callback)["_logging_module"] = self.module
 
     def place(self) -> str:
-        """Return where the run is. Any thread may ask."""
+        """Return the position of the run. Any thread may call it."""
         stage, batch_idx = self.stage, self.batch_idx
         batch = "" if batch_idx is None else f", batch {batch_idx}"
         return f"{self.verb}, {'' if stage is None else f'stage {stage}, '}epoch {self.epoch}{batch}"
 
     def position(self) -> str:
-        """Where the run is, for the notes of errors."""
+        """Return the position of the run, for the notes of errors."""
         return f"{self.place()}, rank {self.strategy.global_rank}"
 
     def request_save(self, request: SaveRequest) -> None:
-        """Ask for a checkpoint: while a verb is set up or trains it waits for a save point, else it comes at once."""
+        """Request a checkpoint: written at the next save point while a verb is set up or trains, else at once."""
         if self._writes_at_once:
             self._write(request)
             return
@@ -201,8 +203,8 @@ class Run:
     def at_save_point(self, function: Callable[[], None]) -> None:
         """Call a function at the next save point, in its turn among the checkpoints that were asked for.
 
-        What the function asks for by `request_save` is written before `request_save` returns. Outside of training the
-        function is called at once. All processes must ask alike.
+        A checkpoint that the function requests by `request_save` is written before `request_save` returns. Outside of
+        training the function is called at once. All processes must ask alike.
         """
         self.save_requests.append(function)
         if not self.defers_saves:
@@ -267,16 +269,16 @@ class Run:
             request.on_saved()
 
     def save_at_once(self) -> None:
-        """From here on, write checkpoints when they are asked for; first those that wait. Collective."""
+        """Write the waiting checkpoints, and from here on each one when it is requested. Collective."""
         self.defers_saves = False
         self.save_point()
 
     def forget_saves(self) -> None:
-        """Drop the checkpoints that wait, since after an error no save point comes any more."""
+        """Drop the checkpoints that wait, since no save point comes after an error."""
         self.save_requests.clear()
         self.batch_functions.clear()
         self.defers_saves = False
-        self._saving = None  # it is written to its end, but nobody is told: other processes may not be there any more
+        self._saving = None  # it is written to its end, but not announced: other processes may be gone
 
     def _write(self, request: SaveRequest) -> None:
         self.finish_saving()
@@ -296,7 +298,7 @@ class Run:
             request.on_saved()
 
     def _add_callbacks_of_module(self) -> None:
-        """A callback of the module takes the place of one of the same type."""
+        """Add the callbacks of the module; they replace those of the same type."""
         configure = implementation(self.module, "configure_callbacks")
         if configure is None:
             return

@@ -1,0 +1,373 @@
+"""One run of a fit loop: its parts, its state, and the steps around the epochs."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping
+from typing import Any
+
+from camshaft.hooks_core.messages import warn_user
+from camshaft.loops.data.fit_data import FitData
+from camshaft.loops.data.loaders import set_epoch
+from camshaft.loops.evaluation.loops import ValidationLoop
+from camshaft.loops.evaluation.sanity_check import check_sanity
+from camshaft.loops.fit.epoch import TrainingEpoch
+from camshaft.loops.fit.limits import StoppingRules
+from camshaft.loops.fit.resume import (
+    check_resumable,
+    classes_of,
+    gradients_of,
+    of_this_rank,
+    restore_data_module,
+    restore_gradients,
+    restore_training,
+)
+from camshaft.loops.optimization.configuration import ConfiguredOptimizers
+from camshaft.loops.optimization.mode import StandardOptimizationFactory, UpdateMode
+from camshaft.loops.optimization.schedulers import SchedulerSteps
+from camshaft.loops.optimization.settings import OptimizationSettings
+from camshaft.loops.state.metric_state import metric_states, restore_metric_states
+from camshaft.loops.state.random_state import random_state, restore_random_state
+from camshaft.loops.state.run import EpochState, Run
+
+
+class FitRun:
+    """One run of a fit loop: its parts and its state. `FitLoop.run` calls its methods in order.
+
+    Args:
+        run: The run.
+        data: The loaders; nothing is loaded yet.
+        validation: The loop that validates.
+        stopping: Decides when training ends, and knows the progress.
+        previous: The run of the fit before; its optimizers and its final state count until this one has its own.
+
+    Attributes:
+        data: The loaders and the batches of the epochs.
+        configured: The optimizers and schedulers.
+        mode: Turns batches into updates; None while nothing is trained.
+        epoch: Runs the batches of the epochs; made by `start`.
+        is_active: Whether `mode` is at work.
+        has_ended: Whether training has come to its end.
+        sanity_checking: Whether the sanity check runs.
+        shows_ended_epoch: Whether an epoch has ended, but the checkpoints of its end are not written yet.
+    """
+
+    def __init__(
+        self,
+        run: Run,
+        data: FitData,
+        validation: ValidationLoop,
+        stopping: StoppingRules,
+        previous: FitRun | None = None,
+    ) -> None:
+        self.data = data
+        self.configured: ConfiguredOptimizers = (
+            ConfiguredOptimizers([], []) if previous is None else previous.configured
+        )
+        self.mode: UpdateMode | None = None
+        self.epoch: TrainingEpoch | None = None
+        self.is_active = False
+        self.has_ended = False
+        self.sanity_checking = False
+        self.shows_ended_epoch = False
+        self._run = run
+        self._validation = validation
+        self._stopping = stopping
+        self._progress = stopping.progress
+        self._factory = run.optimization_factory or StandardOptimizationFactory()
+        self._schedulers: SchedulerSteps
+        self._is_first_epoch = True
+        self._has_epoch_ended = False  # the hooks of the epoch's end were called
+        self._metrics: dict[str, Any] | None = None  # of an epoch that ended early, as they were before its end
+        self._final: dict[str, Any] | None = None if previous is None else previous._final  # the state at the end
+
+    def set_up(self) -> None:
+        """Load the data, configure the optimizers, and restore the checkpoint if there is one. Collective.
+
+        Hooks: load_state_dict of the data module, train_dataloader, val_dataloader, configure_optimizers, on_fit_start,
+        load_state_dict of callbacks.
+        """
+        run, data, progress, stopping = self._run, self.data, self._progress, self._stopping
+        checkpoint = run.checkpoint
+        stopping.begin(run)
+        if checkpoint is not None:
+            check_resumable(checkpoint)
+            checkpoint = run.checkpoint = of_this_rank(checkpoint, run.strategy)
+            restore_data_module(run, checkpoint)  # its loaders may depend on it
+        elif progress.is_inside_epoch:
+            progress.end_epoch()
+        run.epoch = progress.current_epoch
+        run.stop_workers = data.stop_workers
+        if checkpoint is not None and "loaders" in checkpoint["fit"]:
+            data.load_as(checkpoint["fit"]["loaders"])
+        else:
+            data.load()
+        self._final = None
+        self.configured = self._factory.configure(run)
+        self.configured.take(run.strategy.setup_optimizers(self.configured.optimizers))
+        run.hooks.on_fit_start()
+        data.reload_if_asked()
+        if checkpoint is not None:
+            progress.load_state_dict(checkpoint["loops"]["fit"])
+            self._validation.progress.load_state_dict(checkpoint["loops"]["validate"])
+            run.epoch = progress.current_epoch
+            restore_training(run, checkpoint, self.configured)
+        progress.should_stop |= stopping.time_is_over()
+        stopping.agree()
+
+    def start(self, settings: OptimizationSettings) -> TrainingEpoch:
+        """Run everything between set-up and the first epoch. Collective.
+
+        Hooks: on_sanity_check_start, those of validation, on_sanity_check_end, on_train_start.
+
+        Returns:
+            The epoch, whose `run` runs the batches of one epoch each time.
+        """
+        run, data, stopping, progress = self._run, self.data, self._stopping, self._progress
+        self.mode = self._factory.make_mode(run, self.configured, progress, stopping.limits, settings)
+        self.is_active = True
+        stopping.start_clock()
+        self._schedulers = SchedulerSteps(run, self.configured)
+        self.epoch = TrainingEpoch(run, self.mode, self._schedulers, data, stopping, self._validate)
+        if run.order.train_start_first:
+            self._begin_training()
+        if run.checkpoint is not None:
+            self._restore_position(run.checkpoint)
+        elif data.has_validation_batches and stopping.limits.num_sanity_val_steps:
+            self._check_sanity()
+        if not run.order.train_start_first:
+            self._begin_training()
+        elif run.metrics is not None:
+            run.metrics.enter("train", "epoch")
+        if run.checkpoint is not None:
+            self._restore_moment(run.checkpoint, is_inside_epoch=progress.is_inside_epoch)
+        run.save_point()
+        stopping.agree()
+        return self.epoch
+
+    def start_epoch(self) -> None:
+        """Begin an epoch, or go on inside one. Hooks: train_dataloader, val_dataloader, on_train_epoch_start."""
+        run, data, mode, progress = self._run, self.data, self._mode, self._progress
+        metrics = run.metrics
+        run.epoch, run.batch_idx = progress.current_epoch, None
+        self._stopping.start_epoch(is_new=not progress.is_inside_epoch)
+        if not progress.is_inside_epoch:
+            data.reload_if_due()
+            mode.num_batches = data.num_batches
+            mode.start_epoch()
+            self._has_epoch_ended = False
+            _reset(run.epoch_state)
+            progress.epochs.ready += 1
+            set_epoch(data.loader, progress.current_epoch)
+            if metrics is not None and not self._is_first_epoch:  # logs of `on_train_start` belong to the first epoch
+                metrics.start_epoch("train")
+            run.hooks.on_train_epoch_start()
+            data.follow_validation_limit()
+            mode.begin_steps()
+            progress.epochs.started += 1
+            self._stopping.agree()
+        if metrics is not None:
+            metrics.moment = "batch"
+        self._is_first_epoch = False
+
+    def end_epoch(self, *, is_complete: bool) -> None:
+        """End an epoch, also if training stops inside it, and write the requested checkpoints. Collective.
+
+        Hooks: on_train_epoch_end, lr_scheduler_step.
+
+        Raises:
+            RuntimeError: If nothing can end training, as in `StoppingRules.check_can_end`.
+        """
+        run, progress, stopping, metrics = self._run, self._progress, self._stopping, self._run.metrics
+        run.end_batch()
+        if not is_complete:
+            stopping.save()  # before the hooks of an end that the epoch will have again when it goes on
+            self._metrics = _metrics_of(run)  # the end of the epoch resets them, but it may go on in another run
+        run.batch_idx = None
+        if metrics is not None:
+            metrics.moment = "epoch"
+        if is_complete:
+            progress.epochs.processed += 1
+        if not self._has_epoch_ended:
+            run.hooks.on_train_epoch_end()
+        if metrics is not None:
+            metrics.end_epoch()
+        has_run = is_complete and progress.batches.processed > 0
+        if is_complete:
+            self._schedulers.step("epoch", progress.current_epoch, progress.current_epoch + 1)
+            progress.epochs.completed += 1
+            progress.end_epoch()
+            self.data.batches.end_epoch()
+            _reset(run.epoch_state)
+        stopping.agree()
+        self.shows_ended_epoch = is_complete
+        try:
+            stopping.save()
+        finally:
+            self.shows_ended_epoch = False
+        if has_run:
+            stopping.check_can_end(run)
+
+    def end(self) -> None:
+        """End training. Hooks: on_train_end."""
+        run = self._run
+        self.has_ended = True
+        if run.metrics is not None:
+            run.metrics.moment = None
+        run.hooks.on_train_end()
+        run.stage = None
+
+    def restore_finished(self, checkpoint: dict[str, Any]) -> None:
+        """Restore a finished run, which has nothing left to train."""
+        run = self._run
+        if run.metrics is not None:
+            run.metrics.start_epoch("train")
+        self._restore_moment(checkpoint, is_inside_epoch=False)
+        if run.metrics is not None:
+            run.metrics.moment = None
+        self._final = {"fit": checkpoint["fit"], "rng": checkpoint["rng"]}
+
+    def release(self) -> None:
+        """Keep the final state, and release the loaders with their worker processes."""
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of loaders without state: no checkpoint has been requested yet
+            self._final = self._state(self._run)
+        self.data.release()
+
+    def close(self) -> None:
+        """Leave clock and optimizers as they were, also after an error; the state stays, for a checkpoint of it."""
+        self._stopping.end()
+        if self.is_active:
+            self._mode.close()
+        self.is_active = False
+        self.configured.toggle.untoggle()
+
+    def state_dict(self, run: Run) -> dict[str, Any]:
+        """Return the state now, or that at the end of the fit.
+
+        Args:
+            run: The run that is saved: this one, or a later one of another verb.
+
+        Returns:
+            "fit" (the position in the data and the origin of its loaders, the accumulation window with its gradients,
+            metrics, classes of the optimizers) and "rng".
+        """
+        state = self._state(run)
+        state = {**state, "fit": state["fit"] | {"optimizer_classes": classes_of(self.configured.optimizers)}}
+        if self.epoch is not None and self._progress.is_inside_epoch:
+            state["fit"] |= {key: part.state_dict() for key, part in run.epoch_state.items()}
+        return state
+
+    @property
+    def _mode(self) -> UpdateMode:
+        assert self.mode is not None
+        return self.mode
+
+    def _state(self, run: Run) -> dict[str, Any]:
+        if self._final is not None:
+            return self._final
+        state = state_outside_of_fit(run, self.data)
+        if self._metrics is not None:
+            state["fit"] = dict(self._metrics)
+        if self.mode is not None:
+            state["fit"]["loaders"] = self.data.origin
+            state["fit"]["batches"] = self.data.batches.state_dict()
+            state["fit"]["optimization"] = self.mode.state_dict()
+            state["fit"]["gradients"] = gradients_of(run.module) if self.mode.keeps_gradients else {}
+        return state
+
+    def _begin_training(self) -> None:
+        run = self._run
+        run.stage = "train"
+        if run.metrics is not None:
+            run.metrics.start_epoch("train")
+        run.hooks.on_train_start()
+
+    def _check_sanity(self) -> None:
+        steps = self._stopping.limits.num_sanity_val_steps
+        self.sanity_checking = True
+        try:
+            check_sanity(self._run, self._validation, steps, self.data.generators)
+        finally:
+            self.sanity_checking = False
+
+    def _restore_position(self, checkpoint: dict[str, Any]) -> None:
+        """Go to the checkpoint's place in the data, in the accumulation window and in the epoch.
+
+        Raises:
+            ValueError: If a loader cannot go on there.
+        """
+        run, data, mode, progress, fit = self._run, self.data, self._mode, self._progress, checkpoint["fit"]
+        batches = progress.batches
+        if "batches" in fit:
+            if batches.ready != batches.completed:
+                warn_user(
+                    f"The checkpoint was taken inside of batch {batches.ready - 1} of epoch {progress.current_epoch}, "
+                    "as after an error: that batch is left out, so the run differs from one that was not stopped."
+                )
+            set_epoch(data.loader, progress.current_epoch)
+            data.batches.load_state_dict(fit["batches"], batches.ready)
+            if progress.is_inside_epoch:
+                mode.num_batches = data.num_batches
+                mode.load_state_dict(fit["optimization"])
+            else:
+                mode.load_accumulation(fit["optimization"])
+            restore_gradients(run, fit["gradients"])
+        if progress.is_inside_epoch:
+            for key, part in run.epoch_state.items():
+                part.load_state_dict(fit.get(key))
+
+    def _restore_moment(self, checkpoint: dict[str, Any], *, is_inside_epoch: bool) -> None:
+        """Restore metrics and random numbers, right before training goes on."""
+        run, fit = self._run, checkpoint["fit"]
+        if run.metrics is not None and fit["metrics"] is not None:
+            run.metrics.load_state_dict(fit["metrics"])
+            run.metrics.moment = "batch" if is_inside_epoch else "epoch"
+        restore_metric_states(run.module, fit["metric_states"])
+        restore_random_state(checkpoint["rng"], self.data.generators)
+
+    def _validate(self) -> None:
+        """Validate within an epoch. Hooks: on_validation_model_zero_grad, val_dataloader, those of validation."""
+        run, data, mode = self._run, self.data, self._mode
+        if not data.validates:  # `limit_val_batches` was set to 0
+            return
+        if run.order.epoch_end_first and self.epoch is not None and self.epoch.is_last_batch:
+            self._end_before_validation()
+        zero_grad = run.hooks.on_validation_model_zero_grad
+        if zero_grad is None and not mode.keeps_gradients:
+            zero_grad = run.module.zero_grad  # a module that optimizes by hand may still need its gradients
+        if zero_grad is not None and not mode.holds_gradients:
+            zero_grad()
+        data.reload_validation_if_due()
+        if data.has_validation_batches:
+            self._validation.run_epoch(run)
+        if run.metrics is not None:
+            run.metrics.enter("train", "batch")
+
+    def _end_before_validation(self) -> None:
+        """Call the hooks of the epoch's end before its validation, as `FitOrder.epoch_end_first` asks for."""
+        run = self._run
+        self._has_epoch_ended = True
+        batch_idx, run.batch_idx = run.batch_idx, None
+        if run.metrics is not None:
+            run.metrics.moment = "epoch"
+        run.hooks.on_train_epoch_end()
+        run.batch_idx = batch_idx
+
+
+def state_outside_of_fit(run: Run, data: FitData | None = None) -> dict[str, Any]:
+    """Return the state of a run as it is where nothing is trained: metrics, as "fit", and random numbers, as "rng"."""
+    return {"fit": _metrics_of(run), "rng": random_state(() if data is None else data.generators)}
+
+
+def _metrics_of(run: Run) -> dict[str, Any]:
+    """Return the logged values, and the states of the module's metrics."""
+    return {
+        "metrics": None if run.metrics is None else run.metrics.state_dict(),
+        "metric_states": metric_states(run.module),
+    }
+
+
+def _reset(epoch_state: Mapping[str, EpochState]) -> None:
+    for part in epoch_state.values():
+        part.reset()
