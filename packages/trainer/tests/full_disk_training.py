@@ -26,7 +26,7 @@ class Full(Callback):
 
     def on_train_epoch_start(self, trainer: Any, module: Any) -> None:
         if trainer.current_epoch == self.epoch:
-            trainer._run.finish_saving()
+            trainer.current_run.finish_saving()
             resource.setrlimit(resource.RLIMIT_FSIZE, (self.limit, resource.RLIM_INFINITY))
 
 

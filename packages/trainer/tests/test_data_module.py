@@ -9,7 +9,7 @@ import pytest
 
 from camshaft.hooks_core import Receiver, is_overridden
 from camshaft.hooks_core.catalogue import CATALOGUE
-from camshaft.trainer.data_module import DataModule, attach_data_module
+from camshaft.trainer import DataModule
 
 
 class Numbers(DataModule):
@@ -39,7 +39,7 @@ def test_hyperparameters_are_saved() -> None:
 def test_the_trainer_is_known_once_attached() -> None:
     data, trainer = Numbers(), object()
     assert data.trainer is None
-    attach_data_module(data, trainer)
+    data.trainer = trainer
     assert data.trainer is trainer
 
 
@@ -54,7 +54,7 @@ def test_a_trainer_can_be_assigned_and_deleted() -> None:
 @pytest.mark.parametrize("copied", [copy.deepcopy, lambda data: pickle.loads(pickle.dumps(data))])
 def test_copies_leave_the_trainer_behind(copied) -> None:
     data = Numbers(batch_size=8)
-    attach_data_module(data, lambda: "cannot be pickled")
+    data.trainer = lambda: "cannot be pickled"
     other = copied(data)
     assert other.hparams == {"batch_size": 8}
     assert other.trainer is None

@@ -90,7 +90,7 @@ class EarlierHooks:
 
     def restore_weights(self, model: Any) -> None:
         """Take the weights of the checkpoint that fit resumes from, if it does. Collective."""
-        run = self.trainer._run  # type: ignore[attr-defined]
+        run = self.trainer.current_run  # type: ignore[attr-defined]
         if run is not None and run.checkpoint is not None:
             restore_module(run, run.checkpoint)
 
@@ -130,7 +130,7 @@ class TrainingModule(EarlierHooks, _TrainingModule):
     def get_progress_bar_dict(self) -> dict[str, Any]:
         """What a progress bar shows; an override may change it."""
         trainer = self._trainer
-        log = None if trainer is None else trainer._metric_log
+        log = None if trainer is None else trainer.metric_log
         return {} if log is None else dict(log.progress_bar_metrics)
 
     def get_tqdm_dict(self) -> dict[str, Any]:
@@ -444,7 +444,7 @@ def _tell_of_zeroing(module: Any) -> None:
     There is no need to in 1.1, whose steps did. A class that declares its era has decided.
     """
     kind = type(module)
-    if kind in _told or behaviour_of_run(getattr(module.trainer, "_run", None)) is not TODAY:
+    if kind in _told or behaviour_of_run(getattr(module.trainer, "current_run", None)) is not TODAY:
         return
     _told.add(kind)
     if not any(_mentions(one.__code__, "zero_grad") for one in _functions(kind)):

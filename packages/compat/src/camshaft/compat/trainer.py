@@ -29,7 +29,7 @@ from camshaft.loops import Run, run_verb
 from camshaft.trainer import Trainer as _Trainer
 from camshaft.trainer.checkpoints import CheckpointFormat
 from camshaft.trainer.configuration import listed
-from camshaft.trainer.loggers import SilentLogger
+from camshaft.trainer.running import VerbCall, running
 
 _Path = str | os.PathLike[str]
 
@@ -255,17 +255,17 @@ class Trainer(ArgparseArguments, _Trainer):
             raise RuntimeError(must_be("trainer", rule, None, "Trainer.tune", action))
         train_dataloaders = _only_one("fit", train_dataloaders, "train_dataloader", train_dataloader)
         loaders = {"train": train_dataloaders, "validate": val_dataloaders}
-        attached, loggers = self.callbacks, self._loggers
+        attached = self.callbacks
         progress, limits = self.fit_loop.progress.state_dict(), self.fit_loop.limits
         finders = [finder for finder in (size, rate) if finder is not None]
-        self.callbacks, self._loggers = [*finders, _EndOfSearch()], [SilentLogger() for _ in loggers]
+        self.callbacks = [*finders, _EndOfSearch()]
         self.tuning = True
         try:
-            with self._running("fit", model, loaders, datamodule, None, None) as run:
+            with self.silenced(), running(self, VerbCall("fit", model, loaders, datamodule)) as run:
                 run_verb(run, self.fit_loop)
         finally:
             self.tuning = False
-            self.callbacks, self._loggers = attached, loggers
+            self.callbacks = attached
             self.fit_loop.limits = limits
             self.fit_loop.progress.load_state_dict(progress)
         found = {
@@ -284,7 +284,7 @@ class Trainer(ArgparseArguments, _Trainer):
         """
         loop = self.fit_loop
         epoch = loop.current_epoch
-        if loop.has_ended and not loop.progress.is_inside_epoch and behaviour_of_run(self._run).keeps_last_epoch:
+        if loop.has_ended and not loop.progress.is_inside_epoch and behaviour_of_run(self.current_run).keeps_last_epoch:
             return max(0, epoch - 1)
         return epoch
 
@@ -443,8 +443,8 @@ class Trainer(ArgparseArguments, _Trainer):
     def progress_bar_metrics(self) -> Mapping[str, float | int | str]:
         """What a progress bar shows, as `get_progress_bar_dict` or `get_tqdm_dict` of the module choose it."""
         for name in ("get_progress_bar_dict", "get_tqdm_dict"):
-            if self._run is not None and is_overridden(self._run.module, name):
-                shown: Mapping[str, float | int | str] = getattr(self._run.module, name)()
+            if self.model is not None and is_overridden(self.model, name):
+                shown: Mapping[str, float | int | str] = getattr(self.model, name)()
                 return shown
         return super().progress_bar_metrics
 

@@ -5,7 +5,6 @@ from typing import TYPE_CHECKING
 from camshaft.hooks_core.on_demand import on_demand
 from camshaft.loops.metrics import MetricMismatchError
 from camshaft.trainer.data_module import DataModule
-from camshaft.trainer.hook_comparison import HookDivergenceError
 from camshaft.trainer.module import TrainingModule
 from camshaft.trainer.seeding import seed_everything
 from camshaft.trainer.trainer import Trainer
@@ -25,13 +24,15 @@ __all__ = [
 if TYPE_CHECKING:
     from camshaft.trainer.checkpoints import CheckpointFormat
     from camshaft.trainer.gradient_norms import GradientNorms
+    from camshaft.trainer.hook_comparison import HookDivergenceError
     from camshaft.trainer.torch_switches import TorchSwitches
-else:  # seldom used, so imported when asked for; a type checker does not understand that
+else:  # imported on access
     __getattr__ = on_demand(
         __name__,
         {
             "CheckpointFormat": "checkpoints",
             "GradientNorms": "gradient_norms",
+            "HookDivergenceError": "hook_comparison",
             "TorchSwitches": "torch_switches",
         },
     )

@@ -2,31 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import Any
 
 import attrs
 import torch
 
-import camshaft.callbacks as stock  # what it exports is imported when it is asked for
+import camshaft.callbacks as stock  # imports its exports on access
 import camshaft.strategies as strategies
-from camshaft.callbacks import EarlyStopping, ModelCheckpoint, RichProgressBar
-from camshaft.callbacks.progress.model_summary import ModelSummary
-from camshaft.callbacks.progress.progress_bar import ProgressBar
 from camshaft.hooks_core import CATALOGUE, Callback
 from camshaft.hooks_core.dispatch.binding import candidates
 from camshaft.hooks_core.messages import must_be, warn_user
 from camshaft.hooks_core.strategy_defaults import check_strategy
-from camshaft.loops import FitLimits, FitLoop, PredictLoop, TestLoop, ValidationLoop
-from camshaft.loops.metrics import EpochEndReduction, MetricLog
+from camshaft.loops import FitLimits, PredictLoop, TestLoop, ValidationLoop
 from camshaft.loops.state.callback_state import check_state_keys
 from camshaft.strategies import SingleDeviceStrategy, choose_device
 from camshaft.strategies.launch.environment import find_process_environment
 from camshaft.strategies.precision import choose_precision
-
-if TYPE_CHECKING:
-    from camshaft.trainer.trainer import Trainer
-
 
 _WHERE = "Trainer"
 
@@ -52,9 +44,9 @@ def choose_callbacks(
     for callback in chosen:
         _check_callback(callback)
     kinds: tuple[tuple[type, type, bool | None, bool | None, str], ...] = (
-        (ProgressBar, RichProgressBar, enable_progress_bar, True, "enable_progress_bar"),
-        (ModelSummary, ModelSummary, enable_model_summary, enable_progress_bar, "enable_model_summary"),
-        (ModelCheckpoint, ModelCheckpoint, enable_checkpointing, True, "enable_checkpointing"),
+        (stock.ProgressBar, stock.RichProgressBar, enable_progress_bar, True, "enable_progress_bar"),
+        (stock.ModelSummary, stock.ModelSummary, enable_model_summary, enable_progress_bar, "enable_model_summary"),
+        (stock.ModelCheckpoint, stock.ModelCheckpoint, enable_checkpointing, True, "enable_checkpointing"),
     )
     for kind, default, enabled, is_default, argument in kinds:
         is_present = any(isinstance(callback, kind) for callback in chosen)
@@ -67,10 +59,10 @@ def choose_callbacks(
     return chosen
 
 
-def switching(
+def profiler_and_switches(
     profiler: Any, deterministic: bool | str | None, benchmark: bool | None, detect_anomaly: bool
 ) -> list[Callback]:
-    """Return the callbacks that do what these arguments of the trainer ask for.
+    """Return the callbacks for these arguments of the trainer.
 
     Raises:
         TypeError, ValueError: If one is none of its values.
@@ -109,7 +101,7 @@ def check_barebones(callbacks: Any, **attached: Any) -> None:
         if value not in (None, False, 0):
             raise ValueError(must_be(name, "left out with barebones=True", value, _WHERE, action))
     for callback in listed(callbacks):
-        if isinstance(callback, (ModelCheckpoint, ProgressBar, ModelSummary, EarlyStopping)):
+        if isinstance(callback, (stock.ModelCheckpoint, stock.ProgressBar, stock.ModelSummary, stock.EarlyStopping)):
             rule = f"without {type(callback).__name__}, which needs logged values or files, with barebones=True"
             raise ValueError(must_be("callbacks", rule, callback, _WHERE, action))
 
@@ -150,76 +142,45 @@ def _check_callback(callback: Any) -> None:
         raise TypeError(must_be("callbacks", rule, callback, _WHERE, "Pass one of these."))
 
 
-@attrs.frozen
-class TrainerLoops:
-    """A loop for each verb."""
-
-    fit: FitLoop
-    validate: ValidationLoop
-    test: TestLoop
-    predict: PredictLoop
-
-
-def choose_loops(
+def choose_evaluation_loops(
+    limit_val_batches: int | float | None,
+    limit_test_batches: int | float | None,
+    limit_predict_batches: int | float | None,
     *,
+    overfit_batches: int | float,
     num_trial_batches: int,
-    limits: Mapping[str, Any],
-    evaluation_limits: Mapping[str, int | float | None],
     inference_mode: bool,
     use_distributed_sampler: bool,
-    **fit_arguments: Any,
-) -> TrainerLoops:
-    """Make the loops.
+) -> tuple[ValidationLoop, ValidationLoop, TestLoop, PredictLoop]:
+    """Return the loops of validation in fit, validate, test and predict.
 
     Args:
-        num_trial_batches: How many batches of everything a trial takes; 0 if it is none.
-        limits: Arguments of `FitLimits`; those that are None have its defaults.
-        evaluation_limits: How much of each loader to take, by stage; None takes all. Validation takes `overfit_batches`
-            instead if that is not 0.
-        inference_mode: As in `EvaluationLoop`.
-        use_distributed_sampler: As in every loop.
-        fit_arguments: Further arguments of `FitLoop`.
+        limit_val_batches, limit_test_batches, limit_predict_batches: Part of each loader to take; None takes all.
+        overfit_batches: Part that validation takes instead, if it is not 0.
+        num_trial_batches: Batches that a trial takes instead of all of these; 0 if it is none.
+        inference_mode, use_distributed_sampler: As in `EvaluationLoop`.
 
     Raises:
         TypeError, ValueError: As the loops.
     """
+    if overfit_batches and limit_val_batches not in (None, overfit_batches):
+        warn_user(f"`overfit_batches={overfit_batches}` takes the place of `limit_val_batches={limit_val_batches}`.")
 
-    overfit_batches = 0 if num_trial_batches else limits.get("overfit_batches") or 0
+    def limit(given: int | float | None) -> int | float:
+        return num_trial_batches or (1.0 if given is None else given)
 
-    def validation() -> ValidationLoop:
-        if not overfit_batches:
-            return ValidationLoop(**evaluation("validate"))
-        loop = ValidationLoop(**{**evaluation("validate"), "limit_batches": 1.0})
-        loop.limit_batches, loop.limit_argument = overfit_batches, "overfit_batches"
-        return loop
-
-    def evaluation(stage: str) -> dict[str, Any]:
-        limit = evaluation_limits[stage]
-        return {
-            "limit_batches": num_trial_batches or (1.0 if limit is None else limit),
-            "inference_mode": inference_mode,
-            "use_distributed_sampler": use_distributed_sampler,
-        }
-
-    defaults: dict[str, Any] = {"limit_train_batches": 1.0, "val_check_interval": 1.0, "num_sanity_val_steps": 2}
-    given: dict[str, Any] = {name: defaults.get(name) if value is None else value for name, value in limits.items()}
-    fit_limits = FitLimits(**given)
-    limit = evaluation_limits["validate"]
-    if overfit_batches and limit not in (None, overfit_batches):
-        warn_user(f"`overfit_batches={overfit_batches}` takes the place of `limit_val_batches={limit}`.")
-    if num_trial_batches:
-        fit_limits = limits_of_trial(fit_limits, num_trial_batches)
-    fit = FitLoop(
-        fit_limits,
-        validation(),
-        use_distributed_sampler=use_distributed_sampler,
-        **fit_arguments,
+    settings: dict[str, Any] = {"inference_mode": inference_mode, "use_distributed_sampler": use_distributed_sampler}
+    in_fit, validate = (
+        ValidationLoop(limit_batches=1.0 if overfit_batches else limit(limit_val_batches), **settings) for _ in range(2)
     )
-    return TrainerLoops(
-        fit,
-        validation(),
-        TestLoop(**evaluation("test")),
-        PredictLoop(**evaluation("predict")),
+    if overfit_batches:
+        for loop in (in_fit, validate):
+            loop.limit_batches, loop.limit_argument = overfit_batches, "overfit_batches"
+    return (
+        in_fit,
+        validate,
+        TestLoop(limit_batches=limit(limit_test_batches), **settings),
+        PredictLoop(limit_batches=limit(limit_predict_batches), **settings),
     )
 
 
@@ -345,17 +306,24 @@ def _check_syncs(strategy: Any, sync_batchnorm: bool) -> None:
         raise ValueError(must_be("sync_batchnorm", rule, sync_batchnorm, _WHERE, action))
 
 
-def choose_metric_log(trainer: Trainer) -> MetricLog:
-    """Make it; of several processes the trainer gets a callback, the first, that reduces the values of epochs."""
-    metric_log = MetricLog(
-        loggers=trainer.loggers,
-        log_every_n_steps=trainer.log_every_n_steps,
-        progress=trainer.fit_loop.progress,
-        strategy=trainer.strategy,
-    )
-    if trainer.world_size > 1:
-        trainer.callbacks.insert(0, EpochEndReduction(metric_log))
-    return metric_log
+def choose_hook_comparison(every_n_steps: Any, world_size: int) -> list[Callback]:
+    """Return the callback that compares hooks between processes; none if it is not asked for, or there is one process.
+
+    Raises:
+        TypeError, ValueError: If the number of updates is no int, or less than 1.
+    """
+    if every_n_steps is None:
+        return []
+    action = "Pass a number of updates, or None."
+    if isinstance(every_n_steps, bool) or not isinstance(every_n_steps, int):
+        raise TypeError(must_be("compare_hooks_every_n_steps", "an int or None", every_n_steps, _WHERE, action))
+    if every_n_steps < 1:
+        raise ValueError(must_be("compare_hooks_every_n_steps", "at least 1", every_n_steps, _WHERE, action))
+    if world_size == 1:
+        return []
+    from camshaft.trainer.hook_comparison import HookComparison  # rarely needed
+
+    return [HookComparison(every_n_steps)]
 
 
 def check_fast_dev_run(fast_dev_run: bool | int) -> bool | int:

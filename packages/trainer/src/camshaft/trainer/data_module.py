@@ -90,8 +90,3 @@ class DataModule(HyperparametersMixin, DataHooks, CheckpointHooks):
         state = dict(self.__dict__)
         state.pop("_trainer", None)
         return state
-
-
-def attach_data_module(data: DataModule, trainer: Trainer) -> None:
-    """Let a data module know the trainer that it works for."""
-    data._trainer = trainer

@@ -7,7 +7,6 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from camshaft.hooks_core import Callback, Receiver
-from camshaft.hooks_core.messages import must_be
 from camshaft.hooks_core.receiver_names import ReceiverNames
 
 if TYPE_CHECKING:
@@ -111,22 +110,6 @@ class HookComparison(Callback):
             position, by_rank = _first_divergence(strategy.all_gather(calls))
             raise HookDivergenceError(position, by_rank, where)
         calls.clear()
-
-
-def choose_hook_comparison(every_n_steps: Any, world_size: int) -> HookComparison | None:
-    """What compares hooks after every so many updates; None if that is not asked for or there is only one process.
-
-    Raises:
-        TypeError, ValueError: If the number is no int, or less than 1.
-    """
-    if every_n_steps is None:
-        return None
-    where, action = "Trainer", "Pass a number of updates, or None."
-    if isinstance(every_n_steps, bool) or not isinstance(every_n_steps, int):
-        raise TypeError(must_be("compare_hooks_every_n_steps", "an int or None", every_n_steps, where, action))
-    if every_n_steps < 1:
-        raise ValueError(must_be("compare_hooks_every_n_steps", "at least 1", every_n_steps, where, action))
-    return HookComparison(every_n_steps) if world_size > 1 else None
 
 
 def _first_divergence(calls_of_ranks: Sequence[Sequence[str]]) -> tuple[int, dict[int, str | None]]:

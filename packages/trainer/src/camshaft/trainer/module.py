@@ -1,12 +1,13 @@
-"""The module that users write: a model, its steps, and what the trainer offers to it."""
+"""The base class of users' modules: steps, logging, the trainer, optimization, checkpoints, export."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
+import attrs
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
@@ -17,6 +18,7 @@ from camshaft.loops.metrics import MetricLogging, StandaloneLog
 from camshaft.loops.optimization.update import LossError, check_loss
 from camshaft.trainer.checkpoints import CheckpointFormat
 from camshaft.trainer.export import names_not_exported, to_onnx, to_torchscript
+from camshaft.trainer.forwarding import forwarded
 from camshaft.trainer.hyperparameters import HyperparametersMixin
 
 if TYPE_CHECKING:
@@ -27,134 +29,10 @@ if TYPE_CHECKING:
 
 
 _NOT_COPIED = ("_trainer", "_metric_log", "_compiled_call_impl")
-"""What belongs to a run, or, as `nn.Module` has it, to this very object."""
+"""Attributes that copies and pickles leave behind: those of a run, and `nn.Module`'s own compiled call."""
 
 
-class Attached:
-    """The part of a module that asks the trainer; mix it into an `nn.Module`."""
-
-    # An instance has its own only once a run has held it: written past `nn.Module.__setattr__`, which would look for
-    # submodules, and left behind by copies.
-    _trainer: Trainer | None = None
-    _metric_log: MetricLog | StandaloneLog | None = None
-
-    @property
-    def trainer(self) -> Trainer:
-        """The trainer of the current or last verb.
-
-        Another one, or None, may be assigned, to the modules in this one as well; deleting it assigns None.
-
-        Raises:
-            RuntimeError: If no trainer has run with this module.
-        """
-        if self._trainer is None:
-            action = "Pass the module to a verb of a trainer first."
-            raise RuntimeError(must_be("trainer", "attached", None, type(self).__qualname__, action))
-        return self._trainer
-
-    @trainer.setter
-    def trainer(self, trainer: Any) -> None:
-        parts = self.modules() if isinstance(self, nn.Module) and "_modules" in self.__dict__ else [self]
-        for part in parts:
-            if isinstance(part, Attached):
-                part.__dict__["_trainer"] = trainer
-
-    @trainer.deleter
-    def trainer(self) -> None:
-        self.trainer = None
-
-    @property
-    def current_epoch(self) -> int:
-        """Index of the training epoch; 0 without a trainer."""
-        return 0 if self._trainer is None else self._trainer.current_epoch
-
-    @property
-    def global_step(self) -> int:
-        """Number of optimizer updates so far; 0 without a trainer."""
-        return 0 if self._trainer is None else self._trainer.global_step
-
-    @property
-    def global_rank(self) -> int:
-        """Index of this process among all; 0 without a trainer."""
-        return 0 if self._trainer is None else int(self._trainer.strategy.global_rank)
-
-    @property
-    def local_rank(self) -> int:
-        """Index of this process on its machine; 0 without a trainer."""
-        return 0 if self._trainer is None else int(self._trainer.strategy.local_rank)
-
-    @property
-    def device(self) -> torch.device:
-        """The device of the first parameter or buffer; of the trainer's strategy if there is none, else the CPU."""
-        assert isinstance(self, nn.Module)
-        for tensors in (self.parameters(), self.buffers()):
-            for tensor in tensors:
-                return tensor.device
-        return torch.device("cpu") if self._trainer is None else torch.device(self._trainer.strategy.device)
-
-    @property
-    def on_gpu(self) -> bool:
-        """Whether `device` is a GPU."""
-        return self.device.type == "cuda"
-
-    @property
-    def device_mesh(self) -> DeviceMesh | None:
-        """How a sharded strategy arranges the processes, for `configure_sharded_model`.
-
-        None for any other strategy and without a trainer, as when a module is built from a checkpoint: leave submodules
-        whole then.
-        """
-        mesh: DeviceMesh | None = (
-            None if self._trainer is None else getattr(self._trainer.strategy, "device_mesh", None)
-        )
-        return mesh
-
-    @property
-    def logger(self) -> Any:
-        """The trainer's first logger; None if it has none or there is no trainer."""
-        return None if self._trainer is None else self._trainer.logger
-
-    @property
-    def loggers(self) -> list[Any]:
-        """The trainer's loggers; empty without a trainer."""
-        return [] if self._trainer is None else self._trainer.loggers
-
-    def optimizers(self, use_pl_optimizer: bool = True) -> Optimizer | list[Optimizer]:
-        """The optimizer of the fit; a list if `configure_optimizers` returned several or none.
-
-        Args:
-            use_pl_optimizer: Has no effect: there is no wrapper, and `step` may be called on what is returned.
-        """
-        optimizers: list[Optimizer] = list(self.trainer.optimizers)
-        return optimizers[0] if len(optimizers) == 1 else optimizers
-
-    def lr_schedulers(self) -> Any:
-        """The learning-rate scheduler of the fit; a list if there are several, None if there is none."""
-        schedulers = [config.scheduler for config in self.trainer.lr_scheduler_configs]
-        if not schedulers:
-            return None
-        return schedulers[0] if len(schedulers) == 1 else schedulers
-
-    def print(self, *args: Any, **kwargs: Any) -> None:
-        """Print, on the first process only, by the trainer's progress bar if it shows one; arguments as Python's."""
-        if self.global_rank != 0:
-            return
-        bar = None if self._trainer is None else getattr(self._trainer, "progress_bar_callback", None)
-        if bar is not None and bar.is_enabled:
-            bar.print(*args, **kwargs)
-        else:
-            print(*args, **kwargs)
-
-    def __getstate__(self) -> dict[str, Any]:
-        """Copies and pickles leave the trainer, the log and what was compiled behind."""
-        return {name: value for name, value in self.__dict__.items() if name not in _NOT_COPIED}
-
-
-class LogsMetrics(Attached, MetricLogging):
-    """The part of a module that logs."""
-
-
-class TrainingModule(LogsMetrics, HyperparametersMixin, ModelHooks, DataHooks, CheckpointHooks, nn.Module):
+class TrainingModule(MetricLogging, HyperparametersMixin, ModelHooks, DataHooks, CheckpointHooks, nn.Module):
     """A model with its steps; subclass it as you would `nn.Module`.
 
     Define `training_step` and `configure_optimizers` to fit, `validation_step`, `test_step` for these verbs, and
@@ -190,7 +68,10 @@ class TrainingModule(LogsMetrics, HyperparametersMixin, ModelHooks, DataHooks, C
     example_input_array: Any = None
     checkpoint_formats: ClassVar[tuple[CheckpointFormat, ...]] = ()
 
-    # what users define; not implemented here, so that set-up knows what a module lacks
+    # Set on an instance by its first run, in `__dict__`: past `nn.Module.__setattr__`, which would look for submodules.
+    _trainer: Trainer | None = None
+
+    # steps and configuration, for users to define; not implemented here, so that set-up reports missing ones
 
     def training_step(self, *args: Any, **kwargs: Any) -> Any:
         """Compute the loss of a training batch: `training_step(batch, batch_idx)`.
@@ -239,6 +120,102 @@ class TrainingModule(LogsMetrics, HyperparametersMixin, ModelHooks, DataHooks, C
         """Callbacks of the module's own; each takes the place of one of its type that the trainer has."""
         return []
 
+    # the trainer
+
+    @property
+    def trainer(self) -> Trainer:
+        """The trainer of the current or last verb.
+
+        Another one, or None, may be assigned, to the modules in this one as well; deleting it assigns None.
+
+        Raises:
+            RuntimeError: If no trainer has run with this module.
+        """
+        if self._trainer is None:
+            action = "Pass the module to a verb of a trainer first."
+            raise RuntimeError(must_be("trainer", "attached", None, type(self).__qualname__, action))
+        return self._trainer
+
+    @trainer.setter
+    def trainer(self, trainer: Any) -> None:
+        for part in self.modules() if "_modules" in self.__dict__ else [self]:  # else `__init__` of `nn.Module` follows
+            if isinstance(part, TrainingModule):
+                part.__dict__["_trainer"] = trainer
+
+    @trainer.deleter
+    def trainer(self) -> None:
+        self.trainer = None
+
+    current_epoch: int = forwarded("_trainer.current_epoch", "Index of the epoch; 0 without a trainer.", default=0)
+    global_step: int = forwarded("_trainer.global_step", "Optimizer updates so far; 0 without a trainer.", default=0)
+    global_rank: int = forwarded(
+        "_trainer.strategy.global_rank", "Index of this process; 0 without a trainer.", default=0
+    )
+    local_rank: int = forwarded(
+        "_trainer.strategy.local_rank", "Index of this process on its machine; 0 without one.", default=0
+    )
+    logger: Any = forwarded("_trainer.logger", "The trainer's first logger; None without any.", default=None)
+
+    @property
+    def loggers(self) -> list[Any]:
+        """The trainer's loggers; empty without a trainer."""
+        return [] if self._trainer is None else self._trainer.loggers
+
+    @property
+    def device(self) -> torch.device:
+        """Device of the first parameter or buffer; of the trainer's strategy if there is none, else the CPU."""
+        for tensors in (self.parameters(), self.buffers()):
+            for tensor in tensors:
+                return tensor.device
+        return torch.device("cpu") if self._trainer is None else torch.device(self._trainer.strategy.device)
+
+    @property
+    def on_gpu(self) -> bool:
+        """True if `device` is a GPU."""
+        return self.device.type == "cuda"
+
+    @property
+    def device_mesh(self) -> DeviceMesh | None:
+        """Device mesh of a sharded strategy, for `configure_sharded_model`.
+
+        None for any other strategy and without a trainer, as when a module is built from a checkpoint: leave submodules
+        whole then.
+        """
+        mesh: DeviceMesh | None = (
+            None if self._trainer is None else getattr(self._trainer.strategy, "device_mesh", None)
+        )
+        return mesh
+
+    def optimizers(self, use_pl_optimizer: bool = True) -> Optimizer | list[Optimizer]:
+        """Return the optimizer of the fit; a list if `configure_optimizers` returned several or none.
+
+        Args:
+            use_pl_optimizer: Has no effect: there is no wrapper, and `step` may be called on the returned optimizer.
+        """
+        optimizers: list[Optimizer] = list(self.trainer.optimizers)
+        return optimizers[0] if len(optimizers) == 1 else optimizers
+
+    def lr_schedulers(self) -> Any:
+        """Return the learning-rate scheduler of the fit; a list if there are several, None if there is none."""
+        schedulers = [config.scheduler for config in self.trainer.lr_scheduler_configs]
+        if not schedulers:
+            return None
+        return schedulers[0] if len(schedulers) == 1 else schedulers
+
+    def print(self, *args: Any, **kwargs: Any) -> None:
+        """Print on the first process only, by the trainer's progress bar if it shows one; arguments as Python's."""
+        if self.global_rank != 0:
+            return
+        bar = None if self._trainer is None else getattr(self._trainer, "progress_bar_callback", None)
+        if bar is not None and bar.is_enabled:
+            bar.print(*args, **kwargs)
+        else:
+            print(*args, **kwargs)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return the state without trainer, log and compiled code, for copies and pickles."""
+        return {name: value for name, value in self.__dict__.items() if name not in _NOT_COPIED}
+
     # optimization
 
     def manual_backward(self, loss: Tensor, *args: Any, **kwargs: Any) -> None:
@@ -263,12 +240,12 @@ class TrainingModule(LogsMetrics, HyperparametersMixin, ModelHooks, DataHooks, C
         hooks = trainer.hooks
         backward = hooks.backward
         if args or kwargs:
-            backward = backward_with(self, args, kwargs, backward)
+            backward = _backward_with(self, args, kwargs, backward)
         hooks.on_before_backward(loss)
         try:
             trainer.strategy.backward(loss, backward)
         except RuntimeError as error:
-            explain_manual(loss, self, error)
+            _explain_manual(loss, self, error)
             raise
         hooks.on_after_backward()
 
@@ -453,29 +430,51 @@ TrainingModule.__jit_unused_properties__ = TrainingModule.__jit_ignored_attribut
 )
 
 
-def _as_known(optimizer: Any, known: Sequence[Optimizer]) -> Any:
-    """Return the fit's optimizer for what `configure_optimizers` returned, where that is no optimizer of torch."""
-    return next((one for one in known if getattr(one, "foreign", one) is optimizer), optimizer)
+@attrs.frozen
+class Attachment:
+    """Trainer and log of a training module."""
+
+    module: TrainingModule
+    trainer: Trainer | None
+    metric_log: MetricLog | StandaloneLog | None
 
 
 def attach_module(module: nn.Module, trainer: Trainer, metric_log: MetricLog | None) -> None:
-    """Let a module, and every training module in it, know its trainer and where to log.
+    """Give a module, and every training module in it, its trainer and its log.
 
     Args:
         module: Any module; one without training modules is left alone.
         trainer: The trainer.
         metric_log: Its metric log; None lets modules keep the last values by themselves.
     """
-    for part in module.modules():
-        if isinstance(part, TrainingModule):
-            part.__dict__["_trainer"] = trainer
-            part.__dict__["_metric_log"] = StandaloneLog() if metric_log is None else metric_log
+    parts = [part for part in module.modules() if isinstance(part, TrainingModule)]
+    reattach([Attachment(part, trainer, StandaloneLog() if metric_log is None else metric_log) for part in parts])
 
 
-def backward_with(
+def attachments(module: nn.Module) -> list[Attachment]:
+    """Return trainer and log of every training module in a module, for `reattach`."""
+    return [
+        Attachment(part, part._trainer, part._metric_log)
+        for part in module.modules()
+        if isinstance(part, TrainingModule)
+    ]
+
+
+def reattach(parts: Iterable[Attachment]) -> None:
+    """Give training modules the trainers and logs that they had."""
+    for part in parts:
+        part.module.__dict__["_trainer"], part.module.__dict__["_metric_log"] = part.trainer, part.metric_log
+
+
+def _as_known(optimizer: Any, known: Sequence[Optimizer]) -> Any:
+    """Return the fit's optimizer for a returned one that is no optimizer of torch."""
+    return next((one for one in known if getattr(one, "foreign", one) is optimizer), optimizer)
+
+
+def _backward_with(
     module: object, args: Sequence[Any], kwargs: Mapping[str, Any], override: Callable[..., Any] | None
 ) -> Callable[..., Any] | None:
-    """What differentiates a loss that `manual_backward` got with further arguments.
+    """Return the function that differentiates a loss that `manual_backward` got with further arguments.
 
     Args:
         module: The module.
@@ -507,8 +506,8 @@ def backward_with(
     return backward
 
 
-def explain_manual(loss: Tensor, module: object, error: RuntimeError) -> None:
-    """Say more of an error of `manual_backward`, if the loss is to blame."""
+def _explain_manual(loss: Tensor, module: object, error: RuntimeError) -> None:
+    """Raise a `LossError` for an error of `manual_backward` that the loss caused."""
     try:
         check_loss(loss, "`manual_backward` must be called in `training_step` with", type(module).__qualname__)
     except LossError as of_loss:

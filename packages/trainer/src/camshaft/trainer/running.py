@@ -1,14 +1,16 @@
-"""What surrounds every verb of a trainer: its run is put together, attached, and closed whatever happens."""
+"""The surroundings of a verb: module, data and loggers are attached, a run is made, everything is closed at the end."""
 
 from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from itertools import count
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
+import attrs
 import torch
 from torch import Tensor, nn
 
@@ -17,81 +19,90 @@ from camshaft.hooks_core.messages import must_be, warn_user
 from camshaft.hooks_core.processes import OrderlyExit
 from camshaft.hooks_core.protocols import PendingSave
 from camshaft.hooks_core.spec import Verb
-from camshaft.loops import FitLoop, Run, SaveRequest, run_verb
+from camshaft.loops import FitLoop, Run, SaveRequest
 from camshaft.loops.evaluation.loops import ModuleModes
 from camshaft.loops.state.metric_state import metric_states, restore_metric_states
 from camshaft.trainer.checkpoints import best_of_last_fit, checkpoint_of, read_requested
-from camshaft.trainer.data_module import DataModule, attach_data_module
-from camshaft.trainer.loggers import SilentLogger, finalize_loggers, share_log_dir
-from camshaft.trainer.module import TrainingModule, attach_module
-from camshaft.trainer.results import print_results
-from camshaft.trainer.trial_batches import in_trial
-from camshaft.trainer.view import TrainerView
+from camshaft.trainer.data_module import DataModule
+from camshaft.trainer.loggers import finalize_loggers, share_log_dir
+from camshaft.trainer.module import attach_module, attachments, reattach
 
 if TYPE_CHECKING:
     from camshaft.trainer.trainer import Trainer
 
 
 _fit_idxs = count()
-"""Numbers the fits of this process, whatever trainers they are of: a script that runs again has the same ones."""
+"""Index of the next fit of this process, over all trainers: the same where a script runs again."""
 
 
-class VerbRunner(TrainerView):
-    """The part of a trainer that stands around its verbs."""
+@attrs.frozen
+class VerbCall:
+    """Arguments of one call of a verb.
 
-    strict_hooks: bool
-    _is_running: bool
-    _fitted: nn.Module | None
-    _fit_idx: int
-    _was_interrupted: bool = False
+    Attributes:
+        verb: Verb.
+        model: Module; None takes the one of the verb before.
+        loaders: Loaders by stage.
+        datamodule: Data module, if any.
+        ckpt_path: Path of a checkpoint, "best", "last" or None.
+        weights_only: False unpickles the objects in the checkpoint.
+    """
 
-    @contextmanager
-    def _running(
-        self,
-        verb: Verb,
-        model: Any,
-        loaders: dict[str, Any],
-        datamodule: Any,
-        ckpt_path: str | os.PathLike[str] | None,
-        weights_only: bool | None,
-    ) -> Iterator[Run]:
-        """Everything attached for one verb, and loggers closed at its end.
+    verb: Verb
+    model: Any
+    loaders: Mapping[str, Any]
+    datamodule: Any = None
+    ckpt_path: str | os.PathLike[str] | None = None
+    weights_only: bool | None = None
 
-        What another trainer that runs has is given back to it.
-        """
-        if self._is_running:
-            rule = "called when no verb of the trainer is running"
-            action = "Use another trainer inside of hooks."
-            raise RuntimeError(must_be(verb, rule, self._run and self._run.verb, "Trainer", action))
-        module, trainer = choose_module(verb, model, self.model), cast("Trainer", self)
-        borrowed = Borrowed(module, trainer)
-        try:
-            of_call = (loaders, datamodule, ckpt_path, weights_only)
-            with self._attached(verb, module, model is None, borrowed, *of_call) as run:
-                yield run
-        finally:
-            borrowed.give_back(was_trained=verb == "fit")
 
-    @contextmanager
-    def _attached(
-        self,
-        verb: Verb,
-        module: nn.Module,
-        is_previous: bool,
-        borrowed: Borrowed,
-        *of_call: Any,
-    ) -> Iterator[Run]:
-        trainer = cast("Trainer", self)
-        attach_module(module, trainer, self._metric_log)  # before it joins the processes, if it does that itself
-        self.connect(module)
-        self._log_dir = share_log_dir(self.strategy, self._loggers, self._default_root_dir)
-        run = self._new_run(verb, module, is_previous, *of_call)
-        self._run, self._is_running = run, True
-        borrowed.take_data(run.data)
-        if isinstance(run.data, DataModule):
-            attach_data_module(run.data, trainer)
-        if self._metric_log is not None:
-            self._metric_log.clear(run.module)
+@attrs.define(eq=False)
+class VerbState:
+    """State of the verb of a trainer that runs, or ran last.
+
+    Attributes:
+        run: Its run; None before the first verb.
+        is_running: True while it runs.
+        fitted: Module of the last fit.
+        fit_idx: Index of the last fit among those of the process.
+        log_dir: Directory of rank 0's logs, with several processes.
+        interrupted: True if the user interrupted the last fit.
+    """
+
+    run: Run | None = None
+    is_running: bool = False
+    fitted: nn.Module | None = None
+    fit_idx: int = 0
+    log_dir: str | None = None
+    interrupted: bool = False
+
+
+@contextmanager
+def running(trainer: Trainer, call: VerbCall) -> Iterator[Run]:
+    """Attach module, data and loggers to a trainer for a verb, and close the loggers at its end. Collective.
+
+    Objects of another trainer that runs are given back to it; see `Borrowed`.
+
+    Args:
+        trainer: The trainer.
+        call: Arguments of the verb.
+
+    Yields:
+        The run, which `run_verb` takes.
+
+    Raises:
+        RuntimeError: If a verb of the trainer is running already.
+        TypeError, ValueError: If the arguments are none that the verb takes.
+    """
+    state = trainer.verb_state
+    if state.is_running:
+        rule = "called when no verb of the trainer is running"
+        action = "Use another trainer inside of hooks."
+        raise RuntimeError(must_be(call.verb, rule, state.run and state.run.verb, "Trainer", action))
+    module = choose_module(call.verb, call.model, trainer.model)
+    borrowed = Borrowed(module, trainer)
+    try:
+        run = _attach(trainer, call, module, borrowed)
         raised: BaseException | None = None
         try:
             yield run
@@ -101,178 +112,79 @@ class VerbRunner(TrainerView):
             raised = error
             raise
         finally:
-            self._is_running = False
+            if call.verb == "fit":
+                state.interrupted = isinstance(raised, KeyboardInterrupt)
+            state.is_running = False
             run.stage = None
             run.forget_saves()  # of a verb that failed before it could begin
-            finalize_loggers(self.loggers, raised)
+            finalize_loggers(trainer.loggers, raised)
+    finally:
+        borrowed.give_back(was_trained=call.verb == "fit")
 
-    def _new_run(
-        self,
-        verb: Verb,
-        module: nn.Module,
-        is_previous: bool,
-        loaders: dict[str, Any],
-        datamodule: Any,
-        ckpt_path: str | os.PathLike[str] | None,
-        weights_only: bool | None,
-    ) -> Run:
-        previous_data = self.datamodule if module is self.model else None
-        loaders, data = choose_data(verb, loaders, datamodule, previous_data)
-        if is_previous and ckpt_path is None and verb != "fit" and module is self._fitted:
-            ckpt_path = best_of_last_fit(self, verb)
-        if verb == "fit":
-            self._fit_idx = next(_fit_idxs)
-        run = Run(
-            verb=verb,
-            module=module,
-            strategy=self.strategy,
-            trainer=self,
-            callbacks=self.callbacks,
-            data=data,
-            loaders=loaders,
-            metrics=None if verb == "predict" else self._metric_log,  # logging is an error there
-            checkpoint=read_requested(self, ckpt_path, verb, self._fit_idx, weights_only),
-            write_checkpoint=self._write_checkpoint,
-            strict_hooks=self.strict_hooks,
-            epoch=self.fit_loop.progress.current_epoch,
-            is_connected=True,
-        )
-        self.extend_run(run)
-        return run
 
-    def connect(self, module: nn.Module) -> None:
-        """Join the processes that train together, before a verb begins; override it to do more. Collective.
+def _attach(trainer: Trainer, call: VerbCall, module: nn.Module, borrowed: Borrowed) -> Run:
+    """Make the run of a verb, and let the trainer, the module and the data module know each other."""
+    state, metric_log = trainer.verb_state, trainer.metric_log
+    attach_module(module, trainer, metric_log)  # before `connect`, which modules of others may override
+    trainer.connect(module)
+    state.log_dir = share_log_dir(trainer.strategy, trainer.loggers, trainer.default_root_dir)
+    run = _new_run(trainer, call, module)
+    state.run, state.is_running = run, True
+    borrowed.take_data(run.data)
+    if isinstance(run.data, DataModule):
+        run.data.trainer = trainer
+    if metric_log is not None:
+        metric_log.clear(run.module)
+    return run
 
-        Args:
-            module: The module of the verb, which knows the trainer by now.
-        """
-        self.strategy.connect()
 
-    def extend_run(self, run: Run) -> None:
-        """Override it to add to a run: readers of receivers, adapters, a factory for the optimization; see `Run`.
+def _new_run(trainer: Trainer, call: VerbCall, module: nn.Module) -> Run:
+    state, verb, ckpt_path = trainer.verb_state, call.verb, call.ckpt_path
+    previous_data = trainer.datamodule if module is trainer.model else None
+    loaders, data = choose_data(verb, call.loaders, call.datamodule, previous_data)
+    if call.model is None and ckpt_path is None and verb != "fit" and module is state.fitted:
+        ckpt_path = best_of_last_fit(trainer, verb)
+    if verb == "fit":
+        state.fit_idx = next(_fit_idxs)
+        state.interrupted = False
+    run = Run(
+        verb=verb,
+        module=module,
+        strategy=trainer.strategy,
+        trainer=trainer,
+        callbacks=trainer.callbacks,
+        data=data,
+        loaders=loaders,
+        metrics=None if verb == "predict" else trainer.metric_log,  # logging is an error there
+        checkpoint=read_requested(trainer, ckpt_path, verb, state.fit_idx, call.weights_only),
+        write_checkpoint=partial(write_checkpoint, trainer),
+        strict_hooks=trainer.strict_hooks,
+        epoch=trainer.fit_loop.progress.current_epoch,
+        is_connected=True,
+    )
+    trainer.extend_run(run)
+    return run
 
-        Nothing by default. It is called once for each verb, before the hooks of the run are resolved.
 
-        Args:
-            run: The run that is to begin.
-        """
+def write_checkpoint(trainer: Trainer, request: SaveRequest) -> PendingSave | None:
+    """Write a checkpoint of the trainer's run. Collective.
 
-    @property
-    def interrupted(self) -> bool:
-        """Whether the user interrupted the latest fit."""
-        return self._was_interrupted
-
-    @contextmanager
-    def _noting_interrupt(self) -> Iterator[None]:
-        self._was_interrupted = False
-        try:
-            yield
-        except KeyboardInterrupt:
-            self._was_interrupted = True
-            raise
-
-    def _shown(self, results: list[dict[str, float]], verb: Verb, verbose: bool) -> list[dict[str, float]]:
-        """What an evaluation logged, a dictionary per loader, after it is printed on the first process."""
-        if verbose and self.is_global_zero:
-            print_results(results, verb)
-        return results
-
-    def save_checkpoint(
-        self, path: str | os.PathLike[str], weights_only: bool = False, on_saved: Callable[[], None] | None = None
-    ) -> None:
-        """Save a checkpoint. Collective.
-
-        While batches run this is a request: it is carried out at the next save point, after every hook of the batch and
-        the validation that it triggered, or of the epoch's end. Otherwise it is carried out at once.
-
-        Args:
-            path: The file; a directory if the state is sharded.
-            weights_only: Whether to leave out what only matters for resuming.
-            on_saved: Called when it is durable.
-
-        Raises:
-            RuntimeError: If this trainer has no module yet.
-        """
-        run = self._run_of("save_checkpoint")
-        run.request_save(SaveRequest(os.fspath(path), weights_only, on_saved))
-        if not self._is_running:
-            run.finish_saving()  # no verb does it
-
-    def after_batch(self, function: Callable[[], None]) -> None:
-        """Call a function when the training batch and the validation that it triggers are over; see `Run.after_batch`.
-
-        Args:
-            function: What is called. `save_checkpoint` in it asks for a checkpoint of that batch.
-
-        Raises:
-            RuntimeError: If this trainer has no module yet.
-        """
-        self._run_of("after_batch").after_batch(function)
-
-    def at_save_point(self, function: Callable[[], None]) -> None:
-        """Call a function where a checkpoint that is asked for now would be written. Collective.
-
-        Args:
-            function: What is called. A checkpoint that it saves is written before `save_checkpoint` returns, so that
-                the function may change weights for it and put them back.
-
-        Raises:
-            RuntimeError: If this trainer has no module yet.
-        """
-        self._run_of("at_save_point").at_save_point(function)
-
-    def preempt(self, path: str | os.PathLike[str]) -> None:
-        """Save everything and end training as soon as no step is half done, whatever minimum is set.
-
-        A validation that is due by then runs first, so that what goes on has missed nothing; no other does.
-
-        Any one process may call it at any time, as in a handler of SIGTERM; all of them follow at their next agreement,
-        a moment later. Where nothing is being trained, it warns.
-
-        Args:
-            path: The checkpoint to write; `fit(ckpt_path=path)` goes on from it as if nothing had happened.
-        """
-        if self._run is None or not self._is_running or self._run.verb != "fit":
-            warn_user(f"Nothing is being trained, so there is nothing to save to {os.fspath(path)!r} and to stop.")
-            return
-        self._run.preempt(os.fspath(path))
-
-    @contextmanager
-    def trial(self, *, reload: bool = False) -> Iterator[Iterable[Any]]:
-        """A context for training steps that a callback makes by itself; see `TrainerProtocol.trial`. Collective."""
-        run = self._run
-        if run is None or not self._is_running or run.verb != "fit" or run.batch_idx is not None:
-            rule = "used in fit, once the loaders are there and while no batch is trained"
-            action = "Use it in `on_fit_start`, `on_train_start` or `on_train_epoch_start`."
-            where = "nothing" if run is None or not self._is_running else run.position()
-            raise RuntimeError(must_be("trial", rule, where, "Trainer", action))
-        loggers, self._loggers = self._loggers, [SilentLogger() for _ in self._loggers]
-        try:
-            with in_trial(run, self.fit_loop.data, reload=reload) as batches:
-                yield batches
-        finally:
-            self._loggers = loggers
-
-    def _run_of(self, method: str) -> Run:
-        if self._run is None:
-            rule = "attached by fit, validate, test or predict"
-            raise RuntimeError(must_be("model", rule, None, f"Trainer.{method}", "Run one of them first."))
-        return self._run
-
-    def _write_checkpoint(self, request: SaveRequest) -> PendingSave | None:
-        assert self._run is not None
-        for logger in self.loggers:
-            logger.save()  # a run that goes on from here does not write its rows again
-        was_fitted = self._run.module is self._fitted
-        checkpoint = checkpoint_of(
-            self._run,
-            self.fit_loop,
-            was_fitted=was_fitted,
-            weights_only=request.weights_only,
-            fit_idx=self._fit_idx,
-        )
-        pending: PendingSave | None = self.strategy.save_checkpoint(checkpoint, request.path)
-        return pending
+    Returns:
+        The save that is still under way; None if it is done.
+    """
+    state = trainer.verb_state
+    assert state.run is not None
+    for logger in trainer.loggers:
+        logger.save()  # so that a resumed run does not write its rows again
+    checkpoint = checkpoint_of(
+        state.run,
+        trainer.fit_loop,
+        was_fitted=state.run.module is state.fitted,
+        weights_only=request.weights_only,
+        fit_idx=state.fit_idx,
+    )
+    pending: PendingSave | None = trainer.strategy.save_checkpoint(checkpoint, request.path)
+    return pending
 
 
 def warn_if_done(loop: FitLoop, checkpoint: dict[str, Any] | None) -> None:
@@ -300,43 +212,6 @@ def warn_if_done(loop: FitLoop, checkpoint: dict[str, Any] | None) -> None:
             return
 
 
-class Predicting(VerbRunner):
-    """The part of a trainer that predicts."""
-
-    def predict(
-        self,
-        model: Any = None,
-        dataloaders: Any = None,
-        datamodule: Any = None,
-        return_predictions: bool | None = None,
-        ckpt_path: str | os.PathLike[str] | None = None,
-        weights_only: bool | None = None,
-        *,
-        gather: bool = False,
-    ) -> Any:
-        """Predict every batch. Collective.
-
-        Args:
-            model: The module; None as in `validate`.
-            dataloaders: A loader, or a list of them; None asks the data module, then the module.
-            datamodule: A data module.
-            return_predictions: Whether to keep and return the predictions; if false, memory does not grow. None means
-                true.
-            ckpt_path: A checkpoint whose weights to use: a path, "best" or "last".
-            weights_only: As in `fit`.
-            gather: Whether each of several processes returns the predictions of all, in the order of the dataset, and
-                not those of its own batches.
-
-        Returns:
-            The predictions on the CPU: a list with an item per batch, or a list of such lists for several loaders; None
-            if they are not wanted.
-        """
-        self.predict_loop.return_predictions = return_predictions is None or return_predictions
-        self.predict_loop.gather = gather
-        with self._running("predict", model, {"predict": dataloaders}, datamodule, ckpt_path, weights_only) as run:
-            return run_verb(run, self.predict_loop)
-
-
 class Borrowed:
     """A module, or a data module, of a trainer that runs, while another trainer has it for a verb.
 
@@ -352,11 +227,7 @@ class Borrowed:
     def __init__(self, module: nn.Module, trainer: Trainer) -> None:
         self._module = module
         self._trainer = trainer
-        self._parts = [
-            (part, part._trainer, part._metric_log)
-            for part in module.modules()
-            if isinstance(part, TrainingModule) and self._is_of_another(part)
-        ]
+        self._parts = [one for one in attachments(module) if self._is_of_another(one.trainer)]
         self._data: tuple[DataModule, Any] | None = None
         if self._parts:
             self._modes = ModuleModes(module)
@@ -365,8 +236,8 @@ class Borrowed:
 
     def take_data(self, data: object) -> None:
         """Remember whose a data module is; call it before the second trainer is attached to it."""
-        if isinstance(data, DataModule) and self._is_of_another(data):
-            self._data = data, data._trainer
+        if isinstance(data, DataModule) and self._is_of_another(data.trainer):
+            self._data = data, data.trainer
 
     def give_back(self, *, was_trained: bool) -> None:
         """Let the trainer that runs have everything again.
@@ -375,19 +246,18 @@ class Borrowed:
             was_trained: Whether the verb changed the weights, which then stay changed.
         """
         if self._data is not None:
-            attach_data_module(*self._data)
+            data, trainer = self._data
+            data.trainer = trainer
         if not self._parts:
             return
-        for part, trainer, metric_log in self._parts:
-            part.__dict__["_trainer"], part.__dict__["_metric_log"] = trainer, metric_log
+        reattach(self._parts)
         self._modes.restore()
         for owner, name, tensor, values in self._tensors:
             _put_back(owner, name, tensor, values, was_trained=was_trained)
         restore_metric_states(self._module, self._metrics)
 
-    def _is_of_another(self, part: TrainingModule | DataModule) -> bool:
-        trainer = part._trainer
-        return trainer is not None and trainer is not self._trainer and trainer._is_running
+    def _is_of_another(self, trainer: Any) -> bool:
+        return trainer is not None and trainer is not self._trainer and trainer.is_running
 
 
 def _tensors_of(module: nn.Module) -> list[tuple[nn.Module, str, Tensor]]:
@@ -447,7 +317,9 @@ def _compiled_in_place(given: Any) -> Any:
     return module
 
 
-def choose_data(verb: Verb, loaders: dict[str, Any], datamodule: Any, previous: Any) -> tuple[dict[str, Any], Any]:
+def choose_data(
+    verb: Verb, loaders: Mapping[str, Any], datamodule: Any, previous: Any
+) -> tuple[Mapping[str, Any], Any]:
     """The loaders by stage and the data module, which may have been passed in the first loader's place.
 
     Args:

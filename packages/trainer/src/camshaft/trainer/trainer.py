@@ -3,32 +3,61 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from datetime import timedelta
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
+from torch import Tensor, nn
+
+import camshaft.callbacks as stock  # imports its exports on access
 from camshaft.callbacks.arguments import check_local
+from camshaft.hooks_core import Hooks, is_overridden
+from camshaft.hooks_core.known_attributes import check_known
+from camshaft.hooks_core.messages import must_be, warn_user
 from camshaft.hooks_core.spec import ZeroGrad
-from camshaft.loops import EvaluationLoop, StatelessLoaders, run_verb
+from camshaft.loops import EvaluationLoop, FitLimits, FitLoop, Run, SaveRequest, StatelessLoaders, run_verb
+from camshaft.loops.metrics import EpochEndReduction, MetricLog
 from camshaft.trainer.checkpoints import CheckpointFormat
 from camshaft.trainer.configuration import (
     check_barebones,
     check_fast_dev_run,
     choose_callbacks,
+    choose_evaluation_loops,
+    choose_hook_comparison,
     choose_log_interval,
-    choose_loops,
-    choose_metric_log,
     choose_strategy,
+    limits_of_trial,
     listed,
-    switching,
+    num_devices_of,
+    num_nodes_of,
+    profiler_and_switches,
 )
-from camshaft.trainer.hook_comparison import choose_hook_comparison
-from camshaft.trainer.loggers import begin_fit, choose_loggers, log_hyperparameters
-from camshaft.trainer.results import fit_summary
-from camshaft.trainer.running import Predicting, warn_if_done
+from camshaft.trainer.forwarding import forwarded
+from camshaft.trainer.loggers import SilentLogger, begin_fit, choose_loggers, log_hyperparameters
+from camshaft.trainer.results import fit_summary, print_results
+from camshaft.trainer.running import VerbCall, VerbState, running, warn_if_done
+from camshaft.trainer.trial import in_trial
+
+if TYPE_CHECKING:
+    from camshaft.callbacks import EarlyStopping, ModelCheckpoint, ProgressBar
+
+_SET_BY_CONSTRUCTOR = frozenset({"strategy", "fast_dev_run", "barebones"})
 
 
-class Trainer(Predicting):
+def _fit_limit(name: str, doc: str) -> Any:
+    """Return a property for a number in `fit_loop.limits`, which are replaced when it is set."""
+
+    def get(trainer: Trainer) -> Any:
+        return getattr(trainer.fit_loop.limits, name)
+
+    def set_(trainer: Trainer, value: Any) -> None:
+        trainer.fit_loop.limits = trainer.fit_loop.limits.with_number(name, value)
+
+    return property(get, set_, doc=doc)
+
+
+class Trainer:
     """Trains, validates, tests and predicts with a module.
 
     Names and meanings follow Lightning 2.x wherever the concept is the same. Every argument is keyword-only.
@@ -41,79 +70,91 @@ class Trainer(Predicting):
         strategy: A strategy object; or "single_device", "ddp", "ddp_find_unused_parameters_true", "sharded" or "fsdp"
             (the same), with its defaults; or "auto": one device, or DDP where there are more or where several
             processes were started.
-        devices: How many processes a machine, each with a device; or a list of the devices' indexes; -1 for all.
-            "auto" is as many as were started; if nobody started several, all GPUs or one CPU. More than were started
+        devices: Number of processes per machine, each with a device; or a list of the devices' indexes; -1 for all.
+            "auto" is as many as were started; without a launcher, all GPUs or one CPU. More than were started
             are started by the first verb, which runs the script once for each and then leaves it.
-        num_nodes: How many machines; each needs torchrun, or SLURM, to start processes.
+        num_nodes: Number of machines; each needs torchrun, or SLURM, to start processes.
         precision: "32-true", "16-mixed", "bf16-mixed", "bf16-true", "16-true" or "64-true"; None means 32-true, or
             that of the strategy object.
-        use_distributed_sampler: Whether several processes share the samples of every `DataLoader` out; if false each
+        use_distributed_sampler: If true, several processes share the samples of every `DataLoader`; if false each
             takes its loaders as they are.
-        sync_batchnorm: Whether batch normalisation is over the batches of all processes.
-        agree_every_n_batches: After how many batches several processes ask each other whether to stop; None asks a few
-            times per second.
-        logger: A logger, a list of them, None or True for a CSV logger, False for none. Of several processes the first
-            one's write; on others something takes every call and does nothing.
+        sync_batchnorm: If true, batch normalisation is over the batches of all processes.
+        agree_every_n_batches: Batches after which several processes agree on stopping; None agrees a few times per
+            second.
+        logger: A logger, a list of them, None or True for a CSV logger, False for none. With several
+            processes those of rank 0 write; other ranks have loggers that ignore every call.
         callbacks: A callback or a list of them, in the order in which they run.
         max_epochs: Epochs to train in all; -1 for no limit. None means 1000, or no limit if `max_steps` sets one.
         min_epochs: Epochs that `should_stop` cannot cut short.
         max_steps: Optimizer updates to train in all; -1 for no limit.
         min_steps: Updates that `should_stop` cannot cut short.
-        max_time: How long to train in all, resumed parts included: "DD:HH:MM:SS", a `timedelta`, or a dictionary of its
+        max_time: Time to train in all, resumed parts included: "DD:HH:MM:SS", a `timedelta`, or a dictionary of its
             arguments. When it is over training stops after the batch.
-        fast_dev_run: Try everything out: True takes one batch of every loader, an int so many, in one epoch without a
-            sanity check. Loggers write nothing, callbacks neither stop nor save. Takes the place of all limits.
-        limit_train_batches: How much of an epoch to take: an int is a number of batches, a float a share.
+        fast_dev_run: Trial run: True takes one batch of every loader, an int so many, in one epoch without a
+            sanity check. Loggers write nothing, callbacks neither stop nor save. Replaces all limits.
+        limit_train_batches: Part of an epoch to take: an int is a number of batches, a float a share.
         limit_val_batches: Likewise of each validation loader; 0 trains without validation.
         limit_test_batches: Likewise of each test loader.
         limit_predict_batches: Likewise of each prediction loader.
-        overfit_batches: If not 0, how much of a training epoch to take instead of `limit_train_batches`: the same
+        overfit_batches: If not 0, part of a training epoch to take instead of `limit_train_batches`: the same
             batches in every epoch, without shuffling; validation takes as much instead of `limit_val_batches`, without
             shuffling within fit.
-        val_check_interval: How often to validate: a float is a share of an epoch, an int a number of batches.
-        check_val_every_n_epoch: In which epochs to validate; None counts `val_check_interval` across epochs.
+        val_check_interval: Interval between validations: a float is a share of an epoch, an int a number of batches.
+        check_val_every_n_epoch: Epochs from one with validation to the next; None counts
+            `val_check_interval` across epochs.
         num_sanity_val_steps: Validation batches to try before training (None means 2); -1 tries all.
-        reload_dataloaders_every_n_epochs: Ask module or data module for the loaders again every so many epochs, those
-            of validation when they are used; 0 asks once.
+        reload_dataloaders_every_n_epochs: Epochs after which module or data module are asked for the loaders again,
+            for those of validation when they are used; 0 asks once.
         log_every_n_steps: Updates between two entries of step values in the loggers (None means 50).
-        enable_checkpointing: Whether a `ModelCheckpoint` is added if none was passed; None means true.
-        enable_progress_bar: Whether a `RichProgressBar` is added if none was passed; None means true. Where there is a
-            progress bar, fit ends with a few lines about what it came to.
-        enable_model_summary: Whether a `ModelSummary` is added if none was passed; None means where there is a progress
-            bar.
+        enable_checkpointing: If true or None, a `ModelCheckpoint` is added unless one was passed.
+        enable_progress_bar: If true or None, a `RichProgressBar` is added unless one was passed. With a progress bar,
+            fit ends with a summary of a few lines.
+        enable_model_summary: If true, a `ModelSummary` is added unless one was passed; None adds it where there is a
+            progress bar.
         accumulate_grad_batches: Batches whose gradients make one update.
         gradient_clip_val: The largest norm or absolute value of the gradients; None clips nothing.
         gradient_clip_algorithm: "norm" (None means the same) or "value".
-        zero_grad: Where gradients are zeroed: "before_backward" after `training_step`, "before_training_step", or
+        zero_grad: Moment when gradients are zeroed: "before_backward" after `training_step`, "before_training_step", or
             "after_optimizer_step". None means the first.
         truncated_bptt_steps: Time steps of the splits of a batch, for truncated backpropagation through time; None
             takes the module's attribute of that name, if it has one, and else leaves batches whole.
-        stateless_loaders: What a resume inside an epoch does with a training loader that cannot tell where it was:
-            "refuse" it, or "fast_forward": read the batches that were used and drop them.
-        deterministic: Whether operations without a deterministic algorithm raise, or warn with "warn"; see
+        stateless_loaders: Resume inside an epoch with a training loader that has no state: "refuse" it, or
+            "fast_forward": read the batches that were used and drop them.
+        deterministic: If true, operations without a deterministic algorithm raise; "warn" lets them warn; see
             `TorchSwitches`, as for the next two. None leaves it as the process has it.
-        benchmark: Whether cuDNN tries out which algorithm is fastest; None likewise.
-        detect_anomaly: Whether backward names the operation whose gradient is NaN; slow.
+        benchmark: If true, cuDNN searches for the fastest algorithm; None leaves it as the process has it.
+        detect_anomaly: If true, backward names the operation whose gradient is NaN; slow.
         profiler: "simple" adds a `HookTimeline`, "pytorch" a `Profiler`; a callback is added as it is.
-        inference_mode: Whether evaluation runs under `torch.inference_mode`, else under `torch.no_grad`, as always
+        inference_mode: If true, evaluation runs under `torch.inference_mode`, else under `torch.no_grad`, as always
             inside fit.
         report: A folder for curves of everything that is logged, as PNG files, drawn when a verb ends; see
             `camshaft.callbacks.CurveReport`. None draws nothing.
-        default_root_dir: Where files go by default, "~" being the home directory; None means the working directory.
-        barebones: Whether to run with nothing attached: no logger, checkpoint, progress bar, sanity check or metric
-            log. What a module logs is then kept in its `logged_metrics` and nowhere else.
-        compare_hooks_every_n_steps: To find out where several processes part: after every so many updates they compare
-            which hooks they have called, and name the first that differs. None compares nothing, at no cost.
-        strict_hooks: Whether a method that looks like a hook and is none, or a hook of the wrong arity, is an error;
+        default_root_dir: Directory of files by default, "~" being the home directory; None means the working directory.
+        barebones: If true, nothing is attached: no logger, checkpoint, progress bar, sanity check or metric
+            log. Values that a module logs are then in its `logged_metrics` only.
+        compare_hooks_every_n_steps: Updates after which several processes compare the hooks that they have called, and
+            name the first that differs. None compares nothing, at no cost.
+        strict_hooks: If true, a method that looks like a hook and is none, or a hook of the wrong arity, is an error;
             if false it is a warning and left out.
 
+    Attributes:
+        strategy, callbacks, barebones, strict_hooks: As passed, or chosen from the arguments.
+        fast_dev_run: Number of batches of a trial run, or True for one; False without.
+        fit_loop, validate_loop, test_loop, predict_loop: Loops of the verbs.
+        metric_log: The metric log; None with `barebones`.
+        verb_state: State of the verb that runs, or ran last.
+
     Raises:
-        TypeError, ValueError: If an argument is of the wrong type, out of range, contradicts another, or asks for what
-            is not there yet.
+        TypeError, ValueError: If an argument is of the wrong type, out of range, contradicts another, or asks for
+            something that is not supported.
     """
 
     checkpoint_formats: ClassVar[tuple[CheckpointFormat, ...]] = ()
     """Formats of others that `ckpt_path` may have, beside ours."""
+
+    callbacks: list[Any]
+    strategy: Any
+    _is_sealed: bool = False
 
     def __init__(
         self,
@@ -178,8 +219,8 @@ class Trainer(Predicting):
             )
             logger = enable_checkpointing = enable_progress_bar = enable_model_summary = False
             num_sanity_val_steps = log_every_n_steps = 0
-        self.barebones = barebones
-        self.strict_hooks = strict_hooks
+        self.barebones, self.strict_hooks = barebones, strict_hooks
+        self.verb_state = VerbState()
         check_local("default_root_dir", os.fspath(default_root_dir or ""), "Trainer")
         self._default_root_dir = os.path.abspath(os.path.expanduser(default_root_dir or os.curdir))
         self.strategy = choose_strategy(
@@ -193,53 +234,101 @@ class Trainer(Predicting):
         self.fast_dev_run = check_fast_dev_run(fast_dev_run)
         self._loggers = self._writing(choose_loggers(logger, self._default_root_dir, report))
         self.callbacks = choose_callbacks(
-            [*listed(callbacks), *switching(profiler, deterministic, benchmark, detect_anomaly)],
+            [*listed(callbacks), *profiler_and_switches(profiler, deterministic, benchmark, detect_anomaly)],
             enable_progress_bar=enable_progress_bar,
             enable_model_summary=enable_model_summary,
             enable_checkpointing=enable_checkpointing,
         )
-        loops = choose_loops(
+        limits = FitLimits(
+            max_epochs=max_epochs,
+            min_epochs=min_epochs,
+            max_steps=max_steps,
+            min_steps=min_steps,
+            max_time=max_time,
+            limit_train_batches=1.0 if limit_train_batches is None else limit_train_batches,
+            overfit_batches=overfit_batches,
+            val_check_interval=1.0 if val_check_interval is None else val_check_interval,
+            check_val_every_n_epoch=check_val_every_n_epoch,
+            num_sanity_val_steps=2 if num_sanity_val_steps is None else num_sanity_val_steps,
+            reload_dataloaders_every_n_epochs=reload_dataloaders_every_n_epochs,
+        )
+        if self.fast_dev_run:
+            limits = limits_of_trial(limits, int(self.fast_dev_run))
+        validation, self.validate_loop, self.test_loop, self.predict_loop = choose_evaluation_loops(
+            limit_val_batches,
+            limit_test_batches,
+            limit_predict_batches,
+            overfit_batches=limits.overfit_batches,
             num_trial_batches=int(self.fast_dev_run),
-            limits={
-                "max_epochs": max_epochs,
-                "min_epochs": min_epochs,
-                "max_steps": max_steps,
-                "min_steps": min_steps,
-                "max_time": max_time,
-                "limit_train_batches": limit_train_batches,
-                "overfit_batches": overfit_batches,
-                "val_check_interval": val_check_interval,
-                "check_val_every_n_epoch": check_val_every_n_epoch,
-                "num_sanity_val_steps": num_sanity_val_steps,
-                "reload_dataloaders_every_n_epochs": reload_dataloaders_every_n_epochs,
-            },
-            evaluation_limits={
-                "validate": limit_val_batches,
-                "test": limit_test_batches,
-                "predict": limit_predict_batches,
-            },
             inference_mode=inference_mode,
             use_distributed_sampler=use_distributed_sampler,
-            agree_every_n_batches=agree_every_n_batches,
+        )
+        self.fit_loop = FitLoop(
+            limits,
+            validation,
             accumulate_grad_batches=accumulate_grad_batches,
             gradient_clip_val=gradient_clip_val,
             gradient_clip_algorithm=gradient_clip_algorithm,
             zero_grad=zero_grad,
             truncated_bptt_steps=truncated_bptt_steps,
             stateless_loaders=stateless_loaders,
+            use_distributed_sampler=use_distributed_sampler,
+            agree_every_n_batches=agree_every_n_batches,
         )
-        self.fit_loop, self.validate_loop = loops.fit, loops.validate
-        self.test_loop, self.predict_loop = loops.test, loops.predict
         self._log_every_n_steps = choose_log_interval(log_every_n_steps)
-        self._metric_log = None if barebones else choose_metric_log(self)
-        comparison = choose_hook_comparison(compare_hooks_every_n_steps, self.world_size)
-        if comparison is not None:
-            self.callbacks.append(comparison)
-        self._run = None
-        self._is_running = False
-        self._fitted = None
-        self._fit_idx = 0
+        self.metric_log: MetricLog | None = None
+        if not barebones:
+            self.metric_log = MetricLog(
+                loggers=self._loggers,
+                log_every_n_steps=self._log_every_n_steps,
+                progress=self.fit_loop.progress,
+                strategy=self.strategy,
+            )
+            if self.world_size > 1:
+                self.callbacks.insert(0, EpochEndReduction(self.metric_log))
+        self.callbacks += choose_hook_comparison(compare_hooks_every_n_steps, self.world_size)
         self._is_sealed = True
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        """Set an attribute; a name that resembles a setting's is refused, with the setting's name.
+
+        Other names are free to use, and all are in a subclass.
+
+        Raises:
+            AttributeError: If it is misspelt, or set by the constructor only.
+            RuntimeError: If `callbacks` are replaced while a verb runs, whose hooks are bound.
+        """
+        if self._is_sealed:
+            if name in _SET_BY_CONSTRUCTOR:
+                rule = "set by the constructor, which other parts have taken it from"
+                action = "Make another trainer."
+                raise AttributeError(must_be(name, rule, value, type(self).__qualname__, action), name=name, obj=self)
+            if name == "callbacks" and self.is_running:
+                action = "Set them before, or let `configure_callbacks` of the module return them."
+                raise RuntimeError(must_be(name, "set while no verb runs", value, type(self).__qualname__, action))
+            check_known(self, name, takes_own=True)
+        object.__setattr__(self, name, value)
+
+    # seams for subclasses
+
+    def connect(self, module: nn.Module) -> None:
+        """Join the processes that train together, before a verb begins. Override it to do more. Collective.
+
+        Args:
+            module: The module of the verb, which has the trainer by now.
+        """
+        self.strategy.connect()
+
+    def extend_run(self, run: Run) -> None:
+        """Override it to add to a run: readers of receivers, adapters, a factory for the optimization; see `Run`.
+
+        Nothing by default. It is called once for each verb, before the hooks of the run are resolved.
+
+        Args:
+            run: The run that is to begin.
+        """
+
+    # verbs
 
     def fit(
         self,
@@ -272,8 +361,8 @@ class Trainer(Predicting):
             FileNotFoundError, CheckpointError: If the checkpoint is not there or cannot be read.
         """
         loaders = {"train": train_dataloaders, "validate": val_dataloaders}
-        with self._running("fit", model, loaders, datamodule, ckpt_path, weights_only) as run, self._noting_interrupt():
-            self._fitted = run.module
+        with running(self, VerbCall("fit", model, loaders, datamodule, ckpt_path, weights_only)) as run:
+            self.verb_state.fitted = run.module
             if self.is_global_zero:
                 warn_if_done(self.fit_loop, run.checkpoint)
             log_hyperparameters(self.loggers, run.module, run.data)
@@ -305,10 +394,12 @@ class Trainer(Predicting):
         Returns:
             The logged epoch values, a dictionary per loader.
         """
-        with self._running("validate", model, {"validate": dataloaders}, datamodule, ckpt_path, weights_only) as run:
-            loop: EvaluationLoop = self.validate_loop
-            results: list[dict[str, float]] = run_verb(run, loop)
-        return self._shown(results, "validate", verbose)
+        call = VerbCall("validate", model, {"validate": dataloaders}, datamodule, ckpt_path, weights_only)
+        with running(self, call) as run:
+            results: list[dict[str, float]] = run_verb(run, self.validate_loop)
+        if verbose and self.is_global_zero:
+            print_results(results, "validate")
+        return results
 
     def test(
         self,
@@ -320,7 +411,498 @@ class Trainer(Predicting):
         weights_only: bool | None = None,
     ) -> list[dict[str, float]]:
         """Run the test once; arguments and result are those of `validate`, with test loaders. Collective."""
-        with self._running("test", model, {"test": dataloaders}, datamodule, ckpt_path, weights_only) as run:
-            loop: EvaluationLoop = self.test_loop
-            results: list[dict[str, float]] = run_verb(run, loop)
-        return self._shown(results, "test", verbose)
+        call = VerbCall("test", model, {"test": dataloaders}, datamodule, ckpt_path, weights_only)
+        with running(self, call) as run:
+            results: list[dict[str, float]] = run_verb(run, self.test_loop)
+        if verbose and self.is_global_zero:
+            print_results(results, "test")
+        return results
+
+    def predict(
+        self,
+        model: Any = None,
+        dataloaders: Any = None,
+        datamodule: Any = None,
+        return_predictions: bool | None = None,
+        ckpt_path: str | os.PathLike[str] | None = None,
+        weights_only: bool | None = None,
+        *,
+        gather: bool = False,
+    ) -> Any:
+        """Predict every batch. Collective.
+
+        Args:
+            model: The module; None as in `validate`.
+            dataloaders: A loader, or a list of them; None asks the data module, then the module.
+            datamodule: A data module.
+            return_predictions: Whether to keep and return the predictions; if false, memory does not grow. None means
+                true.
+            ckpt_path: A checkpoint whose weights to use: a path, "best" or "last".
+            weights_only: As in `fit`.
+            gather: Whether each of several processes returns the predictions of all, in the order of the dataset, and
+                not those of its own batches.
+
+        Returns:
+            The predictions on the CPU: a list with an item per batch, or a list of such lists for several loaders; None
+            if they are not wanted.
+        """
+        self.predict_loop.return_predictions = return_predictions is None or return_predictions
+        self.predict_loop.gather = gather
+        call = VerbCall("predict", model, {"predict": dataloaders}, datamodule, ckpt_path, weights_only)
+        with running(self, call) as run:
+            return run_verb(run, self.predict_loop)
+
+    # saving and stopping
+
+    def save_checkpoint(
+        self, path: str | os.PathLike[str], weights_only: bool = False, on_saved: Callable[[], None] | None = None
+    ) -> None:
+        """Save a checkpoint. Collective.
+
+        While batches run this is a request: it is carried out at the next save point, after every hook of the batch and
+        the validation that it triggered, or of the epoch's end. Otherwise it is carried out at once.
+
+        Args:
+            path: The file; a directory if the state is sharded.
+            weights_only: Whether to leave out what only matters for resuming.
+            on_saved: Called when it is durable.
+
+        Raises:
+            RuntimeError: If this trainer has no module yet.
+        """
+        run = self._started_run("save_checkpoint")
+        run.request_save(SaveRequest(os.fspath(path), weights_only, on_saved))
+        if not self.is_running:
+            run.finish_saving()  # no verb does it
+
+    def after_batch(self, function: Callable[[], None]) -> None:
+        """Call a function when the training batch and the validation that it triggers are over; see `Run.after_batch`.
+
+        Args:
+            function: What is called. `save_checkpoint` in it asks for a checkpoint of that batch.
+
+        Raises:
+            RuntimeError: If this trainer has no module yet.
+        """
+        self._started_run("after_batch").after_batch(function)
+
+    def at_save_point(self, function: Callable[[], None]) -> None:
+        """Call a function where a checkpoint that is asked for now would be written. Collective.
+
+        Args:
+            function: What is called. A checkpoint that it saves is written before `save_checkpoint` returns, so that
+                the function may change weights for it and put them back.
+
+        Raises:
+            RuntimeError: If this trainer has no module yet.
+        """
+        self._started_run("at_save_point").at_save_point(function)
+
+    def preempt(self, path: str | os.PathLike[str]) -> None:
+        """Save everything and end training as soon as no step is half done, whatever minimum is set.
+
+        A validation that is due by then runs first, so that what goes on has missed nothing; no other does.
+
+        Any one process may call it at any time, as in a handler of SIGTERM; all of them follow at their next agreement,
+        a moment later. Where nothing is being trained, it warns.
+
+        Args:
+            path: The checkpoint to write; `fit(ckpt_path=path)` goes on from it as if nothing had happened.
+        """
+        run = self.current_run
+        if run is None or not self.is_running or run.verb != "fit":
+            warn_user(f"Nothing is being trained, so there is nothing to save to {os.fspath(path)!r} and to stop.")
+            return
+        run.preempt(os.fspath(path))
+
+    @contextmanager
+    def trial(self, *, reload: bool = False) -> Iterator[Iterable[Any]]:
+        """Yield training batches for steps that a callback makes; see `TrainerProtocol.trial`. Collective."""
+        run = self.current_run
+        if run is None or not self.is_running or run.verb != "fit" or run.batch_idx is not None:
+            rule = "used in fit, once the loaders are there and while no batch is trained"
+            action = "Use it in `on_fit_start`, `on_train_start` or `on_train_epoch_start`."
+            where = "nothing" if run is None or not self.is_running else run.position()
+            raise RuntimeError(must_be("trial", rule, where, "Trainer", action))
+        with self.silenced(), in_trial(run, self.fit_loop.data, reload=reload) as batches:
+            yield batches
+
+    @contextmanager
+    def silenced(self) -> Iterator[None]:
+        """Replace the loggers by ones that write nothing, for the length of a `with` statement."""
+        loggers, self._loggers = self._loggers, [SilentLogger() for _ in self._loggers]
+        try:
+            yield
+        finally:
+            self._loggers = loggers
+
+    def _started_run(self, method: str) -> Run:
+        if self.current_run is None:
+            rule = "attached by fit, validate, test or predict"
+            raise RuntimeError(must_be("model", rule, None, f"Trainer.{method}", "Run one of them first."))
+        return self.current_run
+
+    # progress
+
+    @property
+    def current_epoch(self) -> int:
+        """Index of the training epoch; after it has ended, of the next."""
+        return self.fit_loop.current_epoch
+
+    global_step: int = forwarded("fit_loop.progress.global_step", "Updates so far, whatever the number of optimizers.")
+    should_stop: bool = forwarded(
+        "fit_loop.should_stop", "True if training is to stop at the next opportunity; set it anywhere.", settable=True
+    )
+    is_preempted: bool = forwarded("fit_loop.is_preempted", "True if the fit ends, or ended, because of `preempt`.")
+    interrupted: bool = forwarded("verb_state.interrupted", "True if the user interrupted the last fit.")
+    is_last_batch: bool = forwarded(
+        "fit_loop.is_last_batch", "True in the last batch of an epoch, where that is known."
+    )
+
+    # limits of fit; set them to train on in the next fit
+
+    max_epochs: int | None = forwarded(
+        "fit_loop.max_epochs", "Epochs to train in all; None if unlimited.", settable=True
+    )
+    min_epochs: int | None = forwarded("fit_loop.min_epochs", "Epochs before `should_stop` counts.", settable=True)
+    max_steps: int = forwarded("fit_loop.max_steps", "Maximum number of updates; -1 if unlimited.", settable=True)
+    min_steps: int | None = forwarded("fit_loop.min_steps", "Updates before `should_stop` counts.", settable=True)
+
+    # changes during a fit count at once
+
+    check_val_every_n_epoch: int | None = _fit_limit("check_val_every_n_epoch", "Epochs between validations.")
+    reload_dataloaders_every_n_epochs: int = _fit_limit(
+        "reload_dataloaders_every_n_epochs", "Epochs after which loaders are asked for again; 0 asks once."
+    )
+
+    @property
+    def num_sanity_val_steps(self) -> int | float:
+        """Validation batches per loader of the sanity check; inf for all."""
+        steps = self.fit_loop.limits.num_sanity_val_steps
+        return float("inf") if steps == -1 else steps
+
+    @num_sanity_val_steps.setter
+    def num_sanity_val_steps(self, value: int | float) -> None:
+        steps = -1 if value == float("inf") else value
+        self.fit_loop.limits = self.fit_loop.limits.with_number("num_sanity_val_steps", steps)
+
+    # changes during a fit count from the next time that loaders are asked for
+
+    overfit_batches: int | float = _fit_limit("overfit_batches", "Part of an epoch that is repeated; 0 if none is.")
+    val_check_interval: int | float = _fit_limit("val_check_interval", "Interval of validations within an epoch.")
+    limit_test_batches: int | float = forwarded(
+        "test_loop.limit_batches", "Part of each test loader to take, as `limit_train_batches`.", settable=True
+    )
+    limit_predict_batches: int | float = forwarded(
+        "predict_loop.limit_batches", "Part of each prediction loader to take, as `limit_train_batches`.", settable=True
+    )
+
+    @property
+    def limit_train_batches(self) -> int | float:
+        """Part of a training epoch to take: an int is a number of batches, a float a share."""
+        return self.fit_loop.limits.train_limit[0]
+
+    @limit_train_batches.setter
+    def limit_train_batches(self, value: int | float) -> None:
+        self.fit_loop.limits = self.fit_loop.limits.with_number("limit_train_batches", value)
+
+    @property
+    def limit_val_batches(self) -> int | float:
+        """Part of each validation loader to take, in fit and in `validate`.
+
+        In a fit that runs 0 ends validation at once, and another number after 0 begins it with the next epoch.
+        """
+        return self.validate_loop.limit_batches
+
+    @limit_val_batches.setter
+    def limit_val_batches(self, value: int | float) -> None:
+        self.validate_loop.limit_batches = self.fit_loop.validation.limit_batches = value
+
+    # optimization
+
+    optimizers: list[Any] = forwarded("fit_loop.optimization.optimizers", "Optimizers of the current or last fit.")
+    lr_scheduler_configs: list[Any] = forwarded(
+        "fit_loop.optimization.schedulers", "Schedulers of the current or last fit, each with its settings."
+    )
+
+    @property
+    def accumulate_grad_batches(self) -> int:
+        """Batches whose gradients make one update.
+
+        Set until `on_train_epoch_start`, it counts from the epoch's first batch on, else from the next epoch on. Set it
+        in every process alike.
+
+        Raises:
+            TypeError, ValueError: On setting anything but a positive int, or a number that the running fit cannot have.
+        """
+        return self.fit_loop.accumulate_grad_batches
+
+    @accumulate_grad_batches.setter
+    def accumulate_grad_batches(self, value: int) -> None:
+        self.fit_loop.accumulate_grad_batches = value
+
+    @property
+    def gradient_clip_val(self) -> float | None:
+        """Maximum norm or absolute value of the gradients; None clips nothing. Changes count from the next update."""
+        return self.fit_loop.settings.gradient_clip_val
+
+    @gradient_clip_val.setter
+    def gradient_clip_val(self, value: float | None) -> None:
+        self.fit_loop.set_clipping(value, self.gradient_clip_algorithm)
+
+    @property
+    def gradient_clip_algorithm(self) -> str:
+        """Algorithm of gradient clipping, "norm" or "value"; set as `gradient_clip_val`."""
+        return self.fit_loop.settings.gradient_clip_algorithm
+
+    @gradient_clip_algorithm.setter
+    def gradient_clip_algorithm(self, value: str | None) -> None:
+        self.fit_loop.set_clipping(self.gradient_clip_val, value)
+
+    @property
+    def estimated_stepping_batches(self) -> int | float:
+        """Number of updates of the whole fit, for schedulers; inf if it is unlimited.
+
+        Every epoch counts with the current `accumulate_grad_batches`. Where the number of updates per epoch is unknown,
+        as with a stream or batches that are split, it is `max_steps`.
+
+        Raises:
+            RuntimeError: Before `configure_optimizers`, when the training loader is not known yet.
+        """
+        loop = self.fit_loop
+        if loop.loader is None:
+            rule = "read from configure_optimizers on, when the training loader is known"
+            action = "Move the code that needs it there."
+            raise RuntimeError(must_be("estimated_stepping_batches", rule, None, "Trainer", action))
+        limits, num_batches = loop.limits, loop.num_batches
+        splits_batches = loop.settings.truncated_bptt_steps or getattr(self.model, "truncated_bptt_steps", None)
+        if num_batches == float("inf") or splits_batches:
+            return limits.step_limit if limits.epoch_limit else 0
+        per_epoch = -(-num_batches // loop.accumulate_grad_batches)
+        in_epochs = limits.epoch_limit * per_epoch if per_epoch else 0
+        return min(in_epochs, limits.step_limit)
+
+    @property
+    def scaler(self) -> Any:
+        """Gradient scaler with the methods of torch's `GradScaler`; None unless precision is mixed."""
+        from camshaft.trainer.gradient_scaler import scaler_of  # rarely needed
+
+        return scaler_of(self.strategy)
+
+    # data
+
+    num_training_batches: int | float = forwarded("fit_loop.num_batches", "Batches per training epoch; inf if unknown.")
+    num_val_batches: list[int | float] = forwarded("_validation_loop.num_batches", "Batches per validation loader.")
+    num_sanity_val_batches: list[int | float] = forwarded(
+        "fit_loop.num_sanity_batches", "Batches per validation loader that the sanity check takes."
+    )
+    num_test_batches: list[int | float] = forwarded("test_loop.num_batches", "Batches per test loader.")
+    num_predict_batches: list[int | float] = forwarded("predict_loop.num_batches", "Batches per prediction loader.")
+
+    @property
+    def train_dataloader(self) -> Any:
+        """Training loader of the current or last verb as it was given: one loader, a list or a dictionary.
+
+        None before fit has asked for it, and in other verbs. With several processes each loader is replaced by this
+        process's share of it; see `use_distributed_sampler`.
+        """
+        return self.fit_loop.given_loader if self._verb == "fit" else None
+
+    @property
+    def val_dataloaders(self) -> Any:
+        """Validation loaders, as `train_dataloader`; None without any."""
+        return self._validation_loop.given_loaders if self._verb in ("fit", "validate") else None
+
+    @property
+    def test_dataloaders(self) -> Any:
+        """Test loaders, as `train_dataloader`."""
+        return self.test_loop.given_loaders if self._verb == "test" else None
+
+    @property
+    def predict_dataloaders(self) -> Any:
+        """Prediction loaders, as `train_dataloader`."""
+        return self.predict_loop.given_loaders if self._verb == "predict" else None
+
+    # the current or last run
+
+    current_run: Run | None = forwarded("verb_state.run", "Current or last run; None before the first verb.")
+    is_running: bool = forwarded("verb_state.is_running", "True while a verb runs.")
+    model: Any = forwarded("current_run.module", "Module of the current or last verb, or None.", default=None)
+    lightning_module: Any = forwarded("current_run.module", "The `model`, as Lightning names it.", default=None)
+    datamodule: Any = forwarded("current_run.data", "Data module of the current or last verb, or None.", default=None)
+    _verb: str | None = forwarded("current_run.verb", "Current or last verb.", default=None)
+    _stage: str | None = forwarded("current_run.stage", "Stage that runs.", default=None)
+    sanity_checking: bool = forwarded("fit_loop.sanity_checking", "True while the sanity check runs.")
+
+    @property
+    def training(self) -> bool:
+        """True while training batches run."""
+        return self._stage == "train"
+
+    @property
+    def validating(self) -> bool:
+        """True while validation runs, in fit or by itself; false in the sanity check."""
+        return self._stage == "validate" and not self.sanity_checking
+
+    @property
+    def testing(self) -> bool:
+        """True while a test runs."""
+        return self._stage == "test"
+
+    @property
+    def predicting(self) -> bool:
+        """True while prediction runs."""
+        return self._stage == "predict"
+
+    @property
+    def evaluating(self) -> bool:
+        """True while validation or a test runs, the sanity check included."""
+        return self._stage in ("validate", "test")
+
+    @property
+    def enable_validation(self) -> bool:
+        """True if fit validates."""
+        has_step = self.model is not None and is_overridden(self.model, "validation_step")
+        return has_step and bool(self._validation_loop.loaders) and self.limit_val_batches != 0
+
+    @property
+    def hooks(self) -> Hooks:
+        """The resolved hooks of the current run.
+
+        Raises:
+            RuntimeError: Before the first verb.
+        """
+        if self.current_run is None:
+            raise RuntimeError(must_be("run", "started", None, "Trainer.hooks", "Call fit or another verb first."))
+        return self.current_run.hooks
+
+    @property
+    def _validation_loop(self) -> EvaluationLoop:
+        return self.validate_loop if self._verb == "validate" else self.fit_loop.validation
+
+    # processes
+
+    world_size: int = forwarded("strategy.world_size", "Number of processes.")
+    global_rank: int = forwarded("strategy.global_rank", "Index of this process among all.")
+    local_rank: int = forwarded("strategy.local_rank", "Index of this process on its machine.")
+
+    @property
+    def num_devices(self) -> int:
+        """Number of processes per machine, each with a device."""
+        return num_devices_of(self.strategy)
+
+    @property
+    def num_nodes(self) -> int:
+        """Number of machines."""
+        return num_nodes_of(self.strategy)
+
+    @property
+    def node_rank(self) -> int:
+        """Index of this machine."""
+        return self.global_rank // self.num_devices
+
+    @property
+    def is_global_zero(self) -> bool:
+        """True on rank 0, which writes files."""
+        return self.global_rank == 0
+
+    # metrics, loggers, files
+
+    @property
+    def callback_metrics(self) -> Mapping[str, Tensor]:
+        """Every logged value by name."""
+        return {} if self.metric_log is None else self.metric_log.callback_metrics
+
+    @property
+    def logged_metrics(self) -> Mapping[str, Any]:
+        """Values that were last sent to the loggers."""
+        return {} if self.metric_log is None else self.metric_log.logged_metrics
+
+    @property
+    def progress_bar_metrics(self) -> Mapping[str, float | int | str]:
+        """Values that a progress bar shows; reading them waits for the device."""
+        return {} if self.metric_log is None else self.metric_log.progress_bar_metrics
+
+    @property
+    def logger(self) -> Any:
+        """The first logger, or None. Setting it replaces all, as setting `loggers` does."""
+        return self._loggers[0] if self._loggers else None
+
+    @logger.setter
+    def logger(self, logger: Any) -> None:
+        self.loggers = logger
+
+    @property
+    def loggers(self) -> list[Any]:
+        """All loggers. Assign a logger, a list, True or False as to the constructor; None means none here.
+
+        Raises:
+            TypeError: On setting anything else.
+        """
+        return self._loggers
+
+    @loggers.setter
+    def loggers(self, loggers: Any) -> None:
+        self._loggers = self._writing(choose_loggers(loggers or False, self._default_root_dir))
+        if self.metric_log is not None:
+            self.metric_log.write_to(self._loggers)
+
+    def _writing(self, loggers: list[Any]) -> list[Any]:
+        """Return the loggers; in a trial, and on all ranks but 0, as many that write nothing."""
+        if self.fast_dev_run or not self.is_global_zero:
+            return [SilentLogger() for _ in loggers]
+        return loggers
+
+    @property
+    def log_every_n_steps(self) -> int:
+        """Updates between two entries of step values in the loggers; 0 for none. Changes count at once.
+
+        Raises:
+            TypeError, ValueError: On setting anything but an int of at least 0.
+        """
+        return self._log_every_n_steps
+
+    @log_every_n_steps.setter
+    def log_every_n_steps(self, value: int) -> None:
+        self._log_every_n_steps = choose_log_interval(value)
+        if self.metric_log is not None:
+            self.metric_log.send_every(self._log_every_n_steps)
+
+    default_root_dir: str = forwarded("_default_root_dir", "Directory of files by default.")
+
+    @property
+    def log_dir(self) -> str:
+        """Directory of the first logger's run; the default directory if no logger writes to disk.
+
+        With several processes that of rank 0, once a verb has begun.
+        """
+        if self.verb_state.log_dir is not None:
+            return self.verb_state.log_dir
+        return getattr(self.logger, "log_dir", None) or self._default_root_dir
+
+    # callbacks
+
+    @property
+    def checkpoint_callback(self) -> ModelCheckpoint | None:
+        """The first `ModelCheckpoint`, or None."""
+        return next(iter(self.checkpoint_callbacks), None)
+
+    @property
+    def checkpoint_callbacks(self) -> list[ModelCheckpoint]:
+        """Every `ModelCheckpoint`."""
+        return [callback for callback in self.callbacks if isinstance(callback, stock.ModelCheckpoint)]
+
+    @property
+    def early_stopping_callback(self) -> EarlyStopping | None:
+        """The first `EarlyStopping`, or None."""
+        return next(iter(self.early_stopping_callbacks), None)
+
+    @property
+    def early_stopping_callbacks(self) -> list[EarlyStopping]:
+        """Every `EarlyStopping`."""
+        return [callback for callback in self.callbacks if isinstance(callback, stock.EarlyStopping)]
+
+    @property
+    def progress_bar_callback(self) -> ProgressBar | None:
+        """The first progress bar, or None."""
+        return next((callback for callback in self.callbacks if isinstance(callback, stock.ProgressBar)), None)
