@@ -26,7 +26,7 @@ from camshaft.compat import Trainer
 from camshaft.compat.arguments.table import EARLIER_ARGUMENTS
 from camshaft.compat.arguments.translation import translate_arguments
 from camshaft.hooks_core import Callback
-from camshaft.trainer.gradient_norms import GradientNorms
+from camshaft.trainer import GradientNorms
 
 pytestmark = pytest.mark.filterwarnings(NO_VALIDATION)
 

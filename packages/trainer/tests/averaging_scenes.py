@@ -16,10 +16,7 @@ from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 from trainer_parts import Regression, dataset
 
-from camshaft.callbacks import ModelCheckpoint
-from camshaft.callbacks.weights.finetuning import BackboneFinetuning
-from camshaft.callbacks.weights.stochastic_weight_averaging import StochasticWeightAveraging
-from camshaft.callbacks.weights.weight_averaging import EMAWeightAveraging
+from camshaft.callbacks import BackboneFinetuning, EMAWeightAveraging, ModelCheckpoint, StochasticWeightAveraging
 from camshaft.trainer import Trainer, seed_everything
 
 

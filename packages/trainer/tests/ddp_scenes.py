@@ -23,8 +23,7 @@ from camshaft.callbacks import EarlyStopping, ModelCheckpoint
 from camshaft.hooks_core import Callback
 from camshaft.loops.metrics import MetricMismatchError
 from camshaft.strategies import CheckpointError, DDPStrategy
-from camshaft.trainer import Trainer, seed_everything
-from camshaft.trainer.hook_comparison import HookDivergenceError
+from camshaft.trainer import HookDivergenceError, Trainer, seed_everything
 
 NUM_SAMPLES = 44  # of training: no multiple of any batch size
 NUM_VAL_SAMPLES = 22

@@ -13,9 +13,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader
 from trainer_parts import Regression, dataset, loader, quiet_trainer, weights
 
-from camshaft.callbacks.finders.batch_size_finder import BatchSizeFinder
-from camshaft.callbacks.finders.learning_rate_finder import LearningRateFinder
-from camshaft.callbacks.predictions.prediction_files import NPZPredictionWriter
+from camshaft.callbacks import BatchSizeFinder, LearningRateFinder, NPZPredictionWriter
 from camshaft.trainer import seed_everything
 
 

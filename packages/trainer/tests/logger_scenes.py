@@ -11,10 +11,7 @@ from pathlib import Path
 from several_processes import report
 from trainer_parts import Regression, loader
 
-from camshaft.callbacks import CSVLogger
-from camshaft.callbacks.loggers.mlflow_logger import MLFlowLogger
-from camshaft.callbacks.loggers.tensorboard_logger import TensorBoardLogger
-from camshaft.callbacks.loggers.wandb_logger import WandbLogger
+from camshaft.callbacks import CSVLogger, MLFlowLogger, TensorBoardLogger, WandbLogger
 from camshaft.trainer import Trainer
 
 

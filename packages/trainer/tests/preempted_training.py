@@ -17,8 +17,7 @@ import torch
 from several_processes import report
 from trainer_parts import Regression, loader, quiet_trainer
 
-from camshaft.callbacks import ModelCheckpoint
-from camshaft.callbacks.checkpoints.preemption_checkpoint import PreemptionCheckpoint
+from camshaft.callbacks import ModelCheckpoint, PreemptionCheckpoint
 from camshaft.hooks_core import Callback
 from camshaft.strategies import DDPStrategy, SingleDeviceStrategy
 from camshaft.trainer import seed_everything

@@ -11,8 +11,8 @@ from torch import Tensor
 from torch.utils.data import DataLoader, random_split
 from trainer_parts import NO_VALIDATION, ListLogger, Regression, assert_same, dataset, loader, quiet_trainer, weights
 
+from camshaft.callbacks import BatchSizeFinder
 from camshaft.callbacks.arguments import InvalidArgumentError
-from camshaft.callbacks.finders.batch_size_finder import BatchSizeFinder
 from camshaft.trainer import DataModule, Trainer, seed_everything
 
 pytestmark = pytest.mark.filterwarnings(NO_VALIDATION)

@@ -8,11 +8,13 @@ from typing import Any
 import pytest
 from trainer_parts import NO_VALIDATION, ListLogger, Regression, assert_same, loader, quiet_trainer, weights
 
-from camshaft.callbacks.gradient_accumulation_scheduler import GradientAccumulationScheduler
-from camshaft.callbacks.lambda_callback import LambdaCallback
-from camshaft.callbacks.monitors.device_stats_monitor import DeviceStatsMonitor
-from camshaft.callbacks.monitors.learning_rate_monitor import LearningRateMonitor
-from camshaft.callbacks.timer import Timer
+from camshaft.callbacks import (
+    DeviceStatsMonitor,
+    GradientAccumulationScheduler,
+    LambdaCallback,
+    LearningRateMonitor,
+    Timer,
+)
 from camshaft.hooks_core.protocols import TrainerProtocol
 from camshaft.loops import FitLimits
 

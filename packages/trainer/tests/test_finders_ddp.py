@@ -11,7 +11,7 @@ import torch
 from several_processes import run_script
 from trainer_parts import Regression, assert_same, dataset, files_below
 
-from camshaft.callbacks.predictions.prediction_files import NPZPredictionWriter
+from camshaft.callbacks import NPZPredictionWriter
 
 pytestmark = pytest.mark.processes
 

@@ -10,7 +10,8 @@ from ranks_in_threads import Rank, on_ranks
 from trainer_parts import NO_VALIDATION, Regression, RegressionData, loader, quiet_trainer
 
 from camshaft.hooks_core import Callback, resolve
-from camshaft.trainer.hook_comparison import HookComparison, HookDivergenceError
+from camshaft.trainer import HookDivergenceError
+from camshaft.trainer.callbacks.hook_comparison import HookComparison
 
 pytestmark = pytest.mark.filterwarnings(NO_VALIDATION)
 

@@ -10,8 +10,7 @@ import pytest
 import torch
 from trainer_parts import Regression, RegressionData, loader, quiet_trainer
 
-from camshaft.callbacks import EarlyStopping
-from camshaft.callbacks.profiling.hook_timeline import HookTimeline
+from camshaft.callbacks import EarlyStopping, HookTimeline
 
 
 class Failing(Regression):

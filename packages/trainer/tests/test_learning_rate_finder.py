@@ -14,8 +14,8 @@ from torch.utils.data import DataLoader, Dataset
 from torchdata.stateful_dataloader import StatefulDataLoader
 from trainer_parts import NO_VALIDATION, ListLogger, Regression, assert_same, dataset, loader, quiet_trainer, weights
 
+from camshaft.callbacks import LearningRateFinder
 from camshaft.callbacks.arguments import InvalidArgumentError
-from camshaft.callbacks.finders.learning_rate_finder import LearningRateFinder
 from camshaft.hooks_core import Callback
 from camshaft.loops import CombinedLoader
 from camshaft.trainer import Trainer, seed_everything

@@ -29,10 +29,15 @@ from trainer_parts import (
 )
 from wandb.proto import wandb_internal_pb2
 
-from camshaft.callbacks import CSVLogger, DeviceStatsMonitor, LearningRateMonitor, ModelCheckpoint
-from camshaft.callbacks.loggers.mlflow_logger import MLFlowLogger
-from camshaft.callbacks.loggers.tensorboard_logger import TensorBoardLogger
-from camshaft.callbacks.loggers.wandb_logger import WandbLogger
+from camshaft.callbacks import (
+    CSVLogger,
+    DeviceStatsMonitor,
+    LearningRateMonitor,
+    MLFlowLogger,
+    ModelCheckpoint,
+    TensorBoardLogger,
+    WandbLogger,
+)
 from camshaft.trainer import seed_everything
 
 pytestmark = pytest.mark.filterwarnings(NO_VALIDATION)

@@ -13,11 +13,15 @@ from several_processes import run_script
 from torch import Tensor
 from trainer_parts import NO_VALIDATION, ListLogger, Regression, assert_same, loader, quiet_trainer, weights
 
-from camshaft.callbacks import ModelCheckpoint
-from camshaft.callbacks.monitors.non_finite_guard import NonFiniteError, NonFiniteGuard
-from camshaft.callbacks.monitors.spike_detection import SpikeDetection, TrainingSpikeException
-from camshaft.callbacks.monitors.throughput_monitor import ThroughputMonitor
-from camshaft.callbacks.profiling.profiler import Profiler
+from camshaft.callbacks import (
+    ModelCheckpoint,
+    NonFiniteError,
+    NonFiniteGuard,
+    Profiler,
+    SpikeDetection,
+    ThroughputMonitor,
+    TrainingSpikeException,
+)
 
 pytestmark = pytest.mark.filterwarnings(NO_VALIDATION)
 

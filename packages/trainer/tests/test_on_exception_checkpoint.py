@@ -10,9 +10,8 @@ from typing import Any
 import pytest
 from trainer_parts import NO_VALIDATION, Regression, files_below, loader, quiet_trainer
 
-from camshaft.callbacks import ModelCheckpoint
+from camshaft.callbacks import ModelCheckpoint, OnExceptionCheckpoint
 from camshaft.callbacks.arguments import InvalidArgumentError
-from camshaft.callbacks.checkpoints.on_exception_checkpoint import OnExceptionCheckpoint
 from camshaft.hooks_core import durable_files
 from camshaft.strategies import SingleDeviceStrategy, read_checkpoint
 

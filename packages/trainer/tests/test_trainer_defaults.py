@@ -9,9 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from camshaft.callbacks import ModelCheckpoint, RichProgressBar
-from camshaft.callbacks.progress.model_summary import ModelSummary
-from camshaft.callbacks.progress.tqdm_progress_bar import TQDMProgressBar
+from camshaft.callbacks import ModelCheckpoint, ModelSummary, RichProgressBar, TQDMProgressBar
 from camshaft.hooks_core import Callback
 from camshaft.trainer import Trainer, seed_everything
 from camshaft.trainer.configuration import choose_callbacks

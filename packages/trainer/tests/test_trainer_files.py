@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 from trainer_parts import ListLogger, Regression, RegressionData, files_below, loader
 
-from camshaft.callbacks import CSVLogger, EarlyStopping, ModelCheckpoint, RichProgressBar
-from camshaft.callbacks.progress.model_summary import ModelSummary
+from camshaft.callbacks import CSVLogger, EarlyStopping, ModelCheckpoint, ModelSummary, RichProgressBar
 from camshaft.trainer import Trainer
 
 

@@ -12,8 +12,7 @@ from torch import Tensor, nn
 from torch.optim import lr_scheduler as schedulers
 from trainer_parts import NO_VALIDATION, Regression, assert_same, loader, quiet_trainer, weights
 
-from camshaft.callbacks import ModelCheckpoint
-from camshaft.callbacks.weights.finetuning import BackboneFinetuning
+from camshaft.callbacks import BackboneFinetuning, ModelCheckpoint
 from camshaft.hooks_core import Callback
 
 pytestmark = [

@@ -10,9 +10,7 @@ import torch
 from torch import Tensor, nn
 from trainer_parts import NO_VALIDATION, Regression, assert_same, loader, quiet_trainer, weights
 
-from camshaft.callbacks import ModelCheckpoint
-from camshaft.callbacks.weights.stochastic_weight_averaging import StochasticWeightAveraging
-from camshaft.callbacks.weights.weight_averaging import EMAWeightAveraging, WeightAveraging
+from camshaft.callbacks import EMAWeightAveraging, ModelCheckpoint, StochasticWeightAveraging, WeightAveraging
 from camshaft.hooks_core import Callback
 from camshaft.trainer import Trainer
 

@@ -6,8 +6,8 @@ from typing import Any, ClassVar
 
 from camshaft.compat.checkpoints.format import ReleaseFormat
 from camshaft.hooks_core import DataHooks
+from camshaft.trainer import CheckpointFormat
 from camshaft.trainer import DataModule as _DataModule
-from camshaft.trainer.checkpoints import CheckpointFormat
 
 
 class EarlierDataHooks:

@@ -25,8 +25,8 @@ from camshaft.loops.fit.resume import restore_module
 from camshaft.loops.metrics import ReduceFx, reduction_name
 from camshaft.loops.optimization.configuration import read_configuration
 from camshaft.loops.optimization.update import is_under_autocast, with_arguments
+from camshaft.trainer import CheckpointFormat
 from camshaft.trainer import TrainingModule as _TrainingModule
-from camshaft.trainer.checkpoints import CheckpointFormat
 from camshaft.trainer.export import names_not_exported
 from camshaft.trainer.hyperparameters import container_argument, parameters_of, takes_any
 

@@ -26,8 +26,8 @@ from camshaft.compat.names.finder import is_alias
 from camshaft.hooks_core import Callback, is_overridden
 from camshaft.hooks_core.messages import must_be
 from camshaft.loops import Run, run_verb
+from camshaft.trainer import CheckpointFormat
 from camshaft.trainer import Trainer as _Trainer
-from camshaft.trainer.checkpoints import CheckpointFormat
 from camshaft.trainer.configuration import listed
 from camshaft.trainer.running import VerbCall, running
 

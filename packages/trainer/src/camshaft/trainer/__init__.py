@@ -1,4 +1,4 @@
-"""The trainer: a module, data, and everything in between."""
+"""`Trainer`, `TrainingModule` and `DataModule`, put together from the other packages."""
 
 from typing import TYPE_CHECKING
 
@@ -22,17 +22,17 @@ __all__ = [
 ]
 
 if TYPE_CHECKING:
+    from camshaft.trainer.callbacks.gradient_norms import GradientNorms
+    from camshaft.trainer.callbacks.hook_comparison import HookDivergenceError
+    from camshaft.trainer.callbacks.torch_switches import TorchSwitches
     from camshaft.trainer.checkpoints import CheckpointFormat
-    from camshaft.trainer.gradient_norms import GradientNorms
-    from camshaft.trainer.hook_comparison import HookDivergenceError
-    from camshaft.trainer.torch_switches import TorchSwitches
 else:  # imported on access
     __getattr__ = on_demand(
         __name__,
         {
             "CheckpointFormat": "checkpoints",
-            "GradientNorms": "gradient_norms",
-            "HookDivergenceError": "hook_comparison",
-            "TorchSwitches": "torch_switches",
+            "GradientNorms": "callbacks.gradient_norms",
+            "HookDivergenceError": "callbacks.hook_comparison",
+            "TorchSwitches": "callbacks.torch_switches",
         },
     )

@@ -1,4 +1,4 @@
-"""Finding the checkpoint that a verb starts from. The first process looks, all processes read."""
+"""Checkpoints that verbs start from, and their contents. Rank 0 looks for files, all ranks read them."""
 
 from __future__ import annotations
 
@@ -12,15 +12,13 @@ from typing import Any, Protocol
 
 from torch import nn
 
-from camshaft.callbacks import ModelCheckpoint
+import camshaft.callbacks as stock  # imports its exports on access
 from camshaft.callbacks.monitoring import from_rank_zero
 from camshaft.hooks_core.messages import must_be, warn_user
 from camshaft.hooks_core.spec import Verb
 from camshaft.loops import FitLoop, Run, collect
 from camshaft.strategies import CheckpointError, job_id, objects_left_out, restart_count
 from camshaft.trainer.hyperparameters import DATA_PREFIX, HYPER_PARAMETERS_KEY, hyperparameters_for_checkpoints
-
-EXTENSION = ModelCheckpoint.FILE_EXTENSION
 
 _NOT_MISSED = (HYPER_PARAMETERS_KEY, DATA_PREFIX + HYPER_PARAMETERS_KEY)
 _NEEDED_BY_FIT = ("optimizer_states", "lr_schedulers", "strategy", "loops", "fit", "rng", "ranks")
@@ -41,7 +39,7 @@ def read_requested(
             one where its checkpoint callbacks save; None for none, but in a fit that runs again because the elastic
             agent has restarted its processes, the newest one that the same fit saved.
         verb: The verb.
-        fit_idx: Which of this process's fits it is.
+        fit_idx: Index of the fit within this process.
         weights_only: False unpickles the objects in it. Otherwise a warning names those that may be missed.
 
     Returns:
@@ -59,7 +57,7 @@ def read_requested(
     found = format_of(checkpoint, trainer.checkpoint_formats)
     if found is not None:
         return found.for_run(checkpoint, trainer)
-    _tell_left_out(trainer, checkpoint, verb, "last" if ckpt_path is None else os.fspath(ckpt_path))
+    _check_left_out(trainer, checkpoint, verb, "last" if ckpt_path is None else os.fspath(ckpt_path))
     return checkpoint
 
 
@@ -85,16 +83,16 @@ def _find(
 
 
 def best_of_last_fit(trainer: Any, verb: Verb) -> str | None:
-    """What a verb without a module and a checkpoint takes: the best of the fit before, as in Lightning.
+    """Return the checkpoint of a verb without module and `ckpt_path`: the best of the fit before, as in Lightning.
 
     Returns:
-        Its path, with a warning that tells; None if the fit kept none, so that the weights stay as they are.
+        Its path, after a warning; None if the fit kept none, so that the weights stay as they are.
     """
     callback = trainer.checkpoint_callback
     if callback is None or not callback.best_model_path:
         return None
     path = str(callback.best_model_path)
-    _tell(
+    _warn_on_rank_zero(
         trainer,
         f"`{verb}` was called without a module, so it takes the weights of the best checkpoint of the fit before, "
         f"{path!r}. Pass the module to keep its weights, or a `ckpt_path`.",
@@ -117,7 +115,7 @@ def _read_last(trainer: Any, verb: Verb, weights_only: bool | None) -> dict[str,
     if verb != "fit":
         action = f"Fit with a ModelCheckpoint first, or give {verb} a path."
         raise ValueError(must_be("ckpt_path", "a path, as there is no readable checkpoint yet", "last", verb, action))
-    _tell(trainer, "There is no checkpoint to go on from yet: fit starts without.")
+    _warn_on_rank_zero(trainer, "There is no checkpoint to go on from yet: fit starts without.")
     return None
 
 
@@ -126,45 +124,50 @@ def _read_after_restart(trainer: Any, fit_idx: int, weights_only: bool | None) -
         if checkpoint.get(JOB_KEY) != job_id():
             break  # it is of an earlier job, like all before it
         if checkpoint.get(FIT_IDX_KEY) == fit_idx and "optimizer_states" in checkpoint:
-            _tell(trainer, f"The processes were restarted: fit goes on from this job's newest checkpoint, {path!r}.")
+            _warn_on_rank_zero(
+                trainer, f"The processes were restarted: fit goes on from this job's newest checkpoint, {path!r}."
+            )
             return checkpoint
-    _tell(trainer, "The processes were restarted, and this job has saved no checkpoint yet: fit starts anew.")
+    _warn_on_rank_zero(
+        trainer, "The processes were restarted, and this job has saved no checkpoint yet: fit starts anew."
+    )
     return None
 
 
 def _readable(trainer: Any, weights_only: bool | None) -> Iterator[tuple[str, dict[str, Any]]]:
-    """The checkpoints of the trainer's callbacks, newest first; with a warning for each that cannot be read."""
+    """Yield the checkpoints of the trainer's callbacks, newest first; warn of each that cannot be read."""
     paths = from_rank_zero(trainer.strategy, lambda: _newest_first(_saved_by(trainer)))
     for path in paths:
         try:
             checkpoint = _read(trainer, path, weights_only)
         except CheckpointError as error:
-            _tell(trainer, f"{error} Trying the one before.")
+            _warn_on_rank_zero(trainer, f"{error} Trying the one before.")
         else:
             yield path, checkpoint
 
 
 def _saved_by(trainer: Any) -> Iterator[Path]:
-    """Every checkpoint in the folders where the trainer's callbacks save, or did in the run before."""
+    """Yield every checkpoint in the folders where the trainer's callbacks save, or did in the run before."""
     folders: set[Path] = set()
     for callback in trainer.callbacks:
-        if isinstance(callback, ModelCheckpoint):
+        if isinstance(callback, stock.ModelCheckpoint):
             folders |= {Path(callback.dirpath)} if callback.dirpath is not None else set(_default_folders(trainer))
     for folder in folders:
         yield from _checkpoints_in(folder)
 
 
 def _checkpoints_in(folder: Path) -> Iterator[Path]:
-    """The checkpoints in a folder and in those below, for which file names may ask; one may be a directory."""
-    for path in folder.rglob(f"*{EXTENSION}"):
-        if not any(parent.endswith(EXTENSION) for parent in path.relative_to(folder).parts[:-1]):
+    """Yield the checkpoints in a folder and below it; a checkpoint may be a directory."""
+    extension = stock.ModelCheckpoint.FILE_EXTENSION
+    for path in folder.rglob(f"*{extension}"):
+        if not any(parent.endswith(extension) for parent in path.relative_to(folder).parts[:-1]):
             yield path
 
 
 def _default_folders(trainer: Any) -> Iterator[Path]:
-    """Where a callback without a folder of its own saves: beside the logs, be it those of an earlier run.
+    """Yield the folders of a callback without `dirpath`: beside the logs, also those of an earlier run.
 
-    A logger numbers its runs, so a run that starts anew is told apart by its folder, which has nothing in it yet.
+    Loggers number their runs: a new run is recognised by its empty folder.
     """
     log_dir = Path(trainer.log_dir)
     folder = log_dir / "checkpoints"
@@ -175,7 +178,7 @@ def _default_folders(trainer: Any) -> Iterator[Path]:
 
 
 def _others_beside(path: str) -> list[str]:
-    others = _newest_first(Path(path).parent.glob(f"*{EXTENSION}"))
+    others = _newest_first(Path(path).parent.glob(f"*{stock.ModelCheckpoint.FILE_EXTENSION}"))
     return [other for other in others if not os.path.samefile(other, path)]
 
 
@@ -211,7 +214,7 @@ def _read(trainer: Any, path: str, weights_only: bool | None) -> dict[str, Any]:
     return checkpoint
 
 
-def _tell_left_out(trainer: Any, checkpoint: dict[str, Any], verb: Verb, path: str) -> None:
+def _check_left_out(trainer: Any, checkpoint: dict[str, Any], verb: Verb, path: str) -> None:
     """Raise if fit cannot do without an object that was not unpickled; else warn of those that may be missed.
 
     Hyperparameters are not: the module is there.
@@ -226,22 +229,22 @@ def _tell_left_out(trainer: Any, checkpoint: dict[str, Any], verb: Verb, path: s
         rule = f"one whose states are plain, as objects are not unpickled by default: {listed}"
         action = "Pass weights_only=False if you trust the file."
         raise CheckpointError(must_be("ckpt_path", rule, path, "fit", action), path)
-    _tell(
+    _warn_on_rank_zero(
         trainer,
         f"Objects in the checkpoint are left out: {listed}. Pass weights_only=False to `{verb}` if you trust the file.",
     )
 
 
-def _tell(trainer: Any, message: str) -> None:
+def _warn_on_rank_zero(trainer: Any, message: str) -> None:
     if trainer.is_global_zero:
         warn_user(message)
 
 
 JOB_KEY = "job"
-"""Where a checkpoint keeps which job saved it, see `job_id`."""
+"""Key of the job that saved a checkpoint, see `job_id`."""
 
 FIT_IDX_KEY = "fit_idx"
-"""Where a checkpoint keeps in which of its process's fits it was saved."""
+"""Key of the index, within its process, of the fit that saved a checkpoint."""
 
 
 def checkpoint_of(run: Run, loop: FitLoop, *, was_fitted: bool, weights_only: bool, fit_idx: int = 0) -> dict[str, Any]:
@@ -250,10 +253,10 @@ def checkpoint_of(run: Run, loop: FitLoop, *, was_fitted: bool, weights_only: bo
     Args:
         run: The current or last run.
         loop: The loop that trains.
-        was_fitted: Whether it is the run's module that the loop trains or trained; otherwise there is nothing to
+        was_fitted: True if the loop trains or trained the run's module; otherwise there is nothing to
             resume, and the checkpoint holds no optimizers.
-        weights_only: Whether to leave out what only matters for resuming.
-        fit_idx: Which of this process's fits it is.
+        weights_only: If true, everything that only matters for resuming is left out.
+        fit_idx: Index of the fit within this process.
     """
     facts = hyperparameters_for_checkpoints(run.module) | hyperparameters_for_checkpoints(run.data, DATA_PREFIX)
     checkpoint = collect(run, loop if was_fitted else None, weights_only=weights_only, facts=facts)

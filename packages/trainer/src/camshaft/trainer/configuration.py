@@ -1,4 +1,4 @@
-"""Parts of a trainer, chosen from its arguments."""
+"""Configuration: the parts of a trainer, chosen from its arguments."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def choose_callbacks(
     enable_model_summary: bool | None,
     enable_checkpointing: bool | None,
 ) -> list[Any]:
-    """The callbacks in the order in which they run: those that were passed, then progress bar, summary, checkpoint.
+    """Return the callbacks in the order in which they run: those passed, then progress bar, summary, checkpoint.
 
     Each of the three is added unless it is disabled or one of its kind was passed; a model summary by default only
     where there is a progress bar, so that a run can be quiet.
@@ -80,7 +80,7 @@ def profiler_and_switches(
             must_be("profiler", "'simple', 'pytorch' or a callback that measures", profiler, _WHERE, action)
         )
     if deterministic or detect_anomaly or benchmark is not None:
-        from camshaft.trainer.torch_switches import TorchSwitches  # seldom needed
+        from camshaft.trainer.callbacks.torch_switches import TorchSwitches  # rarely needed
 
         callbacks.append(TorchSwitches(deterministic or None, benchmark, detect_anomaly or None))
     return callbacks
@@ -107,7 +107,7 @@ def check_barebones(callbacks: Any, **attached: Any) -> None:
 
 
 def choose_log_interval(log_every_n_steps: Any) -> int:
-    """Updates between two entries of step values.
+    """Return the updates between two entries of step values.
 
     Raises:
         TypeError, ValueError: If it is no int, or negative.
@@ -124,7 +124,7 @@ def choose_log_interval(log_every_n_steps: Any) -> int:
 
 
 def listed(callbacks: Any) -> list[Any]:
-    """A new list of what was passed as `callbacks`: none, one or several."""
+    """Return a new list of the argument `callbacks`: none, one or several."""
     if callbacks is None:
         return []
     return list(callbacks) if isinstance(callbacks, Sequence) and not isinstance(callbacks, str) else [callbacks]
@@ -203,17 +203,17 @@ def choose_strategy(
     precision: Any = None,
     sync_batchnorm: bool = False,
 ) -> Any:
-    """The strategy: an instance as it is; else that of the name on so many devices.
+    """Return the strategy: an instance as it is; else the one of that name on so many devices.
 
-    "auto" is one device where nobody started several processes and no more are asked for, else DDP.
+    "auto" is one device if one process was started and one device is asked for, else DDP.
 
     Args:
         strategy: An instance or one of `STRATEGY_NAMES`.
         accelerator: Kind of the devices.
-        devices: How many a machine, or which.
-        num_nodes: How many machines.
+        devices: Number per machine, or their indexes.
+        num_nodes: Number of machines.
         precision: The number format; None is the instance's own, or "32-true".
-        sync_batchnorm: Whether batch normalisation is over the batches of all processes; with one it is anyway.
+        sync_batchnorm: If true, batch normalisation is over the batches of all processes.
 
     Raises:
         TypeError: If a strategy object lacks something that a strategy must have.
@@ -234,7 +234,7 @@ def choose_strategy(
     if strategy == "single_device":
         return SingleDeviceStrategy(_only_device(accelerator, devices, num_nodes), precision=precision)
     arguments = {"accelerator": accelerator, "devices": devices, "num_nodes": num_nodes, "precision": precision}
-    # these are imported when they are asked for
+    # imported on access
     if strategy in _SHARDED:
         _check_syncs(strategy, sync_batchnorm)
         return strategies.ShardedStrategy(**arguments)
@@ -242,12 +242,12 @@ def choose_strategy(
 
 
 def num_devices_of(strategy: Any) -> int:
-    """How many processes a machine there are, each with a device."""
+    """Return the number of processes per machine, each with a device."""
     return max(1, int(strategy.world_size) // num_nodes_of(strategy))
 
 
 def num_nodes_of(strategy: Any) -> int:
-    """How many machines there are; 1 for a strategy that does not say."""
+    """Return the number of machines; 1 for a strategy without `num_nodes`."""
     return int(getattr(strategy, "num_nodes", 1))
 
 
@@ -321,13 +321,13 @@ def choose_hook_comparison(every_n_steps: Any, world_size: int) -> list[Callback
         raise ValueError(must_be("compare_hooks_every_n_steps", "at least 1", every_n_steps, _WHERE, action))
     if world_size == 1:
         return []
-    from camshaft.trainer.hook_comparison import HookComparison  # rarely needed
+    from camshaft.trainer.callbacks.hook_comparison import HookComparison  # rarely needed
 
     return [HookComparison(every_n_steps)]
 
 
 def check_fast_dev_run(fast_dev_run: bool | int) -> bool | int:
-    """How many batches of everything a trial takes, False for none; True means one.
+    """Return the number of batches of a trial run; True means one, False none.
 
     Raises:
         TypeError: If it is neither a bool nor an int.
@@ -342,10 +342,10 @@ def check_fast_dev_run(fast_dev_run: bool | int) -> bool | int:
 
 
 def limits_of_trial(limits: FitLimits, num_batches: int) -> FitLimits:
-    """One epoch of so many batches with validation at its end, whatever the limits of the real run are.
+    """Return the limits of a trial run: one epoch of so many batches, with validation at its end.
 
     Args:
-        limits: Those of the real run; what they say of time and reloading holds for the trial as well.
+        limits: Those of the real run; its time and reloading hold for the trial as well.
         num_batches: Batches of the epoch.
     """
     return attrs.evolve(

@@ -1,4 +1,4 @@
-"""Data in one place: downloading, splitting, loaders."""
+"""The base class of users' data modules: download, split, loaders."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ if TYPE_CHECKING:
 
 
 class DataModule(HyperparametersMixin, DataHooks, CheckpointHooks):
-    """Loaders, and what they need, for any module.
+    """Loaders and their data, for any module.
 
-    Override what the verbs at hand need: `prepare_data` (once, on one process: download), `setup` (on every process:
-    split, transform), `train_dataloader`, `val_dataloader`, `test_dataloader`, `predict_dataloader`, `teardown`, the
+    Override the methods that your verbs need: `prepare_data` (once, on one process: download), `setup` (on every
+    process: split, transform), `train_dataloader`, `val_dataloader`, `test_dataloader`, `predict_dataloader`, `teardown`, the
     transfer hooks, and `state_dict` with `load_state_dict` if it has a state that a resumed run needs.
 
     Attributes:
@@ -71,22 +71,22 @@ class DataModule(HyperparametersMixin, DataHooks, CheckpointHooks):
             TypeError: If `__init__` takes other arguments; or takes some that the checkpoint keeps as objects, and that
                 are not passed.
         """
-        from camshaft.trainer.load_from_checkpoint import rebuild_data_module  # seldom needed
+        from camshaft.trainer.load_from_checkpoint import rebuild_data_module  # rarely needed
 
         return rebuild_data_module(cls, checkpoint_path, map_location, weights_only, hparams_file, kwargs)
 
     def on_exception(self, exception: BaseException) -> None:
-        """When anything raises during a verb, before `teardown`."""
+        """Handle an error of a verb, before `teardown`."""
 
     def state_dict(self) -> dict[str, Any]:
-        """What a checkpoint keeps of the data module: tensors and plain values. Nothing by default."""
+        """Return the state for checkpoints: tensors and plain values. Empty by default."""
         return {}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Take back what `state_dict` returned; called only if a checkpoint holds it."""
+        """Restore the state that `state_dict` returned; called only if a checkpoint holds it."""
 
     def __getstate__(self) -> dict[str, Any]:
-        """Copies and pickles leave the trainer behind."""
+        """Return the state without the trainer, for copies and pickles."""
         state = dict(self.__dict__)
         state.pop("_trainer", None)
         return state

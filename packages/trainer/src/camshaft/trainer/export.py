@@ -1,4 +1,4 @@
-"""Saving a module's `forward` for others to run."""
+"""Export of a module's `forward` to TorchScript and ONNX."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def to_onnx(module: Any, file_path: str | os.PathLike[str], example: Any, option
 
 @contextmanager
 def _for_export(module: nn.Module) -> Iterator[None]:
-    """In evaluation mode, without gradients; where there is no trainer something stands for it.
+    """Switch to evaluation mode, without gradients; set a placeholder where there is no trainer.
 
     TorchScript looks at every attribute, and one that raises anything but `AttributeError` would end it.
     """
@@ -72,6 +72,6 @@ def _example(module: Any, given: Any, field: str, where: str) -> Any:
 
 
 def names_not_exported(cls: type) -> list[str]:
-    """Return what TorchScript is not to compile or read: properties, and what a class has of its trainer."""
+    """Return the names that TorchScript must neither compile nor read: properties, trainer and log."""
     found = {name: inspect.getattr_static(cls, name) for name in dir(cls)}
     return [*(name for name, value in found.items() if isinstance(value, property)), "_trainer", "_metric_log"]

@@ -1,4 +1,4 @@
-"""The gradient scaler that a trainer shows, for code that steps by way of it."""
+"""`Trainer.scaler`: a gradient scaler for code that steps through it."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ _STATE = "gradient_scaler"
 
 
 def scaler_of(strategy: Any) -> ScalerView | torch.amp.GradScaler | None:
-    """What scales a strategy's gradients.
+    """Return the gradient scaler of a strategy.
 
     Returns:
-        One that leaves it to the strategy; torch's own, disabled, where mixed precision needs none; None where
-        precision is not mixed.
+        A view of the precision's own; torch's, disabled, where mixed precision needs none; None where precision is
+        not mixed.
     """
     precision = getattr(strategy, "precision", None)
     if getattr(precision, "autocast_dtype", None) is None:
@@ -30,7 +30,7 @@ def scaler_of(strategy: Any) -> ScalerView | torch.amp.GradScaler | None:
 
 
 class ScalerView:
-    """Has the methods of torch's `GradScaler`, and lets the precision do what they ask for, once.
+    """View of a precision with the methods of torch's `GradScaler`.
 
     Optimizers unscale their gradients by themselves here, skip a step whose gradients overflowed, and change the scale.
     So `step` is a step of the optimizer, and `update` has nothing left to do.
@@ -43,12 +43,12 @@ class ScalerView:
         self._precision = precision
 
     def scale(self, outputs: Tensor) -> Tensor:
-        """A loss times the scale; in an override of `backward`, which gets it so, as it is."""
+        """Return a loss times the scale; in an override of `backward`, which gets a scaled loss, the loss itself."""
         scaled: Tensor = self._precision.scale_loss(outputs)
         return scaled
 
     def unscale_(self, optimizer: Optimizer) -> None:
-        """Give an optimizer's gradients their true size, unless they have it."""
+        """Unscale the gradients of an optimizer, once."""
         self._precision.unscale(optimizer)
 
     def step(self, optimizer: Optimizer, *args: Any, **kwargs: Any) -> Any:
@@ -75,18 +75,18 @@ class ScalerView:
             raise ValueError(must_be("new_scale", "left out", new_scale, "trainer.scaler.update", action))
 
     def get_scale(self) -> float:
-        """What losses are multiplied by; waits for the device."""
+        """Return the factor of the losses; waits for the device."""
         return float(self._precision.scale)
 
     def is_enabled(self) -> bool:
-        """True: gradients are scaled."""
+        """Return True: gradients are scaled."""
         return True
 
     def state_dict(self) -> dict[str, Any]:
-        """The scaler's state, as plain values; waits for the device."""
+        """Return the scaler's state as plain values; waits for the device."""
         state: dict[str, Any] = self._precision.state_dict()[_STATE]
         return state
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        """Go on with the state of a scaler."""
+        """Restore the state of a scaler."""
         self._precision.load_state_dict({_STATE: dict(state_dict)})

@@ -1,4 +1,4 @@
-"""The arguments of a constructor, remembered so that a checkpoint can rebuild the object."""
+"""Hyperparameters: arguments of a constructor, saved so that the object can be built from a checkpoint."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from torch import Tensor, nn
 from camshaft.hooks_core.messages import must_be, warn_user
 
 HYPER_PARAMETERS_KEY = "hyper_parameters"
-"""Where a checkpoint keeps those of the module."""
+"""Key of the module's hyperparameters in a checkpoint."""
 
 NAME_KEY = "hparams_name"
-"""Where a checkpoint keeps the name of the one argument that held them all, if it was one."""
+"""Key of the name of the one argument that held them all, if it was one."""
 
 UNSAVED_KEY = "unsaved_hyper_parameters"
-"""Where a checkpoint names those that cannot be pickled, with the reason."""
+"""Key of the hyperparameters that cannot be pickled, with the reasons."""
 
 DATA_PREFIX = "datamodule_"
-"""The prefix of these names for those of the data module."""
+"""Prefix of these keys for the data module's."""
 
 _SCALARS = (bool, int, float, str, type(None))
 
@@ -41,7 +41,7 @@ class Hyperparameters(dict[str, Any]):
         return self
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Its items alone."""
+        """Pickle the items alone."""
         return type(self), (dict(self),)
 
     def __getattr__(self, name: str) -> Any:
@@ -85,7 +85,7 @@ class HyperparametersMixin:
                 if nothing else is saved.
             ignore: Arguments to leave out, also those that were saved before.
             frame: Where to look for the arguments; None looks at the caller.
-            logger: Whether loggers are sent the hyperparameters; the latest call decides for all of them.
+            logger: If true, loggers get the hyperparameters; the latest call decides for all of them.
 
         Raises:
             TypeError: If a name is no string.
@@ -124,7 +124,7 @@ class HyperparametersMixin:
 
     @property
     def hparams(self) -> Any:
-        """What `save_hyperparameters` saved, or what was assigned; else empty. Changes go into later checkpoints.
+        """Hyperparameters that were saved or assigned; else empty. Changes go into later checkpoints.
 
         A namespace or a dictionary may be assigned, and takes the place of what was saved.
         """
@@ -145,7 +145,7 @@ class HyperparametersMixin:
 
     @property
     def hparams_initial(self) -> Any:
-        """A copy of `hparams` as they were when they were last saved or assigned.
+        """Copy of `hparams` as they were when they were last saved or assigned.
 
         Modules and tensors in it are not copied, and neither is what cannot be.
         """
@@ -187,7 +187,7 @@ def _warn_of_modules(hparams: Mapping[str, Any]) -> None:
 
 
 def _unsaved(owner: Any, hparams: Mapping[str, Any]) -> dict[str, str]:
-    """Why some hyperparameters cannot be pickled, by their names; with one warning for each."""
+    """Return the reasons why hyperparameters cannot be pickled, by name; warn of each once."""
     doubtful = {name: value for name, value in hparams.items() if not _is_plain(value)}
     if not doubtful:
         return {}
@@ -195,10 +195,10 @@ def _unsaved(owner: Any, hparams: Mapping[str, Any]) -> dict[str, str]:
 
     reasons = {name: why_unpicklable(value) for name, value in doubtful.items()}
     unsaved = {name: reason for name, reason in reasons.items() if reason is not None}
-    told: set[str] = vars(owner).setdefault("_hparams_told", set())
-    new = unsaved.keys() - told
+    warned: set[str] = vars(owner).setdefault("_hparams_told", set())
+    new = unsaved.keys() - warned
     if new:
-        told |= new
+        warned |= new
         listed = ", ".join(f"{name} ({reason})" for name, reason in unsaved.items() if name in new)
         warn_user(
             f"Checkpoints of {type(owner).__qualname__} go without these hyperparameters, which cannot be pickled: "
@@ -208,7 +208,7 @@ def _unsaved(owner: Any, hparams: Mapping[str, Any]) -> dict[str, str]:
 
 
 def hyperparameters_for_loggers(owner: object) -> dict[str, Any]:
-    """The hyperparameters that loggers get; empty for an object without, or if it was told not to send them."""
+    """Return the hyperparameters for loggers; empty for an object without, or saved with `logger=False`."""
     hparams = getattr(owner, "hparams", None)
     if not isinstance(hparams, Mapping) or not getattr(owner, "_logs_hparams", True):
         return {}
@@ -220,7 +220,7 @@ def hyperparameters_for_checkpoints(owner: object, prefix: str = "") -> dict[str
 
     Args:
         owner: The module or data module.
-        prefix: What is put before the keys.
+        prefix: Prefix of the keys.
     """
     hparams = getattr(owner, "hparams", None)
     if not isinstance(hparams, Mapping) or not hparams:
@@ -239,7 +239,7 @@ def hyperparameters_for_checkpoints(owner: object, prefix: str = "") -> dict[str
 
 
 def accepted_by(cls: type, hparams: Mapping[str, Any], name: str | None = None) -> dict[str, Any]:
-    """Those hyperparameters that a class's constructor takes: all, if it takes `**kwargs`.
+    """Return the hyperparameters that a class's constructor takes: all, if it takes `**kwargs`.
 
     A constructor with one argument that holds them all gets them in this one.
 
@@ -261,7 +261,7 @@ def accepted_by(cls: type, hparams: Mapping[str, Any], name: str | None = None) 
 
 
 def container_argument(cls: type, hparams: Mapping[str, Any], name: str | None = None) -> str | None:
-    """The argument of a class's constructor that holds all hyperparameters; None if each is an argument.
+    """Return the argument of a class's constructor that holds all hyperparameters; None if each is an argument.
 
     It is the one that is known, or else the one required argument, as `hparams` or under any name that no
     hyperparameter has.
@@ -280,7 +280,7 @@ def container_argument(cls: type, hparams: Mapping[str, Any], name: str | None =
 
 
 def parameters_of(cls: type) -> dict[str, inspect.Parameter]:
-    """The named parameters of a class's constructor."""
+    """Return the named parameters of a class's constructor."""
     parameters = inspect.signature(cls).parameters
     return {name: one for name, one in parameters.items() if one.kind not in (one.VAR_KEYWORD, one.VAR_POSITIONAL)}
 
@@ -295,7 +295,7 @@ def _items(values: Mapping[str, Any] | Namespace) -> Mapping[str, Any]:
 
 
 def _arguments_of(instance: object, frame: FrameType | None) -> dict[str, Any] | None:
-    """The arguments of all running constructors of an object, the outermost before others; None without any."""
+    """Return the arguments of all running constructors of an object, the outermost first; None without any."""
     constructors = list(_constructor_frames(instance, frame))
     if not constructors:
         return None
@@ -309,7 +309,7 @@ def _arguments_of(instance: object, frame: FrameType | None) -> dict[str, Any] |
 
 
 def _constructor_frames(instance: object, frame: FrameType | None) -> Iterator[FrameType]:
-    """Frames of `__init__` on this very object, innermost first."""
+    """Yield the frames of `__init__` on this very object, innermost first."""
     while frame is not None:
         code = frame.f_code
         if code.co_name == "__init__" and code.co_argcount and frame.f_locals.get(code.co_varnames[0]) is instance:
@@ -318,7 +318,7 @@ def _constructor_frames(instance: object, frame: FrameType | None) -> Iterator[F
 
 
 def _name_of(values: object, arguments: Mapping[str, Any]) -> str | None:
-    """The argument that some values are, or equal; None if there is none."""
+    """Return the argument that is, or equals, some values; None if there is none."""
     same = [name for name, value in arguments.items() if value is values]
     same += [name for name, value in arguments.items() if type(value) is type(values) and _is_equal(value, values)]
     return same[0] if same else None
@@ -342,7 +342,7 @@ def _is_plain(value: Any) -> bool:
 
 
 def _copied(value: Any) -> Any:
-    """A value whose lists, tuples and dictionaries are copied, and nothing else."""
+    """Return a value whose lists, tuples and dictionaries are copied, and nothing else."""
     kind = type(value)
     if kind is list or kind is tuple:
         return kind(_copied(item) for item in value)
@@ -352,7 +352,7 @@ def _copied(value: Any) -> Any:
 
 
 def _deep_copy(value: Any) -> Any:
-    """A copy of containers and objects, but for modules and tensors, and what cannot be copied."""
+    """Return a copy of containers and objects; modules, tensors and objects that cannot be copied stay."""
     kind = type(value)
     if kind in _SCALARS or isinstance(value, (Tensor, nn.Module)):
         return value

@@ -1,4 +1,4 @@
-"""Building a module or a data module from a checkpoint."""
+"""`load_from_checkpoint` of modules and data modules."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def rebuild(
     hparams_file: _Path | None,
     arguments: Mapping[str, Any],
 ) -> _Module:
-    """See `TrainingModule.load_from_checkpoint`."""
+    """Build a module; see `TrainingModule.load_from_checkpoint`."""
     where = f"{cls.__qualname__}.load_from_checkpoint"
     checkpoint = _read(path, map_location, weights_only)
     if "state_dict" not in checkpoint:
@@ -89,7 +89,7 @@ def rebuild_data_module(
     hparams_file: _Path | None,
     arguments: Mapping[str, Any],
 ) -> _Data:
-    """See `DataModule.load_from_checkpoint`."""
+    """Build a data module; see `DataModule.load_from_checkpoint`."""
     checkpoint = _read(path, map_location, weights_only)
     found = format_of(checkpoint, cls.checkpoint_formats)
     data: _Data = _built(cls, checkpoint, DATA_PREFIX, hparams_file, arguments, path, found)
@@ -114,7 +114,7 @@ def _built(
     path: _Path,
     found: CheckpointFormat | None,
 ) -> Any:
-    """An object with the hyperparameters of a checkpoint, whose keys there have a prefix."""
+    """Build an object with the hyperparameters of a checkpoint, whose keys have a prefix."""
     where = f"{cls.__qualname__}.load_from_checkpoint"
     if hparams_file is not None and "hparams_file" in parameters_of(cls):
         arguments, hparams_file = {**arguments, "hparams_file": hparams_file}, None  # it is an argument of the class
@@ -132,7 +132,7 @@ def _built(
     else:
         passing, needed = _today(cls, facts, arguments, missing)
     if needed:
-        raise TypeError(_told(needed, path, where))
+        raise TypeError(_missing_message(needed, path, where))
     passing = _known(cls, passing, where)
     try:
         return cls(**passing)
@@ -172,7 +172,7 @@ def _read_hyperparameters(path: str) -> dict[str, Any]:
 
 
 def _value(text: str) -> Any:
-    """What a word in a table stands for."""
+    """Return the Python value of a text."""
     try:
         return ast.literal_eval(text)
     except (ValueError, SyntaxError):
@@ -182,7 +182,7 @@ def _value(text: str) -> Any:
 def _today(
     cls: type, facts: Mapping[str, Any], given: Mapping[str, Any], missing: Mapping[str, str]
 ) -> tuple[dict[str, Any], dict[str, str]]:
-    """Arguments that a class is built with, and those that are missing since they were not unpickled."""
+    """Return the arguments for the constructor, and those that are missing since they were not unpickled."""
     saved = facts.get(HYPER_PARAMETERS_KEY, {})
     names = {**{name: None for name in saved}, **missing}
     container = container_argument(cls, names, facts.get(NAME_KEY))
@@ -205,7 +205,7 @@ def _today(
 
 
 def _missing(checkpoint: Mapping[str, Any], prefix: str) -> dict[str, str]:
-    """Reasons why a checkpoint does not give hyperparameters, by name; under "" if they are one object."""
+    """Return the reasons why hyperparameters are not in a checkpoint, by name; under "" if they are one object."""
     missing: dict[str, str] = {}
     for keys, kind in objects_left_out(checkpoint).items():
         if keys[0] == prefix + HYPER_PARAMETERS_KEY:
@@ -215,7 +215,7 @@ def _missing(checkpoint: Mapping[str, Any], prefix: str) -> dict[str, str]:
     return missing
 
 
-def _told(needed: Mapping[str, str], path: _Path, where: str) -> str:
+def _missing_message(needed: Mapping[str, str], path: _Path, where: str) -> str:
     names = ", ".join(f"`{name}`" for name in needed)
     kept = ", ".join(
         f"{name} as {kind}" if kind.startswith("an ") else f"{name} {kind}" for name, kind in needed.items()
@@ -227,7 +227,7 @@ def _told(needed: Mapping[str, str], path: _Path, where: str) -> str:
 
 
 def _known(cls: type, arguments: dict[str, Any], where: str) -> dict[str, Any]:
-    """The arguments that a constructor takes, with a warning that names the others."""
+    """Return the arguments that a constructor takes; warn of the others."""
     if takes_any(cls):
         return arguments
     unknown = [name for name in arguments if name not in parameters_of(cls)]

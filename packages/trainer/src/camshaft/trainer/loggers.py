@@ -1,4 +1,4 @@
-"""The trainer's loggers: which there are, and what they are told beside metrics."""
+"""Loggers of the trainer: their choice, hyperparameters, begin and end of a verb."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any, Self
 import torch
 from torch import Tensor
 
-from camshaft.callbacks import CSVLogger
+import camshaft.callbacks as stock  # imports its exports on access
 from camshaft.callbacks.monitoring import from_rank_zero
 from camshaft.hooks_core.messages import describe, must_be
 from camshaft.hooks_core.protocols import Strategy
@@ -20,7 +20,7 @@ _FACTS = ("name", "version", "save_dir", "log_dir")
 
 
 def choose_loggers(logger: Any, default_root_dir: str, report: str | os.PathLike[str] | None = None) -> list[Any]:
-    """The loggers: None and True mean a CSV logger in the default directory, False none.
+    """Return the loggers: None and True mean a CSV logger in the default directory, False none.
 
     The last one draws curves into the folder `report`, if that is not None.
 
@@ -29,11 +29,9 @@ def choose_loggers(logger: Any, default_root_dir: str, report: str | os.PathLike
     """
     drawn: list[Any] = []
     if report is not None:
-        from camshaft.callbacks import CurveReport
-
-        drawn.append(CurveReport(os.path.expanduser(report)))
+        drawn.append(stock.CurveReport(os.path.expanduser(report)))
     if logger is None or logger is True:
-        return [CSVLogger(default_root_dir), *drawn]
+        return [stock.CSVLogger(default_root_dir), *drawn]
     if logger is False:
         return [*drawn]
     loggers = list(logger) if isinstance(logger, (list, tuple)) else [logger]
@@ -43,17 +41,17 @@ def choose_loggers(logger: Any, default_root_dir: str, report: str | os.PathLike
 
 
 def share_log_dir(strategy: Strategy, loggers: list[Any], default_root_dir: str) -> str | None:
-    """Where the first process's first logger writes; what stands in for its loggers elsewhere learns where they do.
+    """Return the directory of rank 0's first logger; the silent loggers of other ranks get the facts of rank 0's.
 
     Collective.
 
     Args:
         strategy: Connects the processes.
-        loggers: Those of this process; on others than the first it becomes a list of as many that write nothing.
-        default_root_dir: Where files go without a logger that has a directory.
+        loggers: Those of this process; on ranks but 0 replaced in place by as many that write nothing.
+        default_root_dir: Directory without a logger that has one.
 
     Returns:
-        The directory, the same on all processes; None if there is only one, which can look for itself.
+        The directory, the same on all ranks; None with one process.
     """
     if strategy.world_size == 1:
         return None
@@ -74,7 +72,7 @@ def share_log_dir(strategy: Strategy, loggers: list[Any], default_root_dir: str)
 
 
 def log_hyperparameters(loggers: Sequence[Any], module: object, data: object | None) -> None:
-    """Tell loggers the hyperparameters that a module and its data module saved.
+    """Send the hyperparameters of a module and its data module to the loggers.
 
     Raises:
         ValueError: If the two give one name to different values.
@@ -91,11 +89,11 @@ def log_hyperparameters(loggers: Sequence[Any], module: object, data: object | N
 
 
 def begin_fit(loggers: Sequence[Any], module: object) -> None:
-    """Tell loggers which module a fit trains, by `begin_fit`, or by `log_graph` as Lightning does."""
+    """Pass the module of a fit to the loggers, by `begin_fit`, or by `log_graph` as Lightning does."""
     for logger in loggers:
-        tell = getattr(logger, "begin_fit", None) or getattr(logger, "log_graph", None)
-        if tell is not None:
-            tell(module)
+        begin = getattr(logger, "begin_fit", None) or getattr(logger, "log_graph", None)
+        if begin is not None:
+            begin(module)
 
 
 def finalize_loggers(loggers: Sequence[Any], error: BaseException | None) -> None:
@@ -103,10 +101,10 @@ def finalize_loggers(loggers: Sequence[Any], error: BaseException | None) -> Non
 
     Args:
         loggers: The loggers.
-        error: What the verb raised; what loggers raise is noted on it.
+        error: Error of the verb; those of loggers are noted on it.
 
     Raises:
-        Exception: What the first logger raised, if there was no error before.
+        Exception: The first error of a logger, if the verb raised none.
     """
     status = "success" if error is None else "failed"
     first = error
@@ -146,9 +144,9 @@ def _check_logger(logger: Any) -> None:
 
 
 class SilentLogger:
-    """Stands in for a logger in a trial, and on processes that do not write: takes every call, and writes nothing.
+    """A logger that takes every call and writes nothing, for trial runs and for ranks that do not write.
 
-    Whatever a module asks of the logger that it expects (`self.logger.experiment.add_image(...)`) is there, too.
+    Every attribute of other loggers exists, such as `self.logger.experiment.add_image(...)`.
 
     Attributes:
         log_dir, save_dir: None in a trial, as there are no files; else those of the logger of the process that writes.
@@ -161,19 +159,19 @@ class SilentLogger:
     version: int | str | None = ""
 
     def __getattr__(self, name: str) -> Self:
-        """Everything else: something that can be called and asked as well."""
+        """Return this logger, for any attribute."""
         if name.startswith("__"):  # of Python, as `copy` and `pickle` look for it
             raise AttributeError(name)
         return self
 
     def __call__(self, *args: Any, **kwargs: Any) -> Self:
-        """Does nothing."""
+        """Do nothing."""
         return self
 
     def __getitem__(self, key: Any) -> Self:
-        """Something as silent."""
+        """Return this logger, for any key."""
         return self
 
     def __iter__(self) -> Iterator[Self]:
-        """Nothing to go through."""
+        """Return an empty iterator."""
         return iter(())

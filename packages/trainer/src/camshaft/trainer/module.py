@@ -41,11 +41,11 @@ class TrainingModule(MetricLogging, HyperparametersMixin, ModelHooks, DataHooks,
     It needs no trainer: a test can call a step and look at what it logged.
 
     Attributes:
-        automatic_optimization: Whether the trainer differentiates and steps; if false, `training_step` does.
+        automatic_optimization: If true, the trainer differentiates and steps; if false, `training_step` does.
         truncated_bptt_steps: Time steps of the splits of a batch, for truncated backpropagation through time: each
             split is a step of its own, whose `training_step(batch, batch_idx, hiddens)` returns the hidden state for
             the next one as "hiddens", beside the loss. None or 0 leaves batches whole.
-        example_input_array: What `forward` may be tried with: for summaries, and for export.
+        example_input_array: Example input of `forward`, for summaries and export.
         checkpoint_formats: Formats of others that `load_from_checkpoint` reads, beside ours.
 
     Example:
@@ -103,12 +103,12 @@ class TrainingModule(MetricLogging, HyperparametersMixin, ModelHooks, DataHooks,
         error at set-up.
 
         Returns:
-            What `Trainer.predict` collects.
+            A prediction, which `Trainer.predict` collects.
         """
         return self(kwargs["batch"] if "batch" in kwargs else args[0])
 
     def configure_optimizers(self) -> Any:
-        """What to optimize with; called once per fit.
+        """Return the optimizers; called once per fit.
 
         Returns:
             An optimizer; a list of them; two lists, of optimizers and schedulers; a dictionary with "optimizer", and
@@ -117,7 +117,7 @@ class TrainingModule(MetricLogging, HyperparametersMixin, ModelHooks, DataHooks,
         raise NotImplementedError(self._missing("configure_optimizers", "()"))
 
     def configure_callbacks(self) -> Any:
-        """Callbacks of the module's own; each takes the place of one of its type that the trainer has."""
+        """Return callbacks of the module; each replaces one of its type that the trainer has."""
         return []
 
     # the trainer
@@ -225,7 +225,7 @@ class TrainingModule(MetricLogging, HyperparametersMixin, ModelHooks, DataHooks,
 
         Args:
             loss: A scalar.
-            args, kwargs: What `loss.backward` gets.
+            args, kwargs: Arguments of `loss.backward`.
 
         Raises:
             RuntimeError: Under automatic optimization, or without a trainer.
@@ -250,7 +250,7 @@ class TrainingModule(MetricLogging, HyperparametersMixin, ModelHooks, DataHooks,
         hooks.on_after_backward()
 
     def toggle_optimizer(self, optimizer: Optimizer) -> None:
-        """Let the parameters of one optimizer alone require gradients, among those of the fit's optimizers.
+        """Make only the parameters of one of the fit's optimizers require gradients.
 
         So the graph of its loss is not built where no gradient is wanted, as with the generator and the discriminator
         of a GAN. Parameters that it shares with others, and those of no optimizer, stay as they are. Per-optimizer
@@ -273,7 +273,7 @@ class TrainingModule(MetricLogging, HyperparametersMixin, ModelHooks, DataHooks,
         optimization.toggle.toggle(optimizer)
 
     def untoggle_optimizer(self, optimizer: Optimizer | None = None) -> None:
-        """Let all parameters require gradients again that did before `toggle_optimizer`.
+        """Make all parameters require gradients again that did before `toggle_optimizer`.
 
         Args:
             optimizer: The one that is at work; None means whichever it is.
@@ -293,7 +293,7 @@ class TrainingModule(MetricLogging, HyperparametersMixin, ModelHooks, DataHooks,
 
     @contextmanager
     def toggled_optimizer(self, optimizer: Optimizer) -> Iterator[None]:
-        """Toggle an optimizer for the length of a `with` statement; see `toggle_optimizer`."""
+        """Toggle an optimizer in a `with` statement; see `toggle_optimizer`."""
         self.toggle_optimizer(optimizer)
         try:
             yield
@@ -360,7 +360,7 @@ class TrainingModule(MetricLogging, HyperparametersMixin, ModelHooks, DataHooks,
             checkpoint_path: The checkpoint: a file, or the directory of one whose state was sharded.
             map_location: Device of the tensors and of the module; None means the CPU.
             hparams_file: A file in YAML or CSV whose values take the place of the hyperparameters.
-            strict: Whether the weights must fit the module exactly; None takes the module's `strict_loading`.
+            strict: If true, the weights must fit the module exactly; None takes the module's `strict_loading`.
             weights_only: False unpickles the objects in the file, which may run any code: pass it for files that you
                 trust. Otherwise they are left out, and arguments among them have to be passed.
             kwargs: Arguments of `__init__`, before those that were saved. One that `__init__` does not take is left
@@ -377,7 +377,7 @@ class TrainingModule(MetricLogging, HyperparametersMixin, ModelHooks, DataHooks,
                 are not passed.
             RuntimeError: If the weights do not fit.
         """
-        from camshaft.trainer.load_from_checkpoint import rebuild  # seldom needed
+        from camshaft.trainer.load_from_checkpoint import rebuild  # rarely needed
 
         return rebuild(cls, checkpoint_path, map_location, strict, weights_only, hparams_file, kwargs)
 
@@ -390,12 +390,12 @@ class TrainingModule(MetricLogging, HyperparametersMixin, ModelHooks, DataHooks,
         example_inputs: Any = None,
         **kwargs: Any,
     ) -> Any:
-        """`forward` as TorchScript, in evaluation mode.
+        """Return `forward` as TorchScript, in evaluation mode.
 
         Args:
-            file_path: Where to save it; None saves nothing.
+            file_path: File to save it to; None saves nothing.
             method: "script" compiles the code, "trace" records a call.
-            example_inputs: What the call is made with; None takes `example_input_array`.
+            example_inputs: Inputs of the call; None takes `example_input_array`.
             kwargs: Further arguments of `torch.jit.script` or `torch.jit.trace`.
 
         Returns:
@@ -410,8 +410,8 @@ class TrainingModule(MetricLogging, HyperparametersMixin, ModelHooks, DataHooks,
         """Save `forward` in the ONNX format, in evaluation mode.
 
         Args:
-            file_path: Where to save it.
-            input_sample: What a call is made with: one argument, or a tuple of them; None takes `example_input_array`.
+            file_path: File to save it to.
+            input_sample: Inputs of a call: one argument, or a tuple of them; None takes `example_input_array`.
             kwargs: Further arguments of `torch.onnx.export`, which says what has to be installed.
 
         Raises:
@@ -424,7 +424,7 @@ class TrainingModule(MetricLogging, HyperparametersMixin, ModelHooks, DataHooks,
         return must_be(method, rule, None, type(self).__qualname__, f"Define `{method}{parameters}`.")
 
 
-# for TorchScript, which would compile or read them
+# TorchScript would compile or read them
 TrainingModule.__jit_unused_properties__ = TrainingModule.__jit_ignored_attributes__ = names_not_exported(
     TrainingModule
 )

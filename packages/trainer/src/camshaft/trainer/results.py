@@ -1,4 +1,4 @@
-"""Printing what an evaluation found."""
+"""Printed results: tables of evaluations, summaries of fits."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from camshaft.callbacks import ModelCheckpoint
+import camshaft.callbacks as stock  # imports its exports on access
 from camshaft.callbacks.progress.meter import format_seconds
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ def print_results(results: Sequence[Mapping[str, float]], verb: str) -> None:
 
     Args:
         results: The values of each loader.
-        verb: What was run, for the heading.
+        verb: The verb, for the heading.
     """
     columns = [_without_loader(result, idx) for idx, result in enumerate(results)]
     names = list(dict.fromkeys(name for column in columns for name in column))
@@ -35,7 +35,7 @@ def print_results(results: Sequence[Mapping[str, float]], verb: str) -> None:
 
 
 def _without_loader(result: Mapping[str, float], dataloader_idx: int) -> dict[str, float]:
-    """The values by their short names; a short name that something else has already is left long."""
+    """Return the values by short names; a name stays long if its short one is taken."""
     short = {name: re.sub(rf"/dataloader_idx_{dataloader_idx}$", "", name) for name in result}
     return {name if short[name] != name and short[name] in result else short[name]: result[name] for name in result}
 
@@ -45,7 +45,7 @@ def _format(value: float | None) -> str:
 
 
 def fit_summary(trainer: Trainer) -> str:
-    """Why a fit ended, how much was trained how fast, and what was best and where it is; a line each.
+    """Return a summary of a fit: why it ended, amount and speed of training, best checkpoints; a line each.
 
     A callback that stopped it says why in its attribute `stopping_reason`, as `EarlyStopping` does.
     """
@@ -75,7 +75,7 @@ def _amount(trainer: Trainer) -> str:
 
 def _checkpoints(trainer: Trainer) -> Iterator[tuple[str, str]]:
     for callback in trainer.callbacks:
-        if not isinstance(callback, ModelCheckpoint) or not callback.best_model_path:
+        if not isinstance(callback, stock.ModelCheckpoint) or not callback.best_model_path:
             continue
         if callback.monitor is None or callback.best_model_score is None:
             yield "checkpoint", callback.best_model_path

@@ -92,7 +92,7 @@ def running(trainer: Trainer, call: VerbCall) -> Iterator[Run]:
 
     Raises:
         RuntimeError: If a verb of the trainer is running already.
-        TypeError, ValueError: If the arguments are none that the verb takes.
+        TypeError, ValueError: If module, loaders or data module are not valid.
     """
     state = trainer.verb_state
     if state.is_running:
@@ -192,7 +192,7 @@ def warn_if_done(loop: FitLoop, checkpoint: dict[str, Any] | None) -> None:
 
     Args:
         loop: The loop that is to train.
-        checkpoint: What it resumes from, if anything.
+        checkpoint: Checkpoint to resume from, if any.
     """
     progress = loop.progress.state_dict()
     if checkpoint is not None:
@@ -213,7 +213,7 @@ def warn_if_done(loop: FitLoop, checkpoint: dict[str, Any] | None) -> None:
 
 
 class Borrowed:
-    """A module, or a data module, of a trainer that runs, while another trainer has it for a verb.
+    """Module and data module of a trainer that runs, during a verb of another trainer.
 
     A hook of a fit may let a second trainer validate the fit's module, for instance. Afterwards the module knows the
     fit's trainer and log again, and its modes, the states of its metrics, and device and number format of its
@@ -235,15 +235,15 @@ class Borrowed:
             self._tensors = [(owner, name, tensor, tensor.data) for owner, name, tensor in _tensors_of(module)]
 
     def take_data(self, data: object) -> None:
-        """Remember whose a data module is; call it before the second trainer is attached to it."""
+        """Note the trainer of a data module; call it before the second trainer is attached to it."""
         if isinstance(data, DataModule) and self._is_of_another(data.trainer):
             self._data = data, data.trainer
 
     def give_back(self, *, was_trained: bool) -> None:
-        """Let the trainer that runs have everything again.
+        """Give everything back to the trainer that runs.
 
         Args:
-            was_trained: Whether the verb changed the weights, which then stay changed.
+            was_trained: True if the verb changed the weights, which then stay changed.
         """
         if self._data is not None:
             data, trainer = self._data
@@ -261,7 +261,7 @@ class Borrowed:
 
 
 def _tensors_of(module: nn.Module) -> list[tuple[nn.Module, str, Tensor]]:
-    """Each parameter and buffer, with the submodule that has it and its name there."""
+    """Return each parameter and buffer, with its submodule and its name there."""
     return [
         (owner, name, tensor)
         for owner in module.modules()
@@ -270,7 +270,7 @@ def _tensors_of(module: nn.Module) -> list[tuple[nn.Module, str, Tensor]]:
 
 
 def _put_back(owner: nn.Module, name: str, tensor: Tensor, values: Tensor, *, was_trained: bool) -> None:
-    """Let a parameter or a buffer be where it was, in the number format that it had."""
+    """Move a parameter or a buffer to its former device and number format."""
     now = getattr(owner, name)
     if not isinstance(now, Tensor) or (now.device, now.dtype) == (values.device, values.dtype):
         return
@@ -287,7 +287,7 @@ _LOADER_HOOKS = ("train_dataloader", "val_dataloader", "test_dataloader", "predi
 
 
 def choose_module(verb: Verb, given: Any, previous: Any) -> nn.Module:
-    """The module that was given, else the one of the verb before.
+    """Return the module that was given, else the one of the verb before.
 
     Of what `torch.compile(module)` returned it is the module itself, whose own calls are compiled from then on.
 
@@ -306,8 +306,8 @@ def choose_module(verb: Verb, given: Any, previous: Any) -> nn.Module:
 
 
 def _compiled_in_place(given: Any) -> Any:
-    """The module behind one that `torch.compile` wrapped, which has no hooks of its own; anything else as it is."""
-    dynamo = sys.modules.get("torch._dynamo.eval_frame")  # which nobody needs who compiles nothing
+    """Return the module that `torch.compile` wrapped, since the wrapper has no hooks; anything else as it is."""
+    dynamo = sys.modules.get("torch._dynamo.eval_frame")  # slow to import, so only if it is there
     if dynamo is None or not isinstance(given, dynamo.OptimizedModule):
         return given
     module = given._orig_mod
@@ -320,12 +320,12 @@ def _compiled_in_place(given: Any) -> Any:
 def choose_data(
     verb: Verb, loaders: Mapping[str, Any], datamodule: Any, previous: Any
 ) -> tuple[Mapping[str, Any], Any]:
-    """The loaders by stage and the data module, which may have been passed in the first loader's place.
+    """Return the loaders by stage and the data module, which may have been passed as the first loader.
 
     Args:
         verb: The verb.
-        loaders: What was passed as loaders, by stage.
-        datamodule: What was passed as data module.
+        loaders: The loaders that were passed, by stage.
+        datamodule: The data module that was passed.
         previous: The data module of the verb before, if it ran on the same module; it is taken if nothing was passed.
 
     Raises:

@@ -1,4 +1,4 @@
-"""Seeding every random number generator at once."""
+"""Seeds for all random number generators."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ def seed_everything(seed: int | None = None, workers: bool = False, verbose: boo
     Args:
         seed: From 0 to 2**32 - 1, the range that NumPy accepts; a text of digits is taken as well. None takes that of
             `PL_GLOBAL_SEED`, or else 0, with a warning.
-        workers: Whether loaders of verbs that begin from now on seed their workers by worker and rank, as Lightning
-            does; a loader that has a `worker_init_fn` keeps it.
-        verbose: Whether the seed is logged, as information of the logger `camshaft.trainer.seeding`.
+        workers: If true, loaders of verbs that begin from now on seed their workers by worker and rank, as in
+            Lightning; a loader that has a `worker_init_fn` keeps it.
+        verbose: If true, the seed is logged, as information of the logger `camshaft.trainer.seeding`.
 
     Returns:
         The seed.

@@ -356,7 +356,7 @@ class Trainer:
         Raises:
             HookFaultError: If a hook is faulty or a required one is missing; nothing was run then.
             TypeError, ValueError: If an argument is of the wrong type, or contradicts the module, the data or the
-                checkpoint; or if that is from inside an epoch and a training loader cannot tell where it was.
+                checkpoint; or if that is from inside an epoch and a training loader has no state.
             RuntimeError: If a verb of this trainer is running already.
             FileNotFoundError, CheckpointError: If the checkpoint is not there or cannot be read.
         """
@@ -387,7 +387,7 @@ class Trainer:
                 with the weights of the best checkpoint that its fit kept, and a warning that says so.
             dataloaders: A loader of validation batches, or a list of them; None asks the data module, then the module.
             ckpt_path: A checkpoint whose weights to use: a path, "best" or "last".
-            verbose: Whether to print the results.
+            verbose: If true, the results are printed.
             datamodule: A data module.
             weights_only: As in `fit`.
 
@@ -435,12 +435,11 @@ class Trainer:
             model: The module; None as in `validate`.
             dataloaders: A loader, or a list of them; None asks the data module, then the module.
             datamodule: A data module.
-            return_predictions: Whether to keep and return the predictions; if false, memory does not grow. None means
-                true.
+            return_predictions: If true or None, predictions are kept and returned; if false, memory does not grow.
             ckpt_path: A checkpoint whose weights to use: a path, "best" or "last".
             weights_only: As in `fit`.
-            gather: Whether each of several processes returns the predictions of all, in the order of the dataset, and
-                not those of its own batches.
+            gather: If true, each of several processes returns the predictions of all, in the order of the dataset,
+                instead of those of its own batches.
 
         Returns:
             The predictions on the CPU: a list with an item per batch, or a list of such lists for several loaders; None
@@ -464,8 +463,8 @@ class Trainer:
 
         Args:
             path: The file; a directory if the state is sharded.
-            weights_only: Whether to leave out what only matters for resuming.
-            on_saved: Called when it is durable.
+            weights_only: If true, everything that only matters for resuming is left out.
+            on_saved: Function to call when the checkpoint is durable.
 
         Raises:
             RuntimeError: If this trainer has no module yet.
@@ -479,7 +478,7 @@ class Trainer:
         """Call a function when the training batch and the validation that it triggers are over; see `Run.after_batch`.
 
         Args:
-            function: What is called. `save_checkpoint` in it asks for a checkpoint of that batch.
+            function: Function to call. `save_checkpoint` in it asks for a checkpoint of that batch.
 
         Raises:
             RuntimeError: If this trainer has no module yet.
@@ -490,7 +489,7 @@ class Trainer:
         """Call a function where a checkpoint that is asked for now would be written. Collective.
 
         Args:
-            function: What is called. A checkpoint that it saves is written before `save_checkpoint` returns, so that
+            function: Function to call. A checkpoint that it saves is written before `save_checkpoint` returns, so that
                 the function may change weights for it and put them back.
 
         Raises:

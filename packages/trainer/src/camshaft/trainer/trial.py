@@ -1,4 +1,4 @@
-"""Training batches for steps that a callback makes by itself, so that nothing of them is left."""
+"""Training batches for steps of a callback that leave no trace; see `Trainer.trial`."""
 
 from __future__ import annotations
 
@@ -31,15 +31,15 @@ from camshaft.loops.state.random_state import isolated_randomness
 
 
 class TrialBatches:
-    """The batches of a loader, on their device; each pass over them begins anew.
+    """Batches of a loader, on their device; each pass over them begins anew.
 
     Args:
         loader: The loader.
-        run: The run; its metric log is told of each batch.
-        num_batches: How many batches to take at most; infinite takes all there are.
+        run: The run; its metric log gets each batch.
+        num_batches: Maximum number of batches; inf takes all.
 
     Attributes:
-        batch_size: That of the loader; None if it does not tell, or has several.
+        batch_size: That of the loader; None if it has none, or several.
     """
 
     def __init__(self, loader: Any, run: Run, num_batches: int | float) -> None:
@@ -68,14 +68,14 @@ class TrialBatches:
 
 @contextmanager
 def in_trial(run: Run, data: FitData | None, *, reload: bool) -> Iterator[TrialBatches]:
-    """Let training steps be made that leave no trace but in what computes; see `TrainerProtocol.trial`. Collective.
+    """Yield batches for training steps that leave no trace but in weights and optimizers. Collective.
 
-    What a dataset or a sampler remembers is put back if it has `state_dict` and `load_state_dict`.
+    The state of a dataset or a sampler is restored if it has `state_dict` and `load_state_dict`.
 
     Args:
         run: The fit that runs.
-        data: What it iterates over.
-        reload: Whether to ask for the training loader anew, and again before the next epoch.
+        data: Data of the fit.
+        reload: If true, the training loader is asked for anew, and again before the next epoch.
 
     Raises:
         RuntimeError: If the training loader was not asked for yet.
@@ -98,7 +98,7 @@ def in_trial(run: Run, data: FitData | None, *, reload: bool) -> Iterator[TrialB
 
 
 def _without_trace(loader: Any) -> Any:
-    """A loader that reads the same, and whose reading the loader does not notice."""
+    """Return a loader that reads the same without changing the state of the given one."""
     if isinstance(loader, CombinedLoader):
         return loader.with_loaders(_without_trace)
     if is_plain(loader) or type(loader).__module__.startswith("torchdata.stateful_dataloader"):
@@ -117,7 +117,7 @@ def _without_trace(loader: Any) -> Any:
 
 @contextmanager
 def _isolated(loader: Any) -> Iterator[None]:
-    """Put back what datasets and samplers remember, those that have a memory."""
+    """Restore the states of datasets and samplers that have one."""
     leaves = leaves_of(loader)
     parts: Iterable[Any] = [part for leaf in leaves for part in (getattr(leaf, "dataset", None), *samplers_of(leaf))]
     remembered = [(part, copy.deepcopy(part.state_dict())) for part in parts if has_state(part)]
@@ -128,12 +128,12 @@ def _isolated(loader: Any) -> Iterator[None]:
             part.load_state_dict(state)
         for leaf in leaves:
             if isinstance(leaf, DataLoader):
-                leaf._iterator = None  # lets go of persistent workers
+                leaf._iterator = None  # ends persistent workers
 
 
 @contextmanager
 def _unlogged(run: Run) -> Iterator[None]:
-    """Let nothing that is logged reach anybody."""
+    """Discard everything that is logged."""
     metrics = run.metrics
     alone = [(part, part.__dict__["_metric_log"]) for part in run.module.modules() if _logs_alone(part)]
     for part, _ in alone:

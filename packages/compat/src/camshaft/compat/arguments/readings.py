@@ -12,8 +12,8 @@ import camshaft.callbacks as callbacks  # what it exports is imported when it is
 from camshaft.compat.arguments.translation import Translate, Translation, refusal
 from camshaft.hooks_core import StrategyDefaults
 from camshaft.hooks_core.messages import must_be
+from camshaft.trainer import GradientNorms
 from camshaft.trainer.configuration import STRATEGY_NAMES, listed
-from camshaft.trainer.gradient_norms import GradientNorms
 
 _WHERE = "Trainer"
 _Given = Mapping[str, Any]

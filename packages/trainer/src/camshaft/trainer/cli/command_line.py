@@ -25,12 +25,12 @@ except ModuleNotFoundError as error:
 
 
 class _Logger(Protocol):
-    """What is enough to tell a logger's class: the parser compares whole signatures, annotations included."""
+    """The method that identifies a logger's class: the parser compares whole signatures, annotations included."""
 
     def finalize(self, status: str) -> None: ...
 
 
-# What the trainer takes in many shapes, as a command line or a file can tell it.
+# Types of arguments that take many forms, restricted to those of a command line or a file.
 _TRAINER_TYPES: dict[str, Any] = {
     "callbacks": list[Callback] | Callback | None,
     "logger": bool | list[_Logger] | _Logger | None,
@@ -49,13 +49,13 @@ _ABOUT = {
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run a verb of a trainer, all of it put together from words and files.
+    """Run a verb of a trainer, configured by words and files.
 
     Args:
         arguments: The words of the command line; the process's own by default.
 
     Returns:
-        The exit code, 0. What the verb raises is not caught.
+        The exit code, 0. Errors of the verb are not caught.
 
     Raises:
         SystemExit: With 2 if the arguments cannot be carried out, after a message on the standard error; with 0 after
@@ -80,13 +80,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         trainer.callbacks.append(ConfigFile(parsers[verb].dump(config[verb])))
     options = {name: getattr(given, name) for name in vars(given) if name in _options_of(verb)}
     if verb == "predict":
-        options["return_predictions"] = False  # there is nobody to return them to
+        options["return_predictions"] = False  # no caller takes them
     getattr(trainer, verb)(given.model, datamodule=given.data, **options)
     return 0
 
 
 class ConfigFile(Callback):
-    """Writes what a run was started with beside its logs, as `config.yaml`, or under another number if there is one.
+    """Writes the configuration of a run beside its logs, as `config.yaml`, or with a number if there is one.
 
     Args:
         config: The configuration, in YAML.
@@ -96,7 +96,7 @@ class ConfigFile(Callback):
         self._config = config
 
     def setup(self, trainer: Trainer, module: Any, stage: str) -> None:
-        """Write it, once there is a folder for this run's logs."""
+        """Write the file, once there is a folder for this run's logs."""
         log_dir = trainer.logger.log_dir if trainer.is_global_zero and trainer.logger is not None else None
         if log_dir is None or trainer.fast_dev_run:
             return
@@ -128,5 +128,5 @@ def _options_of(verb: str) -> set[str]:
 
 
 def _with_dots(word: str) -> str:
-    """A class path as `module:Class`, alone or after an option and "=", is written `module.Class`."""
+    """Return a word with its class path `module:Class`, alone or after an option and "=", as `module.Class`."""
     return re.sub(r"^((?:--[\w.+]+=)?[A-Za-z_][\w.]*):([A-Za-z_]\w*)$", r"\1.\2", word)

@@ -1,4 +1,4 @@
-"""A parser of options that says of an unknown one which was probably meant."""
+"""A parser of options that suggests the closest name for an unknown one."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class OptionParser(ArgumentParser):
         super().__init__(allow_abbrev=False, **arguments)
 
     def error(self, message: str, ex: Exception | None = None) -> NoReturn:
-        """Say what is wrong on the standard error, and end the process with 2."""
+        """Print the error and suggestions to the standard error, and exit with 2."""
         guesses = [f"{name!r} is not there. {guess}" for name, guess in self._guesses(message)]
         text = "\n".join([message, *dict.fromkeys(guesses)])
         print(f"error: {text}\nSee `{_PROGRAM} --help` and `{_PROGRAM} VERB --help`.", file=sys.stderr)
@@ -36,7 +36,7 @@ class OptionParser(ArgumentParser):
         raise AssertionError  # pragma: no cover - exit does not return
 
     def _guesses(self, message: str) -> Iterator[tuple[str, str]]:
-        """Unknown names, each with what to do about it."""
+        """Yield unknown names, each with a suggestion."""
         for class_path, name in _OF_CLASS.findall(message):
             yield name, _closest(name, _parameters_of(class_path))
         for module, name in _OF_MODULE.findall(message):

@@ -17,10 +17,10 @@ class TorchSwitches(Callback):
     """Sets switches of torch when a verb is set up, and puts the process back as it was when the verb ends.
 
     Args:
-        deterministic: Whether operations without a deterministic algorithm raise; "warn" lets them warn. cuBLAS gets
+        deterministic: If true, operations without a deterministic algorithm raise; "warn" lets them warn. cuBLAS gets
             the workspace that it needs for it, unless the environment sets one. None leaves it as it is.
-        benchmark: Whether cuDNN tries out which algorithm is fastest; None leaves it as it is.
-        detect_anomaly: Whether backward names the operation whose gradient is NaN; slow. None leaves it as it is.
+        benchmark: If true, cuDNN searches for the fastest algorithm; None leaves it as it is.
+        detect_anomaly: If true, backward names the operation whose gradient is NaN; slow. None leaves it as it is.
 
     Raises:
         ValueError: If a value is none of these.
@@ -44,7 +44,7 @@ class TorchSwitches(Callback):
         self._before: dict[str, Any] | None = None
 
     def setup(self, trainer: Any, module: Any, stage: str) -> None:
-        """Set them."""
+        """Set the switches."""
         self._before = {
             "deterministic": torch.are_deterministic_algorithms_enabled(),
             "warn_only": torch.is_deterministic_algorithms_warn_only_enabled(),
@@ -63,7 +63,7 @@ class TorchSwitches(Callback):
             torch.autograd.set_detect_anomaly(self.detect_anomaly)
 
     def teardown(self, trainer: Any, module: Any, stage: str) -> None:
-        """Put them back."""
+        """Restore the switches."""
         before, self._before = self._before, None
         if before is None:
             return

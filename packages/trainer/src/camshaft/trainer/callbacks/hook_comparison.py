@@ -1,4 +1,4 @@
-"""A way to find out where processes part: each records its hooks, and every so many updates they compare."""
+"""Detection of diverging processes: each records its hooks, and they compare them every few updates."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class HookDivergenceError(RuntimeError):
 
     Attributes:
         position: Index of the first call that differs, since they compared last.
-        by_rank: What each process called there, as "hook of receiver"; None if it called nothing more.
+        by_rank: Call of each process there, as "hook of receiver"; None if it called nothing more.
     """
 
     def __init__(self, position: int, by_rank: Mapping[int, str | None], where: str) -> None:
@@ -48,7 +48,7 @@ class HookComparison(Callback):
     between gains a note with the last hooks, for processes that wait for each other in different places.
 
     Args:
-        every_n_steps: After how many updates the processes compare.
+        every_n_steps: Updates between two comparisons.
     """
 
     def __init__(self, every_n_steps: int) -> None:
@@ -61,7 +61,7 @@ class HookComparison(Callback):
     def wrap_call(
         self, hook: str, kind: Receiver, receiver: object, function: Callable[..., Any]
     ) -> Callable[..., Any]:
-        """Record a call from now on, unless it is this callback's or of an evaluation batch."""
+        """Return a call that is recorded, unless it is this callback's or of an evaluation batch."""
         self._calls.clear()  # of an earlier run: while hooks are resolved, none is called
         if receiver is self or hook in _OF_EACH_PROCESS:
             return function
@@ -74,18 +74,18 @@ class HookComparison(Callback):
         return recorded
 
     def setup(self, trainer: TrainerProtocol, module: Any, stage: str) -> None:
-        """The hooks are resolved: the receivers' names are known."""
+        """Forget the receivers' names, now that the hooks are resolved."""
         self._names.clear()
 
     def on_train_start(self, trainer: TrainerProtocol, module: Any) -> None:
-        """Count updates from where training begins or goes on."""
+        """Count updates from here, where training begins or goes on."""
         self._num_intervals = trainer.global_step // self._every_n_steps
         self._step = trainer.global_step
 
     def on_train_batch_end(
         self, trainer: TrainerProtocol, module: Any, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
-        """Compare if it is time. Collective then."""
+        """Compare if it is due. Collective then."""
         num_intervals = trainer.global_step // self._every_n_steps
         if num_intervals != self._num_intervals:
             self._num_intervals = num_intervals

@@ -1,0 +1,1 @@
+"""Callbacks that arguments of the trainer add."""
