@@ -160,7 +160,7 @@ def check_a_backward_that_bypasses_the_strategy_inside_a_step_is_an_error() -> N
             run_manually(strategy_of(), module, [share(global_batches()[0])])
         except RuntimeError as error:
             text = str(error)
-        assert "`loss.backward` must be called by way of the strategy's `backward` inside of a step" in text, text
+        assert "`loss.backward` must be called by the strategy's `backward` inside a step" in text, text
 
 
 def check_manual_optimization_without_the_search_for_unused_parameters_says_so() -> None:

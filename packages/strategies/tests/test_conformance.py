@@ -39,10 +39,8 @@ MUTANTS: dict[str, list[tuple[type[Any], str]]] = {
         (mutants.SharesWithNobody, r"the `data_rank`s of all processes must be \{0\}, but got \{1\}"),
         (mutants.ConnectsOnce, r"it raised RuntimeError: connected already \(placement.py:\d+, in connect\)"),
     ],
-    "broadcast_gives_all_the_value_of_one": [
-        (mutants.BroadcastsTheFirst, r"what rank 1 broadcasts must be \{'rank': 1")
-    ],
-    "all_gather_gives_all_values_in_order": [
+    "broadcast_returns_the_value_of_src": [(mutants.BroadcastsTheFirst, r"what rank 1 broadcasts must be \{'rank': 1")],
+    "all_gather_returns_all_values_in_order": [
         (mutants.GathersItsOwnFirst, r"rank 1: what is gathered must be \[\{'rank': 0.*, but got \[\{'rank': 1")
     ],
     "reduce_combines_element_by_element": [
@@ -51,7 +49,7 @@ MUTANTS: dict[str, list[tuple[type[Any], str]]] = {
         (mutants.AveragesWhatIsSummed, r"`reduce` of torch.int32 on cpu by 'sum' must be"),
     ],
     "barriers_wait_for_all": [(mutants.NeverWaits, "`barrier` must wait for rank 0, but it returned before rank 0")],
-    "modules_stay_themselves_and_move_to_the_device": [
+    "modules_keep_their_identity_and_move_to_the_device": [
         (mutants.Renames, "the parameters and buffers of a module that was set up must be"),
         (mutants.StaysWhereItWas, "`first.weight` must be on meta, but it is on cpu"),
     ],
@@ -61,12 +59,12 @@ MUTANTS: dict[str, list[tuple[type[Any], str]]] = {
             "rank 1: weights after `setup_module` must be the same on all ranks, but differs from",
         )
     ],
-    "models_built_in_the_context_compute": [
+    "models_built_in_model_context_train": [
         (mutants.LeavesWeightsEmpty, "weights made in `model_context` must be initialised")
     ],
     "batches_move_to_the_device": [(mutants.ListsTuples, "a moved batch must hold")],
     "values_are_placed_like_parameters": [(mutants.PlacesTheValueItself, "what `place_like` returns must be a copy")],
-    "steps_pass_arguments_and_results_through": [
+    "steps_keep_arguments_and_results": [
         (
             mutants.DropsNames,
             r"keyword arguments of `training_step` must be \['dataloader_idx', 'extra'\], but got \[\]",
@@ -77,7 +75,7 @@ MUTANTS: dict[str, list[tuple[type[Any], str]]] = {
         (mutants.AlwaysDifferentiates, r"the modes in which `test_step` runs must be .*'grad': False"),
         (mutants.AlwaysTrains, r"the modes in which `test_step` runs must be \{'training': False"),
     ],
-    "evaluation_may_end_on_one_rank_before_another": [
+    "evaluation_allows_different_numbers_of_batches": [
         (mutants.EvaluatesTogether, "(BrokenBarrierError|did not return within)"),
         (mutants.IdlesWithGradients, r"after evaluation and an update, `first.weight` must be within 0.0001 of one"),
     ],
@@ -85,9 +83,9 @@ MUTANTS: dict[str, list[tuple[type[Any], str]]] = {
         (mutants.AveragesNothing, "weights after four updates must be the same on all ranks, but differs from"),
         (mutants.SumsGradients, "after four updates, `last.bias` must be within 0.0001 of one device's"),
     ],
-    "others_may_differentiate": [
+    "custom_differentiation_gives_the_same_gradients": [
         (mutants.DifferentiatesItself, "`backward` must call `differentiate` once if it is given, but it did 0 times"),
-        (mutants.HidesTheScale, "after an update that another differentiated, `first.weight` must be within"),
+        (mutants.HidesTheScale, "after an update with a custom `differentiate`, `first.weight` must be within"),
     ],
     "accumulation_equals_one_device": [
         (mutants.ForgetsEarlierGradients, "after windows of 3, 2 and 1 steps, `first.weight` must be within 0.0001"),
@@ -124,13 +122,13 @@ MUTANTS: dict[str, list[tuple[type[Any], str]]] = {
         (mutants.StepsTwice, r"calls of step hooks after one step must be \{'pre': 1, 'post': 1\}, but got \{'pre': 2"),
         (mutants.StepsAnother, r"calls of step hooks after one step must be .*, but got \{'pre': 0, 'post': 0\}"),
     ],
-    "skipped_updates_are_told": [
+    "skipped_updates_are_reported": [
         (mutants.SkipsInSilence, "calls of step hooks where `has_skipped_step` is False must be 1, but got 0"),
         (mutants.SaysThatItSkips, "weights must stay as they were in a skipped update, but they changed"),
         (mutants.AlwaysSkips, "`has_skipped_step` must be false after an update, but it is true after 40 attempts"),
         (mutants.SkipsAlone, "`has_skipped_step` after gradients that are not finite on one rank must be the same"),
     ],
-    "checkpoints_come_back_as_they_were": [
+    "checkpoints_are_restored_exactly": [
         (mutants.LoadsLists, "plain values of a checkpoint must be"),
         (mutants.SavesOnEachRank, "rank 1: the rank whose plain values are in a checkpoint must be 0, but got 1"),
     ],
@@ -143,17 +141,17 @@ MUTANTS: dict[str, list[tuple[type[Any], str]]] = {
         (mutants.FailsInSilence, "a save of what cannot be saved must raise on every rank, but it did not on this one"),
         (mutants.FailsOnOneRank, "rank 1: a save of what cannot be saved must raise on every rank"),
     ],
-    "checkpoints_are_of_the_moment_of_their_save": [
+    "checkpoints_are_snapshots": [
         (mutants.SavesWhenWaitedFor, "a checkpoint must be of the moment of its save, but later zeros are in it")
     ],
-    "training_goes_on_from_a_checkpoint": [
+    "training_resumes_exactly": [
         (
             mutants.ForgetsOptimizers,
             "training from a checkpoint must end with the weights of training that was not stopped",
         ),
         (mutants.ForgetsWeights, "`load_module_state` must give the weights that were saved, but it did not"),
     ],
-    "what_a_strategy_learned_comes_back": [
+    "strategy_state_is_restored": [
         (
             mutants.ForgetsWhatItLearned,
             r"after it was loaded, must be \{'num_skipped': 1\}, but got \{'num_skipped': 0\}",
@@ -161,11 +159,11 @@ MUTANTS: dict[str, list[tuple[type[Any], str]]] = {
         (mutants.TakesAnyState, "after another kind's was loaded, must be"),
         (mutants.LearnsTensors, "`state_dict` of a strategy must hold plain values"),
     ],
-    "teardown_waits_for_nobody": [
+    "teardown_is_not_collective": [
         (mutants.TearsDownTogether, "(BrokenBarrierError|did not return within)"),
         (mutants.TearsDownWhatIsThere, "it raised AttributeError: .* has no attribute 'module'"),
     ],
-    "modules_outlive_a_run": [
+    "modules_can_be_reused_after_teardown": [
         (mutants.LivesOnce, "it raised RuntimeError: set up already"),
         (mutants.ForgetsWhenTornDown, "weights must stay as they were trained after `teardown`, but they changed"),
         (mutants.TakesTheModuleAlong, "it raised NotImplementedError: Cannot copy out of meta tensor"),
@@ -270,7 +268,7 @@ def test_all_ranks_learn_that_one_raised_while_they_wait_for_it(tmp_path: Path) 
                 raise OSError("no connection")
             return super().all_gather(value)
 
-    errors = try_on_ranks(RaisesOnOneRank, "all_gather_gives_all_values_in_order", tmp_path)
+    errors = try_on_ranks(RaisesOnOneRank, "all_gather_returns_all_values_in_order", tmp_path)
     for error in errors:
         assert re.search(r"rank 0: the strategy waits for another rank, where the check failed; .* gather", str(error))
         assert re.search(r"rank 1: it raised OSError: no connection", str(error))
@@ -288,7 +286,7 @@ def test_what_comes_after_ranks_are_out_of_step_is_not_run(released: threading.E
             return value
 
     report = conformance.run(Hangs, tmp_path, timeout_seconds=0.2)
-    assert not report.passed and report.failed == ("all_gather_gives_all_values_in_order",)
+    assert not report.passed and report.failed == ("all_gather_returns_all_values_in_order",)
     states = [line.split()[0] for line in str(report).splitlines() if not line.startswith(" ")]
     assert states == ["passed"] * 3 + ["FAILED"] + ["not"] * (len(CHECKS) - 4)
 

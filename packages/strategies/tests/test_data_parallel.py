@@ -115,7 +115,7 @@ def test_batch_norm_layers_are_replaced_and_come_back_with_what_was_learned() ->
 
 
 def test_a_module_that_is_a_batch_norm_layer_itself_is_refused() -> None:
-    with pytest.raises(ValueError, match="`module` must be a module with layers, where sync_batchnorm=True"):
+    with pytest.raises(ValueError, match="`module` must be a module that contains its batch normalisation layers"):
         SynchronizedBatchNorm(nn.BatchNorm1d(4))
 
 

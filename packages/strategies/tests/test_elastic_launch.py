@@ -44,7 +44,7 @@ def test_the_script_of_a_command_line_is_found_as_python_finds_it(command: str, 
 
 
 def test_a_test_cannot_be_run_once_for_each_process() -> None:
-    message = r"`devices` must be 1, or this a script or module .*, but got 2 .* in ParallelStrategy in .*torchrun"
+    message = r"`devices` must be 1 where no script or module .*, but got 2 .* in ParallelStrategy in .*torchrun"
     with pytest.raises(RuntimeError, match=message):
         ParallelStrategy(accelerator="cpu", devices=2)
 
@@ -57,7 +57,7 @@ def test_code_that_is_no_script_cannot_be_run_again(how: list[str]) -> None:
     done = subprocess.run(
         command, input="" if is_argument else code, env=clean_environment(), capture_output=True, text=True, timeout=240
     )
-    assert "RuntimeError: `devices` must be 1, or this a script or module" in done.stderr
+    assert "RuntimeError: `devices` must be 1 where no script or module" in done.stderr
     assert ("in no script or module" if is_argument else "in an interactive shell") in done.stderr
 
 

@@ -91,7 +91,7 @@ def test_after_a_failure_collectives_are_refused_on_every_rank(watches: list[Fai
     with pytest.raises(
         CollectiveError,
         match=r"`barrier` must be called while no process has failed, but got a call on rank 0 after this process "
-        r"failed: ValueError: boom. See to that first.",
+        r"failed: ValueError: boom. Handle that error first.",
     ):
         watches[0].check("barrier")
     wait_for(lambda: watches[2].failure)
@@ -166,7 +166,7 @@ def test_an_exception_on_one_rank_ends_all_and_is_printed(launcher: Launcher) ->
 def test_a_killed_rank_ends_all_and_is_named(launcher: Launcher) -> None:
     output = fails("kill", 1, launcher)
     if launcher == "slurm":
-        assert "Rank 1 failed first: its process ended without a word: it was killed" in output
+        assert "Rank 1 failed first: its process ended unexpectedly: it was killed" in output
     elif launcher == "bare":
         assert output.count("[camshaft] The process of rank 1 (local rank 1) ended by signal SIGKILL.") == 1
     else:

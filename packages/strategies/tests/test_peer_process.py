@@ -34,7 +34,7 @@ def identity_of(process: subprocess.Popen[Any]) -> str:
 def ends(peer: PeerProcess, store: HashStore) -> str:
     deadline = time.monotonic() + 60
     while time.monotonic() < deadline:
-        reason = peer.why_lost(store)
+        reason = peer.check(store)
         if reason is not None:
             return reason
         time.sleep(0.01)
@@ -46,21 +46,21 @@ def test_the_end_of_a_process_of_the_same_machine_is_seen_at_once_though_nobody_
     sleeper: subprocess.Popen[bytes],
 ) -> None:
     store, peer = HashStore(), PeerProcess(3, NEVER, 1.0)
-    assert peer.why_lost(store) is None  # it has not yet said who it is
+    assert peer.check(store) is None  # it has not yet said who it is
     store.set("process/3", identity_of(sleeper))
-    assert [peer.why_lost(store) for _ in range(5)] == [None] * 5
+    assert [peer.check(store) for _ in range(5)] == [None] * 5
     sleeper.kill()
-    assert ends(peer, store).startswith("its process ended without a word: it was killed")
+    assert ends(peer, store).startswith("its process ended unexpectedly: it was killed")
 
 
 def test_a_process_that_said_that_it_leaves_is_not_missed(sleeper: subprocess.Popen[bytes]) -> None:
     store, peer = HashStore(), PeerProcess(0, 1.0, 1.0)
     store.set("process/0", identity_of(sleeper))
-    assert peer.why_lost(store) is None
+    assert peer.check(store) is None
     store.set("left/0", "1")
     sleeper.kill()
     sleeper.wait()
-    assert [peer.why_lost(store) for _ in range(5)] == [None] * 5
+    assert [peer.check(store) for _ in range(5)] == [None] * 5
 
 
 def test_a_process_elsewhere_is_missed_when_it_gave_no_sign_of_life_for_so_many_looks() -> None:
@@ -69,9 +69,9 @@ def test_a_process_elsewhere_is_missed_when_it_gave_no_sign_of_life_for_so_many_
     for epoch in range(5):
         position = ProcessPosition(f"fit, epoch {epoch}")
         store.set(position_key(1), position.to_json())
-        assert [peer.why_lost(store) for _ in range(3)] == [None] * 3
+        assert [peer.check(store) for _ in range(3)] == [None] * 3
     assert not peer.is_silent and not peer.kill()
-    assert peer.why_lost(store) == "its process gave no sign of life for 3 s: it, or its machine, ended or hangs."
+    assert peer.check(store) == "its process gave no sign of life for 3 s: it, or its machine, ended or hangs."
     assert peer.is_silent and peer.position == position
 
 
@@ -82,8 +82,8 @@ def test_processes_are_told_apart() -> None:
 
 IN_C = """
 import re, sys
-from camshaft.strategies.launch.peers import answer_with_stacks
-print(answer_with_stacks(), flush=True)
+from camshaft.strategies.launch.peers import print_stacks_on_signal
+print(print_stacks_on_signal(), flush=True)
 def holds_the_interpreter():
     re.match("(a+)+$", "a" * 64 + "b")
 holds_the_interpreter()

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -94,9 +95,16 @@ def test_who_failed_in_a_collective_stays_there_also_in_one_that_has_no_name() -
         try:
             raise RuntimeError("gloo: Timed out waiting")
         except RuntimeError as error:
-            own.stay(error)
+            own.freeze(error)
     assert own.look().text == "fit, epoch 3, collective `wait`"
     assert own.leave().text == "its script has ended"
+
+
+@pytest.mark.parametrize("module", ["parallel", "ddp", "ddp_replica", "sharding.steps", "launch.collectives"])
+def test_a_thread_that_waits_inside_of_the_strategies_is_in_a_collective(module: str) -> None:
+    names: dict[str, Any] = {"__name__": f"camshaft.strategies.{module}", "sys": sys}
+    exec("def exchange():\n    return [sys._getframe()]", names)
+    assert position_of(names["exchange"](), "").collective == "exchange"
 
 
 @pytest.mark.parametrize(

@@ -61,7 +61,7 @@ def test_what_the_first_rank_does_alone_or_first_never_leaves_the_others_waiting
     assert second[2] == (
         "RuntimeError: The body of `rank_zero_first` failed on rank 0, so it is not run here: OSError: no space left"
     )
-    assert "`barrier` must be called by every process, but got a call within `" in first[3]
+    assert "`barrier` must be called by every rank, but got a call within `" in first[3]
     assert "which is `rank_zero_only`, on rank 0" in first[3]
     assert second[3] is None
     assert first[4] == second[4] == [0, 1]
@@ -92,7 +92,7 @@ def test_a_collective_in_rank_zero_only_code_is_refused_on_one_process_too() -> 
         save()
         strategy.all_gather(1)
 
-    with pytest.raises(CollectiveError, match=r"`all_gather` must be called by every process.*gather`, which is"):
+    with pytest.raises(CollectiveError, match=r"`all_gather` must be called by every rank.*gather`, which is"):
         gather()
     with (
         pytest.raises(CollectiveError, match="within the body of `rank_zero_first`"),

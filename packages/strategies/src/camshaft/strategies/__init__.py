@@ -5,14 +5,17 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from camshaft.hooks_core.on_demand import on_demand
-from camshaft.strategies.checkpoints.contents import objects_left_out
+from camshaft.strategies.checkpoints.contents import objects_left_out, why_unpicklable
 from camshaft.strategies.checkpoints.file import CheckpointError, write_checkpoint
 from camshaft.strategies.checkpoints.reading import read_checkpoint
-from camshaft.strategies.launch.environment import job_id, restart_count
+from camshaft.strategies.launch.environment import find_process_environment, job_id, restart_count
 from camshaft.strategies.launch.placement import choose_device
+from camshaft.strategies.precision import choose_precision
 from camshaft.strategies.single_device import SingleDeviceStrategy
+from camshaft.strategies.torch_strategy import TorchStrategy
 
 if TYPE_CHECKING:
+    from camshaft.strategies.checkpoints.foreign_files import NamedValues
     from camshaft.strategies.checkpoints.safetensors_files import (
         consolidate_checkpoint,
         export_safetensors,
@@ -21,7 +24,7 @@ if TYPE_CHECKING:
     )
     from camshaft.strategies.ddp import DDPStrategy
     from camshaft.strategies.launch.failures import CollectiveError
-    from camshaft.strategies.launch.rank_zero import rank_zero_first, rank_zero_only
+    from camshaft.strategies.launch.rank_zero import is_rank_zero, rank_zero_first, rank_zero_only
     from camshaft.strategies.parallel import ParallelStrategy
     from camshaft.strategies.sharded import ShardedStrategy
 
@@ -29,13 +32,18 @@ __all__ = [
     "CheckpointError",
     "CollectiveError",
     "DDPStrategy",
+    "NamedValues",
     "ParallelStrategy",
     "ShardedStrategy",
     "SingleDeviceStrategy",
+    "TorchStrategy",
     "choose_device",
+    "choose_precision",
     "consolidate_checkpoint",
     "export_safetensors",
+    "find_process_environment",
     "import_safetensors",
+    "is_rank_zero",
     "job_id",
     "objects_left_out",
     "rank_zero_first",
@@ -43,6 +51,7 @@ __all__ = [
     "read_checkpoint",
     "read_safetensors",
     "restart_count",
+    "why_unpicklable",
     "write_checkpoint",
 ]
 
@@ -50,11 +59,13 @@ __all__ = [
 _ON_DEMAND = {
     "CollectiveError": "launch.failures",
     "DDPStrategy": "ddp",
+    "NamedValues": "checkpoints.foreign_files",
     "ParallelStrategy": "parallel",
     "ShardedStrategy": "sharded",
     "consolidate_checkpoint": "checkpoints.safetensors_files",
     "export_safetensors": "checkpoints.safetensors_files",
     "import_safetensors": "checkpoints.safetensors_files",
+    "is_rank_zero": "launch.rank_zero",
     "rank_zero_first": "launch.rank_zero",
     "rank_zero_only": "launch.rank_zero",
     "read_safetensors": "checkpoints.safetensors_files",

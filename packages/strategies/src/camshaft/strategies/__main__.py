@@ -21,18 +21,15 @@ with everything in it, which any strategy reads. The suffix .safetensors chooses
   consolidate run/last.ckpt model.safetensors   the weights (state_dict) only
   consolidate model.safetensors model.ckpt      a checkpoint with these weights and nothing else
 
-It runs in one process and needs memory for the whole checkpoint. DST is written beside its place and
-renamed, so that it is whole or absent; a file that is there is replaced."""
+It runs in one process and needs memory for the whole checkpoint. DST is written to a temporary file and
+renamed, so that it is complete or absent; an existing file is replaced."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run a command.
+    """Run the command line, and return the exit code: 0, or 2 if the command failed.
 
     Args:
-        arguments: The words of the command line; the process's own by default.
-
-    Returns:
-        The exit code: 0; 2 if the command cannot be carried out.
+        arguments: The arguments; those of this process by default.
     """
     parsed = _parser().parse_args(arguments)
     try:

@@ -1,4 +1,4 @@
-"""Data parallelism: every process has the whole model and a share of each batch."""
+"""The strategy for data parallelism by torch's DistributedDataParallel: settings, wrapping, communication hooks."""
 
 from __future__ import annotations
 
@@ -22,45 +22,53 @@ from camshaft.strategies.precision import Precision
 
 _WHERE = "DDPStrategy"
 _LOCAL_GRADIENTS = "holds_local_gradients"
+_WRAP_ACTION = (
+    "Return torch.nn.parallel.DistributedDataParallel(model, device_ids=device_ids, ...), or what the strategy makes."
+)
+_HOOK_ACTION = "Pass one of torch.distributed.algorithms.ddp_comm_hooks, or a function of these two."
+# The attributes of `torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook.PowerSGDState` with past gradients.
+_POWER_SGD_MEMORIES = ("error_dict", "p_memory_dict", "q_memory_dict")
+_BATCH_NORM_ATTRIBUTES = ("weight", "bias", "running_mean", "running_var", "num_batches_tracked", "training")
 
 
 class DDPStrategy(ParallelStrategy):
-    """Average gradients over processes that each have the whole model, by torch's DistributedDataParallel.
+    """Average gradients over ranks that each hold the whole model, by torch's DistributedDataParallel.
 
-    Steps that run with gradients enabled run inside of its forward, whoever calls backward, and however often. Steps
-    of evaluation communicate nothing. The module itself is never replaced.
+    Steps with gradients enabled run inside its forward, whether they call backward themselves or not, and however
+    often. Evaluation steps do not communicate. The module itself is never replaced.
 
     With the same global batch, training equals that on one device up to the order in which gradients are added up.
-    Batch normalisation and its like see the batch of their process; see `sync_batchnorm`.
+    Batch normalisation is over the batch of one rank, unless `sync_batchnorm` is set.
 
     Args:
-        accelerator: As `ParallelStrategy` has it; likewise `devices`, `num_nodes`, `precision`, `backend`, `timeout`,
+        accelerator: See `ParallelStrategy`; likewise `devices`, `num_nodes`, `precision`, `backend`, `timeout`,
             `max_restarts` and `save_asynchronously`.
         find_unused_parameters: Whether a loss may depend on some of the trainable parameters only: with several
-            optimizers, or branches. It costs a walk through the graph of each step. Where a loss does that without it,
-            an error says so. None is False, unless `finds_unused_in` says otherwise.
-        static_graph: Whether all steps use the same parameters in the same way, which allows for reentrant
-            checkpointing and saves the walk. What the first step uses, the others must.
-        gradient_as_bucket_view: Whether gradients are views of what is communicated, which saves their size in memory.
-        bucket_cap_mb: How many mebibytes of gradients are communicated together, while others are computed.
-        broadcast_buffers: Whether each training step begins with the buffers of the first process, such as running
-            means, and evaluation does. Else each process keeps its own, once all have begun with the same.
-        comm_hook: How gradients are exchanged: a communication hook of DistributedDataParallel, such as those in
-            `torch.distributed.algorithms.ddp_comm_hooks`. The default averages them as they are.
-        comm_state: The first argument of `comm_hook`. What PowerSGD remembers in it does not outlast a run.
-        sync_batchnorm: Whether batch normalisation is over the batches of all processes, on GPUs.
+            optimizers, or branches. It costs a walk through the graph of each step. Without it, such a loss is an
+            error. None is False, unless `finds_unused_in` returns True.
+        static_graph: Whether all steps use the same parameters in the same way, which allows reentrant checkpointing
+            and saves the walk.
+        gradient_as_bucket_view: Whether gradients are views of the communicated buckets, which saves their size in
+            memory.
+        bucket_cap_mb: The size of a bucket of gradients in mebibytes; one is communicated while the next is computed.
+        broadcast_buffers: Whether each training step, and each evaluation, begins with the buffers of rank 0, such as
+            running means. Otherwise all ranks begin with the same, and then keep their own.
+        comm_hook: A communication hook of DistributedDataParallel, such as those in
+            `torch.distributed.algorithms.ddp_comm_hooks`. The default averages gradients as they are.
+        comm_state: The first argument of `comm_hook`. PowerSGD's memory in it is cleared when a run begins.
+        sync_batchnorm: Whether batch normalisation is over the batches of all ranks, on GPUs.
 
     Attributes:
-        wrap_module: Makes the DistributedDataParallel in place of this strategy, for every training that is set up; it
-            must agree with all arguments above that are given. None, the default, leaves it to this strategy.
-        finds_unused_in: Says of a module what `find_unused_parameters` is where that is None; None, the default, says
-            False of all.
+        wrap_module: A function that makes the DistributedDataParallel in place of this strategy; it must agree with
+            the arguments above that are not at their defaults. None, the default, leaves it to this strategy.
+        finds_unused_in: A function of the module that replaces a `find_unused_parameters` of None; None, the default,
+            is False for all modules.
 
     Raises:
-        TypeError: If `comm_hook` is no function of two arguments.
-        ValueError: If `bucket_cap_mb` is not positive, there is a `comm_state` without a `comm_hook`, or
-            `sync_batchnorm` is asked for on CPUs, for which torch has none; or as `ParallelStrategy` raises it.
-        RuntimeError: As `ParallelStrategy` raises it.
+        TypeError: If `comm_hook` is not a function of two arguments.
+        ValueError: If `bucket_cap_mb` is not positive, `comm_state` is given without `comm_hook`, or
+            `sync_batchnorm` is set on CPUs, where torch has none; or as `ParallelStrategy`.
+        RuntimeError: As `ParallelStrategy`.
     """
 
     def __init__(
@@ -83,10 +91,15 @@ class DDPStrategy(ParallelStrategy):
         comm_state: Any = None,
         sync_batchnorm: bool = False,
     ) -> None:
-        check_communication_hook(comm_hook, comm_state, _WHERE)
-        if isinstance(bucket_cap_mb, bool) or not isinstance(bucket_cap_mb, int | float) or not bucket_cap_mb > 0:
-            rule = "a positive number of mebibytes"
-            raise ValueError(must_be("bucket_cap_mb", rule, bucket_cap_mb, _WHERE, "Pass such a number."))
+        self._arguments = DDPArguments(
+            comm_hook=comm_hook,
+            comm_state=comm_state,
+            find_unused_parameters=find_unused_parameters,
+            static_graph=static_graph,
+            gradient_as_bucket_view=gradient_as_bucket_view,
+            bucket_cap_mb=bucket_cap_mb,
+            broadcast_buffers=broadcast_buffers,
+        )
         super().__init__(
             accelerator=accelerator,
             devices=devices,
@@ -100,17 +113,8 @@ class DDPStrategy(ParallelStrategy):
         if sync_batchnorm and self.device.type == "cpu":
             rule = "False on CPUs, for which torch.nn.SyncBatchNorm computes nothing"
             raise ValueError(must_be("sync_batchnorm", rule, True, _WHERE, "Leave it out, or use GPUs."))
-        self._arguments = DDPArguments(
-            find_unused_parameters=find_unused_parameters,
-            static_graph=static_graph,
-            gradient_as_bucket_view=gradient_as_bucket_view,
-            bucket_cap_mb=bucket_cap_mb,
-            broadcast_buffers=broadcast_buffers,
-            comm_hook=comm_hook,
-            comm_state=comm_state,
-        )
         if is_power_sgd(comm_state):
-            self.precision.agree = self._after_overflow
+            self.precision.agree = self._forget_overflow
         self._sync_batchnorm = sync_batchnorm
         self._batch_norm: SynchronizedBatchNorm | None = None
         self._module: nn.Module | None = None
@@ -121,14 +125,14 @@ class DDPStrategy(ParallelStrategy):
         self.finds_unused_in: Callable[[nn.Module], bool] | None = None
 
     def setup_module(self, module: nn.Module) -> nn.Module:
-        """Move a module to the device, in place, with the weights and buffers of the first process. Collective.
+        """Move a module to the device, in place, with the weights and buffers of rank 0. Collective.
 
         Returns:
-            Another module, whose forward is the module's as part of a training or evaluation step.
+            A `Computing` of the module, whose forward runs as a training or evaluation step.
 
         Raises:
             RuntimeError: If another module is set up already.
-            ValueError: If the processes' modules do not have the same parameters and buffers, or some have no shape.
+            ValueError: If the ranks' modules differ in parameters or buffers, or a parameter has no shape yet.
         """
         if self._module is not None and self._module is not module:
             rule = f"the one that is set up ({type(self._module).__qualname__}) until `teardown`"
@@ -148,13 +152,13 @@ class DDPStrategy(ParallelStrategy):
         return computing
 
     def setup_optimizers(self, optimizers: Sequence[Optimizer]) -> list[Optimizer]:
-        """Make optimizers step in this strategy's precision, and gradients be averaged. Collective. Returns them."""
+        """Make optimizers step in this strategy's precision, by averaged gradients, and return them. Collective."""
         if self._is_wrap_due:
             self._wrap()
         return super().setup_optimizers(optimizers)
 
     def wrap_step(self, step: Callable[..., Any]) -> Callable[..., Any]:
-        """The step, whose gradients are averaged if it is called with gradients enabled. Collective then."""
+        """Return the step with averaged gradients. Collective where it is called with gradients enabled."""
         inner = super().wrap_step(step)
 
         def run(*args: Any, **kwargs: Any) -> Any:
@@ -176,7 +180,7 @@ class DDPStrategy(ParallelStrategy):
         return run
 
     def set_gradient_sync(self, is_on: bool) -> None:
-        """Say whether the steps that follow end with the same gradients on all processes; see `no_sync`."""
+        """Set whether the steps that follow average gradients over ranks; see `no_sync`."""
         if self._is_wrap_due:
             self._wrap()
         if self._replica is not None:
@@ -184,10 +188,7 @@ class DDPStrategy(ParallelStrategy):
 
     @contextmanager
     def no_sync(self) -> Iterator[None]:
-        """Leave gradients as each process computed them: those of steps, and of backwards inside of steps, in it.
-
-        The first backward after it averages them all, together with its own.
-        """
+        """Accumulate gradients inside without communication; the first backward afterwards averages all of them."""
         outer = self._replica is None or self._replica.syncs
         self.set_gradient_sync(False)
         try:
@@ -196,10 +197,10 @@ class DDPStrategy(ParallelStrategy):
             self.set_gradient_sync(outer)
 
     def backward(self, loss: Tensor, differentiate: Callable[[Tensor], Any] | None = None) -> None:
-        """Differentiate a scalar loss, after its step or inside of it. Collective if gradients are averaged.
+        """Differentiate a scalar loss, after its step or inside it. Collective if gradients are averaged.
 
         Raises:
-            RuntimeError: If it leaves trainable parameters without gradients, which `find_unused_parameters` forbids.
+            RuntimeError: If trainable parameters get no gradients although `find_unused_parameters` is False.
         """
         if self._replica is None:
             self.precision.backward(loss, differentiate)
@@ -207,17 +208,17 @@ class DDPStrategy(ParallelStrategy):
             self._replica.backward(loss, partial(self.precision.backward, differentiate=differentiate))
 
     def unscale_gradients(self, optimizer: Optimizer) -> None:
-        """Give an optimizer's gradients their true size. Collective: gradients that still wait are averaged."""
+        """Unscale an optimizer's gradients, averaging local ones first. Collective."""
         self._finish_gradients()
         super().unscale_gradients(optimizer)
 
     def clip_gradients(self, optimizer: Optimizer, clip_val: float, algorithm: str) -> None:
-        """Clip an optimizer's gradients. Collective: gradients that still wait are averaged."""
+        """Clip an optimizer's gradients, averaging local ones first. Collective."""
         self._finish_gradients()
         super().clip_gradients(optimizer, clip_val, algorithm)
 
     def optimizer_step(self, optimizer: Optimizer, closure: Callable[[], Any] | None = None) -> Any:
-        """Update the weights. Collective: gradients that still wait, also after the closure, are averaged."""
+        """Update the weights, averaging local gradients first, also those of the closure. Collective."""
         if closure is None:
             self._finish_gradients()
             return optimizer.step()
@@ -230,13 +231,13 @@ class DDPStrategy(ParallelStrategy):
         return optimizer.step(closure=finishing)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return what the precision has learned and, only if so, that gradients wait which were not averaged."""
+        """Return the state of the precision and, only if true, that gradients are still local to their ranks."""
         replica = self._replica
-        waits = self._left_local_gradients if replica is None else replica.holds_local_gradients
-        return super().state_dict() | ({_LOCAL_GRADIENTS: True} if waits else {})
+        has_local = self._left_local_gradients if replica is None else replica.holds_local_gradients
+        return super().state_dict() | ({_LOCAL_GRADIENTS: True} if has_local else {})
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on with it; gradients that were not averaged have to be restored before the next step."""
+        """Restore the state; the caller restores local gradients before the next step."""
         super().load_state_dict({key: value for key, value in state.items() if key != _LOCAL_GRADIENTS})
         if state.get(_LOCAL_GRADIENTS):
             if self._is_wrap_due:
@@ -245,7 +246,7 @@ class DDPStrategy(ParallelStrategy):
                 self._replica.expect_local_gradients()
 
     def on_train_batch_start(self, batch: Any, batch_idx: int) -> None:
-        """At an epoch's first batch: average the gradients of what is trainable now. Collective."""
+        """Wrap the module anew, at an epoch's first batch, if other parameters are trainable now. Collective."""
         if batch_idx == 0 and self._module is not None and self.world_size > 1:
             known = [] if self._replica is None else self._replica.trainable
             now = trainable_parameters(self._module)
@@ -253,25 +254,25 @@ class DDPStrategy(ParallelStrategy):
                 self._wrap()
 
     def on_validation_start(self) -> None:
-        """Let all processes validate with the buffers of the first. Collective."""
+        """Broadcast the buffers of rank 0. Collective."""
         self._broadcast_buffers()
 
     def on_test_start(self) -> None:
-        """Let all processes test with the buffers of the first. Collective."""
+        """Broadcast the buffers of rank 0. Collective."""
         self._broadcast_buffers()
 
     def on_predict_start(self) -> None:
-        """Let all processes predict with the buffers of the first. Collective."""
+        """Broadcast the buffers of rank 0. Collective."""
         self._broadcast_buffers()
 
     def teardown(self) -> None:
-        """Leave the module and the optimizers as they were. Not collective."""
+        """Restore the module and the optimizers. Not collective."""
         self._release()
         self._module = None
         super().teardown()
 
     def _wrap(self) -> None:
-        """Average the gradients of what is trainable now."""
+        """Wrap the module such that the gradients of its trainable parameters are averaged."""
         assert self._module is not None
         self._enter("DistributedDataParallel")
         self._is_wrap_due = False
@@ -282,11 +283,11 @@ class DDPStrategy(ParallelStrategy):
             is_manual = getattr(self._module, "automatic_optimization", True) is False
             arguments = self._arguments.for_module(self._module, self.finds_unused_in)
             wrap = partial(arguments.wrap, broadcasts_weights=known is None)
-            own = self.wrap_module
-            # a sum of two is the same in any order, and a hook that remembers gradients is to see real ones only
-            settles = self.world_size > 2 and self._arguments.comm_state is None and own is None
-            if own is not None:
-                wrap = partial(wrap_by, own, wrap, self._arguments, self.device)
+            custom = self.wrap_module
+            # A sum of two is the same in any order, and a hook with a memory must see real gradients only.
+            settles = self.world_size > 2 and self._arguments.comm_state is None and custom is None
+            if custom is not None:
+                wrap = partial(custom_wrap, custom, wrap, self._arguments, self.device)
             self._replica = Replica(self._module, wrap, is_manual=is_manual, settles=settles)
 
     def _finish_gradients(self) -> None:
@@ -297,22 +298,21 @@ class DDPStrategy(ParallelStrategy):
             replica.check_unused()
 
     def _broadcast_buffers(self) -> None:
-        if self._module is not None and self.world_size > 1 and self._syncs_buffers():
+        if self._module is None or self.world_size == 1:
+            return
+        if self._arguments.broadcast_buffers if self._replica is None else syncs_buffers(self._replica.ddp):
             self._enter("evaluation")
             broadcast_tensors(self._module.buffers())
 
-    def _syncs_buffers(self) -> bool:
-        return self._arguments.broadcast_buffers if self._replica is None else syncs_buffers(self._replica.ddp)
-
-    def _after_overflow(self, has_overflowed: bool) -> bool:
-        """All processes have the same gradients, so they agree; what PowerSGD remembers has overflowed as well."""
+    def _forget_overflow(self, has_overflowed: bool) -> bool:
+        """Clear PowerSGD's memory after an overflow. All ranks have the same gradients, so they agree already."""
         if has_overflowed:
             forget_gradients(self._arguments.comm_state)
         return has_overflowed
 
     def _release(self) -> None:
         if self._replica is not None:
-            self._left_local_gradients = self._replica.holds_local_gradients  # a finished run may be saved as well
+            self._left_local_gradients = self._replica.holds_local_gradients  # a finished run may still be saved
             self._replica.close()
             self._replica = None
         if self._batch_norm is not None:
@@ -321,20 +321,54 @@ class DDPStrategy(ParallelStrategy):
         self._is_wrap_due = False
 
 
+def _validate_hook(arguments: DDPArguments, attribute: Any, hook: Any) -> None:
+    """Raise `TypeError` unless a hook is None or can be called with a state and a bucket."""
+    if hook is None:
+        return
+    rule = "a function of (state, bucket)"
+    if not callable(hook):
+        raise TypeError(must_be("comm_hook", rule, hook, _WHERE, _HOOK_ACTION))
+    try:
+        inspect.signature(hook).bind(None, None)
+    except TypeError as error:
+        raise TypeError(must_be("comm_hook", rule, hook, _WHERE, _HOOK_ACTION)) from error
+    except ValueError:
+        return  # written in C: its signature is not known
+
+
+def _validate_state(arguments: DDPArguments, attribute: Any, state: Any) -> None:
+    """Raise `ValueError` for a state without a hook."""
+    if state is not None and arguments.comm_hook is None:
+        action = "Pass the hook that it belongs to."
+        raise ValueError(must_be("comm_state", "None if there is no `comm_hook`", state, _WHERE, action))
+
+
+def _validate_bucket(arguments: DDPArguments, attribute: Any, value: Any) -> None:
+    """Raise `ValueError` unless a size is positive."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not value > 0:
+        rule = "a positive number of mebibytes"
+        raise ValueError(must_be("bucket_cap_mb", rule, value, _WHERE, "Pass such a number."))
+
+
 @attrs.frozen(kw_only=True)
 class DDPArguments:
-    """The arguments of `DDPStrategy` that are DistributedDataParallel's, under the same names."""
+    """The arguments of `DDPStrategy` that are DistributedDataParallel's, under the same names.
 
+    Raises:
+        TypeError: If `comm_hook` is not a function of two arguments.
+        ValueError: If `bucket_cap_mb` is not positive, or `comm_state` is given without `comm_hook`.
+    """
+
+    comm_hook: Callable[..., Any] | None = attrs.field(default=None, validator=_validate_hook)
+    comm_state: Any = attrs.field(default=None, validator=_validate_state)
     find_unused_parameters: bool | None = None
     static_graph: bool = False
     gradient_as_bucket_view: bool = False
-    bucket_cap_mb: float = 25
+    bucket_cap_mb: float = attrs.field(default=25, validator=_validate_bucket)
     broadcast_buffers: bool = True
-    comm_hook: Callable[..., Any] | None = None
-    comm_state: Any = None
 
     def for_module(self, module: nn.Module, finds_unused_in: Callable[[nn.Module], bool] | None) -> DDPArguments:
-        """Return the same with what is right for a module, where nobody said whether to look for unused parameters."""
+        """Return the arguments for a module, with `find_unused_parameters` by `finds_unused_in` where it is None."""
         if self.find_unused_parameters is not None or self.static_graph or finds_unused_in is None:
             return self
         return attrs.evolve(self, find_unused_parameters=finds_unused_in(module))
@@ -343,13 +377,13 @@ class DDPArguments:
         """Wrap a module. Collective.
 
         Args:
-            module: What is to be wrapped.
-            broadcasts_weights: Whether all processes get the first one's weights and buffers, or have them already.
+            module: The module.
+            broadcasts_weights: Whether all ranks get rank 0's weights and buffers, or have them already.
         """
         arguments: dict[str, Any] = {}
         if not self.broadcast_buffers:
             known = inspect.signature(DistributedDataParallel.__init__).parameters
-            # its name since torch 2.13, which warns of the other one
+            # Renamed in torch 2.13, which deprecates the other name.
             arguments["forward_sync_buffers" if "forward_sync_buffers" in known else "broadcast_buffers"] = False
         ddp = DistributedDataParallel(
             module,
@@ -365,7 +399,7 @@ class DDPArguments:
         return ddp
 
     def check_agrees(self, ddp: DistributedDataParallel) -> None:
-        """Raise `ValueError` if one that somebody else made was told otherwise than what is not at its default here."""
+        """Raise `ValueError` if a custom DistributedDataParallel contradicts an argument that is not at its default."""
         found = {
             "find_unused_parameters": ddp.find_unused_parameters,
             "static_graph": ddp.static_graph,
@@ -375,59 +409,54 @@ class DDPArguments:
         }
         defaults = DDPArguments()
         for name, value in found.items():
-            asked = getattr(self, name)
-            if asked not in (getattr(defaults, name), value):
+            given = getattr(self, name)
+            if given not in (getattr(defaults, name), value):
                 rule = f"{value!r}, as `wrap_module` of the strategy sets it, or left out"
-                raise ValueError(must_be(name, rule, asked, "DDPStrategy", "Say it in one of both places."))
+                raise ValueError(must_be(name, rule, given, _WHERE, "Set it in one of both places."))
 
 
 def syncs_buffers(ddp: DistributedDataParallel) -> bool:
-    """Whether each training step begins with the buffers of the first process."""
+    """Return whether each training step begins with the buffers of rank 0."""
     name = "forward_sync_buffers" if hasattr(ddp, "forward_sync_buffers") else "broadcast_buffers"
     return bool(getattr(ddp, name))
 
 
-_ACTION = (
-    "Return torch.nn.parallel.DistributedDataParallel(model, device_ids=device_ids, ...), or what the strategy makes."
-)
-
-
 class WrapModule(Protocol):
-    """Makes the DistributedDataParallel of a module, in place of a strategy."""
+    """A function that makes the DistributedDataParallel of a module, in place of a strategy."""
 
     def __call__(
         self, wrap: Callable[[nn.Module], nn.Module], module: nn.Module, device_ids: list[int] | None, /
     ) -> nn.Module:
-        """Return what wraps a module. Collective.
+        """Return the DistributedDataParallel of a module. Collective.
 
         Args:
-            wrap: Wraps it as the strategy would.
-            module: What is to be wrapped: its forward runs the steps.
-            device_ids: A list with the index of this process's GPU; None on a CPU.
+            wrap: The strategy's own function.
+            module: The module, whose forward runs the steps.
+            device_ids: A list with the index of this rank's GPU; None on a CPU.
         """
 
 
-def wrap_by(
+def custom_wrap(
     wrap: WrapModule,
     default: Callable[[nn.Module], DistributedDataParallel],
     arguments: DDPArguments,
     device: torch.device,
     steps: nn.Module,
 ) -> DistributedDataParallel:
-    """Let somebody else wrap a module. Collective.
+    """Wrap a module by a custom function. Collective.
 
     Args:
-        wrap: Who does.
-        default: Wraps it as it would be otherwise.
-        arguments: What the strategy was told. What is made must agree with all that is not left at its default; the
-            communication hook is put on it.
-        device: Where the module is.
+        wrap: The custom function.
+        default: The strategy's own function.
+        arguments: The arguments of the strategy. The result must agree with those that are not at their defaults; the
+            communication hook is registered on it.
+        device: The module's device.
         steps: The module.
 
     Raises:
-        TypeError: If what is made is no DistributedDataParallel, or its forward does not call the module's.
-        ValueError: If it wraps another module, or disagrees with the arguments.
-        Exception: Whatever `wrap` raises.
+        TypeError: If the result is not a DistributedDataParallel, or its forward does not call the module's.
+        ValueError: If it wraps another module, or contradicts the arguments.
+        Exception: Any error of `wrap`.
     """
     by_default: list[nn.Module] = []
 
@@ -440,10 +469,10 @@ def wrap_by(
     where = getattr(wrap, "__qualname__", type(wrap).__qualname__)
     if not isinstance(ddp, DistributedDataParallel):
         rule = "a torch.nn.parallel.DistributedDataParallel"
-        raise TypeError(must_be("return value", rule, type(ddp), where, _ACTION))
+        raise TypeError(must_be("return value", rule, type(ddp), where, _WRAP_ACTION))
     if ddp.module is not steps:
         rule = "a DistributedDataParallel of the `model` that it got, whose forward runs the steps"
-        raise ValueError(must_be("return value", rule, type(ddp.module), where, _ACTION))
+        raise ValueError(must_be("return value", rule, type(ddp.module), where, _WRAP_ACTION))
     _check_forward(ddp, steps)
     if not any(ddp is one for one in by_default):
         arguments.check_agrees(ddp)
@@ -453,7 +482,7 @@ def wrap_by(
 
 
 def _check_forward(ddp: DistributedDataParallel, steps: nn.Module) -> None:
-    """Notice the forward of a subclass that calls a step by itself, with arguments that it does not understand."""
+    """Raise `TypeError` if a subclass's forward does not pass its arguments on to the module's."""
     if type(ddp).forward is DistributedDataParallel.forward:
         return
     expected = object()
@@ -469,55 +498,22 @@ def _check_forward(ddp: DistributedDataParallel, steps: nn.Module) -> None:
         ddp.require_forward_param_sync = syncs
     if found is not expected:
         rule = f"one that passes its arguments on to the forward of `module` ({type(steps).__name__}), as super's does"
-        action = "Leave its forward out, which runs the step that is due by itself."
+        action = "Leave the forward out: DistributedDataParallel's own runs the step."
         raise TypeError(must_be("forward", rule, type(ddp).forward, type(ddp).__qualname__, action)) from reason
 
 
-_HOOK_ACTION = "Pass one of torch.distributed.algorithms.ddp_comm_hooks, or a function of these two."
-# What `torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook.PowerSGDState` remembers of earlier gradients.
-_MEMORIES = ("error_dict", "p_memory_dict", "q_memory_dict")
-
-
-def check_communication_hook(hook: Any, state: Any, where: str) -> None:
-    """Raise unless a hook can be called as DistributedDataParallel does, and there is a hook if there is a state.
-
-    Args:
-        hook: A function of a state and a `torch.distributed.GradBucket`, which returns a future tensor; or None.
-        state: Its state.
-        where: How to call the strategy in an error.
-
-    Raises:
-        TypeError: If the hook cannot be called with two arguments.
-        ValueError: If there is a state without a hook.
-    """
-    if hook is None:
-        if state is not None:
-            rule = "None if there is no `comm_hook`"
-            raise ValueError(must_be("comm_state", rule, state, where, "Pass the hook that it belongs to."))
-        return
-    rule = "a function of (state, bucket)"
-    if not callable(hook):
-        raise TypeError(must_be("comm_hook", rule, hook, where, _HOOK_ACTION))
-    try:
-        inspect.signature(hook).bind(None, None)
-    except TypeError as error:
-        raise TypeError(must_be("comm_hook", rule, hook, where, _HOOK_ACTION)) from error
-    except ValueError:
-        return  # written in C: its signature is not known
-
-
 def register_communication_hook(ddp: DistributedDataParallel, hook: Callable[..., Any], state: Any) -> None:
-    """Let a hook exchange the gradients of a wrapped module; what its state remembers of another one is forgotten.
+    """Register a communication hook, whose state forgets the gradients of other modules.
 
     Args:
         ddp: The wrapped module, which has no hook yet.
-        hook: The hook.
+        hook: A function of a state and a `torch.distributed.GradBucket`, which returns a future tensor.
         state: Its state.
     """
     forget_gradients(state, buckets_change=True)
 
-    # It is registered without its annotations and its name: torch takes no annotations that are strings, no partial
-    # functions, and no compression to bfloat16 without NCCL, which gloo can do as well.
+    # Without the hook's annotations and name: torch refuses annotations that are strings, partial functions, and
+    # compression to bfloat16 without NCCL, although gloo supports it.
     def communicate(state: Any, bucket: Any) -> Any:
         return hook(state, bucket)
 
@@ -526,40 +522,37 @@ def register_communication_hook(ddp: DistributedDataParallel, hook: Callable[...
 
 
 def forget_gradients(state: Any, *, buckets_change: bool = False) -> None:
-    """Let PowerSGD forget what it remembers of earlier gradients; other states stay as they are.
+    """Clear the past gradients in PowerSGD's state; other states stay as they are.
 
-    An overflow would stay in its memory for ever, and other buckets do not fit to it.
+    An overflow would stay in them for ever, and they do not fit other buckets.
 
     Args:
         state: The state of a hook.
-        buckets_change: Whether the buckets are about to change; it then begins anew, after its first iterations.
+        buckets_change: Whether the buckets are about to change; PowerSGD then counts its iterations from 0 again.
     """
     if not is_power_sgd(state):
         return
-    for memory in _MEMORIES:
+    for memory in _POWER_SGD_MEMORIES:
         getattr(state, memory).clear()
     if buckets_change:
         state.iter = 0
 
 
 def is_power_sgd(state: Any) -> bool:
-    """Whether a hook's state is one of PowerSGD's."""
-    return all(hasattr(state, memory) for memory in (*_MEMORIES, "iter"))
-
-
-_SHARED = ("weight", "bias", "running_mean", "running_var", "num_batches_tracked", "training")
+    """Return whether a hook's state is PowerSGD's."""
+    return all(hasattr(state, name) for name in (*_POWER_SGD_MEMORIES, "iter"))
 
 
 class SynchronizedBatchNorm:
-    """Replaces the batch normalisation layers in a module by `torch.nn.SyncBatchNorm`, until `revert`.
+    """A replacement of the batch normalisation layers in a module by `torch.nn.SyncBatchNorm`, until `revert`.
 
-    Parameters and buffers are shared, so names in checkpoints and parameters in optimizers stay.
+    Parameters and buffers are shared, so names in checkpoints and parameters in optimizers stay the same.
 
     Args:
         module: The module, on its device.
 
     Raises:
-        ValueError: If the module is itself such a layer.
+        ValueError: If the module itself is such a layer.
     """
 
     def __init__(self, module: nn.Module) -> None:
@@ -568,8 +561,8 @@ class SynchronizedBatchNorm:
         every_name = module.named_modules(remove_duplicate=False)
         self._originals = {name: layer for name, layer in every_name if isinstance(layer, layers)}
         if "" in self._originals:
-            rule = "a module with layers, where sync_batchnorm=True replaces some"
-            action = "Put it into an nn.Sequential."
+            rule = "a module that contains its batch normalisation layers, for sync_batchnorm=True"
+            action = "Wrap it in an nn.Sequential."
             raise ValueError(must_be("module", rule, type(module).__name__, "setup_module", action))
         convert: Callable[[nn.Module], nn.Module] = nn.SyncBatchNorm.convert_sync_batchnorm
         converted = {id(layer): convert(layer) for layer in self._originals.values()}
@@ -577,10 +570,10 @@ class SynchronizedBatchNorm:
             module.set_submodule(name, converted[id(layer)])
 
     def revert(self) -> None:
-        """Put the layers back, with what was learned meanwhile."""
+        """Put the layers back, with their current parameters and buffers."""
         for name, layer in self._originals.items():
             converted = self._module.get_submodule(name)
-            for attribute in _SHARED:
+            for attribute in _BATCH_NORM_ATTRIBUTES:
                 setattr(layer, attribute, getattr(converted, attribute))
             self._module.set_submodule(name, layer)
         self._originals.clear()

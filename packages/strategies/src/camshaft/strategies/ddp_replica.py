@@ -1,4 +1,4 @@
-"""One process's replica of a module, whose gradients torch's DistributedDataParallel averages over all processes."""
+"""One rank's replica of a module in DistributedDataParallel: steps, accumulation, unused parameters."""
 
 from __future__ import annotations
 
@@ -12,28 +12,30 @@ from torch.nn.parallel import DistributedDataParallel
 from camshaft.hooks_core.messages import must_be
 from camshaft.strategies.torch_strategy import Steps
 
+_NUM_NAMED = 5
+
 
 class Replica:
-    """Runs steps inside of a DistributedDataParallel's forward, so that the backwards after them average gradients.
+    """A module whose steps run inside a DistributedDataParallel's forward, so that backward averages gradients.
 
-    A backward inside of a step (manual optimization) comes before that forward has ended, which is when the averaging
-    of the next backward is prepared. Such a backward is prepared by a forward of its own, which does nothing else.
+    A forward prepares the averaging of the next backward when it returns. A backward inside a step (manual
+    optimization) comes before that, so it is prepared by an extra forward, which does nothing else.
 
     Args:
         module: The module.
-        wrap: Makes the DistributedDataParallel of what it is given.
-        is_manual: Whether steps call backward inside; if they do nevertheless, that is noticed.
-        settles: Whether gradients are laid out for averaging as they will be for good. Otherwise that happens after the
-            first backward, and a run that is resumed rounds its first sums of three and more gradients differently; so
-            does one with sparse gradients always.
+        wrap: A function that makes the DistributedDataParallel of a module.
+        is_manual: Whether steps call backward inside. If False, the first such call is detected.
+        settles: Whether the final layout of gradient buckets is made at once. Otherwise torch makes it after the first
+            backward, and a resumed run rounds its first sums of three and more gradients differently, as runs with
+            sparse gradients always do.
 
     Attributes:
         ddp: The wrapped steps of the module.
         trainable: The parameters whose gradients are averaged.
         syncs: Whether the backwards of the steps that follow average gradients.
-        holds_local_gradients: Whether gradients may wait that were not averaged.
+        holds_local_gradients: Whether gradients may exist that were not averaged.
         is_inside: Whether a step is running.
-        is_plain: Whether a step may be called in `ddp` without further ado, rather than by `run`.
+        is_plain: Whether a step may be called in `ddp` directly, rather than by `run`.
     """
 
     def __init__(
@@ -51,7 +53,7 @@ class Replica:
         self.is_inside = False
         self.is_plain = False
         self.is_manual = is_manual
-        self._knows_who_differentiates = False
+        self._has_checked_backward = False
         self._has_restored_gradients = False
         if is_manual:
             self.ddp.require_backward_grad_sync = False
@@ -63,7 +65,7 @@ class Replica:
         self._unused = UnusedParameterCheck(module) if self._needs_all else None
 
     def set_sync(self, is_on: bool) -> None:
-        """Say whether the backwards of the steps that follow average gradients, those that wait included."""
+        """Set whether the backwards of the steps that follow average gradients, earlier local ones included."""
         self.syncs = is_on
         if not is_on:
             self.holds_local_gradients, self.is_plain = True, False
@@ -71,34 +73,34 @@ class Replica:
             self.ddp.require_backward_grad_sync = is_on or not self._has_learned_graph
 
     def expect_local_gradients(self) -> None:
-        """Take the gradients that the next step finds for ones that were not averaged, as in a resumed run."""
+        """Treat the gradients that the next step finds as local, as in a resumed run."""
         self.holds_local_gradients = self._has_restored_gradients = True
         self.is_plain = False
 
     def run(self, step: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
-        """Run the first step, one of manual optimization, or one while gradients wait to be averaged. Collective.
+        """Run the first step, one of manual optimization, or one while there are local gradients. Collective.
 
         Raises:
-            RuntimeError: If a backward inside of the step was not this one's.
+            RuntimeError: If the step called `loss.backward` instead of the strategy's.
         """
         if self.is_manual:
             self.ddp.require_forward_param_sync = self.syncs
         if self._has_restored_gradients:
             self._has_restored_gradients = False
             self._mark_local_gradients()
-        num_gradients = 0 if self._knows_who_differentiates else self._count_gradients()
+        num_gradients = 0 if self._has_checked_backward else self._count_gradients()
         self.is_inside = True
         try:
             outputs = self.ddp(step, *args, **kwargs)
         finally:
             self.is_inside = False
         has_loss = _has_loss(outputs)
-        if not self._knows_who_differentiates:
+        if not self._has_checked_backward:
             if self._count_gradients() > num_gradients:
-                rule = "called by way of the strategy's `backward` inside of a step"
+                rule = "called by the strategy's `backward` inside a step"
                 action = "Call strategy.backward(loss), or manual_backward(loss), in place of loss.backward()."
-                raise RuntimeError(must_be("loss.backward", rule, "gradients of one process", "DDPStrategy", action))
-            self._knows_who_differentiates = has_loss
+                raise RuntimeError(must_be("loss.backward", rule, "gradients of one rank", "DDPStrategy", action))
+            self._has_checked_backward = has_loss
         if not self.is_manual:
             if self.syncs and has_loss:
                 self.holds_local_gradients = False  # the backward that follows averages all of them
@@ -106,8 +108,8 @@ class Replica:
         return outputs
 
     def backward(self, loss: Tensor, differentiate: Callable[[Tensor], Any]) -> None:
-        """Differentiate a loss, inside of a step or after it. Collective if gradients are averaged."""
-        self._knows_who_differentiates = True
+        """Differentiate a loss, inside a step or after it. Collective if gradients are averaged."""
+        self._has_checked_backward = True
         if self.is_inside:
             loss = self._prepare_inside(loss)
         if self._unused is not None and self.syncs:
@@ -121,17 +123,13 @@ class Replica:
             self.set_sync(self.syncs)
 
     def check_unused(self) -> None:
-        """Notice, once, that the latest backward left parameters without gradients.
-
-        Raises:
-            RuntimeError: If it did.
-        """
+        """Raise `RuntimeError`, once, if the latest backward left parameters without gradients."""
         if self._unused is not None and self._unused.has_seen_any:
             check, self._unused = self._unused, None
             check.end()
 
     def average(self) -> None:
-        """Average gradients that wait, where no backward does it any more: by one that adds zeros. Collective."""
+        """Average local gradients without a loss, by a backward that adds zeros. Collective."""
         parameters = [parameter for parameter in self.trainable if parameter.requires_grad]
         if not self._needs_all:
             parameters = [parameter for parameter in parameters if parameter.grad is not None] or parameters[:1]
@@ -141,9 +139,9 @@ class Replica:
         self.holds_local_gradients = False
 
     def _settle_buckets(self) -> None:
-        """Go through the backward after which DistributedDataParallel lays its buckets out anew, once. Collective."""
+        """Run a backward of zeros, after which DistributedDataParallel lays its buckets out anew. Collective."""
         if not self._needs_all:
-            return  # it never lays them out anew, or learns more than their layout from the first backward
+            return  # either it never lays them out anew, or it learns more than their layout from the first backward
         gradients = [parameter.grad for parameter in self.trainable]
         for parameter in self.trainable:
             parameter.grad = None
@@ -152,26 +150,26 @@ class Replica:
             parameter.grad = gradient
 
     def _mark_local_gradients(self) -> None:
-        """Let DistributedDataParallel know which parameters have gradients that were not averaged.
+        """Tell DistributedDataParallel which parameters have local gradients.
 
-        Looking for unused parameters, it averages those that the latest backward leaves out as well, if one before
-        that did not average has used them. It notes that in each backward, and in a resumed run it has seen none.
+        With `find_unused_parameters`, it also averages gradients of parameters that only earlier backwards without
+        averaging have used. It records these in each backward; in a resumed run there has been none.
         """
-        waiting = [(one, one.grad, one.requires_grad) for one in self.trainable if one.grad is not None]
-        if not waiting or not self.ddp.find_unused_parameters or self.ddp.static_graph:
-            return  # without such a search, a backward averages the gradients of all parameters
-        for parameter, _, _ in waiting:
+        local = [(one, one.grad, one.requires_grad) for one in self.trainable if one.grad is not None]
+        if not local or not self.ddp.find_unused_parameters or self.ddp.static_graph:
+            return  # otherwise a backward averages the gradients of all parameters
+        for parameter, _, _ in local:
             parameter.grad = None
             parameter.requires_grad_(True)
         with torch.enable_grad():
-            # not prepared by a forward, so it averages nothing
-            _zero_loss(*(parameter for parameter, _, _ in waiting)).backward()  # type: ignore[no-untyped-call]
-        for parameter, gradient, requires_grad in waiting:
+            # Not prepared by a forward, so it averages nothing.
+            _zero_loss(*(parameter for parameter, _, _ in local)).backward()  # type: ignore[no-untyped-call]
+        for parameter, gradient, requires_grad in local:
             parameter.grad = gradient
             parameter.requires_grad_(requires_grad)
 
     def close(self) -> None:
-        """Leave the parameters as they were. Not collective."""
+        """Remove all hooks from the parameters. Not collective."""
         if self._unused is not None:
             self._unused.close()
 
@@ -181,16 +179,16 @@ class Replica:
     def _prepare_inside(self, loss: Tensor) -> Tensor:
         if not self.is_manual:
             if self.ddp.static_graph:
-                rule = "False where a step calls backward although its module does not say so"
+                rule = "False where a step calls backward without `automatic_optimization = False`"
                 action = "Set automatic_optimization = False on the module, or pass static_graph=False."
                 raise RuntimeError(must_be("static_graph", rule, True, "DDPStrategy", action))
             self.is_manual, self.is_plain = True, False
             self.ddp.require_backward_grad_sync = False
         self.holds_local_gradients = not self.syncs
-        return self._prepare(_same, loss) if self.syncs or not self._has_learned_graph else loss
+        return self._prepare(_identity, loss) if self.syncs or not self._has_learned_graph else loss
 
     def _prepare(self, step: Callable[..., Tensor], *args: Any) -> Tensor:
-        """A step's loss, whose backward averages gradients; buffers stay, which graphs may refer to."""
+        """Return a step's loss whose backward averages gradients. Buffers are not broadcast: graphs may need them."""
         ddp = self.ddp
         outer = ddp.require_backward_grad_sync
         ddp.require_forward_param_sync = False
@@ -203,20 +201,20 @@ class Replica:
 
 
 def trainable_parameters(module: nn.Module) -> list[nn.Parameter]:
-    """The parameters that require gradients."""
+    """Return the parameters that require gradients."""
     return [parameter for parameter in module.parameters() if parameter.requires_grad]
 
 
 def _steps_of(module: nn.Module) -> Steps:
     steps = Steps(module)
-    # What a module asks DistributedDataParallel to leave alone is named from that module on.
+    # The names of ignored parameters and buffers are relative to the module.
     ignored = getattr(module, "_ddp_params_and_buffers_to_ignore", None)
     if ignored is not None:
         steps._ddp_params_and_buffers_to_ignore = [f"module.{name}" for name in ignored]  # type: ignore[assignment]
     return steps
 
 
-def _same(loss: Tensor) -> Tensor:
+def _identity(loss: Tensor) -> Tensor:
     return loss
 
 
@@ -225,7 +223,7 @@ def _has_loss(outputs: Any) -> bool:
 
 
 def _zero_loss(*parameters: Tensor) -> Tensor:
-    """A loss whose gradients are zeros and come from the last parameter to the first, as a model's do by and large."""
+    """Return a loss whose gradients are zeros and come from the last parameter to the first, as in most models."""
     loss = parameters[0].new_zeros(())
     for parameter in parameters:
         loss = _ZeroGradient.apply(loss, parameter)  # type: ignore[no-untyped-call]
@@ -233,7 +231,7 @@ def _zero_loss(*parameters: Tensor) -> Tensor:
 
 
 class _ZeroGradient(torch.autograd.Function):
-    """Gives a parameter a gradient of zeros of the form that its gradient has, dense or sparse."""
+    """An operation that gives a parameter a gradient of zeros, dense or sparse like its current gradient."""
 
     @staticmethod
     def forward(ctx: Any, loss: Tensor, parameter: Tensor) -> Tensor:
@@ -246,17 +244,14 @@ class _ZeroGradient(torch.autograd.Function):
         return gradient, torch.zeros_like(parameter if parameter.grad is None else parameter.grad)
 
 
-_NUM_NAMED = 5
-
-
 class UnusedParameterCheck:
-    """Learns which parameters one backward reaches.
+    """A check that a backward reaches all trainable parameters.
 
-    DistributedDataParallel notices parameters that got no gradient when the next forward begins: the weights have then
+    DistributedDataParallel reports parameters without gradients only in the next forward: by then the weights have
     been updated once, with gradients that were not averaged.
 
     Args:
-        module: The module, whose trainable parameters a backward has to reach.
+        module: The module.
     """
 
     def __init__(self, module: nn.Module) -> None:
@@ -270,30 +265,26 @@ class UnusedParameterCheck:
 
     @property
     def has_seen_any(self) -> bool:
-        """Whether a gradient was computed since `begin`."""
+        """True if a gradient was computed since `begin`."""
         return bool(self._reached)
 
     def begin(self) -> None:
-        """Forget the backwards before."""
+        """Forget the gradients of earlier backwards."""
         self._reached.clear()
 
     def end(self) -> None:
-        """Stop learning.
-
-        Raises:
-            RuntimeError: If some parameters were not reached.
-        """
+        """Close the check, and raise `RuntimeError` if some parameters were not reached."""
         self.close()
         unused = [name for key, name in self._names.items() if key not in self._reached]
         if unused:
             more = f" and {len(unused) - _NUM_NAMED} more" if len(unused) > _NUM_NAMED else ""
             named = ", ".join(unused[:_NUM_NAMED]) + more
             rule = f"True where a loss does not depend on all trainable parameters (this one does not on {named})"
-            action = "Pass find_unused_parameters=True, or freeze what is not trained before the epoch begins."
+            action = "Pass find_unused_parameters=True, or freeze these parameters before the epoch begins."
             raise RuntimeError(must_be("find_unused_parameters", rule, False, "DDPStrategy", action))
 
     def close(self) -> None:
-        """Leave the parameters as they were."""
+        """Remove all hooks from the parameters."""
         for handle in self._handles:
             handle.remove()
         self._handles.clear()

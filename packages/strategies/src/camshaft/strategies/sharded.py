@@ -1,4 +1,4 @@
-"""Sharded training: every process holds a part of each parameter, and gathers whole ones as it needs them."""
+"""The strategy for sharded models, by torch's `fully_shard` (FSDP2)."""
 
 from __future__ import annotations
 
@@ -38,51 +38,51 @@ _STEPS = "_camshaft_steps"
 
 
 class ShardedStrategy(ParallelStrategy):
-    """Shard parameters, gradients and optimizers' state over processes, by torch's `fully_shard` (FSDP2).
+    """Shard parameters, gradients and optimizer state over ranks, by torch's `fully_shard` (FSDP2).
 
-    The processes form a mesh, `device_mesh`, with the dimensions "data_parallel_replicas", "data_parallel_shards" and
-    "tensor_parallel". `self.device_mesh` is it in the hooks `configure_sharded_model` and `configure_model` of the
-    module. What is built there takes no memory until it is sharded, and then has the weights that the same seed gives
-    on one device; see `DeferredInitialization`, also for what it cannot do. What exists before has the first process's
+    The ranks form a mesh, `device_mesh`, with the dimensions "data_parallel_replicas", "data_parallel_shards" and
+    "tensor_parallel". The module's hooks `configure_sharded_model` and `configure_model` find it as `self.device_mesh`.
+    Parameters that they create take no memory until they are sharded, and then have the weights that the same seed
+    gives on one device; see `DeferredInitialization`, also for its limits. Parameters that exist before have rank 0's
     values. The hooks may shard modules themselves (`fully_shard` on `self.device_mesh["data_parallel_shards"]`,
-    `parallelize_module` on `self.device_mesh["tensor_parallel"]`); the policy shards the rest, and the module itself
-    holds what belongs to no block. They run in every stage, and must leave a module alone that they have configured.
+    `parallelize_module` on `self.device_mesh["tensor_parallel"]`); the policy shards the rest, and the root module
+    holds the parameters outside of blocks. The hooks run in every stage, and must be idempotent.
 
-    A block is gathered when its forward is called. The module's own parameters are whole during each of its steps;
-    parameters of a block must not be used by others than it. Steps of evaluation run without gradients, and those of
-    one stage enter the blocks in one order. With the same global batch, training equals that on one device up to the
-    order in which numbers are added up; batch normalisation sees the batch of its process.
+    A block is gathered when its forward is called. The root's own parameters are whole during each of its steps;
+    parameters of a block must not be used outside of it. Evaluation steps run without gradients, and those of one
+    stage enter the blocks in one order. With the same global batch, training equals that on one device up to the
+    order of floating-point additions; batch normalisation is over the batch of one rank.
 
     Args:
-        accelerator: As `ParallelStrategy` has it; likewise `devices`, `num_nodes`, `precision`, `backend`, `timeout`,
+        accelerator: See `ParallelStrategy`; likewise `devices`, `num_nodes`, `precision`, `backend`, `timeout`,
             `max_restarts` and `save_asynchronously`.
-        policy: Which modules are blocks: a class or several, a function of a module, or the number of parameters that
-            one has at least. The default are the module's children and the members of outermost lists
-            (`nn.ModuleList`). A module that shares parameters with one outside is left to what is around it; so is by
-            default one that has all of the parameters in it, unless it is to be cast or compiled.
-        data_parallel_replicas: How many copies of the model there are, each sharded over its share of the processes
-            (hybrid sharding).
-        tensor_parallel: How many neighbouring processes compute each layer together, and so get the same batches. The
+        policy: The modules that are blocks: a class or several, a function of a module, or a minimum number of
+            parameters. The default are the module's children and the members of outermost lists (`nn.ModuleList`). A
+            module that shares parameters with one outside of it is no block; nor is, by default, one that holds all
+            parameters, unless it is to be cast or compiled.
+        data_parallel_replicas: The number of copies of the model, each sharded over its part of the ranks (hybrid
+            sharding).
+        tensor_parallel: The number of neighbouring ranks that compute each layer together, on the same batches. The
             hooks split the layers.
         reshard_after_forward: Whether a block's parameters are freed between forward and backward; a number keeps them
-            sharded over so many processes meanwhile. The module's own stay, and so do by default those of a block that
-            has all of the module's in it, which backward would gather again at once.
-        mixed_precision: In which formats blocks are gathered, compute and reduce gradients. The default follows from
-            `precision`: what autocast computes in, which a block's inputs are cast to, with gradients reduced in
+            sharded over that many ranks. The root's own parameters stay, and by default those of a block that holds
+            all parameters, which backward would gather again at once.
+        mixed_precision: The dtypes in which blocks are gathered, compute and reduce gradients. The default follows
+            from `precision`: the dtype of autocast, to which a block's inputs are cast, with gradients reduced in
             float32.
-        cpu_offload: Whether parameters, gradients and optimizers' state stay in the CPU's memory. Without a GPU they
+        cpu_offload: Whether parameters, gradients and optimizer state stay in the CPU's memory. Without a GPU they
             are there anyway.
-        activation_checkpointing: Which modules compute their forward again during backward, to save memory: as
-            `policy`; by default none.
-        compile: Whether the forward of each block is compiled; a dictionary has arguments for `torch.compile`.
+        activation_checkpointing: The modules that compute their forward again during backward, to save memory, as
+            `policy`; none by default.
+        compile: Whether the forward of each block is compiled; a dictionary holds arguments of `torch.compile`.
 
     Attributes:
         device_mesh: The mesh, after `connect`.
 
     Raises:
-        TypeError: If an argument is of another kind.
-        ValueError: If numbers do not fit the number of processes, a policy makes no sense, or as `ParallelStrategy`.
-        RuntimeError: As `ParallelStrategy` raises it.
+        TypeError: If an argument has another type.
+        ValueError: If numbers do not fit the world size, a policy is out of range, or as `ParallelStrategy`.
+        RuntimeError: As `ParallelStrategy`.
     """
 
     device_mesh: DeviceMesh
@@ -134,21 +134,21 @@ class ShardedStrategy(ParallelStrategy):
             self.precision.agree = self._any_overflow
         self._steps: ShardedSteps | None = None
         self._replaced: list[tuple[weakref.ref[Tensor], str]] = []
-        self._same: dict[int, tuple[Tensor, int]] = {}
+        self._broadcast_versions: dict[int, tuple[Tensor, int]] = {}
         self._handles: list[Any] = []
 
     @property
     def data_rank(self) -> int:
-        """Index among those that share the data out; the processes that compute a layer together have the same."""
+        """The index of this rank's share of the data; ranks that compute a layer together have the same."""
         return self.global_rank // self._shape[2]
 
     @property
     def num_data_ranks(self) -> int:
-        """Among how many the data is shared out."""
+        """The number of shares of the data."""
         return self.world_size // self._shape[2]
 
     def connect(self) -> None:
-        """Join the other processes, and form the mesh; see `ParallelStrategy.connect`. Collective."""
+        """Join the process group, and form the mesh; see `ParallelStrategy.connect`. Collective."""
         before = self._group
         super().connect()
         if self._group is not before:
@@ -156,10 +156,10 @@ class ShardedStrategy(ParallelStrategy):
 
     @contextmanager
     def model_context(self, module: nn.Module) -> Iterator[None]:
-        """Surrounds the hooks that build a module, and makes it a sharded one. Collective.
+        """Defer what the hooks inside initialise, and shard the module that they build. Collective.
 
         Raises:
-            RuntimeError: If the module was set up before, and the hooks change it.
+            RuntimeError: If the module is set up already, and the hooks change it.
         """
         self._enter("model_context")
         vars(module)["device_mesh"] = self.device_mesh
@@ -170,7 +170,7 @@ class ShardedStrategy(ParallelStrategy):
             parts.check_unchanged(module)
             return
         with shared_randomness(self.broadcast):
-            self._broadcast_first(module)
+            self._broadcast_from_rank_zero(module)
             deferred = DeferredInitialization()
             with deferred:
                 yield
@@ -179,14 +179,14 @@ class ShardedStrategy(ParallelStrategy):
             deferred.materialize(module, self.device, self._local_device)
 
     def setup_module(self, module: nn.Module) -> nn.Module:
-        """Shard a module, in place, unless it is sharded, with the first process's weights. Collective.
+        """Shard a module with rank 0's weights, in place, unless it is sharded already. Collective.
 
         Returns:
-            Another module, whose forward is the module's as part of a training or evaluation step.
+            A `Computing` of the module, whose forward runs as a training or evaluation step.
 
         Raises:
             RuntimeError: If another module is set up already.
-            ValueError: If the processes' modules differ; or as `Sharding.apply`.
+            ValueError: If the ranks' modules differ; or as `Sharding.apply`.
         """
         self._enter("setup_module")
         if self._steps is not None and self._steps.module is not module:
@@ -195,9 +195,9 @@ class ShardedStrategy(ParallelStrategy):
             raise RuntimeError(must_be("module", rule, class_name(module), f"{_WHERE}.setup_module", action))
         vars(module)["device_mesh"] = self.device_mesh
         if _STEPS not in vars(module):
-            self._broadcast_first(module)
+            self._broadcast_from_rank_zero(module)
             self._shard(module)
-        self._same.clear()
+        self._broadcast_versions.clear()
         for part in module.modules():
             for name, buffer in part._buffers.items():
                 if buffer is not None and buffer.device != self.device:
@@ -208,10 +208,10 @@ class ShardedStrategy(ParallelStrategy):
         return Computing(module, self.wrap_step(module))
 
     def setup_optimizers(self, optimizers: Sequence[Optimizer]) -> list[Optimizer]:
-        """Make optimizers step in this strategy's precision. Collective. Returns them.
+        """Make optimizers step in this strategy's precision, and return them. Collective.
 
         Raises:
-            ValueError: If one has parameters that are not the module's, such as those from before it was sharded.
+            ValueError: If one has parameters that are not the module's, such as those before sharding.
         """
         if self._steps is not None:
             self._steps.reshard()
@@ -222,7 +222,7 @@ class ShardedStrategy(ParallelStrategy):
         return super().setup_optimizers(optimizers)
 
     def wrap_step(self, step: Callable[..., Any]) -> Callable[..., Any]:
-        """The step, during which the module's own parameters are whole. Collective."""
+        """Return the step in this strategy's precision, with the root's own parameters whole during it. Collective."""
         inner = super().wrap_step(step)
 
         def run(*args: Any, **kwargs: Any) -> Any:
@@ -235,12 +235,12 @@ class ShardedStrategy(ParallelStrategy):
         return run
 
     def idle_step(self) -> None:
-        """Gather parameters for another process's step of evaluation, without a batch. Collective."""
+        """Gather parameters for another rank's evaluation step, without a batch. Collective."""
         if self._steps is not None:
             self._steps.answer()
 
     def backward(self, loss: Tensor, differentiate: Callable[[Tensor], Any] | None = None) -> None:
-        """Differentiate a scalar loss, after its step or inside of it, and reduce gradients. Collective."""
+        """Differentiate a scalar loss, after its step or inside it, and reduce gradients. Collective."""
         if self._steps is None:
             super().backward(loss, differentiate)
         else:
@@ -250,7 +250,7 @@ class ShardedStrategy(ParallelStrategy):
         """Load whole or sharded tensors into a module that was set up. Collective.
 
         Raises:
-            RuntimeError: If they do not fit, as `torch.nn.Module.load_state_dict` has it with this `strict`.
+            RuntimeError: As `torch.nn.Module.load_state_dict` with this `strict`, if they do not fit.
         """
         self._enter("load_module_state")
         if self._steps is not None:
@@ -261,13 +261,13 @@ class ShardedStrategy(ParallelStrategy):
         """Load whole or sharded tensors into an optimizer that was set up. Collective.
 
         Raises:
-            ValueError: If it has other groups, as `torch.optim.Optimizer.load_state_dict` has it.
+            ValueError: As `torch.optim.Optimizer.load_state_dict`, if it has other groups.
         """
         self._enter("load_optimizer_state")
         optimizer.load_state_dict(optimizer_state_for(optimizer, state))
 
     def place_like(self, value: Tensor, parameter: Tensor) -> Tensor:
-        """A copy of a whole or sharded tensor, placed as a parameter of its shape is. Collective."""
+        """Return a copy of a whole or sharded tensor, placed like a parameter of its shape. Collective."""
         self._enter("place_like")
         return tensor_like(value, parameter)
 
@@ -276,19 +276,19 @@ class ShardedStrategy(ParallelStrategy):
         return self._checkpoints.load(path, sharded=True, weights_only=weights_only)
 
     def on_validation_start(self) -> None:
-        """Let all processes validate with the buffers of the first. Collective."""
+        """Broadcast the buffers of rank 0. Collective."""
         self._begin_stage("validate")
 
     def on_test_start(self) -> None:
-        """Let all processes test with the buffers of the first. Collective."""
+        """Broadcast the buffers of rank 0. Collective."""
         self._begin_stage("test")
 
     def on_predict_start(self) -> None:
-        """Let all processes predict with the buffers of the first. Collective."""
+        """Broadcast the buffers of rank 0. Collective."""
         self._begin_stage("predict")
 
     def teardown(self) -> None:
-        """Leave the optimizers as they were; the module stays sharded. Not collective."""
+        """Restore the optimizers; the module stays sharded. Not collective."""
         for handle in self._handles:
             handle.remove()
         self._handles.clear()
@@ -311,19 +311,19 @@ class ShardedStrategy(ParallelStrategy):
         assert isinstance(module, FSDPModule)
         vars(module)[_STEPS] = ShardedSteps(module)
 
-    def _broadcast_first(self, module: nn.Module) -> None:
-        """Give whole tensors the values that they have on the first process, unless they were given them before."""
+    def _broadcast_from_rank_zero(self, module: nn.Module) -> None:
+        """Broadcast rank 0's values into whole tensors that have changed since the last broadcast."""
         if self.world_size == 1:
             return
         check_same_structure(module, self.all_gather)
         new: list[Tensor] = []
         for tensor in (*module.parameters(), *module.buffers()):
             if not isinstance(tensor, DTensor) and tensor.device.type != "meta":
-                known, version = self._same.get(id(tensor), (None, -1))
+                known, version = self._broadcast_versions.get(id(tensor), (None, -1))
                 if known is not tensor or version != tensor._version:
                     new.append(tensor)
         broadcast_tensors(new)
-        self._same |= {id(tensor): (tensor, tensor._version) for tensor in new}
+        self._broadcast_versions |= {id(tensor): (tensor, tensor._version) for tensor in new}
 
     def _any_overflow(self, has_overflowed: bool) -> bool:
         flag = torch.tensor(float(has_overflowed), device=self.device)

@@ -1,4 +1,4 @@
-"""One process on one device."""
+"""The strategy for one process on one device."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ class SingleDeviceStrategy(TorchStrategy):
     """Run everything on one device.
 
     Args:
-        device: A `torch.device`, a device string such as "cuda:1", or an accelerator's name. The default chooses the
-            best device of this machine.
+        device: A `torch.device`, a device string such as "cuda:1", "gpu" (CUDA or MPS), or "auto", the default: CUDA,
+            MPS or the CPU, the first that is available.
         precision: The number format; see `camshaft.strategies.precision.choose_precision`.
         save_asynchronously: Whether checkpoints are written while training goes on.
 
     Raises:
-        ValueError, RuntimeError: As `choose_device`, if a name stands for nothing on this machine.
+        ValueError, RuntimeError: As `choose_device`, if this machine has no such device.
     """
 
     __hook_base__: ClassVar[bool] = True
@@ -37,6 +37,6 @@ class SingleDeviceStrategy(TorchStrategy):
             chosen = choose_device(device)
         else:
             chosen = torch.device(device)
-            # checks that it exists; the index of the CPU and of "cuda" alone is 0
-            choose_device(chosen.type, chosen.index or 0) if chosen.type in ("cpu", "cuda", "mps") else None
+            if chosen.type in ("cpu", "cuda", "mps"):
+                choose_device(chosen.type, chosen.index or 0)  # raises unless it exists
         super().__init__(chosen, precision=precision, save_asynchronously=save_asynchronously)

@@ -1,6 +1,6 @@
-"""The conformance kit for strategies: proves that a strategy keeps the promises of the strategy protocol.
+"""The conformance kit for strategies: checks of every promise of the strategy protocol.
 
-All processes of the strategy call it, with a folder that all of them see:
+All ranks call it, with a folder that all of them see:
 
     from camshaft.strategies import conformance
 

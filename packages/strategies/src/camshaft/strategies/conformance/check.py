@@ -1,4 +1,4 @@
-"""Running one check so that no process waits for ever."""
+"""The run of all checks, each in a thread so that no process waits for ever, and their report."""
 
 from __future__ import annotations
 
@@ -18,33 +18,32 @@ from attrs import frozen
 from camshaft.hooks_core.messages import must_be
 from camshaft.hooks_core.protocols import Strategy
 from camshaft.strategies.conformance import checkpoint_checks, protocol_checks, step_checks, update_checks
-from camshaft.strategies.conformance import step_checks as placement_checks
-from camshaft.strategies.conformance import update_checks as training_checks
-from camshaft.strategies.conformance.trial import Departed, Ended, OutOfStepError, Ranks, Trial
+from camshaft.strategies.conformance.trial import CheckStopped, OutOfStepError, RankResult, Ranks, Trial
 
 _POLL_SECONDS = 0.02
 _GRACE_SECONDS = 5.0
 _NUM_FRAMES = 6
+_STUCK = "stuck"
 
 
 @frozen
 class Check:
-    """One promise of the strategy protocol, and how to see whether a strategy keeps it.
+    """A check of one promise of the strategy protocol.
 
     Attributes:
-        function: Tries the strategy and notes what departs from the promise.
+        function: The function that tries the strategy and records findings.
     """
 
     function: Callable[[Trial], None]
 
     @property
     def name(self) -> str:
-        """Its name, such as "training_equals_one_device"."""
+        """The name, such as "training_equals_one_device"."""
         return self.function.__name__
 
     @property
     def promise(self) -> str:
-        """The promise in a sentence."""
+        """The promise as a sentence."""
         return (self.function.__doc__ or "").strip()
 
     def __call__(
@@ -55,20 +54,20 @@ class Check:
         rtol: float = 1e-4,
         timeout_seconds: float = 120.0,
     ) -> None:
-        """Try a strategy. Collective: all of its processes call it.
+        """Check a strategy. Collective.
 
-        It runs in a thread of its own, so that the caller is told if the strategy waits for ever.
+        It runs in a thread of its own, so that a strategy that waits for ever is reported.
 
         Args:
-            make_strategy: Makes a new strategy. The processes are started already, or `connect` starts them.
-            directory: A folder that all processes see and that no other check uses; made as needed.
-            rtol: How far weights may be off those of one device in 32 bits, relative to the largest of a tensor.
-            timeout_seconds: After so long a process gives the strategy up.
+            make_strategy: A function that makes a new strategy. The launcher, or `connect`, starts the processes.
+            directory: A folder that all ranks see and that no other check uses; created if needed.
+            rtol: The tolerance for weights against those of one device in 32 bits, relative to a tensor's largest.
+            timeout_seconds: The time after which a rank gives up.
 
         Raises:
-            ConformanceError: If the strategy does not keep the promise, raises, or waits for ever. It is raised on
-                every process, with what all of them saw.
-            Exception: What `make_strategy` raises when it is first called.
+            ConformanceError: If the strategy breaks the promise, raises, or waits for ever. It is raised on every
+                rank, with the findings of all.
+            Exception: Any error of the first call of `make_strategy`.
         """
         directory = Path(directory)
         strategy = make_strategy()
@@ -81,18 +80,17 @@ class Check:
         trial = Trial(make_strategy, directory, rtol, ranks)
         error, ended = _run(self.function, trial, timeout_seconds)
         everywhere = ranks.end(ended)
-        findings = {rank: _lines(end) for rank, end in everywhere.items()}
+        findings = {rank: _findings_of(result) for rank, result in everywhere.items()}
         if any(findings.values()):
-            kinds = {end.kind if end is not None else "missing" for end in everywhere.values()}
+            kinds = {result.kind if result is not None else "missing" for result in everywhere.values()}
             in_step = len(kinds) == 1 and not kinds & {"missing", _STUCK}
             raise ConformanceError(self.name, findings, in_step=in_step) from error
 
 
-_STUCK = "stuck"
-
-
-def _run(function: Callable[[Trial], None], trial: Trial, timeout_seconds: float) -> tuple[BaseException | None, Ended]:
-    """Run a check in a thread. Returns what it raised, and how it ended."""
+def _run(
+    function: Callable[[Trial], None], trial: Trial, timeout_seconds: float
+) -> tuple[BaseException | None, RankResult]:
+    """Run a check in a thread, and return its error, if any, and its result."""
     done = threading.Event()
     raised: list[BaseException] = []
     device = torch.cuda.current_device() if torch.cuda.is_initialized() else None  # type: ignore[no-untyped-call]
@@ -102,7 +100,7 @@ def _run(function: Callable[[Trial], None], trial: Trial, timeout_seconds: float
             if device is not None:
                 torch.cuda.set_device(device)  # each thread has its own
             function(trial)
-        except Departed:
+        except CheckStopped:
             pass
         except BaseException as error:
             raised.append(error)
@@ -113,17 +111,17 @@ def _run(function: Callable[[Trial], None], trial: Trial, timeout_seconds: float
     thread.start()
     reason = _wait(done, trial.ranks, timeout_seconds)
     if reason is not None:
-        return None, Ended(trial.findings, _STUCK, f"{reason}; it is still at {_place(thread)}")
+        return None, RankResult(trial.findings, _STUCK, f"{reason}; it is still at {_place(thread)}")
     if not raised:
-        return None, Ended(trial.findings)
+        return None, RankResult(trial.findings)
     error = raised[0]
     kind = type(error).__name__
     text = str(error) if isinstance(error, OutOfStepError) else f"it raised {_in_words(error)}"
-    return error, Ended(trial.findings, kind, text)
+    return error, RankResult(trial.findings, kind, text)
 
 
 def _wait(done: threading.Event, ranks: Ranks, timeout_seconds: float) -> str | None:
-    """Wait for the thread. Returns why it was given up, or None if it ended."""
+    """Wait for the thread. Return why it was given up, or None if it ended."""
     deadline = time.monotonic() + timeout_seconds
     others_failed_at: float | None = None
     while not done.wait(_POLL_SECONDS):
@@ -137,14 +135,14 @@ def _wait(done: threading.Event, ranks: Ranks, timeout_seconds: float) -> str | 
     return None
 
 
-def _lines(ended: Ended | None) -> list[str]:
+def _findings_of(ended: RankResult | None) -> list[str]:
     if ended is None:
         return ["the check did not end on this rank"]
     return [*ended.findings, *([ended.text] if ended.kind is not None else [])]
 
 
 def _in_words(error: BaseException) -> str:
-    """An exception with the line of code that raised it."""
+    """Return an exception's text with the line of code that raised it."""
     frames = traceback.extract_tb(error.__traceback__)
     where = f" ({Path(frames[-1].filename).name}:{frames[-1].lineno}, in {frames[-1].name})" if frames else ""
     return f"{type(error).__name__}: {error}{where}"
@@ -155,7 +153,7 @@ def _place(thread: threading.Thread) -> str:
     entries = traceback.extract_stack(frame) if frame is not None else []
     names = [f"{Path(entry.filename).name}:{entry.lineno} {entry.name}" for entry in entries]
     own = [position for position, entry in enumerate(entries) if entry.filename == __file__]
-    names = names[own[-1] + 1 :] if own else names  # what the check called
+    names = names[own[-1] + 1 :] if own else names  # the frames inside the check
     if len(names) > _NUM_FRAMES:
         names[_NUM_FRAMES - 2 : -2] = ["..."]
     return " > ".join(names) or "an unknown place"
@@ -164,40 +162,40 @@ def _place(thread: threading.Thread) -> str:
 _FUNCTIONS = (
     protocol_checks.members_are_those_of_the_protocol,
     protocol_checks.processes_are_numbered,
-    protocol_checks.broadcast_gives_all_the_value_of_one,
-    protocol_checks.all_gather_gives_all_values_in_order,
+    protocol_checks.broadcast_returns_the_value_of_src,
+    protocol_checks.all_gather_returns_all_values_in_order,
     protocol_checks.reduce_combines_element_by_element,
     protocol_checks.barriers_wait_for_all,
-    placement_checks.modules_stay_themselves_and_move_to_the_device,
-    placement_checks.weights_begin_the_same_on_all_ranks,
-    placement_checks.models_built_in_the_context_compute,
-    placement_checks.batches_move_to_the_device,
-    placement_checks.values_are_placed_like_parameters,
-    step_checks.steps_pass_arguments_and_results_through,
+    step_checks.modules_keep_their_identity_and_move_to_the_device,
+    step_checks.weights_begin_the_same_on_all_ranks,
+    step_checks.models_built_in_model_context_train,
+    step_checks.batches_move_to_the_device,
+    step_checks.values_are_placed_like_parameters,
+    step_checks.steps_keep_arguments_and_results,
     step_checks.steps_see_the_modes_of_their_caller,
-    step_checks.evaluation_may_end_on_one_rank_before_another,
-    training_checks.training_equals_one_device,
-    training_checks.others_may_differentiate,
-    training_checks.accumulation_equals_one_device,
-    training_checks.clipping_by_norm_equals_one_device,
-    training_checks.clipping_by_value_equals_one_device,
-    training_checks.unscaled_gradients_have_their_true_size,
+    step_checks.evaluation_allows_different_numbers_of_batches,
+    update_checks.training_equals_one_device,
+    update_checks.custom_differentiation_gives_the_same_gradients,
+    update_checks.accumulation_equals_one_device,
+    update_checks.clipping_by_norm_equals_one_device,
+    update_checks.clipping_by_value_equals_one_device,
+    update_checks.unscaled_gradients_have_their_true_size,
     update_checks.prepared_optimizers_serve_as_the_originals,
     update_checks.closures_are_evaluated,
     update_checks.step_hooks_run_for_each_update,
-    update_checks.skipped_updates_are_told,
-    checkpoint_checks.checkpoints_come_back_as_they_were,
+    update_checks.skipped_updates_are_reported,
+    checkpoint_checks.checkpoints_are_restored_exactly,
     checkpoint_checks.checkpoints_are_replaced_as_a_whole,
-    checkpoint_checks.checkpoints_are_of_the_moment_of_their_save,
-    checkpoint_checks.training_goes_on_from_a_checkpoint,
-    checkpoint_checks.what_a_strategy_learned_comes_back,
-    protocol_checks.teardown_waits_for_nobody,
-    protocol_checks.modules_outlive_a_run,
+    checkpoint_checks.checkpoints_are_snapshots,
+    checkpoint_checks.training_resumes_exactly,
+    checkpoint_checks.strategy_state_is_restored,
+    protocol_checks.teardown_is_not_collective,
+    protocol_checks.modules_can_be_reused_after_teardown,
     protocol_checks.strategies_follow_each_other,
 )
 
 CHECKS: Mapping[str, Check] = MappingProxyType({function.__name__: Check(function) for function in _FUNCTIONS})
-"""The checks by name, from what others build on to what builds on others."""
+"""The checks by name, basic ones first."""
 
 
 def run(
@@ -208,21 +206,21 @@ def run(
     timeout_seconds: float = 120.0,
     names: Collection[str] | None = None,
 ) -> Report:
-    """Try a strategy by all checks. Collective: all of its processes call it.
+    """Run all checks on a strategy. Collective.
 
     Args:
-        make_strategy: Makes a new strategy. The processes are started already, or `connect` starts them.
-        directory: A folder that all processes see and that no earlier run has used; made as needed.
-        rtol: How far weights may be off those of one device in 32 bits, relative to the largest of a tensor. The
-            default is for 32 bits; 16 bits need something like 0.05.
-        timeout_seconds: After so long a process gives the strategy up in a check.
+        make_strategy: A function that makes a new strategy. The launcher, or `connect`, starts the processes.
+        directory: A folder that all ranks see and that no earlier run has used; created if needed.
+        rtol: The tolerance for weights against those of one device in 32 bits, relative to a tensor's largest. The
+            default is for 32 bits; 16 bits need about 0.05.
+        timeout_seconds: The time after which a rank gives a check up.
         names: The checks to run; None for all.
 
     Returns:
-        The report, the same on all processes. Nothing is raised where the strategy fails.
+        The report, the same on all ranks. A strategy that fails raises nothing.
 
     Raises:
-        ValueError: If a name is that of no check.
+        ValueError: If there is no check of a name.
     """
     unknown = sorted(set(names or ()) - set(CHECKS))
     if unknown:
@@ -245,12 +243,12 @@ def run(
 
 
 class ConformanceError(AssertionError):
-    """A strategy departs from the strategy protocol.
+    """A departure of a strategy from the strategy protocol.
 
     Args:
-        check: Name of the check that found it.
-        findings: What each rank saw, by rank; ranks that saw nothing wrong may be left out.
-        in_step: Whether all processes went through the same, so that further checks make sense.
+        check: The name of the check.
+        findings: The findings by rank; ranks without findings may be left out.
+        in_step: Whether all ranks went through the same, so that further checks make sense.
 
     Attributes:
         check, findings, in_step: As above.
@@ -263,23 +261,23 @@ class ConformanceError(AssertionError):
         super().__init__(f"{check}: the strategy departs from its protocol.\n{self.in_words()}")
 
     def in_words(self) -> str:
-        """The findings, one a line; what several ranks saw alike is said once."""
-        ranks: dict[str, list[int]] = {}
+        """Return the findings, one per line; equal findings of several ranks are one line."""
+        ranks_of: dict[str, list[int]] = {}
         for rank, lines in self.findings.items():
             for line in dict.fromkeys(lines):
-                ranks.setdefault(line, []).append(rank)
-        return "\n".join(f"rank {', '.join(map(str, who))}: {line}" for line, who in ranks.items())
+                ranks_of.setdefault(line, []).append(rank)
+        return "\n".join(f"rank {', '.join(map(str, ranks))}: {line}" for line, ranks in ranks_of.items())
 
 
 @frozen
 class Outcome:
-    """How a check went.
+    """The outcome of a check.
 
     Attributes:
-        check: Its name.
-        promise: What of the protocol it checks.
-        error: None if the strategy keeps the promise.
-        has_run: Whether it ran; it does not where an earlier one left the processes out of step.
+        check: The name of the check.
+        promise: The promise that it checks.
+        error: The error; None if the strategy keeps the promise.
+        has_run: Whether it ran; it does not if an earlier check left the ranks out of step.
     """
 
     check: str
@@ -290,18 +288,18 @@ class Outcome:
 
 @frozen
 class Report:
-    """How all checks went; printed, it is a table."""
+    """The outcomes of all checks; `str` gives a table."""
 
     outcomes: tuple[Outcome, ...]
 
     @property
     def passed(self) -> bool:
-        """Whether every check ran and found nothing."""
+        """True if every check ran and found nothing."""
         return all(outcome.has_run and outcome.error is None for outcome in self.outcomes)
 
     @property
     def failed(self) -> tuple[str, ...]:
-        """Names of the checks that found something."""
+        """The names of the checks that found something."""
         return tuple(outcome.check for outcome in self.outcomes if outcome.error is not None)
 
     def raise_if_failed(self) -> None:

@@ -1,4 +1,4 @@
-"""Checkpoints, and going on from them."""
+"""Checks of checkpoints and resuming."""
 
 from __future__ import annotations
 
@@ -11,22 +11,22 @@ import torch
 from torch import Tensor
 
 from camshaft.hooks_core.protocols import Strategy
-from camshaft.strategies.conformance.training import Life, Subject, adam, one, sgd, whole
-from camshaft.strategies.conformance.trial import Trial, same, shown
+from camshaft.strategies.conformance.training import StrategyRun, Subject, adam, one, sgd, whole
+from camshaft.strategies.conformance.trial import Trial, same, shorten
 
 _PLAIN_TYPES = (bool, int, float, complex, str, bytes, type(None))
 
 
-def checkpoints_come_back_as_they_were(trial: Trial) -> None:
-    """What `save_checkpoint` wrote is there when it, or the wait for it, ends; every rank loads it, on the CPU."""
+def checkpoints_are_restored_exactly(trial: Trial) -> None:
+    """A checkpoint is complete when `save_checkpoint`, or the wait for it, ends; every rank loads it on the CPU."""
     path, rank = _path(trial), trial.ranks.rank
-    with Life(trial, Subject(seed=1)) as life:
-        state = life.module.state_dict()
-        _save(life.strategy, {"state_dict": state, "rank": rank, "plain": _plain(), "tensors": _tensors()}, path)
-        _expect_loaded(trial, life.strategy, path, life.weights())  # with no further word between the ranks
+    with StrategyRun(trial, Subject(seed=1)) as run:
+        state = run.module.state_dict()
+        _save(run.strategy, {"state_dict": state, "rank": rank, "plain": _plain(), "tensors": _tensors()}, path)
+        _expect_loaded(trial, run.strategy, path, run.weights())  # without a barrier
         other = trial.make_strategy()
         other.connect()
-        _expect_loaded(trial, other, path, life.weights())
+        _expect_loaded(trial, other, path, run.weights())
 
 
 def checkpoints_are_replaced_as_a_whole(trial: Trial) -> None:
@@ -38,10 +38,10 @@ def checkpoints_are_replaced_as_a_whole(trial: Trial) -> None:
     _save(strategy, {"number": 1, **tensors}, path)
     files = [file for file in [Path(path), *Path(path).rglob("*")] if file.is_file()]
     trial.expect(bool(files), "a checkpoint must be at its path once it is saved", "there is nothing")
-    trial.settle()
+    trial.stop_if_failed()
     opened = [file.open("rb") for file in files]
     before = [file.read() for file in opened]
-    trial.ranks.exchange(None)  # nobody saves before everybody has read
+    trial.ranks.exchange(None)  # no rank saves before all have read
     _save(strategy, {"number": 2, **tensors}, path)
     for file in opened:
         file.seek(0)
@@ -56,23 +56,23 @@ def checkpoints_are_replaced_as_a_whole(trial: Trial) -> None:
     except Exception:
         has_raised = True
     trial.expect(has_raised, "a save of what cannot be saved must raise on every rank", "it did not on this one")
-    trial.settle()
+    trial.stop_if_failed()
     trial.expect_equal(strategy.load_checkpoint(path)["number"], 2, "an earlier checkpoint after a save that failed")
 
 
-def checkpoints_are_of_the_moment_of_their_save(trial: Trial) -> None:
-    """Training may change tensors as soon as `save_checkpoint` returns; the checkpoint holds them as they were."""
+def checkpoints_are_snapshots(trial: Trial) -> None:
+    """Training may change tensors as soon as `save_checkpoint` returns; the checkpoint holds the former values."""
     path = _path(trial)
-    with Life(trial, Subject(), one(adam)) as life:
-        life.update(0)
-        weights, extra = life.weights(), torch.ones(100_000)
-        checkpoint = {"state_dict": life.module.state_dict(), "extra": extra}
-        pending = life.strategy.save_checkpoint(checkpoint, path)
+    with StrategyRun(trial, Subject(), one(adam)) as run:
+        run.update(0)
+        weights, extra = run.weights(), torch.ones(100_000)
+        checkpoint = {"state_dict": run.module.state_dict(), "extra": extra}
+        pending = run.strategy.save_checkpoint(checkpoint, path)
         extra.zero_()
-        life.update(1)
+        run.update(1)
         if pending is not None:
             pending.wait()
-        loaded = life.strategy.load_checkpoint(path)
+        loaded = run.strategy.load_checkpoint(path)
         trial.expect(
             bool(loaded["extra"].all()), "a checkpoint must be of the moment of its save", "later zeros are in it"
         )
@@ -80,51 +80,51 @@ def checkpoints_are_of_the_moment_of_their_save(trial: Trial) -> None:
         trial.expect(same(saved, weights), "a checkpoint must hold the weights at its save", "it holds others")
 
 
-def training_goes_on_from_a_checkpoint(trial: Trial) -> None:
-    """A new strategy that loads weights, optimizers and its own state goes on to the same bits as one not stopped."""
+def training_resumes_exactly(trial: Trial) -> None:
+    """A new strategy that loads weights, optimizers and its own state trains to the same bits as without a stop."""
     path = _path(trial)
-    with Life(trial, Subject(), one(adam)) as life:
-        life.update(0)
-        life.update(1, 2)
-        strategy = life.strategy
-        optimizers = [optimizer.state_dict() for optimizer in life.optimizers]
-        state = {"state_dict": life.module.state_dict(), "optimizers": optimizers, "strategy": strategy.state_dict()}
+    with StrategyRun(trial, Subject(), one(adam)) as run:
+        run.update(0)
+        run.update(1, 2)
+        strategy = run.strategy
+        optimizers = [optimizer.state_dict() for optimizer in run.optimizers]
+        state = {"state_dict": run.module.state_dict(), "optimizers": optimizers, "strategy": strategy.state_dict()}
         _save(strategy, state, path)
-        saved = life.weights()
-        life.update(3)
-        life.update(4, 5)
-        whole_run = life.weights()
+        saved = run.weights()
+        run.update(3)
+        run.update(4, 5)
+        whole_run = run.weights()
     strategy = trial.make_strategy()
     strategy.connect()
     loaded = strategy.load_checkpoint(path)
-    with Life(trial, Subject(seed=7), one(adam), strategy=strategy, checkpoint=loaded) as life:
+    with StrategyRun(trial, Subject(seed=7), one(adam), strategy=strategy, checkpoint=loaded) as run:
         trial.expect(
-            same(life.weights(), saved), "`load_module_state` must give the weights that were saved", "it did not"
+            same(run.weights(), saved), "`load_module_state` must give the weights that were saved", "it did not"
         )
-        life.update(3)
-        life.update(4, 5)
-        resumed = life.weights()
+        run.update(3)
+        run.update(4, 5)
+        resumed = run.weights()
         differing = [name for name, value in whole_run.items() if not same(resumed[name], value)]
         promise = "training from a checkpoint must end with the weights of training that was not stopped"
         trial.expect(not differing, promise, f"{differing} differ")
 
 
-def what_a_strategy_learned_comes_back(trial: Trial) -> None:
+def strategy_state_is_restored(trial: Trial) -> None:
     """`state_dict` is plain and the same on all ranks; `load_state_dict` takes it back, and ignores another kind's."""
-    with Life(trial, Subject(), one(sgd)) as life:
-        life.warm_up()
-        life.backward_on(0, factor=float("inf"))
-        life.strategy.optimizer_step(life.optimizer)
-        state = life.strategy.state_dict()
-        trial.expect(_is_plain(state), "`state_dict` of a strategy must hold plain values", f"got {shown(state)}")
+    with StrategyRun(trial, Subject(), one(sgd)) as run:
+        run.warm_up()
+        run.backward_on(0, factor=float("inf"))
+        run.strategy.optimizer_step(run.optimizer)
+        state = run.strategy.state_dict()
+        trial.expect(_is_plain(state), "`state_dict` of a strategy must hold plain values", f"got {shorten(state)}")
         trial.expect_same_everywhere(state, "`state_dict` of a strategy")
-    with Life(trial, Subject(), one(sgd)) as life:
-        own = life.strategy.state_dict()
-        life.strategy.load_state_dict({})
-        life.strategy.load_state_dict({"of another kind of strategy": 1})
-        trial.expect_equal(life.strategy.state_dict(), own, "what a strategy learned, after another kind's was loaded,")
-        life.strategy.load_state_dict(state)
-        trial.expect_equal(life.strategy.state_dict(), state, "what a strategy learned, after it was loaded,")
+    with StrategyRun(trial, Subject(), one(sgd)) as run:
+        own = run.strategy.state_dict()
+        run.strategy.load_state_dict({})
+        run.strategy.load_state_dict({"of another kind of strategy": 1})
+        trial.expect_equal(run.strategy.state_dict(), own, "what a strategy learned, after another kind's was loaded,")
+        run.strategy.load_state_dict(state)
+        trial.expect_equal(run.strategy.state_dict(), state, "what a strategy learned, after it was loaded,")
 
 
 def _expect_loaded(trial: Trial, strategy: Strategy, path: str, weights: Mapping[str, Tensor]) -> None:

@@ -1,4 +1,4 @@
-"""Members and attributes of a strategy."""
+"""Checks of a strategy's members, ranks, collectives and life cycle."""
 
 from __future__ import annotations
 
@@ -13,8 +13,16 @@ from torch import Tensor
 
 from camshaft.hooks_core.protocols import ReduceOp, Strategy
 from camshaft.hooks_core.strategy_defaults import STRATEGY_METHODS
-from camshaft.strategies.conformance.training import Life, Reference, Subject, global_batch, momentum, one, share_of
-from camshaft.strategies.conformance.trial import Trial, same, shown
+from camshaft.strategies.conformance.training import (
+    Reference,
+    StrategyRun,
+    Subject,
+    global_batch,
+    momentum,
+    one,
+    share_of,
+)
+from camshaft.strategies.conformance.trial import Trial, same, shorten
 
 _ATTRIBUTES: dict[str, tuple[type, ...]] = {
     "device": (torch.device,),
@@ -36,7 +44,7 @@ def members_are_those_of_the_protocol(trial: Trial) -> None:
         trial.expect(type(value) in types, f"`{name}` must be a {kind}", f"got {value!r} ({type(value).__name__})")
     for name, promised in _methods():
         method = getattr(strategy, name, None)
-        if trial.expect(callable(method), f"`{name}` must be a method", f"got {shown(method)}"):
+        if trial.expect(callable(method), f"`{name}` must be a method", f"got {shorten(method)}"):
             fault = _fault_of_call(method, promised)
             trial.expect(fault is None, f"`{name}` must take {promised}", fault)
 
@@ -71,7 +79,7 @@ def _methods() -> Iterator[tuple[str, inspect.Signature]]:
 
 
 def _fault_of_call(method: Any, promised: inspect.Signature) -> str | None:
-    """Why a method cannot be called as promised: with all arguments, and without those that have defaults."""
+    """Return why a method cannot be called with all arguments, or without those that have defaults; None if it can."""
     parameters = list(promised.parameters.values())
     required = [parameter for parameter in parameters if parameter.default is inspect.Parameter.empty]
     signature = inspect.signature(method)
@@ -96,7 +104,7 @@ _DTYPES = (
 _LATE_SECONDS = 0.15
 
 
-def broadcast_gives_all_the_value_of_one(trial: Trial) -> None:
+def broadcast_returns_the_value_of_src(trial: Trial) -> None:
     """`broadcast` returns the value of the process `src`, the first by default, on every process."""
     strategy = _connected(trial)
     rank, size = trial.ranks.rank, trial.ranks.size
@@ -113,7 +121,7 @@ def broadcast_gives_all_the_value_of_one(trial: Trial) -> None:
         trial.expect_equal(tensor.cpu(), kept, "the argument of `broadcast`, afterwards,")
 
 
-def all_gather_gives_all_values_in_order(trial: Trial) -> None:
+def all_gather_returns_all_values_in_order(trial: Trial) -> None:
     """`all_gather` returns the values of all processes in the order of their ranks, on every process."""
     strategy = _connected(trial)
     rank, size = trial.ranks.rank, trial.ranks.size
@@ -157,7 +165,7 @@ def barriers_wait_for_all(trial: Trial) -> None:
             note.touch()
         strategy.barrier()
         trial.expect(note.exists(), f"`barrier` must wait for rank {late}", f"it returned before rank {late} called it")
-        trial.settle()
+        trial.stop_if_failed()
 
 
 def _connected(trial: Trial) -> Strategy:
@@ -167,7 +175,7 @@ def _connected(trial: Trial) -> Strategy:
 
 
 def _anything(rank: int) -> dict[str, Any]:
-    """Something that can be pickled, of another size on each rank."""
+    """Return an object that can be pickled, with another size on each rank."""
     return {
         "rank": rank,
         "tuple": (rank, [None, 0.5]),
@@ -179,7 +187,7 @@ def _anything(rank: int) -> dict[str, Any]:
 
 
 def _of_rank(rank: int, dtype: torch.dtype) -> Tensor:
-    """A tensor that does not lie in memory row by row."""
+    """Return a tensor that is not contiguous."""
     if dtype is torch.bool:
         return torch.tensor([[True, False], [rank == 0, rank != 0]]).T
     values = torch.tensor([[1.0, 2.0, 3.0], [4.0, 5.0, 6.0]]) + torch.tensor([[rank], [-rank]])
@@ -198,48 +206,48 @@ def _expect_reduced(trial: Trial, strategy: Strategy, own: Tensor, tensors: list
     trial.expect_equal(result.device.type, own.device.type, f"the device of {what}")
     if own.is_floating_point():
         trial.expect_equal(result.dtype, own.dtype, f"the dtype of {what}")
-    # others than means are exact here; means may be rounded as the dtype is, those of integers as 32 bits are
+    # All but means are exact here; means may be rounded in their dtype, those of integers in 32 bits.
     eps = torch.finfo(own.dtype if own.is_floating_point() else torch.float32).eps if op == "mean" else 0.0
     close = result.shape == reduced.shape and torch.allclose(result.cpu().double(), reduced, rtol=4 * eps, atol=0.0)
-    trial.expect(close, f"{what} must be {shown(reduced)}", f"got {shown(result)}")
+    trial.expect(close, f"{what} must be {shorten(reduced)}", f"got {shorten(result)}")
 
 
-def teardown_waits_for_nobody(trial: Trial) -> None:
+def teardown_is_not_collective(trial: Trial) -> None:
     """`teardown` works on one rank after another, and before anything was set up."""
     strategy = trial.make_strategy()
     strategy.teardown()
     strategy.connect()
     strategy.teardown()
-    life = Life(trial, Subject())
-    life.__enter__()
-    life.update(0)
+    run = StrategyRun(trial, Subject())
+    run.__enter__()
+    run.update(0)
     for rank in range(trial.ranks.size):
         if rank == trial.ranks.rank:
-            life.strategy.teardown()
+            run.strategy.teardown()
         trial.ranks.exchange(None)
 
 
-def modules_outlive_a_run(trial: Trial) -> None:
+def modules_can_be_reused_after_teardown(trial: Trial) -> None:
     """After `teardown` the module keeps its weights, and the same strategy evaluates it and trains it further."""
-    with Life(trial, Subject()) as life:
-        reference = Reference(life.strategy.num_data_ranks)
-        life.update(0)
+    with StrategyRun(trial, Subject()) as run:
+        reference = Reference(run.strategy.num_data_ranks)
+        run.update(0)
         reference.update(0)
-        module, strategy = life.module, life.strategy
-        trained = life.weights()
-    after = life.weights()
+        module, strategy = run.module, run.strategy
+        trained = run.weights()
+    after = run.weights()
     trial.expect(same(after, trained), "weights must stay as they were trained after `teardown`", "they changed")
-    with Life(trial, module, lambda _: [], strategy=strategy) as life:
+    with StrategyRun(trial, module, lambda _: [], strategy=strategy) as run:
         module.eval()
         with torch.inference_mode():
-            output = life.steps["test_step"](life.share(1), 0).cpu()
-        share = share_of(global_batch(1, reference.num_data_ranks), life.data_rank, reference.num_data_ranks)
+            output = run.steps["test_step"](run.share(1), 0).cpu()
+        share = share_of(global_batch(1, reference.num_data_ranks), run.data_rank, reference.num_data_ranks)
         trial.expect_close({"test_step": output}, {"test_step": reference.module(share["inputs"])}, "in another run,")
     for batch_idx in (1, 2):
-        with Life(trial, module, strategy=strategy) as life:
-            life.update(batch_idx)
+        with StrategyRun(trial, module, strategy=strategy) as run:
+            run.update(batch_idx)
             reference.update(batch_idx)
-            weights = life.weights()
+            weights = run.weights()
             what = f"after {batch_idx + 1} runs of training of one module,"
             trial.expect_close(weights, reference.weights(), what)
             trial.expect_same_everywhere(weights, f"weights {what.rstrip(',')}")
@@ -249,13 +257,13 @@ def strategies_follow_each_other(trial: Trial) -> None:
     """A second strategy in the same process trains another module as the first one did its own."""
     weights = []
     for _ in range(2):
-        with Life(trial, Subject(), one(momentum)) as life:
-            life.update(0)
-            life.update(1, 2)
-            weights.append(life.weights())
+        with StrategyRun(trial, Subject(), one(momentum)) as run:
+            run.update(0)
+            run.update(1, 2)
+            weights.append(run.weights())
     trial.expect_equal(weights[1], weights[0], "weights that a second strategy trains alike")
-    trial.settle()
-    with Life(trial, Subject()) as first, Life(trial, Subject(seed=1)) as second:
+    trial.stop_if_failed()
+    with StrategyRun(trial, Subject()) as first, StrategyRun(trial, Subject(seed=1)) as second:
         before = first.weights()
         second.update(0)
         trial.expect_equal(first.weights(), before, "weights of one strategy while another trains")

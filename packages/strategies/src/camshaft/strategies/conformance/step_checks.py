@@ -1,4 +1,4 @@
-"""What surrounds a step."""
+"""Checks of the module's and batch's placement, and of wrapped steps."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from torch import Tensor, nn
 
 from camshaft.strategies.conformance.training import (
     STEPS,
-    BuiltLate,
-    Life,
+    DeferredModel,
     Reference,
+    StrategyRun,
     Subject,
     global_batch,
     share_of,
@@ -21,8 +21,8 @@ from camshaft.strategies.conformance.training import (
 from camshaft.strategies.conformance.trial import Trial, same
 
 
-class Answering(Subject):
-    """Its steps return all that they were given and know."""
+class EchoModule(Subject):
+    """A module whose steps return their arguments and the modes in which they run."""
 
     marker = object()
 
@@ -52,15 +52,15 @@ class Answering(Subject):
         return self._answer("predict_step", batch, *args, **kwargs)
 
 
-def steps_pass_arguments_and_results_through(trial: Trial) -> None:
+def steps_keep_arguments_and_results(trial: Trial) -> None:
     """Wrapped steps of all stages get every argument as it is, by position or name, and return what the step does."""
-    marker = Answering.marker
-    with Life(trial, Answering()) as life:
+    marker = EchoModule.marker
+    with StrategyRun(trial, EchoModule()) as run:
         for batch_idx, name in enumerate(STEPS):
-            life.module.eval()
-            batch = life.share(batch_idx)
+            run.module.eval()
+            batch = run.share(batch_idx)
             with torch.no_grad():
-                result = life.steps[name](batch, batch_idx, dataloader_idx=1, extra=marker)
+                result = run.steps[name](batch, batch_idx, dataloader_idx=1, extra=marker)
             if not trial.expect(
                 type(result) is dict, f"the result of `{name}` must be its dictionary", f"got {result}"
             ):
@@ -77,48 +77,48 @@ def steps_pass_arguments_and_results_through(trial: Trial) -> None:
 
 def steps_see_the_modes_of_their_caller(trial: Trial) -> None:
     """A wrapped step runs in the train or evaluation mode and the gradient mode that its caller set."""
-    with Life(trial, Answering()) as life:
+    with StrategyRun(trial, EchoModule()) as run:
         for name in STEPS:
             for training, context in (
                 (False, torch.no_grad()),
                 (False, torch.inference_mode()),
                 (True, torch.no_grad()),
             ):
-                life.module.train(training)
+                run.module.train(training)
                 with context:
                     expected = _modes(training)
-                    result = life.steps[name](life.share(0), 0)
+                    result = run.steps[name](run.share(0), 0)
                 trial.expect_equal(result["modes"], expected, f"the modes in which `{name}` runs")
-        life.module.train()
-        result = life.steps["training_step"](life.share(0), 0)
+        run.module.train()
+        result = run.steps["training_step"](run.share(0), 0)
         trial.expect_equal(result["modes"], _modes(True), "the modes in which `training_step` runs")
         requires = result["loss"].requires_grad
         trial.expect(requires, "the loss of `training_step` must require gradients", "it does not")
-        life.strategy.backward(result["loss"])
+        run.strategy.backward(result["loss"])
 
 
-def evaluation_may_end_on_one_rank_before_another(trial: Trial) -> None:
+def evaluation_allows_different_numbers_of_batches(trial: Trial) -> None:
     """Ranks evaluate different numbers of batches; `idle_step` answers the others' steps, and training goes on."""
-    with Life(trial, Subject()) as life:
-        reference = Reference(life.strategy.num_data_ranks)
-        life.update(0)
+    with StrategyRun(trial, Subject()) as run:
+        reference = Reference(run.strategy.num_data_ranks)
+        run.update(0)
         reference.update(0)
-        num_own, num_most = 1 + life.data_rank, life.strategy.num_data_ranks
-        life.module.eval()
+        num_own, num_most = 1 + run.data_rank, run.strategy.num_data_ranks
+        run.module.eval()
         for name in STEPS[1:]:
             with torch.inference_mode():
                 for batch_idx in range(num_own):
-                    share = share_of(global_batch(batch_idx, num_most), life.data_rank, num_most)
-                    output = life.steps[name](life.share(batch_idx), batch_idx)
+                    share = share_of(global_batch(batch_idx, num_most), run.data_rank, num_most)
+                    output = run.steps[name](run.share(batch_idx), batch_idx)
                     trial.expect_close({name: output.cpu()}, {name: reference.module(share["inputs"])}, "the output of")
                 for _ in range(num_most - num_own):
-                    life.strategy.idle_step()
-        if num_most == 1:  # nobody to answer, and nothing to change by it
+                    run.strategy.idle_step()
+        if num_most == 1:  # no other rank, so it must change nothing
             with torch.inference_mode():
-                life.strategy.idle_step()
-        life.update(1)
+                run.strategy.idle_step()
+        run.update(1)
         reference.update(1)
-        weights = life.weights()
+        weights = run.weights()
         trial.expect_close(weights, reference.weights(), "after evaluation and an update,")
         trial.expect_same_everywhere(weights, "weights after evaluation and an update")
 
@@ -129,7 +129,7 @@ def _modes(training: bool) -> dict[str, bool]:
 
 
 def _expect_nested(trial: Trial, nested: Any, inputs: Tensor, name: str) -> None:
-    """The structure is as it was; floating-point tensors may be of another precision."""
+    """Expect the structure of a result to be kept; floating-point tensors may have another precision."""
     form = [type(nested), type(nested[1]), nested[1][0], type(nested[1][1])]
     trial.expect_equal(form, [list, tuple, None, dict], f"the containers in the result of `{name}`")
     trial.expect_close({"inputs": nested[0].cpu()}, {"inputs": inputs}, f"in the result of `{name}`,")
@@ -140,17 +140,17 @@ def _expect_nested(trial: Trial, nested: Any, inputs: Tensor, name: str) -> None
 Pair = namedtuple("Pair", ["left", "right"])
 
 
-def modules_stay_themselves_and_move_to_the_device(trial: Trial) -> None:
+def modules_keep_their_identity_and_move_to_the_device(trial: Trial) -> None:
     """`setup_module` keeps the module, its names, shapes and flags, and brings all of it to the device."""
     module = Subject()
     before, submodules = _described(module), dict(module.named_modules())
-    with Life(trial, module) as life:
+    with StrategyRun(trial, module) as run:
         trial.expect_equal(_described(module), before, "the parameters and buffers of a module that was set up")
         kept = all(module.get_submodule(name) is submodule for name, submodule in submodules.items())
         trial.expect(kept, "submodules must be the same objects after `setup_module`", "some were replaced")
-        device = life.strategy.device
+        device = run.strategy.device
         for name, value in (*module.named_parameters(), *module.named_buffers()):
-            # a sharded one may be offloaded
+            # a sharded one may be offloaded to the CPU
             placed = value.device.type == device.type or (hasattr(value, "full_tensor") and value.device.type == "cpu")
             trial.expect(placed, f"`{name}` must be on {device}", f"it is on {value.device}")
 
@@ -158,21 +158,21 @@ def modules_stay_themselves_and_move_to_the_device(trial: Trial) -> None:
 def weights_begin_the_same_on_all_ranks(trial: Trial) -> None:
     """After `setup_module` every rank has the weights of the first, though ranks were initialised differently."""
     first = Subject(seed=0)
-    with Life(trial, Subject(seed=trial.ranks.rank)) as life:
-        weights = life.weights()
+    with StrategyRun(trial, Subject(seed=trial.ranks.rank)) as run:
+        weights = run.weights()
         trial.expect_same_everywhere(weights, "weights after `setup_module`")
         trial.expect_close(weights, first.state_dict(), "what `setup_module` makes of the first rank's")
 
 
-def models_built_in_the_context_compute(trial: Trial) -> None:
+def models_built_in_model_context_train(trial: Trial) -> None:
     """A model whose layers are made within `model_context` has weights, the same everywhere, after `setup_module`."""
-    with Life(trial, BuiltLate()) as life:
-        weights = life.weights()
+    with StrategyRun(trial, DeferredModel()) as run:
+        weights = run.weights()
         varied = all(bool(value.isfinite().all()) and value.double().std() > 0 for value in weights.values())
         trial.expect(varied, "weights made in `model_context` must be initialised", f"got {weights}")
         trial.expect_same_everywhere(weights, "weights made in `model_context`")
-        life.update(0)
-        after = life.weights()
+        run.update(0)
+        after = run.weights()
         changed = all(not torch.equal(after[name], value) for name, value in weights.items())
         trial.expect(changed, "training must change every weight made in `model_context`", "some stayed as they were")
         trial.expect_same_everywhere(after, "weights made in `model_context`, once trained,")
@@ -193,10 +193,10 @@ def batches_move_to_the_device(trial: Trial) -> None:
 
 def values_are_placed_like_parameters(trial: Trial) -> None:
     """`place_like` makes a new tensor of a whole value on the CPU, placed as the parameter is."""
-    with Life(trial, Subject()) as life:
-        for number, (name, parameter) in enumerate(life.module.named_parameters()):
+    with StrategyRun(trial, Subject()) as run:
+        for number, (name, parameter) in enumerate(run.module.named_parameters()):
             value = torch.full(parameter.shape, 1.0 + number)
-            placed = life.strategy.place_like(value, parameter)
+            placed = run.strategy.place_like(value, parameter)
             trial.expect_equal(placed.device, parameter.device, f"the device of what is placed like `{name}`")
             trial.expect_equal(type(placed), _kind(parameter), f"the type of what is placed like `{name}`")
             placement = getattr(parameter, "placements", None)
@@ -222,7 +222,7 @@ def _kind(parameter: Tensor) -> type:
 
 
 def _on_cpu(value: Any, devices: set[str]) -> Any:
-    """A nested value with its tensors on the CPU; notes where they were."""
+    """Return a nested value with its tensors on the CPU, and add their device types to `devices`."""
     if isinstance(value, Tensor):
         devices.add(value.device.type)
         return value.cpu()

@@ -1,4 +1,4 @@
-"""One run of a strategy, in the order in which the loops call it, and the same on one device by hand."""
+"""A run of a strategy, in the order in which the loops call it, and the same training on one device by hand."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Subject(nn.Module):
     """A small regression with a frozen parameter and buffers.
 
     Args:
-        seed: Of its weights; no global random numbers are used.
+        seed: The seed of the weights; no global random numbers are used.
     """
 
     def __init__(self, seed: int = 0) -> None:
@@ -55,13 +55,13 @@ class Subject(nn.Module):
         return self(batch["inputs"])
 
 
-class BuiltLate(nn.Module):
+class DeferredModel(nn.Module):
     """A module without layers until `build` is called."""
 
     net: nn.Sequential
 
     def build(self) -> None:
-        """Make the layers, with PyTorch's own initialisation and by the global random numbers."""
+        """Create the layers, with PyTorch's own initialisation by the global random numbers."""
         self.net = nn.Sequential(nn.Linear(NUM_INPUTS, NUM_HIDDEN), nn.Tanh(), nn.Linear(NUM_HIDDEN, NUM_OUTPUTS))
 
     def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
@@ -69,11 +69,11 @@ class BuiltLate(nn.Module):
 
 
 class Midpoint(Optimizer):
-    """Steps along the gradient half a step ahead: like LBFGS it evaluates the closure several times by itself.
+    """An optimizer that steps along the gradient half a step ahead: like LBFGS it evaluates the closure repeatedly.
 
     Args:
-        parameters: What to update.
-        lr: The step size.
+        parameters: The parameters.
+        lr: The learning rate.
     """
 
     def __init__(self, parameters: Iterable[nn.Parameter], lr: float) -> None:
@@ -98,7 +98,7 @@ class Midpoint(Optimizer):
 
 
 def global_batch(batch_idx: int, num_data_ranks: int) -> Batch:
-    """The batch of all ranks together, on the CPU."""
+    """Return the batch of all ranks together, on the CPU."""
     generator = torch.Generator().manual_seed(1000 + batch_idx)
     inputs = torch.randn(SHARE * num_data_ranks, NUM_INPUTS, generator=generator)
     targets = torch.stack([inputs.sum(1).sin(), inputs[:, 0], inputs[:, 1] * inputs[:, 2]], dim=1)
@@ -106,27 +106,27 @@ def global_batch(batch_idx: int, num_data_ranks: int) -> Batch:
 
 
 def share_of(batch: Batch, data_rank: int, num_data_ranks: int) -> Batch:
-    """One rank's samples of a batch."""
+    """Return one rank's samples of a batch."""
     return {name: value[data_rank::num_data_ranks] for name, value in batch.items()}
 
 
 def sgd(parameters: Iterable[nn.Parameter]) -> Optimizer:
-    """Plain gradient descent, in steps that are large enough to tell wrong gradients."""
+    """Return plain gradient descent, with a learning rate large enough to detect wrong gradients."""
     return torch.optim.SGD(parameters, lr=0.3)
 
 
 def momentum(parameters: Iterable[nn.Parameter]) -> Optimizer:
-    """Gradient descent with a memory."""
+    """Return gradient descent with momentum."""
     return torch.optim.SGD(parameters, lr=0.1, momentum=0.9)
 
 
 def adam(parameters: Iterable[nn.Parameter]) -> Optimizer:
-    """An optimizer with a state for each parameter and a count of its steps; its epsilon is one of 16 bits, too."""
+    """Return Adam, whose state has tensors and step counts; its epsilon can be represented in 16 bits."""
     return torch.optim.Adam(parameters, lr=0.02, eps=1e-3)
 
 
 def midpoint(parameters: Iterable[nn.Parameter]) -> Optimizer:
-    """An optimizer that evaluates the loss itself."""
+    """Return an optimizer that evaluates its closure twice."""
     return Midpoint(parameters, lr=0.3)
 
 
@@ -138,7 +138,7 @@ M = TypeVar("M", bound=nn.Module)
 
 
 def one(make_optimizer: Callable[[Any], Optimizer]) -> Configure:
-    """A single optimizer of all parameters."""
+    """Return a function that makes a single optimizer of all parameters."""
     return lambda module: [make_optimizer(module.parameters())]
 
 
@@ -146,15 +146,15 @@ PLAIN = one(sgd)
 """Plain gradient descent on all parameters."""
 
 
-class Life(Generic[M]):
-    """A strategy from connecting to tear-down, which leaving the context does.
+class StrategyRun(Generic[M]):
+    """A run of a strategy as a context, from `connect` to `teardown`.
 
     Args:
         trial: The check.
-        module: What is trained.
-        configure: Makes the optimizers of the module.
+        module: The module.
+        configure: A function that makes the optimizers of the module.
         strategy: The strategy; a new one by default.
-        checkpoint: What to go on from: "state_dict", "optimizers" and "strategy", as `load_checkpoint` returned them.
+        checkpoint: A checkpoint to resume from: "state_dict", "optimizers" and "strategy", from `load_checkpoint`.
 
     Attributes:
         strategy, module: As above.
@@ -185,7 +185,7 @@ class Life(Generic[M]):
         (optimizer,) = self.optimizers
         return optimizer
 
-    def __enter__(self) -> Life[M]:
+    def __enter__(self) -> StrategyRun[M]:
         strategy, module = self.strategy, self.module
         self.steps = {name: strategy.wrap_step(getattr(module, name)) for name in STEPS if hasattr(module, name)}
         strategy.connect()
@@ -207,18 +207,18 @@ class Life(Generic[M]):
         try:
             self.strategy.teardown()
         except Exception:
-            if error is None:  # what came first matters more
+            if error is None:  # the first error matters more
                 raise
 
     def share(self, batch_idx: int) -> Batch:
-        """This rank's samples of a batch, on the device."""
+        """Return this rank's samples of a batch, on the device."""
         ranks = self.strategy.num_data_ranks
         batch: Batch = self.strategy.batch_to_device(share_of(global_batch(batch_idx, ranks), self.data_rank, ranks))
         return batch
 
     @property
     def data_rank(self) -> int:
-        """Which share of the data is this rank's."""
+        """The index of this rank's share of the data."""
         return self.strategy.data_rank
 
     def backward_on(
@@ -239,9 +239,9 @@ class Life(Generic[M]):
                 self.strategy.backward(loss, differentiate)
 
     def update(self, *batch_idxs: int, clip: Clip | None = None) -> None:
-        """Update the weights by some batches' gradients, again for as long as the strategy skips it. Collective.
+        """Update the weights by some batches' gradients, repeatedly while the strategy skips it. Collective.
 
-        The clipping is that of the first optimizer.
+        Only the first optimizer's gradients are clipped.
         """
         for _ in range(MAX_ATTEMPTS):
             self.backward_on(*batch_idxs)
@@ -255,10 +255,10 @@ class Life(Generic[M]):
         self._never_updates()
 
     def warm_up(self) -> bool:
-        """Bring the scale of losses to where no update is skipped, weights as they were. Collective.
+        """Adapt the loss scale until no update is skipped, without changing weights. Collective.
 
         Returns:
-            Whether the strategy scales losses at all: `unscale_gradients` changes gradients.
+            Whether the strategy scales losses: `unscale_gradients` changes gradients.
         """
         rates = [(group, group["lr"]) for optimizer in self.optimizers for group in optimizer.param_groups]
         for group, _ in rates:
@@ -282,29 +282,30 @@ class Life(Generic[M]):
         return any(self._trial.ranks.exchange(scales))
 
     def weights(self) -> dict[str, Tensor]:
-        """All parameters and buffers by name, whole, on the CPU. Collective."""
+        """Return all parameters and buffers by name, whole, on the CPU. Collective."""
         return {name: whole(value) for name, value in self.module.state_dict().items()}
 
     def gradients(self) -> dict[str, Tensor]:
-        """The gradients by name, whole, on the CPU. Collective."""
+        """Return the gradients by name, whole, on the CPU. Collective."""
         named = self.module.named_parameters()
         return {name: whole(value.grad) for name, value in named if value.grad is not None}
 
     def _never_updates(self) -> None:
         promise = "`has_skipped_step` must be false after an update"
         self._trial.expect(False, promise, f"it is true after {MAX_ATTEMPTS} attempts with gradients of common size")
-        self._trial.settle()
+        self._trial.stop_if_failed()
 
 
 class Reference:
     """The same training on one device and whole batches, written by hand.
 
     Args:
-        num_data_ranks: How many ranks share the batches out in the training that it is compared to.
-        configure: Makes the optimizers.
+        num_data_ranks: The number of shares of a batch in the training that it is compared to.
+        configure: A function that makes the optimizers.
 
     Attributes:
-        num_data_ranks, module, optimizers: What it trains, and how.
+        num_data_ranks: As above.
+        module, optimizers: The module and its optimizers.
     """
 
     def __init__(self, num_data_ranks: int, configure: Configure = PLAIN) -> None:
@@ -320,7 +321,7 @@ class Reference:
             (loss / len(batch_idxs)).backward()  # type: ignore[no-untyped-call]
 
     def update(self, *batch_idxs: int, clip: Clip | None = None) -> None:
-        """Update the weights by some batches' gradients; the clipping is that of the first optimizer."""
+        """Update the weights by some batches' gradients; only the first optimizer's are clipped."""
         self.backward_on(*batch_idxs)
         if clip is not None:
             parameters = [p for group in self.optimizers[0].param_groups for p in group["params"]]
@@ -333,24 +334,24 @@ class Reference:
             optimizer.step()
 
     def weights(self) -> dict[str, Tensor]:
-        """All parameters and buffers by name."""
+        """Return all parameters and buffers by name."""
         return {name: value.detach().clone() for name, value in self.module.state_dict().items()}
 
     def gradients(self) -> dict[str, Tensor]:
-        """The gradients by name."""
+        """Return the gradients by name."""
         named = self.module.named_parameters()
         return {name: value.grad.clone() for name, value in named if value.grad is not None}
 
 
 def whole(value: Tensor) -> Tensor:
-    """A copy of a tensor on the CPU, put together if it is sharded (has `full_tensor`). Collective then."""
+    """Return a copy of a tensor on the CPU, gathered if it is sharded (has `full_tensor`). Collective then."""
     full = getattr(value, "full_tensor", None)
     tensor: Tensor = value if full is None else full()
     return tensor.detach().to("cpu", copy=True)
 
 
 def _gradients(optimizer: Optimizer) -> list[Tensor]:
-    """What this rank holds of an optimizer's gradients."""
+    """Return this rank's parts of an optimizer's gradients."""
     parameters = [p for group in optimizer.param_groups for p in group["params"] if p.grad is not None]
     return [_local(p.grad).detach().clone() for p in parameters]
 

@@ -1,4 +1,4 @@
-"""What a check is given: a strategy to try, and ways to say what departs from its protocol."""
+"""The trial of a strategy by one check: expectations, findings, and exchange between ranks by files."""
 
 from __future__ import annotations
 
@@ -15,23 +15,25 @@ from torch import Tensor
 from camshaft.hooks_core.messages import must_be
 from camshaft.hooks_core.protocols import Strategy
 
+_POLL_SECONDS = 0.002
 
-class Departed(Exception):
-    """Some rank has found something; the check ends on all of them."""
+
+class CheckStopped(Exception):
+    """The end of a check on all ranks after a finding on any."""
 
 
 class Trial:
     """One check of one strategy on one process.
 
     Args:
-        make_strategy: Makes a new strategy.
-        directory: A folder of the check's own, which all processes see.
-        rtol: How far results may be off, relative to the largest value of the expected tensor.
-        ranks: The processes.
+        make_strategy: A function that makes a new strategy.
+        directory: A folder of this check alone, which all ranks see.
+        rtol: The tolerance of results, relative to the largest value of the expected tensor.
+        ranks: The ranks.
 
     Attributes:
         make_strategy, directory, ranks: As above.
-        findings: What was found so far on this rank.
+        findings: The findings so far on this rank.
     """
 
     def __init__(self, make_strategy: Callable[[], Strategy], directory: Path, rtol: float, ranks: Ranks) -> None:
@@ -42,22 +44,22 @@ class Trial:
         self._rtol = rtol
 
     def expect(self, holds: bool, promise: str, seen: object) -> bool:
-        """Note what was seen unless a promise holds. Returns whether it does."""
+        """Record a finding unless a promise holds. Return whether it holds."""
         if not holds:
             self.findings.append(f"{promise}, but {seen}.")
         return holds
 
-    def settle(self) -> None:
-        """End the check on all ranks if one of them has found something. Collective."""
+    def stop_if_failed(self) -> None:
+        """End the check on all ranks if any has a finding. Collective."""
         if any(self.ranks.exchange(bool(self.findings))):
-            raise Departed
+            raise CheckStopped
 
     def expect_equal(self, actual: object, expected: object, what: str) -> bool:
-        """Nested plain values and tensors are the same, to type and bit."""
-        return self.expect(same(actual, expected), f"{what} must be {shown(expected)}", f"got {shown(actual)}")
+        """Expect nested plain values and tensors to be the same, in type and to the bit."""
+        return self.expect(same(actual, expected), f"{what} must be {shorten(expected)}", f"got {shorten(actual)}")
 
     def expect_close(self, actual: Mapping[str, Tensor], expected: Mapping[str, Tensor], what: str) -> bool:
-        """Named tensors have the same names and shapes, and their values differ by no more than the tolerance."""
+        """Expect named tensors of the same names and shapes, with values within the tolerance."""
         if not self.expect(
             list(actual) == list(expected), f"{what} must be of {list(expected)}", f"got {list(actual)}"
         ):
@@ -65,9 +67,9 @@ class Trial:
         return all([self._expect_close(actual[name], expected[name], f"{what} `{name}`") for name in expected])
 
     def expect_same_everywhere(self, value: Any, what: str) -> bool:
-        """A value is the same on all ranks, to the bit. Collective."""
+        """Expect a value to be the same on all ranks, to the bit. Collective."""
         first = self.ranks.exchange(value)[0]
-        holds, seen = same(value, first), f"rank 0 has {shown(first)} and this rank {shown(value)}"
+        holds, seen = same(value, first), f"rank 0 has {shorten(first)} and this rank {shorten(value)}"
         if isinstance(value, dict) and isinstance(first, dict):
             differing = [name for name in value if name not in first or not same(value[name], first[name])]
             seen = f"differs from that of rank 0 in {', '.join(map(repr, differing))}"
@@ -89,7 +91,7 @@ class Trial:
 
 
 def same(actual: object, expected: object) -> bool:
-    """Whether nested values are the same in type and value, tensors to the bit."""
+    """Return whether nested values are the same in type and value, tensors to the bit."""
     if isinstance(expected, Tensor):
         return (
             isinstance(actual, Tensor)
@@ -110,28 +112,24 @@ def same(actual: object, expected: object) -> bool:
     return bool(actual == expected)
 
 
-def shown(value: object) -> str:
-    """A value in a line that is not too long."""
+def shorten(value: object) -> str:
+    """Return a value's representation in one line of at most 160 characters."""
     text = " ".join(repr(value).split())
     return text if len(text) <= 160 else f"{text[:157]}..."
 
 
-_POLL_SECONDS = 0.002
-
-
 class OutOfStepError(RuntimeError):
-    """Another process is not where this one is."""
+    """A rank that does not reach the exchange at which this one waits."""
 
 
 @frozen
-class Ended:
-    """How a check ended on one process.
+class RankResult:
+    """The result of a check on one rank.
 
     Attributes:
-        findings: What departs from the protocol.
-        error: The exception that the strategy raised, or how the process got stuck; None if neither happened.
-        kind: The exception's type, by which the ranks tell whether the same happened to all.
-        text: What is said of it.
+        findings: The departures from the protocol.
+        kind: The name of the exception's type, or "stuck"; None without either. Ranks compare it.
+        text: The exception or the place of the stuck thread, in words.
     """
 
     findings: list[str]
@@ -140,16 +138,16 @@ class Ended:
 
 
 class Ranks:
-    """The processes of one check.
+    """The ranks of one check.
 
     Args:
         directory: A folder that all of them see and that no earlier check has used.
-        rank: Index of this one.
-        size: How many there are.
-        timeout_seconds: How long one waits for another.
+        rank: The rank of this process.
+        size: The number of ranks.
+        timeout_seconds: The time that one waits for another.
 
     Raises:
-        RuntimeError: If there is such a rank already.
+        RuntimeError: If this rank exists already.
     """
 
     def __init__(self, directory: Path, rank: int, size: int, timeout_seconds: float) -> None:
@@ -163,22 +161,22 @@ class Ranks:
             self._path("began", rank).touch(exist_ok=False)
         except FileExistsError:
             rule = "new for each check, and each process must have a `global_rank` of its own"
-            action = "Pass an empty folder, and look at `global_rank`."
+            action = "Pass an empty folder, and check `global_rank`."
             raise RuntimeError(must_be("directory", rule, str(directory), f"rank {rank} of {size}", action)) from None
 
     def exchange(self, value: Any) -> list[Any]:
-        """The values of all, in their order. Collective.
+        """Return the values of all ranks, in their order. Collective.
 
         Raises:
-            OutOfStepError: If another process has ended instead of coming here, or does not come.
+            OutOfStepError: If another rank has ended the check, or does not call this in time.
         """
         self._num_exchanges += 1
         what = str(self._num_exchanges)
         self._write(what, value)
         return [self._wait_for(what, other) for other in range(self.size)]
 
-    def end(self, ended: Ended) -> dict[int, Ended | None]:
-        """Say how the check ended here. Collective. Returns how it did everywhere; None where it did not."""
+    def end(self, ended: RankResult) -> dict[int, RankResult | None]:
+        """Publish this rank's result, and return those of all; None for ranks without one. Collective."""
         self._write("ended", ended)
         deadline = time.monotonic() + 1.5 * self._timeout_seconds
         while not all(self._path("ended", other).exists() for other in range(self.size)):
@@ -187,13 +185,13 @@ class Ranks:
             time.sleep(_POLL_SECONDS)
         return {other: self.ended(other) for other in range(self.size)}
 
-    def ended(self, other: int) -> Ended | None:
-        """How the check ended on another process; None if it has not yet."""
+    def ended(self, other: int) -> RankResult | None:
+        """Return the result of another rank; None if there is none yet."""
         path = self._path("ended", other)
         return pickle.loads(path.read_bytes()) if path.exists() else None
 
-    def first_error(self) -> tuple[int, Ended] | None:
-        """Another process where the strategy raised, and what; None if there is none so far."""
+    def first_error(self) -> tuple[int, RankResult] | None:
+        """Return another rank whose check raised or got stuck, with its result; None if there is none so far."""
         for other in range(self.size):
             ended = self.ended(other) if other != self.rank else None
             if ended is not None and ended.kind is not None:
@@ -205,10 +203,10 @@ class Ranks:
         deadline = time.monotonic() + self._timeout_seconds
         while not path.exists():
             if self._path("ended", other).exists() and not path.exists():
-                raise OutOfStepError(f"Rank {other} has ended the check before it came to where this rank is.")
+                raise OutOfStepError(f"Rank {other} has ended the check before the exchange at which this rank is.")
             if time.monotonic() > deadline:
                 seconds = self._timeout_seconds
-                raise OutOfStepError(f"Rank {other} has not come in {seconds:g} s to where this rank is.")
+                raise OutOfStepError(f"Rank {other} has not reached the exchange of this rank within {seconds:g} s.")
             time.sleep(_POLL_SECONDS)
         return pickle.loads(path.read_bytes())
 

@@ -1,4 +1,4 @@
-"""What the processes of a run tell each other: objects through the CPU, tensors where they are."""
+"""Collectives: objects are exchanged on the CPU, tensors on their device."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ from camshaft.hooks_core.protocols import ReduceOp
 T = TypeVar("T")
 
 _OPS = {"mean": dist.ReduceOp.SUM, "sum": dist.ReduceOp.SUM, "max": dist.ReduceOp.MAX, "min": dist.ReduceOp.MIN}
-# What the backends cannot reduce, or would reduce with too little room, and what they reduce instead.
+# Dtypes that the backends cannot reduce, or that would overflow, with the dtype in which they are reduced.
 _WIDER_INTEGERS = {torch.int16: torch.int32, torch.uint16: torch.int32, torch.uint32: torch.int64}
 _INTEGERS = (torch.int8, torch.uint8, torch.int16, torch.uint16, torch.int32, torch.uint32, torch.int64)
-# Kept, so that no thread of the backend is the last to hold it when the interpreter ends.
+# Global, so that no thread of the backend holds the last reference when the interpreter ends.
 _NOTHING = torch.zeros(1)
 
 
 def broadcast(value: T, src: int, group: dist.ProcessGroup) -> T:
-    """The value of the rank `src`. Collective. CUDA tensors in it come out on each process's own device.
+    """Return the value of the rank `src`. Collective. CUDA tensors in it arrive on each rank's own device.
 
     Args:
-        value: Anything that can be pickled; only that of `src` counts.
+        value: Any object that can be pickled; ignored on ranks other than `src`.
         src: A global rank.
         group: A group with a backend for the CPU.
 
@@ -38,10 +38,10 @@ def broadcast(value: T, src: int, group: dist.ProcessGroup) -> T:
     """
     num_ranks = group.size()
     if not 0 <= src < num_ranks:
-        raise ValueError(must_be("src", f"from 0 to {num_ranks - 1}", src, "broadcast", "Pass the rank of a process."))
+        raise ValueError(must_be("src", f"from 0 to {num_ranks - 1}", src, "broadcast", "Pass an existing rank."))
     is_source = dist.get_rank() == src
     payload = [to_bytes(value) if is_source else None]
-    with _saying_where("broadcast"):
+    with _noting("broadcast"):
         dist.broadcast_object_list(payload, src=src, group=group, device=torch.device("cpu"))
     sent = payload[0]
     assert sent is not None
@@ -49,40 +49,40 @@ def broadcast(value: T, src: int, group: dist.ProcessGroup) -> T:
 
 
 def all_gather(value: T, group: dist.ProcessGroup) -> list[T]:
-    """The values of all ranks, in their order. Collective. CUDA tensors come out on each process's own device.
+    """Return the values of all ranks, in their order. Collective. CUDA tensors arrive on each rank's own device.
 
     Args:
-        value: Anything that can be pickled.
+        value: Any object that can be pickled.
         group: A group with a backend for the CPU.
     """
     payloads: list[bytes] = [b""] * group.size()
     payload = to_bytes(value)
-    with _saying_where("all_gather"):
+    with _noting("all_gather"):
         dist.all_gather_object(payloads, payload, group=group)
     return [from_bytes(payload) for payload in payloads]
 
 
 def reduce(tensor: Tensor, op: ReduceOp, group: dist.ProcessGroup | None, num_ranks: int) -> Tensor:
-    """A new tensor of all ranks' tensors, element by element. Collective. It carries no gradient.
+    """Return the reduction of all ranks' tensors, element by element, without a gradient. Collective.
 
     Args:
-        tensor: Of the same shape and dtype on all ranks; it stays as it is. Those of 16 bits are added up in 32.
-        op: "mean", "sum", "max" or "min". The sum of integers or booleans is of `torch.int64`, as `torch.sum` has it;
+        tensor: A tensor of the same shape and dtype on all ranks; it is not changed. 16 bits are added up in 32.
+        op: "mean", "sum", "max" or "min". The sum of integers or booleans is of `torch.int64`, as for `torch.sum`;
             their mean is of the default floating-point dtype.
         group: A group with a backend for the tensor's device; None for one rank.
-        num_ranks: How many ranks there are.
+        num_ranks: The number of ranks.
 
     Raises:
-        ValueError: If `op` is none of these, or one that the dtype does not have.
+        ValueError: If `op` is none of these, or the dtype does not support it.
     """
     if op not in _OPS:
         raise ValueError(must_be("op", f"one of {', '.join(get_args(ReduceOp))}", op, "reduce", "Pass one of these."))
     given = tensor.dtype
     computed, result = _dtypes(given, op)
-    # A copy in any case, which the backend overwrites.
+    # Always a copy: the backend overwrites it.
     values = tensor.detach().to(computed, copy=True, memory_format=torch.contiguous_format)
     if group is not None:
-        with _saying_where("reduce"):
+        with _noting("reduce"):
             dist.all_reduce(torch.view_as_real(values) if values.is_complex() else values, _OPS[op], group=group)
     if op == "mean":
         values = values / num_ranks
@@ -90,44 +90,44 @@ def reduce(tensor: Tensor, op: ReduceOp, group: dist.ProcessGroup | None, num_ra
 
 
 def wait_for_all(group: dist.ProcessGroup) -> None:
-    """Return when every process is here. Collective. No device takes part.
+    """Wait until every rank calls this. Collective. No GPU takes part.
 
     Args:
         group: A group with a backend for the CPU.
     """
-    with _saying_where("barrier"):
+    with _noting("barrier"):
         # `torch.distributed.barrier` would wait for the GPU of a group that has one.
         dist.all_reduce(_NOTHING, group=group)
 
 
 def to_bytes(value: object) -> bytes:
-    """Pickle a value such that its CUDA tensors can be read by a process with another device."""
+    """Pickle a value such that a process with another device can read its CUDA tensors."""
     buffer = io.BytesIO()
     _Pickler(buffer, pickle.HIGHEST_PROTOCOL).dump(value)
     return buffer.getvalue()
 
 
 def from_bytes(payload: bytes) -> Any:
-    """The value, with CUDA tensors on this process's current device."""
+    """Return a pickled value, with CUDA tensors on this process's current device."""
     return pickle.loads(payload)
 
 
 class _Pickler(pickle.Pickler):
-    """Sends a CUDA tensor as one of the CPU: torch pickles it with the number of its sender's device."""
+    """A pickler that sends CUDA tensors through the CPU: torch's would send the index of the sender's device."""
 
     def reducer_override(self, obj: Any) -> Any:
-        # A parameter and other subclasses hold a plain tensor, which comes by here too.
+        # Parameters and other subclasses contain a plain tensor, which is pickled here too.
         if type(obj) is Tensor and obj.is_cuda:
-            return _on_own_device, (obj.detach().cpu(), obj.requires_grad)
+            return _to_own_device, (obj.detach().cpu(), obj.requires_grad)
         return NotImplemented
 
 
-def _on_own_device(tensor: Tensor, requires_grad: bool) -> Tensor:
+def _to_own_device(tensor: Tensor, requires_grad: bool) -> Tensor:
     return tensor.to("cuda").requires_grad_(requires_grad)
 
 
 def _dtypes(given: torch.dtype, op: ReduceOp) -> tuple[torch.dtype, torch.dtype]:
-    """In which dtype a reduction is computed, and that of its result."""
+    """Return the dtype in which a reduction is computed, and the dtype of its result."""
     if given is torch.bool or given in _INTEGERS:
         if op == "mean":
             return torch.float64, torch.get_default_dtype()
@@ -142,8 +142,8 @@ def _dtypes(given: torch.dtype, op: ReduceOp) -> tuple[torch.dtype, torch.dtype]
 
 
 @contextmanager
-def _saying_where(collective: str) -> Iterator[None]:
-    """Note on an error of the backend in which collective it came."""
+def _noting(collective: str) -> Iterator[None]:
+    """Add the collective's name to the notes of a backend's error."""
     try:
         yield
     except RuntimeError as error:

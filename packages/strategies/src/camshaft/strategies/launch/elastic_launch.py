@@ -1,7 +1,7 @@
-"""Starting a machine's processes from one: this process becomes PyTorch's elastic agent.
+"""Launch of a machine's ranks by PyTorch's elastic agent, which runs in this process.
 
-The agent runs this process's command line once for each rank, starts all of them again if one fails and restarts are
-left, and passes signals on.
+The agent runs this process's command line once for each rank, restarts all of them if one fails and restarts are left,
+and forwards signals.
 """
 
 from __future__ import annotations
@@ -19,20 +19,20 @@ from camshaft.strategies.launch.failures import print_message
 
 
 def launch(num_processes: int, max_restarts: int, where: str) -> NoReturn:
-    """Run this process's command line in `num_processes` processes, wait for them, and leave this one.
+    """Run this process's command line in `num_processes` processes, wait for them, and exit.
 
     Args:
-        num_processes: How many.
-        max_restarts: How often all are started again after one failed.
-        where: Who asks, for messages.
+        num_processes: The number of processes.
+        max_restarts: The maximum number of restarts of all processes after a failure.
+        where: The caller, for errors.
 
     Raises:
-        RuntimeError: If there is no command line that could be run again.
-        SystemExit: Always otherwise: with 0 if all processes ended well; else with the status of the one that failed
-            first, or 128 and the number of the signal that ended it or this process.
+        RuntimeError: If the command line cannot be run again.
+        SystemExit: Always otherwise: with 0 if all processes succeeded; else with the status of the one that failed
+            first, or 128 plus the number of the signal that ended it or this process.
     """
     command = command_line(num_processes, where)
-    # Otherwise each process would start a thread for every core.
+    # Otherwise each process would start a thread per core.
     num_cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     os.environ.setdefault("OMP_NUM_THREADS", str(max(1, num_cores // num_processes)))
     config = LaunchConfig(
@@ -57,8 +57,8 @@ def launch(num_processes: int, max_restarts: int, where: str) -> NoReturn:
 
 
 def _report(rank: int, failure: ProcessFailure) -> None:
-    """Say once which process failed, and why; it has printed its own traceback, if it could."""
-    # What it wrote for the agent is a mapping, whatever torch's annotation says.
+    """Print which rank failed first, and why; it has printed its own traceback, if it could."""
+    # The message in an error file is a mapping, despite torch's annotation.
     message: object = failure.message
     status = f"by signal {failure.signal_name()}" if failure.exitcode < 0 else f"with status {failure.exitcode}"
     cause = f": {message['message']}" if isinstance(message, dict) else "."

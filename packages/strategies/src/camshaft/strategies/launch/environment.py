@@ -1,4 +1,4 @@
-"""Which of a job's processes this one is, from what its launcher left in the environment."""
+"""This process's place in its job by the launcher's environment variables, and the command line that launches ranks."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from camshaft.hooks_core.messages import must_be
 
 Source = Literal["initialised", "variables", "slurm", "alone"]
 
-# SLURM numbers steps from 0; what is no step of the user's, such as the shell of `salloc`, has one of the last numbers.
+# SLURM numbers steps from 0; those that are not the user's, such as the shell of `salloc`, have the last numbers.
 _FIRST_RESERVED_STEP = 0xFFFF_FFF0
 _FIRST_PORT, _NUM_PORTS = 15000, 15000
 _WHERE = "the environment"
@@ -28,17 +28,17 @@ _WHERE = "the environment"
 
 @frozen
 class ProcessEnvironment:
-    """Which process of a job this is.
+    """The place of a process in its job.
 
     Attributes:
-        source: Who says so: a process group that was initialised already, the variables that torchrun (or anybody)
-            sets, those of SLURM, or nobody ("alone").
-        global_rank: Index of this process among all.
-        world_size: Number of processes.
-        local_rank: Index of this process on its machine; None if nobody says.
-        local_world_size: Number of processes on this machine; None if nobody says.
-        num_nodes: Number of machines; None if nobody says.
-        rendezvous: URL at which the processes meet, as `torch.distributed.rendezvous` understands it.
+        source: The source of the facts: an initialised process group, the variables of torchrun (or another launcher),
+            those of SLURM, or no launcher ("alone").
+        global_rank: The index of this process among all.
+        world_size: The number of processes.
+        local_rank: The index of this process on its machine; None if unknown.
+        local_world_size: The number of processes on this machine; None if unknown.
+        num_nodes: The number of machines; None if unknown.
+        rendezvous: The URL for `torch.distributed.rendezvous`.
     """
 
     source: Source
@@ -51,19 +51,19 @@ class ProcessEnvironment:
 
 
 def find_process_environment(variables: Mapping[str, str] | None = None) -> ProcessEnvironment:
-    """What is known about this process: from an initialised group, `RANK` and its like, or SLURM, in this order.
+    """Return the environment of this process: from an initialised group, `RANK` etc., or SLURM, in this order.
 
     Args:
         variables: The environment variables; this process's by default.
 
     Returns:
-        What is known. A process that nobody started as one of several is "alone", and so are a step of SLURM with one
-        task, the script of a batch job and a shell within a job: there nobody has started the other processes.
+        The environment. Its source is "alone" without a launcher, and also in a SLURM step with one task, the script
+        of a batch job and a shell within a job, where no other processes have been started.
 
     Raises:
-        RuntimeError: If `RANK` is set without `WORLD_SIZE`, or the other way round, or one of several processes is not
-            told where the first one is (`MASTER_ADDR` and `MASTER_PORT`).
-        ValueError: If one of the variables is not the number that it must be.
+        RuntimeError: If only one of `RANK` and `WORLD_SIZE` is set, or one of several processes has no address of
+            rank 0 (`MASTER_ADDR` and `MASTER_PORT`).
+        ValueError: If a variable is not a number, or out of range.
     """
     variables = os.environ if variables is None else variables
     if dist.is_available() and dist.is_initialized():
@@ -81,22 +81,22 @@ def find_process_environment(variables: Mapping[str, str] | None = None) -> Proc
 
 
 def job_id() -> str:
-    """What identifies this job on this machine, the same after a restart by the elastic agent.
+    """Return the identifier of this job on this machine, which a restart by the elastic agent does not change.
 
     Returns:
-        The agent's `TORCHELASTIC_RUN_ID`; without one, the machine's name and the parent process's number.
+        The agent's `TORCHELASTIC_RUN_ID`; without an agent, the machine's name and the parent's process id.
     """
     run_id = os.environ.get("TORCHELASTIC_RUN_ID", "none")
     return f"{socket.gethostname()}:{os.getppid()}" if run_id in ("", "none") else run_id
 
 
 def restart_count() -> int:
-    """How often the elastic agent has restarted this job's processes: 0 at first, and without an agent."""
+    """Return the number of restarts of this job's processes by the elastic agent; 0 without an agent."""
     return _number_or_none(os.environ, "TORCHELASTIC_RESTART_COUNT") or 0
 
 
 def first_host(node_list: str) -> str:
-    """The first machine of a list as SLURM writes them, such as `node[007-009,12],login1`."""
+    """Return the first machine of a SLURM node list, such as `node[007-009,12],login1`."""
     return re.sub(r"\[(\w+)[^]]*]", r"\1", node_list).partition(",")[0]
 
 
@@ -113,13 +113,13 @@ def _from_variables(variables: Mapping[str, str]) -> ProcessEnvironment:
     for name in ("MASTER_ADDR", "MASTER_PORT"):
         if world_size > 1 and not variables.get(name):
             rule = f"set where `WORLD_SIZE` is {world_size}"
-            action = "Set it to where the process with `RANK` 0 is reached, or start with torchrun."
+            action = "Set it to the address of rank 0, or start with torchrun."
             raise RuntimeError(must_be(name, rule, variables.get(name), _WHERE, action))
     return ProcessEnvironment("variables", rank, world_size, *_local_facts(variables), "env://")
 
 
 def _is_slurm_task(variables: Mapping[str, str]) -> bool:
-    """Whether `srun` started this process as one of several; a terminal on the first task of a step does not count."""
+    """Return whether `srun` started this process as one of several, not as a terminal on a step's first task."""
     step = _number_or_none(variables, "SLURM_STEP_ID")
     if step is None or step >= _FIRST_RESERVED_STEP or "SLURM_PTY_PORT" in variables:
         return False
@@ -144,7 +144,7 @@ def _from_slurm(variables: Mapping[str, str]) -> ProcessEnvironment:
 
 
 def _local_facts(variables: Mapping[str, str]) -> tuple[int | None, int | None, int | None]:
-    """The local rank, how many processes this machine has, and how many machines there are; None what nobody says."""
+    """Return the local rank, the number of processes on this machine and the number of machines; None if unknown."""
     if "LOCAL_RANK" not in variables and "RANK" not in variables and _is_slurm_task(variables):
         node_idx = _number_or_none(variables, "SLURM_NODEID") or 0
         return (
@@ -158,7 +158,7 @@ def _local_facts(variables: Mapping[str, str]) -> tuple[int | None, int | None, 
 
 
 def _tasks_of_node(tasks_per_node: str, node_idx: int) -> int | None:
-    """How many tasks a node has, by a list such as `4(x2),3`; None if it does not say."""
+    """Return the number of a node's tasks by a list such as `4(x2),3`; None if the list does not have the node."""
     counts: list[int] = []
     for count, _, times in re.findall(r"(\d+)(\(x(\d+)\))?", tasks_per_node):
         counts += [int(count)] * int(times or 1)
@@ -174,22 +174,26 @@ def _number_or_none(variables: Mapping[str, str], name: str) -> int | None:
     return int(value)
 
 
-def check_launchable(environment: ProcessEnvironment, num_processes: int, max_restarts: int, where: str) -> bool:
-    """Whether `connect` has to launch the processes, as nobody else did.
+def check_int(name: str, value: object, minimum: int, where: str, action: str) -> None:
+    """Raise `ValueError` unless an argument is an int of at least `minimum`, 0 or 1."""
+    if isinstance(value, bool) or not isinstance(value, int) or value < minimum:
+        raise ValueError(must_be(name, "a positive int" if minimum else "an int from 0", value, where, action))
+
+
+def needs_launch(environment: ProcessEnvironment, num_processes: int, max_restarts: int, where: str) -> bool:
+    """Return whether `connect` has to launch the processes, as there is no other launcher.
 
     Args:
-        environment: Which process this is.
-        num_processes: How many there are to be.
-        max_restarts: How often they are to be restarted.
-        where: Who asks, for messages.
+        environment: The environment of this process.
+        num_processes: The number of processes of the job.
+        max_restarts: The maximum number of restarts.
+        where: The caller, for errors.
 
     Raises:
-        ValueError: If `max_restarts` is negative, or whoever started the processes will not restart them as often.
+        ValueError: If `max_restarts` is negative, or contradicts the launcher's.
         RuntimeError: As `command_line`.
     """
-    if isinstance(max_restarts, bool) or not isinstance(max_restarts, int) or max_restarts < 0:
-        action = "Pass how often all processes may be started again."
-        raise ValueError(must_be("max_restarts", "an int from 0", max_restarts, where, action))
+    check_int("max_restarts", max_restarts, 0, where, "Pass the maximum number of restarts of all processes.")
     if environment.source == "alone":
         is_launcher = num_processes > 1 or max_restarts > 0
         if is_launcher:
@@ -197,37 +201,37 @@ def check_launchable(environment: ProcessEnvironment, num_processes: int, max_re
         return is_launcher
     of_agent = int(os.environ.get("TORCHELASTIC_MAX_RESTARTS", "0"))
     if max_restarts not in (0, of_agent):
-        rule = f"{of_agent}, as often as whoever started the processes restarts them, or left out"
+        rule = f"{of_agent}, as for the launcher of this process, or left out"
         action = f"Leave it out, or start with `torchrun --max-restarts={max_restarts}`."
         raise ValueError(must_be("max_restarts", rule, max_restarts, where, action))
     return False
 
 
 def command_line(num_processes: int, where: str) -> list[str]:
-    """What runs this process's script or module again: the interpreter, its options, the script and its arguments.
+    """Return the command that runs this process's script or module again, with the interpreter's options.
 
     Raises:
         RuntimeError: If this process runs no script or module, but a notebook, a shell, `-c` or a test.
     """
     main = sys.modules["__main__"]
     position = script_position(sys.orig_argv)
-    reason = _why_not_again(main) or ("no script or module" if position is None else None)
+    reason = _unrepeatable_kind(main) or ("no script or module" if position is None else None)
     if position is None or reason is not None:
-        rule = "1, or this a script or module that can be run once for each process"
+        rule = "1 where no script or module can be run once for each process"
         action = f"Put it in a script, start that with `torchrun --nproc-per-node={num_processes}`, or pass devices=1."
         raise RuntimeError(must_be("devices", rule, num_processes, f"{where} in {reason}", action))
     arguments = list(sys.orig_argv)
     if main.__spec__ is None and getattr(main, "__file__", None):
-        # A relative path may not be right any more in the folder that is the working folder now.
+        # The working directory may have changed since the start.
         arguments[position] = str(Path(str(main.__file__)).absolute())
     return [sys.executable, *arguments[1:]]
 
 
 def script_position(arguments: Sequence[str]) -> int | None:
-    """Where in a command line of Python the script is, or the module after `-m`; None if it has neither.
+    """Return the index of the script in a command line of Python, or of the module after `-m`; None without either.
 
     Args:
-        arguments: The command line, beginning with the interpreter; options are read as Python reads them.
+        arguments: The command line, beginning with the interpreter; options are parsed as Python does.
     """
     position = 1
     while position < len(arguments):
@@ -243,7 +247,7 @@ def script_position(arguments: Sequence[str]) -> int | None:
             is_last = idx == len(argument) - 1
             if letter == "c":
                 return None
-            if letter == "m":  # the module is what follows, in this argument or in the next one
+            if letter == "m":  # the module follows, in this argument or in the next one
                 module = position if is_last else position - 1
                 return module if module < len(arguments) else None
             if letter in "WX":
@@ -252,8 +256,8 @@ def script_position(arguments: Sequence[str]) -> int | None:
     return None
 
 
-def _why_not_again(main: ModuleType) -> str | None:
-    """In what a process runs whose command line cannot be run again; None if it can."""
+def _unrepeatable_kind(main: ModuleType) -> str | None:
+    """Return the kind of process whose command line cannot be run again; None if it can."""
     name = main.__spec__.name if main.__spec__ is not None else ""
     if hasattr(builtins, "__IPYTHON__"):
         return "a notebook or an IPython shell"

@@ -1,9 +1,12 @@
-"""Failing together: a process that fails tells the others, and those that do not notice by themselves are ended.
+"""Failures: a rank that fails publishes it, and every other rank ends within the timeout.
 
-Each process has a thread that looks into the job's store about once a second, by a connection of its own. It says there
-where the process stands, sees whether another process published a failure, and whether its neighbours live. Another
-thread ends the process where that is due, even if the store answers no more. When a collective waited in vain, all
-positions are read, so that its error names the ranks that did not come. The training steps cost nothing.
+Torch's elastic agent ends its processes when one exits. This covers the other cases: a launcher without an agent
+(SLURM), a rank that hangs or is stopped, and the cause of a failure, which is reported by rank, hook and position.
+
+Each process has a thread that reads the job's store about once a second, by a connection of its own. It publishes the
+position of the process, and looks for failures and for signs of life of its neighbours. Another thread ends the
+process when it is due, even if the store does not answer. When a collective times out, all positions are read, so that
+its error names the missing ranks. Training steps have no overhead.
 """
 
 from __future__ import annotations
@@ -25,11 +28,11 @@ from camshaft.strategies.launch.peers import (
     OwnPosition,
     PeerProcess,
     ProcessPosition,
-    answer_with_stacks,
     describe_positions,
     missing_ranks,
     own_identity,
     position_key,
+    print_stacks_on_signal,
     stack_of_run,
 )
 
@@ -39,15 +42,15 @@ _SECONDS_TO_PRINT = 0.3
 
 
 class FailureWatch:
-    """Publishes this process's failure, and learns of others'. One per process group; `start` begins.
+    """A watch that publishes this process's failure and ends this process after another's. One per process group.
 
     Args:
-        store: Where the processes meet; the watch uses connections of its own.
-        rank: Of this process.
-        world_size: Number of processes.
-        timeout: Within which all processes are to end after one failed. One that has not failed itself is ended a few
-            seconds after the failed process ended, or when half of the time is over; one that has failed itself is
-            given all of it to handle its error. If all have failed, none is ended: each has an error to handle.
+        store: The store of the job; the watch uses connections of its own.
+        rank: The rank of this process.
+        world_size: The number of processes.
+        timeout: The time within which all processes end after a failure. A process that has not failed itself is ended
+            a few seconds after the failed process ended, or after half of the time; one that has failed has all of it
+            to handle its error. If all have failed, none is ended: each handles its own error.
     """
 
     def __init__(self, store: Store, rank: int, world_size: int, timeout: timedelta) -> None:
@@ -61,12 +64,12 @@ class FailureWatch:
         self._own: str | None = None
         self._own_since = self._first_since = self._left_since = float("inf")
         self._is_informed = self._has_first_rank_left = self._is_store_lost = self._is_done = False
-        self._has_told_stack = self._is_store_silent = False
+        self._has_printed_stack = self._is_store_silent = False
         self._here = OwnPosition()
         self._is_leaving = threading.Event()
         self._thread = threading.Thread(target=self._run, name="camshaft-failure-watch", daemon=True)
         self._looking = threading.Thread(target=self._keep_looking, name="camshaft-failure-look", daemon=True)
-        # Rounds are counted, not seconds: when the whole job was paused, the store is not to blame.
+        # Rounds, not seconds: a pause of the whole job is no failure of the store.
         self._allowed_rounds = max(2, round(self._timeout / 2 / self._interval))
         self._num_unanswered = 0
         others = sorted({(rank + 1) % world_size, (rank - 1) % world_size} - {rank})
@@ -74,44 +77,44 @@ class FailureWatch:
 
     @property
     def timeout_seconds(self) -> float:
-        """Within which all processes are to end after one failed."""
+        """The time within which all processes end after a failure."""
         return self._timeout
 
     @property
     def failure(self) -> Failure | None:
-        """The first failure that this process knows of: its own or another's."""
+        """The first failure that is known here, of this rank or another."""
         return self._first
 
     def start(self) -> None:
-        """Begin to watch."""
-        self._store.set(f"process/{self._rank}", f"{own_identity()}/{answer_with_stacks() or 0}")
+        """Start the threads."""
+        self._store.set(f"process/{self._rank}", f"{own_identity()}/{print_stacks_on_signal() or 0}")
         self._store.set(position_key(self._rank), self._here.look().to_json())
         self._looking.start()
         self._thread.start()
 
     def note(self, error: BaseException) -> None:
-        """Publish that this process failed; if another did before, note that on the error. Only the first call counts.
+        """Publish that this process failed; if another did before, add it to the error's notes. Only the first counts.
 
-        If it failed because others did not come to a collective, or are gone, a note on the error says where each of
-        them stands, and those that are missing print their stacks.
+        If a collective failed as ranks are missing or gone, a note on the error gives every rank's position, and the
+        missing ranks print their stacks.
 
         Args:
-            error: The reason.
+            error: The cause.
         """
         if self._own is not None or os.getpid() != self._process_id:
             return
         may_follow = may_follow_from_another(error)
         if may_follow:
-            self._here.stay(error)
+            self._here.freeze(error)
         self._own, self._own_since = error_text(error), time.monotonic()
         first = self._publish(error, may_follow)
         self._first = first
         if first.rank != self._rank:
             error.add_note(f"Rank {first.rank} failed first: {first.text}")
-        self._tell_agent(error_text(error), "".join(traceback.format_exception(error)))
+        self._write_error_file(error_text(error), "".join(traceback.format_exception(error)))
 
     def check(self, collective: str) -> None:
-        """Raise if not every process would join a collective. Raises `CollectiveError` after a failure."""
+        """Raise `CollectiveError` if a rank has failed, as it would not join a collective."""
         if self._own is None and self._first is None:
             return
         first = self._first
@@ -119,16 +122,16 @@ class FailureWatch:
         text = self._own if self._own is not None or first is None else first.text
         raise CollectiveError(
             f"`{collective}` must be called while no process has failed, but got a call on rank {self._rank} after "
-            f"{cause} failed: {text}. See to that first."
+            f"{cause} failed: {text}. Handle that error first."
         )
 
     def leave(self) -> None:
-        """Say that this process ends, and stop. The first one, which may hold the store, lets the others know first."""
+        """Publish that this process ends, and stop. Rank 0, which may hold the store, waits until all ranks know it."""
         if os.getpid() != self._process_id:
             return
         self._is_leaving.set()
         if self._first is not None:
-            self._kill_silent()
+            self._kill_silent_neighbours()
         deadline = time.monotonic() + 2 * self._interval + 2
         try:
             if not self._is_store_lost:
@@ -140,21 +143,21 @@ class FailureWatch:
                     break
                 time.sleep(0.02)
         except dist.DistError:
-            self._is_store_lost = True  # whoever held it has left
+            self._is_store_lost = True  # the process that held it has ended
         self.stop()
 
     def stop(self) -> None:
-        """Watch no more; when this returns, the threads have ended, unless the store does not answer."""
+        """Stop the threads, and wait until they have ended, unless the store does not answer."""
         self._is_leaving.set()
-        # A thread that comes out of torch while the interpreter is being taken down would abort the process.
+        # A thread that returns from torch during interpreter shutdown would abort the process.
         for thread in (self._thread, self._looking):
             thread.join(2 * self._interval + 3)
 
     def wait_until_all_failed(self) -> None:
-        """Return when every process has failed by itself, so that all can begin anew together. Collective.
+        """Wait until every rank has failed by itself, so that all can join a new group. Collective.
 
         Raises:
-            CollectiveError: If others have not within the timeout.
+            CollectiveError: If some have not within the timeout.
         """
         deadline = time.monotonic() + self._timeout
         try:
@@ -167,13 +170,13 @@ class FailureWatch:
             raise
 
     def _publish(self, error: BaseException, may_follow: bool) -> Failure:
-        """Put this process's failure where the others see it. Returns the first one, its own or another's."""
+        """Publish this process's failure, and return the first one, its own or another's."""
         own = Failure(self._rank, error_text(error))
         try:
             if not self._is_store_lost:
                 self._store.add("num_failed", 1)
                 positions: dict[int, ProcessPosition] = {}
-                if may_follow and not self._hears_of_cause():
+                if may_follow and not self._await_cause():
                     positions = self._positions(self._store)
                     missing = missing_ranks(positions)
                     where = describe_positions(positions, missing, self._interval)
@@ -185,10 +188,10 @@ class FailureWatch:
                 return first
         except dist.DistError:
             self._is_store_lost = True
-        return self._first or (self._why_store_lost() if may_follow else own)
+        return self._first or (self._store_failure() if may_follow else own)
 
-    def _hears_of_cause(self) -> bool:
-        """Give whoever caused this process's failure the time to be heard first. Returns whether somebody was."""
+    def _await_cause(self) -> bool:
+        """Wait for another rank to publish the cause of this one's failure. Returns whether one did."""
         self._store.set(position_key(self._rank), self._here.look().to_json())
         deadline = time.monotonic() + 2 * self._interval + 0.5
         while time.monotonic() < deadline:
@@ -198,12 +201,12 @@ class FailureWatch:
         return False
 
     def _positions(self, store: Store) -> dict[int, ProcessPosition]:
-        """Where every process said last that it stands, by rank."""
+        """Return the last published position of each process, by rank."""
         keys = {rank: position_key(rank) for rank in range(self._world_size)}
         return {rank: ProcessPosition.from_json(store.get(key)) for rank, key in keys.items() if store.check([key])}
 
     def _await_stacks(self, missing: list[int]) -> None:
-        """Give missing processes the time to print their stacks, before anybody ends them; ask those that do not."""
+        """Wait for missing processes to print their stacks, and send the stack signal to those that do not."""
         missing = [rank for rank in missing if not self._store.check([f"left/{rank}"])]
         keys = [f"stack/{rank}" for rank in missing]
         deadline = time.monotonic() + 2 * self._interval + 0.5
@@ -220,7 +223,7 @@ class FailureWatch:
             if not self._is_store_lost and self._num_unanswered > self._allowed_rounds:
                 self._is_store_lost = self._is_store_silent = True
             if self._is_store_lost:
-                self._learn_of(self._why_store_lost())
+                self._receive(self._store_failure())
                 self._left_since = min(self._left_since, time.monotonic())
             self._end_if_due()
 
@@ -235,40 +238,40 @@ class FailureWatch:
             self._num_unanswered = 0
 
     def _look(self, store: Store) -> bool:
-        """Give a sign of life and look for others'. Returns whether there is nothing to watch any more."""
+        """Publish a sign of life and look for others'. Returns whether the watch is done."""
         store.set(position_key(self._rank), self._here.look().to_json())
         if store.check(["failure"]):
-            self._learn_of(Failure.from_json(store.get("failure")))
+            self._receive(Failure.from_json(store.get("failure")))
             assert self._first is not None
             self._inform(store)
             if store.check([f"left/{self._first.rank}"]):
                 self._left_since = min(self._left_since, time.monotonic())
-            # Then each of them deals with an error of its own.
+            # If all have failed, each handles its own error.
             return store.add("num_failed", 0) >= self._world_size
         if store.check(["left/0"]):
-            # It ended well. It may have held the store, and without it there are no collectives anyway.
+            # It ended without an error. It may have held the store, and there are no collectives without it anyway.
             self._has_first_rank_left = True
             self._inform(store)
             return True
         for peer in self._peers:
-            reason = peer.why_lost(store)
+            reason = peer.check(store)
             if reason is not None:
                 reason += "\n" + describe_positions(self._positions(store), [], self._interval)
                 peer.print_stack(store)
-                # Learned of the next time: another process may have been the first to publish something.
+                # Received in the next round: another process may have published a failure first.
                 store.compare_set("failure", "", Failure(peer.rank, reason).to_json())
                 store.set(f"left/{peer.rank}", "1")
         return False
 
-    def _learn_of(self, failure: Failure) -> None:
+    def _receive(self, failure: Failure) -> None:
         if self._first_since == float("inf"):
             self._first_since = time.monotonic()
             self._first = self._first or failure
-            # Of those that have not failed themselves, the first one to learn of it says so.
+            # Of the ranks that have not failed themselves, the first one to receive it prints it.
             if failure.rank != self._rank and (self._is_store_lost or self._store_of_thread.add("num_told", 1) == 1):
                 print_message(f"Rank {failure.rank} failed, which ends the run on every rank: {failure.text}")
             if self._rank in failure.missing and self._own is None:
-                self._has_told_stack = True
+                self._has_printed_stack = True
                 print_message(f"Rank {self._rank}, which the others wait for, is at:\n{stack_of_run()}")
                 self._store_of_thread.set(f"stack/{self._rank}", "1")
 
@@ -284,36 +287,37 @@ class FailureWatch:
         if is_due:
             text = f"Rank {self._rank} was ended, because rank {self._first.rank} failed: {self._first.text}"
             stack = stack_of_run()
-            print_message(text if self._has_told_stack else f"{text}\nIt was at:\n{stack}")
-            self._kill_silent()
-            self._tell_agent(text, stack)
+            print_message(text if self._has_printed_stack else f"{text}\nIt was at:\n{stack}")
+            self._kill_silent_neighbours()
+            self._write_error_file(text, stack)
             sys.stdout.flush()
             os._exit(_STATUS)
 
-    def _kill_silent(self) -> None:
-        """End neighbours that cannot end themselves: stopped, or within C code that holds the interpreter."""
+    def _kill_silent_neighbours(self) -> None:
+        """Kill neighbours that cannot end themselves: stopped, or in C code that holds the interpreter."""
         for peer in self._peers:
             is_silent = peer.is_silent or (peer.rank == 0 and self._is_store_silent)
             if is_silent and peer.kill():
                 print_message(f"Rank {peer.rank}, which gave no sign of life, was killed by rank {self._rank}.")
 
-    def _tell_agent(self, text: str, stack: str) -> None:
+    def _write_error_file(self, text: str, stack: str) -> None:
         assert self._first is not None
-        # The agent reports the earliest of its processes' failures, by whole seconds.
+        # The agent reports the earliest of its processes' failures, in whole seconds.
         is_first = self._first.rank == self._rank
         write_error_file(text, stack, self._first.unix_seconds + (0 if is_first else 1))
 
     def _inform(self, store: Store) -> None:
-        """Count this process, once, among those that rank 0 need not wait for when it leaves."""
+        """Count this process, once, as one that rank 0 need not wait for when it ends."""
         if not self._is_informed:
             self._is_informed = True
             store.add("num_informed", 1)
 
-    def _why_store_lost(self) -> Failure:
+    def _store_failure(self) -> Failure:
+        """Return the failure that explains the loss of the store."""
         if os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True":
             return Failure(0, "the launcher's agent, which holds the store of the job, is gone or cannot be reached.")
         if self._has_first_rank_left:
-            return Failure(0, "it has ended, without an error, before this process.")
+            return Failure(0, "it ended, without an error, before this process.")
         reason = "was stopped, hangs" if self._is_store_silent else "was killed (as when memory runs out), crashed"
         seen = {peer.rank: peer.position for peer in self._peers if peer.rank == 0}
         positions = {**{rank: one for rank, one in seen.items() if one is not None}, self._rank: self._here.look()}
@@ -322,18 +326,18 @@ class FailureWatch:
 
 
 class CollectiveError(RuntimeError):
-    """A collective was called where other processes would not join it."""
+    """A call of a collective that other ranks would not join."""
 
 
 @frozen
 class Failure:
-    """What ended a run.
+    """The cause of a run's end.
 
     Attributes:
-        rank: Of the process that failed.
-        text: The error's kind, message and notes; or what else became of that process.
-        unix_seconds: When it became known.
-        missing: The ranks that the others waited for, as far as the failure is that they did not come.
+        rank: The rank that failed.
+        text: The error's type, message and notes; or a description of how the process was lost.
+        unix_seconds: The time at which it became known.
+        missing: The missing ranks, if the failure is a collective that waited for them.
     """
 
     rank: int
@@ -342,29 +346,30 @@ class Failure:
     missing: list[int] = field(factory=list, hash=False)
 
     def to_json(self) -> str:
-        """This failure as the store keeps it."""
+        """Return this failure as JSON."""
         return json.dumps(asdict(self))
 
     @classmethod
     def from_json(cls, stored: str | bytes) -> Failure:
-        """A failure that the store kept."""
+        """Return the failure of a JSON text."""
         return cls(**json.loads(stored))
 
 
 def error_text(error: BaseException) -> str:
-    """An error's kind, message and notes, without its traceback."""
+    """Return an error's type, message and notes, without its traceback."""
     return "".join(traceback.format_exception_only(error)).strip()
 
 
 def may_follow_from_another(error: BaseException) -> bool:
-    """Whether an error is one of the backend, as it comes when another process is gone or does not join."""
+    """Return whether an error is one of the backend, which may be the effect of another rank's failure."""
     return isinstance(error, dist.DistError) or (isinstance(error, RuntimeError) and "gloo" in str(error).lower())
 
 
 def write_error_file(text: str, traceback_text: str, unix_seconds: int) -> None:
-    """Tell the elastic agent, if there is one, what this process ended by; of several it reports the earliest.
+    """Write this process's failure for the elastic agent, if there is one, which reports the earliest of all ranks.
 
-    The file's format is that of `torch.distributed.elastic.multiprocessing.errors.ErrorHandler`.
+    The format is that of `torch.distributed.elastic.multiprocessing.errors.ErrorHandler`, which writes exceptions only,
+    with the time of the call.
     """
     path = os.environ.get("TORCHELASTIC_ERROR_FILE")
     if path:
@@ -373,7 +378,7 @@ def write_error_file(text: str, traceback_text: str, unix_seconds: int) -> None:
 
 
 def print_message(text: str) -> None:
-    """Print lines to stderr, marked as this package's."""
+    """Print lines to stderr with the prefix "[camshaft]"."""
     # One call, so that the lines of several processes do not mix.
     sys.stderr.write("".join(f"[camshaft] {line}\n" for line in text.splitlines()))
     sys.stderr.flush()

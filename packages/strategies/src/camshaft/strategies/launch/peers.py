@@ -1,4 +1,4 @@
-"""Whether another process of the job lives: at once on the same machine, by its signs of life elsewhere."""
+"""The states of processes: the life of neighbours, and the position of each process in its run."""
 
 from __future__ import annotations
 
@@ -23,147 +23,6 @@ from torch.distributed import Store  # type: ignore[attr-defined]
 from camshaft.hooks_core.processes import current_run, running_hook
 
 _STDERR = 2
-
-
-class PeerProcess:
-    """Another process, looked at now and then.
-
-    Args:
-        rank: Its rank.
-        limit_seconds: How long it may give no sign of life.
-        interval_seconds: How often `why_lost` is called.
-
-    Attributes:
-        rank: Its rank.
-        is_silent: Whether it was found to give no sign of life for so long.
-    """
-
-    def __init__(self, rank: int, limit_seconds: float, interval_seconds: float) -> None:
-        self.rank = rank
-        self._limit_seconds = limit_seconds
-        # Looks are counted, not seconds: when the whole job was paused, nobody is to blame.
-        self._allowed_looks = max(2, round(limit_seconds / interval_seconds))
-        self._num_looks = 0
-        self._beat = b""
-        self._handle: int | None = None
-        self._is_known = False
-        self._stack_signal = 0
-        self.is_silent = False
-
-    @property
-    def position(self) -> ProcessPosition | None:
-        """Where it said that it stands when it was last looked at; None if it said nothing."""
-        return ProcessPosition.from_json(self._beat) if self._beat else None
-
-    def print_stack(self, store: Store) -> bool:
-        """Let the process print its stacks to its stderr, even if it runs no Python code. Returns whether it was asked.
-
-        Only one on this machine can be asked; one that was stopped answers when it goes on.
-        """
-        is_known = self._is_known or self._get_to_know(store)
-        return is_known and self._stack_signal != 0 and self._send(self._stack_signal)
-
-    def kill(self) -> bool:
-        """Kill the process, if it is on this machine. Returns whether that was done."""
-        return self._send(signal.SIGKILL)
-
-    def why_lost(self, store: Store) -> str | None:
-        """Look at the process. Returns what became of it, unless it lives, left well, or has not yet said who it is."""
-        if not self._is_known and not self._get_to_know(store):
-            return None
-        if store.check([f"left/{self.rank}"]):
-            return None
-        if self._handle is not None and _has_ended(self._handle):
-            if store.check([f"left/{self.rank}"]):  # said in between
-                return None
-            return (
-                "its process ended without a word: it was killed (as when memory runs out), crashed or called os._exit."
-            )
-        return self._why_silent(store)
-
-    def _get_to_know(self, store: Store) -> bool:
-        key = f"process/{self.rank}"
-        if not store.check([key]):
-            return False
-        identity, _, stack_signal = store.get(key).decode().rpartition("/")
-        place, _, number = identity.rpartition("/")
-        self._stack_signal = int(stack_signal)
-        own_place = own_identity().rpartition("/")[0]
-        if place == own_place and hasattr(os, "pidfd_open"):
-            try:
-                self._handle = os.pidfd_open(int(number))
-            except OSError:
-                self._handle = None
-        self._is_known = True
-        return True
-
-    def _why_silent(self, store: Store) -> str | None:
-        key = position_key(self.rank)
-        beat = store.get(key) if store.check([key]) else b""
-        if beat != self._beat:
-            self._beat, self._num_looks = beat, 0
-            return None
-        self._num_looks += 1
-        if self._num_looks < self._allowed_looks:
-            return None
-        self.is_silent = True
-        return f"its process gave no sign of life for {self._limit_seconds:.0f} s: it, or its machine, ended or hangs."
-
-    def _send(self, number: int) -> bool:
-        if self._handle is None or _has_ended(self._handle):
-            return False
-        try:
-            signal.pidfd_send_signal(self._handle, number)
-        except OSError:
-            return False
-        return True
-
-
-def position_key(rank: int) -> str:
-    """Where a process says again and again where it stands, which is its sign of life."""
-    return f"position/{rank}"
-
-
-def answer_with_stacks() -> int | None:
-    """Print the stacks of this process's threads to stderr whenever a certain signal comes.
-
-    It is printed without the interpreter, which a call of C code may be holding.
-
-    Returns:
-        The signal's number; None if there is none that nobody uses.
-    """
-    number = next((one for one in _stack_signals() if signal.getsignal(one) is signal.SIG_DFL), None)
-    if number is not None:
-        faulthandler.register(number, file=_STDERR, all_threads=True, chain=False)
-    return number
-
-
-def _stack_signals() -> list[int]:
-    """Real-time signals, of which programs hardly use the last."""
-    last = getattr(signal, "SIGRTMAX", None)
-    return [] if last is None or not hasattr(signal, "pidfd_send_signal") else [last - offset for offset in range(2, 8)]
-
-
-def own_identity() -> str:
-    """What tells this process from all others of the job: machine, process namespace and number."""
-    parts = []
-    for name in ("/proc/sys/kernel/random/boot_id", "/proc/self/ns/pid"):
-        path = Path(name)
-        try:
-            parts.append(os.readlink(path) if path.is_symlink() else path.read_text().strip())
-        except OSError:
-            parts.append("")
-    # Without both, nobody takes a process for one of its own machine.
-    place = "/".join(parts) if all(parts) else f"unknown-{os.getpid()}"
-    return f"{place}/{os.getpid()}"
-
-
-def _has_ended(handle: int) -> bool:
-    poll = select.poll()
-    poll.register(handle, select.POLLIN)
-    return bool(poll.poll(0))
-
-
 _NUM_NAMED = 8
 _NOTABLE_SECONDS = 1.0
 _COLLECTIVES = ("broadcast", "all_gather", "reduce", "barrier")
@@ -171,11 +30,12 @@ _WAITING = (
     "torch.distributed.",
     "torch.autograd.graph",
     "torch.nn.parallel.",
+    "camshaft.strategies.ddp",
     "camshaft.strategies.launch.collectives",
-    "camshaft.strategies.ddp.",
-    "camshaft.strategies.fsdp.",
+    "camshaft.strategies.parallel",
+    "camshaft.strategies.sharding.",
 )
-"""Where the innermost Python frame is of a thread that waits for other processes, or computes in torch's engine."""
+"""The modules of the innermost Python frame of a thread that waits for other ranks, or computes in torch's engine."""
 
 _WRITING = "torch.distributed.checkpoint."
 _NAMES = {
@@ -192,19 +52,156 @@ _ACTIVITIES = {
 }
 
 
+class PeerProcess:
+    """Another process of the job: watched directly on the same machine, by its signs of life on another.
+
+    Args:
+        rank: The rank of the process.
+        limit_seconds: The time without a sign of life after which it counts as lost.
+        interval_seconds: The interval between calls of `check`.
+
+    Attributes:
+        rank: The rank of the process.
+        is_silent: Whether it has given no sign of life for that time.
+    """
+
+    def __init__(self, rank: int, limit_seconds: float, interval_seconds: float) -> None:
+        self.rank = rank
+        self._limit_seconds = limit_seconds
+        # Calls, not seconds: a pause of the whole job is no failure of a process.
+        self._allowed_checks = max(2, round(limit_seconds / interval_seconds))
+        self._num_silent_checks = 0
+        self._heartbeat = b""
+        self._handle: int | None = None
+        self._is_known = False
+        self._stack_signal = 0
+        self.is_silent = False
+
+    @property
+    def position(self) -> ProcessPosition | None:
+        """The position that it had published at the last check; None if it had published none."""
+        return ProcessPosition.from_json(self._heartbeat) if self._heartbeat else None
+
+    def print_stack(self, store: Store) -> bool:
+        """Send the signal at which the process prints its stacks, also from C code. Returns whether it was sent.
+
+        It works for processes on this machine only; a stopped one prints them when it continues.
+        """
+        is_known = self._is_known or self._identify(store)
+        return is_known and self._stack_signal != 0 and self._send(self._stack_signal)
+
+    def kill(self) -> bool:
+        """Kill the process, if it is on this machine. Returns whether it was killed."""
+        return self._send(signal.SIGKILL)
+
+    def check(self, store: Store) -> str | None:
+        """Return why the process is lost; None if it lives, ended without an error, or has not joined yet."""
+        if not self._is_known and not self._identify(store):
+            return None
+        if store.check([f"left/{self.rank}"]):
+            return None
+        if self._handle is not None and _has_ended(self._handle):
+            if store.check([f"left/{self.rank}"]):  # published in between
+                return None
+            return "its process ended unexpectedly: it was killed (as when out of memory), crashed or called os._exit."
+        return self._check_heartbeat(store)
+
+    def _identify(self, store: Store) -> bool:
+        key = f"process/{self.rank}"
+        if not store.check([key]):
+            return False
+        identity, _, stack_signal = store.get(key).decode().rpartition("/")
+        place, _, number = identity.rpartition("/")
+        self._stack_signal = int(stack_signal)
+        own_place = own_identity().rpartition("/")[0]
+        if place == own_place and hasattr(os, "pidfd_open"):
+            try:
+                self._handle = os.pidfd_open(int(number))
+            except OSError:
+                self._handle = None
+        self._is_known = True
+        return True
+
+    def _check_heartbeat(self, store: Store) -> str | None:
+        key = position_key(self.rank)
+        heartbeat = store.get(key) if store.check([key]) else b""
+        if heartbeat != self._heartbeat:
+            self._heartbeat, self._num_silent_checks = heartbeat, 0
+            return None
+        self._num_silent_checks += 1
+        if self._num_silent_checks < self._allowed_checks:
+            return None
+        self.is_silent = True
+        return f"its process gave no sign of life for {self._limit_seconds:.0f} s: it, or its machine, ended or hangs."
+
+    def _send(self, number: int) -> bool:
+        if self._handle is None or _has_ended(self._handle):
+            return False
+        try:
+            signal.pidfd_send_signal(self._handle, number)
+        except OSError:
+            return False
+        return True
+
+
+def position_key(rank: int) -> str:
+    """Return the key under which a process publishes its position, which is also its sign of life."""
+    return f"position/{rank}"
+
+
+def print_stacks_on_signal() -> int | None:
+    """Register a signal at which this process prints the stacks of all threads to stderr.
+
+    It works without the interpreter, which C code may hold.
+
+    Returns:
+        The number of the signal; None if none is free.
+    """
+    number = next((one for one in _stack_signals() if signal.getsignal(one) is signal.SIG_DFL), None)
+    if number is not None:
+        faulthandler.register(number, file=_STDERR, all_threads=True, chain=False)
+    return number
+
+
+def _stack_signals() -> list[int]:
+    """Return the last real-time signals, which programs rarely use."""
+    last = getattr(signal, "SIGRTMAX", None)
+    return [] if last is None or not hasattr(signal, "pidfd_send_signal") else [last - offset for offset in range(2, 8)]
+
+
+def own_identity() -> str:
+    """Return the identity of this process: machine, process namespace and process id."""
+    parts = []
+    for name in ("/proc/sys/kernel/random/boot_id", "/proc/self/ns/pid"):
+        path = Path(name)
+        try:
+            parts.append(os.readlink(path) if path.is_symlink() else path.read_text().strip())
+        except OSError:
+            parts.append("")
+    # Without both, no other process takes this one for one of its own machine.
+    place = "/".join(parts) if all(parts) else f"unknown-{os.getpid()}"
+    return f"{place}/{os.getpid()}"
+
+
+def _has_ended(handle: int) -> bool:
+    poll = select.poll()
+    poll.register(handle, select.POLLIN)
+    return bool(poll.poll(0))
+
+
 @frozen
 class ProcessPosition:
-    """Where a process stands.
+    """The position of a process in its run.
 
     Attributes:
         place: The verb, stage, epoch and batch; empty outside of a run.
-        hook: The hook that runs; empty if none does.
-        activity: What else is being done that has a name; empty if nothing is.
-        collective: What it waits in for other processes; empty if it waits in nothing of the kind.
-        num_collectives: How many collectives it has entered in the default group, by torch's own count.
+        hook: The running hook; empty if there is none.
+        activity: Another named activity, such as saving a checkpoint; empty if there is none.
+        collective: The collective in which it waits for other ranks; empty if it does not wait.
+        num_collectives: The number of collectives that it has entered in the default group, by torch's own count.
         line: The innermost line of code outside of torch and this toolkit.
-        since: When it came there, in Unix seconds.
-        seen: When it was last known to be there, in Unix seconds.
+        since: The time since which it has been there, in Unix seconds.
+        seen: The time of its last sign of life, in Unix seconds.
         has_left: Whether its script has ended.
     """
 
@@ -219,17 +216,17 @@ class ProcessPosition:
     has_left: bool = False
 
     def to_json(self) -> str:
-        """This position as the store keeps it."""
+        """Return this position as JSON."""
         return json.dumps(asdict(self))
 
     @classmethod
     def from_json(cls, stored: str | bytes) -> ProcessPosition:
-        """A position that the store kept."""
+        """Return the position of a JSON text."""
         return cls(**json.loads(stored))
 
     @property
     def text(self) -> str:
-        """Stage, epoch, batch, hook and collective, as far as there are such."""
+        """The stage, epoch, batch, hook and collective, as far as they are known."""
         parts = [self.place or "outside of a run"]
         parts += [f"hook `{self.hook}`"] if self.hook else []
         parts += [self.activity] if self.activity else []
@@ -237,11 +234,11 @@ class ProcessPosition:
         return "its script has ended" if self.has_left else ", ".join(parts)
 
     def describe(self, now: float, silent_after: float) -> str:
-        """Return all that is known, in one line.
+        """Return the whole position in one line.
 
         Args:
             now: The time, in Unix seconds.
-            silent_after: After how many seconds without a sign of life that is to be said.
+            silent_after: The seconds without a sign of life after which the line mentions it.
         """
         silent = now - self.seen
         line = f" (at {self.line})" if self.line and not self.has_left else ""
@@ -250,30 +247,30 @@ class ProcessPosition:
 
 
 class OwnPosition:
-    """Where this process stands, looked at now and then by whatever thread asks."""
+    """The position of this process, observed from any thread."""
 
     def __init__(self) -> None:
         self._last = ProcessPosition()
         self._final: ProcessPosition | None = None
 
     def look(self) -> ProcessPosition:
-        """Return where the process stands, and since when it has been seen there."""
+        """Return the current position, and since when it has been the same."""
         if self._final is None:
             run = current_run()
             place, thread_id = ("", None) if run is None else (run[1], run[0])
             self._last = self._compared(position_of(frames_of(thread_id), place))
         return evolve(self._final or self._last, seen=time.time())
 
-    def stay(self, error: BaseException) -> None:
-        """Stand where an error was raised from now on.
+    def freeze(self, error: BaseException) -> None:
+        """Keep the position at which an error was raised.
 
         Args:
-            error: One that other processes caused, such as that of a collective which waited too long.
+            error: An error that other ranks may have caused, such as the timeout of a collective.
         """
         run = current_run()
         frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)][::-1]
         position = self._compared(position_of(frames, "" if run is None else run[1]))
-        # Without a name it is one of torch that somebody waits for by himself.
+        # Without a name, user code waits for a collective of torch.
         self._final = evolve(position, collective=position.collective or "wait")
 
     def leave(self) -> ProcessPosition:
@@ -282,17 +279,17 @@ class OwnPosition:
         return self._final
 
     def _compared(self, position: ProcessPosition) -> ProcessPosition:
-        """A position, with the time since when it has been the same apart from the line."""
+        """Return a position with the time since which it has been the same apart from the line."""
         is_same = evolve(position, line="") == evolve(self._last, line="")
         return evolve(position, since=self._last.since) if is_same else position
 
 
 def position_of(frames: list[FrameType], place: str) -> ProcessPosition:
-    """Return the position of a thread that came somewhere right now.
+    """Return the position of a thread, as of now.
 
     Args:
-        frames: The thread's, innermost first.
-        place: Where its run is.
+        frames: The frames of the thread, innermost first.
+        place: The verb, stage, epoch and batch of its run.
     """
     return ProcessPosition(
         place=place,
@@ -311,17 +308,17 @@ def frames_of(thread_id: int | None) -> list[FrameType]:
 
 
 def stack_of_run() -> str:
-    """Where the thread of the run, or else the main thread, is; innermost line last."""
+    """Return the stack of the run's thread, or else the main thread, innermost line last."""
     run = current_run()
     frames = frames_of(None if run is None else run[0])
     return "".join(traceback.format_stack(frames[0])) if frames else ""
 
 
 def missing_ranks(positions: Mapping[int, ProcessPosition]) -> list[int]:
-    """Return the ranks that the others wait for: those that wait in no collective, or else are behind the others.
+    """Return the ranks that do not wait in a collective; if all wait, those that have entered fewer than others.
 
     Args:
-        positions: By rank; those of some ranks may be unknown.
+        positions: The known positions by rank.
     """
     absent = [rank for rank, position in positions.items() if not position.collective]
     if absent or not positions:
@@ -331,12 +328,12 @@ def missing_ranks(positions: Mapping[int, ProcessPosition]) -> list[int]:
 
 
 def describe_positions(positions: Mapping[int, ProcessPosition], missing: list[int], interval_seconds: float) -> str:
-    """Say which ranks are missing, where they stand, and where the others do.
+    """Return a text with the missing ranks, and the positions of these and all other ranks.
 
     Args:
-        positions: By rank.
-        missing: The ranks that the others wait for, as far as they are known.
-        interval_seconds: How often a process tells its position.
+        positions: The positions by rank.
+        missing: The ranks that the others wait for, if known.
+        interval_seconds: The interval at which a process publishes its position.
     """
     ranks = f"{_ranks(missing).capitalize()} "
     if any(not positions[rank].collective for rank in missing):
@@ -388,7 +385,7 @@ def _activity(frames: list[FrameType]) -> str:
 
 
 def _collective(frames: list[FrameType]) -> str:
-    """The name of the collective that the innermost frame is in: the strategy's, or else torch's outermost function."""
+    """Return the name of the collective of the innermost frame: the strategy's, or else torch's outermost function."""
     name = ""
     for frame, module in _modules(frames):
         function = frame.f_code.co_name
@@ -396,9 +393,9 @@ def _collective(frames: list[FrameType]) -> str:
             return ""
         if module == "camshaft.strategies.parallel" and function in _COLLECTIVES:
             return function
-        for prefix, what in _NAMES.items():
+        for prefix, collective in _NAMES.items():
             if module.startswith(prefix):
-                return what
+                return collective
         if not name or (module.startswith("torch.distributed.") and function != "wrapper"):
             name = function
         elif not module.startswith(("torch.", "contextlib", "camshaft.strategies.")):

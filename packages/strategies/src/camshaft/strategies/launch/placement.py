@@ -1,4 +1,4 @@
-"""How many processes there are to be, and on which device each one computes."""
+"""The number of processes, and the device of each."""
 
 from __future__ import annotations
 
@@ -8,20 +8,21 @@ import torch
 from attrs import frozen
 
 from camshaft.hooks_core.messages import must_be
-from camshaft.strategies.launch.environment import ProcessEnvironment
+from camshaft.strategies.launch.environment import ProcessEnvironment, check_int
 
+ACCELERATORS = ("auto", "cpu", "cuda", "gpu", "mps")
 _ALL = -1
 
 
 @frozen
 class Placement:
-    """Where a process of several computes.
+    """The place of a process in its job.
 
     Attributes:
-        device: Its device.
-        local_rank: Its index on its machine.
-        world_size: Number of processes.
-        num_nodes: Number of machines.
+        device: The device.
+        local_rank: The index of the process on its machine.
+        world_size: The number of processes.
+        num_nodes: The number of machines.
     """
 
     device: torch.device
@@ -33,29 +34,28 @@ class Placement:
 def place_process(
     environment: ProcessEnvironment, accelerator: str, devices: int | str | Sequence[int], num_nodes: int, where: str
 ) -> Placement:
-    """Settle what was asked for with what was started.
+    """Return the place of this process, by the arguments and the launcher's environment.
 
     Args:
-        environment: Which process this is.
+        environment: The environment of this process.
         accelerator: "auto", "cpu", "cuda" or "gpu".
-        devices: How many a machine, -1, or "auto"; for CUDA also their indexes.
-        num_nodes: How many machines; 1 is as many as were started.
-        where: Who asks, for messages.
+        devices: The number per machine, -1, or "auto"; for CUDA also a list of indexes.
+        num_nodes: The number of machines; 1 means the launcher's number.
+        where: The caller, for errors.
 
     Raises:
-        ValueError: If an argument is none of these, or contradicts the environment.
+        ValueError: If an argument is out of range, or contradicts the environment.
         RuntimeError: If this machine has no such accelerator.
     """
     kind = _device_kind(accelerator, where)
     device_idxs, num_devices = _read_devices(devices, kind, where)
-    if isinstance(num_nodes, bool) or not isinstance(num_nodes, int) or num_nodes < 1:
-        raise ValueError(must_be("num_nodes", "a positive int", num_nodes, where, "Pass how many machines there are."))
+    check_int("num_nodes", num_nodes, 1, where, "Pass the number of machines.")
     if environment.source == "alone":
         if num_nodes > 1:
             rule = "1 in a process that is started alone"
             action = "Start the script on every machine with torchrun or srun."
             raise ValueError(must_be("num_nodes", rule, num_nodes, where, action))
-        # Nobody has started several: all GPUs are taken, but one process where there are none.
+        # Without a launcher: one process per GPU, or one on the CPU.
         num_local = num_devices or (_num_devices(kind) if kind == "cuda" else 1)
         local_rank, world_size, nodes = 0, num_local, 1
     else:
@@ -63,7 +63,7 @@ def place_process(
         world_size = environment.world_size
         if num_devices is not None and num_devices != num_local:
             rule = f"{num_local}, as many processes as were started on this machine, or 'auto'"
-            action = f"Leave it out, or start {num_devices} processes a machine."
+            action = f"Leave it out, or start {num_devices} processes per machine."
             raise ValueError(must_be("devices", rule, devices, where, action))
     device = _device(kind, device_idxs, local_rank, num_local, where)
     return Placement(device, local_rank, world_size, nodes)
@@ -76,7 +76,7 @@ def _device_kind(accelerator: str, where: str) -> str:
         raise ValueError(must_be("accelerator", rule, accelerator, where, action))
     if accelerator == "auto":
         return "cuda" if torch.cuda.is_available() else "cpu"
-    # Checks that it is there.
+    # Raises if it is not available.
     return choose_device("cpu" if accelerator == "cpu" else "cuda").type
 
 
@@ -85,7 +85,7 @@ def _num_devices(kind: str) -> int:
 
 
 def _read_devices(devices: int | str | Sequence[int], kind: str, where: str) -> tuple[list[int] | None, int | None]:
-    """The indexes of the devices, if they were given, and how many there are a machine, if that was said."""
+    """Return the indexes of the devices, None if not given, and their number per machine, None for "auto"."""
     wanted: object = devices
     if isinstance(devices, str):
         if devices == "auto":
@@ -104,13 +104,13 @@ def _read_devices(devices: int | str | Sequence[int], kind: str, where: str) -> 
         rule = f"different indexes of this machine's {num_present} CUDA devices"
         raise ValueError(must_be("devices", rule, devices, where, "Pass the devices to use, or how many."))
     rule = "a positive int, -1 (all) or 'auto'" + (", or a list of indexes" if kind == "cuda" else " on the CPU")
-    raise ValueError(must_be("devices", rule, devices, where, "Pass how many processes there are to be a machine."))
+    raise ValueError(must_be("devices", rule, devices, where, "Pass the number of processes per machine."))
 
 
 def _local(environment: ProcessEnvironment, num_nodes: int, where: str) -> tuple[int, int, int]:
-    """Index of a started process on its machine, how many there are on it, and how many machines there are.
+    """Return the local rank of a launched process, the number of processes on its machine, and that of machines.
 
-    Where the launcher does not say, ranks are taken to be dealt out machine by machine, as many to each.
+    Where the launcher does not set them, each machine is assumed to have the same number of consecutive ranks.
     """
     world_size, num_local, known = environment.world_size, environment.local_world_size, environment.num_nodes
     if known is None and num_local is not None:
@@ -122,7 +122,7 @@ def _local(environment: ProcessEnvironment, num_nodes: int, where: str) -> tuple
     if num_local is None:
         if world_size % nodes:
             rule = f"a divisor of the {world_size} processes that were started"
-            action = "Pass as many as there are, or set LOCAL_RANK and LOCAL_WORLD_SIZE."
+            action = "Pass the number of machines, or set LOCAL_RANK and LOCAL_WORLD_SIZE."
             raise ValueError(must_be("num_nodes", rule, num_nodes, where, action))
         num_local = world_size // nodes
     local_rank = environment.local_rank
@@ -136,7 +136,7 @@ def _device(kind: str, device_idxs: list[int] | None, local_rank: int, num_local
         return torch.device("cuda", device_idxs[local_rank])
     num_present = _num_devices(kind)
     if num_present == 1:
-        # Each process may be shown its own device only, as `srun --gpus-per-task=1` does.
+        # Each process may see its own device only, as under `srun --gpus-per-task=1`.
         return torch.device("cuda", 0)
     if num_local > num_present:
         rule = f"at most {num_present}, as many CUDA devices as this machine has"
@@ -146,40 +146,28 @@ def _device(kind: str, device_idxs: list[int] | None, local_rank: int, num_local
     return torch.device("cuda", local_rank)
 
 
-ACCELERATORS = ("auto", "cpu", "cuda", "gpu", "mps")
-
-
 def choose_device(accelerator: str = "auto", device_idx: int = 0) -> torch.device:
-    """The device that a name stands for.
+    """Return the device of an accelerator's name.
 
     Args:
-        accelerator: "cpu", "cuda", "mps", "gpu" (CUDA or MPS), or "auto" (the best that there is).
-        device_idx: Index among the machine's devices of this kind; the CPU has one, numbered 0.
-
-    Returns:
-        The device.
+        accelerator: "cpu", "cuda", "mps", "gpu" (CUDA or MPS), or "auto" (CUDA, MPS or the CPU, the first available).
+        device_idx: The index among the machine's devices of this kind; the CPU has one, with index 0.
 
     Raises:
         ValueError: If the name is unknown, or there is no device of this index.
         RuntimeError: If this machine has no such accelerator.
     """
     if accelerator not in ACCELERATORS:
-        raise ValueError(
-            f"`accelerator` must be one of {', '.join(ACCELERATORS)}, but got {accelerator!r} "
-            f"({type(accelerator).__name__}) in choose_device. Pass one of these."
-        )
+        rule = f"one of {', '.join(ACCELERATORS)}"
+        raise ValueError(must_be("accelerator", rule, accelerator, "choose_device", "Pass one of these."))
     available = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available(), "cpu": True}
     candidates = {"auto": ("cuda", "mps", "cpu"), "gpu": ("cuda", "mps")}.get(accelerator, (accelerator,))
     kind = next((candidate for candidate in candidates if available[candidate]), None)
     if kind is None:
-        raise RuntimeError(
-            f"`accelerator` must be present on this machine, but got {accelerator!r} (str), which torch "
-            f"{torch.__version__} does not find, in choose_device. Pass 'cpu', or install a torch build for it."
-        )
+        action = f"Torch {torch.__version__} does not find it: pass 'cpu', or install a torch build for it."
+        raise RuntimeError(must_be("accelerator", "present on this machine", accelerator, "choose_device", action))
     count = torch.cuda.device_count() if kind == "cuda" else 1
     if not 0 <= device_idx < count:
-        raise ValueError(
-            f"`device_idx` must be from 0 to {count - 1}, but got {device_idx} ({type(device_idx).__name__}) for "
-            f"{kind!r} in choose_device. Pass one of these."
-        )
+        where = f"choose_device({kind!r})"
+        raise ValueError(must_be("device_idx", f"from 0 to {count - 1}", device_idx, where, "Pass one of these."))
     return torch.device("cpu") if kind == "cpu" else torch.device(kind, device_idx)

@@ -1,4 +1,4 @@
-"""Joining the process group of a job, and leaving it when the interpreter ends."""
+"""The process group of a job: joining it, and leaving it when the interpreter ends."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from urllib.parse import urlsplit
 import torch
 import torch.distributed as dist
 
-# Defaults of its functions are the group that there is at its import; imported later (by DDP), it keeps that group, and
-# so the group's threads, until the interpreter is taken down.
+# Its functions have the default group at import as a default; imported later (by DDP), it would keep that group, and
+# the group's threads, alive until interpreter shutdown.
 import torch.distributed.nn.functional
 from attrs import define
 from torch.distributed import (  # type: ignore[attr-defined]
@@ -38,13 +38,13 @@ from camshaft.strategies.launch.failures import FailureWatch
 
 @define(eq=False)
 class JoinedGroup:
-    """The default process group with what this package keeps beside it.
+    """The default process group, with a group for the CPU and the failure watch.
 
     Attributes:
-        default: The group itself.
-        cpu_group: The same processes, with a backend for the CPU: `default` if that has one.
-        is_own: Whether this package initialised it, and so is to destroy it.
-        watch: What sees other processes fail; None in a group of one process.
+        default: The default group.
+        cpu_group: A group of the same ranks with a backend for the CPU: `default` if that has one.
+        is_own: Whether this package initialised the default group, and so destroys it.
+        watch: The failure watch; None in a group of one process.
     """
 
     default: dist.ProcessGroup
@@ -53,36 +53,37 @@ class JoinedGroup:
     watch: FailureWatch | None
 
     def group_for(self, device: torch.device) -> dist.ProcessGroup:
-        """The group whose backend takes tensors of a device."""
+        """Return the group whose backend takes tensors of a device."""
         return self.default if device.type in _device_types(self.default) else self.cpu_group
 
     def release(self) -> None:
-        """Let go of the groups, whoever holds this: their threads end with them, and must before the interpreter."""
+        """Delete the references to the groups: their threads end with them, and must end before the interpreter."""
         del self.default, self.cpu_group
 
 
+_JOIN_ACTION = (
+    "Call torch.distributed.init_process_group(backend, rank=..., world_size=...) in it, or the function that it gets, "
+    "or remove it."
+)
 _joined: JoinedGroup | None = None
 # By rank and world size.
 _stores: dict[tuple[int, int], Store] = {}
-# How many groups this process has joined; all processes join the same ones, and each group's keys are its own.
+# The number of groups that this process has joined, the same on all ranks; part of the keys in the store.
 _generation = 0
 
 
 def default_backend(device: torch.device) -> str:
-    """The backend for a device: gloo for the CPU; NCCL for CUDA, beside gloo for objects and tensors of the CPU."""
+    """Return the backend for a device: gloo for the CPU; NCCL for CUDA, with gloo for objects and CPU tensors."""
     return "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
 
 
 def check_backend(backend: str, device: torch.device, where: str) -> str:
-    """A backend that was asked for.
+    """Return a backend, or raise `ValueError` if torch does not know it or it does not take the device's tensors.
 
     Args:
-        backend: One for all devices ("gloo"), or one for each kind ("cpu:gloo,cuda:nccl").
-        device: The device whose tensors it must take.
-        where: Who asks, for messages.
-
-    Raises:
-        ValueError: If torch does not know it, or it is not for the device.
+        backend: One for all devices ("gloo"), or one per device type ("cpu:gloo,cuda:nccl").
+        device: The device.
+        where: The caller, for errors.
     """
     parts = [part.rpartition(":") for part in backend.lower().split(",")] if isinstance(backend, str) else []
     kinds, names = {kind for kind, _, _ in parts}, {name for _, _, name in parts}
@@ -90,7 +91,7 @@ def check_backend(backend: str, device: torch.device, where: str) -> str:
     is_known = bool(parts) and names <= dist.Backend.backend_type_map.keys() - {"undefined"}
     if not is_known or not takes_device or (device.type == "cpu" and names == {"nccl"}):
         rule = f"None, or a backend of torch.distributed that takes tensors of {device.type}"
-        raise ValueError(must_be("backend", rule, backend, where, "Leave it out to have the fitting one."))
+        raise ValueError(must_be("backend", rule, backend, where, "Leave it out for the default."))
     return backend
 
 
@@ -101,23 +102,23 @@ def join_process_group(
     timeout: timedelta,
     join: JoinProcesses | None = None,
 ) -> JoinedGroup:
-    """Initialise the default process group, unless somebody did, and watch it. Collective; later calls return the same.
+    """Initialise and watch the default process group, unless it is initialised. Collective.
 
-    It stays until the interpreter ends, so that runs follow each other at no cost. If all processes failed in a run,
-    and their script goes on, they join a new one.
+    It stays until the interpreter ends, so that later runs use the same group. If all ranks failed in a run, and their
+    script goes on, they join a new group.
 
     Args:
-        environment: Which process this is.
-        device: Where it computes.
-        backend: The group's backend, as `torch.distributed.init_process_group` takes it.
-        timeout: How long a collective, and joining, waits for the other processes.
-        join: Initialises the group, where nobody did, in place of what it gets; see `join_by`.
+        environment: The environment of this process.
+        device: The device of this process.
+        backend: The group's backend, for `torch.distributed.init_process_group`.
+        timeout: The time that a collective, and joining, waits for other ranks.
+        join: A function that initialises the group in place of the strategy; see `custom_join`.
 
     Raises:
-        CollectiveError: If a process failed before, and not all did.
-        RuntimeError: If somebody, or `join`, initialised a group in which this process is another one than before, or
-            `join` initialised none; or from torch, if the other processes do not come within the timeout.
-        Exception: Whatever `join` raises.
+        CollectiveError: If some ranks, but not all, failed before.
+        RuntimeError: If the initialised group has another rank or world size than `environment`, or `join`
+            initialised none; or from torch, if other ranks do not join within the timeout.
+        Exception: Any error of `join`.
     """
     global _joined, _generation
     if _joined is not None and _is_current(_joined):
@@ -130,7 +131,7 @@ def join_process_group(
         _check_same_rank(environment)
     _generation += 1
     store = _open_store(environment, timeout) if is_own else _store_of_default_group()
-    # All processes come by here equally often, and a restarted job may have the store of before.
+    # All ranks join equally often, and a restarted job may get the same store again.
     store = PrefixStore(f"camshaft/{restart_count()}/{environment.world_size}/{_generation}", store)
     watch = None
     if environment.world_size > 1:
@@ -139,14 +140,14 @@ def join_process_group(
     try:
         if is_own:
             initialise = partial(_initialise, environment, device, backend, timeout, store)
-            initialise() if join is None else join_by(join, initialise, environment, store)
+            initialise() if join is None else custom_join(join, initialise, environment, store)
         default, cpu_group = _default_groups(timeout)
     except BaseException as error:
         if watch is not None:
             watch.note(error)
             atexit.register(watch.leave)
         raise
-    _prepare_end()
+    _register_exit_hooks()
     _joined = JoinedGroup(default, cpu_group, is_own, watch)
     return _joined
 
@@ -156,7 +157,7 @@ def _is_current(joined: JoinedGroup) -> bool:
 
 
 def _abandon(joined: JoinedGroup) -> None:
-    """Let go of a group in which a process failed, if all did. Collective."""
+    """Destroy a group in which all ranks failed. Collective. Raises `CollectiveError` if some have not failed."""
     global _joined
     assert joined.watch is not None
     if not joined.is_own:
@@ -172,15 +173,15 @@ def _check_same_rank(environment: ProcessEnvironment) -> None:
     found = (dist.get_rank(), dist.get_world_size())
     if found != (environment.global_rank, environment.world_size):
         rule = f"rank {environment.global_rank} of {environment.world_size}, as it was when the strategy was made"
-        action = "Initialise torch.distributed before the strategy is made."
+        action = "Initialise torch.distributed before making the strategy."
         raise RuntimeError(must_be("process group", rule, found, "connect", action))
 
 
 def _open_store(environment: ProcessEnvironment, timeout: timedelta) -> Store:
-    """The store at which the processes meet; the same for all groups of a job.
+    """Return the store of the job, the same for all of its groups.
 
     Raises:
-        RuntimeError: If the group that somebody else initialised is not there any more.
+        RuntimeError: If the group that was initialised elsewhere does not exist any more.
     """
     rank, world_size = environment.global_rank, environment.world_size
     if (rank, world_size) not in _stores:
@@ -188,10 +189,9 @@ def _open_store(environment: ProcessEnvironment, timeout: timedelta) -> Store:
         if world_size == 1:
             store = HashStore()  # needs no port
         elif environment.source == "initialised":
-            action = "Initialise torch.distributed again before the strategy is made."
-            raise RuntimeError(
-                must_be("process group", "initialised, as when the strategy was made", None, "connect", action)
-            )
+            rule = "initialised, as when the strategy was made"
+            action = "Initialise torch.distributed again before making the strategy."
+            raise RuntimeError(must_be("process group", rule, None, "connect", action))
         else:
             store, _, _ = next(rendezvous(environment.rendezvous, rank, world_size, timeout=timeout))
         store.set_timeout(timeout)
@@ -213,7 +213,7 @@ def _initialise(
 
 
 def _default_groups(timeout: timedelta) -> tuple[dist.ProcessGroup, dist.ProcessGroup]:
-    """The default group, and the group for the CPU. Collective."""
+    """Return the default group, and the group for the CPU. Collective."""
     default = dist.group.WORLD
     assert default is not None
     has_cpu = "cpu" in _device_types(default)
@@ -223,18 +223,18 @@ def _default_groups(timeout: timedelta) -> tuple[dist.ProcessGroup, dist.Process
 def _store_of_default_group() -> Store:
     from torch.distributed.distributed_c10d import _get_default_store
 
-    # There is no public name for the store of a group that somebody else initialised.
+    # No public name gives the store of a group that was initialised elsewhere.
     store: Store = _get_default_store()
     return store
 
 
 def _device_types(group: dist.ProcessGroup) -> set[str]:
-    """For which devices a group has a backend, by a configuration such as `cpu:gloo,cuda:nccl`."""
+    """Return the device types for which a group has a backend, by a configuration such as `cpu:gloo,cuda:nccl`."""
     return {part.partition(":")[0] for part in dist.get_backend_config(group).split(",")}
 
 
 def _leave() -> None:
-    """At the interpreter's end."""
+    """Leave the group at interpreter exit."""
     global _joined
     joined, _joined = _joined, None
     if joined is None:
@@ -244,23 +244,23 @@ def _leave() -> None:
         joined.watch.leave()
         has_failed = joined.watch.failure is not None
         if has_failed and hasattr(signal, "setitimer"):
-            # Whatever else is still to be done at exit is not to take for ever; this works without the interpreter.
+            # Limits the time of all other exit handlers; the signal's default action needs no interpreter.
             signal.signal(signal.SIGALRM, signal.SIG_DFL)
             signal.setitimer(signal.ITIMER_REAL, joined.watch.timeout_seconds)
-    # After a failure the group may wait for processes that do not answer; it ends with this one.
+    # After a failure the group may wait for ranks that do not answer; then it ends with this process.
     if not has_failed:
         if joined.is_own and _is_current(joined):
             dist.destroy_process_group()
         joined.release()
     _stores.clear()
-    # A cycle may still hold the group. Its threads, which may want the interpreter, would abort a process that is
-    # being taken down.
+    # A reference cycle may still hold the group. Its threads may need the interpreter, and would abort the process
+    # during interpreter shutdown.
     gc.collect()
 
 
 @cache
-def _prepare_end() -> None:
-    """Leave at the interpreter's end, and let an error outside of a run end the other processes too. Once."""
+def _register_exit_hooks() -> None:
+    """Leave the group at interpreter exit, and publish errors outside of a run. Only the first call has an effect."""
     atexit.register(_leave)
     previous = sys.excepthook
 
@@ -272,40 +272,34 @@ def _prepare_end() -> None:
     sys.excepthook = hook
 
 
-_ACTION = (
-    "Let it call torch.distributed.init_process_group(backend, rank=..., world_size=...), or what it gets, which does "
-    "so; or remove it, and the strategy joins the processes."
-)
-
-
 class JoinProcesses(Protocol):
-    """Initialises torch's default process group, in place of a strategy."""
+    """A function that initialises torch's default process group, in place of a strategy."""
 
     def __call__(self, join: Callable[[], None], /, *, is_started_by_slurm: bool) -> None:
-        """Initialise it. Collective.
+        """Initialise the default process group. Collective.
 
         Args:
-            join: Does it as the strategy would.
+            join: The strategy's own function.
             is_started_by_slurm: Whether the processes are tasks of SLURM.
         """
 
 
-def join_by(join: JoinProcesses, default: Callable[[], None], this: ProcessEnvironment, store: Store) -> None:
-    """Let somebody else initialise the default process group. Collective.
+def custom_join(join: JoinProcesses, default: Callable[[], None], this: ProcessEnvironment, store: Store) -> None:
+    """Initialise the default process group by a custom function. Collective.
 
-    Meanwhile the environment has `RANK`, `WORLD_SIZE`, `MASTER_ADDR` and `MASTER_PORT` as torchrun sets them, with a
-    port at which nobody listens yet: that of the job may have the keys of a group that was joined before, and where an
-    elastic agent listens, an address of one's own would not be heeded.
+    Meanwhile the environment has `RANK`, `WORLD_SIZE`, `MASTER_ADDR` and `MASTER_PORT` as under torchrun, with an
+    unused port: the store at the job's port may hold the keys of an earlier group, and the store of an elastic agent
+    would be used despite another address.
 
     Args:
-        join: Who does; it is called with `default`.
-        default: Initialises the group as it would be otherwise.
-        this: Which process this is.
-        store: Where the processes meet.
+        join: The custom function; it is called with `default`.
+        default: The strategy's own function.
+        this: The environment of this process.
+        store: The store of the job.
 
     Raises:
-        RuntimeError: If there is no group then, or this process is another one in it.
-        Exception: Whatever `join` raises.
+        RuntimeError: If there is no group afterwards, or this process has another rank in it.
+        Exception: Any error of `join`.
     """
     if this.global_rank == 0:
         store.set("master_port", str(_free_port()))
@@ -322,10 +316,10 @@ def join_by(join: JoinProcesses, default: Callable[[], None], this: ProcessEnvir
     found = (dist.get_rank(), dist.get_world_size()) if dist.is_initialized() else None
     if found != expected:
         if found is not None:
-            dist.destroy_process_group()  # nobody else does, and its threads must end before the interpreter
+            dist.destroy_process_group()  # its threads must end before the interpreter
         name = getattr(join, "__qualname__", type(join).__qualname__)
         rule = f"initialised by `{name}` as rank {this.global_rank} of {this.world_size}"
-        raise RuntimeError(must_be("process group", rule, found, "connect", _ACTION))
+        raise RuntimeError(must_be("process group", rule, found, "connect", _JOIN_ACTION))
 
 
 def _free_port() -> int:
@@ -336,7 +330,7 @@ def _free_port() -> int:
 
 @contextmanager
 def _variables(values: dict[str, str]) -> Iterator[None]:
-    """Sets environment variables for a while: they also tell later strategies who has started this process."""
+    """Set environment variables inside only: later strategies would take them for a launcher's."""
     before = {name: os.environ.get(name) for name in values}
     os.environ.update(values)
     try:

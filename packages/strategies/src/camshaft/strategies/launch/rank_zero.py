@@ -1,4 +1,4 @@
-"""Code that only the first process runs, without the others waiting for it for ever."""
+"""Code that only rank 0 runs, or runs first."""
 
 from __future__ import annotations
 
@@ -15,25 +15,25 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 
-class _Here(threading.local):
-    """How many rank-zero-only pieces of code this thread is in, one within the other, and the outermost one's name."""
+class _ActiveCode(threading.local):
+    """The depth of nested rank-zero-only code in this thread, and the name of the outermost."""
 
     depth = 0
     name = ""
 
 
-_here = _Here()
+_active = _ActiveCode()
 
 
 def is_rank_zero() -> bool:
-    """Whether this is the first process: by the process group, else by the variables of whoever started it."""
+    """Return whether this is rank 0, by the process group or else by the launcher's environment variables."""
     return find_process_environment().global_rank == 0
 
 
 def rank_zero_only(function: Callable[P, R]) -> Callable[P, R | None]:
-    """Decorate a function that does something on the first process only; on the others it returns None at once.
+    """Decorate a function that runs on rank 0 only; on other ranks it returns None at once.
 
-    A collective of a strategy called inside raises `CollectiveError` rather than wait for processes that never come.
+    A strategy's collective called inside raises `CollectiveError`, as other ranks never reach it.
     """
 
     @wraps(function)
@@ -48,15 +48,15 @@ def rank_zero_only(function: Callable[P, R]) -> Callable[P, R | None]:
 
 @contextmanager
 def rank_zero_first(strategy: Strategy) -> Iterator[None]:
-    """Run the body on the first process, then on the others. Collective. For downloads and caches.
+    """Run the body on rank 0, then on the other ranks. Collective. For downloads and caches.
 
-    Inside, no process may call a collective. The others wait for the first one as long as a collective waits.
+    The body must not call a collective. Other ranks wait for rank 0 as long as a collective waits.
 
     Args:
-        strategy: Whose processes; it is connected.
+        strategy: The connected strategy.
 
     Raises:
-        RuntimeError: On the others, if the body raised on the first process, which raises its own error.
+        RuntimeError: On other ranks, if the body raised on rank 0, which raises its own error.
     """
     if strategy.global_rank != 0:
         failure: str | None = strategy.broadcast(None)
@@ -74,16 +74,16 @@ def rank_zero_first(strategy: Strategy) -> Iterator[None]:
 
 
 def rank_zero_only_code() -> str | None:
-    """The rank-zero-only code that the calling thread is in, in words; None if it is in none."""
-    return _here.name if _here.depth else None
+    """Return the description of the rank-zero-only code that the calling thread runs; None if it runs none."""
+    return _active.name if _active.depth else None
 
 
 @contextmanager
 def _marking(name: str) -> Iterator[None]:
-    if _here.depth == 0:
-        _here.name = name
-    _here.depth += 1
+    if _active.depth == 0:
+        _active.name = name
+    _active.depth += 1
     try:
         yield
     finally:
-        _here.depth -= 1
+        _active.depth -= 1
