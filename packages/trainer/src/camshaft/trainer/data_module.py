@@ -19,8 +19,8 @@ class DataModule(HyperparametersMixin, DataHooks, CheckpointHooks):
     """Loaders and their data, for any module.
 
     Override the methods that your verbs need: `prepare_data` (once, on one process: download), `setup` (on every
-    process: split, transform), `train_dataloader`, `val_dataloader`, `test_dataloader`, `predict_dataloader`, `teardown`, the
-    transfer hooks, and `state_dict` with `load_state_dict` if it has a state that a resumed run needs.
+    process: split, transform), `train_dataloader`, `val_dataloader`, `test_dataloader`, `predict_dataloader`,
+    `teardown`, the transfer hooks, and `state_dict` with `load_state_dict` if it has a state that a resumed run needs.
 
     Attributes:
         checkpoint_formats: Formats of others that `load_from_checkpoint` reads, beside ours.

@@ -234,7 +234,7 @@ class ValidationLoop(EvaluationLoop):
 
     stage = "validate"
     limit_argument = "limit_val_batches"
-    required = ("validation_step",)
+    required: tuple[str, ...] = ("validation_step",)
 
     def stage_hooks(self, run: Run) -> StageHooks:
         """Return the validation hooks."""
@@ -260,7 +260,7 @@ class TestLoop(EvaluationLoop):
 
     stage = "test"
     limit_argument = "limit_test_batches"
-    required = ("test_step",)
+    required: tuple[str, ...] = ("test_step",)
 
     def stage_hooks(self, run: Run) -> StageHooks:
         """Return the test hooks."""
