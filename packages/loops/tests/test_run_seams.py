@@ -1,4 +1,4 @@
-"""What whoever makes a run may put on it: adapters, another order, state of an epoch, another optimization."""
+"""Attributes of a run for other protocols: adapters, another order, state of an epoch, another optimization."""
 
 from __future__ import annotations
 
@@ -205,3 +205,19 @@ def test_predictions_and_the_number_of_loaders_are_told_while_they_are_there() -
     trainer = BareTrainer(seeded(), strategy=BareStrategy(), callbacks=[hooked(on_predict_epoch_end=tell)])
     trainer.verb("predict", PredictLoop(), [Sized(make_batches(2)), Sized(make_batches(1))])
     assert told == [(2, [2, 1])] and trainer.run.predictions == []
+
+
+@pytest.mark.parametrize("is_connected", [False, True])
+def test_the_strategy_is_connected_once_by_the_caller_or_by_the_verb(is_connected: bool) -> None:
+    class Counting(BareStrategy):
+        num_connects = 0
+
+        def connect(self) -> None:
+            self.num_connects += 1
+            super().connect()
+
+    strategy = Counting()
+    if is_connected:
+        strategy.connect()
+    trainer_with(lambda run: setattr(run, "is_connected", is_connected), strategy=strategy).fit(Sized(make_batches(1)))
+    assert strategy.num_connects == 1
