@@ -8,7 +8,7 @@ import pytest
 
 from camshaft.callbacks.lambda_callback import LambdaCallback
 from camshaft.hooks_core import CATALOGUE, HookSpec, Receiver, is_overridden, resolve
-from camshaft.hooks_core.dispatch.resolve import nobody
+from camshaft.hooks_core import no_op
 
 HOOKS = [spec for spec in CATALOGUE.received_by(Receiver.CALLBACK) if spec.is_current]
 

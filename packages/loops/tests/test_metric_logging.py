@@ -125,14 +125,3 @@ def test_only_the_first_rank_counts_if_asked_for() -> None:
     assert on_ranks(2, on_rank) == [1, 0]
     with pytest.raises(ValueError, match="`sync_dist` must be left out with rank_zero_only=True"):
         Net().log("x", 1.0, rank_zero_only=True, sync_dist=True)
-
-
-def test_an_argument_that_log_does_not_have_is_refused_unless_the_module_accepts_it() -> None:
-    with pytest.raises(TypeError, match=r"log\(\) got an unexpected keyword argument 'colour'"):
-        Net().log("x", 1.0, colour="red")
-
-    class Accepting(Net):
-        def check_log_arguments(self, name: str, reduce_fx: object, sync_dist: bool | None, other: Any) -> None:
-            assert (name, other) == ("x", {"colour": "red"})
-
-    Accepting().log("x", 1.0, colour="red")

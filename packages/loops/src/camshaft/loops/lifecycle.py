@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 import torch
 
-from camshaft.hooks_core.dispatch.resolve import nobody
+from camshaft.hooks_core import no_op
 from camshaft.hooks_core.messages import describe
 from camshaft.hooks_core.processes import OrderlyExit, make_forks_safe, running
 from camshaft.hooks_core.strategy_defaults import check_strategy
@@ -86,7 +86,7 @@ def prepare_data(run: Run) -> None:
     That is the first process of each machine, or of all if the attribute `prepare_data_per_node` of data module or
     module is false. Hooks: prepare_data.
     """
-    if run.hooks.prepare_data is nobody:
+    if run.hooks.prepare_data is no_op:
         return
     strategy, receivers = run.strategy, (run.data, run.module)
     asked = [getattr(receiver, "prepare_data_per_node", None) for receiver in receivers]

@@ -395,8 +395,9 @@ class Trainer:
             The logged epoch values, a dictionary per loader.
         """
         call = VerbCall("validate", model, {"validate": dataloaders}, datamodule, ckpt_path, weights_only)
+        loop: EvaluationLoop = self.validate_loop
         with running(self, call) as run:
-            results: list[dict[str, float]] = run_verb(run, self.validate_loop)
+            results: list[dict[str, float]] = run_verb(run, loop)
         if verbose and self.is_global_zero:
             print_results(results, "validate")
         return results
@@ -412,8 +413,9 @@ class Trainer:
     ) -> list[dict[str, float]]:
         """Run the test once; arguments and result are those of `validate`, with test loaders. Collective."""
         call = VerbCall("test", model, {"test": dataloaders}, datamodule, ckpt_path, weights_only)
+        loop: EvaluationLoop = self.test_loop
         with running(self, call) as run:
-            results: list[dict[str, float]] = run_verb(run, self.test_loop)
+            results: list[dict[str, float]] = run_verb(run, loop)
         if verbose and self.is_global_zero:
             print_results(results, "test")
         return results

@@ -16,7 +16,7 @@ from camshaft.compat.eras.report import describe
 from camshaft.hooks_core.catalogue import CATALOGUE
 from camshaft.hooks_core.dispatch.binding import parameter_names
 from camshaft.hooks_core.dispatch.implementation import implementation
-from camshaft.hooks_core.dispatch.resolve import nobody
+from camshaft.hooks_core import no_op
 from camshaft.hooks_core.spec import MODULE_ONLY_ERAS, Receiver
 from camshaft.loops import FitOrder, Run
 
@@ -90,7 +90,7 @@ def _adapt_set_up(run: Run) -> None:
     """
     hooks, asked = run.hooks, [getattr(one, "prepare_data_per_node", None) for one in (run.data, run.module)]
     is_once = behaviour_in(run).era in MODULE_ONLY_ERAS and all(one is None for one in asked)
-    if is_once and run.strategy.global_rank != 0 and hooks.prepare_data is not nobody:
+    if is_once and run.strategy.global_rank != 0 and hooks.prepare_data is not no_op:
         hooks.prepare_data = _do_nothing
     if run.verb == "fit" and hooks.restore_weights is not None:
         run.restores_weights = False

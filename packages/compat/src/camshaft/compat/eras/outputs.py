@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from camshaft.compat.eras.releases import behaviour_in
-from camshaft.hooks_core.dispatch.resolve import nobody
+from camshaft.hooks_core import no_op
 from camshaft.hooks_core.eras import Behaviour, EpochOutputs
 from camshaft.hooks_core.messages import must_be, warn_user
 from camshaft.hooks_core.protocols import MetricSink
@@ -62,7 +62,7 @@ def adapt_outputs(run: Run) -> None:
             hooks.wrap(name, partial(_read, read=partial(read, run, name)))
     if logs:
         hooks.wrap("training_step", partial(_logged, run=run))
-    if hooks.on_tng_metrics is not nobody:
+    if hooks.on_tng_metrics is not no_op:
         hooks.wrap("on_train_batch_end", partial(_showing_metrics, run=run))
     for stage in _EVALUATIONS:
         if getattr(hooks, f"{stage}_epoch_end") is not None:

@@ -9,7 +9,7 @@ import torch
 
 from camshaft.hooks_core.catalogue import CATALOGUE
 from camshaft.hooks_core.dispatch.implementation import implementation, returns_anything
-from camshaft.hooks_core.dispatch.resolve import nobody
+from camshaft.hooks_core import no_op
 from camshaft.hooks_core.spec import SKIP_EPOCH
 from camshaft.loops.data.fit_data import FitData
 from camshaft.loops.data.loaders import batch_mover
@@ -87,7 +87,7 @@ class TrainingEpoch:
             if metrics is not None:
                 metrics.batch = batch
             # a hook without receivers is the function `nobody`: to compare costs less than to call it
-            if batch_start is not nobody and batch_start(batch, batch_idx) == SKIP_EPOCH:
+            if batch_start is not no_op and batch_start(batch, batch_idx) == SKIP_EPOCH:
                 return True
             counts.started += 1
             step_before = progress.global_step
@@ -96,7 +96,7 @@ class TrainingEpoch:
             is_update = progress.global_step != step_before
             if is_update and schedulers.after_update:
                 schedulers.step("step", step_before, progress.global_step, monitored=False)
-            if batch_end is not nobody:
+            if batch_end is not no_op:
                 batch_end(without_graph(outputs), batch, batch_idx)
             outputs = None  # frees the graph before the next one is built
             counts.completed += 1

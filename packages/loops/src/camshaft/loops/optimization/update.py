@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.optim import LBFGS, Optimizer
 
 from camshaft.hooks_core import Hooks
-from camshaft.hooks_core.dispatch.resolve import nobody
+from camshaft.hooks_core import no_op
 from camshaft.hooks_core.messages import must_be
 from camshaft.hooks_core.optimizer_step import needs_closure, steps_with_closure
 from camshaft.hooks_core.protocols import Strategy
@@ -116,7 +116,7 @@ class OptimizerUpdate:
         self._on_before_zero_grad = _implemented(hooks.on_before_zero_grad)
         self._on_before_backward = _implemented(hooks.on_before_backward)
         self._on_after_backward = _implemented(hooks.on_after_backward)
-        has_on_before_step = hooks.on_before_optimizer_step is not nobody
+        has_on_before_step = hooks.on_before_optimizer_step is not no_op
         self._on_before_optimizer_step: Any = bound("on_before_optimizer_step") if has_on_before_step else None
         self._configure_gradient_clipping = bound("configure_gradient_clipping")
         self._optimizer_zero_grad = bound("optimizer_zero_grad")
@@ -344,7 +344,7 @@ class OptimizerUpdate:
 
 def _implemented(hook: Callable[..., Any]) -> Callable[..., Any] | None:
     """Return a hook, or None if it has no receivers."""
-    return None if hook is nobody else hook
+    return None if hook is no_op else hook
 
 
 class _NoLossError(Exception):
