@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from camshaft.compat import install_aliases, remove_aliases
-from camshaft.compat.eras.outputs import returned_readers
 from camshaft.compat.names.table import ROOTS
 
 
@@ -23,5 +22,4 @@ def names_of_earlier_code() -> Iterator[None]:
         yield
     finally:
         remove_aliases()
-        returned_readers.clear()  # of results of 0.9, which other tests do not ask for
         sys.modules.update(kept)

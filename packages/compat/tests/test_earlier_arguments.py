@@ -124,7 +124,7 @@ RENAMED = [
 def test_an_argument_becomes_todays_with_one_note(given: dict[str, Any], today: dict[str, Any]) -> None:
     arguments, _, note = translated(**given)
     assert_same(arguments, today)
-    assert note.startswith("Arguments of the trainer that are others today:")
+    assert note.startswith("Arguments of the trainer with another form today:")
     assert all(f"`{name}={value!r}`" in note for name, value in given.items() if name not in _DEFAULTS)
 
 
@@ -136,7 +136,7 @@ def test_one_note_tells_all_translations_and_points_at_the_call(tmp_path: Path) 
         )
     (warning,) = caught
     assert str(warning.message).splitlines()[:3] == [
-        "Arguments of the trainer that are others today:",
+        "Arguments of the trainer with another form today:",
         "  `max_nb_epochs=3` is `max_epochs=3` today",
         "  `val_percent_check=0.5` is `limit_val_batches=0.5` today",
     ]
@@ -223,7 +223,7 @@ CALLBACKS = [
 @pytest.mark.parametrize(("given", "kind"), CALLBACKS, ids=[str(given)[:40] for given, _ in CALLBACKS])
 def test_what_callbacks_do_today_is_a_callback_after_those_that_were_passed(given: dict[str, Any], kind: type) -> None:
     own = Callback()
-    with pytest.warns(UserWarning, match="others today"):
+    with pytest.warns(UserWarning, match="another form today"):
         trainer = Trainer(**given, callbacks=own, logger=False, enable_progress_bar=False)
     assert trainer.callbacks[0] is own
     assert isinstance(trainer.callbacks[1], kind)
@@ -235,7 +235,7 @@ def test_weights_are_averaged_at_the_rates_that_the_optimizer_has_unless_a_callb
     own = StochasticWeightAveraging(0.1)
     arguments, _, note = translated(stochastic_weight_avg=True, callbacks=[own])
     assert arguments["callbacks"] == [own]
-    assert "`stochastic_weight_avg=True` is left out: the callback that was passed does it" in note
+    assert "`stochastic_weight_avg=True` is left out: the given callback does it" in note
 
 
 def test_the_interval_of_flushing_goes_to_the_logger_that_the_trainer_makes(tmp_path: Path) -> None:
@@ -371,7 +371,7 @@ class TestArgparse:
         assert {name: getattr(args, name) for name in _DEFAULTS} == _DEFAULTS
         trainer = Trainer.from_argparse_args(args, enable_progress_bar=False)
         assert trainer.max_epochs == 1000
-        assert not [one for one in recwarn if "others today" in str(one.message)]
+        assert not [one for one in recwarn if "another form today" in str(one.message)]
 
     @pytest.mark.parametrize(
         ("words", "name", "value"),

@@ -13,7 +13,7 @@ from torch import Tensor
 from trainer_parts import NO_VALIDATION, assert_same, loader, weights
 
 from camshaft.strategies import SingleDeviceStrategy
-from camshaft.strategies.precision.gradient_scaling import ScaledPrecision
+from camshaft.strategies.precision import ScaledPrecision
 
 pytestmark = pytest.mark.filterwarnings(NO_VALIDATION)
 

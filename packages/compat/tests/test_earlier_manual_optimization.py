@@ -15,7 +15,7 @@ from trainer_parts import NO_VALIDATION, assert_same, loader, weights
 from camshaft.compat import Trainer
 from camshaft.compat.module import _told
 from camshaft.strategies import SingleDeviceStrategy
-from camshaft.strategies.precision.gradient_scaling import ScaledPrecision
+from camshaft.strategies.precision import ScaledPrecision
 
 pytestmark = pytest.mark.filterwarnings(NO_VALIDATION)
 

@@ -175,7 +175,7 @@ def test_the_closure_is_refused_where_gradients_of_other_batches_wait() -> None:
             if batch_nb:
                 second_order_closure()
 
-    message = "`second_order_closure` must be called only where no gradients of other steps wait"
+    message = "`second_order_closure` must be called only without gradients of other steps"
     with pytest.raises(RuntimeError, match=message):
         fit(Hoarding(), make_inputs(2))
 

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -14,24 +12,8 @@ from compat_parts import Regression, quiet_trainer
 from trainer_parts import ListLogger, assert_same, loader, weights
 
 from camshaft.callbacks import EarlyStopping, ModelCheckpoint
-from camshaft.compat.eras.outputs import returned_readers
 from camshaft.compat.names.finder import aliases_installed
 from camshaft.compat.results import EvalResult, TrainResult, read_result
-
-
-@pytest.fixture(autouse=True)
-def readers() -> Iterator[None]:
-    """As where it has been imported for the first time, and for other tests as where it has not."""
-    returned_readers[:] = [read_result]
-    yield
-    returned_readers.clear()
-
-
-def test_whoever_imports_it_lets_steps_return_results(monkeypatch: pytest.MonkeyPatch) -> None:
-    name = read_result.__module__
-    monkeypatch.delitem(sys.modules, name)
-    returned_readers.clear()
-    assert returned_readers == [import_module(name).read_result]
 
 
 def test_a_step_may_be_the_first_to_ask_for_a_result(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -42,7 +24,6 @@ def test_a_step_may_be_the_first_to_ask_for_a_result(tmp_path: Path, monkeypatch
             return result
 
     monkeypatch.delitem(sys.modules, read_result.__module__)
-    returned_readers.clear()
     trainers = [quiet_trainer(tmp_path, max_epochs=1) for _ in range(2)]
     models = [Regression(), Asking()]
     models[1].load_state_dict(models[0].state_dict())
@@ -55,10 +36,12 @@ def test_a_step_may_be_the_first_to_ask_for_a_result(tmp_path: Path, monkeypatch
     assert trainers[1].callback_metrics["train_loss"] == trainers[0].callback_metrics["train_loss"]
 
 
-def test_who_uses_no_import_names_of_then_has_nothing_around_steps(tmp_path: Path) -> None:
-    returned_readers.clear()
+def test_steps_are_not_wrapped_and_results_not_imported_without_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delitem(sys.modules, read_result.__module__)
     quiet_trainer(tmp_path, max_epochs=1).fit(Regression(), loader(1))
-    assert returned_readers == []
+    assert read_result.__module__ not in sys.modules
 
 
 class Plain(Regression):

@@ -7,8 +7,7 @@ import pytest
 from import_names_parts import names_of_earlier_code
 
 from camshaft.compat.names.finder import names_in
-from camshaft.compat.names.refusals import REFUSED_MODULES, REFUSED_NAMES
-from camshaft.compat.names.table import COUNTERPARTS, MODULES, ROOTS
+from camshaft.compat.names.table import COUNTERPARTS, MODULES, REFUSED_MODULES, REFUSED_NAMES, ROOTS
 
 pytest.importorskip("torchmetrics")
 

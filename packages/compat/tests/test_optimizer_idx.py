@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +35,9 @@ class Twins(TrainingModule):
         return nn.functional.mse_loss(self.first(inputs) + self.second(inputs), targets)
 
 
-def test_each_optimizer_gets_a_step_of_its_own(tmp_path: Path) -> None:
+def test_each_optimizer_gets_a_step_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(sys.modules, "camshaft.compat.results", raising=False)  # other tests return results of 0.9
+
     class PerOptimizer(Twins):
         frames: list[str]
 

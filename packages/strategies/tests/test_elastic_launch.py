@@ -66,11 +66,11 @@ def test_code_that_is_no_script_cannot_be_run_again(how: list[str]) -> None:
     [
         ({}, -1, "`max_restarts` must be an int from 0, but got -1"),
         ({}, True, "`max_restarts` must be an int from 0, but got True"),
-        ({"TORCHELASTIC_MAX_RESTARTS": "1"}, 2, "`max_restarts` must be 1, as often as .*torchrun --max-restarts=2"),
-        ({"RANK": "0", "WORLD_SIZE": "1"}, 3, "`max_restarts` must be 0, as often as .*, but got 3"),
+        ({"TORCHELASTIC_MAX_RESTARTS": "1"}, 2, "`max_restarts` must be 1, as for .*torchrun --max-restarts=2"),
+        ({"RANK": "0", "WORLD_SIZE": "1"}, 3, "`max_restarts` must be 0, as for the launcher .*, but got 3"),
     ],
 )
-def test_restarts_that_nobody_would_do_are_refused(
+def test_restarts_that_the_launcher_would_not_make_are_refused(
     monkeypatch: pytest.MonkeyPatch, started: dict[str, str], max_restarts: int, message: str
 ) -> None:
     for name, value in ({"RANK": "0", "WORLD_SIZE": "1"} | started if started else {}).items():

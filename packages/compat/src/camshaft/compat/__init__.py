@@ -1,4 +1,4 @@
-"""What runs code that was written for others: Lightning 0.4 to 1.9, and scripts with the import names of Lightning."""
+"""Compatibility with code for Lightning 0.4 to 1.9: modules of every era, arguments, checkpoints, import names."""
 
 from typing import TYPE_CHECKING
 
@@ -25,5 +25,5 @@ __all__ = [
 
 if TYPE_CHECKING:
     from camshaft.compat.results import EvalResult, TrainResult
-else:  # seldom used, so imported when asked for; a type checker does not understand that
+else:  # rarely used, so imported on first use
     __getattr__ = on_demand(__name__, {"EvalResult": "results", "TrainResult": "results"})

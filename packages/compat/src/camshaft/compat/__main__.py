@@ -18,25 +18,22 @@ _EXIT_USAGE = 2
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run a command.
+    """Run the command line, and return the exit code: 0; 1 if `check` found faults; 2 if the command failed.
 
     Args:
-        arguments: The words of the command line; the process's own by default.
-
-    Returns:
-        The exit code: 0; 1 if `check` found faults; 2 if the command cannot be carried out.
+        arguments: The arguments; those of this process by default.
     """
     words = list(sys.argv[1:] if arguments is None else arguments)
-    if words[:1] == ["run"]:  # what follows are the script's own words
+    if words[:1] == ["run"]:  # the rest are the script's own arguments
         return run(words[1:])
     parsed = _parser().parse_args(words)
     try:
         code: int = parsed.command(parsed)
         return code
-    except ValueError as error:  # something that cannot be done
+    except ValueError as error:
         print(f"error: {error}", file=sys.stderr)
         return _EXIT_USAGE
-    except BrokenPipeError:  # the reader, such as `head`, has seen enough
+    except BrokenPipeError:  # the reader, such as `head`, has closed the pipe
         sys.stderr.close()
         return 0
 
@@ -47,7 +44,7 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(required=True, metavar="command")
     commands.add_parser("run", help="run a script with the import names of earlier releases", add_help=False)
     checking = commands.add_parser(
-        "check", help="say what becomes of each method of a class of any era, and what is wrong with it"
+        "check", help="print how each method of a class of any era is called, and its faults"
     )
     checking.add_argument("target", metavar="MODULE:CLASS")
     checking.add_argument(

@@ -1,4 +1,4 @@
-"""`DataModule` with hooks as earlier releases called them."""
+"""The `DataModule` with the hooks of earlier releases."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from camshaft.trainer import DataModule as _DataModule
 
 
 class EarlierDataHooks:
-    """Hooks of data that took other arguments; what `super()` of them does. Nothing here counts as overridden."""
+    """Defaults of data hooks with the arguments of earlier releases. They do not count as overrides."""
 
     __hook_base__: ClassVar[bool] = True
 
@@ -24,8 +24,8 @@ class DataModule(EarlierDataHooks, _DataModule):
     checkpoint_formats: ClassVar[tuple[CheckpointFormat, ...]] = (ReleaseFormat(),)
 
 
-def _do_nothing(self: Any, *args: Any, **kwargs: Any) -> None:
-    """Do nothing, whatever the arguments are."""
+def do_nothing(self: Any, *args: Any, **kwargs: Any) -> None:
+    """Do nothing, with any arguments."""
 
 
 def _transfer_batch_to_device(self: Any, batch: Any, device: Any, dataloader_idx: int = 0) -> Any:
@@ -34,8 +34,8 @@ def _transfer_batch_to_device(self: Any, batch: Any, device: Any, dataloader_idx
 
 
 OF_DATA = {
-    "setup": _do_nothing,
-    "teardown": _do_nothing,
+    "setup": do_nothing,
+    "teardown": do_nothing,
     "transfer_batch_to_device": _transfer_batch_to_device,
 }
 

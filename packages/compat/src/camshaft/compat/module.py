@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping, Sequence
 from types import CodeType, FunctionType
-from typing import Any, ClassVar, Self, cast
+from typing import Any, ClassVar, Self
 
 import torch
 from torch import Tensor
@@ -13,14 +13,13 @@ from torch.optim import LBFGS, Optimizer
 
 from camshaft.callbacks import summarize
 from camshaft.compat.checkpoints.format import ReleaseFormat
-from camshaft.compat.data_module import OF_DATA
+from camshaft.compat.data_module import OF_DATA, do_nothing
 from camshaft.compat.eras.processes import default_of
 from camshaft.compat.eras.releases import behaviour_in
 from camshaft.compat.eras.step_forms import takes_earlier_forms
 from camshaft.hooks_core import ModelHooks
-from camshaft.hooks_core.eras import TODAY, Behaviour
+from camshaft.hooks_core.eras import TODAY
 from camshaft.hooks_core.messages import must_be, warn_user
-from camshaft.loops import Run
 from camshaft.loops.fit.resume import restore_module
 from camshaft.loops.metrics import ReduceFx, reduction_name
 from camshaft.loops.optimization.configuration import read_configuration
@@ -33,16 +32,11 @@ from camshaft.trainer.hyperparameters import container_argument, parameters_of, 
 _Path = str | os.PathLike[str]
 
 _told: set[type] = set()
-"""Classes about which a warning was given in this process."""
-
-
-def behaviour_of_run(run: Run | None) -> Behaviour:
-    """Return how the era of a run's module behaves; that of today before its hooks are resolved."""
-    return TODAY if getattr(run, "hooks", None) is None else behaviour_in(cast(Run, run))  # a refused run has none
+"""The classes of which this process has warned."""
 
 
 class FromTrainer:
-    """An attribute that a module has from its trainer, until it sets one of its own under the name.
+    """An attribute that a module reads from its trainer, unless it sets its own.
 
     Args:
         name: Name of the trainer's attribute.
@@ -66,15 +60,15 @@ class FromTrainer:
 
 
 class EarlierHooks:
-    """Hooks of a module that are no more, or took other arguments; what `super()` of them does.
+    """Defaults of hooks that were removed, or took other arguments.
 
-    Nothing here counts as overridden.
+    They do not count as overrides.
     """
 
     __hook_base__: ClassVar[bool] = True
 
     def init_optimizers(self, optimizers: Any) -> tuple[list[Any], list[Any], list[int]]:
-        """Optimizers, schedulers and frequencies of what `configure_optimizers` returned."""
+        """Return optimizers, schedulers and frequencies of a return value of `configure_optimizers`."""
         read = read_configuration(optimizers)
         names = ("scheduler", "interval", "frequency", "monitor", "strict", "name")
         schedulers = [{name: getattr(config, name) for name in names} for config in read.schedulers]
@@ -89,13 +83,13 @@ class EarlierHooks:
             print(summarize(self, 1 if mode == "top" else -1))  # type: ignore[arg-type]
 
     def restore_weights(self, model: Any) -> None:
-        """Take the weights of the checkpoint that fit resumes from, if it does. Collective."""
+        """Load the weights of the checkpoint from which fit resumes, if any. Collective."""
         run = self.trainer.current_run  # type: ignore[attr-defined]
         if run is not None and run.checkpoint is not None:
             restore_module(run, run.checkpoint)
 
     def configure_apex(self, amp: Any, model: Any, optimizers: Any, amp_level: str) -> Any:
-        """What `amp` makes of the module and its optimizers at a level."""
+        """Return the result of `amp.initialize` for the module and its optimizers at a level."""
         return amp.initialize(model, optimizers, opt_level=amp_level)
 
     def configure_ddp(self, model: Any, device_ids: Any = None) -> Any:
@@ -128,13 +122,13 @@ class TrainingModule(EarlierHooks, _TrainingModule):
     experiment: Any = FromTrainer("experiment", None)
 
     def get_progress_bar_dict(self) -> dict[str, Any]:
-        """What a progress bar shows; an override may change it."""
+        """Return the metrics of a progress bar; an override may change them."""
         trainer = self._trainer
         log = None if trainer is None else trainer.metric_log
         return {} if log is None else dict(log.progress_bar_metrics)
 
     def get_tqdm_dict(self) -> dict[str, Any]:
-        """`get_progress_bar_dict`."""
+        """Return `get_progress_bar_dict()`."""
         return self.get_progress_bar_dict()
 
     # logging
@@ -188,7 +182,7 @@ class TrainingModule(EarlierHooks, _TrainingModule):
         super().manual_backward(loss, *passed, **named)
 
     def toggle_optimizer(self, optimizer: Optimizer, optimizer_idx: int | None = None) -> None:
-        """Let the parameters of one optimizer alone require gradients; see `camshaft.trainer.TrainingModule`.
+        """Make only the parameters of one optimizer require gradients; see `camshaft.trainer.TrainingModule`.
 
         Args:
             optimizer: One of the fit's optimizers.
@@ -206,7 +200,7 @@ class TrainingModule(EarlierHooks, _TrainingModule):
         super().toggle_optimizer(optimizer)
 
     def untoggle_optimizer(self, optimizer: Optimizer | int | None = None, optimizer_idx: int | None = None) -> None:
-        """Let all parameters require gradients again that did before `toggle_optimizer`.
+        """Restore which parameters require gradients after `toggle_optimizer`.
 
         Args:
             optimizer: The one that is at work, or its index; None means whichever it is.
@@ -275,7 +269,7 @@ class TrainingModule(EarlierHooks, _TrainingModule):
         tags_csv: str | os.PathLike[str],
         map_location: torch.device | str | None = None,
     ) -> Self:
-        """`load_from_checkpoint` with hyperparameters from a table, as `meta_tags.csv` is."""
+        """Call `load_from_checkpoint` with hyperparameters from a table such as `meta_tags.csv`."""
         return cls.load_from_checkpoint(weights_path, map_location, tags_csv=tags_csv)
 
 
@@ -313,10 +307,6 @@ def _default(module: object, hook: str) -> Callable[..., Any]:
 
 def _refusal(module: object, hook: str, action: str) -> str:
     return must_be(hook, "left to the trainer's strategy", "a call", f"{type(module).__qualname__}.{hook}", action)
-
-
-def _do_nothing(self: Any, *args: Any, **kwargs: Any) -> None:
-    """Do nothing, whatever the arguments are."""
 
 
 def _optimizer_zero_grad(self: Any, epoch: int, batch_idx: int, optimizer: Any, optimizer_idx: int = 0) -> None:
@@ -390,7 +380,7 @@ _WITH_OTHER_ARGUMENTS = (
 
 _OF_MODULES: Mapping[str, Callable[..., Any]] = {
     **OF_DATA,
-    **dict.fromkeys((*_OF_EARLIER_RELEASES, *_WITH_OTHER_ARGUMENTS), _do_nothing),
+    **dict.fromkeys((*_OF_EARLIER_RELEASES, *_WITH_OTHER_ARGUMENTS), do_nothing),
     "optimizer_step": takes_earlier_forms(ModelHooks.optimizer_step),
     "optimizer_zero_grad": _optimizer_zero_grad,
     "backward": _backward,
@@ -411,7 +401,7 @@ def _step_by_hand(
     args: Sequence[Any],
     kwargs: Mapping[str, Any],
 ) -> None:
-    """Do what `manual_optimizer_step` says; see there."""
+    """Step an optimizer; see `manual_optimizer_step`."""
     trainer = module.trainer
     if module.automatic_optimization:
         where = f"{type(module).__qualname__}.manual_optimizer_step"
@@ -444,7 +434,7 @@ def _tell_of_zeroing(module: Any) -> None:
     There is no need to in 1.1, whose steps did. A class that declares its era has decided.
     """
     kind = type(module)
-    if kind in _told or behaviour_of_run(getattr(module.trainer, "current_run", None)) is not TODAY:
+    if kind in _told or behaviour_in(getattr(module.trainer, "current_run", None)) is not TODAY:
         return
     _told.add(kind)
     if not any(_mentions(one.__code__, "zero_grad") for one in _functions(kind)):
@@ -455,7 +445,7 @@ def _tell_of_zeroing(module: Any) -> None:
 
 
 def _functions(kind: type) -> list[FunctionType]:
-    """The functions that a class and those that it inherits from define, without those of camshaft and torch."""
+    """Return the functions of a class and its bases, without those of camshaft and torch."""
     own = [one for one in kind.__mro__ if one.__module__.partition(".")[0] not in ("camshaft", "torch", "builtins")]
     return [value for one in own for value in vars(one).values() if isinstance(value, FunctionType)]
 
@@ -467,7 +457,7 @@ def _mentions(code: CodeType, name: str) -> bool:
 
 
 def _no_op() -> None:
-    """Do nothing: there are gradients already."""
+    """Do nothing: the gradients are there already."""
 
 
 _LOG_OPTIONS = frozenset({"tbptt_reduce_fx", "tbptt_pad_token", "sync_dist_op", "sync_dist_group"})
@@ -475,7 +465,7 @@ _LOG_OPTIONS = frozenset({"tbptt_reduce_fx", "tbptt_pad_token", "sync_dist_op", 
 
 
 def _check_log_options(name: str, reduce_fx: object, sync_dist: bool | None, options: Mapping[str, Any]) -> None:
-    """Refuse what asks for something else than `reduce_fx`, which reduces over splits and processes as well.
+    """Refuse options that contradict `reduce_fx`, which also reduces over splits and processes.
 
     Args:
         name: The name that is logged.

@@ -1,6 +1,6 @@
-"""What steps of release 0.9 returned in place of a loss: `TrainResult` and `EvalResult`.
+"""The results that steps of release 0.9 returned in place of a loss: `TrainResult` and `EvalResult`.
 
-Whoever imports this lets steps return them; see `returned_readers`.
+`camshaft.compat.Trainer` reads them once this module is imported; with loops alone, `eras.extend` gets `read_result`.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ import torch
 from torch import Tensor
 
 from camshaft.callbacks import EarlyStopping, ModelCheckpoint
-from camshaft.compat.eras.outputs import returned_readers
 from camshaft.hooks_core.messages import must_be
 from camshaft.loops import Run
 
@@ -34,7 +33,7 @@ class _Call:
     options: Mapping[str, Any]
 
     def for_today(self) -> Iterator[tuple[str, dict[str, Any]]]:
-        """Names and options of the calls that do the same: of steps and epoch apart, with names in front."""
+        """Yield names and options of today's calls: for steps and epoch separately, with a prefix."""
         if not (self.options["on_step"] and self.options["on_epoch"]):
             yield self.name, dict(self.options)
             return
@@ -43,7 +42,7 @@ class _Call:
 
 
 class Result(dict[str, Any]):
-    """A dictionary with attributes, and with what is to be logged when a step returns it.
+    """A dictionary with attributes, and with values to be logged when a step returns it.
 
     Args:
         minimize: The loss.
@@ -90,7 +89,7 @@ class Result(dict[str, Any]):
             self["minimize"] = minimize
 
     def __getattr__(self, name: str) -> Any:
-        """An item; None if there is none."""
+        """Return an item; None if there is none."""
         if name.startswith("__"):
             raise AttributeError(name)
         return self.get(name)
@@ -162,13 +161,13 @@ class Result(dict[str, Any]):
 
 
 class TrainResult(Result):
-    """What `training_step` of 0.9 returned; see `Result`."""
+    """The return value of `training_step` in 0.9; see `Result`."""
 
     _logs_steps = True
 
 
 class EvalResult(Result):
-    """What `validation_step` and `test_step` of 0.9 returned; see `Result`, which has `minimize` as well."""
+    """The return value of `validation_step` and `test_step` in 0.9; see `Result`, which has `minimize` as well."""
 
     _prefix = "val_"
 
@@ -235,7 +234,3 @@ def _check_watched(run: Run, name: str, monitored: str, where: str) -> None:
             rule = f"{monitored!r}, since {where} passes `{name}`"
             action = f"Pass monitor={monitored!r}, or leave `{name}` out."
             raise ValueError(must_be("monitor", rule, monitor, type(callback).__name__, action))
-
-
-if read_result not in returned_readers:
-    returned_readers.append(read_result)

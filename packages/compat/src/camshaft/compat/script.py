@@ -1,4 +1,4 @@
-"""Running a file of earlier releases as it is: `python -m camshaft.compat run SCRIPT`, or `run -m MODULE`.
+"""The run of a script of earlier releases: `python -m camshaft.compat run SCRIPT`, or `run -m MODULE`.
 
 The file is run as Python would run it, with the import names of earlier code installed (see
 `camshaft.compat.names`), in every process that the trainer or a `DataLoader` starts as well.
@@ -19,7 +19,7 @@ from camshaft.compat.names.finder import install_aliases
 
 _NAME = "camshaft.compat.script"
 _WHAT = "CAMSHAFT_OLD_SCRIPT"
-"""The variable that tells processes which are started afresh what runs: a path, or a module after "-m "."""
+"""The variable that names the script for spawned processes: a path, or a module after "-m "."""
 
 USAGE = """usage: python -m camshaft.compat run SCRIPT [ARGUMENTS ...]
        python -m camshaft.compat run -m MODULE [ARGUMENTS ...]
@@ -28,14 +28,13 @@ Runs a file that imports pytorch_lightning or lightning: these names stand for c
 
 
 def main(words: Sequence[str]) -> int:
-    """Run a script or module, and give it the words that follow.
+    """Run a script or module with its arguments, and return the exit code.
 
     Args:
-        words: What follows `run` in the command line.
+        words: The arguments after `run` in the command line.
 
     Returns:
-        The exit code: 0, or 2 if there is nothing to run, after a message on the standard error. What the script raises
-        is not caught.
+        0, or 2 without a script, after a message on the standard error. Errors of the script are not caught.
     """
     if list(words[:1]) in (["-h"], ["--help"]):
         print(USAGE)
@@ -50,7 +49,7 @@ def main(words: Sequence[str]) -> int:
         return 2
     os.environ[_WHAT] = f"-m {words[0]}" if is_module else os.path.abspath(words[0])
     if not is_module:
-        sys.path[0] = str(Path(words[0]).resolve().parent)  # as Python has it; before it was the working folder
+        sys.path[0] = str(Path(words[0]).resolve().parent)  # as Python sets it; before it was the working folder
     install_aliases()
     code, facts = _found(os.environ[_WHAT])
     sys.argv[:] = [facts["__file__"] if is_module else words[0], *words[1:]]
@@ -63,7 +62,7 @@ def main(words: Sequence[str]) -> int:
 
 
 def _found(what: str) -> tuple[CodeType, dict[str, Any]]:
-    """The code of a script or module, and what Python tells it of itself.
+    """Return the code of a script or module, and its attributes such as `__file__`.
 
     Raises:
         ModuleNotFoundError: If there is no such module.

@@ -8,6 +8,7 @@ import os
 import sys
 from collections.abc import Mapping
 from functools import wraps
+from importlib import import_module
 from typing import Any, ClassVar
 
 import attrs
@@ -21,7 +22,7 @@ from camshaft.compat.arguments.table import EARLIER_ARGUMENTS
 from camshaft.compat.arguments.translation import EarlierSettings, ModuleSettings, translate_arguments
 from camshaft.compat.checkpoints.format import ReleaseFormat
 from camshaft.compat.eras.processes import delegate_early
-from camshaft.compat.module import behaviour_of_run
+from camshaft.compat.eras.releases import behaviour_in
 from camshaft.compat.names.finder import is_alias
 from camshaft.hooks_core import Callback, is_overridden
 from camshaft.hooks_core.messages import must_be
@@ -41,6 +42,9 @@ _DEFAULTS: Mapping[str, Any] = {
 _LR_FIND: Mapping[str, str] = {"num_training": "num_training_steps"}
 _SCALE_BATCH_SIZE: Mapping[str, str] = {}
 """Names that options of the searches had in earlier releases, with today's."""
+
+_RESULTS = "camshaft.compat.results"
+"""The module of what steps of 0.9 returned, imported where a step may return it."""
 
 _OPTIMIZERS = "`trainer.optimizers` and `trainer.lr_scheduler_configs`"
 _LOOPS = "`trainer.fit_loop`, `trainer.validate_loop` or `trainer.test_loop`"
@@ -86,11 +90,11 @@ ABSENT_ATTRIBUTES: Mapping[str, str] = {
     "training_type_plugin": "`trainer.strategy`",
     "tuner": "`trainer.tune(model)`",
 }
-"""What to use in place of attributes that have no equal."""
+"""Advice for attributes without a counterpart."""
 
 
 class Trainer(ArgparseArguments, _Trainer):
-    """Runs modules, data modules and callbacks of every era; see `camshaft.trainer.Trainer`.
+    """A trainer of modules, data modules and callbacks of every era; see `camshaft.trainer.Trainer`.
 
     It takes the arguments of releases 0.4 to 1.9 as well (see `camshaft.compat.arguments.table`), with a note that
     names today's, and has the attributes that trainers had then, to be read.
@@ -122,7 +126,7 @@ class Trainer(ArgparseArguments, _Trainer):
         _tell(passed, "on_init_end", self)
 
     def __getattr__(self, name: str) -> Any:
-        """Say what to use in place of an attribute of earlier releases."""
+        """Raise `AttributeError` with the counterpart of an attribute of earlier releases."""
         if hasattr(type(self), name):
             return object.__getattribute__(self, name)  # raises what the property raised
         message = f"{type(self).__name__!r} object has no attribute {name!r}"
@@ -131,7 +135,7 @@ class Trainer(ArgparseArguments, _Trainer):
         raise AttributeError(message, name=name, obj=self)
 
     def __setattr__(self, name: str, value: Any) -> None:
-        """Say what to use in place of an attribute of earlier releases that is set."""
+        """Set an attribute; for one of earlier releases, raise `AttributeError` with its counterpart."""
         if self._is_sealed and name in ABSENT_ATTRIBUTES and not hasattr(type(self), name):
             message = f"{type(self).__name__!r} object has no attribute {name!r} to be set. Use "
             raise AttributeError(f"{message}{ABSENT_ATTRIBUTES[name]}.", name=name, obj=self)
@@ -145,12 +149,11 @@ class Trainer(ArgparseArguments, _Trainer):
         super().connect(module)
 
     def extend_run(self, run: Run) -> None:
-        """Let the run take receivers of any era, and steps return the results of 0.9."""
-        eras.extend(run)
+        """Adapt the run to receivers of any era, and to the results of 0.9."""
         imported = sys.modules.get("pytorch_lightning")
-        if imported is not None and is_alias(imported):
-            # A step may be the first to ask for them, and hooks are resolved by then.
-            import camshaft.compat.results  # noqa: F401
+        # Also under the import names: a step may be the first to ask for results, and hooks are resolved by then.
+        may_return_results = _RESULTS in sys.modules or (imported is not None and is_alias(imported))
+        eras.extend(run, import_module(_RESULTS).read_result if may_return_results else None)
 
     # verbs
 
@@ -278,13 +281,13 @@ class Trainer(ArgparseArguments, _Trainer):
 
     @property
     def current_epoch(self) -> int:
-        """Index of the training epoch; after it has ended, of the next.
+        """The index of the training epoch; after it has ended, of the next.
 
         From the end of a fit on, that of the last epoch for a module of a release before 1.6, as it was there.
         """
         loop = self.fit_loop
         epoch = loop.current_epoch
-        if loop.has_ended and not loop.progress.is_inside_epoch and behaviour_of_run(self.current_run).keeps_last_epoch:
+        if loop.has_ended and not loop.progress.is_inside_epoch and behaviour_in(self.current_run).keeps_last_epoch:
             return max(0, epoch - 1)
         return epoch
 
@@ -357,11 +360,11 @@ class Trainer(ArgparseArguments, _Trainer):
         return self.sanity_checking
 
     def get_model(self) -> Any:
-        """`model`."""
+        """Return `model`."""
         return self.model
 
     def is_overridden(self, method_name: str, model: Any = None) -> bool:
-        """Whether the module overrides a hook."""
+        """Return whether the module overrides a hook."""
         return is_overridden(self.model if model is None else model, method_name)
 
     # devices and processes
@@ -378,7 +381,7 @@ class Trainer(ArgparseArguments, _Trainer):
 
     @property
     def use_ddp(self) -> bool:
-        """Whether several processes train together."""
+        """True with several processes."""
         return self.world_size > 1
 
     @property
@@ -395,7 +398,7 @@ class Trainer(ArgparseArguments, _Trainer):
 
     @property
     def on_gpu(self) -> bool:
-        """Whether the device is a GPU."""
+        """True on a GPU."""
         return bool(self.strategy.device.type == "cuda")
 
     @property
@@ -410,7 +413,7 @@ class Trainer(ArgparseArguments, _Trainer):
 
     @property
     def use_amp(self) -> bool:
-        """Whether precision is mixed."""
+        """True with mixed precision."""
         name = getattr(getattr(self.strategy, "precision", None), "name", "")
         return str(name).endswith("-mixed")
 
@@ -420,7 +423,7 @@ class Trainer(ArgparseArguments, _Trainer):
 
     @property
     def disable_validation(self) -> bool:
-        """Whether there is nothing to validate in fit."""
+        """True if fit does not validate."""
         return not self.enable_validation
 
     @property
@@ -441,7 +444,7 @@ class Trainer(ArgparseArguments, _Trainer):
 
     @property
     def progress_bar_metrics(self) -> Mapping[str, float | int | str]:
-        """What a progress bar shows, as `get_progress_bar_dict` or `get_tqdm_dict` of the module choose it."""
+        """The metrics of a progress bar, by `get_progress_bar_dict` or `get_tqdm_dict` of the module."""
         for name in ("get_progress_bar_dict", "get_tqdm_dict"):
             if self.model is not None and is_overridden(self.model, name):
                 shown: Mapping[str, float | int | str] = getattr(self.model, name)()
@@ -483,12 +486,12 @@ class Trainer(ArgparseArguments, _Trainer):
 
     @property
     def resume_from_checkpoint(self) -> Any:
-        """What every fit resumes from, if it was passed to the constructor."""
+        """The checkpoint from which every fit resumes, if it was passed to the constructor."""
         return self._earlier.ckpt_path
 
     @property
     def weights_save_path(self) -> str:
-        """Where the first checkpoint callback saves, if that was chosen; else the default directory."""
+        """The directory of the first checkpoint callback, if it was set; else the default directory."""
         callback = self.checkpoint_callback
         return str((callback and callback.dirpath) or self.default_root_dir)
 
@@ -518,7 +521,7 @@ def _only_one(verb: str, loaders: Any, name: str, given: Any) -> Any:
 
 
 def _choose_ckpt_path(given: _Path | None, resume_from_checkpoint: _Path | None) -> _Path | None:
-    """What fit resumes from: what it was passed, or what the constructor was.
+    """Return the checkpoint from which fit resumes: the argument of fit, or of the constructor.
 
     Raises:
         ValueError: If these are two.
@@ -530,10 +533,10 @@ def _choose_ckpt_path(given: _Path | None, resume_from_checkpoint: _Path | None)
 
 
 class _EndOfSearch(Callback):
-    """Lets no epoch begin."""
+    """A callback that ends a fit before the first epoch."""
 
     def on_fit_start(self, trainer: Any, module: Any) -> None:
-        """Reach the limit."""
+        """Set the limit to the current epoch."""
         loop = trainer.fit_loop
         loop.limits = attrs.evolve(
             loop.limits, max_epochs=loop.progress.current_epoch, min_epochs=None, max_steps=-1, min_steps=None
@@ -541,7 +544,7 @@ class _EndOfSearch(Callback):
 
 
 def _with_options(finder: Any, options: Mapping[str, Any] | None, names: Mapping[str, str]) -> Any:
-    """A finder of the same kind with other options, under the names that they had in earlier releases."""
+    """Return a finder of the same kind with other options, under their names in earlier releases."""
     if finder is None or not options:
         return finder
     kind = type(finder)

@@ -23,7 +23,7 @@ _WORDS: dict[str, Any] = {
 
 
 class ArgparseArguments:
-    """Class methods that let a script's own parser choose a trainer."""
+    """Class methods that make a trainer of the options of a script's own parser."""
 
     @classmethod
     def add_argparse_args(cls, parent_parser: ArgumentParser, **defaults: Any) -> ArgumentParser:
@@ -56,12 +56,12 @@ class ArgparseArguments:
 
     @classmethod
     def parse_argparser(cls, arg_parser: ArgumentParser | Namespace) -> Namespace:
-        """The options of a parser, which reads the process's command line; those of a namespace as they are."""
+        """Return the options of a parser, which reads the process's command line, or of a namespace."""
         return arg_parser.parse_args() if isinstance(arg_parser, ArgumentParser) else arg_parser
 
     @classmethod
     def from_argparse_args(cls, args: ArgumentParser | Namespace, **kwargs: Any) -> Self:
-        """A trainer with those options that are arguments of it; others are the script's own.
+        """Return a trainer made with those options that are its arguments; others are the script's own.
 
         Args:
             args: What a parser read, or the parser.
@@ -76,7 +76,7 @@ class ArgparseArguments:
 
 
 def _options(cls: type) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Every argument, with what `add_argument` gets for it."""
+    """Yield every argument, with the options of `add_argument` for it."""
     parameters = inspect.signature(cls).parameters
     for name, parameter in parameters.items():
         if parameter.kind not in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
@@ -95,7 +95,7 @@ def _option(default: Any, kinds: set[str]) -> dict[str, Any]:
 
 
 def _reader(kinds: set[str]) -> Callable[[str], Any]:
-    """What turns the text of an option into a value of these kinds."""
+    """Return a function that converts the text of an option into a value of these kinds."""
 
     def read(text: str) -> Any:
         takes_any = "Any" in kinds

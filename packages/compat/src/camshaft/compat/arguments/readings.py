@@ -1,4 +1,4 @@
-"""What single arguments of earlier releases are today, where that is more than another name."""
+"""Translations of single arguments of earlier releases that need more than another name."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ _Given = Mapping[str, Any]
 
 
 def same(name: str, value: Any, given: _Given) -> None:
-    """A value that is one of today's."""
+    """Translate nothing: the value is one of today's."""
 
 
 def share_of(today: str) -> Translate:
-    """A share of the batches, of which 1 is all and not one batch."""
+    """Return a translation of a share of the batches, where 1 means all, not one batch."""
 
     def translate(name: str, value: Any, given: _Given) -> Translation:
         if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value <= 1:
@@ -35,7 +35,7 @@ def share_of(today: str) -> Translate:
 
 
 def callback_or_switch(today: str) -> Translate:
-    """A callback, or whether there is one of its kind."""
+    """Return a translation of a callback, or a bool that enables it."""
 
     def translate(name: str, value: Any, given: _Given) -> Translation:
         if isinstance(value, bool):
@@ -46,12 +46,12 @@ def callback_or_switch(today: str) -> Translate:
 
 
 def early_stop_callback(name: str, value: Any, given: _Given) -> Translation:
-    """A callback, or True for one that watches `val_loss`."""
+    """Translate a callback, or True for one that monitors `val_loss`."""
     return Translation(callbacks=(callbacks.EarlyStopping("val_loss", verbose=True) if value is True else value,))
 
 
 def accumulation(name: str, value: Any, given: _Given) -> Translation | None:
-    """A schedule, where it is no number."""
+    """Translate a schedule; a number is one of today's."""
     if not isinstance(value, Mapping):
         return None
     remark = "" if 0 in value else "epochs count from 0, and not from 1 as up to 0.7"
@@ -59,56 +59,56 @@ def accumulation(name: str, value: Any, given: _Given) -> Translation | None:
 
 
 def manual_optimization(name: str, value: Any, given: _Given) -> Translation:
-    """Optimization by hand, which is the module's to declare."""
+    """Translate manual optimization into the module's attribute."""
     remark = "is `self.automatic_optimization = False` in the module"
     return Translation(settings={"of_module": {"automatic_optimization": False}}, remark=remark)
 
 
 def stochastic_weight_avg(name: str, value: Any, given: _Given) -> Translation:
-    """A callback that averages, which keeps the optimizer's learning rates; one that was passed is enough."""
+    """Translate into a callback that keeps the optimizer's learning rates, unless one was passed."""
     kind = callbacks.StochasticWeightAveraging
     if any(isinstance(callback, kind) for callback in listed(given.get("callbacks"))):
-        return Translation(remark="is left out: the callback that was passed does it")
+        return Translation(remark="is left out: the given callback does it")
     return Translation(callbacks=(kind(swa_lrs=None),))
 
 
 def move_metrics_to_cpu(name: str, value: Any, given: _Given) -> Translation:
-    """What steps return, kept on the CPU for hooks that get it when the epoch ends."""
+    """Translate into the module's attribute that keeps outputs of steps on the CPU for epoch-end hooks."""
     remark = "is `self.outputs_on_cpu = True` in the module; what is logged takes no memory that grows"
     return Translation(settings={"of_module": {"outputs_on_cpu": True}}, remark=remark)
 
 
 def prepare_data_per_node(name: str, value: Any, given: _Given) -> Translation:
-    """Where data is prepared, which module and data module say themselves."""
+    """Refuse with several machines: the module or data module has this attribute."""
     if given.get("num_nodes") in (None, 1) and given.get("nb_gpu_nodes") in (None, 1):
         return Translation(remark="is left out: there is one machine")
-    why = "module and data module say themselves whether every machine prepares data"
+    why = "the module or data module decides whether every machine prepares data"
     raise refusal(name, value, why, "Set the attribute `prepare_data_per_node` there.")
 
 
 def lr_find(name: str, value: Any, given: _Given) -> Translation:
-    """A search by `tune`, for an attribute if it names one."""
+    """Translate into a search of the learning rate by `tune`, for the named attribute if any."""
     finder = callbacks.LearningRateFinder(attr_name=value) if isinstance(value, str) else callbacks.LearningRateFinder()
     remark = "is what `trainer.tune(model)` searches for, and only that; `callbacks=[LearningRateFinder()]` does in fit"
     return Translation(settings={"lr_find": finder}, remark=remark)
 
 
 def scale_batch_size(name: str, value: Any, given: _Given) -> Translation:
-    """A search by `tune`, in a mode if it names one."""
+    """Translate into a search of the batch size by `tune`, in the named mode if any."""
     finder = callbacks.BatchSizeFinder(mode=value) if isinstance(value, str) else callbacks.BatchSizeFinder()
     remark = "is what `trainer.tune(model)` searches for, and only that; `callbacks=[BatchSizeFinder()]` does in fit"
     return Translation(settings={"scale_batch_size": finder}, remark=remark)
 
 
 def use_amp(name: str, value: Any, given: _Given) -> Translation:
-    """Mixed precision by torch."""
+    """Translate into torch's mixed precision."""
     if str(given.get("precision")) in ("16", "16-mixed"):
         return Translation(remark="says the same as `precision`")
     return Translation(arguments={"precision": "16-mixed"})
 
 
 def amp_level(name: str, value: Any, given: _Given) -> Translation:
-    """A level of apex; those of mixed precision are what torch does."""
+    """Translate a level of apex; those of mixed precision are torch's."""
     if value in ("O1", "O2"):
         remark = "is left out: it is for apex, which no longer exists, and torch's own mixed precision has no levels"
         return Translation(remark=remark)
@@ -117,53 +117,53 @@ def amp_level(name: str, value: Any, given: _Given) -> Translation:
 
 
 def amp_backend(name: str, value: Any, given: _Given) -> Translation:
-    """A library for mixed precision, of which there is one now."""
+    """Translate the library for mixed precision; only torch's is left."""
     if value != "apex":
         raise ValueError(must_be(name, "'native' or 'apex'", value, _WHERE, "Leave it out."))
     return Translation(remark="is left out: apex no longer exists, and torch's own mixed precision takes its place")
 
 
 def flush_logs(name: str, value: Any, given: _Given) -> Translation:
-    """A setting of the logger that the trainer makes; other loggers have their own."""
+    """Translate into a setting of the trainer's own logger; other loggers have their own."""
     if given.get("logger") not in (None, True):
-        return Translation(remark="is left out: loggers write as they were told when they were made")
+        return Translation(remark="is left out: loggers write by their own arguments")
     root = given.get("default_root_dir") or given.get("default_save_path") or os.curdir
     logger = callbacks.CSVLogger(os.path.abspath(os.path.expanduser(root)), flush_logs_every_n_steps=value)
     return Translation(arguments={"logger": logger})
 
 
 def log_gpu_memory(name: str, value: Any, given: _Given) -> Translation:
-    """Statistics of the devices, where there are GPUs."""
+    """Translate into statistics of the devices, if there are GPUs."""
     if not torch.cuda.is_available():
         return Translation(remark="is left out: this machine has no GPU")
     return Translation(callbacks=(callbacks.DeviceStatsMonitor(cpu_stats=False),))
 
 
 def track_grad_norm(name: str, value: Any, given: _Given) -> Translation:
-    """The norms of the gradients, logged."""
+    """Translate into a callback that logs the norms of the gradients."""
     return Translation(callbacks=(GradientNorms(value),))
 
 
 def print_nan_grads(name: str, value: Any, given: _Given) -> Translation:
-    """A warning about gradients."""
+    """Translate into a warning about gradients that are not finite."""
     return Translation(callbacks=(callbacks.NonFiniteGuard("warn", check_loss=False, check_gradients=True),))
 
 
 def terminate_on_nan(name: str, value: Any, given: _Given) -> Translation:
-    """An error about losses."""
+    """Translate into an error about losses that are not finite."""
     return Translation(callbacks=(callbacks.NonFiniteGuard(),))
 
 
 def progress_bar_refresh_rate(name: str, value: Any, given: _Given) -> Translation:
-    """Batches between two drawings, none at 0; today a bar is drawn by time."""
+    """Translate batches between two refreshes, 0 for no bar; today a bar is refreshed by time."""
     if value == 0:
         return Translation(arguments={"enable_progress_bar": False})
-    remark = "is left out: the bar is drawn by time, as `RichProgressBar(refresh_rate_seconds=...)` says"
+    remark = "is left out: the bar is refreshed by time, by `RichProgressBar(refresh_rate_seconds=...)`"
     return Translation(remark=remark)
 
 
 def weights_summary(name: str, value: Any, given: _Given) -> Translation:
-    """How much of the model is shown."""
+    """Translate into the depth of the model's summary."""
     if value is None:
         return Translation(arguments={"enable_model_summary": False})
     if value != "full":
@@ -172,7 +172,7 @@ def weights_summary(name: str, value: Any, given: _Given) -> Translation:
 
 
 def weights_save_path(name: str, value: Any, given: _Given) -> Translation:
-    """Where checkpoints go, which is a setting of the callback."""
+    """Translate into the directory of the checkpoint callback."""
     passed = [*listed(given.get("callbacks")), given.get("checkpoint_callback")]
     is_off = False in (given.get("checkpoint_callback"), given.get("enable_checkpointing"))
     if is_off or any(isinstance(callback, callbacks.ModelCheckpoint) for callback in passed):
@@ -182,7 +182,7 @@ def weights_save_path(name: str, value: Any, given: _Given) -> Translation:
 
 
 def resume_from_checkpoint(name: str, value: Any, given: _Given) -> Translation:
-    """What fit resumes from."""
+    """Translate into the checkpoint from which every fit resumes."""
     remark = f"is `trainer.fit(..., ckpt_path={value!r})` today"
     return Translation(settings={"ckpt_path": value}, remark=remark)
 
@@ -231,7 +231,7 @@ _PASS_STRATEGY = "Pass strategy='ddp', or 'sharded' where parameters do not fit.
 
 
 def gpus(name: str, value: Any, given: _Given) -> Translation:
-    """How many GPUs, or which; none is the CPU."""
+    """Translate the number or indexes of GPUs; none means the CPU."""
     devices = _read_gpus(name, value)
     if devices in (0, []):
         return Translation(arguments={"accelerator": "cpu"})
@@ -243,21 +243,21 @@ def gpus(name: str, value: Any, given: _Given) -> Translation:
 
 
 def num_processes(name: str, value: Any, given: _Given) -> Translation:
-    """How many processes on the CPU; on GPUs there is one for each."""
+    """Translate the number of processes on the CPU; with GPUs there is one for each."""
     if given.get("gpus") not in (None, 0, []):
         return Translation(remark="is left out: there is a process for each GPU")
     return Translation(arguments={"accelerator": "cpu", "devices": value})
 
 
 def backend(name: str, value: Any, given: _Given) -> Translation:
-    """How several processes train together."""
+    """Translate the kind of distributed training into a strategy."""
     if value not in _BACKENDS:
         return _refuse(name, value, given)
     return _of(value, _BACKENDS)
 
 
 def accelerator(name: str, value: Any, given: _Given) -> Translation | None:
-    """The same, where it names no kind of device."""
+    """Translate a backend, unless it names a kind of device."""
     if value in _BACKENDS:
         return _of(value, _BACKENDS)
     if value in ("tpu", "ipu", "hpu"):
@@ -266,7 +266,7 @@ def accelerator(name: str, value: Any, given: _Given) -> Translation | None:
 
 
 def strategy(name: str, value: Any, given: _Given) -> Translation | None:
-    """The same, where it is not today's name of a strategy."""
+    """Translate a backend, unless it is today's name of a strategy."""
     if not isinstance(value, str):
         return None
     if value in _STRATEGIES:
@@ -275,7 +275,7 @@ def strategy(name: str, value: Any, given: _Given) -> Translation | None:
 
 
 def plugins(name: str, value: Any, given: _Given) -> Translation:
-    """Names of strategies; what else a plugin was is part of a strategy today."""
+    """Translate names of strategies; other plugins are parts of a strategy today."""
     several = isinstance(value, (list, tuple))
     if several and len(value) != 1:
         raise refusal(name, value, "there are no plugins", "Pass a strategy object and `precision`.")
@@ -311,7 +311,7 @@ def _is_refused(value: Any) -> bool:
 
 
 def _read_gpus(name: str, value: Any) -> int | list[int]:
-    """A number, or a list of indexes.
+    """Return a number, or a list of indexes.
 
     Raises:
         ValueError: If it is neither, or a text that was a number for some releases and an index for others.

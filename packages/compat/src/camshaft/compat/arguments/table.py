@@ -238,4 +238,4 @@ _FILES = (
 EARLIER_ARGUMENTS: Mapping[str, EarlierArgument] = {
     row.name: row for row in (*_COUNTS_AND_LIMITS, *_OPTIMIZATION, *_DEVICES, *_PRECISION, *_OBSERVATION, *_FILES)
 }
-"""What became of each, by name."""
+"""The arguments of earlier releases by name."""

@@ -1,4 +1,4 @@
-"""How arguments of earlier releases become today's: each by its row of a table, all with one note."""
+"""The translation of arguments of earlier releases by the rows of a table, with one warning for all."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _WHERE = "Trainer"
 
 @attrs.frozen(kw_only=True)
 class Translation:
-    """What an argument of an earlier release is today.
+    """The translation of an argument of an earlier release.
 
     Attributes:
         arguments: Today's arguments.
@@ -57,13 +57,13 @@ class EarlierArgument:
     default: Any = None
 
     def asks_for_nothing(self, value: Any) -> bool:
-        """Whether a value leaves everything as it is by default."""
+        """Return whether a value asks for the default."""
         return any(value is one or (type(value) is type(one) and value == one) for one in self.nothing)
 
 
 @attrs.frozen(kw_only=True)
 class EarlierSettings:
-    """What a trainer was asked for under names of earlier releases and keeps for later.
+    """Settings from arguments of earlier releases that a trainer keeps for later.
 
     Attributes:
         ckpt_path: What every fit resumes from.
@@ -79,7 +79,7 @@ class EarlierSettings:
 
 
 class ModuleSettings(Callback):
-    """Sets attributes of the module when a verb is set up.
+    """A callback that sets attributes of the module when a verb is set up.
 
     Args:
         settings: Their values by name.
@@ -97,7 +97,7 @@ class ModuleSettings(Callback):
 def translate_arguments(
     given: Mapping[str, Any], defaults: Mapping[str, Any], table: Mapping[str, EarlierArgument]
 ) -> tuple[dict[str, Any], EarlierSettings]:
-    """Today's arguments for those that were passed, and what the trainer keeps; warns once if any was translated.
+    """Return today's arguments for the given ones, and the trainer's settings; warn once if any was translated.
 
     Args:
         given: The arguments.
@@ -139,12 +139,12 @@ def translate_arguments(
         arguments["callbacks"] = [*listed(arguments.get("callbacks")), *callbacks]
     if notes:
         told = f" {notes[0]}." if len(notes) == 1 else "".join(f"\n  {note}" for note in notes)
-        warn_user(f"Arguments of the trainer that are others today:{told}")
+        warn_user(f"Arguments of the trainer with another form today:{told}")
     return arguments, EarlierSettings(**settings)
 
 
 def rename(today: str, convert: Callable[[Any], Any] | None = None, remark: str = "") -> Translate:
-    """For an argument that has another name today, perhaps with a converted value."""
+    """Return a translation of an argument into another name, with a converted value if needed."""
 
     def translate(name: str, value: Any, given: Mapping[str, Any]) -> Translation:
         return Translation(arguments={today: value if convert is None else convert(value)}, remark=remark)
@@ -153,7 +153,7 @@ def rename(today: str, convert: Callable[[Any], Any] | None = None, remark: str 
 
 
 def refuse(why: str, action: str) -> Translate:
-    """For an argument to which nothing corresponds."""
+    """Return a translation of an argument without a counterpart, which raises."""
 
     def translate(name: str, value: Any, given: Mapping[str, Any]) -> Translation:
         raise refusal(name, value, why, action)
@@ -162,7 +162,7 @@ def refuse(why: str, action: str) -> Translate:
 
 
 def needless(remark: str) -> Translate:
-    """For an argument that asks for what holds anyway."""
+    """Return a translation of an argument that has no effect today."""
 
     def translate(name: str, value: Any, given: Mapping[str, Any]) -> Translation:
         return Translation(remark=remark)
@@ -171,7 +171,7 @@ def needless(remark: str) -> Translate:
 
 
 def refusal(name: str, value: Any, why: str, action: str) -> ValueError:
-    """The error about an argument of earlier releases, as it was passed, to which nothing corresponds."""
+    """Return the error about an argument of earlier releases that has no counterpart."""
     return ValueError(must_be(name, f"left out, because {why}", value, _WHERE, action))
 
 
@@ -193,7 +193,7 @@ def _check_agrees(
     sources: Mapping[str, str | None],
     defaults: Mapping[str, Any],
 ) -> None:
-    """Raise `ValueError` if somebody asked for another value of the same argument."""
+    """Raise `ValueError` if another argument gives the same one another value."""
     if today not in arguments:
         return
     other = arguments[today]

@@ -1,4 +1,4 @@
-"""What callbacks of earlier releases remembered, for those of today."""
+"""States of callbacks of earlier releases, for those of today."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from camshaft.loops.state.callback_state import state_key
 def callback_states(
     checkpoint: Mapping[str, Any], callbacks: Sequence[object]
 ) -> tuple[dict[str, dict[str, Any]], list[str]]:
-    """The states of callbacks that are there, and the names of those that are left out.
+    """Return the states of the given callbacks, and the names of states without a callback.
 
     `ModelCheckpoint`, `EarlyStopping`, `Timer` and `StochasticWeightAveraging` take what they can from any release;
     callbacks that are no part of camshaft get what one of their class's name saved, if they can load it. Where two of a
@@ -48,12 +48,12 @@ def callback_states(
 
 
 def averages(checkpoint: Mapping[str, Any], callbacks: Sequence[object]) -> dict[str, Any]:
-    """What `StochasticWeightAveraging` looks for in a checkpoint, of what that of 1.8 and later saved of its average.
+    """Return the entries for `StochasticWeightAveraging`, of the average that releases from 1.8 on saved.
 
     Earlier releases saved nothing: with these the average begins anew.
 
     Returns:
-        Entries of the checkpoint; none if there is no average, or nobody to take it.
+        Entries of the checkpoint; none without an average, or without such a callback.
     """
     if not any(isinstance(callback, StochasticWeightAveraging) for callback in callbacks):
         return {}
@@ -67,7 +67,7 @@ def averages(checkpoint: Mapping[str, Any], callbacks: Sequence[object]) -> dict
 def without_finetuning(
     checkpoint: Mapping[str, Any], callbacks: Sequence[object]
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The states of callbacks in a checkpoint, and apart from these those of callbacks that fine-tune.
+    """Return the states of callbacks in a checkpoint, and separately those of callbacks that fine-tune.
 
     These do not say what is frozen, which ours look up as soon as they see the checkpoint.
     """
@@ -77,7 +77,7 @@ def without_finetuning(
 
 
 def _saved(checkpoint: Mapping[str, Any]) -> Iterator[tuple[str, dict[str, Any], dict[str, Any]]]:
-    """Class name, the arguments that are known, and state of each callback that had one."""
+    """Yield the class name, known arguments and state of each callback with a state."""
     callbacks = checkpoint.get("callbacks")
     for key, state in callbacks.items() if isinstance(callbacks, Mapping) else ():
         found = re.fullmatch(r"(\w[\w.]*)(\{.*\})?", str(key), re.DOTALL)
@@ -115,7 +115,7 @@ def _fits(callback: object, arguments: dict[str, Any]) -> bool:
 
 
 def _reader(callback: object, name: str) -> Callable[[Any, dict[str, Any]], dict[str, Any]] | None:
-    """How a callback takes what one of a class's name saved; None if it does not."""
+    """Return a function that converts a state, saved by a class of this name, for a callback; None if it takes none."""
     if isinstance(callback, ModelCheckpoint) and name == "ModelCheckpoint":
         return _of_model_checkpoint
     if isinstance(callback, EarlyStopping) and name == "EarlyStopping":
@@ -147,7 +147,7 @@ def _of_timer(callback: Timer, saved: dict[str, Any]) -> dict[str, Any]:
 
 
 def _of_averaging(callback: StochasticWeightAveraging, saved: dict[str, Any]) -> dict[str, Any]:
-    """An average took in the weights that each of its epochs began with."""
+    """Return the state of an average of the weights at the beginning of each of its epochs."""
     if not _has_average(saved):
         return callback.state_dict()
     latest = int(saved["latest_update_epoch"])

@@ -1,4 +1,4 @@
-"""Reading the checkpoints of Lightning, from 0.4 on."""
+"""The checkpoint formats of Lightning, from 0.4 on."""
 
 from __future__ import annotations
 
@@ -11,7 +11,13 @@ from torch import nn
 from torch.optim.lr_scheduler import ReduceLROnPlateau
 from torch.optim.swa_utils import SWALR
 
-from camshaft.compat.checkpoints.progress import UNVERSIONED, EarlierProgress, read_progress, release_of, settled
+from camshaft.compat.checkpoints.progress import (
+    UNVERSIONED,
+    EarlierProgress,
+    checkpoint_release,
+    read_progress,
+    settled,
+)
 from camshaft.hooks_core.messages import warn_user
 from camshaft.loops import Run
 from camshaft.loops.fit.resume import ADAPTER_KEY
@@ -24,27 +30,53 @@ _SCALER_KEYS = (
     "MixedPrecisionPlugin",
     "MixedPrecision",
 )
-"""Where releases kept the state of the gradient scaler, in their order."""
+"""The keys of the gradient scaler's state in releases, in their order."""
 
 _PREFIXES = ("module.", "model.module.", "_forward_module.")
 _COMPILED = "_orig_mod."
 
 
 class ReleaseFormat:
-    """Reads what any release of Lightning saved; see `CheckpointFormat` of `camshaft.trainer`."""
+    """The format of checkpoints of any release of Lightning; see `CheckpointFormat` of `camshaft.trainer`."""
 
     def matches(self, checkpoint: Mapping[str, Any]) -> bool:
         """Return whether a release of Lightning saved a checkpoint, rather than camshaft."""
-        return _is_of_release(checkpoint)
+        if "camshaft_version" in checkpoint or JOB_KEY in checkpoint or "state_dict" not in checkpoint:
+            return False
+        is_old = {"epoch", "global_step"} <= checkpoint.keys() and "loops" not in checkpoint
+        return "pytorch-lightning_version" in checkpoint or is_old
 
     def for_run(self, checkpoint: dict[str, Any], trainer: Any) -> dict[str, Any]:
-        """Return the checkpoint with what a run looks for; see `_for_run`."""
-        return _for_run(checkpoint, trainer)
+        """Return the checkpoint with the entries that a run of today reads.
+
+        The release's own entries are kept, for `on_load_checkpoint`. Random numbers are not restored.
+
+        Args:
+            checkpoint: The checkpoint.
+            trainer: The trainer that reads it.
+        """
+        from camshaft.compat.checkpoints.callback_states import averages, without_finetuning  # seldom needed
+
+        progress = read_progress(checkpoint, trainer.accumulate_grad_batches)
+        validation = trainer.fit_loop.validation.progress.state_dict()
+        scaler = _scaler_of(checkpoint)
+        states, apart = without_finetuning(checkpoint, trainer.callbacks)
+        average = averages(checkpoint, trainer.callbacks)
+        return {
+            **checkpoint,
+            "callbacks": states,
+            **average,
+            "loops": {**checkpoint.get("loops", {}), "fit": progress.state_dict(), "validate": validation},
+            "fit": {"metrics": None, "metric_states": {}},
+            "rng": random_state(),
+            "strategy": {} if scaler is None else {"gradient_scaler": scaler},
+            ADAPTER_KEY: ReleaseAdapter(trainer, progress, apart, bool(average)),
+        }
 
     def constructor_arguments(
         self, cls: type, checkpoint: Mapping[str, Any], given: Mapping[str, Any]
     ) -> dict[str, Any]:
-        """Return what a class is built with, as releases would have built it."""
+        """Return the constructor arguments of a class, by the rules of the release."""
         from camshaft.compat.checkpoints.hyperparameters import constructor_arguments  # seldom needed
 
         return constructor_arguments(cls, checkpoint, given)
@@ -54,48 +86,13 @@ class ReleaseFormat:
         return unwrapped(saved, module)
 
     def data_state(self, checkpoint: Mapping[str, Any], cls: type) -> dict[str, Any] | None:
-        """Return what releases since 1.6 kept under the name of the data module's class."""
+        """Return the state of the data module, which releases since 1.6 saved under its class's name."""
         return checkpoint.get(cls.__qualname__)
 
 
-def _is_of_release(checkpoint: Mapping[str, Any]) -> bool:
-    if "camshaft_version" in checkpoint or JOB_KEY in checkpoint or "state_dict" not in checkpoint:
-        return False
-    is_old = {"epoch", "global_step"} <= checkpoint.keys() and "loops" not in checkpoint
-    return "pytorch-lightning_version" in checkpoint or is_old
-
-
-def _for_run(checkpoint: dict[str, Any], trainer: Any) -> dict[str, Any]:
-    """Return a checkpoint of a release with what a run of today looks for.
-
-    What the release wrote stays beside it, for `on_load_checkpoint`. Random numbers go on as they are.
-
-    Args:
-        checkpoint: The checkpoint.
-        trainer: The trainer that reads it.
-    """
-    from camshaft.compat.checkpoints.callback_states import averages, without_finetuning  # seldom needed
-
-    progress = read_progress(checkpoint, trainer.accumulate_grad_batches)
-    validation = trainer.fit_loop.validation.progress.state_dict()
-    scaler = _scaler_of(checkpoint)
-    states, apart = without_finetuning(checkpoint, trainer.callbacks)
-    average = averages(checkpoint, trainer.callbacks)
-    return {
-        **checkpoint,
-        "callbacks": states,
-        **average,
-        "loops": {**checkpoint.get("loops", {}), "fit": progress.state_dict(), "validate": validation},
-        "fit": {"metrics": None, "metric_states": {}},
-        "rng": random_state(),
-        "strategy": {} if scaler is None else {"gradient_scaler": scaler},
-        ADAPTER_KEY: Earlier(trainer, progress, apart, bool(average)),
-    }
-
-
 @attrs.define
-class Earlier:
-    """Fits a checkpoint of an earlier release to a run; see `CheckpointAdapter`.
+class ReleaseAdapter:
+    """The adapter of a checkpoint of an earlier release to a run; see `CheckpointAdapter`.
 
     Args:
         trainer: The trainer that reads it.
@@ -111,16 +108,16 @@ class Earlier:
     _scheduler_lag: int = attrs.field(default=1, init=False)
 
     def weights(self, saved: Mapping[str, Any], module: nn.Module) -> Mapping[str, Any]:
-        """The weights, without prefixes of wrappers; see `unwrapped`."""
+        """Return the weights without prefixes of wrappers; see `unwrapped`."""
         return unwrapped(saved, module, tell=self.trainer.is_global_zero)
 
     def data_state(self, checkpoint: dict[str, Any], data: object) -> dict[str, Any]:
-        """What releases since 1.6 kept under the name of the data module's class."""
+        """Return the state of the data module, which releases since 1.6 saved under its class's name."""
         state = checkpoint.get(type(data).__qualname__)
         return {"data": state} if isinstance(state, dict) else {}
 
     def training(self, checkpoint: dict[str, Any], run: Run) -> dict[str, Any]:
-        """Progress in the light of the data; states of callbacks and schedulers that are there. Warns what was assumed.
+        """Return states for callbacks and schedulers, and settle the progress by the data; warn of assumptions.
 
         Collective.
         """
@@ -135,7 +132,7 @@ class Earlier:
         run.epoch = progress.num_epochs
         checkpoint["rng"] = random_state(trainer.fit_loop.data.generators)  # files have none: that of now, to go on
         # before 0.7 schedulers were given the index of the epoch that was over, so the first step changed nothing
-        self._scheduler_lag = 2 if release_of(checkpoint) == UNVERSIONED else 1
+        self._scheduler_lag = 2 if checkpoint_release(checkpoint) == UNVERSIONED else 1
         saved = {**checkpoint, "callbacks": {**checkpoint["callbacks"], **self.states_apart}}
         states, left_out = callback_states(saved, run.callbacks)
         schedulers, added = _scheduler_states(checkpoint, trainer)
@@ -164,7 +161,7 @@ class Earlier:
 
 
 def unwrapped(saved: Mapping[str, Any], module: nn.Module, *, tell: bool = True) -> Mapping[str, Any]:
-    """Weights under a module's names, if they differ from these by the name of a wrapper alone.
+    """Return weights under a module's names, if they differ from these by the name of a wrapper alone.
 
     Such names are "module.", "model.module." and "_forward_module." at the start (of parallel wrappers), and
     "_orig_mod." anywhere (of compiled modules). Unless all names are the module's without it, they stay as they are.
@@ -203,7 +200,7 @@ def _scaler_of(checkpoint: Mapping[str, Any]) -> dict[str, Any] | None:
 
 
 def _scheduler_states(checkpoint: Mapping[str, Any], trainer: Any) -> tuple[list[dict[str, Any]], list[str]]:
-    """States as schedulers of today have them, and the names of those that had none.
+    """Return states for today's schedulers, and the names of those without a saved state.
 
     Releases before 0.7 did not save schedulers that monitor a value; torch before 1.4 kept no latest rates.
     """
@@ -211,7 +208,7 @@ def _scheduler_states(checkpoint: Mapping[str, Any], trainer: Any) -> tuple[list
     schedulers = [config.scheduler for config in trainer.lr_scheduler_configs]
     unsaved = [scheduler for scheduler in schedulers if isinstance(scheduler, ReduceLROnPlateau)]
     added: list[str] = []
-    if release_of(checkpoint) == UNVERSIONED and unsaved and len(saved) == len(schedulers) - len(unsaved):
+    if checkpoint_release(checkpoint) == UNVERSIONED and unsaved and len(saved) == len(schedulers) - len(unsaved):
         for idx, scheduler in enumerate(schedulers):
             if scheduler in unsaved:
                 saved.insert(idx, scheduler.state_dict())
@@ -227,7 +224,7 @@ def _scheduler_states(checkpoint: Mapping[str, Any], trainer: Any) -> tuple[list
 
 
 def _of_averaging(state: dict[str, Any]) -> dict[str, Any]:
-    """The state of SWALR, which releases began to count at `max_epochs`, and torch saved with a function."""
+    """Return the state of SWALR, which releases counted from `max_epochs`, and torch saved with a function."""
     kept = {name: value for name, value in state.items() if not name.endswith("anneal_func")}
     return kept | {"last_epoch": state["_step_count"] - 1}
 

@@ -1,4 +1,4 @@
-"""The arguments that earlier releases would have built a module with."""
+"""The constructor arguments of a module by the rules of earlier releases."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from argparse import Namespace
 from collections.abc import Mapping, MutableMapping
 from typing import Any
 
-from camshaft.strategies.checkpoints.foreign_files import NamedValues
+from camshaft.strategies import NamedValues
 from camshaft.trainer.hyperparameters import (
     HYPER_PARAMETERS_KEY,
     Hyperparameters,
@@ -18,7 +18,7 @@ from camshaft.trainer.hyperparameters import (
 
 
 def constructor_arguments(cls: type, checkpoint: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
-    """What a class is built with, from the hyperparameters of a checkpoint of an earlier release.
+    """Return a class's constructor arguments from the hyperparameters of a checkpoint of an earlier release.
 
     Those that were one argument (`hparams`, or whatever name the checkpoint tells) are one again, readable as items and
     as attributes; a namespace before 0.8 is one. Others are keywords, as far as the constructor takes them.
@@ -52,7 +52,7 @@ def constructor_arguments(cls: type, checkpoint: Mapping[str, Any], given: Mappi
 
 
 def _single(cls: type, checkpoint: Mapping[str, Any], saved: Mapping[str, Any]) -> str | None:
-    """The name of the one argument that hyperparameters were; None if each was an argument, or there are none."""
+    """Return the name of the argument that takes all hyperparameters; None if each is an argument of its own."""
     parameters = parameters_of(cls)
     told = checkpoint.get("hparams_name")
     if told in parameters:
@@ -76,7 +76,7 @@ def _dict(checkpoint: Mapping[str, Any], key: str) -> dict[str, Any]:
 
 
 def _readable(value: Any) -> Any:
-    """Containers in which what was a namespace can be saved again as hyperparameters."""
+    """Return containers in which a namespace can be saved again as hyperparameters."""
     if isinstance(value, NamedValues):
         return Hyperparameters({key: _readable(item) for key, item in value.items()})
     if type(value) is dict:

@@ -1,4 +1,4 @@
-"""How far training was, by what checkpoints of earlier releases say."""
+"""The progress of training in checkpoints of earlier releases."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ UNVERSIONED = (0, 7)
 
 @attrs.frozen
 class EarlierProgress:
-    """The counters that training goes on with.
+    """The counters from which training resumes.
 
     Attributes:
         num_epochs: Epochs that are over.
@@ -38,19 +38,19 @@ class EarlierProgress:
     is_repeated: bool = False
 
     def state_dict(self) -> dict[str, Any]:
-        """The state of a fit that has come so far, at the end of an epoch."""
+        """Return the state of a fit with this progress, at the end of an epoch."""
         epochs, batches = (Counters(num, num, num, num) for num in (self.num_epochs, self.num_batches))
         return FitProgress(global_step=self.num_updates, epochs=epochs, earlier_batches=batches).state_dict()
 
 
-def release_of(checkpoint: Mapping[str, Any]) -> tuple[int, int]:
-    """The release that saved a checkpoint, such as (1, 5); `UNVERSIONED` for all before 0.8."""
+def checkpoint_release(checkpoint: Mapping[str, Any]) -> tuple[int, int]:
+    """Return the release that saved a checkpoint, such as (1, 5); `UNVERSIONED` for all before 0.8."""
     found = re.match(r"(\d+)\.(\d+)", str(checkpoint.get(_VERSION_KEY, "")))
     return (int(found[1]), int(found[2])) if found else UNVERSIONED
 
 
 def read_progress(checkpoint: Mapping[str, Any], accumulate_grad_batches: int) -> EarlierProgress:
-    """What a checkpoint says before anything is known about the data.
+    """Return the progress by the checkpoint alone, before the data is known.
 
     Releases before 0.7 saved the index of the epoch and the batches before the latest; 0.7 to 1.5 the number of epochs
     and of updates, also inside of epochs; later ones the state of their loops, and the steps of all optimizers.
@@ -60,7 +60,7 @@ def read_progress(checkpoint: Mapping[str, Any], accumulate_grad_batches: int) -
         accumulate_grad_batches: Batches whose gradients make one update, in the run that goes on.
     """
     epoch, step = int(checkpoint["epoch"]), int(checkpoint["global_step"])
-    if release_of(checkpoint) >= (1, 6):
+    if checkpoint_release(checkpoint) >= (1, 6):
         return _by_loops(checkpoint, accumulate_grad_batches)
     return EarlierProgress(epoch, step, step * accumulate_grad_batches)
 
@@ -68,7 +68,7 @@ def read_progress(checkpoint: Mapping[str, Any], accumulate_grad_batches: int) -
 def settled(
     progress: EarlierProgress, checkpoint: Mapping[str, Any], num_batches: int | float, accumulate_grad_batches: int
 ) -> EarlierProgress:
-    """The progress in the light of how many batches an epoch has, for files that do not say where in one they are.
+    """Return the progress by the number of batches of an epoch, for files without their position in it.
 
     Args:
         progress: What was read.
@@ -82,7 +82,7 @@ def settled(
         note = "As the length of an epoch is not known, the checkpoint is taken to be of the end of one."
         return attrs.evolve(progress, notes=(*progress.notes, note))
     per_epoch = int(num_batches)
-    if release_of(checkpoint) == UNVERSIONED:
+    if checkpoint_release(checkpoint) == UNVERSIONED:
         found = _of_unversioned(progress, checkpoint, per_epoch, accumulate_grad_batches)
         if found is not None:
             return found
@@ -96,7 +96,7 @@ def settled(
 def _of_unversioned(
     progress: EarlierProgress, checkpoint: Mapping[str, Any], per_epoch: int, accumulate: int
 ) -> EarlierProgress | None:
-    """Of a release before 0.7: it saved before it had counted the latest batch. None for one of 0.7."""
+    """Return the progress of a release before 0.7, which saved before counting the latest batch; None for 0.7."""
     epoch, num_batches = progress.num_epochs, progress.num_updates + 1
     if "hparams_type" in checkpoint or "native_amp_scaling_state" in checkpoint or num_batches <= epoch * per_epoch + 1:
         return None
@@ -140,7 +140,7 @@ def _by_loops(checkpoint: Mapping[str, Any], accumulate: int) -> EarlierProgress
 def _updates(
     checkpoint: Mapping[str, Any], step: int, num_batches: int, accumulate: int
 ) -> tuple[int, tuple[str, ...]]:
-    """Updates, whatever the number of optimizers: releases since 1.6 counted the steps of each."""
+    """Return the number of updates, with notes: releases since 1.6 counted the steps of each optimizer."""
     num_optimizers = len(checkpoint.get("optimizer_states", ()))
     if num_optimizers < 2 or (step <= num_batches and accumulate == 1):
         return step, ()

@@ -1,16 +1,18 @@
-"""What puts all that runs earlier eras on a run."""
+"""The adaptation of a run to receivers of earlier eras."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import cast
 
 from torch import nn
 
+from camshaft.compat.eras.callback_states import ReturnedStates
 from camshaft.compat.eras.optimization import EraOptimization
-from camshaft.compat.eras.outputs import adapt_outputs
+from camshaft.compat.eras.outputs import ReadReturned, adapt_outputs
 from camshaft.compat.eras.processes import delegate
-from camshaft.compat.eras.reading import EraReading, read_era
+from camshaft.compat.eras.reading import EraReading, read_era, read_receivers
 from camshaft.compat.eras.releases import behaviour_in
 from camshaft.compat.eras.report import describe
 from camshaft.hooks_core.catalogue import CATALOGUE
@@ -21,11 +23,24 @@ from camshaft.hooks_core.spec import MODULE_ONLY_ERAS, Receiver
 from camshaft.loops import FitOrder, Run
 
 _announced: set[str] = set()
-"""What was printed about classes in this process."""
+"""The texts about classes that this process has printed."""
 
 
-def adapt(run: Run) -> None:
-    """Run receivers of earlier eras as they were run then; see `Run.adapters`.
+def extend(run: Run, read_returned: ReadReturned | None = None) -> None:
+    """Let a run, whose hooks are not resolved yet, call receivers of earlier eras as their releases did.
+
+    Args:
+        run: The run.
+        read_returned: A reader of the return values of steps; see `adapt_outputs`.
+    """
+    states = ReturnedStates(run)
+    run.read = read_receivers
+    run.call_wrappers.append(states)
+    run.adapters += [states.attach, partial(adapt, read_returned=read_returned)]
+
+
+def adapt(run: Run, read_returned: ReadReturned | None = None) -> None:
+    """Run receivers of earlier eras as their releases did; see `Run.adapters`.
 
     Raises:
         NotImplementedError: If several processes run, and the module overrides a set-up that has no place in the
@@ -36,7 +51,7 @@ def adapt(run: Run) -> None:
     run.order = FitOrder(
         train_start_first=behaviour.train_start_comes_first, epoch_end_first=behaviour.epoch_ends_before_validation
     )
-    adapt_outputs(run)
+    adapt_outputs(run, read_returned)
     _adapt_set_up(run)
     if run.optimization_factory is None:
         run.optimization_factory = EraOptimization()
@@ -47,8 +62,7 @@ def adapt(run: Run) -> None:
 
 
 def announce_eras(run: Run) -> None:
-    """Print which receivers belong to earlier eras, and how their methods are called: on the first process, and for
-    each class once."""
+    """Print the receivers of earlier eras, and how their methods are called, on rank 0 and once for each class."""
     if run.strategy.global_rank != 0:
         return
     for reading in run.hooks.readings:
@@ -59,8 +73,8 @@ def announce_eras(run: Run) -> None:
 
 
 def finds_unused(module: nn.Module) -> bool:
-    """Return whether a loss of a module may depend on some parameters only, where nobody says so: as its era had it,
-    and with optimizers that take turns, since each freezes what is the others'."""
+    """Return whether a loss of a module may leave parameters unused: as the default of its era, and always with
+    several optimizers, as each freezes the others' parameters."""
     step = implementation(module, "training_step")
     if step is not None and "optimizer_idx" in parameter_names(step):
         return True
@@ -68,10 +82,9 @@ def finds_unused(module: nn.Module) -> bool:
 
 
 def summarize(run: Run) -> None:
-    """Let the module summarize itself, on the first process, in place of what a callback shows. Hooks: summarize.
+    """Call the module's `summarize` on rank 0, in place of a callback, and print its return value. Hooks: summarize.
 
-    It gets the trainer's `weights_summary` if it has one, and "top" otherwise; None summarizes nothing. What it returns
-    is printed.
+    Its argument is the trainer's `weights_summary`, or "top" if the trainer has none; None summarizes nothing.
     """
     override = run.hooks.summarize
     mode = getattr(run.trainer, "weights_summary", "top")
@@ -83,10 +96,9 @@ def summarize(run: Run) -> None:
 
 
 def _adapt_set_up(run: Run) -> None:
-    """Prepare data where the module's era did, and let the module summarize itself and restore its weights.
+    """Call `prepare_data`, `summarize` and `restore_weights` as the module's era did.
 
-    Before 1.0 data is prepared on the first of all processes, unless the attribute `prepare_data_per_node` of data
-    module or module says otherwise.
+    Before 1.0 data is prepared on rank 0 alone, unless the data module or module has `prepare_data_per_node`.
     """
     hooks, asked = run.hooks, [getattr(one, "prepare_data_per_node", None) for one in (run.data, run.module)]
     is_once = behaviour_in(run).era in MODULE_ONLY_ERAS and all(one is None for one in asked)
@@ -110,4 +122,4 @@ def _adapt_set_up(run: Run) -> None:
 
 
 def _do_nothing() -> None:
-    """The data is prepared by another process."""
+    """Do nothing: rank 0 prepares the data."""

@@ -28,7 +28,7 @@ _MOVED = {
     "on_tng_metrics": "Log these values with `self.log(name, value)` in `training_step`.",
     "on_post_move_to_device": "Tie the weights in `configure_model(self)`.",
 }
-"""What to do in place of hooks that have no moment of today."""
+"""Advice for hooks without a counterpart today."""
 
 _STAGES = {"training_epoch_end": "training", "validation_epoch_end": "validation", "test_epoch_end": "test"}
 _SEVERAL_STEPS = ("training_step_end", "validation_step_end", "test_step_end")
@@ -86,7 +86,7 @@ def _of_method(receiver: object, method: MethodReading, reading: EraReading, cat
     elif later in _STAGES:
         stage = _STAGES[later]
         step = _signature_as_written(receiver, f"{stage}_step")
-        outputs = _name_of(function, method.arguments, "outputs")
+        outputs = _parameter_name(function, method.arguments, "outputs")
         text = f"Rename it to `on_{_word(stage)}_epoch_end`, and collect what the steps return yourself."
         yield Advice(name, text, _collecting(stage, _word(stage), step, outputs))
     elif later in _SEVERAL_STEPS:
@@ -130,8 +130,8 @@ def _of_optimizer_step(function: Callable[..., Any], method: MethodReading, read
         text += " What looks at gradients belongs in `on_before_optimizer_step`."
     if calls_method(function, "zero_grad"):
         text += " Leave `zero_grad()` out."
-    optimizer_idx = _name_of(function, method.arguments, "optimizer_idx", "")
-    names = [_name_of(function, method.arguments, name) for name in ("epoch", "batch_idx", "optimizer")]
+    optimizer_idx = _parameter_name(function, method.arguments, "optimizer_idx", "")
+    names = [_parameter_name(function, method.arguments, name) for name in ("epoch", "batch_idx", "optimizer")]
     if optimizer_idx and uses_parameter(function, optimizer_idx):
         text += f" There is no `{optimizer_idx}`: with several optimizers, do this in `training_step`, by hand."
     return Advice("optimizer_step", text, _rewritten_step(*names))
@@ -145,7 +145,7 @@ def _of_step(receiver: object, reading: EraReading) -> Iterator[Advice]:
     names = list(inspect.signature(step).parameters)
     index = next((name for name in names if name in ("optimizer_idx", "optimizer_i")), None)
     if index is None and "training_step" in reading.methods:
-        index = _name_of(step, reading.methods["training_step"].arguments, "optimizer_idx", "") or None
+        index = _parameter_name(step, reading.methods["training_step"].arguments, "optimizer_idx", "") or None
     if index is None:
         return
     kept = [name for name in names if name != index]
@@ -184,11 +184,11 @@ def _word(stage: str) -> str:
 
 def _signature(spec: HookSpec, kind: Receiver, function: Callable[..., Any], method: MethodReading) -> str:
     """Return the signature that a method should have, with its own names for the arguments that it has already."""
-    names = [_name_of(function, method.arguments, source) for source in arguments_of(spec, kind)]
+    names = [_parameter_name(function, method.arguments, source) for source in arguments_of(spec, kind)]
     return f"def {spec.name}({', '.join(['self', *names])}):"
 
 
-def _name_of(
+def _parameter_name(
     function: Callable[..., Any], arguments: tuple[Argument, ...], source: str, default: str | None = None
 ) -> str:
     """Return a method's name for one of its arguments; if it does not take it, the default or the argument's own."""

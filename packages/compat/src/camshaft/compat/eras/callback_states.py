@@ -1,4 +1,4 @@
-"""How callbacks of 1.x remember: by what `on_save_checkpoint` returns and `on_load_checkpoint` gets."""
+"""States of callbacks of 1.x, which `on_save_checkpoint` returns and `on_load_checkpoint` gets."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from camshaft.loops.state.callback_state import check_state_keys, has_state_dict
 
 _NO_STATE = frozenset({"trainer", "module", "pl_module", "checkpoint"})
 _STATE = frozenset({"callback_state", "checkpointed_state"})
-"""What 1.x called the state that `on_load_checkpoint` of a callback gets."""
+"""Names in 1.x of the parameter of a callback's `on_load_checkpoint` that is its state."""
 
 
 def takes_state(callback: object) -> bool:
@@ -30,10 +30,10 @@ def takes_state(callback: object) -> bool:
 
 
 class ReturnedStates:
-    """Lets `on_save_checkpoint` and `on_load_checkpoint` of callbacks be a memory, as they were in 1.x.
+    """A wrapper of `on_save_checkpoint` and `on_load_checkpoint` that gives callbacks the state of 1.x.
 
-    What `on_save_checkpoint` returns is the callback's state, unless it has a `state_dict`; `on_load_checkpoint` that
-    takes a state gets that, and is not called where the checkpoint has none for it. It is one of `Run.call_wrappers`.
+    The return value of `on_save_checkpoint` is the callback's state, unless it has a `state_dict`; an
+    `on_load_checkpoint` that takes a state gets it, and is not called without one. It is one of `Run.call_wrappers`.
 
     Args:
         run: The run that saves and loads.
@@ -56,10 +56,10 @@ class ReturnedStates:
         return function
 
     def attach(self, run: Run) -> None:
-        """Let what was returned go into the checkpoints of the run; one of `Run.adapters`.
+        """Put the returned states into the checkpoints of the run; one of `Run.adapters`.
 
         Raises:
-            ValueError: If two callbacks would keep their memory under one name.
+            ValueError: If two callbacks would save their states under one key.
         """
         check_state_keys(run.callbacks, run.verb, lambda callback: has_state_dict(callback) or takes_state(callback))
         if not has_returned_states(run.callbacks):
@@ -101,7 +101,7 @@ class ReturnedStates:
 
 
 def has_returned_states(callbacks: Sequence[object]) -> bool:
-    """Return whether any callback may have its memory by `on_save_checkpoint` and `on_load_checkpoint`, as in 1.x."""
+    """Return whether any callback may have the state of 1.x, by `on_save_checkpoint` or `on_load_checkpoint`."""
     return any(
         takes_state(callback)
         or (

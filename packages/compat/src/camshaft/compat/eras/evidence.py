@@ -1,4 +1,4 @@
-"""What the code of a method shows of the release that it was written for. It is read and never run."""
+"""Evidence in the code of a method of the release for which it was written. The code is read, never run."""
 
 from __future__ import annotations
 

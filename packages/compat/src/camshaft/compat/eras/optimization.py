@@ -87,7 +87,7 @@ class EraOptimization(StandardOptimizationFactory):
         limits: FitLimits,
         settings: OptimizationSettings,
     ) -> UpdateMode:
-        """As `StandardOptimizationFactory.make_mode`; outputs that an epoch's end wants are kept from here on."""
+        """Make the mode as `StandardOptimizationFactory.make_mode`, and keep the outputs that an epoch-end hook takes."""
         is_automatic = bool(getattr(run.module, "automatic_optimization", True))
         keep_epoch_outputs(run, len(optimization.optimizers) if is_automatic else 1, progress)
         return super().make_mode(run, optimization, progress, limits, settings)
@@ -251,7 +251,7 @@ class _Reading:
 
 
 class Amp:
-    """What an override of `configure_apex` gets in place of the module `apex.amp`.
+    """A stand-in for the module `apex.amp`, as the argument of an override of `configure_apex`.
 
     The strategy has arranged for mixed precision already, and differentiates losses as it needs them: what was asked of
     apex is there, and changes nothing. Names and signatures are those of apex 0.1.
@@ -260,7 +260,7 @@ class Amp:
     def initialize(
         self, models: Any, optimizers: Any = None, *, num_losses: int = 1, verbosity: int = 1, **settings: Any
     ) -> Any:
-        """Models and optimizers as they are; the models alone if there are no optimizers.
+        """Return models and optimizers unchanged; the models alone if there are no optimizers.
 
         Raises:
             TypeError: If apex had no such setting.
@@ -277,11 +277,11 @@ class Amp:
 
     @contextmanager
     def scale_loss(self, loss: Tensor, optimizers: Any = None, *further: Any, **settings: Any) -> Iterator[Tensor]:
-        """The loss as the strategy gave it, which has scaled it if need be."""
+        """Yield the loss as the strategy gave it, which has scaled it if necessary."""
         yield loss
 
     def master_params(self, optimizer: Optimizer) -> Iterator[Tensor]:
-        """The parameters that an optimizer updates."""
+        """Yield the parameters that an optimizer updates."""
         for group in optimizer.param_groups:
             yield from group["params"]
 
@@ -292,7 +292,7 @@ class Amp:
 
 
 def configure_apex(run: Run, optimization: ConfiguredOptimizers) -> None:
-    """Let the module prepare itself for mixed precision, where the strategy has that. Hooks: configure_apex.
+    """Call the module's `configure_apex` if the strategy has mixed precision. Hooks: configure_apex.
 
     It gets an `Amp` in place of apex, itself, the optimizers, and the trainer's `amp_level` ("O1" without one).
 

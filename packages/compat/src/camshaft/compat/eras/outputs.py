@@ -1,4 +1,4 @@
-"""What steps and the ends of epochs return in earlier eras: it is kept for an epoch's end, and logged."""
+"""Return values of steps and epoch ends in earlier eras, which are kept for epoch-end hooks and logged."""
 
 from __future__ import annotations
 
@@ -28,10 +28,8 @@ _PLAIN = (int, float, bool, str, type(None))
 _STEPS = ("training_step", "validation_step", "test_step")
 _EVALUATIONS = ("validation", "test")
 
-returned_readers: list[Callable[[Run, str, Any], Any]] = []
-"""Readers of what steps return, before loops and hooks get it: functions of the run, the step's name and what it
-returned, which give what counts as returned. Whoever imports what steps of an earlier era returned adds one; else there
-is none."""
+ReadReturned = Callable[[Run, str, Any], Any]
+"""A function of the run, a step's name and its return value, which returns the value for loops and hooks."""
 
 
 class ReturnedLogSink(Protocol):
@@ -40,26 +38,27 @@ class ReturnedLogSink(Protocol):
     def log_returned(self, values: Mapping[str, Any], *, logger: bool, prog_bar: bool) -> None:
         """Collect numbers and tensors for the step or epoch of the present moment.
 
-        `logger` and `prog_bar` say whether they go to loggers and to progress bars; whoever monitors metrics gets all.
+        `logger` and `prog_bar` say whether they go to loggers and to progress bars; monitoring callbacks get all.
         """
 
 
-def adapt_outputs(run: Run) -> None:
-    """Let steps and evaluations of a module of an earlier era end as they did there; others stay as they are.
+def adapt_outputs(run: Run, read_returned: ReadReturned | None = None) -> None:
+    """Wrap the steps and epoch ends of a module of an earlier era as its release did; others are not changed.
 
-    After a step comes its end hook, with what the step returned; what that returns is used in its place, unless it is
-    None. What a training step returned to be logged is logged, in the eras that do.
+    The end hook of a step follows it, with the step's return value, and replaces that unless it returns None. Returned
+    logs of a training step are logged, in the eras that did so.
 
     Args:
-        run: A run with its hooks resolved, whose steps nobody has bound yet.
+        run: A run with its hooks resolved, before its steps are bound.
+        read_returned: A reader of the return values of steps, such as `camshaft.compat.results.read_result`.
     """
     hooks, logs = run.hooks, behaviour_in(run).returns_logs and run.metrics is not None
     for name in _STEPS:
         end = getattr(hooks, f"{name}_end")
         if end is not None:
             hooks.wrap(name, partial(_ended, end=end))
-        for read in returned_readers:
-            hooks.wrap(name, partial(_read, read=partial(read, run, name)))
+        if read_returned is not None:
+            hooks.wrap(name, partial(_read, read=partial(read_returned, run, name)))
     if logs:
         hooks.wrap("training_step", partial(_logged, run=run))
     if hooks.on_tng_metrics is not no_op:
@@ -116,7 +115,7 @@ class StepOutput:
 
 
 class TrainingOutputs:
-    """Keeps what the steps of a training epoch return, detached, by batch, split and optimizer; an `EpochState`.
+    """The outputs of the steps of a training epoch, detached, by batch, split and optimizer; an `EpochState`.
 
     A step that a closure evaluates again counts once, with what it returned last.
 
@@ -163,7 +162,7 @@ class TrainingOutputs:
         return {"steps": steps}
 
     def load_state_dict(self, state: dict[str, Any] | None) -> None:
-        """Go on inside an epoch.
+        """Restore the outputs inside an epoch.
 
         Raises:
             ValueError: If the outputs of the epoch so far are not in the checkpoint.
@@ -254,14 +253,14 @@ def _by_batch(batches: list[list[StepOutput]], is_split: bool, has_several: bool
 
 
 class EvaluationOutputs:
-    """Gives the hook of an evaluation's end what all steps returned.
+    """The outputs of the steps of an evaluation, for its epoch-end hook.
 
     That is a list for one loader and a list of lists for several; what the hook returns to be logged is logged. In a
     process that had no batch, where others did, it is left out: earlier eras gave each process some, and code that puts
     outputs together fails without any.
 
     Args:
-        run: A run whose hooks of the stage nobody has bound yet.
+        run: A run before its hooks of the stage are bound.
         stage: "validation" or "test".
     """
 
@@ -308,7 +307,7 @@ class EvaluationOutputs:
 
 @contextmanager
 def _explaining(num_steps: list[int], run: Run) -> Iterator[None]:
-    """Say with an error that this process has outputs of some loaders only, where that may be the reason."""
+    """Add a note to an error if this rank has outputs of some loaders only."""
     try:
         yield
     except Exception as error:
@@ -366,7 +365,7 @@ def log_returned(metrics: MetricSink | None, returned: Any) -> None:
     """Log what a step or an epoch's end returned in a dictionary; anything else, and without a sink all, is left alone.
 
     Values under `log` go to loggers, those under `progress_bar` to progress bars, and these, what is under
-    `callback_metrics` and every other single number of the dictionary to whoever monitors metrics. A dictionary within
+    `callback_metrics` and every other single number of the dictionary to monitoring callbacks. A dictionary within
     `log` is logged under names of the form "outer/inner". A name in both has the value of `log`.
 
     Args:
@@ -430,7 +429,7 @@ def _logged(step: Callable[..., Any], run: Run) -> Callable[..., Any]:
 
 
 def _showing_metrics(batch_end: Callable[..., Any], run: Run) -> Callable[..., Any]:
-    """Let the module see, and add to, the metrics of every so many batches, as 0.4 did before it logged them."""
+    """Wrap the end of a batch such that the module sees and extends the metrics of every few batches, as in 0.4."""
     every = int(getattr(run.trainer, "log_every_n_steps", 0) or _BATCHES_BETWEEN_METRICS)
 
     def shown_batch_end(outputs: Any, batch: Any, batch_idx: int) -> None:

@@ -1,4 +1,4 @@
-"""How modules of earlier eras join several processes, and wrap themselves for them, in place of the strategy."""
+"""Overrides of modules of earlier eras that initialise the process group or make the DistributedDataParallel."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ if TYPE_CHECKING:
 _NAMES = ("init_ddp_connection", "configure_ddp")
 
 _running: ContextVar[tuple[str, Callable[..., Any]] | None] = ContextVar("_running", default=None)
-"""Which override runs, and what it is in place of."""
+"""The name of the override that runs, and the strategy's own function."""
 
 
 class _Override:
-    """An override of the module that stands in an attribute of a strategy.
+    """An override of the module, as the value of a strategy's attribute.
 
     Args:
         name: Its name.
-        own: What the attribute held before, which whoever made the strategy has set.
+        own: The value of the attribute before, which the strategy's owner has set.
     """
 
     def __init__(self, name: str, own: Callable[..., Any] | None) -> None:
@@ -37,7 +37,7 @@ class _Override:
 
 
 class _Join(_Override):
-    """Joins the processes by `init_ddp_connection`; see `ParallelStrategy.join_processes`."""
+    """The override `init_ddp_connection`; see `ParallelStrategy.join_processes`."""
 
     def __init__(self, hooks: Hooks, strategy: Strategy, own: Callable[..., Any] | None) -> None:
         super().__init__("init_ddp_connection", own)
@@ -53,7 +53,7 @@ class _Join(_Override):
 
 
 class _Wrap(_Override):
-    """Wraps the module by `configure_ddp`; see `DDPStrategy.wrap_module`."""
+    """The override `configure_ddp`; see `DDPStrategy.wrap_module`."""
 
     def __init__(self, hooks: Hooks, strategy: Strategy, own: Callable[..., Any] | None) -> None:
         super().__init__("configure_ddp", own)
@@ -72,14 +72,14 @@ _PLACES: tuple[tuple[str, str, type[_Join] | type[_Wrap], str, str], ...] = (
     ("init_ddp_connection", "join_processes", _Join, "the processes are joined", "`backend` or `timeout`"),
     ("configure_ddp", "wrap_module", _Wrap, "the model is distributed", "`find_unused_parameters=True`"),
 )
-"""Overrides, the attribute of a strategy that takes each, and what is said where a strategy has none."""
+"""Overrides, the strategy's attribute for each, and the words of the error for strategies without it."""
 
 
 def delegate(hooks: Hooks, strategy: Strategy) -> None:
-    """Let the module do what it overrides of `init_ddp_connection` and `configure_ddp`; with one process, neither.
+    """Set a module's `init_ddp_connection` and `configure_ddp` on its strategy, if there are several processes.
 
     The strategy gets the overrides as its attributes `join_processes` and `wrap_module`; those of a run before are
-    taken back, and what somebody else has set there counts where the module overrides nothing.
+    removed, and values that the strategy's owner has set are kept where the module overrides nothing.
 
     Hooks: init_ddp_connection, configure_ddp, when the strategy comes to them.
 
@@ -109,7 +109,7 @@ def delegate(hooks: Hooks, strategy: Strategy) -> None:
 
 
 def delegate_early(module: nn.Module, strategy: Strategy, trainer: object) -> None:
-    """As `delegate`, for a trainer whose strategy connects before the hooks of its run can be resolved.
+    """Do the same as `delegate` for a strategy that connects before the hooks of its run can be resolved.
 
     What is faulty in the module is left out; resolving the run's hooks tells of it.
 
@@ -131,7 +131,7 @@ def delegate_early(module: nn.Module, strategy: Strategy, trainer: object) -> No
 
 
 def default_of(name: str) -> Callable[..., Any] | None:
-    """What the strategy would do in place of an override, while that runs; None at other times.
+    """Return the strategy's own function for an override while it runs; None at other times.
 
     Args:
         name: The override: "init_ddp_connection" or "configure_ddp".

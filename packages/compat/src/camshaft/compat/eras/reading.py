@@ -1,4 +1,4 @@
-"""Which release a receiver was written for, how each of its old methods is called, and what contradicts the rest."""
+"""The release for which a receiver was written, the calls of its methods, and contradictions between them."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ class EraReading(ReceiverReading):
 
     @property
     def behaviour(self) -> Behaviour:
-        """Where its era departs from today's order and contracts."""
+        """The differences of its era from today's order and contracts."""
         return TODAY if self.version is None else behaviour_of(self.version)
 
 
@@ -240,7 +240,7 @@ def _likeliest(
 
 
 def _release(era: str, receiver: object, kind: Receiver, hooks: Iterable[str]) -> str:
-    """An era's release that departs from the rest of it, where hooks tell; else the era."""
+    """Return the release within an era if the hooks reveal it; otherwise the era."""
     if era == "0.8" and kind is Receiver.MODULE and not _SINCE_0_9.isdisjoint(hooks):
         return "0.9"
     epoch_end = implementation(receiver, "on_train_epoch_end")
@@ -367,7 +367,7 @@ def _declared_for_today(receiver: object, reading: EraReading, catalogue: Catalo
 
 
 def _order(receiver: object, step: Callable[..., Any], reading: EraReading, spec: HookSpec) -> Iterator[_Contradiction]:
-    """An `optimizer_step` of an era whose order is not that of the class."""
+    """Report an `optimizer_step` of an era with another order than the class's."""
     follows = reading.behaviour.steps_after_backward
     method = reading.methods.get(_STEP)
     if method is None:
@@ -389,11 +389,11 @@ def _order(receiver: object, step: Callable[..., Any], reading: EraReading, spec
 
 
 def _closure(step: Callable[..., Any], reading: EraReading) -> Iterator[_Contradiction]:
-    """An `optimizer_step` that nothing would be learned by."""
+    """Report an `optimizer_step` that steps without its closure, which computes the gradients."""
     method = reading.methods.get(_STEP)
     if reading.behaviour.steps_after_backward or method is None:
         return
-    name = _name_of(step, method.arguments)
+    name = _closure_name(step, method.arguments)
     if name is None or uses_parameter(step, name) or not calls_method(step, "step"):
         return  # who does not step either leaves batches out, which some releases allowed
     yield (
@@ -417,7 +417,7 @@ def _within_update(receiver: object, reading: EraReading) -> Iterator[_Contradic
 
 
 def _zeroes_twice(receiver: object, step: Callable[..., Any], reading: EraReading) -> Iterator[_Contradiction]:
-    """An `optimizer_step` that decides when gradients are zeroed, beside a hook that decides how."""
+    """Report an `optimizer_step` that zeroes gradients beside a hook that zeroes them."""
     decides = reading.behaviour.steps_after_backward and behaviour_of("0.8").since > reading.behaviour.since
     if decides and calls_method(step, "zero_grad") and implementation(receiver, _ZERO_GRAD) is not None:
         yield (
@@ -427,7 +427,7 @@ def _zeroes_twice(receiver: object, step: Callable[..., Any], reading: EraReadin
         )
 
 
-def _name_of(step: Callable[..., Any], arguments: tuple[Argument, ...]) -> str | None:
+def _closure_name(step: Callable[..., Any], arguments: tuple[Argument, ...]) -> str | None:
     """Return a method's name for its closure; None if it takes none under a name of its own."""
     parameters = list(inspect.signature(step).parameters.values())
     if any(one.kind is inspect.Parameter.VAR_POSITIONAL for one in parameters):

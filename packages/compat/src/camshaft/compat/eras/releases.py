@@ -1,4 +1,4 @@
-"""The release of a run's module, and those at which optimization changed, beside what `Behaviour` knows."""
+"""The release of a run's module, and the releases at which optimization changed, beyond `Behaviour`."""
 
 from __future__ import annotations
 
@@ -26,12 +26,14 @@ TURNS_BY_EPOCH = (1, 3)
 _OF_ERAS = {"1.x": (1, 5), "2.x": (2, 1)}
 
 
-def behaviour_in(run: Run) -> Behaviour:
-    """Return where the release of a run's module departs from today's order and contracts.
+def behaviour_in(run: Run | None) -> Behaviour:
+    """Return the differences of the release of a run's module from today's order and contracts.
 
     Args:
-        run: A run with its hooks resolved.
+        run: The run; without one, or before its hooks are resolved, there are no differences.
     """
+    if run is None or getattr(run, "hooks", None) is None:  # a refused run has no hooks
+        return TODAY
     reading = _reading_of_module(run)
     behaviour: Behaviour = TODAY if reading is None else reading.behaviour
     return behaviour

@@ -1,4 +1,4 @@
-"""What is said about a receiver of an earlier era: when its run starts, and by `python -m camshaft.compat check`."""
+"""Reports on receivers of earlier eras: at the start of a run, and of `python -m camshaft.compat check`."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ _OTHERWISE = {
     "configure_ddp": f"where several processes run, to wrap the model when fit is set up; {_WITH_ONE}",
     "init_ddp_connection": f"where several processes run, to join them unless they have joined; {_WITH_ONE}",
 }
-"""What stands in the place of the moment of hooks that are called under some conditions only."""
+"""The moments of hooks that are called under some conditions only."""
 
 
 @attrs.frozen
 class EraInspection(Inspection):
-    """What was found out about a class of any era.
+    """The inspection of a class of any era.
 
     Args:
         reading: Which era it is taken to be of.

@@ -1,4 +1,4 @@
-"""The default of `optimizer_step` in the forms in which overrides of earlier eras call it."""
+"""The default `optimizer_step` with the arguments of every era."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _WHERE = "super().optimizer_step"
 
 
 def takes_earlier_forms(step: Callable[_Arguments, None]) -> Callable[_Arguments, None]:
-    """Let a default `optimizer_step` be called as earlier eras did as well.
+    """Decorate a default `optimizer_step` such that it takes the arguments of earlier eras, too.
 
     These are the arguments of today with `optimizer_idx` before the closure, the closure perhaps as
     `second_order_closure`, and behind it `on_tpu`, `using_native_amp` and `using_lbfgs`, by position or by name. A

@@ -30,7 +30,7 @@ def update_class(behaviour: Behaviour) -> type[OptimizerUpdate]:
 
 
 class CountedUpdate(OptimizerUpdate):
-    """Every end of a window counts as an update, whether or not an override of `optimizer_step` steps (1.0 to 1.5).
+    """An update that counts every end of a window, even if an override of `optimizer_step` does not step (1.0 to 1.5).
 
     Before 1.5 an override could leave a batch out by doing nothing at all: then `training_step` does not run. Stepping
     without the closure stays an error, since it would train on nothing.
@@ -41,7 +41,7 @@ class CountedUpdate(OptimizerUpdate):
         self._may_leave_out = release_of(context.run) < NEEDS_THE_CLOSURE
 
     def run(self, batch: Any, batch_idx: int, ends_window: bool) -> Any:
-        """As `OptimizerUpdate.run`."""
+        """Run the update as `OptimizerUpdate.run`."""
         outputs = super().run(batch, batch_idx, ends_window)
         self.has_updated = ends_window
         return outputs
@@ -52,7 +52,7 @@ class CountedUpdate(OptimizerUpdate):
 
 
 class UpdateAfterBackward(OptimizerUpdate):
-    """Forward and backward run first, then `optimizer_step`, once for each window (0.x).
+    """An update with forward and backward first, then `optimizer_step`, once for each window (0.x).
 
     The closure that `optimizer_step` gets computes the step once more, from zeroed gradients; by default it is passed
     on to an optimizer that evaluates the loss itself, as LBFGS does. Every end of a window counts as an update, also
@@ -103,7 +103,7 @@ class UpdateAfterBackward(OptimizerUpdate):
 
         Raises:
             TypeError: If `training_step` returned neither a loss nor None.
-            RuntimeError: If an override of `optimizer_step` called the closure although gradients of other steps wait,
+            RuntimeError: If an override of `optimizer_step` called the closure with gradients of other steps,
                 or the closure found no loss.
         """
         had_gradients = self.holds_gradients
@@ -129,12 +129,12 @@ class UpdateAfterBackward(OptimizerUpdate):
         self._is_window_open = False
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on inside the window that was open; its gradients are restored by whoever restores the weights."""
+        """Restore the position inside an open window; the caller restores its gradients with the weights."""
         super().load_state_dict(state)
         self._is_window_open = not self._window.is_complete
 
     def close(self) -> None:
-        """Leave the optimizer as it was."""
+        """Restore the optimizer."""
         super().close()
         if self._zeroing_hook is not None:
             self._zeroing_hook.remove()
@@ -157,7 +157,7 @@ class UpdateAfterBackward(OptimizerUpdate):
             self._zero_gradients(batch_idx)
 
     def _step_by_default(self, batch_idx: int, closure: SecondOrderClosure) -> None:
-        """What `optimizer_step` does unless it is overridden."""
+        """Run the default of `optimizer_step`."""
         if self._evaluates_loss:
             self._step(self.optimizer, closure)
         else:
@@ -166,9 +166,9 @@ class UpdateAfterBackward(OptimizerUpdate):
             self._clear_gradients(batch_idx)
 
     def _evaluate_once_more(self, batch: Any, batch_idx: int, had_gradients: bool) -> Tensor | None:
-        """Forward and backward from zeroed gradients, and what comes before a step."""
+        """Run forward and backward from zeroed gradients, and everything before a step."""
         if had_gradients or self._window.length != 1:
-            rule = "called only where no gradients of other steps wait, since it begins with zeroed ones"
+            rule = "called only without gradients of other steps, since it zeroes gradients first"
             where = f"{type(self._module).__qualname__}.optimizer_step"
             action = "Step without it, or zero the gradients in every batch and pass accumulate_grad_batches=1."
             raise RuntimeError(must_be("second_order_closure", rule, "a call", where, action))
@@ -197,7 +197,7 @@ class UpdateAfterBackward(OptimizerUpdate):
 
 
 class SecondOrderClosure:
-    """What `optimizer_step` gets in 0.x: calling it computes loss and gradients once more.
+    """The closure of `optimizer_step` in 0.x, which computes loss and gradients once more.
 
     Args:
         evaluate: Does so.
@@ -218,14 +218,14 @@ class SecondOrderClosure:
 
 
 class BatchCount(AutomaticOptimization):
-    """Counts one update for a batch, however many its splits make."""
+    """A count of one update per batch, with any number of splits."""
 
     def __init__(self, *arguments: Any, **keywords: Any) -> None:
         super().__init__(*arguments, **keywords)
         self._of_fit, self._progress = self._progress, FitProgress()
 
     def run_batch(self, batch: Any, batch_idx: int, is_last: bool) -> Any:
-        """As the mode's own."""
+        """Run a batch as the mode does."""
         num_before = self._progress.global_step
         outputs = super().run_batch(batch, batch_idx, is_last)
         if self._progress.global_step != num_before:
@@ -253,7 +253,7 @@ class BatchCountedPerOptimizerOptimization(BatchCount, PerOptimizerOptimization)
         self._all_turns = self._turns
 
     def run_batch(self, batch: Any, batch_idx: int, is_last: bool) -> Any:
-        """As `PerOptimizerOptimization.run_batch`, with the turn of the batch."""
+        """Run a batch as `PerOptimizerOptimization.run_batch`, with the turn of the batch."""
         turns = self._all_turns
         if self._split is None or not self._accumulates:
             num_earlier = self._of_fit.global_step
@@ -287,13 +287,13 @@ class BatchCountedManualOptimization(ManualOptimization):
         self._restore_steps = [replace_step(optimizer, _optional_step) for optimizer in optimizers if zeroes_after_step]
 
     def run_batch(self, batch: Any, batch_idx: int, is_last: bool) -> Any:
-        """As `ManualOptimization.run_batch`. Hooks: also on_before_zero_grad, if gradients are zeroed after steps."""
+        """Run a batch as `ManualOptimization`. Hooks: also on_before_zero_grad, if gradients are zeroed after steps."""
         outputs = super().run_batch(batch, batch_idx, is_last)
         self._of_fit.global_step += 1
         return outputs
 
     def close(self) -> None:
-        """Leave the optimizers as they were."""
+        """Restore the optimizers."""
         super().close()
         for restore in self._restore_steps:
             restore()
@@ -304,7 +304,7 @@ class BatchCountedManualOptimization(ManualOptimization):
 
 
 def _optional_step(original: Callable[..., Any]) -> Callable[..., Any]:
-    """A step that takes `make_optimizer_step`, and does no more than call its closure where that is false."""
+    """Return a step that takes `make_optimizer_step`, and only calls its closure where that is false."""
 
     def step(_: Optimizer, *args: Any, make_optimizer_step: bool | None = None, **kwargs: Any) -> Any:
         if make_optimizer_step is None or make_optimizer_step:

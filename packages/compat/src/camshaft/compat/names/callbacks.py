@@ -28,7 +28,7 @@ UNSET: Final[Any] = type("Unset", (), {"__repr__": lambda self: "left out"})()
 
 
 def chosen_mode(mode: str | None, monitor: str | None, where: str, *, is_auto_by_default: bool) -> str:
-    """The direction: what is given, or what earlier releases took.
+    """Return the given direction, or the one of earlier releases.
 
     Args:
         mode: "min", "max", "auto", or None for what was left out.
@@ -63,7 +63,7 @@ _EVERY_EPOCH = "{epoch}"
 
 
 class ModelCheckpoint(_ModelCheckpoint, metaclass=StandIn):
-    """Takes what releases 0.4 to 1.9 took, and today's arguments by keyword; see `camshaft.callbacks.ModelCheckpoint`.
+    """`camshaft.callbacks.ModelCheckpoint` with the arguments of releases 0.4 to 1.9, and today's by keyword.
 
     Args:
         args: A folder, or where it has places for metrics a path with a file's name: what came first up to 1.1 and
@@ -138,12 +138,12 @@ class ModelCheckpoint(_ModelCheckpoint, metaclass=StandIn):
 
     @property
     def period(self) -> int:
-        """Epochs between due times, under the name that they had up to 1.3."""
+        """The epochs between checkpoints, under their name up to 1.3."""
         return self.every_n_epochs
 
 
 def _place(args: tuple[Any, ...], filepath: Any, arguments: dict[str, Any]) -> dict[str, Any]:
-    """Folder and file's name, if they are given by one of the earlier arguments."""
+    """Return the folder and the file's name, if they are given by one of the earlier arguments."""
     if len(args) > 2 or (len(args) == 2 and not (args[1] is None or "{" in str(args[1]))):
         rule = "given by name after the first one: up to 1.1 the second was `monitor`, and `filename` later"
         action = "Write monitor=... or filename=..."
@@ -183,7 +183,7 @@ _NOT_CALLED_ON_STOPPING = ("check_metrics", "_evalute_stopping_criteria")
 
 
 class EarlyStopping(_EarlyStopping, metaclass=StandIn):
-    """Takes what releases 0.4 to 1.9 took; see `camshaft.callbacks.EarlyStopping`.
+    """`camshaft.callbacks.EarlyStopping` with the arguments of releases 0.4 to 1.9.
 
     Args:
         monitor: The metric. Left out or None it is `val_loss`, as up to 0.9.
@@ -226,7 +226,7 @@ class EarlyStopping(_EarlyStopping, metaclass=StandIn):
 
 
 class StochasticWeightAveraging(_StochasticWeightAveraging, metaclass=StandIn):
-    """Takes its arguments by name: up to 1.6 the first was `swa_epoch_start`, and `swa_lrs` later.
+    """Weight averaging with arguments by name: up to 1.6 the first was `swa_epoch_start`, and `swa_lrs` later.
 
     Args:
         args: None.
@@ -321,7 +321,7 @@ _DEPTHS = {"top": 1, "full": -1}
 
 
 def ModelSummary(model: nn.Module, mode: str | None = None, max_depth: int | None = None) -> Summary:
-    """A summary of a model's layers, to be printed.
+    """Return a summary of a model's layers, to be printed.
 
     Args:
         model: The model.
@@ -339,12 +339,12 @@ def ModelSummary(model: nn.Module, mode: str | None = None, max_depth: int | Non
 
 
 def summarize(lightning_module: nn.Module, mode: str | None = None, max_depth: int | None = None) -> Summary:
-    """The same, under the name that it has since 1.5."""
+    """Return a summary, as `ModelSummary`; its name since 1.5."""
     return ModelSummary(lightning_module, mode, max_depth)
 
 
 def get_human_readable_count(number: int) -> str:
-    """A number of parameters, short."""
+    """Return a number of parameters in short form."""
     return format_count(number)
 
 

@@ -1,4 +1,4 @@
-"""Find and make the modules that stand for those of earlier code, and turn this on and off."""
+"""The finder of modules under the import names of earlier code, and its installation."""
 
 from __future__ import annotations
 
@@ -11,20 +11,19 @@ from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Any
 
-from camshaft.compat.names.refusals import REFUSED_MODULES, REFUSED_NAMES
-from camshaft.compat.names.table import COUNTERPARTS, MODULES, ROOTS, SUBMODULES
+from camshaft.compat.names.table import COUNTERPARTS, MODULES, REFUSED_MODULES, REFUSED_NAMES, ROOTS, SUBMODULES
 from camshaft.hooks_core.messages import must_be
 
 _OTHERWISE = "Nothing stands for it. Look for it in `camshaft.trainer`, `camshaft.callbacks` or `camshaft.strategies`."
 
 
 class AliasFinder(MetaPathFinder):
-    """Finds modules by the names of earlier code, before Python looks for files."""
+    """A finder of modules by the names of earlier code, before Python looks for files."""
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        """The module of that name; None if it is none of these names.
+        """Return the specification of a module; None if it has none of these names.
 
         Raises:
             ImportError: If nothing stands for that module or that name.
@@ -39,13 +38,13 @@ class AliasFinder(MetaPathFinder):
 
 
 class _AliasLoader(Loader):
-    """Fills a module with what stands for the names of that place."""
+    """A loader of a module with the counterparts of its names."""
 
     def __init__(self, place: str) -> None:
         self.place = place
 
     def exec_module(self, module: ModuleType) -> None:
-        """Let the module find its names when they are asked for."""
+        """Give the module functions that find its names on first use."""
         names = names_in(self.place)
         module.__dict__["__all__"] = sorted(name for name in names if not name.startswith("_"))
         module.__dict__["__getattr__"] = _getter(module, self.place, names)
@@ -53,13 +52,13 @@ class _AliasLoader(Loader):
 
 
 def is_alias(module: object) -> bool:
-    """Whether a module was made here."""
+    """Return whether a module was made by this loader."""
     spec = getattr(module, "__spec__", None)
     return isinstance(getattr(spec, "loader", None), _AliasLoader)
 
 
 def place_of(fullname: str) -> str | None:
-    """The place of a module in the table, "" being the first; None if it is below none of the roots."""
+    """Return the place of a module in the table, "" for the first root; None if it is below none of the roots."""
     for root in sorted(ROOTS, key=len, reverse=True):
         if fullname == root:
             return ROOTS[root]
@@ -69,7 +68,7 @@ def place_of(fullname: str) -> str | None:
 
 
 def names_in(place: str) -> dict[str, str]:
-    """By name, where the counterpart is of everything that a place has: a module and a name in it, with ":" between."""
+    """Return the counterparts of all names of a place: a module and a name in it, separated by ":"."""
     found = {}
     for entry in MODULES[place].split():
         name, _, counterpart = entry.partition("=")
@@ -78,7 +77,7 @@ def names_in(place: str) -> dict[str, str]:
 
 
 def load(counterpart: str) -> Any:
-    """What stands at a module and a name in it, with ":" between; without a name, the module."""
+    """Return the object of a module and a name in it, separated by ":"; without a name, the module."""
     module, _, name = counterpart.partition(":")
     return getattr(import_module(module), name) if name else import_module(module)
 
@@ -102,7 +101,7 @@ def _getter(module: ModuleType, place: str, names: dict[str, str]) -> Callable[[
 
 
 def _advice(place: str) -> str:
-    """What to use in place of a name or a module for which nothing stands."""
+    """Return the advice for a name or a module without a counterpart."""
     name = place.rpartition(".")[2]
     if place in REFUSED_NAMES or name in REFUSED_NAMES:
         return REFUSED_NAMES.get(place) or REFUSED_NAMES[name]
@@ -117,7 +116,7 @@ _finder = AliasFinder()
 
 
 def install_aliases() -> None:
-    """Let the imports of earlier code find ours, in this process, until `remove_aliases`.
+    """Make the import names of earlier code stand for camshaft's, in this process, until `remove_aliases`.
 
     `pytorch_lightning`, `lightning`, `lightning.pytorch`, `lightning_fabric` and the modules below them, with the names
     that code of 2019 to 2024 imports from them. Installed packages of these names are not looked at meanwhile. A name
@@ -150,7 +149,7 @@ def install_aliases() -> None:
 
 
 def remove_aliases() -> None:
-    """Put imports back as they were; what has been imported stays usable. Without `install_aliases` nothing changes."""
+    """Remove the import names; imported objects stay usable. Without `install_aliases` nothing changes."""
     if _finder not in sys.meta_path:
         return
     sys.meta_path.remove(_finder)
@@ -160,7 +159,7 @@ def remove_aliases() -> None:
 
 @contextmanager
 def aliases_installed() -> Iterator[None]:
-    """The import names for the length of a `with` statement; see `install_aliases`."""
+    """Install the import names inside a `with` statement; see `install_aliases`."""
     was_installed = _finder in sys.meta_path
     install_aliases()
     try:

@@ -24,10 +24,8 @@ from camshaft.hooks_core.transfer import map_nested, move_to_device
 from camshaft.loops.data.combined_loader import CombinationMode
 from camshaft.loops.data.combined_loader import CombinedLoader as _CombinedLoader
 from camshaft.loops.state.random_state import SEED_WORKERS_VARIABLE, seed_worker
-from camshaft.strategies import read_checkpoint, write_checkpoint
-from camshaft.strategies.launch.environment import find_process_environment
-from camshaft.strategies.launch.rank_zero import is_rank_zero
-from camshaft.strategies.launch.rank_zero import rank_zero_only as _rank_zero_only
+from camshaft.strategies import find_process_environment, is_rank_zero, read_checkpoint, write_checkpoint
+from camshaft.strategies import rank_zero_only as _rank_zero_only
 from camshaft.trainer import TrainingModule
 from camshaft.trainer.seeding import GLOBAL_SEED_VARIABLE as _VARIABLE
 from camshaft.trainer.seeding import seed_everything as _seed_everything
@@ -36,7 +34,7 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 logger = logging.getLogger("pytorch_lightning")
-"""What earlier code logs to, and what it sets the level of."""
+"""The logger of earlier code, whose level it sets."""
 
 
 class PossibleUserWarning(UserWarning):
@@ -44,19 +42,19 @@ class PossibleUserWarning(UserWarning):
 
 
 class LightningDeprecationWarning(DeprecationWarning):
-    """A warning about what will go."""
+    """A warning about a feature that will be removed."""
 
 
 class _RankZeroOnly:
-    """`rank_zero_only`, which earlier code also asks for the process's rank."""
+    """The type of `rank_zero_only`, a decorator that has the rank as an attribute."""
 
     @property
     def rank(self) -> int:
-        """Index of this process among all."""
+        """Return the global rank of this process."""
         return get_rank()
 
     def __call__(self, function: Callable[P, R]) -> Callable[P, R | None]:
-        """Decorate a function that runs on the first process only; see `camshaft.strategies.rank_zero_only`."""
+        """Decorate a function that runs on rank 0 only; see `camshaft.strategies.rank_zero_only`."""
         return _rank_zero_only(function)
 
 
@@ -65,12 +63,12 @@ rank_zero_only = _RankZeroOnly()
 
 
 def get_rank() -> int:
-    """Index of this process among all."""
+    """Return the global rank of this process."""
     return find_process_environment().global_rank
 
 
 def distributed_available() -> bool:
-    """Whether a process group has been joined."""
+    """Return whether a process group is initialised."""
     return torch.distributed.is_available() and torch.distributed.is_initialized()
 
 
@@ -100,7 +98,7 @@ def rank_zero_debug(*args: Any, **kwargs: Any) -> None:
 
 
 class WarningCache(set[str]):
-    """Says each thing once."""
+    """A cache of messages, each of which is given once."""
 
     def warn(self, message: str, *args: Any, **kwargs: Any) -> None:
         """Warn on the first process, unless this has been said."""
@@ -156,7 +154,7 @@ def reset_seed() -> None:
 
 @contextmanager
 def isolate_rng(include_cuda: bool = True) -> Iterator[None]:
-    """Put generators back as they were, after the body of a `with` statement."""
+    """Restore the states of all generators after the body of a `with` statement."""
     devices = list(range(torch.cuda.device_count())) if include_cuda and torch.cuda.is_available() else []
     python_state = random.getstate()
     try:
@@ -207,7 +205,7 @@ def apply_to_collection(
 
 
 def _without_none(value: Any) -> Any:
-    """Nested dictionaries, lists and tuples without the items that are None."""
+    """Return nested dictionaries, lists and tuples without items that are None."""
     if isinstance(value, dict):
         return type(value)({key: _without_none(item) for key, item in value.items() if item is not None})
     if isinstance(value, (list, tuple)) and not hasattr(type(value), "_fields"):
@@ -225,7 +223,7 @@ def recursive_detach(in_dict: Any, to_cpu: bool = False) -> Any:
 
 
 def flatten_dict(params: Mapping[Any, Any] | Namespace, delimiter: str = "/") -> dict[str, Any]:
-    """A dictionary without others in it, whose keys are paths in the nested one.
+    """Return a flat dictionary whose keys are paths in the nested one.
 
     Args:
         params: The nested one.
@@ -242,12 +240,12 @@ def flatten_dict(params: Mapping[Any, Any] | Namespace, delimiter: str = "/") ->
 
 
 def has_iterable_dataset(dataloader: Any) -> bool:
-    """Whether a loader's dataset is an `IterableDataset`."""
+    """Return whether a loader's dataset is an `IterableDataset`."""
     return isinstance(getattr(dataloader, "dataset", None), IterableDataset)
 
 
 def has_len(dataloader: Any) -> bool:
-    """Whether a loader can say how many batches it has."""
+    """Return whether a loader has a length."""
     try:
         len(dataloader)
     except (TypeError, NotImplementedError):
@@ -279,7 +277,7 @@ def atomic_save(checkpoint: dict[str, Any], filepath: str | os.PathLike[str]) ->
 
 
 def is_overridden(method_name: str, instance: object = None, parent: type | None = None, model: object = None) -> bool:
-    """Whether an object's class overrides a method of the base classes, or of `parent`.
+    """Return whether an object's class overrides a method of the base classes, or of `parent`.
 
     Args:
         method_name: The method.
@@ -300,7 +298,7 @@ _FALSE = ("n", "no", "f", "false", "off", "0")
 
 
 def str_to_bool(val: str) -> bool:
-    """A text such as "yes" or "off" as a bool.
+    """Return the bool of a text such as "yes" or "off".
 
     Raises:
         ValueError: If it is none of these.
@@ -312,13 +310,13 @@ def str_to_bool(val: str) -> bool:
 
 
 def str_to_bool_or_str(val: str) -> bool | str:
-    """A text such as "yes" or "off" as a bool, any other as it is."""
+    """Return the bool of a text such as "yes" or "off", and any other text unchanged."""
     lower = val.lower()
     return True if lower in _TRUE else False if lower in _FALSE else val
 
 
 def is_picklable(obj: object) -> bool:
-    """Whether an object can be pickled."""
+    """Return whether an object can be pickled."""
     try:
         pickle.dumps(obj)
     except (pickle.PicklingError, AttributeError, RuntimeError, TypeError):
@@ -334,7 +332,7 @@ def garbage_collection_cuda() -> None:
 
 
 def is_oom_error(exception: BaseException) -> bool:
-    """Whether an error says that memory was not enough."""
+    """Return whether an error is one of insufficient memory."""
     return isinstance(exception, (torch.OutOfMemoryError, MemoryError)) or (
         isinstance(exception, RuntimeError)
         and any(text in str(exception) for text in ("out of memory", "can't allocate memory"))
@@ -342,7 +340,7 @@ def is_oom_error(exception: BaseException) -> bool:
 
 
 def get_model_size_mb(model: nn.Module) -> float:
-    """Size of a model's parameters and buffers in megabytes of 1,000,000 bytes."""
+    """Return the size of a model's parameters and buffers in megabytes of 1,000,000 bytes."""
     return sum(tensor.nbytes for tensor in model.state_dict().values() if isinstance(tensor, torch.Tensor)) / 1e6
 
 

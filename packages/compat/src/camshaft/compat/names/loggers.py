@@ -1,4 +1,4 @@
-"""Loggers with the arguments of earlier releases, and what loggers of one's own were built on."""
+"""Loggers with the arguments of earlier releases, and the base class of custom loggers."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from camshaft.callbacks import WandbLogger as _WandbLogger
 from camshaft.callbacks.loggers.run_folder import RunFolderLogger
 from camshaft.compat.names.functions import flatten_dict
 from camshaft.compat.names.stand_ins import StandIn, refuse_argument, refuse_overrides
-from camshaft.strategies.launch.rank_zero import is_rank_zero
+from camshaft.strategies import is_rank_zero
 
 _EXPERIMENT = "lightning_logs"
 _AGGREGATION = ("the values of a step are logged once", "Put values together before you log them.")
 
 
 class TensorBoardLogger(_TensorBoardLogger, metaclass=StandIn):
-    """Takes what releases 0.6 to 1.9 took; see `camshaft.callbacks.TensorBoardLogger`.
+    """`camshaft.callbacks.TensorBoardLogger` with the arguments of releases 0.6 to 1.9.
 
     Args:
         save_dir: As today.
@@ -77,7 +77,7 @@ class CSVLogger(_CSVLogger, metaclass=StandIn):
 
 
 class WandbLogger(_WandbLogger, metaclass=StandIn):
-    """Takes what releases 0.6 to 1.9 took, from the third argument on by name; see `camshaft.callbacks.WandbLogger`.
+    """`camshaft.callbacks.WandbLogger` with the arguments of releases 0.6 to 1.9, from the third one on by name.
 
     Args:
         name: As today.
@@ -118,7 +118,7 @@ class WandbLogger(_WandbLogger, metaclass=StandIn):
 
 
 class MLFlowLogger(_MLFlowLogger, metaclass=StandIn):
-    """Takes what releases 0.5 to 1.9 took, from the second argument on by name; see `camshaft.callbacks.MLFlowLogger`.
+    """`camshaft.callbacks.MLFlowLogger` with the arguments of releases 0.5 to 1.9, from the second one on by name.
 
     Args:
         experiment_name: As today; the default is that of the earlier releases.
@@ -138,7 +138,7 @@ _NOT_CALLED = ("agg_and_log_metrics", "update_agg_funcs")
 
 
 class LightningLoggerBase(metaclass=StandIn):
-    """Base class of loggers of one's own: define `name`, `version`, `log_metrics` and `log_hyperparams`.
+    """The base class of custom loggers: define `name`, `version`, `log_metrics` and `log_hyperparams`.
 
     Raises:
         TypeError: If a subclass overrides what is not called.
@@ -200,7 +200,7 @@ class LightningLoggerBase(metaclass=StandIn):
         """Write what is held back; nothing by default."""
 
     def finalize(self, status: str) -> None:
-        """Close; saves by default."""
+        """Close the logger; the default saves."""
         self.save()
 
     @property
@@ -227,7 +227,7 @@ class LightningLoggerBase(metaclass=StandIn):
 
 
 class DummyExperiment:
-    """Takes every call and does nothing."""
+    """An experiment that takes every call and does nothing."""
 
     def nop(self, *args: Any, **kwargs: Any) -> None:
         """Do nothing."""
@@ -242,11 +242,11 @@ class DummyExperiment:
 
 
 class DummyLogger(LightningLoggerBase):
-    """Logs nowhere."""
+    """A logger that logs nothing."""
 
     @property
     def experiment(self) -> DummyExperiment:
-        """What takes every call."""
+        """An object that takes every call."""
         return DummyExperiment()
 
     def log_metrics(self, metrics: dict[str, float], step: int | None = None) -> None:
@@ -272,7 +272,7 @@ def merge_dicts(
     agg_key_funcs: Mapping[str, Callable[[list[Any]], Any]] | None = None,
     default_func: Callable[[list[Any]], Any] | None = None,
 ) -> dict[str, Any]:
-    """One dictionary of several, with a function of the values of each key; by default their mean.
+    """Merge dictionaries by a function of the values of each key, the mean by default.
 
     Args:
         dicts: The dictionaries, nested or not.

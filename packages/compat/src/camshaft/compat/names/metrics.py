@@ -19,7 +19,7 @@ _OF_EVERY_METRIC = ("compute_on_step", "is_multiclass", "reduction")
 
 
 def labels_of(preds: Tensor, target: Tensor, threshold: float, where: str) -> Tensor:
-    """The labels that predictions stand for, in the target's shape.
+    """Return the labels of predictions, in the target's shape.
 
     Raises:
         ValueError: If they do not go together.
@@ -39,7 +39,7 @@ def labels_of(preds: Tensor, target: Tensor, threshold: float, where: str) -> Te
 def classification_arguments(
     name: str, ours: str, num_classes: int | None, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> dict[str, Any]:
-    """Today's arguments of a metric or function for so many classes.
+    """Return today's arguments of a metric or function for a number of classes.
 
     Args:
         name: The earlier one, for messages.
@@ -69,7 +69,7 @@ def classification_arguments(
 
 
 def refuse_single_values(name: str, kwargs: dict[str, Any]) -> dict[str, Any]:
-    """The arguments of a metric without those that every metric had, if these ask for nothing.
+    """Return the arguments of a metric without those that every metric had, if these have no effect.
 
     Raises:
         ValueError: If they ask for what there is not.
@@ -90,7 +90,7 @@ explained_variance = ours.explained_variance
 def accuracy(
     preds: Tensor, target: Tensor, num_classes: int | None = None, *, threshold: float = 0.5, **kwargs: Any
 ) -> Tensor:
-    """The share of labels that are right, whatever they are; see the metric of that name.
+    """Return the share of correct labels, of any task; see the metric of that name.
 
     Args:
         preds: Labels, scores of classes, or probabilities of labels.
@@ -117,52 +117,52 @@ def _of_classes(function: str, preds: Tensor, target: Tensor, num_classes: int |
 
 
 def confusion_matrix(preds: Tensor, target: Tensor, *, num_classes: int | None = None, **kwargs: Any) -> Tensor:
-    """How often each class was taken for each; `num_classes` has to be given."""
+    """Return the confusion matrix; `num_classes` has to be given."""
     return _of_classes("confusion_matrix", preds, target, num_classes, **kwargs)
 
 
 def precision(preds: Tensor, target: Tensor, *, num_classes: int | None = None, **kwargs: Any) -> Tensor:
-    """The precision, over all classes unless `average` says otherwise; `num_classes` has to be given."""
+    """Return the precision, over all classes unless `average` says otherwise; `num_classes` has to be given."""
     return _of_classes("precision", preds, target, num_classes, **{"average": "micro", **kwargs})
 
 
 def recall(preds: Tensor, target: Tensor, *, num_classes: int | None = None, **kwargs: Any) -> Tensor:
-    """The recall, over all classes unless `average` says otherwise; `num_classes` has to be given."""
+    """Return the recall, over all classes unless `average` says otherwise; `num_classes` has to be given."""
     return _of_classes("recall", preds, target, num_classes, **{"average": "micro", **kwargs})
 
 
 def f1(preds: Tensor, target: Tensor, num_classes: int | None = None, **kwargs: Any) -> Tensor:
-    """The F1 score, over all classes unless `average` says otherwise; `num_classes` has to be given."""
+    """Return the F1 score, over all classes unless `average` says otherwise; `num_classes` has to be given."""
     return _of_classes("f1_score", preds, target, num_classes, **{"average": "micro", **kwargs})
 
 
 def fbeta(preds: Tensor, target: Tensor, num_classes: int | None = None, beta: float = 1.0, **kwargs: Any) -> Tensor:
-    """The F-beta score, over all classes unless `average` says otherwise; `num_classes` has to be given."""
+    """Return the F-beta score, over all classes unless `average` says otherwise; `num_classes` has to be given."""
     return _of_classes("fbeta_score", preds, target, num_classes, **{"average": "micro", "beta": beta, **kwargs})
 
 
 def mean_squared_error(preds: Tensor, target: Tensor, **kwargs: Any) -> Tensor:
-    """The mean of the squares of what is wrong."""
+    """Return the mean squared error."""
     return ours.mean_squared_error(preds, target, **refuse_single_values("mean_squared_error", kwargs))
 
 
 def mean_absolute_error(preds: Tensor, target: Tensor, **kwargs: Any) -> Tensor:
-    """The mean of what is wrong."""
+    """Return the mean absolute error."""
     return ours.mean_absolute_error(preds, target, **refuse_single_values("mean_absolute_error", kwargs))
 
 
 def rmse(preds: Tensor, target: Tensor, **kwargs: Any) -> Tensor:
-    """The root of the mean squared error."""
+    """Return the root of the mean squared error."""
     return ours.mean_squared_error(preds, target, squared=False, **refuse_single_values("rmse", kwargs))
 
 
 def r2score(preds: Tensor, target: Tensor, **kwargs: Any) -> Tensor:
-    """The coefficient of determination."""
+    """Return the coefficient of determination."""
     return ours.r2_score(preds, target, **kwargs)
 
 
 def psnr(preds: Tensor, target: Tensor, data_range: float | None = None, **kwargs: Any) -> Tensor:
-    """The peak signal-to-noise ratio; `data_range` has to be given.
+    """Return the peak signal-to-noise ratio; `data_range` has to be given.
 
     Raises:
         ValueError: Without `data_range`.
@@ -174,7 +174,7 @@ def psnr(preds: Tensor, target: Tensor, data_range: float | None = None, **kwarg
 
 
 def ssim(preds: Tensor, target: Tensor, **kwargs: Any) -> Any:
-    """The structural similarity, with today's arguments by keyword."""
+    """Return the structural similarity, with today's arguments by keyword."""
     today = refuse_single_values("ssim", kwargs)
     return structural_similarity_index_measure(preds, target, **today)
 
@@ -206,12 +206,12 @@ class Metric(torchmetrics.Metric, metaclass=StandIn):
         raise NotImplementedError(f"{type(self).__qualname__} does not define `update`.")
 
     def compute(self) -> Any:
-        """The value; to be defined."""
+        """Return the value; to be defined."""
         raise NotImplementedError(f"{type(self).__qualname__} does not define `compute`.")
 
 
 class Accuracy(Metric):
-    """The share of labels that are right, whatever they are: as it was up to 1.2, it needs no `task`.
+    """The share of correct labels, of any task: as up to 1.2, it needs no `task`.
 
     Predictions with one dimension more than the target are scores of classes, of which the highest counts; other
     floating-point predictions are probabilities of labels; integers are labels.
@@ -244,12 +244,12 @@ class Accuracy(Metric):
         self.total += target.numel()
 
     def compute(self) -> Tensor:
-        """The share so far."""
+        """Return the share so far."""
         return self.correct.float() / self.total
 
 
 def _classification(name: str, ours: str, **defaults: Any) -> Any:
-    """A class whose instances are metrics of torchmetrics, for a number of classes."""
+    """Return a class whose instances are metrics of torchmetrics, for a number of classes."""
 
     def make(cls: type, num_classes: int | None = None, *args: Any, **kwargs: Any) -> Any:
         found = getattr(torchmetrics, ours)

@@ -22,7 +22,7 @@ class StandIn(ABCMeta):
 
 
 def refuse_overrides(cls: type, names: Iterable[str], action: str) -> None:
-    """Refuse a subclass that overrides what nobody calls.
+    """Refuse a subclass that overrides a method that is never called.
 
     Args:
         cls: The subclass.
@@ -50,7 +50,7 @@ def refuse_argument(field: str, value: Any, where: str, why: str, action: str, a
 
 
 def note(where: str, earlier: str, today: str) -> None:
-    """Tell the user what became of an argument.
+    """Warn of the translation of an argument.
 
     Args:
         where: The class.

@@ -15,14 +15,14 @@ _UNUSED = {True: "ddp_find_unused_parameters_true", False: "ddp_find_unused_para
 
 
 class _Named(StandIn):
-    """Makes a strategy's name where nothing more is asked for, so that devices are the trainer's to choose."""
+    """A metaclass whose calls return a strategy's name if possible, so that the trainer chooses devices."""
 
     def __call__(cls, *args: Any, **kwargs: Any) -> Any:
         return cls.make(*args, **kwargs)  # type: ignore[attr-defined]
 
 
 class DDPStrategy(metaclass=_Named):
-    """What the trainer takes as `strategy`: a name, or for more than unused parameters an object of ours.
+    """A value of `Trainer(strategy=...)`: a name, or for more than unused parameters an object of ours.
 
     Calling it returns "ddp", "ddp_find_unused_parameters_true" or "ddp_find_unused_parameters_false", whose devices are
     those of `Trainer(devices=...)`; with further arguments a `camshaft.strategies.DDPStrategy`, which takes its devices
@@ -39,7 +39,7 @@ class DDPStrategy(metaclass=_Named):
 
     @classmethod
     def make(cls, *, find_unused_parameters: bool | None = None, **kwargs: Any) -> Any:
-        """The name or the strategy.
+        """Return the name or the strategy.
 
         Args:
             find_unused_parameters: As today.
@@ -55,24 +55,24 @@ class DDPStrategy(metaclass=_Named):
 
 
 class DDPPlugin(DDPStrategy):
-    """The same under the name that it had up to 1.5, when it looked for unused parameters by default."""
+    """`DDPStrategy` under its name up to 1.5, when it looked for unused parameters by default."""
 
     __stands_for__: ClassVar[type] = _DDPStrategy
 
     @classmethod
     def make(cls, *, find_unused_parameters: bool | None = True, **kwargs: Any) -> Any:
-        """The name or the strategy; see `DDPStrategy`."""
+        """Return the name or the strategy; see `DDPStrategy`."""
         return super().make(find_unused_parameters=find_unused_parameters, **kwargs)
 
 
 class FSDPStrategy(DDPStrategy):
-    """What the trainer takes as `strategy`: "fsdp", or with today's arguments a `ShardedStrategy`."""
+    """A value of `Trainer(strategy=...)`: "fsdp", or with today's arguments a `ShardedStrategy`."""
 
     __stands_for__: ClassVar[type] = _ShardedStrategy
 
     @classmethod
     def make(cls, **kwargs: Any) -> Any:
-        """The name or the strategy.
+        """Return the name or the strategy.
 
         Args:
             kwargs: Arguments of `camshaft.strategies.ShardedStrategy`.

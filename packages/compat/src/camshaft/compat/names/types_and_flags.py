@@ -46,7 +46,7 @@ class LightningEnum(str, Enum):  # noqa: UP042
 
     @classmethod
     def from_str(cls, value: str) -> LightningEnum | None:
-        """The member of that name or value; None if there is none."""
+        """Return the member of that name or value; None if there is none."""
         wanted = value.lower()
         return next((member for member in cls if wanted in (member.name.lower(), member.value.lower())), None)
 
@@ -62,7 +62,7 @@ class LightningEnum(str, Enum):  # noqa: UP042
 
 
 class TrainerFn(LightningEnum):
-    """The verbs; what `setup` and `teardown` get equals one of these."""
+    """The verbs, which equal the arguments of `setup` and `teardown`."""
 
     FITTING = "fit"
     VALIDATING = "validate"
@@ -83,19 +83,19 @@ class RunningStage(LightningEnum):
 
     @property
     def evaluating(self) -> bool:
-        """Whether it evaluates."""
+        """True for the stages of evaluation."""
         return self in (RunningStage.VALIDATING, RunningStage.TESTING)
 
 
 class GradClipAlgorithmType(LightningEnum):
-    """How gradients are clipped; members equal the trainer's values."""
+    """The algorithms of gradient clipping, which equal the trainer's values."""
 
     VALUE = "value"
     NORM = "norm"
 
 
 class MisconfigurationException(ValueError):
-    """What earlier code raises where arguments contradict each other.
+    """The error of earlier code about contradictory arguments.
 
     Ours raise `TypeError` and `ValueError` there, which an `except` clause for this one does not catch.
     """
@@ -110,12 +110,12 @@ LIGHTNING_VERSION = "2.6.0"
 
 
 def _package_available(package_name: str) -> bool:
-    """Whether a package can be imported."""
+    """Return whether a package can be imported."""
     return _module_available(package_name.partition(".")[0])
 
 
 def _module_available(module_path: str) -> bool:
-    """Whether a module can be imported."""
+    """Return whether a module can be imported."""
     try:
         return find_spec(module_path) is not None
     except ImportError:
