@@ -22,8 +22,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.utils.data import DataLoader, TensorDataset
 
-from camshaft.strategies import ShardedStrategy, SingleDeviceStrategy
-from camshaft.strategies.launch.environment import find_process_environment
+from camshaft.strategies import ShardedStrategy, SingleDeviceStrategy, find_process_environment
 from camshaft.trainer import Trainer, TrainingModule, seed_everything
 
 Loader = DataLoader[tuple[Tensor, ...]]

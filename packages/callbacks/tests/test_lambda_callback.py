@@ -7,8 +7,7 @@ from typing import Any
 import pytest
 
 from camshaft.callbacks.lambda_callback import LambdaCallback
-from camshaft.hooks_core import CATALOGUE, HookSpec, Receiver, is_overridden, resolve
-from camshaft.hooks_core import no_op
+from camshaft.hooks_core import CATALOGUE, HookSpec, Receiver, is_overridden, no_op, resolve
 
 HOOKS = [spec for spec in CATALOGUE.received_by(Receiver.CALLBACK) if spec.is_current]
 
@@ -26,7 +25,7 @@ def test_every_hook_that_callbacks_receive_can_be_given_and_the_others_cost_noth
     getattr(hooks, spec.name)(*spec.parameters)
     assert calls == [("trainer", None, *spec.parameters)]
     others = [one.name for one in HOOKS if one.kind == "event" and one.name != spec.name]
-    assert all(getattr(hooks, name) is nobody for name in others)
+    assert all(getattr(hooks, name) is no_op for name in others)
 
 
 def test_a_function_may_take_fewer_arguments_and_by_name() -> None:

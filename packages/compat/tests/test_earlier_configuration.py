@@ -16,8 +16,7 @@ from torch.optim.lr_scheduler import ReduceLROnPlateau, StepLR
 from camshaft.compat.eras import extend
 from camshaft.compat.eras.optimization import EraOptimization, configuration_of
 from camshaft.hooks_core.eras import behaviour_of
-from camshaft.loops import FitLimits, OptimizationSettings, Run
-from camshaft.loops.state.progress import FitProgress
+from camshaft.loops import FitLimits, FitProgress, OptimizationSettings, Run
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
 

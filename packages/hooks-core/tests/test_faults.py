@@ -284,7 +284,7 @@ def test_a_missing_step_is_one_fault_that_names_the_close_method() -> None:
     assert str(caught.value).endswith("is missing. Rename `trainning_step`.")
 
 
-@pytest.mark.parametrize("base", ["torch.nn.modules", "camshaft.trainer.module", "lightning.pytorch"])
+@pytest.mark.parametrize("base", ["torch.nn.modules", "camshaft.trainer", "lightning.pytorch"])
 def test_a_missing_step_is_never_a_method_of_a_public_base_by_another_name(base: str) -> None:
     public = type("Base", (), {"optimizers": lambda self: None, "__module__": base})
     overriding = type("Model", (ModelHooks, public), {"optimizers": lambda self: None})

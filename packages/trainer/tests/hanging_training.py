@@ -17,7 +17,6 @@ from torch.distributed.checkpoint import FileSystemWriter
 from trainer_parts import Regression, loader
 
 from camshaft.strategies import DDPStrategy, ShardedStrategy
-from camshaft.strategies.checkpoints import writer
 from camshaft.trainer import Trainer
 
 FOLDER, WHERE, VICTIM, KIND = sys.argv[1], sys.argv[2], int(sys.argv[3]), sys.argv[4]
@@ -53,8 +52,8 @@ class Hanging(Regression):
 
 
 def main() -> None:
-    if WHERE == "saving" and KIND == "ddp":
-        writer.write_plain = hang
+    if WHERE == "saving" and KIND == "ddp" and RANK == VICTIM:
+        torch.save = hang
     if WHERE == "saving" and KIND == "sharded" and RANK == VICTIM:
         FileSystemWriter.write_data = hang
     trainer = Trainer(

@@ -8,7 +8,7 @@ from typing import Literal, NoReturn
 import attrs
 
 from camshaft.hooks_core.catalogue import CATALOGUE, Catalogue
-from camshaft.hooks_core.grammar.life_cycle import after_an_exception, life_cycle, life_cycle_of_version
+from camshaft.hooks_core.grammar.life_cycles import after_an_exception, life_cycle, life_cycle_of_version
 from camshaft.hooks_core.grammar.nodes import Call, Condition, Either, If, Maybe, Node, Repeat, Seq, Set, Within
 from camshaft.hooks_core.grammar.present import Optimization
 from camshaft.hooks_core.spec import ERAS, HookSpec, Receiver, ZeroGrad

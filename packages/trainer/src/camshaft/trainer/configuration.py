@@ -16,8 +16,7 @@ from camshaft.hooks_core.messages import must_be, warn_user
 from camshaft.hooks_core.strategy_defaults import check_strategy
 from camshaft.loops import FitLimits, PredictLoop, TestLoop, ValidationLoop
 from camshaft.loops.state.callback_state import check_state_keys
-from camshaft.strategies import SingleDeviceStrategy, choose_device
-from camshaft.strategies.launch.environment import find_process_environment
+from camshaft.strategies import SingleDeviceStrategy, choose_device, find_process_environment
 from camshaft.strategies.precision import choose_precision
 
 _WHERE = "Trainer"

@@ -191,7 +191,7 @@ def _unsaved(owner: Any, hparams: Mapping[str, Any]) -> dict[str, str]:
     doubtful = {name: value for name, value in hparams.items() if not _is_plain(value)}
     if not doubtful:
         return {}
-    from camshaft.strategies.checkpoints.contents import why_unpicklable
+    from camshaft.strategies import why_unpicklable
 
     reasons = {name: why_unpicklable(value) for name, value in doubtful.items()}
     unsaved = {name: reason for name, reason in reasons.items() if reason is not None}

@@ -87,7 +87,7 @@ class EraOptimization(StandardOptimizationFactory):
         limits: FitLimits,
         settings: OptimizationSettings,
     ) -> UpdateMode:
-        """Make the mode as `StandardOptimizationFactory.make_mode`, and keep the outputs that an epoch-end hook takes."""
+        """Make the mode as `StandardOptimizationFactory` does, and keep the outputs that an epoch-end hook takes."""
         is_automatic = bool(getattr(run.module, "automatic_optimization", True))
         keep_epoch_outputs(run, len(optimization.optimizers) if is_automatic else 1, progress)
         return super().make_mode(run, optimization, progress, limits, settings)

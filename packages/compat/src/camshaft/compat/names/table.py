@@ -24,9 +24,8 @@ _STANDS_FOR: Mapping[str, str] = {
         BackboneFinetuning BaseFinetuning BasePredictionWriter BatchSizeFinder DeviceStatsMonitor EMAWeightAveraging
         GradientAccumulationScheduler LambdaCallback LearningRateFinder LearningRateMonitor
         LearningRateLogger=LearningRateMonitor ModelSummary RichModelSummary=ModelSummary OnExceptionCheckpoint
-        ThroughputMonitor Timer WeightAveraging Checkpoint=ModelCheckpoint""",
+        ThroughputMonitor Timer WeightAveraging Checkpoint=ModelCheckpoint RichProgressBarTheme""",
     "camshaft.callbacks.weights.finetuning": "multiplicative",
-    "camshaft.callbacks.progress.rich_progress_bar": "RichProgressBarTheme",
     "camshaft.callbacks.progress.tqdm_progress_bar": "Tqdm",
     "camshaft.strategies": "ParallelStrategy Strategy=TorchStrategy",
     "torch.nn.parallel": "LightningDistributedDataParallel=DistributedDataParallel",

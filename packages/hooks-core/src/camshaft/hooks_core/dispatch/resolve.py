@@ -115,9 +115,6 @@ def no_op(*arguments: object, **further: object) -> None:
     """Do nothing, in place of an event that no receiver implements."""
 
 
-nobody = no_op  # its name before; imported by loops and compat
-
-
 def _may_log(spec: HookSpec, calls: Sequence[HookCall]) -> bool:
     """Return whether a callback or the module may log in a hook."""
     is_received = any(call.kind in (Receiver.CALLBACK, Receiver.MODULE) for call in calls)

@@ -7,9 +7,9 @@ from typing import Any
 
 import torch
 
+from camshaft.hooks_core import no_op
 from camshaft.hooks_core.catalogue import CATALOGUE
 from camshaft.hooks_core.dispatch.implementation import implementation, returns_anything
-from camshaft.hooks_core import no_op
 from camshaft.hooks_core.spec import SKIP_EPOCH
 from camshaft.loops.data.fit_data import FitData
 from camshaft.loops.data.loaders import batch_mover

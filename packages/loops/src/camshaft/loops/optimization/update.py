@@ -11,8 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import LBFGS, Optimizer
 
-from camshaft.hooks_core import Hooks
-from camshaft.hooks_core import no_op
+from camshaft.hooks_core import Hooks, no_op
 from camshaft.hooks_core.messages import must_be
 from camshaft.hooks_core.optimizer_step import needs_closure, steps_with_closure
 from camshaft.hooks_core.protocols import Strategy
