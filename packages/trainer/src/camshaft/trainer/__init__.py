@@ -2,12 +2,14 @@
 
 from typing import TYPE_CHECKING
 
-from camshaft.hooks_core.on_demand import on_demand
-from camshaft.loops.metrics import MetricMismatchError
-from camshaft.trainer.data_module import DataModule
-from camshaft.trainer.module import TrainingModule
-from camshaft.trainer.seeding import seed_everything
-from camshaft.trainer.trainer import Trainer
+from camshaft.hooks_core.on_demand import collection_paused, on_demand
+
+with collection_paused():
+    from camshaft.loops.metrics import MetricMismatchError
+    from camshaft.trainer.data_module import DataModule
+    from camshaft.trainer.module import TrainingModule
+    from camshaft.trainer.seeding import seed_everything
+    from camshaft.trainer.trainer import Trainer
 
 __all__ = [
     "CheckpointFormat",
