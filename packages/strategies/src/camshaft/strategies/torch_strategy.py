@@ -50,7 +50,7 @@ class TorchStrategy(StrategyDefaults, StrategyHooks):
 
     @property
     def has_skipped_step(self) -> bool:  # type: ignore[override]  # read-only here
-        """Whether the latest step of an optimizer was skipped after an overflow."""
+        """True if the latest step of an optimizer was skipped after an overflow."""
         return self.precision.has_skipped_step
 
     def setup_module(self, module: nn.Module) -> nn.Module:

@@ -145,7 +145,7 @@ class CheckpointNames:
 
     @property
     def uses_metrics(self) -> bool:
-        """Whether a logged metric is in a name."""
+        """True if a logged metric is in a name."""
         return any(template.metrics for template in (self.name, self.last) if template is not None)
 
     @property

@@ -289,7 +289,7 @@ class LossWindow:
 
     @property
     def is_full(self) -> bool:
-        """Whether it holds `size` batches."""
+        """True if it holds `size` batches."""
         return len(self._batches) == self._size
 
     def add(self, epoch: int, batch_idx: int, loss: Tensor | None, gradient_norm: Tensor | None = None) -> None:

@@ -79,7 +79,7 @@ def new_file(target: Path) -> Iterator[str]:
     """Create an empty file beside a target; at the end of the block, flush it to disk and rename it to the target.
 
     A crash at any moment leaves either the earlier file or the new one, and possibly a partial file, which
-    `hooks_core.partial_paths.abandoned_in` finds. Directories are created as needed.
+    `camshaft.hooks_core.durable_files.abandoned_in` finds. Directories are created as needed.
 
     Args:
         target: The final path; an earlier file there is replaced.

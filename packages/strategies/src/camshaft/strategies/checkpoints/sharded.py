@@ -109,8 +109,8 @@ def write_sharded(
     """Write a checkpoint with sharded tensors durably and atomically.
 
     Collective among the group, in any thread; an error of one rank is raised on all. A directory beside the target is
-    written and flushed to disk; rank 0 renames it after all are done. `hooks_core.partial_paths.abandoned_in` finds the
-    directory that a killed writer leaves.
+    written and flushed to disk; rank 0 renames it after all are done. A killed writer leaves a directory that
+    `camshaft.hooks_core.durable_files.abandoned_in` finds.
 
     Args:
         plain: Plain values, with placeholders; those of rank 0 are written.
