@@ -1,25 +1,20 @@
-"""Checks that packages meet through what is public: python .ci/public_imports.py [--list] [--update]
+"""Checks that packages meet through what is public: python .ci/public_imports.py
 
 Code of one package, and its tests, may import another package's top level and the modules that the other's README
 lists in backquotes, with their import path, under a heading "Public modules". Examples may import no more than that.
-Everything else is an undeclared import. Each folder may have as many of them as .ci/undeclared_imports.toml says;
-`--update` lowers these limits to what is left, and never raises one. A folder without a limit may have none.
+Everything else is an undeclared import, and fails the check.
 """
 
 from __future__ import annotations
 
-import argparse
 import ast
 import re
 import sys
-import tomllib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-LIMITS = Path(".ci/undeclared_imports.toml")
-UNLIMITED = "unlimited"
 OTHER_FOLDERS = ("examples",)  # in no package, and a model of how to use them
 HEADING = re.compile(r"^#+ (?P<title>.+?)\s*#*$")
 IN_BACKQUOTES = re.compile(r"`(camshaft\.\w+(?:\.\w+)+)`")
@@ -146,60 +141,17 @@ def undeclared_imports(root: Path) -> list[UndeclaredImport]:
     return sorted(found)
 
 
-def read_limits(root: Path) -> dict[str, int | str]:
-    file = root / LIMITS
-    return tomllib.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
-
-
-def lower_limits(root: Path, counts: dict[str, int]) -> None:
-    """Write the limits anew, none above what it was; one that reached 0 goes. An unlimited folder stays so."""
-    file = root / LIMITS
-    lines = file.read_text(encoding="utf-8").splitlines() if file.exists() else []
-    comments = [line for line in lines if line.startswith("#")]
-    settings: list[str] = []
-    for folder, limit in read_limits(root).items():
-        if limit == UNLIMITED:
-            settings.append(f'{folder} = "{UNLIMITED}"')
-        elif lowered := min(counts.get(folder, 0), int(limit)):
-            settings.append(f"{folder} = {lowered}")
-    file.write_text("\n".join([*comments, *settings]) + "\n", encoding="utf-8")
-
-
-def judge(counts: dict[str, int], limits: dict[str, int | str]) -> tuple[list[str], list[str]]:
-    """Return a table of what is left, and the folders that have more than they may."""
-    rows, exceeded = [], []
-    for folder in sorted(counts.keys() | limits.keys()):
-        count, limit = counts.get(folder, 0), limits.get(folder, 0)
-        rows.append(f"{folder:12}  {count:4} undeclared imports, at most {limit}")
-        if limit != UNLIMITED and count > int(limit):
-            exceeded.append(folder)
-        elif limit != UNLIMITED and count < int(limit):
-            rows[-1] += ": fewer than before, run with `--update`"
-    return rows, exceeded
-
-
-def main(arguments: list[str] | None = None, root: Path = ROOT) -> int:
-    parser = argparse.ArgumentParser(description=str(__doc__).partition("\n")[0])
-    parser.add_argument("--list", action="store_true", help="print every undeclared import")
-    parser.add_argument("--update", action="store_true", help="lower the limits to what is left")
-    chosen = parser.parse_args(arguments)
+def main(root: Path = ROOT) -> int:
     found = undeclared_imports(root)
-    counts: dict[str, int] = {}
-    for one in found:
-        counts[one.folder] = counts.get(one.folder, 0) + 1
-    if chosen.update:
-        lower_limits(root, counts)
-    rows, exceeded = judge(counts, read_limits(root))
-    for one in found:
-        if chosen.list or one.folder in exceeded:
-            print(one)
-    print("\n".join(rows) or "Packages import nothing of each other but what is public.")
-    if exceeded:
-        print(
-            f"{', '.join(exceeded)}: more than the limit. Import the package's top level or a module that its README "
-            'lists under "Public modules", or have the module listed there.'
-        )
-    return 1 if exceeded else 0
+    if not found:
+        print("Packages import nothing of each other but what is public.")
+        return 0
+    print("\n".join(map(str, found)))
+    print(
+        'Import the package\'s top level or a module that its README lists under "Public modules", or have the module '
+        "listed there."
+    )
+    return 1
 
 
 if __name__ == "__main__":
