@@ -220,7 +220,7 @@ def test_six_frames_of_the_loops_lead_to_the_step(plan: Plan) -> None:
     class Deep(Recurrent):
         def training_step(self, batch: Any, batch_idx: int, optimizer_idx: int, hiddens: Any = None) -> Any:
             files = [frame.filename for frame in traceback.extract_stack()]
-            depths.add(sum("camshaft" in file.split("/src/")[-1] for file in files))
+            depths.add(sum("/src/camshaft/" in file or file.startswith("<camshaft") for file in files))
             return super().training_step(batch, batch_idx, optimizer_idx, hiddens)
 
     fit(seeded(Deep, plan), plan)
