@@ -263,16 +263,26 @@ def oldest(session: nox.Session) -> None:
     what they try is torch's, and each package's own session runs them.
     """
     directory = Path(session.create_tmp())
+    every = {requirement.name for requirement in closure(PACKAGES.values(), extras_of_all())[1]}
     for package in with_tests():
-        uninstall_all(session)
+        # What another package was tried with may be older than what this one has, and torchmetrics imports matplotlib
+        # where it is installed.
+        needed = {requirement.name for requirement in closure([package], ["test"])[1]}
+        uninstall_all(session, *sorted(every - needed - {"torch", "pytest"}))
         constraints = directory / f"{package.folder}.txt"
         constraints.write_text("\n".join(lowest_versions(session, package)) + "\n", encoding="utf-8")
         install(session, [package], extras=["test"], constraints=constraints)
         pytest(session, package.tests, "-m", QUICK, success_codes=(0, PYTEST_NO_TESTS))
 
 
-def uninstall_all(session: nox.Session) -> None:
-    session.run("python", "-m", "pip", "uninstall", "--quiet", "--yes", *PACKAGES, silent=True)
+def extras_of_all() -> set[str]:
+    """Return the names of the extras of all packages."""
+    return {extra for package in PACKAGES.values() for extra in package.extras}
+
+
+def uninstall_all(session: nox.Session, *others: str) -> None:
+    """Uninstall all packages of this tree, and `others`."""
+    session.run("python", "-m", "pip", "uninstall", "--quiet", "--yes", *PACKAGES, *others, silent=True)
 
 
 def lowest_versions(session: nox.Session, package: Package) -> list[str]:
@@ -306,7 +316,7 @@ def lint(session: nox.Session) -> None:
 @nox.session
 def types(session: nox.Session) -> None:
     """mypy: strict on the packages, plain on the code around them."""
-    extras = sorted({extra for package in PACKAGES.values() for extra in package.extras})
+    extras = sorted(extras_of_all())
     install(session, PACKAGES.values(), "mypy", "nox", *EXAMPLE_REQUIREMENTS, extras=extras)
     sources = [str(package.path / "src") for package in PACKAGES.values()]
     scripts = [".ci", "examples", "benchmarks"]  # scripts import what lies beside them

@@ -20,6 +20,7 @@ from torch.nn.parallel import DistributedDataParallel
 from trainer_parts import loader, weights
 
 from camshaft.compat import Trainer, TrainingModule, install_aliases, seed_everything
+from camshaft.compat.eras import read_receivers
 from camshaft.hooks_core.check import check
 from camshaft.hooks_core.trace import Trace
 from camshaft.strategies import DDPStrategy
@@ -182,7 +183,7 @@ def of_0_8(folder: Path) -> Any:
     """Joins by what comes first, which is a validation here."""
     trainer(folder, logger=False).validate(Both08(), loader(2), verbose=False)
     CALLS.append(("validated",))
-    trace = Trace()
+    trace = Trace(read=read_receivers)
     both = trained(folder, lambda: trace.record(Both08(), "module"))
     check(trace, "fit")
     return both, trained(folder, Plain08), list(CALLS)

@@ -69,9 +69,7 @@ def test_a_wrapper_may_allow_unused_parameters_in_a_group_that_others_initialise
 def test_what_joins_or_wraps_wrongly_is_refused_on_every_process(start: Start) -> None:
     for rank, report in enumerate(start("failures").succeeded().reports):
         told, calls = report["failures"]
-        joined = (
-            f"RuntimeError: `process group` must be initialised by `init_ddp_connection` of the module as rank {rank}"
-        )
+        joined = f"RuntimeError: `process group` must be initialised by `init_ddp_connection` as rank {rank}"
         assert told["JoinsNothing"].startswith(f"{joined} of 2, but got None")
         assert told["JoinsAnother"].startswith(f"{joined} of 2, but got (0, 1)")
         assert told["CannotJoin"] == "OSError: no network"
