@@ -17,7 +17,9 @@ from attrs import frozen
 
 from camshaft.hooks_core.messages import must_be
 from camshaft.hooks_core.protocols import Strategy
-from camshaft.strategies.conformance import checkpoint_checks, protocol_checks, step_checks, update_checks
+from camshaft.strategies.conformance import protocol_checks, step_checks
+from camshaft.strategies.conformance import protocol_checks as checkpoint_checks
+from camshaft.strategies.conformance import step_checks as update_checks
 from camshaft.strategies.conformance.trial import CheckStopped, OutOfStepError, RankResult, Ranks, Trial
 
 _POLL_SECONDS = 0.02
