@@ -254,6 +254,13 @@ def soak(session: nox.Session) -> None:
         )
 
 
+@nox.session
+def faults(session: nox.Session) -> None:
+    """Plant faults in a copy of the tree and show that tests notice each, in no gate; `-- --list`, `-- accumul`."""
+    install(session, PACKAGES.values(), extras=["test"])
+    session.run("python", ".ci/planted_faults.py", *session.posargs)
+
+
 @nox.session(reuse_venv=False)
 def oldest(session: nox.Session) -> None:
     """Quick tests of each package, alone, with the lowest versions that the packages declare for what they run on.

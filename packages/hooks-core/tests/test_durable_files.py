@@ -89,6 +89,23 @@ def test_a_crash_between_two_renames_leaves_the_old_one_under_a_name_of_its_own(
     assert os.listdir(tmp_path) == ["x.ckpt"]
 
 
+@pytest.mark.parametrize("kind", ["file", "directory"])
+def test_the_new_name_is_on_the_disk_before_the_old_contents_go(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    target, partial = tmp_path / "x.ckpt", tmp_path / "partial"
+    for path, content in ((target, "old"), (partial, "new")):
+        directory(path, content) if kind == "directory" else path.write_text(content)
+    synced = []
+
+    def record(descriptor: int) -> None:
+        synced.append((os.fstat(descriptor).st_ino, content_of(target), previous_of(target).exists()))
+
+    monkeypatch.setattr(os, "fsync", record)
+    put_in_place(partial, target)
+    assert synced == [(tmp_path.stat().st_ino, "new", kind == "directory")]
+
+
 def test_removing_takes_files_links_directories_and_nothing(tmp_path: Path) -> None:
     kept = directory(tmp_path / "kept", "kept")
     (tmp_path / "link").symlink_to(kept)
