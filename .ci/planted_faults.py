@@ -34,6 +34,7 @@ KEYS = {"name", "file", "old", "new", "tests"}
 MAX_JOBS = 2
 LIMIT_SECONDS = 300.0
 PYTEST_TESTS_FAILED = 1
+QUICK = "not processes"
 
 
 @dataclass(frozen=True)
@@ -178,7 +179,8 @@ class Copy:
         """Run pytest. Return the tests that failed, and in words why nothing can be said if that is so."""
         cache = self.folder / ".faults_cache"
         shutil.rmtree(cache, ignore_errors=True)
-        command = [sys.executable, "-m", "pytest", "-x", "-q", "--tb=no", "-o", f"cache_dir={cache}", *arguments]
+        options = ["-x", "-q", "--tb=no", "-m", QUICK, "-o", f"cache_dir={cache}"]
+        command = [sys.executable, "-m", "pytest", *options, *arguments]
         code = run_within_limit(command, self.folder, self._environment(), LIMIT_SECONDS)
         if code is None:
             return [], f"no end within {LIMIT_SECONDS:.0f} seconds"

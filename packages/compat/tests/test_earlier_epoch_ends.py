@@ -151,10 +151,18 @@ def test_splits_of_a_batch_make_a_list_of_its_outputs() -> None:
     assert [[one["fed"] is None for one in of_batch] for of_batch in outputs] == [[True, False]] * 2
 
 
-def test_a_step_that_a_closure_evaluates_again_counts_once() -> None:
-    module = Recording(lambda module: torch.optim.LBFGS(module.parameters(), max_iter=3))
+def test_a_step_that_a_closure_evaluates_again_counts_once_with_what_it_returned_last() -> None:
+    latest: dict[int, int] = {}
+
+    class Counting(Recording):
+        def training_step(self, batch: Batch, batch_idx: int) -> Any:
+            latest[batch_idx] = latest.get(batch_idx, 0) + 1
+            return {"loss": self.loss(batch), "batch": batch_idx, "evaluation": latest[batch_idx]}
+
+    module = Counting(lambda module: torch.optim.LBFGS(module.parameters(), max_iter=3))
     fit(module)
-    assert [one["extra"] for one in module.calls[0][1]] == [0, 1, 2]
+    assert [(one["batch"], one["evaluation"]) for one in module.calls[0][1]] == list(latest.items())
+    assert min(latest.values()) > 1
 
 
 def test_manual_optimization_gives_one_output_a_batch() -> None:

@@ -150,6 +150,10 @@ def logged(returned: Any) -> dict[str, Any]:
     return dict(sink.values)
 
 
+def test_a_name_that_is_returned_for_loggers_and_for_bars_has_the_value_for_loggers() -> None:
+    assert logged({"log": {"a": 1.0}, "progress_bar": {"a": 2.0}, "callback_metrics": {"a": 3.0}}) == {"a": 1.0}
+
+
 def test_single_numbers_beside_log_and_progress_bar_are_logged_and_all_else_is_not() -> None:
     returned = {
         "val_loss": torch.ones(1),

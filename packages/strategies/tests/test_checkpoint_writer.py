@@ -7,6 +7,7 @@ import sys
 import textwrap
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ import checkpoint_ranks
 import pytest
 import torch
 from launching import run_ranks
+from strategies_in_threads import Exchange, InThreads
 from torch import nn
 
 from camshaft.strategies import SingleDeviceStrategy, read_checkpoint, write_checkpoint
@@ -225,6 +227,29 @@ def test_training_is_not_held_up_by_the_writing_thread(tmp_path: Path, monkeypat
     gate.open()
     assert pending is not None
     pending.wait()
+
+
+@pytest.mark.parametrize("asynchronous", [False, True])
+def test_the_first_rank_writes_and_every_rank_raises_its_error(tmp_path: Path, asynchronous: bool) -> None:
+    (tmp_path / "a-file").touch()
+    exchange = Exchange(2)
+
+    def save(rank: int) -> list[str]:
+        writer = CheckpointWriter(InThreads(exchange, rank), asynchronous)
+        raised = []
+        for path in (tmp_path / "a.ckpt", tmp_path / "a-file" / "a.ckpt"):
+            try:
+                pending = writer.save({"rank": torch.tensor(rank), "of": rank}, str(path))
+                if pending is not None:
+                    pending.wait()
+                raised.append("")
+            except OSError as error:
+                raised.append(type(error).__name__)
+        return raised
+
+    with ThreadPoolExecutor(2) as executor:
+        assert list(executor.map(save, range(2))) == [["", "FileExistsError"]] * 2
+    assert read_checkpoint(tmp_path / "a.ckpt") == {"rank": torch.tensor(0), "of": 0}
 
 
 @pytest.mark.processes
