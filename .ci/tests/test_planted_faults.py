@@ -15,8 +15,9 @@ TESTS = "packages/engine/tests/test_engine.py"
 
 
 @pytest.fixture
-def tree(tmp_path: Path) -> Path:
-    """A repository with a package of one function, and tests of a half of it."""
+def tree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A repository with a package of two functions, and tests of one of them."""
+    monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")  # plugins take longer than the tests
     files = {
         MODULE: "def doubled(number):\n    return number * 2\n\n\ndef halved(number):\n    return number / 2\n",
         TESTS: (
