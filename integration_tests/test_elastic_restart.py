@@ -39,7 +39,7 @@ def test_a_killed_rank_costs_nothing_but_time(
         ((restarts, global_step, weights),) = reports
         assert (restarts, global_step) == (1, NUM_UPDATES)
         assert torch.equal(weights, undisturbed)
-    if moment != "1":  # after the first update nothing was saved yet
+    if moment not in ("1", "0.13s"):  # after the first update nothing was saved yet, in 0.13 s not everywhere
         assert "goes on from" in outcome.output
 
 
