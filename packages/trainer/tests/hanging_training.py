@@ -25,7 +25,7 @@ RANK = int(os.environ["RANK"])
 TIMEOUT_SECONDS = 8.0
 
 
-def hang(*arguments: Any) -> None:
+def hang(*arguments: Any, **keywords: Any) -> None:
     while RANK == VICTIM:
         time.sleep(0.1)
 
@@ -53,7 +53,7 @@ class Hanging(Regression):
 
 def main() -> None:
     if WHERE == "saving" and KIND == "ddp" and RANK == VICTIM:
-        torch.save = hang
+        os.fsync = hang
     if WHERE == "saving" and KIND == "sharded" and RANK == VICTIM:
         FileSystemWriter.write_data = hang
     trainer = Trainer(

@@ -46,14 +46,14 @@ def trainer_of(folder: Path, *callbacks: Any, **arguments: Any) -> Any:
 def raising(folder: Path) -> tuple[str, int]:
     guard = NonFiniteGuard(check_every_n_batches=50)
     trainer = trainer_of(folder, guard)
-    num_reductions, looks = 0, guard._look
+    num_reductions, looks = 0, guard._check
 
     def look(trainer: Any) -> None:
         nonlocal num_reductions
         num_reductions += 1
         looks(trainer)
 
-    guard._look = look  # type: ignore[method-assign]
+    guard._check = look  # type: ignore[method-assign]
     try:
         trainer.fit(Spoilt(1, 1, math.nan), loader(8))
     except NonFiniteError as error:

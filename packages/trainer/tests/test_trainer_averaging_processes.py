@@ -89,7 +89,7 @@ def test_learning_rates_are_those_of_one_process(found: Any, alone: dict[str, An
 
 def test_finetuning_a_sharded_module_is_refused_at_set_up(found: Any) -> None:
     for rank in found:
-        assert "`module` must be whole" in rank["sharded"]["refused"]
+        assert "`module` must be unsharded" in rank["sharded"]["refused"]
 
 
 def test_one_process_goes_on_as_well(alone: dict[str, Any]) -> None:
