@@ -39,6 +39,7 @@ BENCHMARK_PEERS = ("lightning", "pytorch-ignite", "torchtnt", "setuptools<81")  
 EXAMPLE_REQUIREMENTS = ("scikit-learn", "matplotlib", "torchmetrics", "rich")
 ADAPTED_LIBRARIES = ("accelerate", "lightning")  # examples run the loops on them; tests compare with the second, too
 STARTING_LIBRARIES = ("ray[train]",)  # that start the processes in which an example trains
+LIBRARIES = {path.stem.removeprefix("use_"): path for path in sorted((ROOT / "ecosystem/scripts").glob("use_*.py"))}
 PYTEST_NO_TESTS = 5
 QUICK = "not processes"
 INTERPRETERS = ("3.12", "3.13", "3.14")  # beside the one that runs nox
@@ -241,6 +242,39 @@ def gpu(session: nox.Session) -> None:
         pytest(session, folder, "-m", "gpu", "-rs", success_codes=(0, PYTEST_NO_TESTS))
 
 
+@nox.session(venv_backend="none")
+def ecosystem(session: nox.Session) -> None:
+    """Libraries built on Lightning, on it and through camshaft, in no gate; `-- chemprop darts` picks some."""
+    if "camshaft-compat" not in PACKAGES:
+        session.skip("there is no packages/compat")
+    unknown = set(session.posargs) - LIBRARIES.keys()
+    if unknown:
+        session.error(f"The libraries must be among {', '.join(LIBRARIES)}, but got {', '.join(sorted(unknown))}.")
+    for library in session.posargs or LIBRARIES:
+        session.notify(f"ecosystem-{library}", posargs=())
+
+
+def library_session(library: str, script: Path) -> Callable[[nox.Session], None]:
+    def run(session: nox.Session) -> None:
+        constraints = Path(session.create_tmp()).resolve() / "torch.txt"
+        pins = [line for line in CONSTRAINTS.read_text(encoding="utf-8").splitlines() if line.startswith("torch==")]
+        constraints.write_text("\n".join(pins) + "\n", encoding="utf-8")
+        requirements = nox.project.load_toml(script)["dependencies"]
+        install(session, PACKAGES.values(), *requirements, constraints=constraints)
+        listed = session.run("python", "-m", "pip", "list", "--format=freeze", "--exclude-editable", silent=True)
+        versions = ROOT / "ecosystem" / "versions" / f"{library}.txt"
+        versions.parent.mkdir(exist_ok=True)
+        versions.write_text("".join(f"{line}\n" for line in str(listed).splitlines() if "==" in line), encoding="utf-8")
+        session.run("python", "ecosystem/compare.py", str(script))
+
+    run.__doc__ = f"The script of {library} on Lightning and through camshaft: see ecosystem/README.md."
+    return run
+
+
+for _library, _script in LIBRARIES.items():
+    nox.session(name=f"ecosystem-{_library}", default=False)(library_session(_library, _script))
+
+
 @nox.session
 def soak(session: nox.Session) -> None:
     """Property tests of the packages with 50 times as many examples, in no gate; `-- --examples-factor=N -k resume`."""
@@ -327,9 +361,9 @@ def types(session: nox.Session) -> None:
     install(session, PACKAGES.values(), "mypy", "nox", *EXAMPLE_REQUIREMENTS, extras=extras)
     sources = [str(package.path / "src") for package in PACKAGES.values()]
     scripts = [".ci", "examples", "benchmarks"]  # scripts import what lies beside them
-    session.env["MYPYPATH"] = os.pathsep.join([*sources, *scripts])
+    session.env["MYPYPATH"] = os.pathsep.join([*sources, *scripts, "ecosystem"])
     session.run("mypy", "--strict", "--no-warn-unused-configs", *sources, *session.posargs)
-    session.run("mypy", "noxfile.py", "conftest.py", *scripts, *session.posargs)
+    session.run("mypy", "noxfile.py", "conftest.py", "ecosystem/compare.py", *scripts, *session.posargs)
 
 
 @nox.session

@@ -1,8 +1,8 @@
 """Checks that packages meet through what is public: python .ci/public_imports.py
 
 Code of one package, and its tests, may import another package's top level and the modules that the other's README
-lists in backquotes, with their import path, under a heading "Public modules". Examples may import no more than that.
-Everything else is an undeclared import, and fails the check.
+lists in backquotes, with their import path, under a heading "Public modules". Examples, and what
+tests share, may import no more than that. Everything else is an undeclared import, and fails the check.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-OTHER_FOLDERS = ("examples",)  # in no package, and a model of how to use them
+OTHER_FOLDERS = ("examples", "test_support")  # in no package: a model of how to use them, and what tests share
 HEADING = re.compile(r"^#+ (?P<title>.+?)\s*#*$")
 IN_BACKQUOTES = re.compile(r"`(camshaft\.\w+(?:\.\w+)+)`")
 MODULE_PATH = re.compile(r"camshaft(?:\.\w+)+")
@@ -125,7 +125,7 @@ def absolute(node: ast.ImportFrom, module: str, is_package: bool) -> str:
 
 
 def undeclared_imports(root: Path) -> list[UndeclaredImport]:
-    """Return what the packages under `root`, their tests and the examples import beyond public modules."""
+    """Return what the packages under `root`, their tests and the other folders import beyond public modules."""
     surfaces = Surfaces.read(root)
     names = {file: name for name, file in surfaces.files.items()}
     found: set[UndeclaredImport] = set()

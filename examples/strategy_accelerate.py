@@ -8,27 +8,26 @@ In one process, or in two that share the data:
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import torch
 from accelerate import Accelerator
-from accelerate.utils import broadcast_object_list, gather_object, load, send_to_device
+from accelerate.utils import broadcast_object_list, gather_object, send_to_device
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from camshaft.hooks_core import StrategyDefaults
 from camshaft.hooks_core.messages import must_be
-from strategy_parts import SeveralProcesses, Steps
+from strategy_parts import Steps
 from train_digits import train
 
 KINDS = ("NO", "MULTI_CPU", "MULTI_GPU")  # one device, or data parallelism
 
 
-class AccelerateStrategy(SeveralProcesses):
+class AccelerateStrategy(StrategyDefaults):
     """One device or data parallelism, in 32-bit or "bf16" precision, as the accelerator was told."""
 
     def __init__(self, accelerator: Accelerator) -> None:
@@ -53,7 +52,7 @@ class AccelerateStrategy(SeveralProcesses):
     def all_gather(self, value: Any) -> list[Any]:
         return gather_object([value])
 
-    def barrier(self) -> None:
+    def barrier(self, name: str | None = None) -> None:
         self.accelerator.wait_for_everyone()
 
     def setup_module(self, module: nn.Module) -> nn.Module:
@@ -87,24 +86,6 @@ class AccelerateStrategy(SeveralProcesses):
 
     def optimizer_step(self, optimizer: Optimizer, closure: Callable[[], Any] | None = None) -> Any:
         return self._prepared[optimizer].step(closure)
-
-    def clip_gradients(self, optimizer: Optimizer, clip_val: float, algorithm: str) -> None:
-        clip = self.accelerator.clip_grad_norm_ if algorithm == "norm" else self.accelerator.clip_grad_value_
-        clip([parameter for group in optimizer.param_groups for parameter in group["params"]], clip_val)
-
-    def save_checkpoint(self, checkpoint: Mapping[str, Any], path: str) -> None:
-        self.first_process_does(partial(self._write, dict(checkpoint), path))
-
-    def _write(self, checkpoint: dict[str, Any], path: str) -> None:
-        Path(path).parent.mkdir(parents=True, exist_ok=True)
-        with open(f"{path}.partial", "wb") as file:
-            self.accelerator.save(checkpoint, file)
-            file.flush()
-            os.fsync(file.fileno())  # on disk before it takes the place of an earlier one
-        os.replace(f"{path}.partial", path)
-
-    def load_checkpoint(self, path: str, weights_only: bool | None = None) -> dict[str, Any]:
-        return load(path, map_location="cpu", weights_only=weights_only is not False)
 
     def teardown(self) -> None:
         self._unsynchronised.close()

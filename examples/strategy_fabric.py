@@ -9,7 +9,7 @@ In one process, or in two that share the data:
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from functools import partial
 from types import SimpleNamespace
@@ -21,14 +21,15 @@ from lightning.fabric.strategies import DDPStrategy, SingleDeviceStrategy
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from camshaft.hooks_core import StrategyDefaults
 from camshaft.hooks_core.messages import must_be
-from strategy_parts import SeveralProcesses, Steps
+from strategy_parts import Steps
 from train_digits import train
 
 PRECISIONS = ("32-true", "bf16-mixed")
 
 
-class FabricStrategy(SeveralProcesses):
+class FabricStrategy(StrategyDefaults):
     """One device or DDP, in 32-bit or mixed bf16 precision, as Fabric was told; launch it before a run."""
 
     def __init__(self, fabric: Fabric) -> None:
@@ -91,19 +92,6 @@ class FabricStrategy(SeveralProcesses):
             self.fabric.clip_gradients(self._steps, optimizer, max_norm=clip_val, error_if_nonfinite=False)
         else:
             self.fabric.clip_gradients(self._steps, optimizer, clip_val=clip_val)
-
-    def save_checkpoint(self, checkpoint: Mapping[str, Any], path: str) -> None:
-        self.first_process_does(partial(self._write, dict(checkpoint), path))
-
-    def _write(self, checkpoint: dict[str, Any], path: str) -> None:
-        # Fabric.save would rebuild the module's state without the versions of its layers.
-        self.fabric.strategy.save_checkpoint(f"{path}.partial", checkpoint)
-        with open(f"{path}.partial", "rb+") as file:
-            os.fsync(file.fileno())  # on disk before it takes the place of an earlier one
-        os.replace(f"{path}.partial", path)
-
-    def load_checkpoint(self, path: str, weights_only: bool | None = None) -> dict[str, Any]:
-        return self.fabric.load(path, weights_only=weights_only is not False)
 
     def teardown(self) -> None:
         self._unsynchronised.close()

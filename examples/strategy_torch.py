@@ -9,18 +9,15 @@ In one process, or in two that share the data:
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch.optim import Optimizer
 
 from camshaft.hooks_core import StrategyDefaults
-from camshaft.hooks_core.transfer import move_to_device
 from camshaft.loops import FitLimits, FitLoop, Run, run_verb
 from camshaft.loops.metrics import MetricLog, MetricLogging
 from train_digits import Digits, digits_loaders
@@ -58,12 +55,6 @@ class TorchStrategy(StrategyDefaults):
     def set_gradient_sync(self, is_on: bool) -> None:
         self._syncs = is_on
 
-    def setup_optimizers(self, optimizers: Sequence[Optimizer]) -> list[Optimizer]:
-        return list(optimizers)
-
-    def batch_to_device(self, batch: Any) -> Any:
-        return move_to_device(batch, self.device)
-
     def wrap_step(self, step: Callable[..., Any]) -> Callable[..., Any]:
         return partial(self._run, step) if self._bf16 else step
 
@@ -77,27 +68,6 @@ class TorchStrategy(StrategyDefaults):
             for parameter in self._parameters:
                 gradient = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
                 parameter.grad = self.reduce(gradient)
-
-    def optimizer_step(self, optimizer: Optimizer, closure: Callable[[], Any] | None = None) -> Any:
-        return optimizer.step() if closure is None else optimizer.step(closure)
-
-    def clip_gradients(self, optimizer: Optimizer, clip_val: float, algorithm: str) -> None:
-        clip = nn.utils.clip_grad_norm_ if algorithm == "norm" else nn.utils.clip_grad_value_
-        clip([parameter for group in optimizer.param_groups for parameter in group["params"]], clip_val)
-
-    def save_checkpoint(self, checkpoint: Mapping[str, Any], path: str) -> None:
-        Path(path).parent.mkdir(parents=True, exist_ok=True)
-        with open(f"{path}.partial", "wb") as file:
-            torch.save(dict(checkpoint), file)
-            file.flush()
-            os.fsync(file.fileno())  # on disk before it takes the place of an earlier one
-        os.replace(f"{path}.partial", path)
-
-    def load_checkpoint(self, path: str, weights_only: bool | None = None) -> dict[str, Any]:
-        return torch.load(path, map_location="cpu", weights_only=weights_only is not False)
-
-    def teardown(self) -> None:
-        """Nothing is held between runs."""
 
 
 class LoggedDigits(MetricLogging, Digits):

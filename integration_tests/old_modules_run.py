@@ -5,7 +5,6 @@ Started as `python old_modules_run.py DIRECTORY [NAME ...]`, so that the names o
 
 from __future__ import annotations
 
-import csv
 import importlib
 import json
 import math
@@ -16,6 +15,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from tensorboard.backend.event_processing.event_file_loader import EventFileLoader
+from tensorboard.util.tensor_util import make_ndarray
 
 from camshaft.compat import install_aliases
 from camshaft.trainer import seed_everything
@@ -135,16 +136,23 @@ FACTS: dict[str, Callable[[Any, Any, Path], Facts]] = {
 
 
 def read_rows(root: Path) -> list[dict[str, str]]:
-    """The rows of the run's CSV file."""
-    files = sorted(root.rglob("metrics.csv"))
-    if not files:
-        return []
-    with files[0].open(newline="") as file:
-        return list(csv.DictReader(file))
+    """The values that the default logger wrote for TensorBoard, in order."""
+    rows = []
+    for file in sorted(root.rglob("events.out.tfevents*")):
+        for event in EventFileLoader(str(file)).Load():
+            values = {
+                value.tag: make_ndarray(value.tensor) for value in event.summary.value if value.HasField("tensor")
+            }
+            rows += [
+                {name: str(value.item())}
+                for name, value in values.items()
+                if value.dtype.kind == "f" and value.size == 1
+            ]
+    return rows
 
 
 def columns(root: Path) -> list[str]:
-    """What the CSV file has."""
+    """Names of these values."""
     return sorted({name for row in read_rows(root) for name, value in row.items() if value})
 
 

@@ -18,7 +18,7 @@ NAMES = sorted(
     and hasattr(camshaft.callbacks, name)
     and name not in ("Callback", "LambdaCallback")  # that one has a test of its own
 )
-KEYWORDS = {"EMAWeightAveraging", "ModelSummary", "ThroughputMonitor", "WeightAveraging"}
+KEYWORDS = {"EMAWeightAveraging", "ModelSummary", "RichModelSummary", "ThroughputMonitor", "WeightAveraging"}
 """Those of Lightning that take any further keyword, which it hands on; camshaft names the ones that there are."""
 
 

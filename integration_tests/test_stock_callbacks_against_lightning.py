@@ -12,9 +12,11 @@ import torch
 from comparison.frameworks import CAMSHAFT, LIGHTNING, Framework
 from lightning.pytorch import callbacks as lightning_callbacks
 from torch import Tensor, nn
+from torch.nn.utils import prune
 from torch.utils.data import DataLoader, TensorDataset
 
 import camshaft.callbacks
+from camshaft.compat.names import callbacks as compat_callbacks
 
 CALLBACKS = {LIGHTNING.name: lightning_callbacks, CAMSHAFT.name: camshaft.callbacks}
 
@@ -129,6 +131,156 @@ def test_weights_are_averaged_as_by_lightning(tmp_path: Path, kind: str) -> None
         warnings.simplefilter("ignore")
         expected = averaged(LIGHTNING, tmp_path / "lightning", make, options)
         assert_close(averaged(CAMSHAFT, tmp_path / "camshaft", make, options), expected)
+
+
+@pytest.mark.parametrize("name", ["ModelCheckpoint", "EarlyStopping", "RichProgressBar", "ModelSummary"])
+def test_lightnings_own_callbacks_are_refused_at_once(name: str) -> None:
+    callback = getattr(lightning_callbacks, name)(*(["loss"] if name == "EarlyStopping" else []))
+    with pytest.raises(TypeError, match=f"without stock callbacks of Lightning.*Import `{name}` from `camshaft"):
+        CAMSHAFT.trainer(callbacks=[callback])
+
+
+def test_a_callback_that_only_has_lightnings_base_class_runs(tmp_path: Path) -> None:
+    class Counting(lightning_callbacks.Callback):
+        num_batches = 0
+
+        def on_train_batch_end(self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
+            self.num_batches += 1
+
+    callback = Counting()
+    options = {**CAMSHAFT.quiet, "max_epochs": 2, "logger": False}
+    CAMSHAFT.trainer(default_root_dir=tmp_path, callbacks=[callback], **options).fit(normed_line(CAMSHAFT), loader(3))
+    assert callback.num_batches == 6
+
+
+def scheduled_line(framework: Framework) -> Any:
+    class ScheduledLine(framework.module):  # type: ignore[misc]
+        def __init__(self, scheduler: str) -> None:
+            super().__init__()
+            self.layer = nn.Linear(3, 1)
+            self.scheduler = scheduler
+
+        def training_step(self, batch: Any, batch_idx: int) -> Tensor:
+            return nn.functional.mse_loss(self.layer(batch[0]), batch[1])
+
+        def configure_optimizers(self) -> Any:
+            groups = [{"params": [self.layer.weight], "weight_decay": 0.1}, {"params": [self.layer.bias]}]
+            optimizer = torch.optim.SGD(groups, lr=0.05)
+            if not self.scheduler:
+                return optimizer
+            scheduler = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.5)
+            return [optimizer], [{"scheduler": scheduler, "interval": self.scheduler}]
+
+    torch.manual_seed(3)
+    return ScheduledLine
+
+
+def fit_scheduled(framework: Framework, folder: Path, scheduler: str, callback: Any, **options: Any) -> Any:
+    module = scheduled_line(framework)(scheduler)
+    arguments = {**framework.quiet, "max_epochs": 4, "logger": framework.csv_logger(folder), **options}
+    trainer = framework.trainer(default_root_dir=folder, callbacks=[callback], **arguments)
+    trainer.fit(module, loader(6))
+    return trainer
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {"swa_lrs": 0.01, "swa_epoch_start": 2},
+        {"swa_lrs": [0.01, 0.02], "swa_epoch_start": 0.5, "annealing_epochs": 2, "annealing_strategy": "linear"},
+    ],
+)
+def test_the_import_names_swa_averages_as_lightnings(tmp_path: Path, arguments: dict[str, Any]) -> None:
+    trainers = {
+        framework.name: fit_scheduled(framework, tmp_path / framework.name, "epoch", swa(**arguments))
+        for framework, swa in (
+            (LIGHTNING, lightning_callbacks.StochasticWeightAveraging),
+            (CAMSHAFT, compat_callbacks.StochasticWeightAveraging),
+        )
+    }
+    ends = {name: {"end": weights(trainer.lightning_module)} for name, trainer in trainers.items()}
+    assert_close(ends[CAMSHAFT.name], ends[LIGHTNING.name])
+    rates = [[group["initial_lr"] for group in one.optimizers[0].param_groups] for one in trainers.values()]
+    assert rates[0] == rates[1]
+
+
+@pytest.mark.parametrize("scheduler", ["", "epoch", "step"])
+@pytest.mark.parametrize("interval", [None, "epoch", "step"])
+def test_rates_are_logged_as_by_lightning(tmp_path: Path, interval: str | None, scheduler: str) -> None:
+    found = []
+    for framework in (LIGHTNING, CAMSHAFT):
+        monitor = CALLBACKS[framework.name].LearningRateMonitor(interval, log_momentum=True, log_weight_decay=True)
+        folder = tmp_path / framework.name
+        trainer = fit_scheduled(framework, folder, scheduler, monitor, log_every_n_steps=4)
+        values = {name: round(float(value), 6) for name, value in trainer.callback_metrics.items()}
+        latest = (monitor.last_momentum_values, monitor.last_weight_decay_values)
+        found.append((dict(monitor.lrs), values, *latest))
+    assert found[1] == found[0]
+
+
+class EverySecond(prune.BasePruningMethod):
+    PRUNING_TYPE = "unstructured"
+
+    def compute_mask(self, t: Tensor, default_mask: Tensor) -> Tensor:
+        mask = default_mask.clone()
+        mask.view(-1)[::2] = 0
+        return mask
+
+
+# With a ticket once: in Lightning the values from before training are trained after the first time.
+PRUNING: dict[str, dict[str, Any]] = {
+    "all together": {"pruning_fn": "l1_unstructured", "amount": 0.3, "apply_pruning": lambda epoch: epoch == 1},
+    "each, without a ticket": {
+        "pruning_fn": "l1_unstructured",
+        "amount": 0.2,
+        "use_global_unstructured": False,
+        "use_lottery_ticket_hypothesis": False,
+    },
+    "structures, at validation": {
+        "pruning_fn": "ln_structured",
+        "use_global_unstructured": False,
+        "layers": ["weight"],
+        "apply_pruning": lambda epoch: epoch == 2,
+        "pruning_dim": 0,
+        "pruning_norm": 2,
+        "prune_on_train_epoch_end": False,
+    },
+    "by functions of the epoch": {
+        "pruning_fn": "random_unstructured",
+        "amount": lambda epoch: 0.1 * epoch,
+        "apply_pruning": lambda epoch: epoch != 1,
+        "use_lottery_ticket_hypothesis": lambda epoch: epoch == 2,
+        "resample_parameters": True,
+    },
+    "by a method of one's own, masks that stay": {
+        "pruning_fn": EverySecond,
+        "use_lottery_ticket_hypothesis": False,
+        "make_pruning_permanent": False,
+    },
+}
+
+
+@pytest.mark.parametrize("kind", PRUNING)
+def test_a_module_is_pruned_as_by_lightning(tmp_path: Path, kind: str) -> None:
+    found: dict[str, dict[Any, Weights]] = {}
+    for framework in (LIGHTNING, CAMSHAFT):
+        module, folder = normed_line(framework), tmp_path / framework.name
+        arguments = dict(PRUNING[kind])
+        if names := arguments.pop("layers", None):
+            arguments["parameters_to_prune"] = [(module.backbone[0], name) for name in names]
+        pruning = CALLBACKS[framework.name].ModelPruning(**arguments)
+        saving = framework.model_checkpoint(folder, filename="{step}", save_top_k=-1)
+        torch.manual_seed(5)
+        framework.trainer(
+            default_root_dir=folder, logger=False, max_epochs=4, callbacks=[pruning, saving], **framework.quiet
+        ).fit(module, loader(6), loader(2))
+        found[framework.name] = {"end": weights(module)}
+        for path in sorted(folder.glob("*.ckpt")):
+            saved = torch.load(path, weights_only=False)["state_dict"]
+            found[framework.name][path.name] = {name: one for name, one in saved.items() if one.is_floating_point()}
+    for where, expected in found[LIGHTNING.name].items():
+        assert found[CAMSHAFT.name][where].keys() == expected.keys()
+    assert_close(found[CAMSHAFT.name], found[LIGHTNING.name])
 
 
 def written(framework: Framework, folder: Path, loaders: Any, returns: bool) -> Any:

@@ -115,10 +115,10 @@ DIFFERENCES: tuple[Difference, ...] = (
     Difference(
         name="precision of logged numbers",
         topic="logging",
-        lightning="keeps Python numbers in single precision",
-        camshaft="keeps them as they are",
+        lightning="keeps Python numbers in single precision, and adds up in it",
+        camshaft="adds up and writes in double precision; `callback_metrics` are of torch's default type",
         reason="nothing is lost without need",
-        write="Nothing, or log `torch.tensor(value)` for single precision.",
+        write="Nothing; means of an epoch may differ in the last digit of single precision.",
         witness=Configuration(),
         align=alignment.single_precision,
     ),

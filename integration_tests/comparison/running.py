@@ -13,7 +13,7 @@ from typing import Any
 import attrs
 import torch
 
-from camshaft.hooks_core.catalogue import CATALOGUE
+from camshaft.hooks_core import CATALOGUE
 from camshaft.hooks_core.spec import HookSpec, Receiver
 from comparison.configuration import Configuration
 from comparison.frameworks import Framework

@@ -117,11 +117,42 @@ STATED: tuple[Stated, ...] = (
         lightning="refuses the whole file where `weights_only` is true",
         camshaft="reads all else, and names the arguments that are missing",
         reason="weights are of use without the objects",
-        write="Pass the argument, or `weights_only=False` if the file is trusted.",
+        write="Pass the argument, or `weights_only=False` if the file is trusted. Torch's variables count, too.",
         proof=(
             "packages/trainer/tests/test_checkpoint_objects.py"
             "::test_without_trust_the_arguments_that_lack_are_named_also_those_with_a_default"
         ),
+    ),
+    Stated(
+        name="hyperparameters of command lines",
+        topic="checkpoints",
+        lightning="imports every class that a checkpoint of LightningCLI names, in `load_from_checkpoint` and for "
+        "`--ckpt_path`",
+        camshaft="imports them where `weights_only=False` says so, and else refuses such a file",
+        reason="a name in a file is not imported",
+        write="Pass `weights_only=False`, or `--weights_only=false`, for files that you trust.",
+        proof=(
+            "packages/trainer/tests/test_trainer_cli.py"
+            "::test_classes_that_a_checkpoint_names_are_imported_only_where_it_is_trusted"
+        ),
+    ),
+    Stated(
+        name="options that `--ckpt_path` replaces",
+        topic="checkpoints",
+        lightning="replaces the module's options by the hyperparameters of the checkpoint in silence",
+        camshaft="does so with a warning that lists them",
+        reason="options that were written are of no effect",
+        write="Leave them out.",
+        proof="packages/trainer/tests/test_trainer_cli.py::test_a_checkpoint_decides_on_the_arguments_of_the_module",
+    ),
+    Stated(
+        name="checkpoints from an address",
+        topic="checkpoints",
+        lightning="unpickles what http:// and https:// give, unless `weights_only` is true",
+        camshaft="unpickles objects only for `weights_only=False`, wherever the file is",
+        reason="a file from elsewhere is trusted least",
+        write="Pass `weights_only=False` if the address is trusted.",
+        proof="packages/strategies/tests/test_contents.py::test_a_checkpoint_is_read_from_a_file_object_and_from_an_address",
     ),
     Stated(
         name="hyperparameters that cannot be pickled",
@@ -217,6 +248,42 @@ STATED: tuple[Stated, ...] = (
         ),
     ),
     Stated(
+        name="`StochasticWeightAveraging`",
+        topic="callbacks",
+        lightning=(
+            "leaves out the weights after the last epoch, and updates batch normalization in a further epoch that also "
+            "steps the optimizer; stopped early, it drops the average"
+        ),
+        camshaft=(
+            "takes them in (not under the import names), recomputes the statistics without an epoch, and always "
+            "applies the average"
+        ),
+        reason="the average is over all epochs, and no step follows it",
+        write="Import it from `lightning.pytorch.callbacks` for the average without the last epoch.",
+        proof=(
+            "integration_tests/test_stock_callbacks_against_lightning.py"
+            "::test_the_import_names_swa_averages_as_lightnings"
+        ),
+    ),
+    Stated(
+        name="`ModelPruning`'s lottery ticket",
+        topic="callbacks",
+        lightning="trains the values from before training after the first time",
+        camshaft="always goes back to these values",
+        reason="the paper does",
+        write="Nothing.",
+        proof="packages/trainer/tests/test_model_pruning.py::test_a_fit_that_is_resumed_has_the_same_masks",
+    ),
+    Stated(
+        name='`Timer.time_elapsed("validate")`',
+        topic="callbacks",
+        lightning="counts the sanity check",
+        camshaft="does not",
+        reason="the sanity check leaves no trace",
+        write="Nothing.",
+        proof="packages/callbacks/tests/test_timer.py::test_the_sanity_check_is_not_counted",
+    ),
+    Stated(
         name="indices that a prediction writer cannot know",
         topic="callbacks",
         lightning="passes an empty list",
@@ -227,6 +294,39 @@ STATED: tuple[Stated, ...] = (
             "packages/callbacks/tests/test_prediction_writer.py"
             "::test_samples_are_known_where_the_order_is_fixed_and_else_not"
         ),
+    ),
+    Stated(
+        name="the suggested learning rate and the margin of a batch size",
+        topic="callbacks",
+        lightning=(
+            "goes by the loss over the rate, also in an exponential search, which is nearly always a small rate; "
+            "always leaves the margin"
+        ),
+        camshaft=(
+            "goes by the logarithm of the rate in an exponential search, and suggests none where the loss does not "
+            "fall; leaves the margin where memory ran out"
+        ),
+        reason="the suggestion is one that trains",
+        write="Take `Tuner` and the finders under the import names, which follow Lightning's rules.",
+        proof="integration_tests/test_tuner_against_lightning.py::test_a_rate",
+    ),
+    Stated(
+        name="steps of a search",
+        topic="callbacks",
+        lightning="calls every hook of the module, and counts in `global_step`",
+        camshaft="calls `training_step`, zeroing, backward and the optimizer's step",
+        reason="a search leaves no trace",
+        write="Nothing.",
+        proof="packages/trainer/tests/test_tuner.py::test_a_search_for_a_rate_leaves_all_but_the_rate_as_it_was",
+    ),
+    Stated(
+        name="`PyTorchProfiler` where validation has fewer than five batches",
+        topic="callbacks",
+        lightning="records the whole fit",
+        camshaft="goes on with the schedule of training",
+        reason="memory does not grow with the steps",
+        write="Pass `schedule=None` to record everything.",
+        proof="packages/trainer/tests/test_trainer_profilers.py::test_reports_lie_in_the_log_folder",
     ),
     Stated(
         name="versions of file loggers",

@@ -60,6 +60,7 @@ class RecordingTrainer:
     after_batch_functions: list[Callable[[], None]] = field(factory=list)
     save_point_functions: list[Callable[[], None]] = field(factory=list)
     writes_at_once: bool = False
+    ckpt_path: str | None = None
 
     def save_checkpoint(
         self, path: str, weights_only: bool = False, on_saved: Callable[[], None] | None = None

@@ -5,10 +5,10 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from camshaft.callbacks.finders.batch_size_finder import Found, SearchMode, free_memory, is_out_of_memory, search
+from camshaft.callbacks.finders.batch_size_finder import SearchMode, free_memory, is_out_of_memory, search
 
 
-def run(mode: SearchMode, limit: int, start: int, largest: int, max_trials: int = 100) -> tuple[Found, list[int]]:
+def run(mode: SearchMode, limit: int, start: int, largest: int, max_trials: int = 100) -> tuple[int | None, list[int]]:
     tried: list[int] = []
 
     def fits(size: int) -> bool:
@@ -21,7 +21,7 @@ def run(mode: SearchMode, limit: int, start: int, largest: int, max_trials: int 
 @given(st.integers(0, 300), st.integers(1, 64), st.integers(64, 400))
 def test_bisecting_finds_the_largest_that_fits(limit: int, start: int, largest: int) -> None:
     found, tried = run("binsearch", limit, start, largest)
-    assert found.size == (min(limit, largest) or None)
+    assert found == (min(limit, largest) or None)
     assert len(tried) == len(set(tried)) <= 20 and max(tried) <= max(start, largest)
 
 
@@ -29,17 +29,17 @@ def test_bisecting_finds_the_largest_that_fits(limit: int, start: int, largest: 
 def test_doubling_finds_more_than_half_of_it(limit: int, start: int, largest: int) -> None:
     found, tried = run("power", limit, start, largest)
     if limit == 0:
-        assert found.size is None and tried[-1] == 1
+        assert found is None and tried[-1] == 1
     else:
-        assert found.size is not None
-        assert found.size <= min(limit, largest) <= 2 * found.size + 1
+        assert found is not None
+        assert found <= min(limit, largest) <= 2 * found + 1
 
 
 @given(st.integers(0, 300), st.integers(1, 6), st.sampled_from(["power", "binsearch"]))
 def test_there_are_no_more_trials_than_allowed(limit: int, max_trials: int, mode: SearchMode) -> None:
     found, tried = run(mode, limit, 2, 400, max_trials)
     assert len(tried) <= max_trials
-    assert found.size == max((size for size in tried if size <= limit), default=None)
+    assert found == max((size for size in tried if size <= limit), default=None)
 
 
 def test_what_torch_raises_on_the_cpu_counts() -> None:

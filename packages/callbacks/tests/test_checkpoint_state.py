@@ -31,7 +31,7 @@ def test_keeps_the_k_best_of_everything_it_has_seen(scores: list[float], k: int,
         displaced = top_k.displaced() if top_k.takes(score) else None
         if displaced is not None:
             for path in displaced:
-                top_k.discard(path)
+                top_k.scores.pop(path, None)
             top_k.add(str(idx), score)
     assert set(top_k.scores) == expected_survivors(scores, k, mode)
 

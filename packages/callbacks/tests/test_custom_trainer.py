@@ -83,7 +83,7 @@ def has_logged_rates(callback: Any, trainer: Any) -> None:
 
 
 def has_stopped_in_time(callback: Any, trainer: Any) -> None:
-    reason = callback.stopping_reason
+    reason = callback.stopping_reason_message
     assert trainer.global_step <= 1 and callback.time_elapsed() > 0 and "the whole of `duration`" in reason
 
 
@@ -106,7 +106,7 @@ CASES: list[tuple[Callable[[Path], Callback], Callable[[Any, Any], None]]] = [
     (lambda root: ModelCheckpoint(root / "kept", monitor="loss"), keeps_a_checkpoint),
     (lambda root: RichProgressBar(), has_said_each_epoch),
     (lambda root: GradientAccumulationScheduler({1: 2}), has_made_fewer_updates),
-    (lambda root: LearningRateMonitor(), has_logged_rates),
+    (lambda root: LearningRateMonitor("step"), has_logged_rates),
     (lambda root: Timer({"microseconds": 1}), has_stopped_in_time),
     (lambda root: LambdaCallback(on_train_batch_end=ask_to_stop), has_called),
     (lambda root: DeviceStatsMonitor(), has_logged_memory),

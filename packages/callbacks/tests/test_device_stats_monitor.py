@@ -50,8 +50,9 @@ def train(trainer: RecordingTrainer, num_batches: int = 5) -> list[tuple[int | N
 
 def test_the_load_of_the_machine_is_logged_with_the_updates_whose_steps_are(tmp_path: Path) -> None:
     rows = train(trainer_on("cpu", tmp_path, DeviceStatsMonitor()))
-    assert [step for step, _ in rows] == [1, 3]
-    for _, metrics in rows:
+    assert [step for step, _ in rows] == [1, 1, 3, 3]
+    assert {name.rpartition("/")[0] for name in rows[1][1]} == {"DeviceStatsMonitor.on_train_batch_end"}
+    for _, metrics in rows[::2]:
         assert metrics.keys() == {PREFIX + name for name in NAMES}
         assert 0 < metrics[f"{PREFIX}cpu_vm_percent"] < 100
         assert 10**6 < metrics[f"{PREFIX}process_rss_bytes"] < 10**12
@@ -84,7 +85,7 @@ def test_psutil_is_asked_for_at_set_up_and_only_where_it_is_needed(
         trainer.begin()
         return
     with pytest.raises(
-        ModuleNotFoundError, match=r"DeviceStatsMonitor needs `psutil`.*camshaft-callbacks\[device-stats\]"
+        ModuleNotFoundError, match=r"DeviceStatsMonitor needs `psutil`.*pip install 'psutil.*extra `device-stats`"
     ):
         trainer.begin()
 
@@ -98,7 +99,19 @@ def test_it_goes_on_where_its_state_was_taken(tmp_path: Path) -> None:
     one.on_train_batch_start(earlier, None, None, 1)  # the first batch of the window of update 1
     other.load_state_dict(one.state_dict())
     later = trainer_on("cpu", tmp_path, other, global_step=1)
-    assert [step for step, _ in train(later)] == [3, 5]
+    assert [step for step, _ in train(later)] == [3, 3, 5, 5]
+
+
+@pytest.mark.parametrize("stage", ["validation", "test", "predict"])
+def test_evaluation_is_logged_as_often_in_batches(stage: str, tmp_path: Path) -> None:
+    callback = DeviceStatsMonitor()
+    trainer = trainer_on("cpu", tmp_path, callback)
+    trainer.begin(stage)
+    for batch_idx in range(5):
+        getattr(callback, f"on_{stage}_batch_start")(trainer, None, None, batch_idx)
+        getattr(callback, f"on_{stage}_batch_end")(trainer, None, None, None, batch_idx)
+    hooks = [name.partition(".")[2].partition("/")[0] for _, row in trainer.loggers[0].rows for name in list(row)[:1]]
+    assert hooks == 2 * [f"on_{stage}_batch_start", f"on_{stage}_batch_end"]
 
 
 @pytest.mark.gpu
@@ -106,7 +119,7 @@ def test_it_goes_on_where_its_state_was_taken(tmp_path: Path) -> None:
 def test_the_allocator_of_a_gpu_is_logged_in_bytes(tmp_path: Path) -> None:
     held = torch.zeros(1 << 20, device="cuda")
     rows = train(trainer_on("cuda", tmp_path, DeviceStatsMonitor()))
-    assert [step for step, _ in rows] == [1, 3]
+    assert [step for step, _ in rows] == [1, 1, 3, 3]
     assert rows[0][1][f"{PREFIX}allocated_bytes.all.current"] >= held.nbytes
     assert f"{PREFIX}cpu_percent" not in rows[0][1]
     both = train(trainer_on("cuda", tmp_path, DeviceStatsMonitor(cpu_stats=True)))[0][1]

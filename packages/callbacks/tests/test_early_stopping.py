@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from recording_trainer import RecordingTrainer
 
-from camshaft.callbacks import EarlyStopping
+from camshaft.callbacks import EarlyStopping, EarlyStoppingReason
 from camshaft.callbacks.arguments import InvalidArgumentError, MissingMetricError
 
 
@@ -51,7 +51,7 @@ def test_stops_in_the_epoch_in_which_it_must(
 ) -> None:
     stopping = EarlyStopping("loss", **arguments)
     assert epochs_until_stop(stopping, losses) == stops_at
-    assert (stopping.stopping_reason is None) == (stops_at is None)
+    assert (stopping.stopping_reason_message is None) == (stops_at is None)
     assert stopping.stopped_epoch == (stops_at or 0)
 
 
@@ -74,22 +74,29 @@ def test_stops_at_the_first_run_of_checks_without_a_new_best(losses: list[float]
 
 
 @pytest.mark.parametrize(
-    ("arguments", "losses", "reason"),
+    ("arguments", "losses", "rule", "reason"),
     [
-        ({"patience": 1}, [1.0, 2.0], r"^loss did not improve in the last 1 checks \(best: 1\)\.$"),
-        ({"stopping_threshold": 2}, [1.0], r"^loss is 1, past its stopping threshold 2\.$"),
-        ({"divergence_threshold": 0}, [1.0], r"^loss is 1, past its divergence threshold 0\.$"),
-        ({}, [math.nan], r"^loss is nan, which is not finite \(best so far: inf\)\.$"),
+        (
+            {"patience": 1},
+            [1.0, 2.0],
+            "PATIENCE_EXHAUSTED",
+            r"loss did not improve in the last 1 checks \(best: 1\)\.$",
+        ),
+        ({"stopping_threshold": 2}, [1.0], "STOPPING_THRESHOLD", r"loss is 1, past its stopping threshold 2\.$"),
+        ({"divergence_threshold": 0}, [1.0], "DIVERGENCE_THRESHOLD", r"loss is 1, past its divergence threshold 0\.$"),
+        ({}, [math.nan], "NON_FINITE_METRIC", r"loss is nan, which is not finite \(best so far: inf\)\.$"),
     ],
 )
 def test_says_why(
-    arguments: dict[str, Any], losses: list[float], reason: str, capsys: pytest.CaptureFixture[str]
+    arguments: dict[str, Any], losses: list[float], rule: str, reason: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     stopping = EarlyStopping("loss", verbose=True, **arguments)
+    assert stopping.stopping_reason is EarlyStoppingReason.NOT_STOPPED
     epochs_until_stop(stopping, losses)
-    assert stopping.stopping_reason is not None and re.match(reason, stopping.stopping_reason)
+    assert stopping.stopping_reason.name == rule
+    assert stopping.stopping_reason_message is not None and re.match(reason, stopping.stopping_reason_message)
     last_line = capsys.readouterr().out.splitlines()[-1]
-    assert last_line == f"EarlyStopping, epoch {len(losses) - 1}: {stopping.stopping_reason}"
+    assert last_line == f"EarlyStopping, epoch {len(losses) - 1}: {stopping.stopping_reason_message}"
 
 
 def test_says_what_improved_and_nothing_unasked(capsys: pytest.CaptureFixture[str]) -> None:
@@ -176,6 +183,7 @@ def test_memory_is_read_back_as_safely_as_any_checkpoint(tmp_path: Path) -> None
 
 
 def test_state_keys_tell_apart_what_differs() -> None:
+    assert EarlyStopping("a").state_key == "EarlyStopping{'monitor': 'a', 'mode': 'min'}"  # as in Lightning
     keys = {EarlyStopping("a").state_key, EarlyStopping("b").state_key, EarlyStopping("a", mode="max").state_key}
     assert len(keys) == 3
 
@@ -192,10 +200,10 @@ def test_a_run_that_goes_on_from_a_stop_stops_as_well(recwarn: pytest.WarningsRe
     assert epochs_until_stop(first, [1.0, 2.0]) == 1
     second.load_state_dict(first.state_dict())
     assert resumed(second).should_stop
-    assert (second.stopped_epoch, second.stopping_reason) == (1, first.stopping_reason)
+    assert (second.stopped_epoch, second.stopping_reason_message) == (1, first.stopping_reason_message)
     [warning] = recwarn.list
     assert str(warning.message) == (
-        f"EarlyStopping has stopped the run that is resumed, and stops it again: {first.stopping_reason} "
+        f"EarlyStopping has stopped the run that is resumed, and stops it again: {first.stopping_reason_message} "
         "Change one of its arguments, such as `patience`, to train on."
     )
     assert not resumed(second).should_stop  # the next fit is none that was resumed
@@ -216,7 +224,7 @@ def test_one_with_other_rules_trains_on(changes: dict[str, Any]) -> None:
     epochs_until_stop(first, [1.0, 2.0])
     second.load_state_dict(first.state_dict())
     assert not resumed(second).should_stop
-    assert (second.stopped_epoch, second.stopping_reason, second.wait_count) == (0, None, 1)
+    assert (second.stopped_epoch, second.stopping_reason_message, second.wait_count) == (0, None, 1)
 
 
 def test_a_state_without_rules_trains_on() -> None:
@@ -225,4 +233,4 @@ def test_a_state_without_rules_trains_on() -> None:
     state = first.state_dict()
     del state["rules"]
     second.load_state_dict(state)
-    assert not resumed(second).should_stop and second.stopping_reason is None
+    assert not resumed(second).should_stop and second.stopping_reason is EarlyStoppingReason.PATIENCE_EXHAUSTED

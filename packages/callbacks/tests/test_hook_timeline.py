@@ -14,8 +14,7 @@ from timeline_runs import Clock, Net, Optimizer, Page, Slow, fit, read_trace, va
 
 from camshaft.callbacks.arguments import InvalidArgumentError
 from camshaft.callbacks.profiling.hook_timeline import HookTimeline
-from camshaft.hooks_core import CATALOGUE, ModelHooks, Receiver, resolve
-from camshaft.hooks_core.dispatch.faults import find_faults
+from camshaft.hooks_core import CATALOGUE, ModelHooks, Receiver, find_faults, resolve
 
 
 @pytest.fixture

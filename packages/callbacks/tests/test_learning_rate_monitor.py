@@ -98,9 +98,11 @@ def test_one_interval_may_hold_for_all(interval: str, steps: list[int]) -> None:
     assert callback.lrs["lr-SGD"] == [metrics["lr-SGD"] for _, metrics in rows]
 
 
-def test_without_a_scheduler_a_rate_is_that_of_steps_and_steps_keep_to_the_trainers_interval() -> None:
-    assert train(trainer_of(LearningRateMonitor(), [sgd()], every=3)) == [(2, {"lr-SGD": 0.5})]
-    assert train(trainer_of(LearningRateMonitor(), [sgd()], every=0)) == []
+def test_without_a_scheduler_rates_are_logged_by_epochs_and_by_steps_at_the_trainers_interval() -> None:
+    rate = {"lr-SGD": 0.5}
+    assert train(trainer_of(LearningRateMonitor(), [sgd()], every=3)) == [(0, rate), (2, rate), (2, rate)]
+    assert train(trainer_of(LearningRateMonitor("step"), [sgd()], every=3)) == [(2, rate)]
+    assert train(trainer_of(LearningRateMonitor("step"), [sgd()], every=0)) == []
     assert train(trainer_of(LearningRateMonitor(), [])) == []
 
 
@@ -132,13 +134,16 @@ def test_groups_are_told_apart_by_name_or_number_also_those_that_come_later() ->
     train(trainer, num_epochs=1)
     growing.add_param_group({"params": [parameter()], "lr": 0.1})
     rows = train(trainer, num_epochs=1, starts=False)
+    assert {name: len(rates) for name, rates in trainer.callbacks[0].lrs.items()} == {"lr-SGD/pg1": 2, "lr-SGD/pg2": 1}
     assert [list(metrics) for _, metrics in rows] == [["lr-SGD"], ["lr-SGD/pg1", "lr-SGD/pg2"]]
 
 
 def test_momentum_and_weight_decay_are_logged_on_request() -> None:
     optimizers = [sgd(momentum=0.75, weight_decay=0.5), Adam([parameter()], betas=(0.5, 0.9)), Plain([parameter()])]
     callback = LearningRateMonitor("epoch", log_momentum=True, log_weight_decay=True)
-    _, metrics = train(trainer_of(callback, optimizers))[0]
+    trainer = trainer_of(callback, optimizers)
+    _, metrics = train(trainer)[0]
+    assert {name: float(value) for name, value in trainer.callback_metrics.items()} == pytest.approx(metrics)
     assert metrics == {
         "lr-SGD": 0.5,
         "lr-SGD-momentum": 0.75,
@@ -147,7 +152,10 @@ def test_momentum_and_weight_decay_are_logged_on_request() -> None:
         "lr-Adam-momentum": 0.5,
         "lr-Adam-weight_decay": 0.0,
         "lr-Plain": 1.0,
+        "lr-Plain-momentum": 0.0,
     }
+    assert callback.last_momentum_values == {"lr-SGD-momentum": 0.75, "lr-Adam-momentum": 0.5, "lr-Plain-momentum": 0.0}
+    assert callback.last_weight_decay_values["lr-SGD-weight_decay"] == 0.5
 
 
 class Plain(Optimizer):
@@ -157,7 +165,7 @@ class Plain(Optimizer):
 
 def test_momentum_that_no_optimizer_has_warns() -> None:
     trainer = trainer_of(LearningRateMonitor(log_momentum=True), [Plain([parameter()])])
-    with pytest.warns(UserWarning, match="`log_momentum` is set, but no optimizer has a momentum"):
+    with pytest.warns(RuntimeWarning, match="`log_momentum` is set, but an optimizer has no momentum"):
         train(trainer)
 
 

@@ -1,7 +1,9 @@
 from __future__ import annotations
 
+import copy
 import math
 import os
+import pickle
 import shutil
 import tempfile
 import warnings
@@ -414,6 +416,38 @@ def test_state_keys_tell_apart_what_differs() -> None:
     keys = [ModelCheckpoint(**one).state_key for one in arguments]
     assert len(set(keys)) == len(keys)
     assert ModelCheckpoint("a").state_key == ModelCheckpoint("b").state_key  # a run may move
+    assert keys[1] == (  # as in Lightning
+        "ModelCheckpoint{'monitor': 'a', 'mode': 'min', 'every_n_train_steps': 0, 'every_n_epochs': 1, "
+        "'train_time_interval': None}"
+    )
+
+
+def test_the_checkpoint_that_a_run_was_resumed_from_stays(tmp_path: Path) -> None:
+    trainer = start(tmp_path, ModelCheckpoint(tmp_path, "{step}", "loss"))
+    run_epochs(trainer, [3.0])
+    trainer.ckpt_path = str(tmp_path / "step=1.ckpt")
+    run_epochs(trainer, [2.0, 1.0])
+    assert files(tmp_path) == {"step=1.ckpt", "step=3.ckpt"}
+
+
+def test_a_score_that_is_nan_counts_as_the_worst(tmp_path: Path) -> None:
+    low, high = (ModelCheckpoint(tmp_path / mode, monitor="loss", mode=mode) for mode in ("min", "max"))
+    trainer = start(tmp_path, low, high)
+    run_epochs(trainer, [math.nan])
+    assert low.current_score == low.best_model_score == math.inf
+    assert high.current_score == high.best_model_score == -math.inf
+    run_epochs(trainer, [2.0, 3.0])
+    assert low.current_score == low.best_model_score == 2.0 and high.best_model_score == 3.0
+
+
+def test_a_copy_of_one_in_a_run_takes_no_part_in_it(tmp_path: Path) -> None:
+    checkpoint = ModelCheckpoint(tmp_path, monitor="loss")
+    trainer = start(tmp_path, checkpoint)
+    run_epochs(trainer, [1.0])
+    for copied in (copy.deepcopy(checkpoint), pickle.loads(pickle.dumps(checkpoint))):
+        assert copied.best_model_path == checkpoint.best_model_path and copied.best_model_score == 1.0
+        assert copied.file_exists(copied.best_model_path, trainer) and not copied.file_exists("other", trainer)
+        copied.teardown(trainer, None, "fit")
 
 
 def test_says_what_it_decided(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

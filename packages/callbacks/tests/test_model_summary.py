@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import random
+import sys
 from collections.abc import Iterator
 from typing import Any
 
@@ -12,7 +13,7 @@ from torch import Tensor, nn
 
 from camshaft.callbacks.arguments import InvalidArgumentError
 from camshaft.callbacks.progress.example_forward import describe_shape
-from camshaft.callbacks.progress.model_summary import ModelSummary, format_count, summarize
+from camshaft.callbacks.progress.model_summary import ModelSummary, RichModelSummary, format_count, summarize
 
 
 class Net(nn.Module):
@@ -41,7 +42,6 @@ class TestTable:
             "    64  trainable parameters",
             "   224  non-trainable parameters",
             "   288  parameters in total",
-            " 0.001  MB of parameters",
             "14.0 K  FLOPs in a forward of the example",
             "     3  modules in train mode",
             "     1  modules in eval mode",
@@ -72,6 +72,15 @@ class TestTable:
         assert format_count(count) == text
 
 
+def test_a_tiny_model_has_one_total() -> None:
+    assert str(summarize(nn.Linear(4, 1))).splitlines()[2:] == [
+        "weight, bias  (parameters)           5  yes        train",
+        "",
+        "5  trainable parameters",
+    ]
+    assert [what for _, what in summarize(nn.Linear(400, 100)).totals()] == ["trainable parameters", "MB of parameters"]
+
+
 class TestLazyAndSharded:
     def test_lazy_parameters_stay_so_and_are_named(self) -> None:
         module = nn.Sequential(nn.LazyLinear(3), nn.Linear(3, 2))
@@ -79,7 +88,7 @@ class TestLazyAndSharded:
         assert (
             summary.num_lazy_parameters == 2 and summary.total_parameters == 8 and module[0].has_uninitialized_params()
         )
-        assert "8 + ?  parameters in total" in str(summary)
+        assert "8 + ?  trainable parameters" in str(summary)
         assert "not run, since it would give lazy parameters their shape" in str(summary)
 
     def test_the_meta_device_is_named(self) -> None:
@@ -247,6 +256,26 @@ class TestCallback:
         ModelSummary().on_fit_start(RecordingTrainer("."), Net())
         output = capsys.readouterr().out
         assert "[2, 3, 6, 6] │ [2, 8, 4, 4]" in output and "parameters in total" in output
+
+    def test_rich_prints_with_rich_anywhere(
+        self, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setenv("COLUMNS", "120")
+        callback = RichModelSummary(2, header_style="bold red")
+        callback.on_fit_start(RecordingTrainer("."), Net())
+        assert "│" in capsys.readouterr().out.replace("┃", "│") and callback.max_depth == 2
+        monkeypatch.setitem(sys.modules, "rich", None)
+        with pytest.raises(ModuleNotFoundError, match="RichModelSummary needs `rich`"):
+            RichModelSummary()
+
+    def test_an_override_of_print_gets_the_summary(self) -> None:
+        class Kept(ModelSummary):
+            def print(self, summary: Any) -> None:
+                self.kept = summary
+
+        callback = Kept()
+        callback.on_fit_start(RecordingTrainer("."), Net())
+        assert callback.kept is callback.summary is not None
 
     def test_depth_0_does_nothing(self, capsys: pytest.CaptureFixture[str]) -> None:
         callback = ModelSummary(0)

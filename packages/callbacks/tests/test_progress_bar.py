@@ -482,7 +482,7 @@ class TestLibraries:
         bar = bar_class()
         trainer = RecordingTrainer(".", callbacks=[bar])
         trainer.begin()
-        with pytest.raises(ModuleNotFoundError, match=rf"pip install 'camshaft-callbacks\[{library}\]'"):
+        with pytest.raises(ModuleNotFoundError, match=rf"pip install '{library}.*extra `{library}`"):
             bar.on_train_epoch_start(trainer, None)
         trainer.end()
 

@@ -277,3 +277,13 @@ def test_a_graph_that_cannot_be_drawn_is_a_warning_and_metrics_are_written(
         logger.log_metrics({"loss": 1.0}, 0)
     logger.save()
     assert points(logger, "loss") == [(0, 1.0)] and not read(logger).Tags()["graph"]
+
+
+def test_a_dictionary_of_numbers_is_one_chart(tmp_path: Path) -> None:
+    logger = TensorBoardLogger(tmp_path, prefix="net")
+    logger.log_metrics({"loss": {"train": 1.0, "val": torch.tensor(2.0)}, "lr": 0.1}, 3)  # type: ignore[dict-item]
+    logger.save()
+    assert sorted(path.name for path in Path(logger.log_dir).iterdir() if path.is_dir()) == [
+        "net-loss_train",
+        "net-loss_val",
+    ]

@@ -139,6 +139,20 @@ def test_validation_within_training_takes_no_training_time(tmp_path: Path, clock
     assert rows[2][1]["train/device/flops_per_sec"] == 3.0
 
 
+def test_the_flops_of_training_count_after_a_validation_that_has_none(tmp_path: Path, clock: type[TurnedClock]) -> None:
+    monitor = ThroughputMonitor(len, flops_per_batch=3.0)
+    trainer = trainer_with(tmp_path, monitor)
+    trainer.begin()
+    monitor.on_train_start(trainer, MODULE)
+    train(trainer, monitor, [9.0, 1.0])
+    monitor.on_validation_start(trainer, MODULE)
+    clock.now += 50.0
+    monitor.on_validation_batch_end(trainer, MODULE, None, BATCH, 0)
+    monitor.on_validation_end(trainer, MODULE)
+    train(trainer, monitor, [1.0, 1.0], start=2)
+    assert trainer.loggers[0].rows[-1][1]["train/device/flops_per_sec"] == 3.0
+
+
 def test_the_sanity_check_leaves_no_trace(tmp_path: Path, clock: type[TurnedClock]) -> None:
     monitor = ThroughputMonitor(len)
     trainer = trainer_with(tmp_path, monitor, sanity_checking=True)

@@ -11,8 +11,7 @@ from camshaft.callbacks.profiling.hook_timeline import HookTimeline
 from camshaft.callbacks.profiling.timeline_recording import SPANS, hooks_of_step, span_of
 from camshaft.callbacks.profiling.timeline_report import TreeRow, VerbTimes, life_cycle_tree, report_html, time_in_words
 from camshaft.hooks_core import Callback, resolve
-from camshaft.hooks_core.grammar import Maybe, Node, Repeat, life_cycle
-from camshaft.hooks_core.grammar.nodes import parts
+from camshaft.hooks_core.grammar import Maybe, Node, Repeat, life_cycle, parts
 from camshaft.hooks_core.spec import VERBS
 
 

@@ -41,13 +41,19 @@ def trainer(tmp_path: Path) -> RecordingTrainer:
 
 @pytest.mark.parametrize(
     ("duration", "seconds"),
-    [("01:02:03:04", 93784.0), (timedelta(minutes=1), 60.0), ({"hours": 2, "seconds": 0.5}, 7200.5), (None, None)],
+    [
+        ("01:02:03:04", 93784.0),
+        (timedelta(minutes=1), 60.0),
+        ({"hours": 2, "seconds": 0.5}, 7200.5),
+        (None, None),
+        ({}, 0),
+    ],
 )
 def test_a_duration_may_be_a_text_a_timedelta_or_its_arguments(duration: Any, seconds: float | None) -> None:
     assert Timer(duration).time_remaining() == seconds
 
 
-@pytest.mark.parametrize("duration", ["1:2:3", "", 5, {"hour": 2}, {"hours": "2"}, timedelta(0), {"days": 10**12}])
+@pytest.mark.parametrize("duration", ["1:2:3", "", 5, {"hour": 2}, {"hours": "2"}, timedelta(-1), {"days": 10**12}])
 def test_what_is_no_duration_is_refused(duration: Any) -> None:
     with pytest.raises((InvalidArgumentError, TypeError), match=r"`duration` must be .* in Timer") as caught:
         Timer(duration)
@@ -61,19 +67,19 @@ def test_an_unknown_interval_or_stage_is_refused() -> None:
         Timer().time_elapsed("fit")
 
 
-def test_each_stage_has_its_clock_and_adds_up(clock: Clock, trainer: RecordingTrainer) -> None:
+def test_each_stage_has_its_clock(clock: Clock, trainer: RecordingTrainer) -> None:
     timer = Timer("00:00:01:00")
     timer.on_train_start(trainer, None)
     assert timer.start_time() == 100.0 and timer.end_time() is None
     for _ in range(2):
         timer.on_validation_start(trainer, None)
         clock.seconds += 3
-        assert timer.time_elapsed("validate") % 3 == 0
+        assert timer.time_elapsed("validate") == 3
         timer.on_validation_end(trainer, None)
         clock.seconds += 1
     timer.on_train_end(trainer, None)
     clock.seconds += 50
-    assert (timer.time_elapsed(), timer.time_elapsed("validate"), timer.time_elapsed("test")) == (8.0, 6.0, 0.0)
+    assert (timer.time_elapsed(), timer.time_elapsed("validate"), timer.time_elapsed("test")) == (8.0, 3.0, 0.0)
     assert timer.time_remaining() == 52.0 and timer.end_time() == 108.0
     timer.on_predict_start(trainer, None)
     clock.seconds += 5
@@ -105,8 +111,8 @@ def test_training_stops_after_the_batch_or_epoch_in_which_its_time_is_over(
     assert trainer.should_stop == (interval == "step")
     trainer.end_epoch()
     assert trainer.should_stop
-    assert timer.stopping_reason == "training has taken 0:00:05, the whole of `duration`."
-    assert capsys.readouterr().out == f"Timer, epoch 0: {timer.stopping_reason}\n"  # once
+    assert timer.stopping_reason_message == "training has taken 0:00:05, the whole of `duration`."
+    assert capsys.readouterr().out == f"Timer, epoch 0: {timer.stopping_reason_message}\n"  # once
 
 
 def test_only_the_clock_of_rank_0_counts(clock: Clock, trainer: RecordingTrainer) -> None:

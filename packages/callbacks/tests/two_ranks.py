@@ -48,7 +48,7 @@ def differing_metrics(folder: Path, strategy: GlooStrategy) -> dict[str, Any]:
         "score": float(checkpoint.best_model_score or 0.0),
         "last": checkpoint.last_model_path,
         "stop": trainer.should_stop,
-        "reason": stopping.stopping_reason,
+        "reason": stopping.stopping_reason_message,
         "saved": [path for path, _ in trainer.saved],
     }
 

@@ -1,13 +1,21 @@
-"""The regression of the trainer's tests as a module of any era, and trainers that run it."""
+"""The parts of the other packages' tests, such that they run modules of any era."""
 
 from __future__ import annotations
 
 from pathlib import Path
 from typing import Any
 
+import bare_parts
 import trainer_parts
 
 from camshaft.compat import Trainer, TrainingModule
+from camshaft.compat.eras import extend
+
+
+class BareTrainer(bare_parts.BareTrainer):
+    """The trainer of the loops' tests, with all that runs eras put on each run."""
+
+    extend = staticmethod(extend)
 
 
 class Regression(TrainingModule, trainer_parts.Regression):

@@ -6,11 +6,12 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from bare_parts import BareTrainer, Sized
+from bare_parts import Sized
+from compat_parts import BareTrainer
 from torch import Tensor, nn
 from torch.optim import SGD, Optimizer
 
-from camshaft.compat.eras.step_forms import takes_earlier_forms
+from camshaft.compat.module import takes_earlier_forms
 from camshaft.hooks_core import ModelHooks
 
 NUM_FEATURES = 3
@@ -39,6 +40,9 @@ class TwoNets(nn.Module):
             return (faked - 1).square().mean()
         return faked.square().mean() + (self.discriminator(x) - 1).square().mean()
 
+    def training_step(self, batch: Tensor, batch_idx: int, optimizer_idx: int) -> Any:
+        return {"loss": self.loss(batch, optimizer_idx)}
+
     def optimizers_by_hand(self) -> list[Optimizer]:
         return [
             SGD(self.generator.parameters(), lr=0.1, momentum=0.9),
@@ -47,6 +51,21 @@ class TwoNets(nn.Module):
 
     def configure_optimizers(self) -> Any:
         return self.optimizers_by_hand()
+
+
+class Stepping:
+    """An override that steps as its era does: up to 0.9 it zeroes gradients, from 1.0 on it passes the closure."""
+
+    hook_era: str
+
+    def optimizer_step(
+        self, epoch: int, batch_idx: int, optimizer: Any, optimizer_idx: int, closure: Any = None
+    ) -> None:
+        if self.hook_era[0] == "0":
+            optimizer.step()
+            optimizer.zero_grad()
+        else:
+            optimizer.step(closure=closure)
 
 
 class OneNet(nn.Module):
@@ -59,6 +78,9 @@ class OneNet(nn.Module):
 
     def loss(self, x: Tensor) -> Tensor:
         return (self.head(torch.tanh(self.layer(x))) - 1).square().mean()
+
+    def training_step(self, batch: Tensor, batch_idx: int) -> Any:
+        return {"loss": self.loss(batch)}
 
     def optimizers_by_hand(self) -> list[Optimizer]:
         return [SGD(self.parameters(), lr=0.1, momentum=0.9)]
@@ -82,6 +104,19 @@ def differentiate(loss: Callable[[], Tensor], optimizer: Optimizer) -> None:
     gradients = torch.autograd.grad(loss(), own(optimizer))
     for parameter, gradient in zip(own(optimizer), gradients, strict=True):
         parameter.grad = gradient if parameter.grad is None else parameter.grad + gradient
+
+
+def of_era(era: str, *kinds: type) -> type:
+    """A class that declares its era."""
+    return type("OfEra", kinds, {"hook_era": era})
+
+
+def step_by_hand(module: TwoNets, optimizers: list[Optimizer], x: Tensor, *turns: int) -> None:
+    """Step these optimizers one after the other, each with gradients of its own loss alone."""
+    for idx in turns:
+        optimizers[idx].zero_grad()
+        differentiate(lambda idx=idx: module.loss(x, idx), optimizers[idx])
+        optimizers[idx].step()
 
 
 def fit(module: Any, inputs: list[Tensor], checkpoint: Any = None, **arguments: Any) -> BareTrainer:

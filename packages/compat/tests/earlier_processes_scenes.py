@@ -14,7 +14,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from compat_parts import Regression, quiet_trainer
-from several_processes import report
+from launching import report
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 from trainer_parts import loader, weights

@@ -9,45 +9,14 @@ import sys
 from pathlib import Path
 
 import pytest
+from checked_classes import write_modules
 
 from camshaft.compat.__main__ import main
-
-EXAMPLES = """
-from camshaft.hooks_core import Callback, DataHooks, ModelHooks
-
-class Good(ModelHooks):
-    def __init__(self, size):
-        raise AssertionError("must not be instantiated")
-    def training_step(self, batch, batch_idx): ...
-    class Inner(Callback): ...
-
-class Bad(Callback):
-    def on_fit_begin(self, trainer, module): ...
-    def on_train_start(self, trainer, module, batch): ...
-
-class Old:
-    def training_step(self, batch, batch_nb, optimizer_i): ...
-    def on_epoch_end(self): ...
-
-class Mixed(ModelHooks):
-    hook_era = "2.x"
-    def on_epoch_end(self): ...
-    def on_train_epoch_end(self): ...
-
-class Impossible:
-    hook_era = "7.0"
-
-class Data(DataHooks):
-    def train_dataloader(self): ...
-
-value = 3
-"""
 
 
 @pytest.fixture
 def examples(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    (tmp_path / "some_hooks.py").write_text(EXAMPLES)
-    (tmp_path / "broken_hooks.py").write_text("import a_module_that_is_not_there")
+    write_modules(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
     return tmp_path
 

@@ -5,7 +5,8 @@ from typing import Any
 
 import pytest
 import torch
-from bare_parts import BareStrategy, BareTrainer, Net, Sized, make_batches, same_bits, seeded, weights
+from bare_parts import BareStrategy, Net, Sized, make_batches, same_bits, seeded, weights
+from compat_parts import BareTrainer
 from torch.optim import SGD
 
 from camshaft.compat.eras.optimization import Amp

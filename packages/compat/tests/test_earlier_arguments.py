@@ -202,7 +202,8 @@ def test_an_unknown_name_is_an_error_that_names_the_closest() -> None:
 
 
 def test_positions_are_refused_with_a_way_out() -> None:
-    with pytest.raises(TypeError, match=r"`the first argument` must be passed by keyword.*Write `logger=...`"):
+    message = r"`the first argument` must be an accelerator, as the first by position.*Write `logger=...`"
+    with pytest.raises(TypeError, match=message):
         Trainer(ListLogger())  # type: ignore[call-arg]
 
 

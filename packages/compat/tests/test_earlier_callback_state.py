@@ -3,7 +3,8 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from bare_parts import BareTrainer, Sized, hooked, make_batches, seeded
+from bare_parts import Sized, hooked, make_batches, seeded
+from compat_parts import BareTrainer
 
 from camshaft.compat.eras.callback_states import takes_state
 from camshaft.hooks_core import Callback

@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 import torch
-from bare_parts import BareStrategy, BareTrainer, Net, Sized, hooked, make_batches, same_bits, seeded, weights
+from bare_parts import BareStrategy, Net, Sized, hooked, make_batches, same_bits, seeded, weights
+from compat_parts import BareTrainer
 from earlier_parts import OneNet, make_inputs
 from recording_sink import RecordingSink
 from torch import Tensor

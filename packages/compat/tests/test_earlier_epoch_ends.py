@@ -5,7 +5,8 @@ from typing import Any
 
 import pytest
 import torch
-from bare_parts import BareTrainer, Batch, Net, Sized, hooked, make_batches, same_bits, seeded, weights
+from bare_parts import Batch, Net, Sized, hooked, make_batches, same_bits, seeded, weights
+from compat_parts import BareTrainer
 from hugging_face_parts import BatchEncoding, Prediction
 from hypothesis import given
 from hypothesis import strategies as st

@@ -8,8 +8,19 @@ from typing import Any
 import attrs
 import pytest
 import torch
-from bare_parts import BareTrainer, Sized, hooked, same_bits, seeded, weights
-from earlier_parts import EarlierModelHooks, OneNet, TwoNets, differentiate, fit, make_inputs, own
+from bare_parts import Sized, hooked, same_bits, seeded, weights
+from compat_parts import BareTrainer
+from earlier_parts import (
+    EarlierModelHooks,
+    OneNet,
+    Stepping,
+    TwoNets,
+    differentiate,
+    fit,
+    make_inputs,
+    of_era,
+    own,
+)
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
@@ -142,20 +153,16 @@ def test_lbfgs_evaluates_the_loss_as_often_as_it_likes(era: str, form: str) -> N
 
 @pytest.mark.parametrize("era", ["0.5", "0.7", "0.8"])
 def test_the_default_of_optimizer_step_can_be_called_by_an_override(era: str) -> None:
-    class Plain(OneNet):
-        hook_era = era
+    plain = of_era(era, OneNet)
 
-        def training_step(self, batch: Tensor, batch_idx: int) -> Any:
-            return {"loss": self.loss(batch)}
-
-    class Calling(Plain, EarlierModelHooks):
+    class Calling(plain, EarlierModelHooks):
         def optimizer_step(
             self, epoch: int, batch_idx: int, optimizer: Any, optimizer_idx: int, second_order_closure: Any = None
         ) -> None:
             super().optimizer_step(epoch, batch_idx, optimizer, optimizer_idx, second_order_closure)
 
     results = []
-    for make in (Plain, Calling):
+    for make in (plain, Calling):
         module = seeded(make)
         fit(module, make_inputs(5), gradient_clip_val=0.1, accumulate_grad_batches=2)
         results.append(weights(module))
@@ -230,9 +237,6 @@ def test_an_override_that_never_steps_cannot_keep_training_from_its_end(era: str
     class Idle(OneNet):
         hook_era = era
 
-        def training_step(self, batch: Tensor, batch_idx: int) -> Any:
-            return {"loss": self.loss(batch)}
-
         def optimizer_step(
             self, epoch: int, batch_idx: int, optimizer: Any, optimizer_idx: int, closure: Any = None
         ) -> None:
@@ -270,23 +274,8 @@ class Schedule:
     )
 )
 def test_every_era_trains_two_optimizers_as_a_loop_by_hand(schedule: Schedule) -> None:
-    class Gan(TwoNets):
-        hook_era = schedule.era
-
-        def training_step(self, batch: Tensor, batch_idx: int, optimizer_idx: int) -> Any:
-            return {"loss": self.loss(batch, optimizer_idx)}
-
-    class Stepping(Gan):
-        def optimizer_step(
-            self, epoch: int, batch_idx: int, optimizer: Any, optimizer_idx: int, closure: Any = None
-        ) -> None:
-            if self.hook_era[0] == "0":
-                optimizer.step()
-                optimizer.zero_grad()
-            else:
-                optimizer.step(closure=closure)
-
-    module, by_hand = seeded(Stepping if schedule.overrides else Gan), seeded(Gan)
+    gan, stepping = of_era(schedule.era, TwoNets), of_era(schedule.era, Stepping, TwoNets)
+    module, by_hand = seeded(stepping if schedule.overrides else gan), seeded(gan)
     inputs, length = make_inputs(schedule.num_batches), schedule.accumulate
     trainer = fit(
         module,
@@ -333,7 +322,7 @@ class Reusing(TwoNets):
 
 @pytest.mark.parametrize("era", ["0.4", "0.5"])
 def test_up_to_0_5_a_later_optimizer_may_use_the_graph_of_an_earlier_one(era: str) -> None:
-    module, by_hand = (seeded(type("OfEra", (Reusing,), {"hook_era": era})) for _ in range(2))
+    module, by_hand = (seeded(of_era(era, Reusing)) for _ in range(2))
     inputs = make_inputs(4)
     before = weights(module.generator)
     fit(module, inputs)
@@ -349,17 +338,12 @@ def test_up_to_0_5_a_later_optimizer_may_use_the_graph_of_an_earlier_one(era: st
 
 @pytest.mark.parametrize("batch_idx", range(4))
 def test_gradients_that_reach_another_optimizer_survive_a_resume(batch_idx: int) -> None:
-    class Gan(TwoNets):
-        hook_era = "0.5"
-
-        def training_step(self, batch: Tensor, batch_idx: int, optimizer_idx: int) -> Any:
-            return {"loss": self.loss(batch, optimizer_idx)}
-
     def save(trainer: Any, module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
         trainer.save_checkpoint(f"epoch {trainer.progress.current_epoch} batch {batch_idx}")
 
     arguments: dict[str, Any] = {"max_epochs": 2, "zero_grad": None, "stateless_loaders": "fast_forward"}
-    whole, resumed = seeded(Gan), seeded(Gan, seed=7)
+    gan = of_era("0.5", TwoNets)
+    whole, resumed = seeded(gan), seeded(gan, seed=7)
     trainer = BareTrainer(whole, callbacks=[hooked(on_train_batch_end=save)], **arguments).fit(Sized(make_inputs(4)))
     checkpoint = trainer.load(f"epoch 0 batch {batch_idx}")
     BareTrainer(resumed, **arguments).fit(Sized(make_inputs(4)), checkpoint=checkpoint)
@@ -370,21 +354,14 @@ def test_gradients_that_reach_another_optimizer_survive_a_resume(batch_idx: int)
 @pytest.mark.parametrize("batch_idx", range(5))
 @pytest.mark.parametrize("era", ["0.5", "0.8", "1.1", "1.4"])
 def test_resuming_inside_an_epoch_is_exact(era: str, batch_idx: int, accumulate: int) -> None:
-    class Gan(TwoNets):
+    class Gan(Stepping, TwoNets):
         hook_era = era
-
-        def training_step(self, batch: Tensor, batch_idx: int, optimizer_idx: int) -> Any:
-            return {"loss": self.loss(batch, optimizer_idx)}
 
         def optimizer_step(
             self, epoch: int, batch_idx: int, optimizer: Any, optimizer_idx: int, closure: Any = None
         ) -> None:
-            due = batch_idx % 4 >= 2 or optimizer_idx == 0
-            if era[0] == "0" and due:
-                optimizer.step()
-                optimizer.zero_grad()
-            elif era[0] != "0" and due:
-                optimizer.step(closure=closure)
+            if batch_idx % 4 >= 2 or optimizer_idx == 0:
+                super().optimizer_step(epoch, batch_idx, optimizer, optimizer_idx, closure)
 
     inputs = make_inputs(5)
 

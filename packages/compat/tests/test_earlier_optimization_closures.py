@@ -7,8 +7,8 @@ from typing import Any, ClassVar
 import attrs
 import pytest
 import torch
-from bare_parts import BareStrategy, BareTrainer, Sized, same_bits, seeded, weights
-from earlier_parts import EarlierModelHooks, OneNet, TwoNets, differentiate, make_inputs
+from bare_parts import BareStrategy, same_bits, seeded, weights
+from earlier_parts import EarlierModelHooks, OneNet, TwoNets, differentiate, fit, make_inputs, of_era, step_by_hand
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
@@ -18,20 +18,7 @@ from torch.optim.lr_scheduler import StepLR
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
 
 
-def fit(module: Any, inputs: list[Any], **arguments: Any) -> BareTrainer:
-    trainer = BareTrainer(module, **{"max_epochs": 1, "zero_grad": None, **arguments})
-    object.__setattr__(module, "trainer", trainer)
-    return trainer.fit(Sized(inputs))
-
-
-class Gan(TwoNets):
-    """A step for each optimizer; the hook that makes it one of 1.x is added by those who are to be."""
-
-    def training_step(self, batch: Tensor, batch_idx: int, optimizer_idx: int) -> Any:
-        return self.loss(batch, optimizer_idx)
-
-
-class Told(Gan):
+class Told(TwoNets):
     """Notes what its hooks get."""
 
     hook_era = "1.5"
@@ -108,9 +95,6 @@ def test_hooks_get_the_arguments_of_the_era_with_true_values(dtype: Any) -> None
 @pytest.mark.parametrize("form", range(6))
 def test_an_override_may_call_the_default_in_any_form(form: int) -> None:
     class Calling(OneNet, EarlierModelHooks):
-        def training_step(self, batch: Tensor, batch_idx: int) -> Any:
-            return self.loss(batch)
-
         def optimizer_step(
             self,
             epoch: int,
@@ -154,7 +138,7 @@ def test_an_override_may_call_the_default_in_any_form(form: int) -> None:
     assert same_bits(weights(module), weights(by_hand))
 
 
-class Leaving(Gan):
+class Leaving(TwoNets):
     """The recipe of the first releases of 1.x: a batch that is not an optimizer's is left out."""
 
     hook_era = "1.0.8"
@@ -170,17 +154,9 @@ class Leaving(Gan):
         using_native_amp: bool,
         using_lbfgs: bool,
     ) -> None:
-        # update generator opt every 2 steps
-        if optimizer_idx == 0:  # noqa: SIM102
-            if batch_idx % 2 == 0:
-                optimizer.step(closure=optimizer_closure)
-                optimizer.zero_grad()
-
-        # update discriminator opt every 4 steps
-        if optimizer_idx == 1:  # noqa: SIM102
-            if batch_idx % 4 == 0:
-                optimizer.step(closure=optimizer_closure)
-                optimizer.zero_grad()
+        if batch_idx % (2, 4)[optimizer_idx] == 0:  # the generator every 2 batches, the discriminator every 4
+            optimizer.step(closure=optimizer_closure)
+            optimizer.zero_grad()
 
 
 def test_before_1_5_an_override_may_leave_a_batch_out() -> None:
@@ -188,31 +164,21 @@ def test_before_1_5_an_override_may_leave_a_batch_out() -> None:
     trainer = fit(module, inputs, max_epochs=2)
     optimizers = by_hand.optimizers_by_hand()
     for batch_idx, x in [*enumerate(inputs)] * 2:
-        for idx, optimizer in enumerate(optimizers):
-            if batch_idx % (2, 4)[idx] == 0:
-                optimizer.zero_grad()
-                differentiate(lambda x=x, idx=idx: by_hand.loss(x, idx), optimizer)
-                optimizer.step()
+        step_by_hand(by_hand, optimizers, x, *(idx for idx in range(2) if batch_idx % (2, 4)[idx] == 0))
     assert same_bits(weights(module), weights(by_hand))
     assert module.num_steps == by_hand.num_steps
     assert trainer.global_step == 14
 
 
 def test_from_1_5_on_the_closure_must_be_called() -> None:
-    class OfEra15(Leaving):
-        hook_era = "1.5"
-
     with pytest.raises(RuntimeError, match="`optimizer_closure` must be called in `optimizer_step`"):
-        fit(seeded(OfEra15), make_inputs(2))
+        fit(seeded(of_era("1.5", Leaving)), make_inputs(2))
 
 
 @pytest.mark.parametrize("era", ["1.0", "1.4", "1.5", "1.9"])
 def test_a_step_without_the_closure_would_train_on_nothing(era: str) -> None:
     class Deaf(OneNet):
         hook_era = era
-
-        def training_step(self, batch: Tensor, batch_idx: int) -> Any:
-            return self.loss(batch)
 
         def optimizer_step(
             self, epoch: int, batch_idx: int, optimizer: Any, optimizer_idx: int, optimizer_closure: Any
@@ -233,7 +199,7 @@ def test_a_step_without_the_closure_would_train_on_nothing(era: str) -> None:
     ],
 )
 def test_frequencies_count_batches_from_where_the_era_did(era: str, due: list[int]) -> None:
-    class Frequent(Gan):
+    class Frequent(TwoNets):
         hook_era = era
 
         def __init__(self) -> None:
@@ -242,21 +208,19 @@ def test_frequencies_count_batches_from_where_the_era_did(era: str, due: list[in
 
         def training_step(self, batch: Tensor, batch_idx: int, optimizer_idx: int) -> Any:
             self.due.append(optimizer_idx)
-            return self.loss(batch, optimizer_idx)
+            return super().training_step(batch, batch_idx, optimizer_idx)
 
         def configure_optimizers(self) -> Any:
             pairs = zip(self.optimizers_by_hand(), (2, 1), strict=True)
             return [{"optimizer": optimizer, "frequency": frequency} for optimizer, frequency in pairs]
 
-    module, by_hand, inputs = seeded(Frequent), seeded(Gan), make_inputs(4)
+    module, by_hand, inputs = seeded(Frequent), seeded(TwoNets), make_inputs(4)
     trainer = fit(module, inputs, max_epochs=2)
     assert module.due == due
     assert trainer.global_step == 8
     optimizers = by_hand.optimizers_by_hand()
     for x, idx in zip(inputs * 2, due, strict=True):
-        optimizers[idx].zero_grad()
-        differentiate(lambda x=x, idx=idx: by_hand.loss(x, idx), optimizers[idx])
-        optimizers[idx].step()
+        step_by_hand(by_hand, optimizers, x, idx)
     assert same_bits(weights(module), weights(by_hand))
 
 
@@ -355,7 +319,7 @@ def test_splits_step_one_by_one_and_count_as_one_batch(text: Text) -> None:
     assert trainer.global_step == num_batches
 
 
-class Toggling(Gan):
+class Toggling(TwoNets):
     """Chooses by itself what requires gradients."""
 
     hook_era = "1.4"
@@ -414,19 +378,13 @@ class ByHand(TwoNets):
 
 @pytest.mark.parametrize("era", ["1.1.8", "1.3", "1.4"])
 def test_before_1_5_a_step_that_optimizes_by_hand_gets_the_first_index(era: str) -> None:
-    class OfEra(ByHand):
-        hook_era = era
-
-    module, by_hand, inputs = seeded(OfEra), seeded(ByHand), make_inputs(3)
+    module, by_hand, inputs = seeded(of_era(era, ByHand)), seeded(ByHand), make_inputs(3)
     trainer = fit(module, inputs)
     assert module.told == [(0, 0), (1, 0), (2, 0)]
     assert trainer.global_step == 3
     optimizers = by_hand.optimizers_by_hand()
     for x in inputs:
-        for idx, optimizer in enumerate(optimizers):
-            optimizer.zero_grad()
-            differentiate(lambda x=x, idx=idx: by_hand.loss(x, idx), optimizer)
-            optimizer.step()
+        step_by_hand(by_hand, optimizers, x, 0, 1)
     assert same_bits(weights(module), weights(by_hand))
 
 
@@ -475,11 +433,8 @@ def test_in_1_1_a_step_by_hand_may_be_left_at_its_closure() -> None:
 
 
 def test_in_1_5_it_is_an_error_that_names_the_way_out() -> None:
-    class OfEra(ByHand):
-        hook_era = "1.5"
-
     with pytest.raises(ValueError, match="`training_step` must be one without `optimizer_idx` under manual") as caught:
-        fit(seeded(OfEra), make_inputs(1))
+        fit(seeded(of_era("1.5", ByHand)), make_inputs(1))
     assert 'declare it: `hook_era = "1.4"`' in "".join(caught.value.__notes__)
 
 

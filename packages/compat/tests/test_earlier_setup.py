@@ -4,7 +4,8 @@ from typing import Any
 
 import pytest
 import torch
-from bare_parts import BareStrategy, BareTrainer, Batch, Net, Sized, hooked, make_batches, same_bits, seeded, weights
+from bare_parts import BareStrategy, Batch, Net, Sized, hooked, make_batches, same_bits, seeded, weights
+from compat_parts import BareTrainer
 from torch import Tensor, nn
 
 from camshaft.compat.eras import extend

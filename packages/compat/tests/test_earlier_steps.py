@@ -4,7 +4,8 @@ from typing import Any
 
 import pytest
 import torch
-from bare_parts import BareTrainer, Batch, Net, Sized, make_batches, same_bits, seeded, weights
+from bare_parts import Batch, Net, Sized, make_batches, same_bits, seeded, weights
+from compat_parts import BareTrainer
 from recording_sink import RecordingSink
 from torch import Tensor
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from bare_parts import BareTrainer, Batch, Net, Sized, make_batches, seeded
-from ranks_in_threads import ThreadedStrategy, on_ranks
+from bare_parts import Batch, Net, Sized, make_batches, seeded
+from bare_ranks import ThreadedStrategy, on_ranks
+from compat_parts import BareTrainer
 
 from camshaft.loops import ValidationLoop
 

@@ -7,8 +7,9 @@ from typing import Any
 import attrs
 import pytest
 import torch
-from bare_parts import BareTrainer, Sized, same_bits, seeded, weights
-from earlier_parts import Alternating, OneNet, TwoNets, alternate_by_hand, fit, make_inputs
+from bare_parts import Sized, same_bits, seeded, weights
+from compat_parts import BareTrainer
+from earlier_parts import Alternating, OneNet, Stepping, TwoNets, alternate_by_hand, fit, make_inputs, of_era
 from torch import Tensor
 
 from camshaft.hooks_core.check import check
@@ -29,10 +30,7 @@ def test_alternating_steps_of_0_5_go_by_all_gradients_since_the_optimizers_last_
 
 
 def test_in_0_8_the_loop_zeroes_after_every_batch() -> None:
-    class OfEra08(Alternating):
-        hook_era = "0.8"
-
-    module, by_hand, inputs = seeded(OfEra08), seeded(OfEra08), make_inputs(6)
+    module, by_hand, inputs = seeded(of_era("0.8", Alternating)), seeded(Alternating), make_inputs(6)
     fit(module, inputs)
     alternate_by_hand(by_hand, inputs, zeroes="after", freezes=True)
     assert same_bits(weights(module), weights(by_hand))
@@ -61,25 +59,16 @@ def test_a_moving_average_before_zeroing_sees_the_new_weights(era: str, override
             self.average = [torch.zeros_like(parameter) for parameter in self.parameters()]
             self.has_gradients: list[bool] = []
 
-        def training_step(self, batch: Tensor, batch_idx: int) -> Any:
-            return {"loss": self.loss(batch)}
-
         def on_before_zero_grad(self, optimizer: Any) -> None:
             self.has_gradients.append(self.head.weight.grad is not None)
             for average, parameter in zip(self.average, self.parameters(), strict=True):
                 average.mul_(0.5).add_(parameter.detach(), alpha=0.5)
 
-    class Stepping(Averaged):
-        def optimizer_step(
-            self, epoch: int, batch_idx: int, optimizer: Any, optimizer_idx: int, closure: Any = None
-        ) -> None:
-            if era[0] == "0":
-                optimizer.step()
-                optimizer.zero_grad()
-            else:
-                optimizer.step(closure=closure)
-
-    module, by_hand, inputs = seeded(Stepping if overrides else Averaged), seeded(Averaged), make_inputs(5)
+    module, by_hand, inputs = (
+        seeded(of_era(era, Stepping, Averaged) if overrides else Averaged),
+        seeded(Averaged),
+        make_inputs(5),
+    )
     fit(module, inputs)
     optimizer = by_hand.optimizers_by_hand()[0]
     for x in inputs:
@@ -102,9 +91,6 @@ def test_traces_follow_the_order_of_the_era(era: str, overrides: bool, num_optim
     class Traced(TwoNets):
         hook_era = era
 
-        def training_step(self, batch: Tensor, batch_idx: int, optimizer_idx: int) -> Any:
-            return {"loss": self.loss(batch, optimizer_idx)}
-
         def configure_optimizers(self) -> Any:
             return self.optimizers_by_hand()[:num_optimizers]
 
@@ -114,14 +100,7 @@ def test_traces_follow_the_order_of_the_era(era: str, overrides: bool, num_optim
         def on_after_backward(self) -> None:
             pass
 
-    class Stepping(Traced):
-        def optimizer_step(
-            self, epoch: int, batch_idx: int, optimizer: Any, optimizer_idx: int, second_order_closure: Any = None
-        ) -> None:
-            optimizer.step()
-            optimizer.zero_grad()
-
-    module, trace = seeded(Stepping if overrides else Traced), Trace(era=era)
+    module, trace = seeded(of_era(era, Stepping, Traced) if overrides else Traced), Trace(era=era)
     trace.record(module, "module", only=[hook for hook in _OF_OPTIMIZATION if hook in dir(module)])
     fit(module, make_inputs(2))
     of_step = {

@@ -25,6 +25,9 @@ from old_classes import (
 from camshaft.compat.eras import EraReading, read_era, read_receivers
 from camshaft.hooks_core import CATALOGUE, Callback, DataHooks, HookFaultError, ModelHooks, Receiver, resolve
 
+WHOLE = "epoch, batch_idx, optimizer, optimizer_idx, optimizer_closure, on_tpu, using_native_amp, using_lbfgs"
+"""The arguments of `optimizer_step` from 0.8 on."""
+
 
 def read(klass: type, kind: Receiver | None = None) -> EraReading:
     if kind is None:
@@ -49,27 +52,12 @@ def call(reading: EraReading, method: str) -> str:
         (Classifier07, "0.7", "init_ddp_connection", "global_rank, world_size"),
         (Classifier08, "0.8", "on_batch_start", "batch"),
         (Classifier08, "0.8", "backward", "trainer, loss, optimizer, optimizer_idx"),
-        (
-            WarmUp08,
-            "0.8",
-            "optimizer_step",
-            "epoch, batch_idx, optimizer, optimizer_idx, optimizer_closure, on_tpu, using_native_amp, using_lbfgs",
-        ),
+        (WarmUp08, "0.8", "optimizer_step", WHOLE),
         (Warm09, "0.9", "on_train_batch_end", "batch, batch_idx, dataloader_idx"),
         (Warm09, "0.9", "training_epoch_end", "outputs"),
         (Vae10, "1.3", "on_train_epoch_end", "outputs"),
-        (
-            Gan13,
-            "1.x",
-            "optimizer_step",
-            "epoch, batch_idx, optimizer, optimizer_idx, optimizer_closure, on_tpu, using_native_amp, using_lbfgs",
-        ),
-        (
-            Docs12,
-            "1.x",
-            "optimizer_step",
-            "epoch, batch_idx, optimizer, optimizer_idx, optimizer_closure, on_tpu, using_native_amp, using_lbfgs",
-        ),
+        (Gan13, "1.x", "optimizer_step", WHOLE),
+        (Docs12, "1.x", "optimizer_step", WHOLE),
         (
             Ignores09,
             "0.8",
@@ -79,12 +67,7 @@ def call(reading: EraReading, method: str) -> str:
         (Recent15, "1.x", "on_before_optimizer_step", "optimizer, optimizer_idx"),
         (Recent15, "1.x", "optimizer_zero_grad", "epoch, batch_idx, optimizer, optimizer_idx"),
         (Last19, "1.x", "lr_scheduler_step", "scheduler, optimizer_idx, metric"),
-        (
-            Passes15,
-            "1.x",
-            "optimizer_step",
-            "epoch, batch_idx, optimizer, optimizer_idx, optimizer_closure, on_tpu, using_native_amp, using_lbfgs",
-        ),
+        (Passes15, "1.x", "optimizer_step", WHOLE),
         (Ema13, "1.x", "on_train_batch_end", "trainer, module, outputs, batch, batch_idx, dataloader_idx"),
         (Ema13, "1.x", "on_epoch_end", "trainer, module"),
         (Printing09, "1.x", "on_train_batch_end", "trainer, module, batch, batch_idx, dataloader_idx"),

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from camshaft.compat.eras.step_forms import takes_earlier_forms
+from camshaft.compat.module import takes_earlier_forms
 from camshaft.hooks_core import ModelHooks
 
 

@@ -64,45 +64,6 @@ def test_versions_are_the_last_in_which_the_names_held() -> None:
     assert import_module("lightning").__version__ == "2.6.0"
 
 
-@pytest.mark.usefixtures("names")
-@pytest.mark.parametrize(
-    ("statement", "advice"),
-    [
-        ("from pytorch_lightning import Fabric", "no trainer-less mode"),
-        ("from lightning import Fabric", "no trainer-less mode"),
-        ("from pytorch_lightning.lite import LightningLite", "no trainer-less mode"),
-        ("import lightning.app", "no apps"),
-        ("from pytorch_lightning.loggers import CometLogger", "Use `WandbLogger`"),
-        ("from pytorch_lightning.loggers.neptune import NeptuneLogger", "Nothing stands for it"),
-        ("from pytorch_lightning.logging import TestTubeLogger", "Use `WandbLogger`"),
-        ("from pytorch_lightning.metrics.functional import roc", "`task=` says what is classified"),
-        ("from pytorch_lightning.metrics.sklearns import Accuracy", "`task=` says what is classified"),
-        ("from pytorch_lightning.metrics.metric import TensorMetric", r"Subclass `torchmetrics\.Metric`"),
-        ("from pytorch_lightning.plugins import NativeMixedPrecisionPlugin", 'precision="16-mixed"'),
-        ("from pytorch_lightning.plugins.environments import SLURMEnvironment", "torchrun, SLURM"),
-        ("from pytorch_lightning.strategies import DeepSpeedStrategy", 'strategy="sharded"'),
-        ("from pytorch_lightning.tuner.tuning import Tuner", r"callbacks=\[LearningRateFinder\(\)\]"),
-        ("from pytorch_lightning.utilities.cli import LightningCLI", r"python -m camshaft\.trainer fit"),
-        ("from pytorch_lightning.callbacks import GPUStatsMonitor", r"DeviceStatsMonitor\(\)"),
-        ("from pytorch_lightning.callbacks.progress import ProgressBarBase", "define `open_display`"),
-        ("from pytorch_lightning.loops import FitLoop", "Loops are not to be replaced"),
-        ("import pytorch_lightning.trainer.connectors.data_connector", "a part of the trainer's inside"),
-        ("from pytorch_lightning import whatever", "Nothing stands for it"),
-    ],
-)
-def test_a_name_without_counterpart_says_what_to_use(statement: str, advice: str) -> None:
-    with pytest.raises(ImportError, match=f"cannot import '[a-zA-Z_.]+': .*{advice}"):
-        exec(statement)
-
-
-@pytest.mark.usefixtures("names")
-def test_an_attribute_without_counterpart_says_what_to_use() -> None:
-    pl = import_module("pytorch_lightning")
-    with pytest.raises(AttributeError, match="'pytorch_lightning' has no 'Fabric' here: There is no trainer-less mode"):
-        _ = pl.Fabric
-    assert not hasattr(pl, "Fabric")
-
-
 def test_removing_puts_imports_back() -> None:
     before = find_spec("pytorch_lightning")
     finders = list(sys.meta_path)

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import inspect
 import os
 import warnings
 from pathlib import Path
@@ -12,18 +13,17 @@ from hypothesis import strategies as st
 from trainer_parts import NO_VALIDATION, loader
 
 import camshaft.callbacks as ours
+from camshaft.callbacks import CSVLogger
 from camshaft.compat import Trainer
 from camshaft.compat.names.callbacks import (
     EarlyStopping,
     ModelCheckpoint,
-    PassThroughProfiler,
     ProgressBar,
-    PyTorchProfiler,
     RichProgressBar,
-    SimpleProfiler,
     StochasticWeightAveraging,
     TQDMProgressBar,
 )
+from camshaft.compat.names.profilers import AdvancedProfiler, PyTorchProfiler, SimpleProfiler
 from camshaft.hooks_core import Callback
 
 
@@ -67,6 +67,13 @@ def test_folder_and_name_may_be_the_first_two_arguments(tmp_path: Path) -> None:
 def test_a_second_argument_that_may_be_two_things_is_refused(tmp_path: Path) -> None:
     with pytest.raises(TypeError, match=r"up to 1\.1 the second was `monitor`, and `filename` later"):
         ModelCheckpoint(tmp_path, "val_loss")
+    with pytest.raises(TypeError, match="`args` must be given by name after the first one"):
+        ModelCheckpoint(tmp_path, "val_loss", "{epoch}")
+    with pytest.raises(TypeError, match="`args` must be given by name after the first one"):
+        ModelCheckpoint(tmp_path, None, "loss", False, None, 1, False)  # save_weights_only, or save_on_exception
+    checkpoint = ModelCheckpoint(tmp_path, "{epoch}-{val_loss:.2f}", "val_loss", True, "link", 3)
+    assert (checkpoint.filename, checkpoint.monitor, checkpoint.verbose) == ("{epoch}-{val_loss:.2f}", "val_loss", True)
+    assert (checkpoint.save_last, checkpoint.save_top_k) == ("link", 3)
 
 
 @pytest.mark.parametrize("name", ["period", "every_n_val_epochs"])
@@ -195,11 +202,24 @@ def test_a_subclass_that_overrides_what_is_not_called_is_refused(base: type, met
         type("Own", (base,), {method: lambda self: None})
 
 
+@pytest.mark.parametrize(
+    ("cls", "today"),
+    [
+        (ModelCheckpoint, ours.ModelCheckpoint),
+        (EarlyStopping, ours.EarlyStopping),
+        (StochasticWeightAveraging, ours.StochasticWeightAveraging),
+    ],
+)
+def test_editors_and_command_lines_see_todays_arguments(cls: type, today: type) -> None:
+    assert inspect.signature(cls).parameters.keys() == inspect.signature(today).parameters.keys()
+
+
 # averaging
 
 
 def test_averaging_takes_its_arguments_by_name() -> None:
     assert StochasticWeightAveraging(swa_lrs=0.1, swa_epoch_start=2).swa_epoch_start == 2
+    assert StochasticWeightAveraging([0.1, 0.2]).swa_lrs == [0.1, 0.2]
     with pytest.raises(TypeError, match=r"up to 1\.6 the first was `swa_epoch_start`, and `swa_lrs` later"):
         StochasticWeightAveraging(0.8)
 
@@ -256,22 +276,85 @@ def test_a_bar_of_ones_own_draws_by_itself_unless_it_makes_or_reads_tqdm_bars(
     assert "mine: 100%" in outputs[2]
 
 
-def test_profilers_are_callbacks(tmp_path: Path) -> None:
-    simple = SimpleProfiler(output_filename=tmp_path / "out.txt")
-    assert isinstance(simple, ours.HookTimeline) and simple.dirpath == str(tmp_path) and simple.filename == "out"
-    torchs = PyTorchProfiler(tmp_path, row_limit=-1, sort_by_key="cpu_time_total", record_shapes=True)
-    assert torchs.sort_by == "cpu_time_total" and torchs.record_shapes
-    with pytest.raises(ValueError, match="`emit_nvtx` must be left out"):
-        PyTorchProfiler(emit_nvtx=True)
-    with PassThroughProfiler().profile("anything") as name:
+def test_a_bar_of_ones_own_may_have_other_arguments_properties_and_bars(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    class Marks:
+        def __init__(self, total: int) -> None:
+            self.total = total
+
+        def update(self, metrics: dict[str, Any]) -> None:
+            print(f"epoch of {self.total}: {sorted(metrics)}")
+
+    class Epochs(ProgressBar):  # as since 2.0, where the base class draws nothing
+        def __init__(self, refresh_rate: int = 1) -> None:
+            super().__init__()
+            self._refresh_rate = refresh_rate
+            self._enabled = True
+
+        @property
+        def refresh_rate(self) -> int:
+            return self._refresh_rate
+
+        @property
+        def is_enabled(self) -> bool:
+            return self._enabled and self.refresh_rate > 0
+
+        @property
+        def is_disabled(self) -> bool:
+            return not self.is_enabled
+
+        def disable(self) -> None:
+            self._enabled = False
+
+        def enable(self) -> None:
+            self._enabled = True
+
+        def init_train_tqdm(self, trainer: Any) -> Any:
+            return Marks(trainer.max_epochs)
+
+        def on_train_start(self, trainer: Any, pl_module: Any) -> None:
+            super().on_train_start(trainer, pl_module)
+            self.main_progress_bar = self.init_train_tqdm(trainer)
+
+        def on_train_epoch_end(self, trainer: Any, pl_module: Any) -> None:
+            super().on_train_epoch_end(trainer, pl_module)
+            assert self.trainer is trainer
+            self.main_progress_bar.update(self.get_metrics(trainer, pl_module))
+
+    bar = Epochs()
+    Trainer(
+        callbacks=[bar],
+        default_root_dir=tmp_path,
+        enable_model_summary=False,
+        max_epochs=2,
+        logger=CSVLogger(tmp_path),
+        enable_checkpointing=False,
+    ).fit(Regression(), loader(2))
+    printed = capsys.readouterr().out.partition("fit ended")[0]
+    assert printed == 2 * "epoch of 2: ['train_loss', 'v_num']\n"
+    bar.disable()
+    assert bar.is_disabled
+
+
+def test_profilers_take_the_arguments_of_earlier_releases(tmp_path: Path) -> None:
+    for kind in (SimpleProfiler, AdvancedProfiler, PyTorchProfiler):
+        profiler = kind(output_filename=tmp_path / "out.txt")
+        assert isinstance(profiler, ours.ActionProfiler)
+        assert (profiler.dirpath, profiler.filename) == (str(tmp_path), "out")
+    with pytest.raises(ValueError, match="`record_functions` must be left out, since each hook is a range"):
+        PyTorchProfiler(record_functions={"training_step"})
+    assert isinstance(ours.SimpleProfiler(), SimpleProfiler)
+    with ours.PassThroughProfiler().profile("anything") as name:
         assert name == "anything"
 
 
 @pytest.mark.filterwarnings(NO_VALIDATION)
 def test_the_trainer_takes_a_profiler_of_earlier_code(tmp_path: Path) -> None:
-    simple = SimpleProfiler(dirpath=tmp_path)
+    simple = SimpleProfiler(dirpath=tmp_path, filename="times")
     trainer = Trainer(
         profiler=simple, max_epochs=1, logger=False, enable_checkpointing=False, enable_progress_bar=False
     )
     trainer.fit(Regression(), loader())
-    assert any(path.name.startswith("timeline") for path in tmp_path.iterdir())
+    assert trainer.profiler is simple
+    assert "[Strategy]SingleDeviceStrategy.training_step" in (tmp_path / "fit-times.txt").read_text()

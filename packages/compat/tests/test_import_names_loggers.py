@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from compat_parts import Regression
 from trainer_parts import NO_VALIDATION, loader
 
@@ -143,8 +144,9 @@ def test_the_tensorboard_logger_takes_its_arguments_in_the_earlier_order(tmp_pat
     logger = TensorBoardLogger(str(tmp_path), "mine", 2, False, True, "net")
     assert (logger.name, logger.version, logger.prefix) == ("mine", 2, "net")
     assert TensorBoardLogger(tmp_path).name == "lightning_logs"
-    with pytest.raises(ValueError, match=r"`log_graph` must be left out.*self\.logger\.log_graph"):
-        TensorBoardLogger(tmp_path, log_graph=True)
+    TensorBoardLogger(tmp_path).log_graph(Regression())  # writes none, and says nothing
+    with pytest.warns(UserWarning, match="Could not log computational graph to TensorBoard"):
+        TensorBoardLogger(tmp_path, log_graph=True).log_graph(Regression())
     with pytest.raises(ValueError, match="`agg_key_funcs` must be left out"):
         TensorBoardLogger(tmp_path, agg_key_funcs={})
 
@@ -171,3 +173,38 @@ def test_the_mlflow_logger_takes_its_arguments_by_name(tmp_path: Path) -> None:
     assert logger.name == "research" and logger.tags == {"a": "1"}
     with pytest.raises(TypeError, match="positional"):
         MLFlowLogger("research", uri)  # type: ignore[misc]
+
+
+@pytest.mark.filterwarnings(NO_VALIDATION)
+def test_the_default_logger_writes_where_libraries_look(tmp_path: Path) -> None:
+    trainer = Trainer(max_epochs=1, default_root_dir=tmp_path, enable_progress_bar=False, enable_model_summary=False)
+    trainer.fit(Regression(), loader())
+    assert isinstance(trainer.logger, TensorBoardLogger)
+    assert trainer.log_dir == str(tmp_path / "lightning_logs" / "version_0")
+    assert (tmp_path / "lightning_logs/version_0/checkpoints/epoch=0-step=4.ckpt").is_file()
+    hparams = yaml.safe_load((tmp_path / "lightning_logs/version_0/hparams.yaml").read_text())
+    assert hparams == {"learning_rate": 0.1, "dropout": 0.0}
+
+
+def test_a_csv_logger_has_the_experiment_and_the_files_of_lightning(tmp_path: Path) -> None:
+    logger = CSVLogger(tmp_path, "mine", version="first")
+    logger.log_hyperparams({"lr": 1e-05, "net": {"depth": 2}})
+    logger.experiment.log_metrics({"loss": 0.5}, 0)
+    logger.save()
+    folder = tmp_path / "mine" / "first"
+    assert yaml.safe_load((folder / logger.experiment.NAME_HPARAMS_FILE).read_text()) == logger.hparams
+    assert (folder / logger.experiment.NAME_METRICS_FILE).read_text() == "step,loss\n0,0.5\n"
+    with pytest.warns(UserWarning, match=r"metrics\.csv of an earlier run is replaced"):
+        CSVLogger(tmp_path, "mine", version="first").log_metrics({"loss": 0.25}, 0)
+
+
+def test_loggers_of_fabric_write_below_their_root_dir(tmp_path: Path) -> None:
+    from camshaft.compat.names.fabric_loggers import FabricCSVLogger, FabricTensorBoardLogger
+
+    logger = FabricCSVLogger(root_dir=tmp_path, version=3, flush_logs_every_n_steps=1)
+    logger.log_metrics({"loss": 0.5}, 0)
+    logger.save()
+    assert (tmp_path / "lightning_logs" / "version_3" / "metrics.csv").is_file()
+    pytest.importorskip("tensorboard")
+    board = FabricTensorBoardLogger(tmp_path, "board", sub_dir="inner")
+    assert Path(board.log_dir) == tmp_path / "board" / "version_0" / "inner"

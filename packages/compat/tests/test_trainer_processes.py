@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch.distributed as dist
 from compat_parts import Regression, quiet_trainer
-from several_processes import Outcome, run_script
+from launching import Outcome, run_ranks
 from trainer_parts import assert_same, loader
 
 from camshaft.strategies import SingleDeviceStrategy
@@ -22,15 +22,15 @@ Start = Callable[..., Outcome]
 @pytest.fixture
 def start(tmp_path: Path) -> Start:
     def run(scene: str, launcher: str = "torchrun") -> Outcome:
-        script = str(Path(__file__).with_name("earlier_processes_scenes.py"))
-        return run_script(script, tmp_path, launcher=launcher, args=[scene], timeout=180)
+        script = Path(__file__).with_name("earlier_processes_scenes.py")
+        return run_ranks(script, 2, launcher=launcher, args=[tmp_path, scene], timeout=180)
 
     return run
 
 
 def test_overrides_of_0_7_are_called_with_its_arguments_and_train_the_same(start: Start) -> None:
     outcome = start("of_0_7").succeeded()
-    for rank, report in enumerate(outcome.reports):
+    for rank, report in enumerate(outcome.named):
         both, again, plain, calls, later_calls = report["of_0_7"]
         assert_same(both, plain)
         assert_same(again, plain)
@@ -40,13 +40,13 @@ def test_overrides_of_0_7_are_called_with_its_arguments_and_train_the_same(start
         assert joined[3]["MASTER_ADDR"] and joined[3]["MASTER_PORT"].isdecimal()
         assert wrapped == ("configure_ddp", ["module.layer.weight", "module.layer.bias"], None)
         assert later_calls == [wrapped]  # the group is there
-    first, second = (report["of_0_7"][0] for report in outcome.reports)
+    first, second = (report["of_0_7"][0] for report in outcome.named)
     assert_same(first, second)
     assert "init_ddp_connection(global_rank, world_size): where several processes run, to join them" in outcome.output
 
 
 def test_overrides_of_0_8_may_call_super_and_a_bare_start_launches_first(start: Start) -> None:
-    for rank, report in enumerate(start("of_0_8", "bare").succeeded().reports):
+    for rank, report in enumerate(start("of_0_8", "bare").succeeded().named):
         both, plain, calls = report["of_0_8"]
         assert_same(both, plain)
         assert calls == [
@@ -58,7 +58,7 @@ def test_overrides_of_0_8_may_call_super_and_a_bare_start_launches_first(start: 
 
 
 def test_a_wrapper_may_allow_unused_parameters_in_a_group_that_others_initialised(start: Start) -> None:
-    reports = [report["unused"] for report in start("unused").succeeded().reports]
+    reports = [report["unused"] for report in start("unused").succeeded().named]
     (branching, gan, refused, calls), (other_branching, other_gan, _, _) = reports
     assert_same(branching, other_branching)
     assert_same(gan, other_gan)
@@ -67,7 +67,7 @@ def test_a_wrapper_may_allow_unused_parameters_in_a_group_that_others_initialise
 
 
 def test_what_joins_or_wraps_wrongly_is_refused_on_every_process(start: Start) -> None:
-    for rank, report in enumerate(start("failures").succeeded().reports):
+    for rank, report in enumerate(start("failures").succeeded().named):
         told, calls = report["failures"]
         joined = f"RuntimeError: `process group` must be initialised by `init_ddp_connection` as rank {rank}"
         assert told["JoinsNothing"].startswith(f"{joined} of 2, but got None")

@@ -247,5 +247,7 @@ def test_a_taken_name_is_an_error() -> None:
     ],
 )
 def test_a_name_that_is_no_identifier_is_an_error(spec: HookSpec) -> None:
-    with pytest.raises(ValueError, match=r"`spec` must use Python identifiers as names, but got '(on lunch|the menu)'"):
+    with pytest.raises(
+        ValueError, match=r"`spec` must be a hook whose names are Python identifiers, but got '(on lunch|the menu)'"
+    ):
         Catalogue([spec])

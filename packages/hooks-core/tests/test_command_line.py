@@ -2,52 +2,22 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from checked_classes import write_modules
 
 from camshaft.hooks_core import CATALOGUE, ERAS
 from camshaft.hooks_core.__main__ import main
 from camshaft.hooks_core.grammar import life_cycle, mermaid, tree
 
-EXAMPLES = """
-from camshaft.hooks_core import Callback, DataHooks, ModelHooks
-
-class Good(ModelHooks):
-    def __init__(self, size):
-        raise AssertionError("must not be instantiated")
-    def training_step(self, batch, batch_idx): ...
-    class Inner(Callback): ...
-
-class Bad(Callback):
-    def on_fit_begin(self, trainer, module): ...
-    def on_train_start(self, trainer, module, batch): ...
-
-class Old:
-    def training_step(self, batch, batch_nb, optimizer_i): ...
-    def on_epoch_end(self): ...
-
-class Mixed(ModelHooks):
-    hook_era = "2.x"
-    def on_epoch_end(self): ...
-    def on_train_epoch_end(self): ...
-
-class Impossible:
-    hook_era = "7.0"
-
-class Data(DataHooks):
-    def train_dataloader(self): ...
-
-value = 3
-"""
-
 
 @pytest.fixture
 def examples(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    (tmp_path / "some_hooks.py").write_text(EXAMPLES)
-    (tmp_path / "broken_hooks.py").write_text("import a_module_that_is_not_there")
+    write_modules(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
     return tmp_path
 
@@ -97,12 +67,47 @@ def test_list_as_json_has_plain_words(capsys: pytest.CaptureFixture[str]) -> Non
 
 
 def test_show_prints_the_tree_or_the_diagram(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["show", "fit"]) == 0
+    assert main(["show", "fit", "--all"]) == 0
     assert capsys.readouterr().out == tree("fit", life_cycle("fit")) + "\n"
-    assert main(["show", "test", "--era", "0.7", "--format", "mermaid"]) == 0
+    assert main(["show", "test", "--era", "0.7", "--format", "mermaid", "--all"]) == 0
     assert capsys.readouterr().out == mermaid("test in era 0.7", life_cycle("test", "0.7"), era="0.7") + "\n"
-    assert main(["show", "fit", "--optimization", "manual"]) == 0
+    assert main(["show", "fit", "--optimization", "manual", "--all"]) == 0
     assert capsys.readouterr().out == tree("fit", life_cycle("fit", optimization="manual")) + "\n"
+
+
+def test_show_prints_the_usual_run_by_default(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["show", "fit"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) <= 45 and "`--all` shows every case" in lines[-1]
+    text = "\n".join(lines[:-1])
+    assert "optimizer_zero_grad()" in text and "on_train_epoch_end()" in text
+    assert not re.search(r"accumulat|one of|each optimizer|split|returned None|on_sanity_check|reloaded", text)
+
+
+@pytest.mark.parametrize(
+    ("variation", "line"),
+    [
+        ("accumulation", "[where gradients are only accumulated]"),
+        ("optimizers", "for each optimizer"),
+        ("splits", "tbptt_split_batch()"),
+        ("skipped-losses", "[unless `training_step` returned None]"),
+        ("sanity-check", "on_sanity_check_start()"),
+    ],
+)
+def test_show_adds_what_is_asked_for(variation: str, line: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["show", "fit", "--with", variation]) == 0
+    usual, adds, others = capsys.readouterr().out.rpartition("`--with")
+    assert line in usual and variation not in others and adds
+
+
+@pytest.mark.parametrize("era", [None, *ERAS])
+def test_no_group_of_a_drawing_is_empty(era: str | None, capsys: pytest.CaptureFixture[str]) -> None:
+    for more in (["--all"], []):
+        assert main(["show", "fit", *(["--era", era] if era else []), *more]) == 0
+        rows = [line.split("── ") for line in capsys.readouterr().out.splitlines() if "── " in line]
+        depths = [len(indent) for indent, _ in rows] + [0]
+        groups = [index for index, (_, text) in enumerate(rows) if re.fullmatch(r"\[.*\]", text)]
+        assert all(depths[index + 1] > depths[index] for index in groups)
 
 
 def test_list_puts_optional_arguments_in_brackets(capsys: pytest.CaptureFixture[str]) -> None:
@@ -113,7 +118,7 @@ def test_list_puts_optional_arguments_in_brackets(capsys: pytest.CaptureFixture[
 
 
 def test_show_takes_the_place_of_zeroing(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["show", "fit", "--zero-grad", "after_optimizer_step"]) == 0
+    assert main(["show", "fit", "--zero-grad", "after_optimizer_step", "--all"]) == 0
     assert capsys.readouterr().out == tree("fit", life_cycle("fit", zero_grad="after_optimizer_step")) + "\n"
 
 
@@ -130,7 +135,7 @@ def test_show_of_options_that_do_not_go_together_is_an_error(
 def test_show_of_a_verb_that_the_era_lacks_is_an_error(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["show", "predict", "--era", "0.8"]) == 2
     captured = capsys.readouterr()
-    assert captured.err == "error: era 0.8 has no verb 'predict'; its document describes fit and test.\n"
+    assert captured.err.startswith("error: `verb` must be one of fit, test for era 0.8, but got 'predict'")
     assert captured.out == ""
 
 

@@ -80,7 +80,7 @@ BY_NAME = {scenario.name: scenario for scenario in SCENARIOS}
 
 @pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda scenario: scenario.name)
 def test_a_right_trainer_passes(scenario: Scenario) -> None:
-    trace = run_scenario(scenario, handwritten_loop.adapter())
+    trace = run_scenario(handwritten_loop.adapter(), scenario)
     kinds = [str(participant.kind) for participant in trace.participants]
     assert kinds == ["callback"] * 4 + ["data", "module", "strategy"]
     assert len(trace) > 0
@@ -93,7 +93,7 @@ def zeroing(place: ZeroGrad) -> type[Trainer]:
 @pytest.mark.parametrize("place", ZERO_GRADS)
 @pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda scenario: scenario.name)
 def test_a_right_trainer_passes_wherever_it_zeroes_gradients(scenario: Scenario, place: ZeroGrad) -> None:
-    assert len(run_scenario(scenario, handwritten_loop.adapter(zeroing(place)), zero_grad=place)) > 0
+    assert len(run_scenario(handwritten_loop.adapter(zeroing(place)), scenario, zero_grad=place)) > 0
 
 
 @pytest.mark.parametrize("place", ZERO_GRADS)
@@ -229,7 +229,7 @@ class StepsLast(Trainer):
 )
 def test_a_wrong_trainer_fails_with_the_reason(trainer: type[Trainer], scenario: str, message: str) -> None:
     with pytest.raises(ConformanceError, match=message):
-        run_scenario(BY_NAME[scenario], handwritten_loop.adapter(trainer))
+        run_scenario(handwritten_loop.adapter(trainer), BY_NAME[scenario])
 
 
 def test_conform_raises_the_whole_report() -> None:

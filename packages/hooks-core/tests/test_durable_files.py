@@ -10,13 +10,13 @@ import pytest
 
 from camshaft.hooks_core import durable_files
 from camshaft.hooks_core.durable_files import (
-    abandoned_in,
-    claimed,
+    abandoned_files,
+    lock,
     new_partial_name,
     previous_of,
-    put_in_place,
     remove,
-    written_whole,
+    rename_durably,
+    replace_file,
 )
 
 
@@ -42,7 +42,7 @@ def test_a_file_or_directory_takes_the_place_of_either(tmp_path: Path, old: str,
         directory(tmp_path / "elsewhere", "kept")
         target.symlink_to(tmp_path / "elsewhere")
     directory(partial, "new") if new == "directory" else partial.write_text("new")
-    put_in_place(partial, target)
+    rename_durably(partial, target)
     assert content_of(target) == "new"
     assert not target.is_symlink()
     assert sorted(os.listdir(tmp_path)) == (["elsewhere", "x.ckpt"] if old == "link" else ["x.ckpt"])
@@ -62,7 +62,7 @@ def test_a_directory_comes_back_when_nothing_can_take_its_place(
 
     monkeypatch.setattr(os, "rename", fail)
     with pytest.raises(OSError, match="disk gone"):
-        put_in_place(partial, target)
+        rename_durably(partial, target)
     assert content_of(target) == "old"
     assert sorted(os.listdir(tmp_path)) == ["partial", "x.ckpt"]
 
@@ -81,10 +81,10 @@ def test_a_crash_between_two_renames_leaves_the_old_one_under_a_name_of_its_own(
 
     monkeypatch.setattr(os, "rename", crash)
     with pytest.raises(KeyboardInterrupt):
-        put_in_place(partial, target)
+        rename_durably(partial, target)
     monkeypatch.undo()
     assert content_of(previous_of(target)) == "old"
-    put_in_place(partial, target)  # the next one heals what is left
+    rename_durably(partial, target)  # the next one heals what is left
     assert content_of(target) == "new"
     assert os.listdir(tmp_path) == ["x.ckpt"]
 
@@ -102,7 +102,7 @@ def test_the_new_name_is_on_the_disk_before_the_old_contents_go(
         synced.append((os.fstat(descriptor).st_ino, content_of(target), previous_of(target).exists()))
 
     monkeypatch.setattr(os, "fsync", record)
-    put_in_place(partial, target)
+    rename_durably(partial, target)
     assert synced == [(tmp_path.stat().st_ino, "new", kind == "directory")]
 
 
@@ -117,10 +117,10 @@ def test_removing_takes_files_links_directories_and_nothing(tmp_path: Path) -> N
 
 def test_a_file_is_replaced_as_a_whole_or_stays_as_it_was(tmp_path: Path) -> None:
     target = tmp_path / "x.json"
-    with written_whole(target) as fresh:
+    with replace_file(target) as fresh:
         fresh.write_text("first")
         assert not target.exists()
-    with pytest.raises(ValueError, match="mine"), written_whole(target) as fresh:
+    with pytest.raises(ValueError, match="mine"), replace_file(target) as fresh:
         fresh.write_text("half of the sec")
         raise ValueError("mine")
     assert target.read_text() == "first"
@@ -132,10 +132,10 @@ pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="this system has
 WRITER = """
 import sys, time
 from pathlib import Path
-from camshaft.hooks_core.durable_files import claimed, new_partial_name
+from camshaft.hooks_core.durable_files import lock, new_partial_name
 path = new_partial_name(Path(sys.argv[1], "a.ckpt"))
 path.mkdir() if sys.argv[2] == "directory" else path.touch()
-with claimed(path):
+with lock(path):
     print(path.name, flush=True)
     time.sleep(600)
 """
@@ -147,7 +147,7 @@ def _no_grace(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def found(folder: Path) -> list[str]:
-    return [path.name for path in abandoned_in(folder, ".*.ckpt*.partial")]
+    return [path.name for path in abandoned_files(folder, ".*.ckpt*.partial")]
 
 
 @pytest.mark.processes
@@ -170,7 +170,7 @@ def test_what_a_process_writes_is_abandoned_once_it_is_killed_and_not_before(tmp
 def test_another_thread_or_job_of_this_process_is_a_writer_too(tmp_path: Path) -> None:
     path = new_partial_name(tmp_path / "a.ckpt")
     path.touch()
-    with claimed(path):
+    with lock(path):
         assert found(tmp_path) == []
     assert found(tmp_path) == [path.name]
 
@@ -191,7 +191,7 @@ def test_one_from_another_machine_is_abandoned_after_an_hour_without_a_change(
     assert found(tmp_path) == []
     monkeypatch.setattr(durable_files, "QUIET_SECONDS", 0.0)
     assert found(tmp_path) == [name]
-    with claimed(tmp_path / name):
+    with lock(tmp_path / name):
         assert found(tmp_path) == []
 
 
@@ -199,7 +199,7 @@ def test_one_from_another_machine_is_abandoned_after_an_hour_without_a_change(
 def test_where_there_are_no_locks_only_time_tells(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     new_partial_name(tmp_path / "a.ckpt").touch()
     monkeypatch.setattr(durable_files, "fcntl", None)
-    with claimed(tmp_path / "nowhere"):
+    with lock(tmp_path / "nowhere"):
         assert found(tmp_path) == []
     monkeypatch.setattr(durable_files, "QUIET_SECONDS", 0.0)
     assert len(found(tmp_path)) == 1
@@ -211,4 +211,4 @@ def test_other_files_are_not_looked_at(tmp_path: Path, monkeypatch: pytest.Monke
     for name in ("a.ckpt", "a.ckpt.partial", ".a.ckpt.previous", ".download.partial"):
         (tmp_path / name).touch()
     assert found(tmp_path) == []
-    assert abandoned_in(tmp_path / "nowhere", "*") == []
+    assert abandoned_files(tmp_path / "nowhere", "*") == []

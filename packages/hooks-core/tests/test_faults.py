@@ -419,7 +419,13 @@ def test_overrides_that_are_called_and_methods_of_ones_own_are_no_faults() -> No
         @not_a_hook
         def _swap(self) -> None: ...
 
-    for callback in (Mine(), Stock(), Callback()):
+    class Calling(Stock):
+        def on_train_start(self, trainer: Any, module: Any) -> None:
+            self._swap()
+
+        def _swap(self) -> None: ...
+
+    for callback in (Mine(), Calling(), Stock(), Callback()):
         assert faults_of(callback, Receiver.CALLBACK) == []
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from camshaft.hooks_core.known_attributes import check_known
+from camshaft.hooks_core.known_attributes import check_attribute
 
 
 class Settings:
@@ -20,7 +20,7 @@ class Settings:
         self._is_sealed = True
 
     def __setattr__(self, name: str, value: Any) -> None:
-        check_known(self, name)
+        check_attribute(self, name)
         object.__setattr__(self, name, value)
 
     @property
@@ -64,7 +64,7 @@ def test_an_owner_that_takes_attributes_of_the_users_own_refuses_misspelt_ones()
         __module__ = "camshaft.settings"
 
         def __setattr__(self, name: str, value: Any) -> None:
-            check_known(self, name, takes_own=True)
+            check_attribute(self, name, takes_own=True)
             object.__setattr__(self, name, value)
 
     settings: Any = TakesOwn()

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from camshaft.hooks_core import Callback, resolve
-from camshaft.hooks_core.messages import add_note, describe, must_be, noting, warn_user
+from camshaft.hooks_core.messages import add_note, describe, must_be, note_errors, warn_user
 
 
 def test_must_be_names_field_rule_value_type_place_and_action() -> None:
@@ -35,9 +35,9 @@ def test_the_first_note_stays_the_only_one_of_its_kind() -> None:
 
 
 def test_noting_marks_what_is_raised_inside_and_asks_for_the_position_only_then() -> None:
-    with noting(Model(), "on_fit_start", lambda: pytest.fail("nothing was raised")):
+    with note_errors(Model(), "on_fit_start", lambda: pytest.fail("nothing was raised")):
         pass
-    with pytest.raises(KeyboardInterrupt) as caught, noting(Model(), "on_fit_start", lambda: "epoch 3"):
+    with pytest.raises(KeyboardInterrupt) as caught, note_errors(Model(), "on_fit_start", lambda: "epoch 3"):
         raise KeyboardInterrupt
     assert caught.value.__notes__ == ["Raised in hook `on_fit_start` of Model (epoch 3)."]
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from camshaft.hooks_core import Callback, resolve
-from camshaft.hooks_core.processes import current_run, running, running_hook
+from camshaft.hooks_core.processes import current_run, running_hook, track_run
 
 SCRIPT = """
 import os, sys, time
@@ -53,10 +53,10 @@ def test_forks_wait_for_other_threads_once_where_the_interpreter_needs_it(script
 def test_the_innermost_run_is_found_with_its_thread_and_only_while_it_lasts() -> None:
     assert current_run() is None
     epoch = 0
-    with running(lambda: f"fit, epoch {epoch}"):
+    with track_run(lambda: f"fit, epoch {epoch}"):
         epoch = 3
         assert current_run() == (threading.get_ident(), "fit, epoch 3")
-        with pytest.raises(KeyError), running(lambda: "validate"):
+        with pytest.raises(KeyError), track_run(lambda: "validate"):
             assert current_run() == (threading.get_ident(), "validate")
             raise KeyError
         assert current_run() == (threading.get_ident(), "fit, epoch 3")

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import os
+import re
 from importlib.metadata import entry_points
 from pathlib import Path
 
@@ -12,6 +13,7 @@ pytest_plugins = ["pytester"]
 
 ENTRY_POINT = "camshaft_conformance"
 IS_INSTALLED = any(point.name == ENTRY_POINT for point in entry_points(group="pytest11"))
+SCENARIOS_OF_FIT = [scenario for scenario in SCENARIOS if scenario.verb == "fit" and not scenario.features]
 TESTS = str(Path(__file__).parent)
 
 
@@ -33,12 +35,21 @@ def test_a_test_runs_once_for_each_scenario(pytester: pytest.Pytester) -> None:
         from camshaft.hooks_core.conformance import run_scenario
 
         def test_my_trainer(conformance_scenario):
-            run_scenario(conformance_scenario, handwritten_loop.adapter())
+            run_scenario(handwritten_loop.adapter(), conformance_scenario)
         """,
         "-v",
     )
     result.assert_outcomes(passed=len(SCENARIOS))
     result.stdout.fnmatch_lines(["*::test_my_trainer?fit-accumulation? PASSED*"])
+
+
+def test_the_test_file_of_the_readme_passes(pytester: pytest.Pytester) -> None:
+    readme = Path(__file__).parents[1] / "README.md"
+    (program,) = re.findall(r"```python\n(# test_my_loop\.py.*?)```", readme.read_text(), re.DOTALL)
+    result = run(pytester, program)
+    result.assert_outcomes(passed=len(SCENARIOS_OF_FIT))
+    result = run(pytester, program.replace("hooks.on_before_backward(loss)", "pass"))
+    result.assert_outcomes(failed=len(SCENARIOS_OF_FIT))
 
 
 def test_the_marker_chooses_verbs_and_features(pytester: pytest.Pytester) -> None:
@@ -69,7 +80,7 @@ def test_a_departure_fails_the_test_with_its_message(pytester: pytest.Pytester) 
 
         @pytest.mark.conformance(verbs=["test"], features=[])
         def test_lazy(conformance_scenario):
-            run_scenario(conformance_scenario, Adapter(lambda scenario, module, callbacks: None, object_like))
+            run_scenario(Adapter(lambda scenario, module, callbacks: None, object_like), conformance_scenario)
 
         class object_like: ...
         """,

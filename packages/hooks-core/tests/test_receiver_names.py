@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from camshaft.hooks_core.receiver_names import ReceiverNames
+from camshaft.hooks_core.dispatch.implementation import ReceiverNames
 
 
 class Watch:

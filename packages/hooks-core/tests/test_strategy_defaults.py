@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from camshaft.hooks_core import StrategyDefaults
+from camshaft.hooks_core.protocols import check_strategy
 
 torch = pytest.importorskip("torch")
 
@@ -77,3 +79,43 @@ def test_weights_and_optimizers_take_whole_tensors() -> None:
     with strategy.model_context(one):
         assert not strategy.has_skipped_step
     assert strategy.state_dict() == {}
+
+
+class OnCpu(StrategyDefaults):
+    device = torch.device("cpu")
+
+
+def test_a_device_is_all_that_a_strategy_of_one_process_needs(tmp_path: Path) -> None:
+    strategy = OnCpu()
+    check_strategy(strategy, "here")
+    strategy.connect()
+    module = strategy.setup_module(torch.nn.Linear(2, 1, bias=False))
+    (optimizer,) = strategy.setup_optimizers([torch.optim.SGD(module.parameters(), lr=1.0)])
+    batch = strategy.batch_to_device({"x": torch.tensor([3.0, 4.0])})
+    before = module.weight.detach().clone()
+    strategy.backward(strategy.wrap_step(module)(batch["x"]).sum())
+    strategy.clip_gradients(optimizer, 1.0, "norm")
+    strategy.optimizer_step(optimizer)
+    torch.testing.assert_close(before - module.weight, torch.tensor([[0.6, 0.8]]))
+    strategy.backward(torch.ones((), requires_grad=True), lambda loss: module.weight.grad.fill_(5.0))
+    strategy.clip_gradients(optimizer, 2.0, "value")
+    assert module.weight.grad.tolist() == [[2.0, 2.0]]
+    assert strategy.optimizer_step(optimizer, lambda: torch.tensor(7.0)).item() == 7.0
+    path = str(tmp_path / "new" / "a.ckpt")
+    strategy.save_checkpoint({"state_dict": module.state_dict(), "step": 2}, path)
+    assert strategy.load_checkpoint(path)["state_dict"]["weight"].equal(module.weight)
+    assert [file.name for file in (tmp_path / "new").iterdir()] == ["a.ckpt"]
+
+
+def test_a_write_that_fails_on_the_first_process_raises_on_all_and_leaves_the_file(tmp_path: Path) -> None:
+    path = tmp_path / "a.ckpt"
+    OnCpu().save_checkpoint({"step": 1}, str(path))
+    with pytest.raises(Exception, match="pickle"):
+        OnCpu().save_checkpoint({"step": lambda: 2}, str(path))
+    assert OnCpu().load_checkpoint(str(path)) == {"step": 1} and len(list(tmp_path.iterdir())) == 1
+    with pytest.raises(RuntimeError, match=r"The first process could not write .*a.ckpt.: OSError\(28\)"):
+        OneOfThree("OSError(28)").save_checkpoint({"step": 2}, str(path))
+    with pytest.raises(Exception, match="Weights only"):
+        torch.save({"path": path}, path)
+        OnCpu().load_checkpoint(str(path))
+    assert OnCpu().load_checkpoint(str(path), weights_only=False) == {"path": path}

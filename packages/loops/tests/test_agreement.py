@@ -8,9 +8,10 @@ from typing import Any
 import pytest
 import torch
 from bare_parts import BareStrategy, BareTrainer, Net, hooked, make_loader, same_bits, weights
+from bare_ranks import ThreadedStrategy, on_ranks
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from ranks_in_threads import Exchange, ThreadedStrategy, on_ranks
+from ranks_in_threads import Exchange
 
 from camshaft.loops import FitLoop
 from camshaft.loops.fit.limits import Agreement

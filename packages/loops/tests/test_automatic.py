@@ -193,13 +193,16 @@ def test_a_training_step_must_return_a_loss(returned: Any, words: str) -> None:
 def test_batch_end_gets_the_loss_without_its_graph_and_the_rest_as_it_is() -> None:
     class Dictionary(Net):
         def training_step(self, batch: Any, batch_idx: int) -> Any:
-            return self.loss(batch) if batch_idx else {"loss": self.loss(batch), "extra": "kept"}
+            results = (self.loss(batch), {"loss": self.loss(batch), "logits": self(batch[0]), "extra": "kept"}, None)
+            return results[batch_idx]
 
     seen: list[Any] = []
     callback = hooked(on_train_batch_end=lambda trainer, module, outputs, batch, batch_idx: seen.append(outputs))
-    BareTrainer(Dictionary(), callbacks=[callback], max_epochs=1).fit(Sized(make_batches(2)))
-    assert seen[0]["extra"] == "kept"
-    assert all(outputs["loss"].grad_fn is None for outputs in seen)
+    BareTrainer(Dictionary(), callbacks=[callback], max_epochs=1).fit(Sized(make_batches(3)))
+    alone, among_others, none = seen
+    assert list(alone) == ["loss"] and none is None
+    assert among_others["extra"] == "kept" and among_others["logits"].requires_grad
+    assert not alone["loss"].requires_grad and not among_others["loss"].requires_grad
 
 
 def test_no_hook_of_the_loop_stays_on_the_optimizer() -> None:

@@ -9,9 +9,9 @@ import attrs
 import pytest
 import torch
 from bare_parts import BareTrainer, Net, Sized, Unsized, hooked, make_batches, same_bits, seeded, weights
+from bare_ranks import ThreadedStrategy, on_ranks
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from ranks_in_threads import ThreadedStrategy, on_ranks
 from sequence_parts import Plan, Recurrent, fit, plans, train_by_hand
 
 from camshaft.loops import FitLimits, FitLoop

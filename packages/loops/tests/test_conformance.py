@@ -80,4 +80,4 @@ def run(scenario: Scenario, module: Any, callbacks: Any, data: Any = None, strat
 @pytest.mark.parametrize("everyone", [False, True], ids=["module and callbacks", "and data module and strategy"])
 def test_the_loops_conform(scenario: Scenario, everyone: bool) -> None:
     adapter = Adapter(run, Line, DataHooks, HookedStrategy) if everyone else Adapter(run, Line)
-    assert len(run_scenario(scenario, adapter)) > 0
+    assert len(run_scenario(adapter, scenario)) > 0

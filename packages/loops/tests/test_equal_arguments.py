@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 from bare_parts import BareTrainer, Net, make_loader
-from ranks_in_threads import ThreadedStrategy, on_ranks
+from bare_ranks import ThreadedStrategy, on_ranks
 
 from camshaft.loops.fit.limits import check_equal_arguments
 

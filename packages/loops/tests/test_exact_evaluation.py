@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 import torch
 from bare_parts import BareTrainer, Net, Sized, Unsized, hooked, make_batches, make_loader
+from bare_ranks import ThreadedStrategy, on_ranks
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from ranks_in_threads import ThreadedStrategy, on_ranks
 from torch.utils.data import DataLoader, TensorDataset
 
 from camshaft.hooks_core.check import check

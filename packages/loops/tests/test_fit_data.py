@@ -26,7 +26,7 @@ from bare_parts import (
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from resumable_data import Counting
-from test_resume import same_values, without_time
+from resumed_runs import same_values, without_time
 from torch.utils.data import DataLoader, TensorDataset
 
 from camshaft.hooks_core.check import check

@@ -37,7 +37,7 @@ INFINITE = float("inf")
         (
             {"check_val_every_n_epoch": None},
             TypeError,
-            "`val_check_interval` must be an int if check_val",
+            "`val_check_interval` must be an int or a duration if check_val",
         ),
         ({"num_sanity_val_steps": -2}, ValueError, "`num_sanity_val_steps` must be at least -1, but got -2"),
     ],

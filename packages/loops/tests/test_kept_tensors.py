@@ -80,13 +80,11 @@ def test_tensors_of_inference_mode() -> None:
         assert mean_of(lambda step: total, after_log=lambda value: value.add_(1)) == MEAN_OF_STEPS
 
 
-def test_tensors_of_inference_mode_can_be_reduced_outside_of_it() -> None:
-    rig = Rig()
-    rig.start_evaluation()
+def test_tensors_of_inference_mode_can_be_reduced_outside_of_it(evaluating: Rig) -> None:
     for step in range(NUM_STEPS):
         with torch.inference_mode():
-            rig.log("x", torch.tensor(float(step)), batch_size=1)
-    assert rig.end_epoch() == [{"x": MEAN_OF_STEPS}]
+            evaluating.log("x", torch.tensor(float(step)), batch_size=1)
+    assert evaluating.end_epoch() == [{"x": MEAN_OF_STEPS}]
 
 
 def test_tensors_of_inference_mode_among_others() -> None:
@@ -110,30 +108,26 @@ def test_fresh_tensors_are_not_copied_once_they_are_known_to_be_fresh() -> None:
     assert rig.metrics.callback_metrics["x"].data_ptr() == alive[-1].data_ptr()
 
 
-def test_a_view_does_not_keep_the_whole_alive() -> None:
-    rig = Rig()
-    rig.start_training()
+def test_a_view_does_not_keep_the_whole_alive(training: Rig) -> None:
     for _ in range(NUM_WATCHED + 5):
-        rig.log("x", torch.ones(1000)[3])
-    assert rig.metrics.callback_metrics["x"].untyped_storage().nbytes() == 4
+        training.log("x", torch.ones(1000)[3])
+    assert training.metrics.callback_metrics["x"].untyped_storage().nbytes() == 4
 
 
-def test_a_change_that_comes_too_late_to_be_expected_is_reported_and_then_provided_for() -> None:
-    rig = Rig()
-    rig.start_training()
+def test_a_change_that_comes_too_late_to_be_expected_is_reported_and_then_provided_for(training: Rig) -> None:
     for step in range(60):
         value = torch.tensor(float(step))
-        rig.log("x", value, on_epoch=True)
+        training.log("x", value, on_epoch=True)
         if step >= 40:
             value.zero_()
-    rig.metrics.moment = "epoch"
+    training.metrics.moment = "epoch"
     with pytest.warns(RuntimeWarning, match=r"`value` must stay as it is .* in log\('x'\).* Log `value.clone\(\)`"):
-        assert rig.metrics.callback_metrics["x"] is not None
-    rig.metrics.moment = "batch"
+        assert training.metrics.callback_metrics["x"] is not None
+    training.metrics.moment = "batch"
     value = torch.tensor(5.0)
-    rig.log("x", value, on_epoch=True)
+    training.log("x", value, on_epoch=True)
     value.zero_()
-    assert float(rig.metrics.callback_metrics["x"]) == 5.0
+    assert float(training.metrics.callback_metrics["x"]) == 5.0
 
 
 def test_the_graph_is_let_go() -> None:

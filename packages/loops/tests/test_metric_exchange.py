@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 import torch
+from bare_ranks import ThreadedStrategy, on_ranks
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from metric_log_parts import Rig
-from ranks_in_threads import ThreadedStrategy, on_ranks
 from torch import Tensor
 
 from camshaft.loops.metrics import MetricMismatchError

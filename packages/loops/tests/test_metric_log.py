@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
 from typing import Any
 
 import numpy as np
@@ -18,57 +20,63 @@ def numbers(metrics: dict) -> dict:
     return {name: float(value) for name, value in metrics.items()}
 
 
-def test_a_training_batch_logs_to_the_step_by_default() -> None:
-    rig = Rig()
-    rig.start_training()
+def test_a_training_batch_logs_to_the_step_by_default(training: Rig) -> None:
     for value in (1.0, 3.0):
-        rig.batch(torch.ones(2))
-        rig.log("loss", torch.tensor(value))
-    assert numbers(rig.metrics.callback_metrics) == {"loss": 3.0}
-    assert rig.end_epoch() == [{}]
-    assert numbers(rig.metrics.callback_metrics) == {"loss": 3.0}
+        training.batch(torch.ones(2))
+        training.log("loss", torch.tensor(value))
+    assert numbers(training.metrics.callback_metrics) == {"loss": 3.0}
+    assert training.end_epoch() == [{}]
+    assert numbers(training.metrics.callback_metrics) == {"loss": 3.0}
 
 
-def test_an_evaluation_batch_logs_to_the_epoch_by_default() -> None:
-    rig = Rig()
-    rig.start_evaluation()
+def test_an_evaluation_batch_logs_to_the_epoch_by_default(evaluating: Rig) -> None:
     for value in (1.0, 3.0):
-        rig.batch(torch.ones(2))
-        rig.log("loss", torch.tensor(value))
-        assert rig.metrics.callback_metrics == {}
-    assert rig.end_epoch() == [{"loss": 2.0}]
-    assert numbers(rig.metrics.callback_metrics) == numbers(rig.metrics.logged_metrics) == {"loss": 2.0}
+        evaluating.batch(torch.ones(2))
+        evaluating.log("loss", torch.tensor(value))
+        assert evaluating.metrics.callback_metrics == {}
+    assert evaluating.end_epoch() == [{"loss": 2.0}]
+    assert numbers(evaluating.metrics.callback_metrics) == numbers(evaluating.metrics.logged_metrics) == {"loss": 2.0}
 
 
-def test_logging_to_both_adds_suffixes_and_keeps_the_plain_name_for_callbacks() -> None:
-    rig = Rig()
-    rig.start_training()
+def test_logging_to_both_adds_suffixes_and_keeps_the_plain_name_for_callbacks(training: Rig) -> None:
     for value in (1.0, 3.0):
-        rig.batch(torch.ones(2))
-        rig.log("loss", torch.tensor(value), on_epoch=True, prog_bar=True)
-        assert numbers(rig.metrics.callback_metrics) == {"loss": value, "loss_step": value}
-        assert rig.metrics.progress_bar_metrics == {"loss_step": value}
-    rig.end_epoch()
-    assert numbers(rig.metrics.callback_metrics) == {"loss": 2.0, "loss_step": 3.0, "loss_epoch": 2.0}
-    assert numbers(rig.metrics.logged_metrics) == {"loss_step": 3.0, "loss_epoch": 2.0}
-    assert rig.metrics.progress_bar_metrics == {"loss_step": 3.0, "loss_epoch": 2.0}
+        training.batch(torch.ones(2))
+        training.log("loss", torch.tensor(value), on_epoch=True, prog_bar=True)
+        assert numbers(training.metrics.callback_metrics) == {"loss": value, "loss_step": value}
+        assert training.metrics.progress_bar_metrics == {"loss_step": value}
+    training.end_epoch()
+    assert numbers(training.metrics.callback_metrics) == {"loss": 2.0, "loss_step": 3.0, "loss_epoch": 2.0}
+    assert numbers(training.metrics.logged_metrics) == {"loss_step": 3.0, "loss_epoch": 2.0}
+    assert training.metrics.progress_bar_metrics == {"loss_step": 3.0, "loss_epoch": 2.0}
 
 
-def test_the_running_epochs_values_can_be_read_at_its_end_before_it_is_over() -> None:
-    rig = Rig()
-    rig.start_training()
+def test_what_a_callback_sets_among_the_values_stays_until_it_is_logged(training: Rig) -> None:
+    metrics = training.metrics
+    metrics.callback_metrics["lr"] = torch.tensor(0.5)
+    metrics.callback_metrics.update({"loss": 7.0}, time=1.0)
+    assert numbers(metrics.callback_metrics) == {"lr": 0.5, "loss": 7.0, "time": 1.0}
+    training.batch(torch.ones(2))
+    training.log("loss", torch.tensor(2.0))
+    assert numbers(metrics.callback_metrics) == {"lr": 0.5, "loss": 2.0, "time": 1.0}
+    for copied in (copy.deepcopy(metrics.callback_metrics), pickle.loads(pickle.dumps(metrics.callback_metrics))):
+        copied["lr"] = 1.0
+        assert type(copied) is dict and numbers(metrics.callback_metrics)["lr"] == 0.5
+    assert metrics.logged_metrics.keys() == {"loss"}
+
+
+def test_the_running_epochs_values_can_be_read_at_its_end_before_it_is_over(training: Rig) -> None:
     for value in (1.0, 3.0):
-        rig.batch(torch.ones(2))
-        rig.log("loss", torch.tensor(value), on_epoch=True)
-    rig.metrics.moment = "epoch"
-    rig.log("accuracy", 0.5)
-    assert numbers(rig.metrics.callback_metrics) == {
+        training.batch(torch.ones(2))
+        training.log("loss", torch.tensor(value), on_epoch=True)
+    training.metrics.moment = "epoch"
+    training.log("accuracy", 0.5)
+    assert numbers(training.metrics.callback_metrics) == {
         "loss": 2.0,
         "loss_step": 3.0,
         "loss_epoch": 2.0,
         "accuracy": 0.5,
     }
-    assert numbers(rig.metrics.logged_metrics) == {"loss_step": 3.0, "loss_epoch": 2.0, "accuracy": 0.5}
+    assert numbers(training.metrics.logged_metrics) == {"loss_step": 3.0, "loss_epoch": 2.0, "accuracy": 0.5}
 
 
 def test_a_new_epoch_starts_from_nothing_but_what_was_published_stays() -> None:
@@ -86,20 +94,18 @@ def test_a_new_epoch_starts_from_nothing_but_what_was_published_stays() -> None:
     assert numbers(rig.metrics.callback_metrics) == {"loss": 7.0, "loss_step": 7.0, "loss_epoch": 15.0}
 
 
-def test_validation_within_training_leaves_the_training_epoch_going() -> None:
-    rig = Rig()
-    rig.start_training()
-    rig.batch(torch.ones(2))
-    rig.log("loss", torch.tensor(1.0), on_epoch=True)
-    rig.start_evaluation()
-    rig.batch(torch.ones(2))
-    rig.log("loss_of_validation", torch.tensor(5.0))
-    assert rig.end_epoch() == [{"loss_of_validation": 5.0}]
-    rig.metrics.enter("train", "batch")
-    rig.batch(torch.ones(2))
-    rig.log("loss", torch.tensor(3.0), on_epoch=True)
-    rig.end_epoch()
-    assert numbers(rig.metrics.callback_metrics) == {
+def test_validation_within_training_leaves_the_training_epoch_going(training: Rig) -> None:
+    training.batch(torch.ones(2))
+    training.log("loss", torch.tensor(1.0), on_epoch=True)
+    training.start_evaluation()
+    training.batch(torch.ones(2))
+    training.log("loss_of_validation", torch.tensor(5.0))
+    assert training.end_epoch() == [{"loss_of_validation": 5.0}]
+    training.metrics.enter("train", "batch")
+    training.batch(torch.ones(2))
+    training.log("loss", torch.tensor(3.0), on_epoch=True)
+    training.end_epoch()
+    assert numbers(training.metrics.callback_metrics) == {
         "loss": 2.0,
         "loss_step": 3.0,
         "loss_epoch": 2.0,
@@ -167,24 +173,20 @@ def test_clearing_forgets_what_was_published_and_what_was_cut_off() -> None:
     assert rig.logger.rows[-1] == (8, {"loss": 1.0, "epoch": 0})
 
 
-def test_a_mean_is_weighted_by_the_size_of_the_first_tensor_in_the_batch() -> None:
-    rig = Rig()
-    rig.start_evaluation()
+def test_a_mean_is_weighted_by_the_size_of_the_first_tensor_in_the_batch(evaluating: Rig) -> None:
     batches = [{"text": ["a"], "nested": [("b", torch.ones(3, 5))]}, {"nested": torch.ones(1, 7)}]
     for batch, value in zip(batches, (1.0, 5.0), strict=True):
-        rig.batch(batch)
-        rig.log("loss", torch.tensor(value))
-        rig.log("given", torch.tensor(value), batch_size=2)
-    assert rig.end_epoch() == [{"loss": 2.0, "given": 3.0}]
+        evaluating.batch(batch)
+        evaluating.log("loss", torch.tensor(value))
+        evaluating.log("given", torch.tensor(value), batch_size=2)
+    assert evaluating.end_epoch() == [{"loss": 2.0, "given": 3.0}]
 
 
-def test_a_batch_without_a_tensor_needs_a_batch_size() -> None:
-    rig = Rig()
-    rig.start_evaluation()
-    rig.batch(["a", "b"])
-    rig.log("largest", 1.0, reduce_fx="max")
+def test_a_batch_without_a_tensor_needs_a_batch_size(evaluating: Rig) -> None:
+    evaluating.batch(["a", "b"])
+    evaluating.log("largest", 1.0, reduce_fx="max")
     with pytest.raises(ValueError, match=r"`batch` must contain a tensor .* \(list\) in log\. Pass `batch_size`"):
-        rig.log("loss", 1.0)
+        evaluating.log("loss", 1.0)
 
 
 @pytest.mark.parametrize(
@@ -197,20 +199,16 @@ def test_a_batch_without_a_tensor_needs_a_batch_size() -> None:
         (float("nan"), ValueError),
     ],
 )
-def test_a_batch_size_must_be_a_number(batch_size: object, error: type[Exception]) -> None:
-    rig = Rig()
-    rig.start_evaluation()
+def test_a_batch_size_must_be_a_number(batch_size: object, error: type[Exception], evaluating: Rig) -> None:
     with pytest.raises(error, match="`batch_size` must be a number, 0 or more"):
-        rig.log("loss", 1.0, batch_size=batch_size)
+        evaluating.log("loss", 1.0, batch_size=batch_size)
 
 
-def test_a_batch_is_let_go_once_its_size_is_known() -> None:
-    rig = Rig()
-    rig.start_evaluation()
+def test_a_batch_is_let_go_once_its_size_is_known(evaluating: Rig) -> None:
     batch = torch.ones(2)
-    rig.batch(batch)
-    rig.log("loss", 1.0)
-    assert rig.metrics.batch.batch is None
+    evaluating.batch(batch)
+    evaluating.log("loss", 1.0)
+    assert evaluating.metrics.batch.batch is None
 
 
 def test_an_epochs_hooks_log_to_the_epoch_only() -> None:
@@ -224,34 +222,28 @@ def test_an_epochs_hooks_log_to_the_epoch_only() -> None:
     assert rig.end_epoch() == [{"rate": 0.5}]
 
 
-def test_asking_for_neither_step_nor_epoch_is_refused() -> None:
-    rig = Rig()
-    rig.start_training()
+def test_asking_for_neither_step_nor_epoch_is_refused(training: Rig) -> None:
     with pytest.raises(ValueError, match="`on_step or on_epoch` must be True"):
-        rig.log("x", 1.0, on_step=False, on_epoch=False)
+        training.log("x", 1.0, on_step=False, on_epoch=False)
     with pytest.raises(ValueError, match="`on_step or on_epoch` must be True"):
-        rig.log("x", 1.0, on_step=False)
+        training.log("x", 1.0, on_step=False)
 
 
 @pytest.mark.parametrize("change", [{"on_step": False}, {"on_epoch": False}, {"reduce_fx": "sum"}, {"prog_bar": True}])
-def test_a_name_must_be_logged_the_same_way_throughout_an_epoch(change: dict) -> None:
-    rig = Rig()
-    rig.start_training()
+def test_a_name_must_be_logged_the_same_way_throughout_an_epoch(change: dict, training: Rig) -> None:
     options = {"on_step": True, "on_epoch": True, "reduce_fx": "mean", "prog_bar": False}
-    rig.log("x", 1.0, **options)
+    training.log("x", 1.0, **options)
     (field,) = change
     with pytest.raises(ValueError, match=f"`{field}` must be the same in every call of an epoch"):
-        rig.log("x", 1.0, **{**options, **change})
-    rig.start_training()
-    rig.log("x", 1.0, **{**options, **change})
+        training.log("x", 1.0, **{**options, **change})
+    training.start_training()
+    training.log("x", 1.0, **{**options, **change})
 
 
-def test_writing_a_default_out_is_no_change() -> None:
-    rig = Rig()
-    rig.start_training()
-    rig.log("x", 1.0)
-    rig.log("x", 2.0, on_step=True, on_epoch=False)
-    assert numbers(rig.metrics.callback_metrics) == {"x": 2.0}
+def test_writing_a_default_out_is_no_change(training: Rig) -> None:
+    training.log("x", 1.0)
+    training.log("x", 2.0, on_step=True, on_epoch=False)
+    assert numbers(training.metrics.callback_metrics) == {"x": 2.0}
 
 
 def test_logging_before_any_epoch_is_refused() -> None:
@@ -261,30 +253,24 @@ def test_logging_before_any_epoch_is_refused() -> None:
         rig.log("x", 1.0)
 
 
-def test_a_stage_can_only_be_entered_within_its_epoch() -> None:
-    rig = Rig()
-    rig.start_training()
+def test_a_stage_can_only_be_entered_within_its_epoch(training: Rig) -> None:
     with pytest.raises(RuntimeError, match=r"`stage` must be one whose epoch has begun \(train\), but got 'test'"):
-        rig.metrics.enter("test", "batch")
+        training.metrics.enter("test", "batch")
 
 
 @pytest.mark.parametrize("value", ["0.5", None, [1.0], 1j, {"a": 1.0}])
-def test_a_value_that_is_no_number_is_refused(value: object) -> None:
-    rig = Rig()
-    rig.start_training()
+def test_a_value_that_is_no_number_is_refused(value: object, training: Rig) -> None:
     with pytest.raises(TypeError, match=r"`value` must be a number, a tensor with one element .* in log\('x'\)"):
-        rig.log("x", value)
+        training.log("x", value)
 
 
-def test_a_tensor_with_several_elements_is_refused_whenever_it_comes() -> None:
-    rig = Rig()
-    rig.start_training()
+def test_a_tensor_with_several_elements_is_refused_whenever_it_comes(training: Rig) -> None:
     for _ in range(30):
-        rig.log("x", torch.ones(()))
+        training.log("x", torch.ones(()))
     with pytest.raises(ValueError, match=r"got shape \(2, 3\) \(Tensor\) in log\('x'\). Reduce it first"):
-        rig.log("x", torch.ones(2, 3))
+        training.log("x", torch.ones(2, 3))
     with pytest.raises(TypeError, match="`value` must be a real tensor"):
-        rig.log("y", torch.ones((), dtype=torch.complex64))
+        training.log("y", torch.ones((), dtype=torch.complex64))
 
 
 @pytest.mark.parametrize(
@@ -298,27 +284,31 @@ def test_a_tensor_with_several_elements_is_refused_whenever_it_comes() -> None:
         nn.Parameter(torch.tensor([2.0]), requires_grad=False),
     ],
 )
-def test_every_kind_of_number_can_be_logged(value: object) -> None:
-    rig = Rig()
-    rig.start_training()
-    rig.log("x", value, on_epoch=True)
-    assert rig.metrics.callback_metrics["x"].shape == ()
-    assert rig.end_epoch() == [{"x_epoch": float(value)}]
+def test_every_kind_of_number_can_be_logged(value: object, training: Rig) -> None:
+    training.log("x", value, on_epoch=True)
+    assert training.metrics.callback_metrics["x"].shape == ()
+    assert training.end_epoch() == [{"x_epoch": float(value)}]
 
 
-def test_a_name_must_be_a_string() -> None:
-    rig = Rig()
-    rig.start_training()
+@pytest.mark.parametrize("value", [0.1, 3, torch.tensor(3), torch.tensor(0.5).half()])
+def test_values_without_a_wider_type_are_handed_out_in_the_default_type(value: object, training: Rig) -> None:
+    training.log("x", value)
+    for metrics in (training.metrics.callback_metrics, training.metrics.logged_metrics):
+        assert metrics["x"].dtype == torch.float32
+    assert float(training.metrics.callback_metrics["x"]) == float(torch.tensor(float(value)))
+    training.log("y", torch.tensor(0.1, dtype=torch.float64))
+    assert training.metrics.callback_metrics["y"].dtype == torch.float64
+
+
+def test_a_name_must_be_a_string(training: Rig) -> None:
     with pytest.raises(TypeError, match="`name` must be a string, but got 3"):
-        rig.log(3, 1.0)
+        training.log(3, 1.0)
 
 
 @pytest.mark.parametrize("sync_dist", [None, True, False])
-def test_reducing_over_processes_is_the_identity_for_one(sync_dist: bool | None) -> None:
-    rig = Rig()
-    rig.start_training()
-    rig.log("x", 1.0, on_epoch=True, sync_dist=sync_dist)
-    assert rig.end_epoch() == [{"x_epoch": 1.0}]
+def test_reducing_over_processes_is_the_identity_for_one(sync_dist: bool | None, training: Rig) -> None:
+    training.log("x", 1.0, on_epoch=True, sync_dist=sync_dist)
+    assert training.end_epoch() == [{"x_epoch": 1.0}]
 
 
 def test_a_negative_interval_is_refused() -> None:
@@ -326,33 +316,25 @@ def test_a_negative_interval_is_refused() -> None:
         MetricLog(loggers=[], log_every_n_steps=-1, progress=Position())
 
 
-def test_values_that_are_not_finite_are_logged_as_they_are() -> None:
-    rig = Rig()
-    rig.start_training()
-    rig.log("x", torch.tensor(float("nan")), prog_bar=True)
-    assert np.isnan(rig.metrics.progress_bar_metrics["x"])
+def test_values_that_are_not_finite_are_logged_as_they_are(training: Rig) -> None:
+    training.log("x", torch.tensor(float("nan")), prog_bar=True)
+    assert np.isnan(training.metrics.progress_bar_metrics["x"])
 
 
 @pytest.mark.parametrize("batch_size", [4, torch.tensor(4), torch.tensor([4.0]), np.int64(4), np.float32(4)])
-def test_a_batch_size_may_be_a_number_of_any_kind(batch_size: Any) -> None:
-    rig = Rig()
-    rig.start_evaluation()
-    rig.log("a", 1.0, batch_size=batch_size)
-    rig.log("a", 2.0, batch_size=1)
-    assert rig.end_epoch() == [{"a": 6 / 5}]
+def test_a_batch_size_may_be_a_number_of_any_kind(batch_size: Any, evaluating: Rig) -> None:
+    evaluating.log("a", 1.0, batch_size=batch_size)
+    evaluating.log("a", 2.0, batch_size=1)
+    assert evaluating.end_epoch() == [{"a": 6 / 5}]
 
 
 @pytest.mark.parametrize(("reduce_fx", "value"), [("MEAN", 1.5), ("Avg", 1.5), ("SUM", 3), ("Max", 2), ("MIN", 1)])
-def test_the_name_of_a_reduction_may_be_written_in_capitals(reduce_fx: str, value: float) -> None:
-    rig = Rig()
-    rig.start_evaluation()
+def test_the_name_of_a_reduction_may_be_written_in_capitals(reduce_fx: str, value: float, evaluating: Rig) -> None:
     for each in (1.0, 2.0):
-        rig.log("a", each, batch_size=1, reduce_fx=reduce_fx)
-    assert rig.end_epoch() == [{"a": value}]
+        evaluating.log("a", each, batch_size=1, reduce_fx=reduce_fx)
+    assert evaluating.end_epoch() == [{"a": value}]
 
 
-def test_none_as_logger_sends_to_loggers() -> None:
-    rig = Rig()
-    rig.start_evaluation()
-    rig.log("a", 1.0, logger=None, batch_size=1)
-    assert rig.end_epoch() == [{"a": 1.0}]
+def test_none_as_logger_sends_to_loggers(evaluating: Rig) -> None:
+    evaluating.log("a", 1.0, logger=None, batch_size=1)
+    assert evaluating.end_epoch() == [{"a": 1.0}]

@@ -15,8 +15,9 @@ from hypothesis import strategies as st
 from metric_log_parts import Position, Rig
 from metric_log_scripts import Player, Script, bits, scripts, spread
 
-from camshaft.loops.metrics import MetricLog, reductions
-from camshaft.loops.metrics.values import NUM_WATCHED
+from camshaft.loops.metrics import MetricLog
+from camshaft.loops.metrics import values as metric_values
+from camshaft.loops.metrics.values import NUM_WATCHED, load_tensor
 
 
 def played_whole(script: Script) -> list[Any]:
@@ -30,7 +31,7 @@ def played_whole(script: Script) -> list[Any]:
 @given(scripts(), st.data())
 def test_a_run_that_was_stopped_after_any_batch_is_seen_to_go_on_as_one_that_was_not(script: Script, data) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(reductions, "BLOCK_SIZE", data.draw(st.sampled_from([2, 3, 128])))
+        patch.setattr(metric_values, "BLOCK_SIZE", data.draw(st.sampled_from([2, 3, 128])))
         expected = played_whole(script)
         saving, stops = Player(script), []
         for place in saving.play():
@@ -86,15 +87,13 @@ def test_values_are_folded_where_they_would_have_been(reduce_fx: Any, num_before
     assert bits(other.end_epoch()) == bits(whole.end_epoch())
 
 
-def test_what_was_learnt_about_the_tensors_of_a_name_is_still_known() -> None:
-    rig = Rig()
-    rig.start_training()
+def test_what_was_learnt_about_the_tensors_of_a_name_is_still_known(training: Rig) -> None:
     total = torch.zeros(())
     for _ in range(NUM_WATCHED):
         total += 1
-        rig.log("fresh", torch.ones(()))
-        rig.log("total", total)
-    other = resumed(rig)
+        training.log("fresh", torch.ones(()))
+        training.log("total", total)
+    other = resumed(training)
     fresh = torch.ones(())
     other.log("fresh", fresh)
     assert other.metrics.callback_metrics["fresh"].data_ptr() == fresh.data_ptr()
@@ -105,26 +104,22 @@ def test_what_was_learnt_about_the_tensors_of_a_name_is_still_known() -> None:
     assert float(other.metrics.callback_metrics["total"]) == NUM_WATCHED
 
 
-def test_what_comes_later_does_not_change_a_state() -> None:
-    rig = Rig()
-    rig.start_training()
+def test_what_comes_later_does_not_change_a_state(training: Rig) -> None:
     total = torch.zeros(())
     for _ in range(3):
         total += 1
-        rig.log("total", total, on_epoch=True)
-    state = rig.metrics.state_dict()
+        training.log("total", total, on_epoch=True)
+    state = training.metrics.state_dict()
     before = through_a_file(state)
     total += 100
-    rig.log("total", total, on_epoch=True)
-    rig.end_epoch()
+    training.log("total", total, on_epoch=True)
+    training.end_epoch()
     assert bits(through_a_file(state)) == bits(before)
 
 
-def test_a_state_can_be_loaded_several_times() -> None:
-    rig = Rig()
-    rig.start_training()
-    rig.log("x", torch.tensor(1.0), on_epoch=True)
-    state = rig.metrics.state_dict()
+def test_a_state_can_be_loaded_several_times(training: Rig) -> None:
+    training.log("x", torch.tensor(1.0), on_epoch=True)
+    state = training.metrics.state_dict()
     for _ in range(2):
         other = Rig()
         other.metrics.start_epoch("train")
@@ -135,12 +130,10 @@ def test_a_state_can_be_loaded_several_times() -> None:
         assert other.end_epoch() == [{"x_epoch": 1.5}]
 
 
-def test_taking_a_state_reads_no_value() -> None:
-    rig = Rig()
-    rig.start_training()
+def test_taking_a_state_reads_no_value(training: Rig) -> None:
     for name, reduce_fx in (("a", "mean"), ("b", "max"), ("c", spread)):
-        rig.log(name, torch.ones((), device="meta"), on_epoch=True, reduce_fx=reduce_fx)
-    state = rig.metrics.state_dict()
+        training.log(name, torch.ones((), device="meta"), on_epoch=True, reduce_fx=reduce_fx)
+    state = training.metrics.state_dict()
     assert [entry["name"] for entry in state["train"]["entries"]] == ["a", "b", "c"]
 
 
@@ -158,30 +151,26 @@ def test_a_value_that_was_sent_is_not_sent_again_and_one_that_was_not_is() -> No
     assert other.logger.rows == [(3, {"b": 1.0, "epoch": 0})]
 
 
-def test_batches_of_evaluation_are_counted_on() -> None:
-    rig = Rig()
-    rig.start_evaluation()
-    rig.batch(torch.ones(2))
-    rig.log("loss", 1.0, on_step=True)
-    rig.end_epoch()
+def test_batches_of_evaluation_are_counted_on(evaluating: Rig) -> None:
+    evaluating.batch(torch.ones(2))
+    evaluating.log("loss", 1.0, on_step=True)
+    evaluating.end_epoch()
     other = Rig()
-    other.metrics.load_state_dict(through_a_file(rig.metrics.state_dict()))
+    other.metrics.load_state_dict(through_a_file(evaluating.metrics.state_dict()))
     other.start_evaluation()
     other.batch(torch.ones(2))
     other.log("loss", 2.0, on_step=True)
     other.end_epoch()
-    assert (rig.logger.rows[0], other.logger.rows[0]) == ((0, {"loss_step": 1.0}), (1, {"loss_step": 2.0}))
+    assert (evaluating.logger.rows[0], other.logger.rows[0]) == ((0, {"loss_step": 1.0}), (1, {"loss_step": 2.0}))
 
 
-def test_what_the_epoch_logged_before_is_superseded() -> None:
-    rig = Rig()
-    rig.start_training()
-    rig.log("x", 1.0, on_epoch=True)
+def test_what_the_epoch_logged_before_is_superseded(training: Rig) -> None:
+    training.log("x", 1.0, on_epoch=True)
     other = Rig()
     other.metrics.start_epoch("train")
     other.log("x", 50.0, reduce_fx="max")
     other.log("y", 50.0)  # the same call as below
-    other.metrics.load_state_dict(rig.metrics.state_dict())
+    other.metrics.load_state_dict(training.metrics.state_dict())
     other.metrics.moment = "batch"
     other.log("x", 3.0, on_epoch=True)
     other.metrics.moment = "epoch"
@@ -189,21 +178,17 @@ def test_what_the_epoch_logged_before_is_superseded() -> None:
     assert other.end_epoch() == [{"x_epoch": 2.0, "y": 4.0}]
 
 
-def test_a_state_from_between_two_epochs_leaves_the_new_one_empty() -> None:
-    rig = Rig()
-    rig.start_training()
-    rig.log("x", 1.0, on_epoch=True, prog_bar=True)
-    rig.end_epoch()
-    other = resumed(rig)
-    assert bits(other.metrics.callback_metrics) == bits(rig.metrics.callback_metrics)
+def test_a_state_from_between_two_epochs_leaves_the_new_one_empty(training: Rig) -> None:
+    training.log("x", 1.0, on_epoch=True, prog_bar=True)
+    training.end_epoch()
+    other = resumed(training)
+    assert bits(other.metrics.callback_metrics) == bits(training.metrics.callback_metrics)
     assert other.metrics.progress_bar_metrics == {"x_step": 1.0, "x_epoch": 1.0}
     assert other.end_epoch() == [{}]
 
 
-def test_values_of_an_epoch_need_an_epoch_that_has_begun() -> None:
-    rig = Rig()
-    rig.start_training()
-    state = rig.metrics.state_dict()
+def test_values_of_an_epoch_need_an_epoch_that_has_begun(training: Rig) -> None:
+    state = training.metrics.state_dict()
     with pytest.raises(RuntimeError, match=r"`load_state_dict` must be called after `start_epoch\(\"train\"\)`.*Start"):
         Rig().metrics.load_state_dict(state)
 
@@ -225,11 +210,9 @@ def test_a_name_must_be_logged_the_same_way_after_a_resume(change: dict[str, Any
     assert set(other.end_epoch()[0]) == {"x_epoch"}
 
 
-def test_a_function_of_ones_own_is_taken_from_the_next_call() -> None:
-    rig = Rig()
-    rig.start_training()
-    rig.log("x", 1.0, on_epoch=True, reduce_fx=lambda values: values.sum())
-    other = resumed(rig)
+def test_a_function_of_ones_own_is_taken_from_the_next_call(training: Rig) -> None:
+    training.log("x", 1.0, on_epoch=True, reduce_fx=lambda values: values.sum())
+    other = resumed(training)
     other.metrics.moment = "epoch"
     assert set(other.metrics.callback_metrics) == {"x", "x_step"}, "the step's"
     other.metrics.moment = "batch"
@@ -256,24 +239,20 @@ def test_a_metric_is_taken_from_the_next_call() -> None:
     assert metric.update_count == 0
 
 
-def test_a_number_does_not_become_a_metric() -> None:
-    rig = Rig()
-    rig.start_training()
-    rig.log("x", 1.0)
+def test_a_number_does_not_become_a_metric(training: Rig) -> None:
+    training.log("x", 1.0)
     with pytest.raises(TypeError, match="`value` must be a number or a tensor as at first"):
-        resumed(rig).log("x", torchmetrics.MeanMetric())
+        resumed(training).log("x", torchmetrics.MeanMetric())
 
 
 @pytest.mark.parametrize("kind", ["metric", "function"])
-def test_a_value_that_cannot_be_reduced_any_more_is_left_out_with_a_warning(kind: str) -> None:
-    rig = Rig()
-    rig.start_training()
-    rig.log("kept", 1.0, on_epoch=True)
+def test_a_value_that_cannot_be_reduced_any_more_is_left_out_with_a_warning(kind: str, training: Rig) -> None:
+    training.log("kept", 1.0, on_epoch=True)
     if kind == "metric":
-        rig.log("x", torchmetrics.MeanMetric(), on_step=False, on_epoch=True)
+        training.log("x", torchmetrics.MeanMetric(), on_step=False, on_epoch=True)
     else:
-        rig.log("x", 1.0, on_epoch=True, reduce_fx=spread)
-    other = resumed(rig)
+        training.log("x", 1.0, on_epoch=True, reduce_fx=spread)
+    other = resumed(training)
     with pytest.warns(RuntimeWarning, match=r"`x` must be logged again between a resume and the end of its epoch"):
         assert other.end_epoch() == [{"kept_epoch": 1.0}]
 
@@ -333,19 +312,17 @@ def test_subclasses_of_plain_values_are_saved_as_plain_values() -> None:
 
 
 @pytest.mark.gpu
-def test_tensors_return_to_their_device() -> None:
-    rig = Rig()
-    rig.start_training()
+def test_tensors_return_to_their_device(training: Rig) -> None:
     for _ in range(130):
-        rig.log("x", torch.ones((), device="cuda"), on_epoch=True)
-    rig.end_epoch()
-    rig.start_training()
+        training.log("x", torch.ones((), device="cuda"), on_epoch=True)
+    training.end_epoch()
+    training.start_training()
     for _ in range(130):
-        rig.log("x", torch.ones((), device="cuda"), on_epoch=True)
-        rig.log("y", torch.ones((), device="cuda"), on_epoch=True, reduce_fx=spread)
+        training.log("x", torch.ones((), device="cuda"), on_epoch=True)
+        training.log("y", torch.ones((), device="cuda"), on_epoch=True, reduce_fx=spread)
     torch.cuda.set_sync_debug_mode("error")
     try:
-        state = rig.metrics.state_dict()
+        state = training.metrics.state_dict()
     finally:
         torch.cuda.set_sync_debug_mode("default")
     file = io.BytesIO()
@@ -356,8 +333,16 @@ def test_tensors_return_to_their_device() -> None:
     other.metrics.load_state_dict(torch.load(file, weights_only=True, map_location="cpu"))
     assert {value.device for value in other.metrics.callback_metrics.values()} == {torch.device("cuda", 0)}
     other.metrics.moment = "batch"
-    for each in (rig, other):
+    for each in (training, other):
         each.log("x", torch.ones((), device="cuda"), on_epoch=True)
         each.log("y", torch.ones((), device="cuda"), on_epoch=True, reduce_fx=spread)
         each.metrics.moment = "epoch"
-    assert bits(other.metrics.callback_metrics) == bits(rig.metrics.callback_metrics)
+    assert bits(other.metrics.callback_metrics) == bits(training.metrics.callback_metrics)
+
+
+@pytest.mark.parametrize("device", ["xpu:0", "mps:0", "cuda:77"])
+def test_a_tensor_whose_device_is_missing_is_loaded_somewhere(device: str) -> None:
+    loaded = load_tensor({"tensor": torch.tensor(3.0), "device": device})
+    assert float(loaded) == 3.0
+    if not torch.accelerator.is_available():
+        assert loaded.device.type == "cpu"

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 import torch
 from bare_parts import BareStrategy, Sized
+from bare_ranks import ThreadedStrategy, on_ranks
 from metric_log_parts import Position, RecordingLogger
-from ranks_in_threads import ThreadedStrategy, on_ranks
 from torch import Tensor, nn
 
 from camshaft.hooks_core import ModelHooks

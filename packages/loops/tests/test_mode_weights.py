@@ -11,25 +11,15 @@ from sequence_parts import Plan, Recurrent, fit, plans, train_by_hand
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
 
 
-def check_equal(plan: Plan) -> None:
+@settings(max_examples=150, deadline=None)
+@given(plans())
+def test_weights_and_updates_are_those_of_a_loop_by_hand(plan: Plan) -> None:
     by_hand, by_loop = seeded(Recurrent, plan), seeded(Recurrent, plan)
     num_updates = train_by_hand(by_hand)
     trainer = fit(by_loop, plan)
     assert trainer.global_step == num_updates
     assert same_bits(weights(by_loop), weights(by_hand))
     assert all(parameter.requires_grad for parameter in by_loop.parameters())
-
-
-@settings(max_examples=150, deadline=None)
-@given(plans())
-def test_weights_and_updates_are_those_of_a_loop_by_hand(plan: Plan) -> None:
-    check_equal(plan)
-
-
-@settings(max_examples=60, deadline=None)
-@given(plans(num_optimizers=1))
-def test_one_optimizer_alone_too(plan: Plan) -> None:
-    check_equal(plan)
 
 
 @settings(max_examples=60, deadline=None)

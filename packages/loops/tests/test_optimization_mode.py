@@ -6,7 +6,6 @@ import itertools
 import traceback
 from typing import Any
 
-import attrs
 import pytest
 import torch
 from bare_parts import (
@@ -111,15 +110,6 @@ def test_the_state_of_another_kind_of_optimization_is_refused(automatic: bool) -
         one.load_state_dict(two_of_them.state_dict())
 
 
-def test_a_mode_holds_plain_values_only() -> None:
-    mode = mode_of(seeded(Recurrent, Plan(num_optimizers=2)), accumulate_grad_batches=2)
-    state = mode.state_dict()
-    plain = {"window": dict, "updates": list}
-    assert {key: type(value) for key, value in state.items()} == plain
-    values = [*state["window"].values(), *(value for update in state["updates"] for value in update.values())]
-    assert all(type(value) in (int, bool) for value in values)
-
-
 @pytest.mark.parametrize("lengths", [(2, 1), (1, 2), (2, 3)])
 def test_going_on_at_a_windows_end_with_another_length_averages_over_that(lengths: tuple[int, int]) -> None:
     net, by_hand, batches = seeded(), seeded(), make_batches(sum(lengths))
@@ -152,43 +142,6 @@ def test_going_on_with_another_place_of_zeroing_still_zeroes_each_window_once() 
         later.load_state_dict(earlier.state_dict())
         later.run_batch(batch, 1, False)
         assert len(calls) == 2
-
-
-@settings(max_examples=100, deadline=None)
-@given(plans(max_steps=-1, kind="sized"), st.data())
-def test_going_on_after_any_batch_gives_the_same_weights(plan: Plan, data: st.DataObject) -> None:
-    """Optimizers, weights and waiting gradients go over as they are, everything else as the mode's state."""
-    plan = attrs.evolve(plan, num_epochs=1)
-    stop_after = data.draw(st.integers(1, len(plan.lengths)))
-    value, algorithm = plan.clip or (None, "norm")
-    arguments = {
-        "accumulate_grad_batches": plan.accumulate,
-        "gradient_clip_val": value,
-        "gradient_clip_algorithm": algorithm,
-        "truncated_bptt_steps": plan.split_size,
-    }
-    module, whole = seeded(Recurrent, plan), seeded(Recurrent, plan)
-    fit(whole, attrs.evolve(plan, overrides=frozenset()))
-    optimization = module.configure_optimizers()
-    object.__setattr__(module, "configure_optimizers", lambda: optimization)
-    batches = list(enumerate(make_sequences(plan)))
-    modes = [mode_of(module, **arguments, zero_grad=plan.zero_grad)]
-    modes[0].num_batches = len(batches)
-    modes[0].start_epoch()
-    for batch_idx, batch in batches[:stop_after]:
-        modes[0].run_batch(batch, batch_idx, batch_idx == len(batches) - 1)
-    gradients = [parameter.grad for parameter in module.parameters()] if modes[0].keeps_gradients else None
-    modes[0].close()
-    modes.append(mode_of(module, **arguments, zero_grad=plan.zero_grad))
-    module.zero_grad()
-    if gradients is not None:
-        for parameter, gradient in zip(module.parameters(), gradients, strict=True):
-            parameter.grad = gradient
-    modes[1].num_batches = len(batches)
-    modes[1].load_state_dict(modes[0].state_dict())
-    for batch_idx, batch in batches[stop_after:]:
-        modes[1].run_batch(batch, batch_idx, batch_idx == len(batches) - 1)
-    assert same_bits(weights(module), weights(whole))
 
 
 @settings(max_examples=40, deadline=None)

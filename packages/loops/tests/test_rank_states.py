@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 import torch
 from bare_parts import BareTrainer, Net, hooked, make_loader, same_bits, weights
-from ranks_in_threads import Exchange, ThreadedStrategy, on_ranks
+from bare_ranks import ThreadedStrategy, on_ranks
+from ranks_in_threads import Exchange
 from torch import Tensor
 
 from camshaft.loops.fit.resume import of_all_ranks, of_this_rank

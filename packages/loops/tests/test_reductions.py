@@ -10,7 +10,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from camshaft.loops.metrics.reductions import BLOCK_SIZE, reduction_for
+from camshaft.loops.metrics.values import BLOCK_SIZE, reduction_for
 
 VALUES = st.floats(-1e6, 1e6, width=32)
 SAMPLES = st.lists(st.tuples(VALUES, st.integers(1, 512)), min_size=1, max_size=3 * BLOCK_SIZE)

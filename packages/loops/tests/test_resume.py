@@ -25,7 +25,8 @@ from bare_parts import (
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from overriding_parts import Data
-from torch.optim.lr_scheduler import CosineAnnealingLR, ExponentialLR, OneCycleLR, StepLR
+from resumed_runs import SCHEDULERS, configuring, same_values, without_time
+from torch.optim.lr_scheduler import StepLR
 from torch.utils.data import DataLoader, TensorDataset
 
 from camshaft.hooks_core import Callback
@@ -34,13 +35,6 @@ from camshaft.hooks_core.trace import Trace
 from camshaft.loops import PredictLoop, ValidationLoop
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
-
-SCHEDULERS = {
-    "step": lambda optimizer: StepLR(optimizer, 2, 0.5),
-    "exponential": lambda optimizer: ExponentialLR(optimizer, 0.8),
-    "cosine": lambda optimizer: CosineAnnealingLR(optimizer, 5),
-    "one cycle": lambda optimizer: OneCycleLR(optimizer, 0.1, total_steps=100),
-}
 
 
 @attrs.frozen(kw_only=True)
@@ -103,13 +97,7 @@ class Process:
         if sys.modules.get("numpy") is not None:
             sys.modules["numpy"].random.seed(seed)
 
-        def configure(module: Any) -> Any:
-            optimizer = (sgd if training.optimizer == "sgd" else adam)(module)
-            if training.scheduler is None:
-                return optimizer
-            scheduler = SCHEDULERS[training.scheduler](optimizer)
-            return {"optimizer": optimizer, "lr_scheduler": {"scheduler": scheduler, "interval": training.interval}}
-
+        configure = configuring(training.optimizer, training.scheduler, training.interval)
         self.module, self.callback, self.trace = Net(configure, dropout=0.4), Stateful(stops_after), Trace()
         self.data = Data()
         if training.overridden:
@@ -160,23 +148,6 @@ def test_going_on_after_any_epoch_is_exact(training: Training, data: st.DataObje
     assert second.calls_from_epoch(0) == whole.calls_from_epoch(epoch + 1)
     last = f"epoch {training.num_epochs - 1}"
     assert same_values(without_time(second.trainer.load(last)), without_time(whole.trainer.load(last)))
-
-
-def same_values(one: Any, other: Any) -> bool:
-    """Whether two checkpoints hold the same, bit for bit."""
-    if isinstance(one, torch.Tensor):
-        return torch.equal(one, other)
-    if isinstance(one, dict):
-        return one.keys() == other.keys() and all(same_values(one[key], other[key]) for key in one)
-    if isinstance(one, (list, tuple)):
-        return len(one) == len(other) and all(map(same_values, one, other))
-    return bool(one == other)
-
-
-def without_time(checkpoint: dict[str, Any]) -> dict[str, Any]:
-    """A checkpoint without the time that training took, which is never the same."""
-    checkpoint["loops"]["fit"].pop("elapsed_seconds")
-    return checkpoint
 
 
 def plain_training(**changes: Any) -> Training:

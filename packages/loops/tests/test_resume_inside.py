@@ -9,11 +9,11 @@ import attrs
 import numpy as np
 import pytest
 import torch
-from bare_parts import BareTrainer, Net, Sized, adam, hooked, make_batches, same_bits, seeded, sgd, weights
+from bare_parts import BareTrainer, Net, Sized, hooked, make_batches, same_bits, seeded, weights
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from resumable_data import FAST_FORWARDED, GOING_ON, KINDS, NODES, WITH_WORKERS, Noisy, make_data
-from test_resume import SCHEDULERS, same_values, without_time
+from resumed_runs import SCHEDULERS, configuring, same_values, without_time
 from torch.utils.data import DataLoader
 
 from camshaft.hooks_core import Callback
@@ -113,13 +113,7 @@ class Process:
         random.seed(seed)
         np.random.seed(seed)
 
-        def configure(module: Any) -> Any:
-            optimizer = (sgd if training.optimizer == "sgd" else adam)(module)
-            if training.scheduler is None:
-                return optimizer
-            scheduler = SCHEDULERS[training.scheduler](optimizer)
-            return {"optimizer": optimizer, "lr_scheduler": {"scheduler": scheduler, "interval": "step"}}
-
+        configure = configuring(training.optimizer, training.scheduler, "step")
         self.module, self.callback, self.trace = Summing(configure, dropout=0.4), Remembering(saves), Trace()
         self.module.none_at = training.none_at
         if training.overridden:

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 import torch
 from bare_parts import Sized, Unsized, make_batches, make_loader
+from bare_ranks import on_ranks
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from ranks_in_threads import on_ranks
 from ranks_in_turn import Tape, TapedStrategy, in_turn, seed_all
 from resumable_data import Walk
 from torch.utils.data import (

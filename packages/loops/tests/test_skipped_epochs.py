@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 from bare_parts import BareTrainer, Batch, Net, Sized, hooked, make_batches, seeded
+from bare_ranks import ThreadedStrategy, on_ranks
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from ranks_in_threads import ThreadedStrategy, on_ranks
 from torch import Tensor
 
 from camshaft.hooks_core.messages import warn_user

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 import torch
+from bare_ranks import ThreadedStrategy, on_ranks
 from metric_log_parts import Rig
-from ranks_in_threads import ThreadedStrategy, on_ranks
 from torch import Tensor, nn
 
 from camshaft.loops.metrics import MetricMismatchError
@@ -136,7 +136,7 @@ def test_a_wrapper_computes_together_too() -> None:
     def script(rig: Rig, rank: int, metric: Any) -> Any:
         for batch in _BATCHES[rank::2]:
             metric.update(*batch)
-        from camshaft.loops.metrics.metric_entry import compute_of_all
+        from camshaft.loops.metrics.entry import compute_of_all
 
         return {name: float(value) for name, value in compute_of_all(metric, rig.metrics._exchange.gather).items()}  # type: ignore[arg-type]
 

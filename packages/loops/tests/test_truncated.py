@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 import torch
 from bare_parts import BareTrainer, Sized, hooked, same_bits, seeded, weights
-from graphs import Graphs
 from sequence_parts import Plan, Recurrent, fit, make_sequences
 from torch import nn
 
@@ -176,62 +175,6 @@ def test_the_batch_in_which_max_steps_is_reached_is_finished() -> None:
     assert len(module.seen) == 6
 
 
-class Watching(Recurrent):
-    """Refuses to run while the graph of an earlier step is alive."""
-
-    def __init__(self, plan: Plan) -> None:
-        super().__init__(plan)
-        self.graphs = Graphs()
-
-    def training_step(self, batch: Any, batch_idx: int, optimizer_idx: int, hiddens: Any = None) -> Any:
-        assert self.graphs.num_alive == 0
-        outputs = super().training_step(batch, batch_idx, optimizer_idx, hiddens)
-        return {**outputs, "loss": self.graphs.watched(outputs["loss"])}
-
-
-@pytest.mark.parametrize("num_optimizers", [1, 2])
-@pytest.mark.parametrize("overrides", [frozenset(), frozenset({"optimizer_step"})])
-@pytest.mark.parametrize("accumulate", [1, 3])
-def test_memory_is_bounded_by_a_split(num_optimizers: int, overrides: Any, accumulate: int) -> None:
-    """Whatever the length of the batch: no graph of an earlier split is alive, and saved tensors do not add up."""
-    peaks = []
-    for length in (4, 40):
-        plan = Plan(
-            num_optimizers=num_optimizers,
-            split_size=2,
-            lengths=(length,) * 2,
-            overrides=overrides,
-            accumulate=accumulate,
-        )
-        module, saved = seeded(Watching, plan), Saved()
-        with saved:
-            fit(module, plan)
-        assert module.graphs.num_watched == length * num_optimizers
-        peaks.append(saved.peak)
-    assert peaks[0] == peaks[1] > 0
-
-
-class Saved(torch.autograd.graph.saved_tensors_hooks):
-    """Counts the tensors that graphs hold for backward."""
-
-    def __init__(self) -> None:
-        self.num_alive = self.peak = 0
-        super().__init__(self._pack, lambda packed: packed.tensor)
-
-    def _pack(self, tensor: torch.Tensor) -> Any:
-        self.num_alive += 1
-        self.peak = max(self.peak, self.num_alive)
-        return _Packed(self, tensor)
-
-
-class _Packed:
-    def __init__(self, saved: Saved, tensor: torch.Tensor) -> None:
-        self.saved, self.tensor = saved, tensor
-
-    def __del__(self) -> None:
-        self.saved.num_alive -= 1
-
-
 def test_an_optimizer_that_evaluates_the_loss_itself_begins_each_time_with_the_splits_hidden_state() -> None:
     plan = Plan(split_size=2, lengths=(5, 4))
 
@@ -285,19 +228,6 @@ def test_manual_optimization_runs_split_by_split_and_counts_those_with_a_step() 
     assert trainer.global_step == 3
     assert not any(output["hiddens"]["count"].requires_grad for output in outputs)
     assert BareTrainer(ByHand(), max_steps=1).fit(sequences(6, 2)).global_step == 2
-
-
-def test_manual_optimization_lets_go_of_the_graph_of_a_split_too() -> None:
-    graphs = Graphs()
-
-    class WatchingByHand(ByHand):
-        def training_step(self, batch: Any, batch_idx: int, hiddens: Any) -> Any:
-            assert graphs.num_alive == 0
-            outputs = super().training_step(batch, batch_idx, hiddens)
-            return {**outputs, "loss": graphs.watched(outputs["loss"])}
-
-    BareTrainer(WatchingByHand(), max_epochs=1).fit(sequences(8, 8))
-    assert graphs.num_watched == 8
 
 
 def test_without_an_optimizer_batches_are_split_too() -> None:

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 import torch
 from bare_parts import BareTrainer, Net, Sized, Unsized, hooked, make_batches, make_loader, same_bits, weights
+from bare_ranks import ThreadedStrategy, on_ranks
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from ranks_in_threads import ThreadedStrategy, on_ranks
 from resumable_data import Own
 
 from camshaft.loops import CombinedLoader

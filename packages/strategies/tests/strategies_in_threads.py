@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-import pickle
-import threading
 from collections.abc import Callable, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-import torch
+from ranks_in_threads import Exchange, RankInThreads, call_on_ranks
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from camshaft.strategies import SingleDeviceStrategy, conformance, read_checkpoint, write_checkpoint
-
-_SECONDS = 10.0
 
 
 class OnCPU(SingleDeviceStrategy):
@@ -67,62 +62,12 @@ def gradients(optimizer: Optimizer) -> list[Tensor]:
     return [parameter.grad for parameter in parameters if parameter.grad is not None]
 
 
-class Exchange:
-    """Where ranks leave what the others take."""
-
-    def __init__(self, size: int) -> None:
-        self.size = size
-        self._slots: list[bytes] = [b""] * size
-        self._barrier = threading.Barrier(size)
-
-    def gather(self, rank: int, value: Any) -> list[Any]:
-        self._slots[rank] = pickle.dumps(value)
-        self._barrier.wait(_SECONDS)
-        values = [pickle.loads(slot) for slot in self._slots]
-        self._barrier.wait(_SECONDS)
-        return values
-
-
-class InThreads(OnCPU):
+class InThreads(RankInThreads, OnCPU):
     """Data parallelism over ranks that are threads of one process."""
 
-    def __init__(self, exchange: Exchange, rank: int) -> None:
-        super().__init__()
-        self.exchange = exchange
-        self.global_rank = self.local_rank = rank
-        self.world_size = exchange.size
-        self.synchronises = True
-        self.module: nn.Module = nn.Identity()
-
     def setup_module(self, module: nn.Module) -> nn.Module:
-        self.module = super().setup_module(module)
         module.load_state_dict(self.broadcast(module.state_dict()))
-        return module
-
-    def set_gradient_sync(self, is_on: bool) -> None:
-        self.synchronises = is_on
-
-    def backward(self, loss: Tensor, differentiate: Callable[[Tensor], Any] | None = None) -> None:
-        super().backward(loss, differentiate)
-        if self.synchronises:
-            for parameter in self.module.parameters():
-                if parameter.grad is not None:
-                    parameter.grad = self.reduce(parameter.grad)
-
-    def broadcast(self, value: Any, src: int = 0) -> Any:
-        return self.exchange.gather(self.global_rank, value)[src]
-
-    def all_gather(self, value: Any) -> list[Any]:
-        return self.exchange.gather(self.global_rank, value)
-
-    def reduce(self, tensor: Tensor, op: str = "mean") -> Tensor:
-        values = torch.stack(self.all_gather(tensor))
-        if op == "mean" and not values.is_floating_point():
-            values = values.double()
-        return {"mean": torch.mean, "sum": torch.sum, "max": torch.amax, "min": torch.amin}[op](values, dim=0)
-
-    def barrier(self) -> None:
-        self.exchange.gather(self.global_rank, None)
+        return super().setup_module(module)
 
     def save_checkpoint(self, checkpoint: Mapping[str, Any], path: str) -> None:
         failure = None
@@ -141,14 +86,12 @@ class InThreads(OnCPU):
 
 def try_on_ranks(kind: Callable[[Exchange, int], InThreads], name: str, directory: Path, **options: Any) -> list[Any]:
     """Run a check on two ranks. Returns what each raised, or None."""
-    exchange = Exchange(2)
 
-    def try_on(rank: int) -> Exception | None:
+    def try_on(exchange: Exchange, rank: int) -> Exception | None:
         try:
             conformance.CHECKS[name](lambda: kind(exchange, rank), directory, **options)
         except Exception as error:
             return error
         return None
 
-    with ThreadPoolExecutor(2) as pool:
-        return list(pool.map(try_on, range(2)))
+    return call_on_ranks(2, try_on, seconds=10.0)

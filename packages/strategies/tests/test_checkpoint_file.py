@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 from camshaft.strategies import CheckpointError, read_checkpoint, write_checkpoint
-from camshaft.strategies.checkpoints.file import disk_errors, new_file, put_in_place
+from camshaft.strategies.checkpoints.file import disk_errors, new_file, rename_durably
 from camshaft.strategies.checkpoints.reading import locate
 
 
@@ -264,10 +264,10 @@ def test_a_crash_between_two_renames_leaves_one_of_both_where_it_is_found(
 
     monkeypatch.setattr(os, "rename", crash)
     with pytest.raises(KeyboardInterrupt):
-        put_in_place(partial, target)
+        rename_durably(partial, target)
     monkeypatch.undo()
     assert content_of(locate(target)) == "old"
-    put_in_place(partial, target)  # the next save heals what is left
+    rename_durably(partial, target)  # the next save heals what is left
     assert content_of(target) == "new"
     assert os.listdir(tmp_path) == ["x.ckpt"]
 
@@ -288,7 +288,7 @@ def test_a_directory_that_is_no_checkpoint_is_never_replaced(tmp_path: Path) -> 
     partial = tmp_path / "partial"
     partial.write_text("new")
     with pytest.raises(IsADirectoryError, match="a directory that is no checkpoint is not replaced"):
-        put_in_place(partial, target)
+        rename_durably(partial, target)
     with (
         pytest.raises(IsADirectoryError, match="a directory that is no checkpoint is not replaced"),
         new_file(target),

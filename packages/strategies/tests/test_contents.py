@@ -3,21 +3,26 @@
 from __future__ import annotations
 
 import enum
+import io
 import os
 import pickle
+import threading
 from argparse import Namespace
-from collections import Counter
+from collections import Counter, OrderedDict
 from dataclasses import dataclass
 from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from torch import nn
+from torch.serialization import get_unsafe_globals_in_checkpoint
 
 from camshaft.strategies import (
     CheckpointError,
+    ObjectsInPlace,
     SingleDeviceStrategy,
     objects_left_out,
     read_checkpoint,
@@ -208,3 +213,70 @@ def test_configurations_of_omegaconf_keep_their_type(tmp_path: Path) -> None:
     read = read_checkpoint(tmp_path / "a.ckpt", weights_only=False)
     assert read["config"] == config and read["config"].model.size == 3 and omegaconf.OmegaConf.is_struct(read["config"])
     assert type(read["inner"]["list"]) is omegaconf.ListConfig
+
+
+def test_objects_in_place_are_there_for_plain_unpickling_and_for_no_other_reader(tmp_path: Path) -> None:
+    path = tmp_path / "in_place.ckpt"
+    objects = {name: value for name, value in OBJECTS.items() if name != "partial"}  # equal to nothing else
+    checkpoint = {"state_dict": {"weight": torch.ones(2)}, "hyper_parameters": {**objects, "width": 3}}
+    write_checkpoint(ObjectsInPlace(checkpoint), path)
+
+    unpickled = torch.load(path, weights_only=False)
+    assert unpickled["hyper_parameters"] == {**objects, "width": 3}
+    assert OBJECTS_KEY not in unpickled
+
+    for read in (torch.load(path, weights_only=True), read_checkpoint(path)):
+        assert read["hyper_parameters"] == {"width": 3}
+        assert set(objects_left_out(read)) == {("hyper_parameters", name) for name in objects}
+        assert torch.equal(read["state_dict"]["weight"], torch.ones(2))
+    assert read_checkpoint(path, weights_only=False)["hyper_parameters"] == {**objects, "width": 3}
+
+
+def test_objects_in_place_are_not_unpickled_without_trust(tmp_path: Path) -> None:
+    made = tmp_path / "made"
+    write_checkpoint(ObjectsInPlace({"hyper_parameters": {"object": Runs(made)}}), tmp_path / "a.ckpt")
+    torch.serialization.clear_safe_globals()
+    read_checkpoint(tmp_path / "a.ckpt")
+    torch.load(tmp_path / "a.ckpt", weights_only=True)
+    assert not made.exists()
+    torch.load(tmp_path / "a.ckpt", weights_only=False)
+    assert made.exists()
+
+
+def test_a_file_without_objects_holds_no_name(tmp_path: Path) -> None:
+    checkpoint = {"state_dict": OrderedDict(weight=torch.ones(2)), "epoch": 3}
+    write_checkpoint(ObjectsInPlace(checkpoint), tmp_path / "a.ckpt")
+    torch.save(ObjectsInPlace(checkpoint), tmp_path / "b.ckpt")  # as a strategy of someone else's may
+    for name in ("a.ckpt", "b.ckpt"):
+        assert get_unsafe_globals_in_checkpoint(str(tmp_path / name)) == []
+        assert torch.load(tmp_path / name, weights_only=True)["epoch"] == 3
+
+
+def test_torch_s_variable_allows_objects_where_nothing_was_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_checkpoint({"object": Config(3)}, tmp_path / "a.ckpt")
+    monkeypatch.setenv("TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD", "1")
+    assert read_checkpoint(tmp_path / "a.ckpt")["object"] == Config(3)
+    assert "object" not in read_checkpoint(tmp_path / "a.ckpt", weights_only=True)
+    monkeypatch.delenv("TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD")
+    monkeypatch.setenv("TORCH_FORCE_WEIGHTS_ONLY_LOAD", "1")
+    assert "object" not in read_checkpoint(tmp_path / "a.ckpt", weights_only=False)
+
+
+def test_a_checkpoint_is_read_from_a_file_object_and_from_an_address(tmp_path: Path) -> None:
+    write_checkpoint({"object": Config(3), "weight": torch.ones(2)}, tmp_path / "a.ckpt")
+    stream = io.BytesIO((tmp_path / "a.ckpt").read_bytes())
+    assert set(read_checkpoint(stream)) == {"weight", OBJECTS_KEY}
+    stream.seek(0)
+    assert read_checkpoint(stream, weights_only=False)["object"] == Config(3)
+    with pytest.raises(CheckpointError, match="cannot be read"):
+        read_checkpoint(io.BytesIO(b"no checkpoint"))
+
+    handler = partial(SimpleHTTPRequestHandler, directory=str(tmp_path))
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        address = f"http://127.0.0.1:{server.server_port}/a.ckpt"
+        assert set(read_checkpoint(address)) == {"weight", OBJECTS_KEY}
+        assert read_checkpoint(address, weights_only=False)["object"] == Config(3)
+        server.shutdown()

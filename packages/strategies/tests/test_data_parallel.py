@@ -4,6 +4,7 @@ start, and reports what became of each.
 
 from __future__ import annotations
 
+import functools
 import sys
 from collections.abc import Callable
 from typing import Any
@@ -37,24 +38,14 @@ OF_FOUR = checks_of(ddp_training_checks)
 OF_GPUS = {"check_batch_norm_is_over_all_ranks": ddp_setup_checks.batch_norm_is_over_all_ranks}
 
 
-@pytest.fixture(scope="module")
-def two_ranks() -> Found:
-    return run_checks(__file__, list(CHECKS), 2)
+@functools.cache
+def on_ranks(num_ranks: int) -> Found:
+    return run_checks(__file__, list(CHECKS if num_ranks == 2 else OF_FOUR), num_ranks)
 
 
-@pytest.fixture(scope="module")
-def four_ranks() -> Found:
-    return run_checks(__file__, list(OF_FOUR), 4)
-
-
-@pytest.mark.parametrize("name", CHECKS)
-def test_two_ranks(name: str, two_ranks: Found) -> None:
-    assert not two_ranks[name], "\n".join(two_ranks[name])
-
-
-@pytest.mark.parametrize("name", OF_FOUR)
-def test_four_ranks(name: str, four_ranks: Found) -> None:
-    assert not four_ranks[name], "\n".join(four_ranks[name])
+@pytest.mark.parametrize(("num_ranks", "name"), [*((2, name) for name in CHECKS), *((4, name) for name in OF_FOUR)])
+def test_ranks(num_ranks: int, name: str) -> None:
+    assert not on_ranks(num_ranks)[name], "\n".join(on_ranks(num_ranks)[name])
 
 
 @pytest.mark.gpu

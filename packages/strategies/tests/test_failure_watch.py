@@ -20,7 +20,7 @@ LONG = timedelta(hours=1)
 # What the loops do around a run: the failing rank tells the others first of all.
 FAILING = """
 import os, signal, sys, time
-from camshaft.hooks_core.messages import noting
+from camshaft.hooks_core.messages import note_errors
 from camshaft.strategies import ParallelStrategy
 
 how, victim, others = sys.argv[1], int(sys.argv[2]), sys.argv[3]
@@ -30,7 +30,7 @@ strategy.barrier()
 if how == "leave" and strategy.global_rank == victim:
     sys.exit(0)
 try:
-    with noting(strategy, "on_train_batch_start", lambda: f"epoch 0, batch 3, rank {strategy.global_rank}"):
+    with note_errors(strategy, "on_train_batch_start", lambda: f"epoch 0, batch 3, rank {strategy.global_rank}"):
         if strategy.global_rank == victim:
             if how == "raise":
                 raise ValueError("boom")

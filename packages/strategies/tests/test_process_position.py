@@ -11,7 +11,7 @@ import pytest
 from attrs import evolve
 
 from camshaft.hooks_core import Callback, resolve
-from camshaft.hooks_core.processes import running
+from camshaft.hooks_core.processes import track_run
 from camshaft.strategies.launch.peers import (
     OwnPosition,
     ProcessPosition,
@@ -55,7 +55,7 @@ def test_a_position_holds_the_run_the_innermost_hook_and_the_line(blocked: Any) 
 
     def run(block: Callable[[], None]) -> None:
         hooks = resolve(callbacks=[Hanging()], trainer=block)
-        with running(lambda: "fit, stage validate, epoch 1"):
+        with track_run(lambda: "fit, stage validate, epoch 1"):
             hooks.on_validation_epoch_end()
 
     thread_id = blocked(run)
@@ -85,13 +85,13 @@ def test_time_counts_from_when_a_process_came_to_its_hook_whatever_lines_it_runs
     second = own.look()
     assert second.since == first.since and second.seen > first.seen
     assert second.line != first.line
-    with running(lambda: "fit, epoch 0"):
+    with track_run(lambda: "fit, epoch 0"):
         assert own.look().since > first.since
 
 
 def test_who_failed_in_a_collective_stays_there_also_in_one_that_has_no_name() -> None:
     own = OwnPosition()
-    with running(lambda: "fit, epoch 3"):
+    with track_run(lambda: "fit, epoch 3"):
         try:
             raise RuntimeError("gloo: Timed out waiting")
         except RuntimeError as error:

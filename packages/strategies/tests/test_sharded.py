@@ -4,6 +4,7 @@ one start, and reports what became of each.
 
 from __future__ import annotations
 
+import functools
 import re
 import sys
 from typing import Any
@@ -23,24 +24,14 @@ CHECKS = {name: value for name, value in CHECKS.items() if name != "check_equals
 OF_FOUR = {name: value for module in MODULES for name, value in vars(module).items() if name.startswith("on_four_")}
 
 
-@pytest.fixture(scope="module")
-def two_ranks() -> Found:
-    return run_checks(__file__, list(CHECKS), 2)
+@functools.cache
+def on_ranks(num_ranks: int) -> Found:
+    return run_checks(__file__, list(CHECKS if num_ranks == 2 else OF_FOUR), num_ranks)
 
 
-@pytest.fixture(scope="module")
-def four_ranks() -> Found:
-    return run_checks(__file__, list(OF_FOUR), 4)
-
-
-@pytest.mark.parametrize("name", CHECKS)
-def test_two_ranks(name: str, two_ranks: Found) -> None:
-    assert not two_ranks[name], "\n".join(two_ranks[name])
-
-
-@pytest.mark.parametrize("name", OF_FOUR)
-def test_four_ranks(name: str, four_ranks: Found) -> None:
-    assert not four_ranks[name], "\n".join(four_ranks[name])
+@pytest.mark.parametrize(("num_ranks", "name"), [*((2, name) for name in CHECKS), *((4, name) for name in OF_FOUR)])
+def test_ranks(num_ranks: int, name: str) -> None:
+    assert not on_ranks(num_ranks)[name], "\n".join(on_ranks(num_ranks)[name])
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ from torch.distributed.checkpoint.format_utils import dcp_to_torch_save
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.tensor import DTensor, Partial, Shard, distribute_tensor
 
-from camshaft.strategies import CheckpointError, SingleDeviceStrategy, read_checkpoint, write_checkpoint
+from camshaft.strategies import CheckpointError, ObjectsInPlace, SingleDeviceStrategy, read_checkpoint, write_checkpoint
 from camshaft.strategies.checkpoints.safetensors_files import consolidate_checkpoint
 from camshaft.strategies.checkpoints.writer import CheckpointWriter
 
@@ -255,10 +255,13 @@ class Holder:
         self.tensor = tensor
 
 
-def test_objects_beside_sharded_tensors_are_read_from_a_trusted_directory(mesh: DeviceMesh, tmp_path: Path) -> None:
+@pytest.mark.parametrize("kind", [dict, ObjectsInPlace])
+def test_objects_beside_sharded_tensors_are_read_from_a_trusted_directory(
+    kind: type[dict[str, Any]], mesh: DeviceMesh, tmp_path: Path
+) -> None:
     weights = distribute_tensor(torch.arange(12.0).reshape(4, 3), mesh, [Shard(0)])
     path = tmp_path / "a.ckpt"
-    writer().save({"weights": weights, "holder": Holder(weights), "kind": nn.ReLU}, str(path))
+    writer().save(kind({"weights": weights, "holder": Holder(weights), "kind": nn.ReLU}), str(path))
     assert read_checkpoint(path)["weights"].sum() == 66
     assert "holder" not in read_checkpoint(path)
     read = read_checkpoint(path, weights_only=False)

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from several_processes import report
+from launching import report
 from torch import Tensor
 from torch.utils.data import DataLoader
 from torchmetrics import MeanMetric, SumMetric
@@ -190,6 +190,23 @@ def names(folder: Path, num_processes: int) -> list[str]:
     return sorted(trainer.callback_metrics)
 
 
+class Gathering(Regression):
+    def on_train_start(self) -> None:
+        rank = self.global_rank
+        self.gathered = self.all_gather({"rank": rank, "pair": torch.tensor([rank, 1.0])})
+        shared = torch.tensor(float(rank), requires_grad=True)
+        (self.all_gather(shared, sync_grads=True).sum() * (rank + 1)).backward()
+        self.gradient = float(shared.grad)
+        self.detached = not self.all_gather(shared).requires_grad
+
+
+def gather(folder: Path, num_processes: int) -> dict[str, Any]:
+    module = Gathering()
+    measured_trainer(folder, max_epochs=1, enable_checkpointing=False).fit(module, *loaders(num_processes))
+    gathered = {name: value.tolist() for name, value in module.gathered.items()}
+    return {**gathered, "gradient": module.gradient, "detached": module.detached}
+
+
 class Disagreeing(Regression):
     def training_step(self, batch: list[Tensor], batch_idx: int) -> Tensor:
         loss = self.loss(batch)
@@ -294,6 +311,7 @@ SCENES: list[Callable[[Path, int], Any]] = [
     resume,
     resume_window,
     names,
+    gather,
     tiny,
     predict,
     damaged,

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from several_processes import report
+from launching import report
 from torch import Tensor
 from torch.utils.data import DataLoader
 from trainer_parts import Regression, dataset, loader, quiet_trainer, weights

@@ -25,7 +25,7 @@ from trainer_parts import quiet_trainer
 from camshaft.callbacks import CSVLogger, ModelCheckpoint
 from camshaft.hooks_core import Callback
 from camshaft.strategies import read_checkpoint
-from camshaft.trainer import Trainer, TrainingModule, seed_everything
+from camshaft.trainer import TrainingModule, seed_everything
 
 Kind = Literal["accumulation", "tbptt", "worker"]
 
@@ -146,7 +146,6 @@ def fit(
     kind: Kind,
     ckpt_path: str | Path | None = None,
     callbacks: tuple[Callback, ...] = (),
-    before: Callable[[Trainer], None] | None = None,
 ) -> None:
     """Train from a checkpoint, if there is one, and save what training ends with as "final.ckpt".
 
@@ -155,7 +154,6 @@ def fit(
         kind: What is trained.
         ckpt_path: As in `Trainer.fit`.
         callbacks: The callbacks.
-        before: Called with the trainer before it begins.
     """
     seed_everything(0)
     module = Truncated() if kind == "tbptt" else Classifier()
@@ -175,8 +173,6 @@ def fit(
         gradient_clip_val=1.0,
         val_check_interval=2 if kind == "accumulation" else 3,
     )
-    if before is not None:
-        before(trainer)
     trainer.fit(module, train, val, ckpt_path=ckpt_path)
     trainer.save_checkpoint(folder / "final.ckpt")
 
@@ -191,28 +187,6 @@ def fit_keeping_checkpoints(folder: Path, kind: Kind, parent: Connection) -> Non
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "There is no checkpoint to go on from yet")
         fit(folder, kind, "last", callbacks)
-
-
-def fit_saving_at_signals(folder: Path, kind: Kind, parent: Connection) -> None:
-    """Train from the start; each SIGUSR1 saves another checkpoint."""
-    torch.set_num_threads(1)
-    num_signals = 0
-
-    def save_at_signals(trainer: Trainer) -> None:
-        def save(*_: object) -> None:
-            nonlocal num_signals
-            trainer.save_checkpoint(folder / f"signal-{num_signals}.ckpt")
-            num_signals += 1
-
-        signal.signal(signal.SIGUSR1, save)
-
-    fit(folder, kind, callbacks=(Telling(parent),), before=save_at_signals)
-
-
-def fit_from(ckpt_path: Path, folder: Path, kind: Kind, parent: Connection) -> None:
-    """Train on from a checkpoint."""
-    torch.set_num_threads(1)
-    fit(folder, kind, ckpt_path, (Telling(parent),))
 
 
 class Training:
@@ -253,12 +227,6 @@ class Training:
         assert self.process.pid is not None
         with suppress(ProcessLookupError):
             os.killpg(self.process.pid, signal.SIGKILL)
-
-    def ask_for_checkpoint(self) -> None:
-        """Send SIGUSR1; nothing happens if the process has ended."""
-        assert self.process.pid is not None
-        with suppress(ProcessLookupError):
-            os.kill(self.process.pid, signal.SIGUSR1)
 
     def end(self) -> int | None:
         """Wait for the end. Returns the exit code."""

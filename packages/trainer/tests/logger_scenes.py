@@ -8,7 +8,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from several_processes import report
+from launching import report
 from trainer_parts import Regression, loader
 
 from camshaft.callbacks import CSVLogger, MLFlowLogger, TensorBoardLogger, WandbLogger

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from several_processes import report
+from launching import report
 from torch import Tensor
 from trainer_parts import ListLogger, Regression, loader, quiet_trainer, weights
 

@@ -14,7 +14,7 @@ import warnings
 from typing import Any
 
 import torch
-from several_processes import report
+from launching import report
 from trainer_parts import Regression, loader, quiet_trainer
 
 from camshaft.callbacks import ModelCheckpoint, PreemptionCheckpoint
@@ -59,37 +59,28 @@ class Signalling(Callback):
         self.act("too late")
 
 
-class SignalledSingle(SingleDeviceStrategy):
-    """Gets its signals when a checkpoint is written, or has just begun to be."""
+def signalled(kind: type[SingleDeviceStrategy] | type[DDPStrategy]) -> Any:
+    """A strategy that gets its signals when a checkpoint is written, or has just begun to be."""
 
-    signalling: Signalling
+    class Signalled(kind):  # type: ignore[valid-type, misc]
+        signalling: Signalling
 
-    def save_checkpoint(self, checkpoint: Any, path: str) -> Any:
-        pending = super().save_checkpoint(checkpoint, path)
-        if checkpoint["global_step"] == 4:
-            self.signalling.act("saving", "SIGTERM", "SIGTERM")
-        return pending
+        def save_checkpoint(self, checkpoint: Any, path: str) -> Any:
+            pending = super().save_checkpoint(checkpoint, path)
+            if checkpoint["global_step"] == 4:
+                self.signalling.act("saving", "SIGTERM", "SIGTERM")
+            return pending
 
-
-class SignalledDDP(DDPStrategy):
-    """Likewise."""
-
-    signalling: Signalling
-
-    def save_checkpoint(self, checkpoint: Any, path: str) -> Any:
-        pending = super().save_checkpoint(checkpoint, path)
-        if checkpoint["global_step"] == 4:
-            self.signalling.act("saving", "SIGTERM", "SIGTERM")
-        return pending
+    return Signalled
 
 
 def train(folder: str, place: str = "", is_asynchronous: bool = False, ckpt_path: str | None = None) -> dict[str, Any]:
     """Train until the end or a signal. Returns what became of it."""
     strategy: Any
     if IS_ALONE:
-        strategy = SignalledSingle("cpu", save_asynchronously=is_asynchronous)
+        strategy = signalled(SingleDeviceStrategy)("cpu", save_asynchronously=is_asynchronous)
     else:
-        strategy = SignalledDDP(accelerator="cpu", devices=2, timeout=60, save_asynchronously=is_asynchronous)
+        strategy = signalled(DDPStrategy)(accelerator="cpu", devices=2, timeout=60, save_asynchronously=is_asynchronous)
     strategy.signalling = signalling = Signalling(place)
     leave = PreemptionCheckpoint(requeue=True, exit_code=7)
     checkpoint = ModelCheckpoint(f"{folder}/kept", "{step}", "val_loss", every_n_train_steps=2, save_last=True)

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from several_processes import report
+from launching import report
 from torch import Tensor
 from trainer_parts import Regression, loader, weights
 

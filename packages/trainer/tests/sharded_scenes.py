@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from several_processes import report
+from launching import report
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 from trainer_parts import Regression, loader

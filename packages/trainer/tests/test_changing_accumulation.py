@@ -40,7 +40,12 @@ def callbacks_of(trainer_dir: Path) -> list[Any]:
     def save(trainer: Any, batch_idx: int) -> None:
         trainer.save_checkpoint(trainer_dir / f"{trainer.current_epoch}-{batch_idx}.ckpt")
 
-    stock = [GradientAccumulationScheduler({1: 3}), LearningRateMonitor(), Timer("01:00:00:00"), DeviceStatsMonitor()]
+    stock = [
+        GradientAccumulationScheduler({1: 3}),
+        LearningRateMonitor("step"),
+        Timer("01:00:00:00"),
+        DeviceStatsMonitor(),
+    ]
     return [*stock, LambdaCallback(on_train_batch_end=save)]
 
 
@@ -66,7 +71,7 @@ def test_going_on_inside_a_window_that_a_schedule_set_is_exact(tmp_path: Path) -
 
 def test_rates_and_device_share_the_step_of_what_the_module_logs(tmp_path: Path) -> None:
     logger = ListLogger()
-    callbacks = [LearningRateMonitor(), DeviceStatsMonitor()]
+    callbacks = [LearningRateMonitor("step"), DeviceStatsMonitor()]
     trainer = quiet_trainer(
         tmp_path, callbacks=callbacks, logger=logger, log_every_n_steps=2, accumulate_grad_batches=2, max_epochs=2
     )
@@ -80,7 +85,7 @@ def test_a_timer_ends_training_within_an_epoch(tmp_path: Path) -> None:
     timer = Timer({"microseconds": 1}, verbose=False)
     trainer = quiet_trainer(tmp_path, max_epochs=100, callbacks=timer)
     trainer.fit(Regression(), loader(4))
-    assert trainer.global_step <= 1 and timer.stopping_reason is not None and timer.time_elapsed() > 0
+    assert trainer.global_step <= 1 and timer.stopping_reason_message is not None and timer.time_elapsed() > 0
 
 
 def test_the_number_is_checked_when_it_is_set(tmp_path: Path) -> None:

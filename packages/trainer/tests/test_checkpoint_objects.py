@@ -255,6 +255,25 @@ def test_what_hooks_put_into_a_checkpoint_comes_back_to_who_trusts_it(tmp_path: 
     assert (callback.state, data.state) == ({"count": 2}, {"count": 3})
 
 
+def test_an_object_that_a_hook_misses_is_named(tmp_path: Path) -> None:
+    class Reading(Regression):
+        def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+            checkpoint["loss"] = {"kind": Vocabulary(["a"])}
+
+        def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+            self.words = checkpoint["loss"]["kind"].words
+
+    path = saved(Reading(), tmp_path)
+    fit = partial(quiet_trainer(tmp_path, max_epochs=2).fit, Reading(), loader(2), ckpt_path=path)
+    for call in (fit, partial(Reading.load_from_checkpoint, path)):
+        with warnings.catch_warnings(), pytest.raises(KeyError) as caught:
+            warnings.simplefilter("ignore")
+            call()
+        [note] = [note for note in caught.value.__notes__ if "left out" in note]
+        assert "['loss']['kind']" in note and "Vocabulary" in note and "weights_only=False" in note
+        call(weights_only=False)
+
+
 @pytest.mark.parametrize("verb", ["validate", "test", "predict"])
 def test_other_verbs_take_the_word_of_who_trusts_a_file_too(tmp_path: Path, verb: str) -> None:
     trainer = quiet_trainer(tmp_path, callbacks=[Remembering()])

@@ -76,7 +76,7 @@ class Report(Callback):
 '''
 
 RUN = """
-seed: 3
+seed_everything: 3
 trainer:
   max_epochs: 1
   enable_progress_bar: false
@@ -153,7 +153,7 @@ def test_the_seed_gives_the_same_weights(project: Path) -> None:
         return max(project.glob("camshaft_logs/*/metrics.csv"), key=lambda path: path.stat().st_mtime_ns).read_text()
 
     assert losses() == losses()
-    assert losses() != losses("--seed", "4")
+    assert losses() != losses("--seed_everything", "4")
 
 
 @pytest.mark.parametrize("verb", ["validate", "test"])
@@ -228,7 +228,7 @@ def test_an_unknown_key_of_a_file_is_refused_with_the_closest(
 
 def test_what_the_trainer_refuses_is_told_without_a_traceback(capsys: pytest.CaptureFixture[str]) -> None:
     message = refusal(capsys, "fit", "--config", "run.yaml", "--trainer.max_epochs=-3")
-    assert message.startswith("error: `max_epochs` must be at least -1, but got -3 (int)")
+    assert message.startswith("error: --trainer.max_epochs: `max_epochs` must be at least -1, but got -3 (int)")
 
 
 def test_a_verb_and_a_module_are_required(capsys: pytest.CaptureFixture[str]) -> None:

@@ -79,4 +79,4 @@ def run(root: Path, scenario: Scenario, module: Any, callbacks: Any, data: Any =
 @pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda scenario: scenario.name)
 def test_the_trainer_conforms(scenario: Scenario, tmp_path: Path) -> None:
     adapter = Adapter(partial(run, tmp_path), Line, Batches, partial(SingleDeviceStrategy, "cpu"))
-    assert len(run_scenario(scenario, adapter)) > 0
+    assert len(run_scenario(adapter, scenario)) > 0

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import copy
 import pickle
+from pathlib import Path
 
 import pytest
+import torch
+from torch.utils.data import DataLoader, IterableDataset, RandomSampler, TensorDataset
+from trainer_parts import Regression, quiet_trainer
 
-from camshaft.hooks_core import Receiver, is_overridden
-from camshaft.hooks_core.catalogue import CATALOGUE
+from camshaft.hooks_core import CATALOGUE, Receiver, is_overridden
 from camshaft.trainer import DataModule
 
 
@@ -58,3 +61,58 @@ def test_copies_leave_the_trainer_behind(copied) -> None:
     other = copied(data)
     assert other.hparams == {"batch_size": 8}
     assert other.trainer is None
+
+
+class Stream(IterableDataset):  # type: ignore[type-arg]
+    def __iter__(self):
+        return iter(torch.arange(5.0))
+
+
+def test_datasets_make_a_data_module() -> None:
+    class Sized(DataModule):
+        def __init__(self, other: int, batch_size: int = 1) -> None:
+            super().__init__()
+            self.given = other, batch_size
+
+    numbers = TensorDataset(torch.arange(6.0))
+    data = Sized.from_datasets(numbers, [numbers, Stream()], batch_size=4, other=5)
+    assert data.given == (5, 4)
+    assert isinstance(data.train_dataloader().sampler, RandomSampler)
+    sized, stream = data.val_dataloader()
+    assert [len(batch[0]) for batch in sized] == [4, 2]
+    assert [len(batch) for batch in stream] == [4, 1]
+    assert is_overridden(data, "val_dataloader") and not is_overridden(data, "test_dataloader")
+    assert str(data).splitlines() == [
+        "{Train dataloader: size=6}",
+        "{Validation dataloader: 1. size=6 ; 2. size=NA}",
+        "{Test dataloader: None}",
+        "{Predict dataloader: None}",
+    ]
+    assert len(pickle.loads(pickle.dumps(DataModule.from_datasets(numbers, batch_size=4))).train_dataloader()) == 2
+
+
+def test_a_fit_takes_the_loaders_of_datasets(tmp_path: Path) -> None:
+    data = DataModule.from_datasets(TensorDataset(torch.rand(6, 3), torch.rand(6, 1)), batch_size=2)
+    trainer = quiet_trainer(tmp_path, max_epochs=1)
+    trainer.fit(Regression(), datamodule=data)
+    assert trainer.global_step == 3
+
+
+def test_a_data_module_that_is_not_set_up_has_no_sizes() -> None:
+    class Lazy(DataModule):
+        def train_dataloader(self):
+            return DataLoader(self.data)
+
+    assert str(Lazy()).splitlines()[0] == "{Train dataloader: None}"
+
+
+def test_the_keys_of_hyperparameters_are_known(tmp_path: Path) -> None:
+    class Data(Numbers):
+        def train_dataloader(self):
+            return DataLoader(TensorDataset(torch.rand(6, 3), torch.rand(6, 1)))
+
+    trainer = quiet_trainer(tmp_path, max_epochs=1)
+    trainer.fit(Regression(), datamodule=Data(batch_size=8))
+    trainer.save_checkpoint(tmp_path / "a.ckpt")
+    saved = torch.load(tmp_path / "a.ckpt", weights_only=True)
+    assert saved[Data.CHECKPOINT_HYPER_PARAMS_KEY] == {"batch_size": 8}

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from several_processes import run_script
+from launching import run_ranks
 from trainer_parts import Regression, assert_same, dataset, files_below
 
 from camshaft.callbacks import NPZPredictionWriter
@@ -21,7 +21,8 @@ Scenes = tuple[Path, list[dict[str, Any]]]
 @pytest.fixture(scope="module")
 def scenes(tmp_path_factory: pytest.TempPathFactory) -> Scenes:
     folder = tmp_path_factory.mktemp("finders")
-    return folder, run_script("finder_scenes.py", folder).succeeded().reports
+    outcome = run_ranks(Path(__file__).with_name("finder_scenes.py"), 2, args=[folder])
+    return folder, outcome.succeeded().named
 
 
 def test_a_search_for_a_learning_rate_leaves_no_trace_and_finds_the_same_in_both(scenes: Scenes) -> None:

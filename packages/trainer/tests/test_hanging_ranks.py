@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 import pytest
-from several_processes import run_script
+from launching import run_ranks
 
 pytestmark = pytest.mark.processes
 
@@ -16,7 +16,9 @@ SAVING = "fit, stage train, epoch 0, saving a checkpoint"
 
 
 def output_of(where: str, victim: int, kind: str, folder: Path) -> str:
-    outcome = run_script("hanging_training.py", folder, args=[where, str(victim), kind], timeout=120)
+    outcome = run_ranks(
+        Path(__file__).with_name("hanging_training.py"), 2, args=[folder, where, str(victim), kind], timeout=120
+    )
     assert outcome.exit_code != 0
     return outcome.output
 

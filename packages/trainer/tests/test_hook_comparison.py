@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ranks_in_threads import Rank, on_ranks
+from bare_ranks import ThreadedStrategy, on_ranks
 from trainer_parts import NO_VALIDATION, Regression, RegressionData, loader, quiet_trainer
 
 from camshaft.hooks_core import Callback, resolve
@@ -40,7 +40,7 @@ class Talking(Callback):
         self.calls.append("on_validation_batch_start")
 
 
-def compare(strategy: Rank, num_calls: int) -> HookComparison:
+def compare(strategy: ThreadedStrategy, num_calls: int) -> HookComparison:
     """Resolve hooks with a comparison, call one so many times, and compare."""
     callback, comparison = Talking(), HookComparison(2)
     module, trainer = Regression(), Trainer(strategy)
@@ -61,7 +61,7 @@ def compare(strategy: Rank, num_calls: int) -> HookComparison:
 
 
 def test_ranks_that_call_the_same_exchange_one_number_per_comparison() -> None:
-    def script(strategy: Rank) -> int:
+    def script(strategy: ThreadedStrategy) -> int:
         compare(strategy, 3)
         return strategy.exchange.num_rounds
 
@@ -69,7 +69,7 @@ def test_ranks_that_call_the_same_exchange_one_number_per_comparison() -> None:
 
 
 def test_the_first_call_that_one_rank_does_not_make_is_named_on_all() -> None:
-    def script(strategy: Rank) -> Any:
+    def script(strategy: ThreadedStrategy) -> Any:
         with pytest.raises(HookDivergenceError) as caught:
             compare(strategy, 2 + strategy.global_rank)
         return caught.value.position, caught.value.by_rank, str(caught.value)
@@ -86,7 +86,7 @@ class Listening(Callback):
 
 
 def test_callbacks_of_one_class_are_told_apart() -> None:
-    def script(strategy: Rank) -> Any:
+    def script(strategy: ThreadedStrategy) -> Any:
         callbacks = [Listening(), Listening()]
         callbacks[strategy.global_rank].on_train_epoch_start = print  # type: ignore[method-assign]
         hooks = resolve(callbacks=[*callbacks, HookComparison(1)], trainer=Trainer(strategy))
@@ -101,7 +101,7 @@ def test_callbacks_of_one_class_are_told_apart() -> None:
 
 
 def test_another_run_begins_with_no_calls() -> None:
-    def script(strategy: Rank) -> None:
+    def script(strategy: ThreadedStrategy) -> None:
         comparison, trainer = HookComparison(1), Trainer(strategy)
         failed = resolve(callbacks=[Talking(), comparison], trainer=trainer)
         if strategy.global_rank:
@@ -114,7 +114,7 @@ def test_another_run_begins_with_no_calls() -> None:
 
 
 def test_another_error_gains_a_note_with_the_last_hooks() -> None:
-    def script(strategy: Rank) -> list[str]:
+    def script(strategy: ThreadedStrategy) -> list[str]:
         trainer = Trainer(strategy)
         hooks = resolve(callbacks=[Talking(), HookComparison(100)], module=Regression(), trainer=trainer)
         hooks.on_train_start()

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import torch
 import wandb
-from several_processes import run_script
+from launching import run_ranks
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from torch import Tensor
 from trainer_parts import (
@@ -324,7 +324,8 @@ def test_of_two_processes_the_first_one_writes_and_both_know_where(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("WANDB_SERVICE", raising=False)  # W&B's process of this test, which ends after theirs
-    first, second = run_script("logger_scenes.py", tmp_path).succeeded().reports
+    outcome = run_ranks(Path(__file__).with_name("logger_scenes.py"), 2, args=[tmp_path])
+    first, second = outcome.succeeded().named
     assert first == second
     (_, run_id, log_dir), *others = first["facts"]
     assert first["log_dir"] == log_dir and Path(log_dir, "checkpoints").is_dir()

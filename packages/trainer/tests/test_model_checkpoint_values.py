@@ -126,7 +126,7 @@ def test_last_exists_after_a_fit_in_which_no_checkpoint_was_due(
     assert [path.name for path in (tmp_path / "kept").iterdir()] == ["last.ckpt"]
     assert checkpoint.last_model_path == str(tmp_path / "kept/last.ckpt")
     last = read_checkpoint(checkpoint.last_model_path)
-    assert (last["epoch"], last["global_step"]) == (0, 6)
+    assert (last["epoch"], last["global_step"]) == (1, 6)
     assert last["callbacks"][checkpoint.state_key]["last_model_path"] == checkpoint.last_model_path
 
 

@@ -11,8 +11,7 @@ import pytest
 import torch
 from torch import nn
 
-from camshaft.hooks_core import Receiver, is_overridden, resolve
-from camshaft.hooks_core.catalogue import CATALOGUE
+from camshaft.hooks_core import CATALOGUE, Receiver, is_overridden, resolve
 from camshaft.loops.metrics import MetricLog
 from camshaft.strategies import SingleDeviceStrategy
 from camshaft.trainer import module as module_source
@@ -241,6 +240,25 @@ def test_only_the_first_process_prints(capsys: pytest.CaptureFixture[str]) -> No
     trainer_for(module, strategy=SimpleNamespace(global_rank=1))
     module.print("three")
     assert capsys.readouterr().out == "one-two\n"
+
+
+def test_its_type_is_that_of_its_weights() -> None:
+    module = Regression()
+    assert module.dtype == torch.float32
+    assert module.half().dtype == torch.float16
+    assert module.double().dtype == torch.float64
+    assert TrainingModule().dtype == torch.get_default_dtype()
+
+
+def test_gathering_on_one_device_leaves_data_as_it_is() -> None:
+    module = Regression()
+    with pytest.raises(RuntimeError, match="`trainer` must be attached"):
+        module.all_gather(1.0)
+    attach_module(module, trainer_for(module), None)
+    tensor = torch.ones(2)
+    gathered = module.all_gather({"a": [tensor, 1, 2.0, True, "text"]})["a"]
+    assert torch.equal(gathered[0], tensor) and gathered[4] == "text"
+    assert [one.dtype for one in gathered[1:4]] == [torch.int32, torch.float32, torch.uint8]
 
 
 def test_freezing_and_unfreezing() -> None:

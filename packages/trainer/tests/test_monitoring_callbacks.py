@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from several_processes import run_script
+from launching import run_ranks
 from torch import Tensor
 from trainer_parts import NO_VALIDATION, ListLogger, Regression, assert_same, loader, quiet_trainer, weights
 
@@ -182,8 +182,8 @@ def test_under_a_scaler_a_loss_that_is_not_finite_is_one(tmp_path: Path) -> None
 
 @pytest.mark.processes
 def test_two_processes_decide_alike_and_write_files_of_their_own(tmp_path: Path) -> None:
-    outcome = run_script("monitoring_scenes.py", tmp_path).succeeded()
-    zero, one = outcome.reports
+    outcome = run_ranks(Path(__file__).with_name("monitoring_scenes.py"), 2, args=[tmp_path])
+    zero, one = outcome.succeeded().named
     for name in ("raise", "stop", "skip", "spike", "save"):
         assert zero[name] == one[name], (name, zero[name], one[name])
     assert zero["raise"][0] == "The loss must be finite, but is nan in epoch 0, batch 1."

@@ -34,7 +34,7 @@ def test_it_is_saved_and_goes_on(tmp_path: Path, is_asynchronous: bool) -> None:
     )
     with pytest.raises(KeyboardInterrupt):
         trainer.fit(Broken(), loader())
-    rescued = tmp_path / "kept/exception-epoch=1-step=6.ckpt"
+    rescued = tmp_path / "kept/epoch=1-step=6.ckpt"
     for path in (rescue.ckpt_path, str(rescued)):
         assert strategy.load_checkpoint(path)["global_step"] == 6  # which waits for what is being written
     if not is_asynchronous:  # else nobody is told any more when it is durable, so that "last" stays
@@ -99,7 +99,7 @@ def test_what_a_killed_save_left_is_gone_after_the_next_start(tmp_path: Path, mo
     killed.parent.mkdir()
     killed.touch()
     written.touch()
-    with durable_files.claimed(written):
+    with durable_files.lock(written):
         trainer = quiet_trainer(tmp_path, callbacks=ModelCheckpoint(tmp_path / "kept"), enable_checkpointing=True)
         trainer.fit(Regression(), loader())
         assert written.exists() and not killed.exists()

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import torch
-from several_processes import run_script
+from launching import run_ranks
 from trainer_parts import assert_same
 
 from camshaft.strategies import read_checkpoint
@@ -20,6 +20,7 @@ pytestmark = [
     pytest.mark.skipif(sys.platform == "win32", reason="this system has no SIGUSR1"),
 ]
 
+SCRIPT = Path(__file__).with_name("preempted_training.py")
 TOO_LATE = "too late:0"
 ALONE = {
     TOO_LATE: 24,
@@ -48,18 +49,18 @@ def slurm(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
 @pytest.fixture(scope="module")
 def alone(tmp_path_factory: pytest.TempPathFactory, slurm: dict[str, str]) -> Reports:
     folder = tmp_path_factory.mktemp("alone")
-    outcome = run_script("preempted_training.py", folder, num_processes=1, launcher="bare", args=list(ALONE), env=slurm)
+    outcome = run_ranks(SCRIPT, 1, launcher="bare", args=[folder, *ALONE], env=slurm)
     assert outcome.exit_code == 7, outcome.output
-    return folder, outcome.reports
+    return folder, outcome.named
 
 
 @pytest.fixture(scope="module")
 def together(tmp_path_factory: pytest.TempPathFactory, slurm: dict[str, str]) -> Reports:
     folder = tmp_path_factory.mktemp("together")
-    outcome = run_script("preempted_training.py", folder, args=TOGETHER, env=slurm)
+    outcome = run_ranks(SCRIPT, 2, args=[folder, *TOGETHER], env=slurm)
     assert outcome.exit_code != 0 and "exitcode  : 7" in outcome.output, outcome.output
     assert "[camshaft]" not in outcome.output, outcome.output  # nobody was told of a failure
-    return folder, outcome.reports
+    return folder, outcome.named
 
 
 def assert_left_and_went_on(told: dict[str, Any], scene: str) -> None:

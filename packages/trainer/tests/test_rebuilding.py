@@ -44,6 +44,20 @@ def test_arguments_and_weights_come_from_the_checkpoint(path: Path) -> None:
     assert loaded.epoch_of_checkpoint == 7
 
 
+def test_an_instance_stays_as_it_is_and_so_is_refused(path: Path) -> None:
+    module = Network(5)
+    save(module, path)
+    with pytest.raises(TypeError, match=r"`load_from_checkpoint` must be called on the class.*Network\.load_from"):
+        module.load_from_checkpoint(path)
+
+    class Wider(Network):
+        @classmethod
+        def load_from_checkpoint(cls, *args: Any, **kwargs: Any) -> Any:
+            return super().load_from_checkpoint(*args, **kwargs)
+
+    assert type(Wider.load_from_checkpoint(path)) is Wider
+
+
 def test_arguments_that_are_passed_go_before_saved_ones(path: Path) -> None:
     save(Network(5), path)
     assert Network.load_from_checkpoint(path, strict=False, bias=False).hparams == {"width": 5, "bias": False}

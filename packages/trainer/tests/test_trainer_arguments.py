@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from trainer_parts import NO_VALIDATION, ListLogger, Regression, RegressionData, loader, quiet_trainer
 
-from camshaft.callbacks import CSVLogger, EarlyStopping, HookTimeline, ModelCheckpoint, Profiler, RichProgressBar
+from camshaft.callbacks import CSVLogger, EarlyStopping, HookTimeline, ModelCheckpoint, RichProgressBar
 from camshaft.hooks_core import Callback, HookFaultError
 from camshaft.trainer import TorchSwitches, Trainer, TrainingModule
 
@@ -38,7 +38,7 @@ REFUSED: list[tuple[dict[str, Any], type[Exception], str]] = [
     (
         {"callbacks": RichProgressBar(), "enable_progress_bar": False},
         ValueError,
-        r"`enable_progress_bar` must be true if `callbacks` has a ProgressBar, but got False",
+        r"`enable_progress_bar` must be true if `callbacks` has a RichProgressBar, but got False",
     ),
     (
         {"callbacks": [ModelCheckpoint()], "enable_checkpointing": False},
@@ -57,11 +57,11 @@ REFUSED: list[tuple[dict[str, Any], type[Exception], str]] = [
     (
         {"check_val_every_n_epoch": None},
         TypeError,
-        r"`val_check_interval` must be an int if check_val_every_n_epoch is",
+        r"`val_check_interval` must be an int or a duration if check_val_every_n_epoch is",
     ),
     ({"check_val_every_n_epoch": 0}, ValueError, r"`check_val_every_n_epoch` must be at least 1"),
     ({"num_sanity_val_steps": -2}, ValueError, r"`num_sanity_val_steps` must be at least -1"),
-    ({"log_every_n_steps": -1}, ValueError, r"`log_every_n_steps` must be 0 or more, but got -1"),
+    ({"log_every_n_steps": -1}, ValueError, r"`log_every_n_steps` must be at least 0, but got -1"),
     ({"log_every_n_steps": 0.5}, TypeError, r"`log_every_n_steps` must be an int or None, but got 0.5"),
     ({"accumulate_grad_batches": 0}, ValueError, r"`accumulate_grad_batches` must be at least 1"),
     ({"accumulate_grad_batches": 0.5}, TypeError, r"`accumulate_grad_batches` must be an int, but got 0.5"),
@@ -113,7 +113,10 @@ def test_positions_are_refused() -> None:
 
 @pytest.mark.parametrize(
     ("given", "kind"),
-    [({"profiler": "simple"}, HookTimeline), ({"profiler": "pytorch"}, Profiler), ({"benchmark": True}, TorchSwitches)],
+    [
+        ({"profiler": HookTimeline()}, HookTimeline),
+        ({"benchmark": True}, TorchSwitches),
+    ],
 )
 def test_what_callbacks_do_is_a_callback_after_those_that_were_passed(given: dict[str, Any], kind: type) -> None:
     own = Callback()
@@ -125,7 +128,7 @@ def test_what_callbacks_do_is_a_callback_after_those_that_were_passed(given: dic
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ({"profiler": "advanced"}, r"`profiler` must be 'simple', 'pytorch' or a callback.*cProfile"),
+        ({"profiler": "slow"}, r"`profiler` must be 'simple', 'advanced', 'pytorch', a profiler, or a callback.*HookT"),
         ({"deterministic": "sometimes"}, r"`deterministic` must be True, False, 'warn' or None"),
     ],
 )

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import warnings
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from averaging_scenes import CALLBACKS, RESUMED_AT, Layers, scenes
-from several_processes import run_script
+from launching import run_ranks
 from trainer_parts import assert_same, dataset
 
 pytestmark = pytest.mark.processes
@@ -18,7 +19,8 @@ STRATEGIES = ["ddp", "sharded"]
 
 @pytest.fixture(scope="module")
 def found(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, Any], dict[str, Any]]:
-    first, second = run_script("averaging_scenes.py", tmp_path_factory.mktemp("averaging")).succeeded().reports
+    outcome = run_ranks(Path(__file__).with_name("averaging_scenes.py"), 2, args=[tmp_path_factory.mktemp("averaging")])
+    first, second = outcome.succeeded().named
     return first, second
 
 

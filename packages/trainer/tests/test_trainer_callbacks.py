@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from trainer_parts import NO_VALIDATION, ListLogger, Regression, files_below, loader, quiet_trainer
 
-from camshaft.callbacks import EarlyStopping, ModelCheckpoint
+from camshaft.callbacks import Checkpoint, EarlyStopping, ModelCheckpoint
 from camshaft.hooks_core import Callback, HookFaultError, HookFaultWarning, StrategyDefaults, not_a_hook
 from camshaft.strategies import SingleDeviceStrategy
 
@@ -26,6 +26,22 @@ class Scripted(Regression):
 
     def validation_step(self, batch: Any, batch_idx: int) -> None:
         self.log("val_loss", self.losses[min(self.current_epoch, len(self.losses) - 1)])
+
+
+def test_a_callback_of_ones_own_that_saves_takes_the_place_of_the_stock_one(tmp_path: Path) -> None:
+    class Newest(Checkpoint):
+        def on_train_end(self, trainer: Any, module: Any) -> None:
+            self.best_model_path = str(tmp_path / "newest.ckpt")
+            trainer.save_checkpoint(self.best_model_path)
+
+    callback = Newest()
+    trainer = quiet_trainer(tmp_path, max_epochs=1, callbacks=callback, enable_checkpointing=True)
+    assert trainer.checkpoint_callback is callback and trainer.checkpoint_callbacks == [callback]
+    trainer.fit(Regression(), loader())
+    assert files_below(tmp_path) == ["newest.ckpt"]
+    trainer.validate(Scripted(1.0), loader(), ckpt_path="best")
+    with pytest.raises(ValueError, match="`enable_checkpointing` must be true if `callbacks` has a Newest"):
+        quiet_trainer(tmp_path, callbacks=callback)
 
 
 class TestStopping:
@@ -73,7 +89,7 @@ class TestStopping:
         trainer = quiet_trainer(tmp_path, max_epochs=9, callbacks=stopping)
         trainer.fit(AtEnd(), loader())
         assert trainer.current_epoch == 3
-        assert stopping.stopping_reason is not None and "not finite" in stopping.stopping_reason
+        assert stopping.stopping_reason_message is not None and "not finite" in stopping.stopping_reason_message
 
 
 class TestCallbacksOfTheModule:

@@ -10,11 +10,12 @@ from typing import Any
 import pytest
 import torch
 from ddp_scenes import fit, predict
-from several_processes import Outcome, run_script
+from launching import Outcome, run_ranks
 from trainer_parts import assert_same, files_below
 
 pytestmark = pytest.mark.processes
 
+SCENES = Path(__file__).with_name("ddp_scenes.py")
 Scenes = tuple[Path, dict[str, Any], dict[str, Any]]
 
 
@@ -22,8 +23,8 @@ Scenes = tuple[Path, dict[str, Any], dict[str, Any]]
 def scenes(tmp_path_factory: pytest.TempPathFactory) -> Scenes:
     """What both processes found."""
     folder = tmp_path_factory.mktemp("scenes")
-    outcome = run_script("ddp_scenes.py", folder, args=["mismatch"]).succeeded()
-    return folder, outcome.reports[0], outcome.reports[1]
+    outcome = run_ranks(SCENES, 2, args=[folder, "mismatch"]).succeeded()
+    return folder, *outcome.named
 
 
 @pytest.fixture(scope="module")
@@ -106,6 +107,12 @@ def test_names_that_only_one_process_logs_are_known_to_both(scenes: Scenes) -> N
     assert first["names"] == second["names"] == expected
 
 
+def test_a_module_gathers_tensors_and_numbers_of_all_processes(scenes: Scenes) -> None:
+    for found in scenes[1:]:
+        expected = {"rank": [0, 1], "pair": [[0.0, 1.0], [1.0, 1.0]], "gradient": 3.0, "detached": True}
+        assert found["gather"] == expected
+
+
 def test_a_dataset_smaller_than_the_number_of_processes_is_trained_and_counted_once(scenes: Scenes) -> None:
     _, first, second = scenes
     assert (first["tiny"].pop("num_val_batches"), second["tiny"].pop("num_val_batches")) == ([1], [0])
@@ -142,8 +149,8 @@ def test_processes_that_log_one_name_differently_both_say_so(scenes: Scenes) -> 
 
 
 def test_hooks_are_compared_and_the_first_that_differs_is_named(tmp_path: Path) -> None:
-    outcome = run_script("ddp_scenes.py", tmp_path, args=["comparing"]).succeeded()
-    first, second = (reports["comparing"] for reports in outcome.reports)
+    outcome = run_ranks(SCENES, 2, args=[tmp_path, "comparing"]).succeeded()
+    first, second = (reports["comparing"] for reports in outcome.named)
     assert first == second
     global_step, left, message, position = first
     assert (global_step, left) == (18, [])
@@ -158,8 +165,11 @@ def test_hooks_are_compared_and_the_first_that_differs_is_named(tmp_path: Path) 
 def outcomes(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Outcome]:
     """What became of a script that starts its processes itself."""
     return {
-        kind: run_script(
-            "restarted_training.py", tmp_path_factory.mktemp(kind), launcher="bare", args=[kind]
+        kind: run_ranks(
+            SCENES.with_name("restarted_training.py"),
+            2,
+            launcher="bare",
+            args=[tmp_path_factory.mktemp(kind), kind],
         ).succeeded()
         for kind in ("undisturbed", "kill")
     }
@@ -169,7 +179,7 @@ def test_the_script_starts_its_processes_and_leaves_the_rest_to_them(outcomes: d
     output = outcomes["undisturbed"].output
     assert output.count("the script runs") == 3  # once to start the others
     assert output.count("val_loss") == 1  # the results, by one process
-    first, second = outcomes["undisturbed"].reports
+    first, second = outcomes["undisturbed"].named
     assert_same(first["trained"], second["trained"])
     assert first["restarts"] == second["restarts"] == (0, [])
 
@@ -177,7 +187,7 @@ def test_the_script_starts_its_processes_and_leaves_the_rest_to_them(outcomes: d
 def test_after_a_kill_all_start_again_and_end_with_the_weights_of_an_undisturbed_run(
     outcomes: dict[str, Outcome],
 ) -> None:
-    undisturbed, killed = (outcomes[kind].reports for kind in ("undisturbed", "kill"))
+    undisturbed, killed = (outcomes[kind].named for kind in ("undisturbed", "kill"))
     for rank in range(2):
         assert_same(killed[rank]["trained"], undisturbed[rank]["trained"])
     num_restarts, told = killed[0]["restarts"]

@@ -11,6 +11,7 @@ from typing import Any
 
 import full_disk_training
 import pytest
+from launching import clean_environment
 
 from camshaft.strategies import read_checkpoint
 
@@ -23,7 +24,8 @@ pytestmark = [
 def train(folder: Path, kind: str, epoch: int, limit: int, options: dict[str, Any]) -> dict[str, Any]:
     script = full_disk_training.__file__
     arguments = [str(folder), kind, str(epoch), str(limit), json.dumps(options)]
-    child = subprocess.run([sys.executable, script, *arguments], capture_output=True, text=True, timeout=120)
+    command = [sys.executable, script, *arguments]
+    child = subprocess.run(command, capture_output=True, text=True, timeout=120, env=clean_environment())
     assert child.stdout, child.stderr
     told: dict[str, Any] = json.loads(child.stdout.splitlines()[-1])
     return told

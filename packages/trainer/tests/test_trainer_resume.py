@@ -148,7 +148,8 @@ def test_a_resumed_run_equals_one_that_was_never_stopped(
     assert last[0]["callbacks"]["Counting"] == {"num_batches": 25}
     assert_same(without_folders(last[1], parts), without_folders(last[0], whole))
     assert (parts / "logs/metrics.csv").read_text() == (whole / "logs/metrics.csv").read_text()
-    assert sorted(path.name for path in parts.glob("*.ckpt")) == sorted(path.name for path in whole.glob("*.ckpt"))
+    of_parts, of_whole = ({path.name for path in root.glob("*.ckpt")} for root in (parts, whole))
+    assert of_whole <= of_parts and len(of_parts - of_whole) <= 1  # the one that was gone on from stays
 
 
 def test_what_was_drawn_before_the_resumed_fit_does_matter_without_the_checkpoint(tmp_path: Path) -> None:

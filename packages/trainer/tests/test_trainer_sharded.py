@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from several_processes import run_script
+from launching import run_ranks
 from sharded_scenes import Layers, train, trainer_in, whole
 from trainer_parts import assert_same, loader
 
@@ -17,8 +17,8 @@ pytestmark = pytest.mark.processes
 
 @pytest.fixture(scope="module")
 def sharded(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, Any], dict[str, Any]]:
-    outcome = run_script("sharded_scenes.py", tmp_path_factory.mktemp("sharded")).succeeded()
-    first, second = outcome.reports
+    outcome = run_ranks(Path(__file__).with_name("sharded_scenes.py"), 2, args=[tmp_path_factory.mktemp("sharded")])
+    first, second = outcome.succeeded().named
     return first["train"], second["train"]
 
 

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import os
-import struct
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
-pty = pytest.importorskip("pty", reason="this system has no pseudo-terminals")
-fcntl, termios = pytest.importorskip("fcntl"), pytest.importorskip("termios")
+pytest.importorskip("pty", reason="this system has no pseudo-terminals")
+from screen import run_on_terminal
 
 PROGRAM = """
 import sys
@@ -39,24 +35,7 @@ print("done")
 @pytest.mark.parametrize("bar", ["RichProgressBar", "TQDMProgressBar"])
 def test_the_terminal_is_as_before_after_an_interrupt(tmp_path: Path, bar: str) -> None:
     pytest.importorskip({"RichProgressBar": "rich", "TQDMProgressBar": "tqdm"}[bar])
-    ours, theirs = pty.openpty()
-    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 40, 100, 0, 0))  # else it is 0 columns wide
-    paths = [str(Path(__file__).parent), *sys.path]
-    environment = {**os.environ, "TERM": "xterm-256color", "COLUMNS": "100", "PYTHONPATH": os.pathsep.join(paths)}
-    process = subprocess.Popen(
-        [sys.executable, "-c", PROGRAM, str(tmp_path), bar], stdin=theirs, stdout=theirs, stderr=theirs, env=environment
-    )
-    os.close(theirs)
-    written = b""
-    try:
-        while chunk := os.read(ours, 65536):
-            written += chunk
-    except OSError:  # how Linux says that the other end is closed
-        pass
-    os.close(ours)
-    output = written.decode()
-
-    assert process.wait(timeout=60) == 0, output
+    output = run_on_terminal(["-c", PROGRAM, str(tmp_path), bar], columns=100, COLUMNS="100")
     hidden, shown = "\x1b[?25l", "\x1b[?25h"
     during_fit, _, afterwards = output.partition("interrupted")
     for part in (during_fit, afterwards):

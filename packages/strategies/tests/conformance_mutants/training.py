@@ -45,7 +45,7 @@ class HidesTheScale(Scaling):
 
 class NeverSynchronisesAgain(InThreads):
     def set_gradient_sync(self, is_on: bool) -> None:
-        self.synchronises = self.synchronises and is_on
+        self.is_synced = self.is_synced and is_on
 
 
 class ClipsNothing(OnCPU):

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import inspect
 import os
+import sys
 from collections.abc import Callable, Iterable, Sequence
+from importlib.metadata import PackageNotFoundError, requires
 from importlib.util import find_spec
 from typing import Any
 
 from camshaft.hooks_core.messages import must_be
+
+_NO_QUOTES = str.maketrans("", "", " '\"")
 
 STAGES = ("train", "validate", "test", "predict")
 """Names of the stages of a run."""
@@ -173,9 +177,21 @@ def check_installed(library: str, extra: str, where: str) -> None:
     Raises:
         ModuleNotFoundError: If it is not installed.
     """
-    if find_spec(library) is None:
-        action = f"Install it: `pip install 'camshaft-callbacks[{extra}]'`."
+    if sys.modules.get(library) is None and find_spec(library) is None:
+        needed = " ".join(f"'{one}'" for one in _requirements(extra) or [library])
+        action = f"Run `pip install {needed}`, or install camshaft-callbacks with its extra `{extra}`."
         raise ModuleNotFoundError(f"{where} needs `{library}`, which is not installed. {action}", name=library)
+
+
+def _requirements(extra: str) -> list[str]:
+    """Return the requirements of an extra of this distribution; none if the distribution is not installed."""
+    try:
+        lines = requires("camshaft-callbacks") or []
+    except PackageNotFoundError:
+        return []
+    marker = f"extra=={extra}"
+    parts = [line.partition(";") for line in lines]
+    return [name.strip() for name, _, rest in parts if rest.translate(_NO_QUOTES) == marker]
 
 
 def check_keywords(keywords: Iterable[str], taker: Callable[..., Any], taken: Iterable[str], where: str) -> None:
@@ -190,7 +206,10 @@ def check_keywords(keywords: Iterable[str], taker: Callable[..., Any], taken: It
     Raises:
         TypeError: If one of them is unknown.
     """
-    known = inspect.signature(taker).parameters.keys() - set(taken)
+    parameters = inspect.signature(taker).parameters
+    if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values()):
+        return
+    known = parameters.keys() - set(taken)
     unknown = [name for name in keywords if name not in known]
     if unknown:
         rule = f"further arguments of `{taker.__qualname__}` ({', '.join(sorted(known))})"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
+from enum import Enum
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
@@ -22,6 +23,16 @@ from camshaft.hooks_core.messages import warn_user
 
 if TYPE_CHECKING:
     from camshaft.hooks_core.protocols import TrainerProtocol
+
+
+class EarlyStoppingReason(Enum):
+    """Which rule of `EarlyStopping` stopped training."""
+
+    NOT_STOPPED = 0
+    STOPPING_THRESHOLD = 1
+    DIVERGENCE_THRESHOLD = 2
+    PATIENCE_EXHAUSTED = 3
+    NON_FINITE_METRIC = 4
 
 
 class EarlyStopping(Callback):
@@ -56,7 +67,8 @@ class EarlyStopping(Callback):
         best_score: Best value so far, a scalar on the CPU; an infinity before the first.
         wait_count: Number of checks since it improved.
         stopped_epoch: Zero-based epoch in which it stopped training; 0 if it did not.
-        stopping_reason: Why it stopped training, in words; None if it did not.
+        stopping_reason: Which rule stopped training; `EarlyStoppingReason.NOT_STOPPED` if none did.
+        stopping_reason_message: Why it stopped training, in words; None if it did not.
 
     Raises:
         InvalidArgumentError: If `mode`, `patience` or `min_delta` is out of range.
@@ -98,7 +110,8 @@ class EarlyStopping(Callback):
         self.best_score: Tensor = torch.tensor(worst_score(self.mode))
         self.wait_count = 0
         self.stopped_epoch = 0
-        self.stopping_reason: str | None = None
+        self.stopping_reason = EarlyStoppingReason.NOT_STOPPED
+        self.stopping_reason_message: str | None = None
         self._is_fitting = False
         self._has_warned = False
         self._has_resumed = False
@@ -120,7 +133,7 @@ class EarlyStopping(Callback):
     @property
     def state_key(self) -> str:
         """Class name, metric and direction: two of these in one trainer keep their memory apart."""
-        return f"{type(self).__qualname__}(monitor={self.monitor!r}, mode={self.mode!r})"
+        return f"{type(self).__qualname__}{ {'monitor': self.monitor, 'mode': self.mode}!r}"
 
     def setup(self, trainer: TrainerProtocol, module: Any, stage: str) -> None:
         """Enable checks, in fit only."""
@@ -128,11 +141,12 @@ class EarlyStopping(Callback):
 
     def on_train_start(self, trainer: TrainerProtocol, module: Any) -> None:
         """Stop again, with a warning, if the resumed run had been stopped."""
-        if self._has_resumed and self.stopping_reason is not None:
+        if self._has_resumed and self.stopping_reason_message is not None:
             trainer.should_stop = True
             if trainer.is_global_zero:
                 warn_user(
-                    f"EarlyStopping has stopped the run that is resumed, and stops it again: {self.stopping_reason} "
+                    f"EarlyStopping has stopped the run that is resumed, and stops it again: "
+                    f"{self.stopping_reason_message} "
                     "Change one of its arguments, such as `patience`, to train on."
                 )
         self._has_resumed = False
@@ -153,7 +167,8 @@ class EarlyStopping(Callback):
             "best_score": self.best_score,
             "wait_count": self.wait_count,
             "stopped_epoch": self.stopped_epoch,
-            "stopping_reason": self.stopping_reason,
+            "stopping_reason": self.stopping_reason.value,
+            "stopping_reason_message": self.stopping_reason_message,
             "rules": self._rules,
         }
 
@@ -165,8 +180,10 @@ class EarlyStopping(Callback):
         self.best_score = state_dict["best_score"].clone()
         self.wait_count = state_dict["wait_count"]
         self._has_resumed = state_dict.get("rules") == self._rules
-        self.stopped_epoch = state_dict["stopped_epoch"] if self._has_resumed else 0
-        self.stopping_reason = state_dict["stopping_reason"] if self._has_resumed else None
+        state = state_dict if self._has_resumed or "rules" not in state_dict else {}
+        self.stopped_epoch = state.get("stopped_epoch", 0)
+        self.stopping_reason = EarlyStoppingReason(state.get("stopping_reason", 0))
+        self.stopping_reason_message = state.get("stopping_reason_message")
 
     @property
     def _rules(self) -> dict[str, Any]:
@@ -202,7 +219,7 @@ class EarlyStopping(Callback):
             return
         should_stop, reason = self._evaluate_stopping_criteria(current)
         if should_stop:
-            self.stopping_reason = reason or f"{type(self).__name__} stopped at {self.monitor}={float(current):.6g}."
+            self.stopping_reason_message = reason or f"it stopped at {self.monitor}={float(current):.6g}."
             self.stopped_epoch = trainer.current_epoch
             trainer.should_stop = True
         if reason and self.verbose:
@@ -228,12 +245,15 @@ class EarlyStopping(Callback):
         """Evaluate a new value. Return whether training must stop, and a message: the reason, or the improvement."""
         score, best, name = float(current), float(self.best_score), self.monitor
         if self.check_finite and not math.isfinite(score):
+            self.stopping_reason = EarlyStoppingReason.NON_FINITE_METRIC
             return True, f"{name} is {score}, which is not finite (best so far: {best:.6g})."
         goal, limit = self.stopping_threshold, self.divergence_threshold
         value = torch.tensor(score, dtype=torch.float64)
         if goal is not None and self.monitor_op(value, goal):
+            self.stopping_reason = EarlyStoppingReason.STOPPING_THRESHOLD
             return True, f"{name} is {score:.6g}, past its stopping threshold {goal:.6g}."
         if limit is not None and self.monitor_op(-value, -limit):
+            self.stopping_reason = EarlyStoppingReason.DIVERGENCE_THRESHOLD
             return True, f"{name} is {score:.6g}, past its divergence threshold {limit:.6g}."
         if self.monitor_op(value, best + self.min_delta):
             reason = self._improvement_message(current)
@@ -243,6 +263,7 @@ class EarlyStopping(Callback):
         self.wait_count += 1
         if self.wait_count < self.patience:
             return False, None
+        self.stopping_reason = EarlyStoppingReason.PATIENCE_EXHAUSTED
         return True, f"{name} did not improve in the last {self.wait_count} checks (best: {best:.6g})."
 
     def _improvement_message(self, current: Tensor) -> str:

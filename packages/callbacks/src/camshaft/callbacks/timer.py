@@ -20,19 +20,22 @@ if TYPE_CHECKING:
 class Timer(Callback):
     """Measures the duration of stages, and stops training after a given time, counted over resumed runs.
 
+    The duration of training is the sum of all fits, and that of another stage is of its latest pass.
+
     The clock of rank 0 decides: it sets `trainer.should_stop`, which all ranks agree on.
 
     Args:
         duration: Time for training: "DD:HH:MM:SS", a `timedelta`, or a dictionary of its arguments such as
-            `{"hours": 2}`. None only measures.
+            `{"hours": 2}`. None only measures; zero stops before the first batch, or as soon as `min_steps` and
+            `min_epochs` allow.
         interval: "step" stops after the batch, "epoch" after the epoch, in which the time is up.
         verbose: Whether rank 0 prints that it stops training.
 
     Attributes:
-        stopping_reason: Why it stopped training, in words; None if it did not.
+        stopping_reason_message: Why it stopped training, in words; None if it did not.
 
     Raises:
-        TypeError, InvalidArgumentError: If `duration` is no duration, or not above zero.
+        TypeError, InvalidArgumentError: If `duration` is no duration, or negative.
         InvalidArgumentError: If `interval` is neither of the two.
     """
 
@@ -51,7 +54,7 @@ class Timer(Callback):
         check_one_of("Timer", ("step", "epoch"), interval=interval)
         self.interval = interval
         self.verbose = verbose
-        self.stopping_reason: str | None = None
+        self.stopping_reason_message: str | None = None
         self._duration_seconds = None if duration is None else _to_seconds(duration)
         self._past_seconds = dict.fromkeys(STAGES, 0.0)  # of passes that have ended, also before a resume
         self._started: dict[str, float] = {}
@@ -75,7 +78,10 @@ class Timer(Callback):
         return self._ended.get(_check_stage(stage))
 
     def time_elapsed(self, stage: str = "train") -> float:
-        """Return the total duration of the stage so far, in seconds; that of training includes its validation."""
+        """Return the duration of the stage's latest pass so far, in seconds.
+
+        Of training that of all fits, also before a resume, with their validation.
+        """
         running = monotonic() - self._started[stage] if _check_stage(stage) in self._running else 0.0
         return self._past_seconds[stage] + running
 
@@ -138,6 +144,8 @@ class Timer(Callback):
         self._past_seconds = dict.fromkeys(STAGES, 0.0) | state_dict["time_elapsed"]
 
     def _start(self, stage: str) -> None:
+        if stage != "train":
+            self._past_seconds[stage] = 0.0
         self._started[stage] = monotonic()
         self._running.add(stage)
 
@@ -157,9 +165,9 @@ class Timer(Callback):
         self._deadline = math.inf
         trainer.should_stop = True
         elapsed = timedelta(seconds=int(self.time_elapsed()))
-        self.stopping_reason = f"training has taken {elapsed}, the whole of `duration`."
+        self.stopping_reason_message = f"training has taken {elapsed}, the whole of `duration`."
         if self.verbose:
-            print(f"Timer, epoch {trainer.current_epoch}: {self.stopping_reason}", flush=True)
+            print(f"Timer, epoch {trainer.current_epoch}: {self.stopping_reason_message}", flush=True)
 
 
 def _check_stage(stage: str) -> str:
@@ -183,6 +191,6 @@ def _to_seconds(duration: Any) -> float:
         raise InvalidArgumentError("duration", rule, duration, "Timer", action) from error
     if not isinstance(length, timedelta):
         raise TypeError(must_be("duration", rule, duration, "Timer", action))
-    if length <= timedelta(0):
-        raise InvalidArgumentError("duration", "longer than 0 seconds", duration, "Timer", action)
+    if length < timedelta(0):
+        raise InvalidArgumentError("duration", "0 seconds or more", duration, "Timer", action)
     return length.total_seconds()

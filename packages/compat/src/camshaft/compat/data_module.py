@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, ClassVar
 
 from camshaft.compat.checkpoints.format import ReleaseFormat
+from camshaft.compat.hyperparameters import HyperparametersMixin
 from camshaft.hooks_core import DataHooks
 from camshaft.trainer import CheckpointFormat
 from camshaft.trainer import DataModule as _DataModule
@@ -16,7 +17,7 @@ class EarlierDataHooks:
     __hook_base__: ClassVar[bool] = True
 
 
-class DataModule(EarlierDataHooks, _DataModule):
+class DataModule(EarlierDataHooks, HyperparametersMixin, _DataModule):
     """A data module of any era; see `camshaft.trainer.DataModule`."""
 
     __hook_base__: ClassVar[bool] = True

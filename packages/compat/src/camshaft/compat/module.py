@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
+from functools import wraps
 from types import CodeType, FunctionType
-from typing import Any, ClassVar, Self
+from typing import IO, Any, ClassVar, ParamSpec, Self
 
 import torch
 from torch import Tensor
@@ -16,8 +17,8 @@ from camshaft.compat.checkpoints.format import ReleaseFormat
 from camshaft.compat.data_module import OF_DATA, do_nothing
 from camshaft.compat.eras.processes import default_of
 from camshaft.compat.eras.releases import behaviour_in
-from camshaft.compat.eras.step_forms import takes_earlier_forms
-from camshaft.hooks_core import ModelHooks
+from camshaft.compat.hyperparameters import HyperparametersMixin
+from camshaft.hooks_core import CATALOGUE, ModelHooks, Receiver
 from camshaft.hooks_core.eras import TODAY
 from camshaft.hooks_core.messages import must_be, warn_user
 from camshaft.loops.fit.resume import restore_module
@@ -29,10 +30,15 @@ from camshaft.trainer import TrainingModule as _TrainingModule
 from camshaft.trainer.export import names_not_exported
 from camshaft.trainer.hyperparameters import container_argument, parameters_of, takes_any
 
-_Path = str | os.PathLike[str]
+_Path = str | os.PathLike[str] | IO[bytes]
 
 _told: set[type] = set()
 """The classes of which this process has warned."""
+
+
+def scheduler_settings(config: Any) -> dict[str, Any]:
+    """Return a scheduler with its settings as the dictionary that it was in earlier releases."""
+    return {name: getattr(config, name) for name in ("scheduler", "name", "interval", "frequency", "monitor", "strict")}
 
 
 class FromTrainer:
@@ -70,9 +76,7 @@ class EarlierHooks:
     def init_optimizers(self, optimizers: Any) -> tuple[list[Any], list[Any], list[int]]:
         """Return optimizers, schedulers and frequencies of a return value of `configure_optimizers`."""
         read = read_configuration(optimizers)
-        names = ("scheduler", "interval", "frequency", "monitor", "strict", "name")
-        schedulers = [{name: getattr(config, name) for name in names} for config in read.schedulers]
-        return read.optimizers, schedulers, read.frequencies
+        return read.optimizers, [scheduler_settings(config) for config in read.schedulers], read.frequencies
 
     def summarize(self, mode: str | None = "top") -> None:
         """Print a summary of the model: of its parts with "top", of their parts as well with "full"."""
@@ -101,7 +105,7 @@ class EarlierHooks:
         _default(self, "init_ddp_connection")()
 
 
-class TrainingModule(EarlierHooks, _TrainingModule):
+class TrainingModule(EarlierHooks, HyperparametersMixin, _TrainingModule):
     """A module of any era; see `camshaft.trainer.TrainingModule`.
 
     It has what modules of releases 0.4 to 1.9 had beside hooks, and runs with `camshaft.compat.Trainer`.
@@ -153,17 +157,14 @@ class TrainingModule(EarlierHooks, _TrainingModule):
                 they ask for what `reduce_fx` does over splits and processes as well.
         """
         if not _LOG_OPTIONS.isdisjoint(options):
-            earlier = {option: options.pop(option) for option in _LOG_OPTIONS & options.keys()}
-            _check_log_options(name, reduce_fx, options.get("sync_dist"), earlier)
+            _take_log_options(name, reduce_fx, options)
         super().log(name, value, prog_bar, logger, on_step, on_epoch, reduce_fx, *args, **options)
 
     def log_dict(self, dictionary: Mapping[str, Any], *args: Any, **options: Any) -> None:
         """Log each value of a dictionary or `torchmetrics.MetricCollection`; see `log`."""
         if not _LOG_OPTIONS.isdisjoint(options):
-            earlier = {option: options.pop(option) for option in _LOG_OPTIONS & options.keys()}
             reduce_fx = args[4] if len(args) > 4 else options.get("reduce_fx", "mean")
-            for name in dictionary:
-                _check_log_options(name, reduce_fx, options.get("sync_dist"), earlier)
+            _take_log_options(", ".join(dictionary), reduce_fx, options)
         super().log_dict(dictionary, *args, **options)
 
     # optimization by hand
@@ -232,7 +233,30 @@ class TrainingModule(EarlierHooks, _TrainingModule):
         Raises:
             RuntimeError: Under automatic optimization, or without a trainer.
         """
-        _step_by_hand(self, optimizer, make_optimizer_step, optimizer_closure, args, kwargs)
+        trainer: Any = self.trainer
+        if self.automatic_optimization:
+            where = f"{type(self).__qualname__}.manual_optimizer_step"
+            action = "Set it in `__init__`, or return the loss from `training_step`."
+            raise RuntimeError(must_be("automatic_optimization", "False", True, where, action))
+        if make_optimizer_step is not None and not make_optimizer_step:
+            if optimizer_closure is not None:
+                with torch.enable_grad():
+                    optimizer_closure()
+            return
+        own_step = with_arguments(
+            trainer.hooks,
+            "optimizer_step",
+            optimizer_idx=None,
+            on_tpu=False,
+            using_native_amp=is_under_autocast(trainer.strategy),
+            using_lbfgs=isinstance(optimizer, LBFGS),
+        )
+        if own_step is not None:
+            own_step(trainer.current_epoch, trainer.batch_idx, optimizer, optimizer_closure or (lambda: None))
+        else:
+            step: Any = optimizer.step
+            step(*args, **(kwargs if optimizer_closure is None else {**kwargs, "closure": optimizer_closure}))
+        optimizer.zero_grad()
 
     # weights
 
@@ -240,8 +264,8 @@ class TrainingModule(EarlierHooks, _TrainingModule):
     def load_from_checkpoint(
         cls,
         checkpoint_path: _Path | None = None,
-        map_location: torch.device | str | None = None,
-        hparams_file: _Path | None = None,
+        map_location: Any = None,
+        hparams_file: str | os.PathLike[str] | None = None,
         strict: bool | None = None,
         weights_only: bool | None = None,
         **kwargs: Any,
@@ -343,44 +367,82 @@ def _lr_scheduler_step(self: Any, scheduler: Any, *args: Any, **kwargs: Any) -> 
     ModelHooks.lr_scheduler_step(self, scheduler, *(args[1:] if len(args) == 2 else args), **kwargs)
 
 
-_OF_EARLIER_RELEASES = (
-    "on_epoch_start",
-    "on_epoch_end",
-    "on_batch_start",
-    "on_batch_end",
-    "on_tng_metrics",
-    "on_pre_performance_check",
-    "on_post_performance_check",
-    "on_pretrain_routine_start",
-    "on_pretrain_routine_end",
-    "on_hpc_save",
-    "on_hpc_load",
-    "training_step_end",
-    "training_end",
-    "training_epoch_end",
-    "validation_step_end",
-    "validation_end",
-    "validation_epoch_end",
-    "test_step_end",
-    "test_end",
-    "test_epoch_end",
-)
+_Arguments = ParamSpec("_Arguments")
 
-_WITH_OTHER_ARGUMENTS = (
-    "on_before_optimizer_step",
-    "on_train_batch_start",
-    "on_train_batch_end",
-    "on_train_epoch_end",
-    "on_validation_batch_end",
-    "on_validation_epoch_end",
-    "on_test_batch_end",
-    "on_test_epoch_end",
-    "on_predict_epoch_end",
-)
+_TODAY = ("epoch", "batch_idx", "optimizer", "optimizer_closure")
+_CASES = ("on_tpu", "using_native_amp", "using_lbfgs")
+_EARLIER = ("epoch", "batch_idx", "optimizer", "optimizer_idx", "optimizer_closure", *_CASES)
+_UNUSED = ("optimizer_idx", *_CASES)
+_CLOSURES = ("optimizer_closure", "second_order_closure")
+_WHERE = "super().optimizer_step"
+
+
+def takes_earlier_forms(step: Callable[_Arguments, None]) -> Callable[_Arguments, None]:
+    """Decorate a default `optimizer_step` such that it takes the arguments of earlier eras, too.
+
+    These are the arguments of today with `optimizer_idx` before the closure, the closure perhaps as
+    `second_order_closure`, and behind it `on_tpu`, `using_native_amp` and `using_lbfgs`, by position or by name. A
+    closure that only evaluates once more, as in 0.x, has a method `step_by_default`, which is called in place of
+    `step`.
+
+    Args:
+        step: The method, with the arguments of today.
+
+    Returns:
+        The method. It raises `TypeError` if it is called in an earlier form without the closure, by which alone it
+        knows what the era's default is, or with other arguments.
+    """
+
+    @wraps(step)
+    def in_any_form(*arguments: Any, **named: Any) -> None:
+        module, *positional = arguments
+        is_earlier = _is_earlier(positional, named)
+        if is_earlier:
+            named = _of_today(positional, named)
+            positional = []
+        closure = positional[3] if len(positional) > 3 else named.get("optimizer_closure")
+        step_by_default = getattr(closure, "step_by_default", None)
+        if step_by_default is not None:
+            step_by_default()
+        else:
+            step(module, *positional, **named)
+
+    return in_any_form
+
+
+def _is_earlier(positional: list[Any], named: dict[str, Any]) -> bool:
+    has_index = len(positional) > 3 and isinstance(positional[3], int)
+    return has_index or len(positional) > len(_TODAY) or bool(named.keys() & {*_UNUSED, "second_order_closure"})
+
+
+def _of_today(positional: list[Any], named: dict[str, Any]) -> dict[str, Any]:
+    if len(positional) > len(_EARLIER):
+        rule = f"at most {len(_EARLIER)}: {', '.join(_EARLIER)}"
+        raise TypeError(must_be("number of arguments", rule, len(positional), _WHERE, "Pass these."))
+    order = _EARLIER if "optimizer_idx" not in named else (*_TODAY, *_CASES)
+    given = dict(zip(order, positional, strict=False))
+    doubled = sorted(given.keys() & named.keys())
+    if doubled:
+        rule, action = "given once", "Pass each by position or by name."
+        raise TypeError(must_be(doubled[0], rule, "two values", _WHERE, action))
+    given |= named
+    closures = [given.pop(name) for name in _CLOSURES if given.get(name) is not None]
+    if len(closures) != 1:
+        rule = "one callable, the closure that the override got"
+        action = "Pass it on: `super().optimizer_step(epoch, batch_idx, optimizer, optimizer_idx, closure)`."
+        raise TypeError(must_be("optimizer_closure", rule, closures or None, _WHERE, action))
+    for name in (*_UNUSED, *_CLOSURES):
+        given.pop(name, None)
+    return {**given, "optimizer_closure": closures[0]}
+
 
 _OF_MODULES: Mapping[str, Callable[..., Any]] = {
+    **{
+        spec.name: do_nothing
+        for spec in CATALOGUE.received_by(Receiver.MODULE)
+        if spec.kind == "event" or spec.name.endswith("_end")
+    },
     **OF_DATA,
-    **dict.fromkeys((*_OF_EARLIER_RELEASES, *_WITH_OTHER_ARGUMENTS), do_nothing),
     "optimizer_step": takes_earlier_forms(ModelHooks.optimizer_step),
     "optimizer_zero_grad": _optimizer_zero_grad,
     "backward": _backward,
@@ -391,41 +453,6 @@ _OF_MODULES: Mapping[str, Callable[..., Any]] = {
 # Put in here and not written out above, so that editors and type checkers compare an override with today's signature.
 for _name, _hook in _OF_MODULES.items():
     setattr(EarlierHooks, _name, _hook)
-
-
-def _step_by_hand(
-    module: Any,
-    optimizer: Optimizer,
-    make_optimizer_step: bool | None,
-    closure: Callable[[], Any] | None,
-    args: Sequence[Any],
-    kwargs: Mapping[str, Any],
-) -> None:
-    """Step an optimizer; see `manual_optimizer_step`."""
-    trainer = module.trainer
-    if module.automatic_optimization:
-        where = f"{type(module).__qualname__}.manual_optimizer_step"
-        action = "Set it in `__init__`, or return the loss from `training_step`."
-        raise RuntimeError(must_be("automatic_optimization", "False", True, where, action))
-    if make_optimizer_step is not None and not make_optimizer_step:
-        if closure is not None:
-            with torch.enable_grad():
-                closure()
-        return
-    own_step = with_arguments(
-        trainer.hooks,
-        "optimizer_step",
-        optimizer_idx=None,
-        on_tpu=False,
-        using_native_amp=is_under_autocast(trainer.strategy),
-        using_lbfgs=isinstance(optimizer, LBFGS),
-    )
-    if own_step is not None:
-        own_step(trainer.current_epoch, trainer.batch_idx, optimizer, closure or _no_op)
-    else:
-        step: Any = optimizer.step
-        step(*args, **(kwargs if closure is None else {**kwargs, "closure": closure}))
-    optimizer.zero_grad()
 
 
 def _tell_of_zeroing(module: Any) -> None:
@@ -456,45 +483,38 @@ def _mentions(code: CodeType, name: str) -> bool:
     )
 
 
-def _no_op() -> None:
-    """Do nothing: the gradients are there already."""
-
-
 _LOG_OPTIONS = frozenset({"tbptt_reduce_fx", "tbptt_pad_token", "sync_dist_op", "sync_dist_group"})
 """Options of `log` in releases 1.0 to 1.5."""
 
 
-def _check_log_options(name: str, reduce_fx: object, sync_dist: bool | None, options: Mapping[str, Any]) -> None:
-    """Refuse options that contradict `reduce_fx`, which also reduces over splits and processes.
+def _take_log_options(name: str, reduce_fx: object, options: dict[str, Any]) -> None:
+    """Remove the options of earlier releases.
 
     Args:
         name: The name that is logged.
-        reduce_fx: How values are reduced.
-        sync_dist: As in `log`.
-        options: The options, by name.
+        reduce_fx: How values are reduced, over splits and processes as well.
+        options: The options of `log`, by name.
 
     Raises:
-        TypeError: If there is no such option.
-        ValueError: If one asks for something else.
+        ValueError: If one asks for something else than `reduce_fx`.
     """
     where = f"log({name!r})"
-    for option, value in options.items():
-        if option in ("sync_dist_op", "tbptt_reduce_fx"):
-            has_effect = option != "sync_dist_op" or bool(sync_dist)
-            if value is None or not has_effect or _is_same(value, reduce_fx):
-                continue
+    of_processes, of_splits = options.pop("sync_dist_op", None), options.pop("tbptt_reduce_fx", None)
+    for option, value in (
+        ("sync_dist_op", of_processes if options.get("sync_dist") else None),
+        ("tbptt_reduce_fx", of_splits),
+    ):
+        if value is not None and not _is_same(value, reduce_fx):
             rule = f"left out, or what `reduce_fx` is ({reduce_fx!r})"
             raise ValueError(must_be(option, rule, value, where, "Choose the reduction by `reduce_fx`."))
-        if option == "tbptt_pad_token":
-            if value not in (None, 0):
-                rule = "left out, since nothing is padded"
-                raise ValueError(must_be(option, rule, value, where, "Leave it out."))
-        elif option == "sync_dist_group":
-            if value is not None:
-                rule = "left out: all processes reduce together"
-                raise ValueError(must_be(option, rule, value, where, "Reduce the value before it is logged."))
-        else:
-            raise TypeError(f"log() got an unexpected keyword argument {option!r}")
+    padding, group = options.pop("tbptt_pad_token", None), options.pop("sync_dist_group", None)
+    if padding not in (None, 0):
+        raise ValueError(
+            must_be("tbptt_pad_token", "left out, since nothing is padded", padding, where, "Leave it out.")
+        )
+    if group is not None:
+        action = "Reduce the value before it is logged."
+        raise ValueError(must_be("sync_dist_group", "left out: all processes reduce together", group, where, action))
 
 
 def _is_same(value: object, reduce_fx: object) -> bool:

@@ -5,10 +5,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any, ClassVar, NoReturn
 
-import attrs
 import torch
 from torch import Tensor
 
@@ -17,28 +16,12 @@ from camshaft.hooks_core.messages import must_be
 from camshaft.loops import Run
 
 _EPOCH_ENDS = {
-    "training_step": ("training_epoch_end",),
-    "validation_step": ("validation_epoch_end", "validation_end"),
-    "test_step": ("test_epoch_end", "test_end"),
+    "training_step": ("on_train_epoch_end", "training_epoch_end"),
+    "validation_step": ("on_validation_epoch_end", "validation_epoch_end", "validation_end"),
+    "test_step": ("on_test_epoch_end", "test_epoch_end", "test_end"),
 }
+"""By step, the end of its epoch today, and those that got one result of all steps."""
 _WATCHERS = {"early_stop_on": EarlyStopping, "checkpoint_on": ModelCheckpoint}
-
-
-@attrs.frozen
-class _Call:
-    """A call of `log`."""
-
-    name: str
-    value: Any
-    options: Mapping[str, Any]
-
-    def for_today(self) -> Iterator[tuple[str, dict[str, Any]]]:
-        """Yield names and options of today's calls: for steps and epoch separately, with a prefix."""
-        if not (self.options["on_step"] and self.options["on_epoch"]):
-            yield self.name, dict(self.options)
-            return
-        yield f"step_{self.name}", {**self.options, "on_epoch": False}
-        yield f"epoch_{self.name}", {**self.options, "on_step": False, "enable_graph": False}
 
 
 class Result(dict[str, Any]):
@@ -69,7 +52,8 @@ class Result(dict[str, Any]):
         if minimize is not None and not (isinstance(minimize, Tensor) and minimize.requires_grad):
             rule = "a tensor that can be differentiated"
             raise TypeError(must_be("minimize", rule, minimize, where, "Pass the loss in `training_step` alone."))
-        self._calls: list[_Call] = []
+        self._calls: list[tuple[str, Any, dict[str, Any]]] = []
+        self._logged: set[str] = set()
         self._explicit = {"early_stop_on": early_stop_on}
         if isinstance(checkpoint_on, Tensor):
             self._explicit["checkpoint_on"] = checkpoint_on
@@ -135,7 +119,12 @@ class Result(dict[str, Any]):
             "sync_dist_op": sync_dist_op,
             "sync_dist_group": sync_dist_group,
         }
-        self._calls.append(_Call(name, value, options))
+        if on_step and on_epoch:
+            self._calls.append((f"step_{name}", value, {**options, "on_epoch": False}))
+            self._calls.append((f"epoch_{name}", value, {**options, "on_step": False, "enable_graph": False}))
+        else:
+            self._calls.append((name, value, options))
+        self._logged.add(name)
         self[name] = value.detach() if isinstance(value, Tensor) and not enable_graph else value
 
     def log_dict(
@@ -197,10 +186,11 @@ def read_result(run: Run, step: str, returned: Any) -> Any:
     where = f"{type(run.module).__qualname__}.{step}"
     if step == "training_step" and isinstance(returned, EvalResult):
         raise TypeError(must_be("return value", "a TrainResult", returned, where, "Return a TrainResult, or the loss."))
-    for hook in _EPOCH_ENDS[step]:
+    today, *earlier = _EPOCH_ENDS[step]
+    for hook in earlier:
         if getattr(run.hooks, hook, None) is not None:
             rule = f"left out where `{step}` returns a {type(returned).__name__}"
-            action = f"Keep what you need in a list of your own, and read it in `{_end_of(step)}`."
+            action = f"Keep what you need in a list of your own, and read it in `{today}`."
             raise NotImplementedError(must_be(hook, rule, "an override", type(run.module).__qualname__, action))
     log: Any = run.module.log
     for name, value in returned._watched.items():
@@ -209,20 +199,13 @@ def read_result(run: Run, step: str, returned: Any) -> Any:
             if returned._explicit.get(name) is not None:
                 _check_watched(run, name, monitored, where)
             log(monitored, value.detach(), logger=False, on_step=False, on_epoch=True, batch_size=1)
-    for call in returned._calls:
-        for name, options in call.for_today():
-            log(name, call.value, **options)
-    done = {"minimize", *_WATCHERS, *(call.name for call in returned._calls)}
+    for name, value, options in returned._calls:
+        log(name, value, **options)
+    done = {"minimize", *_WATCHERS, *returned._logged}
     outputs = {name: value for name, value in returned.items() if name not in done}
     if "minimize" not in returned:
         return outputs
     return {**outputs, "loss": returned["minimize"]} if outputs else returned["minimize"]
-
-
-def _end_of(step: str) -> str:
-    return {"training_step": "on_train_epoch_end", "validation_step": "on_validation_epoch_end"}.get(
-        step, "on_test_epoch_end"
-    )
 
 
 def _check_watched(run: Run, name: str, monitored: str, where: str) -> None:

@@ -6,9 +6,10 @@ import inspect
 import math
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import wraps
 from importlib import import_module
+from operator import attrgetter
 from typing import Any, ClassVar
 
 import attrs
@@ -19,18 +20,23 @@ import camshaft.callbacks as callbacks  # what it exports is imported when it is
 from camshaft.compat import eras
 from camshaft.compat.arguments.argparse_arguments import ArgparseArguments
 from camshaft.compat.arguments.table import EARLIER_ARGUMENTS
+from camshaft.compat.arguments.today import by_name, callbacks_of_packages, from_environment, signature_of
 from camshaft.compat.arguments.translation import EarlierSettings, ModuleSettings, translate_arguments
 from camshaft.compat.checkpoints.format import ReleaseFormat
 from camshaft.compat.eras.processes import delegate_early
 from camshaft.compat.eras.releases import behaviour_in
-from camshaft.compat.names.finder import is_alias
-from camshaft.hooks_core import Callback, is_overridden
+from camshaft.compat.module import scheduler_settings
+from camshaft.compat.names.finder import is_alias, load
+from camshaft.compat.names.types_and_flags import RunningStage, TrainerFn
+from camshaft.compat.private_parts import ConnectorView, attach_sources
+from camshaft.hooks_core import is_overridden
 from camshaft.hooks_core.messages import must_be
-from camshaft.loops import Run, run_verb
+from camshaft.loops import Run
 from camshaft.trainer import CheckpointFormat
 from camshaft.trainer import Trainer as _Trainer
 from camshaft.trainer.configuration import listed
-from camshaft.trainer.running import VerbCall, running
+from camshaft.trainer.running import VerbCall
+from camshaft.trainer.tuner import search
 
 _Path = str | os.PathLike[str]
 
@@ -39,18 +45,40 @@ _DEFAULTS: Mapping[str, Any] = {
 }
 """Today's arguments of the trainer."""
 
-_LR_FIND: Mapping[str, str] = {"num_training": "num_training_steps"}
-_SCALE_BATCH_SIZE: Mapping[str, str] = {}
-"""Names that options of the searches had in earlier releases, with today's."""
-
 _RESULTS = "camshaft.compat.results"
 """The module of what steps of 0.9 returned, imported where a step may return it."""
+
+_LOGGERS = "camshaft.compat.names.loggers"
+"""The module of loggers under the import names, imported where one is made."""
 
 _OPTIMIZERS = "`trainer.optimizers` and `trainer.lr_scheduler_configs`"
 _LOOPS = "`trainer.fit_loop`, `trainer.validate_loop` or `trainer.test_loop`"
 
+RENAMED_ATTRIBUTES: Mapping[str, str] = {
+    "add_log_row_interval": "log_every_n_steps",
+    "add_row_log_interval": "log_every_n_steps",
+    "batch_nb": "batch_idx",
+    "default_save_path": "default_root_dir",
+    "early_stop_callback": "early_stopping_callback",
+    "max_nb_epochs": "max_epochs",
+    "min_nb_epochs": "min_epochs",
+    "nb_sanity_val_steps": "fit_loop.limits.num_sanity_val_steps",
+    "nb_tng_batches": "num_training_batches",
+    "nb_training_batches": "num_training_batches",
+    "num_processes": "num_devices",
+    "precision_plugin": "strategy.precision",
+    "proc_rank": "global_rank",
+    "resume_from_checkpoint": "_earlier.ckpt_path",
+    "row_log_interval": "log_every_n_steps",
+    "running_sanity_check": "sanity_checking",
+    "total_batch_idx": "fit_loop.progress.total_batches",
+    "total_batch_nb": "fit_loop.progress.total_batches",
+    "tqdm_metrics": "progress_bar_dict",
+    "use_native_amp": "use_amp",
+}
+"""Attributes of earlier releases, to be read, that are attributes of the trainer or its parts today."""
+
 ABSENT_ATTRIBUTES: Mapping[str, str] = {
-    "accelerator": "`trainer.strategy`",
     "accelerator_backend": "`trainer.strategy`",
     "accelerator_connector": "`trainer.strategy`",
     "amp_backend": "`trainer.strategy.precision`",
@@ -74,10 +102,7 @@ ABSENT_ATTRIBUTES: Mapping[str, str] = {
     "model_connector": "`trainer.model`",
     "optimizer_connector": _OPTIMIZERS,
     "optimizer_frequencies": "`trainer.fit_loop.optimization.frequencies`",
-    "precision": "`trainer.strategy.precision.name`",
-    "precision_plugin": "`trainer.strategy.precision`",
     "process_position": "a callback that shows progress",
-    "profiler": "`HookTimeline` of `camshaft.callbacks`, or `torch.profiler.record_function`",
     "restore": "`trainer.fit(..., ckpt_path=...)`",
     "run_evaluation": "`trainer.validate` or `trainer.test`, outside of fit",
     "running_loss": "`trainer.callback_metrics`",
@@ -88,9 +113,12 @@ ABSENT_ATTRIBUTES: Mapping[str, str] = {
     "tng_tqdm_dic": "`trainer.progress_bar_metrics`",
     "train_loop": "`trainer.fit_loop`",
     "training_type_plugin": "`trainer.strategy`",
-    "tuner": "`trainer.tune(model)`",
+    "tuner": "`Tuner(trainer)` of `camshaft.trainer`",
 }
 """Advice for attributes without a counterpart."""
+
+_READ_ONLY: Mapping[str, str] = {"precision": "`Trainer(precision=...)`, which makes `trainer.strategy.precision`"}
+"""Advice for attributes that were set in earlier releases."""
 
 
 class Trainer(ArgparseArguments, _Trainer):
@@ -107,23 +135,29 @@ class Trainer(ArgparseArguments, _Trainer):
     """
 
     checkpoint_formats: ClassVar[tuple[CheckpointFormat, ...]] = (ReleaseFormat(),)
+    objects_in_place: ClassVar[bool] = True
 
     tuning: bool = False
     _earlier: EarlierSettings
 
     @wraps(_Trainer.__init__)  # type: ignore[misc]
     def __init__(self, *positional: Any, **given: Any) -> None:
-        if positional:
-            rule, action = "passed by keyword", "Write `logger=...`, or the name of what it is."
-            raise TypeError(must_be("the first argument", rule, positional[0], "Trainer", action))
+        names = [*_DEFAULTS, *EARLIER_ARGUMENTS]
+        given = {**from_environment(type(self).__name__, names), **by_name(positional, given), **given}
         arguments, self._earlier = translate_arguments(given, _DEFAULTS, EARLIER_ARGUMENTS)
         if self._earlier.of_module:
             further = ModuleSettings(**self._earlier.of_module)
             arguments["callbacks"] = [*listed(arguments.get("callbacks")), further]
+        of_packages = callbacks_of_packages()
+        if of_packages:
+            arguments["callbacks"] = [*listed(arguments.get("callbacks")), *of_packages]
         passed = listed(arguments.get("callbacks"))
         _tell(passed, "on_init_start", self)
         super().__init__(**arguments)
+        attach_sources(self)
         _tell(passed, "on_init_end", self)
+
+    __init__.__signature__ = signature_of(inspect.signature(_Trainer.__init__))  # type: ignore[attr-defined]
 
     def __getattr__(self, name: str) -> Any:
         """Raise `AttributeError` with the counterpart of an attribute of earlier releases."""
@@ -136,9 +170,11 @@ class Trainer(ArgparseArguments, _Trainer):
 
     def __setattr__(self, name: str, value: Any) -> None:
         """Set an attribute; for one of earlier releases, raise `AttributeError` with its counterpart."""
-        if self._is_sealed and name in ABSENT_ATTRIBUTES and not hasattr(type(self), name):
-            message = f"{type(self).__name__!r} object has no attribute {name!r} to be set. Use "
-            raise AttributeError(f"{message}{ABSENT_ATTRIBUTES[name]}.", name=name, obj=self)
+        absent = {} if hasattr(type(self), name) else ABSENT_ATTRIBUTES
+        advice = _READ_ONLY.get(name) or absent.get(name)
+        if self._is_sealed and advice is not None:
+            message = f"{type(self).__name__!r} object has no attribute {name!r} to be set. Use {advice}."
+            raise AttributeError(message, name=name, obj=self)
         super().__setattr__(name, value)
 
     # what `camshaft.trainer.Trainer` lets a subclass add
@@ -154,6 +190,11 @@ class Trainer(ArgparseArguments, _Trainer):
         # Also under the import names: a step may be the first to ask for results, and hooks are resolved by then.
         may_return_results = _RESULTS in sys.modules or (imported is not None and is_alias(imported))
         eras.extend(run, import_module(_RESULTS).read_result if may_return_results else None)
+
+    def make_default_logger(self) -> Any:
+        """Return a logger in `lightning_logs`: for TensorBoard where that is installed, else a CSV logger."""
+        make = import_module(_LOGGERS).default_logger
+        return make(self.default_root_dir)
 
     # verbs
 
@@ -232,7 +273,7 @@ class Trainer(ArgparseArguments, _Trainer):
     ) -> dict[str, Any]:
         """Search a batch size, then a learning rate, and set what was found; nothing is trained. Collective.
 
-        Callbacks of the trainer are not called, and loggers write nothing.
+        Of callbacks of the trainer only `setup` and `teardown` are called, and loggers get nothing.
 
         Args:
             model: The module.
@@ -250,34 +291,59 @@ class Trainer(ArgparseArguments, _Trainer):
             RuntimeError: If the trainer was made with neither `auto_lr_find` nor `auto_scale_batch_size`.
             TypeError, ValueError, MemoryError: As the finders and `fit`.
         """
-        size = _with_options(self._earlier.scale_batch_size, scale_batch_size_kwargs, _SCALE_BATCH_SIZE)
-        rate = _with_options(self._earlier.lr_find, lr_find_kwargs, _LR_FIND)
+        size = _with_options(self._earlier.scale_batch_size, "mode", scale_batch_size_kwargs)
+        rate = _with_options(self._earlier.lr_find, "attr_name", lr_find_kwargs)
         if size is None and rate is None:
             rule = "made with `auto_lr_find` or `auto_scale_batch_size`"
             action = "Pass one of them, or add a finder to the callbacks of a fit."
             raise RuntimeError(must_be("trainer", rule, None, "Trainer.tune", action))
         train_dataloaders = _only_one("fit", train_dataloaders, "train_dataloader", train_dataloader)
         loaders = {"train": train_dataloaders, "validate": val_dataloaders}
-        attached = self.callbacks
-        progress, limits = self.fit_loop.progress.state_dict(), self.fit_loop.limits
-        finders = [finder for finder in (size, rate) if finder is not None]
-        self.callbacks = [*finders, _EndOfSearch()]
         self.tuning = True
         try:
-            with self.silenced(), running(self, VerbCall("fit", model, loaders, datamodule)) as run:
-                run_verb(run, self.fit_loop)
+            finders = [finder for finder in (size, rate) if finder is not None]
+            search(self, finders, VerbCall("fit", model, loaders, datamodule))
         finally:
             self.tuning = False
-            self.callbacks = attached
-            self.fit_loop.limits = limits
-            self.fit_loop.progress.load_state_dict(progress)
         found = {
             "scale_batch_size": None if size is None else size.optimal_batch_size,
             "lr_find": None if rate is None else rate.optimal_lr,
         }
         return {name: value for name, value in found.items() if value is not None}
 
+    def save_checkpoint(
+        self,
+        filepath: _Path,
+        weights_only: bool | None = None,
+        on_saved: Callable[[], None] | None = None,
+        *,
+        storage_options: Any = None,
+    ) -> None:
+        """Save a checkpoint; see `camshaft.trainer.Trainer.save_checkpoint`. Collective.
+
+        Args:
+            filepath, weights_only, on_saved: As there.
+            storage_options: Nothing takes them, as in Lightning without a plugin for files.
+
+        Raises:
+            TypeError: If there are any.
+        """
+        if storage_options is not None:
+            rule, action = "left out, since nothing takes them", "Write a strategy whose `save_checkpoint` has them."
+            raise TypeError(must_be("storage_options", rule, storage_options, "Trainer.save_checkpoint", action))
+        super().save_checkpoint(filepath, weights_only, on_saved)
+
     # progress
+
+    @property
+    def max_epochs(self) -> int:
+        """Epochs to train in all; -1 if unlimited. Set it to train on in the next fit."""
+        limit = self.fit_loop.max_epochs
+        return -1 if limit is None else limit
+
+    @max_epochs.setter
+    def max_epochs(self, value: int | None) -> None:
+        self.fit_loop.max_epochs = value
 
     @property
     def current_epoch(self) -> int:
@@ -296,29 +362,13 @@ class Trainer(ArgparseArguments, _Trainer):
         """Index of the training batch in its epoch; 0 before the first."""
         return max(0, self.fit_loop.progress.batches.ready - 1)
 
-    batch_nb = batch_idx
-
-    @property
-    def total_batch_idx(self) -> int:
-        """Training batches done in all epochs."""
-        return self.fit_loop.progress.total_batches
-
-    total_batch_nb = total_batch_idx
-
-    @property
-    def nb_training_batches(self) -> int | float:
-        """`num_training_batches`."""
-        return self.num_training_batches
-
-    nb_tng_batches = nb_training_batches
-
     @property
     def total_batches(self) -> int | float:
         """Batches of an epoch: of training, and of each validation in it."""
         num_training = self.num_training_batches
-        if not num_training or not self._validates_epoch:
-            return num_training
         interval = self.val_check_interval
+        if not num_training or not self._validates_epoch or not isinstance(interval, (int, float)):
+            return num_training
         batches_between = interval if isinstance(interval, int) else max(1, int(num_training * interval))
         return num_training + self.nb_val_batches * (num_training // batches_between)
 
@@ -326,11 +376,6 @@ class Trainer(ArgparseArguments, _Trainer):
     def _validates_epoch(self) -> bool:
         every = self.check_val_every_n_epoch
         return every is not None and (self.current_epoch + 1) % every == 0
-
-    @property
-    def nb_sanity_val_steps(self) -> int:
-        """Validation batches of the sanity check; -1 for all."""
-        return self.fit_loop.limits.num_sanity_val_steps
 
     @property
     def nb_val_batches(self) -> int | float:
@@ -342,22 +387,7 @@ class Trainer(ArgparseArguments, _Trainer):
         """Test batches of all loaders."""
         return sum(self.num_test_batches)
 
-    @property
-    def max_nb_epochs(self) -> int | None:
-        """`max_epochs`."""
-        return self.max_epochs
-
-    @property
-    def min_nb_epochs(self) -> int | None:
-        """`min_epochs`."""
-        return self.min_epochs
-
     # what is running
-
-    @property
-    def running_sanity_check(self) -> bool:
-        """`sanity_checking`."""
-        return self.sanity_checking
 
     def get_model(self) -> Any:
         """Return `model`."""
@@ -367,17 +397,24 @@ class Trainer(ArgparseArguments, _Trainer):
         """Return whether the module overrides a hook."""
         return is_overridden(self.model if model is None else model, method_name)
 
+    @property
+    def state(self) -> Any:
+        """State of the trainer; its parts are members of the enumerations under the import names."""
+        state = super().state
+        function: Any = TrainerFn.TUNING if self.tuning else state.fn and TrainerFn(state.fn)
+        stage: Any = RunningStage.TUNING if self.tuning else state.stage and RunningStage(state.stage)
+        return attrs.evolve(state, fn=function, stage=stage)
+
     # devices and processes
 
     @property
-    def proc_rank(self) -> int:
-        """`global_rank`."""
-        return self.global_rank
+    def accelerator(self) -> Any:
+        """The kind of device, an `Accelerator`."""
+        return load("camshaft.compat.names.accelerators:find_accelerator")(self.strategy.device.type)
 
     @property
-    def num_processes(self) -> int:
-        """`num_devices`."""
-        return self.num_devices
+    def _accelerator_connector(self) -> ConnectorView:
+        return ConnectorView(self)
 
     @property
     def use_ddp(self) -> bool:
@@ -417,8 +454,6 @@ class Trainer(ArgparseArguments, _Trainer):
         name = getattr(getattr(self.strategy, "precision", None), "name", "")
         return str(name).endswith("-mixed")
 
-    use_native_amp = use_amp
-
     # data, metrics, files
 
     @property
@@ -430,15 +465,7 @@ class Trainer(ArgparseArguments, _Trainer):
     def lr_schedulers(self) -> list[dict[str, Any]]:
         """The schedulers of the current or last fit, a dictionary for each."""
         return [
-            {
-                "scheduler": config.scheduler,
-                "name": config.name,
-                "interval": config.interval,
-                "frequency": config.frequency,
-                "monitor": config.monitor,
-                "strict": config.strict,
-                "reduce_on_plateau": isinstance(config.scheduler, ReduceLROnPlateau),
-            }
+            {**scheduler_settings(config), "reduce_on_plateau": isinstance(config.scheduler, ReduceLROnPlateau)}
             for config in self.lr_scheduler_configs
         ]
 
@@ -456,20 +483,6 @@ class Trainer(ArgparseArguments, _Trainer):
         """`progress_bar_metrics`, as a dictionary of its own."""
         return dict(self.progress_bar_metrics)
 
-    tqdm_metrics = progress_bar_dict
-
-    @property
-    def early_stop_callback(self) -> Any:
-        """`early_stopping_callback`."""
-        return self.early_stopping_callback
-
-    @property
-    def row_log_interval(self) -> int:
-        """`log_every_n_steps`."""
-        return self.log_every_n_steps
-
-    add_log_row_interval = add_row_log_interval = row_log_interval
-
     @property
     def experiment(self) -> Any:
         """The `experiment` of the first logger, or the logger itself if it has none; None without a logger."""
@@ -485,20 +498,10 @@ class Trainer(ArgparseArguments, _Trainer):
         return "full" if summary.max_depth in (-1, math.inf) else "top"
 
     @property
-    def resume_from_checkpoint(self) -> Any:
-        """The checkpoint from which every fit resumes, if it was passed to the constructor."""
-        return self._earlier.ckpt_path
-
-    @property
     def weights_save_path(self) -> str:
         """The directory of the first checkpoint callback, if it was set; else the default directory."""
         callback = self.checkpoint_callback
         return str((callback and callback.dirpath) or self.default_root_dir)
-
-    @property
-    def default_save_path(self) -> str:
-        """`default_root_dir`."""
-        return self.default_root_dir
 
 
 def _tell(passed: list[Any], hook: str, trainer: Any) -> None:
@@ -532,21 +535,13 @@ def _choose_ckpt_path(given: _Path | None, resume_from_checkpoint: _Path | None)
     raise ValueError(must_be("ckpt_path", rule, given, "Trainer.fit", "Leave one of the two out."))
 
 
-class _EndOfSearch(Callback):
-    """A callback that ends a fit before the first epoch."""
-
-    def on_fit_start(self, trainer: Any, module: Any) -> None:
-        """Set the limit to the current epoch."""
-        loop = trainer.fit_loop
-        loop.limits = attrs.evolve(
-            loop.limits, max_epochs=loop.progress.current_epoch, min_epochs=None, max_steps=-1, min_steps=None
-        )
-
-
-def _with_options(finder: Any, options: Mapping[str, Any] | None, names: Mapping[str, str]) -> Any:
-    """Return a finder of the same kind with other options, under their names in earlier releases."""
+def _with_options(finder: Any, own: str, options: Mapping[str, Any] | None) -> Any:
+    """Return a finder of the same kind with other options beside its own one, under their names in earlier releases."""
     if finder is None or not options:
         return finder
-    kind = type(finder)
-    own = {"attr_name": finder.attr_name} if kind is callbacks.LearningRateFinder else {"mode": finder.mode}
-    return kind(**{**own, **{names.get(name, name): value for name, value in options.items()}})
+    of_today = {"num_training_steps" if name == "num_training" else name: one for name, one in options.items()}
+    return type(finder)(**{own: getattr(finder, own), **of_today})
+
+
+for _name, _path in RENAMED_ATTRIBUTES.items():
+    setattr(Trainer, _name, property(attrgetter(_path), doc=f"`{_path}`."))

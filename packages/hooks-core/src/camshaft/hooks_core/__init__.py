@@ -7,7 +7,7 @@ from camshaft.hooks_core.on_demand import on_demand
 if TYPE_CHECKING:
     from camshaft.hooks_core.bases import Callback, CheckpointHooks, DataHooks, ModelHooks, StrategyHooks
     from camshaft.hooks_core.catalogue import CATALOGUE, Catalogue
-    from camshaft.hooks_core.dispatch.faults import Fault, HookFaultError, HookFaultWarning
+    from camshaft.hooks_core.dispatch.faults import Fault, HookFaultError, HookFaultWarning, find_faults
     from camshaft.hooks_core.dispatch.hooks import Hooks
     from camshaft.hooks_core.dispatch.implementation import is_overridden, not_a_hook
     from camshaft.hooks_core.dispatch.resolve import no_op, resolve
@@ -33,6 +33,7 @@ if not TYPE_CHECKING:  # a program imports what it uses; type checkers see the n
             "Receiver": "spec",
             "StrategyDefaults": "strategy_defaults",
             "StrategyHooks": "bases",
+            "find_faults": "dispatch.faults",
             "hook": "spec",
             "is_overridden": "dispatch.implementation",
             "not_a_hook": "dispatch.implementation",
@@ -57,6 +58,7 @@ __all__ = [
     "Receiver",
     "StrategyDefaults",
     "StrategyHooks",
+    "find_faults",
     "hook",
     "is_overridden",
     "no_op",

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Sequence
 
 from camshaft.hooks_core.catalogue import CATALOGUE
-from camshaft.hooks_core.grammar import life_cycle, mermaid, tree, verbs_of
+from camshaft.hooks_core.grammar import Variation, life_cycle, mermaid, tree, without
 from camshaft.hooks_core.inspection import as_data, inspect_class, inspection_text, load_class
 from camshaft.hooks_core.spec import ERAS, VERBS, ZERO_GRADS, Receiver
 
@@ -61,6 +61,15 @@ def _parser() -> argparse.ArgumentParser:
         choices=ZERO_GRADS,
         help="where the loop zeroes gradients in fit; the era's own place by default",
     )
+    showing.add_argument(
+        "--with",
+        dest="variations",
+        nargs="+",
+        choices=[variation for variation in Variation if variation != Variation.RARE],
+        default=[],
+        help="what the run has beside one optimizer, one update a batch and a loss in each",
+    )
+    showing.add_argument("--all", action="store_true", help="every run, with its rare parts, one hook a line")
     showing.set_defaults(command=_show)
 
     checking = commands.add_parser("check", help="print how each method of a class is called, and its faults")
@@ -100,15 +109,18 @@ def _list(parsed: argparse.Namespace) -> int:
 
 
 def _show(parsed: argparse.Namespace) -> int:
-    if parsed.verb not in verbs_of(parsed.era):
-        raise ValueError(
-            f"era {parsed.era} has no verb {parsed.verb!r}; its document describes "
-            f"{' and '.join(verbs_of(parsed.era))}."
-        )
     node = life_cycle(parsed.verb, parsed.era, optimization=parsed.optimization, zero_grad=parsed.zero_grad)
     title = f"{parsed.verb} in era {parsed.era}" if parsed.era else parsed.verb
-    draw = tree if parsed.format == "tree" else mermaid
-    print(draw(title, node, era=parsed.era))
+    left_out = frozenset() if parsed.all else frozenset(Variation) - set(parsed.variations)
+    shown = without(node, left_out)
+    if parsed.format == "mermaid":
+        print(mermaid(title, shown, era=parsed.era))
+        return 0
+    print(tree(title, shown, era=parsed.era, compact=not parsed.all))
+    if node != shown:
+        others = [variation for variation in Variation if variation in left_out - {Variation.RARE}]
+        adds = f"`--with {' '.join(others)}` adds these, " if parsed.verb == "fit" and others else ""
+        print(f"\nThe usual run. {adds}`--all` shows every case.")
     return 0
 
 

@@ -23,6 +23,8 @@ _LOSS = ("loss", "optimizer", "optimizer_idx")
 _SPECIAL_CASES = ("on_tpu", "using_native_amp", "using_lbfgs")
 _FIRST_OPTIMIZER = {"optimizer_idx": 0}
 _STEP = ("batch", "batch_idx", "optimizer_idx", "hiddens")
+_EVALUATION_STEP = {"0.5": ("batch", "batch_nb", "dataloader_i")}
+_TO_END_HOOK = "anything; handed to the batch's end hook"
 _OPTIMIZER_INDEX = (
     *("optimizer_idx", "optimizer_i", "optimizer_index", "optimizer_id", "optimizer_ix", "optimizer_nb"),
     *("optimiser_idx", "optimiser_i", "optim_idx", "optim_i", "optim_index", "optim_id"),
@@ -71,25 +73,11 @@ class ModuleSteps:
     def training_step(self, batch: Any, batch_idx: int, *, optimizer_idx: int = 0, hiddens: Any = None) -> Any:
         """Compute the loss of a batch."""
 
-    @hook(
-        _MODULE,
-        kind="step",
-        stage="validate",
-        returns="anything; handed to the batch's end hook",
-        eras=ERAS,
-        signatures={"0.5": ("batch", "batch_nb", "dataloader_i")},
-    )
+    @hook(_MODULE, kind="step", stage="validate", returns=_TO_END_HOOK, eras=ERAS, signatures=_EVALUATION_STEP)
     def validation_step(self, batch: Any, batch_idx: int, dataloader_idx: int = 0) -> Any:
         """Compute what validation needs of a batch."""
 
-    @hook(
-        _MODULE,
-        kind="step",
-        stage="test",
-        returns="anything; handed to the batch's end hook",
-        eras=ERAS,
-        signatures={"0.5": ("batch", "batch_nb", "dataloader_i")},
-    )
+    @hook(_MODULE, kind="step", stage="test", returns=_TO_END_HOOK, eras=ERAS, signatures=_EVALUATION_STEP)
     def test_step(self, batch: Any, batch_idx: int, dataloader_idx: int = 0) -> Any:
         """Compute what test needs of a batch."""
 
@@ -366,10 +354,7 @@ class ModelHooks:
         fixed=_FIRST_OPTIMIZER,
     )
     def configure_gradient_clipping(
-        self,
-        optimizer: Any,
-        gradient_clip_val: float | None = None,
-        gradient_clip_algorithm: str | None = None,
+        self, optimizer: Any, gradient_clip_val: float | None = None, gradient_clip_algorithm: str | None = None
     ) -> None:
         """Clip the gradients of one optimizer by the run's settings, after `on_before_optimizer_step`.
 
@@ -384,10 +369,7 @@ class ModelHooks:
         self.clip_gradients(optimizer, gradient_clip_val, gradient_clip_algorithm)
 
     def clip_gradients(
-        self,
-        optimizer: Any,
-        gradient_clip_val: float | None = None,
-        gradient_clip_algorithm: str | None = None,
+        self, optimizer: Any, gradient_clip_val: float | None = None, gradient_clip_algorithm: str | None = None
     ) -> None:
         """Clip the gradients of one optimizer, for use in `configure_gradient_clipping` (no hook)."""
         if gradient_clip_val is None:
@@ -400,11 +382,9 @@ class ModelHooks:
         elif gradient_clip_algorithm == "value":
             utils.clip_grad_value_(parameters, gradient_clip_val)
         else:
-            raise ValueError(
-                "`gradient_clip_algorithm` must be 'norm' or 'value', but got "
-                f"{gradient_clip_algorithm!r} ({type(gradient_clip_algorithm).__name__}) in "
-                f"{type(self).__name__}.clip_gradients. Pass one of the two."
-            )
+            where, action = f"{type(self).__name__}.clip_gradients", "Pass one of the two."
+            rule = "'norm' or 'value'"
+            raise ValueError(must_be("gradient_clip_algorithm", rule, gradient_clip_algorithm, where, action))
 
     @hook(
         _MODULE,
@@ -579,6 +559,7 @@ class Callback:
     __hook_base__: ClassVar[bool] = True
 
     _logging_module: Any = None  # set for a run, past any `__setattr__` of a subclass
+    _of_run: ClassVar[tuple[str, ...]] = ()  # names of attributes that copies and pickles have as None
 
     monitors: ClassVar[bool] = False
     after_module: ClassVar[frozenset[str]] = frozenset()
@@ -736,10 +717,13 @@ class Callback:
         return found
 
     def __getstate__(self) -> Any:
-        """Return what copies and pickles hold: not the module of a run."""
+        """Return what copies and pickles hold: not the module of a run, and None for what `_of_run` names."""
         state = super().__getstate__()
         if isinstance(state, dict):
-            return {name: value for name, value in state.items() if name != "_logging_module"}
+            of_run = self._of_run
+            return {
+                name: None if name in of_run else value for name, value in state.items() if name != "_logging_module"
+            }
         return state
 
     @hook(

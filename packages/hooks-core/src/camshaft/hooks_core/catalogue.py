@@ -8,7 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 
 from camshaft.hooks_core.bases import Callback, CheckpointHooks, DataHooks, ModelHooks, ModuleSteps
-from camshaft.hooks_core.earlier_hooks import EARLIER_HOOKS
+from camshaft.hooks_core.earlier_hooks import EarlierHooks
+from camshaft.hooks_core.messages import must_be
 from camshaft.hooks_core.spec import ERAS, STAGES, HookSpec, Receiver, spec_of
 
 
@@ -32,16 +33,12 @@ class Catalogue(Mapping[str, HookSpec]):
         """
         known = self._specs.get(spec.name)
         if known is not None and known != spec:
-            raise ValueError(
-                f"`spec.name` must be new to the catalogue, but got {spec.name!r} (str) in Catalogue.register. "
-                "Choose another name."
-            )
+            rule, action = "new to the catalogue", "Choose another name."
+            raise ValueError(must_be("spec.name", rule, spec.name, "Catalogue.register", action))
         for name in (spec.name, *spec.parameters, *spec.optional):
             if not name.isidentifier():
-                raise ValueError(
-                    f"`spec` must use Python identifiers as names, but got {name!r} ({type(name).__name__}) in "
-                    f"Catalogue.register. Rename it."
-                )
+                rule = "a hook whose names are Python identifiers"
+                raise ValueError(must_be("spec", rule, name, "Catalogue.register", "Rename it."))
         self._specs[spec.name] = spec
         return spec
 
@@ -75,17 +72,15 @@ class Catalogue(Mapping[str, HookSpec]):
 def check_era(era: str | None) -> None:
     """Raise `ValueError` unless `era` is None or one of `ERAS`."""
     if era is not None and era not in ERAS:
-        raise ValueError(
-            f"`era` must be one of {', '.join(ERAS)}, but got {era!r} ({type(era).__name__}) in the hook catalogue. "
-            "Pass one of these."
-        )
+        raise ValueError(must_be("era", f"one of {', '.join(ERAS)}", era, "the hook catalogue", "Pass one of these."))
 
 
-def stated_hooks(*bases: type) -> list[HookSpec]:
-    """Return the hooks that the methods of base classes state, in the order of their stages."""
-    stated = [spec for base in bases for method in vars(base).values() if (spec := spec_of(method)) is not None]
-    return sorted(stated, key=lambda spec: STAGES.index(spec.stage))
+def _stated_by(*bases: type) -> list[HookSpec]:
+    return [spec for base in bases for method in vars(base).values() if (spec := spec_of(method)) is not None]
 
 
-CATALOGUE = Catalogue((*stated_hooks(DataHooks, ModelHooks, ModuleSteps, CheckpointHooks, Callback), *EARLIER_HOOKS))
+_OF_TODAY = _stated_by(DataHooks, ModelHooks, ModuleSteps, CheckpointHooks, Callback)
+_OF_TODAY.sort(key=lambda spec: STAGES.index(spec.stage))
+
+CATALOGUE = Catalogue((*_OF_TODAY, *_stated_by(EarlierHooks)))
 """Every hook of the five specification documents, those of 1.x, and those that today's users rely on beside them."""

@@ -71,29 +71,18 @@ def check(
     """
     optimization = optimization or _optimization(trace)
     era = era or trace.era
-    cycle = _cycle(trace.participants, verb, era, optimization, zero_grad)
+    versions = [one.version for one in trace.participants if one.version]
+    if era is not None or not versions:
+        cycle = life_cycle(verb, era, optimization=optimization, zero_grad=zero_grad)
+    else:  # camshaft's order for a module of an earlier release, or for one of today beside such receivers
+        of_module = [one.version for one in trace.participants if one.version and one.kind is Receiver.MODULE]
+        version, moments = (of_module or [ERAS[-1]])[0], (of_module or versions)[0]
+        cycle = life_cycle_of_version(verb, version, moments=moments, optimization=optimization, zero_grad=zero_grad)
     receivers = _receivers(trace.participants, era, catalogue)
     shown = f"show {verb}" + (f" --era {era}" if era else "") + (f" --zero-grad {zero_grad}" if zero_grad else "")
     if verb == "fit" and optimization != "automatic":
         shown += f" --optimization {optimization}"
     _Walk(trace.events, verb, catalogue, receivers, shown).run(Automaton(cycle, receivers))
-
-
-def _cycle(
-    participants: Sequence[Participant],
-    verb: str,
-    era: str | None,
-    optimization: Optimization,
-    zero_grad: ZeroGrad | None,
-) -> Node:
-    """Return the life cycle of an era, or of a run of these participants."""
-    of_module = [one.version for one in participants if one.version and one.kind is Receiver.MODULE]
-    of_anybody = [one.version for one in participants if one.version]
-    if era is not None or not of_anybody:
-        return life_cycle(verb, era, optimization=optimization, zero_grad=zero_grad)
-    version = of_module[0] if of_module else ERAS[-1]
-    moments = of_module[0] if of_module else of_anybody[0]
-    return life_cycle_of_version(verb, version, moments=moments, optimization=optimization, zero_grad=zero_grad)
 
 
 def _optimization(trace: Trace) -> Optimization:
@@ -123,25 +112,18 @@ def _is_free(spec: HookSpec) -> bool:
     return spec.kind in _FREE_KINDS or spec.name not in CATALOGUE
 
 
+@attrs.define
 class _Walk:
     """Walk through a trace along a life cycle, up to the first departure."""
 
-    def __init__(
-        self,
-        events: Sequence[Event],
-        verb: str,
-        catalogue: Catalogue,
-        receivers: Callable[[str], list[str]],
-        shown: str,
-    ) -> None:
-        self._events = events
-        self._verb = verb
-        self._catalogue = catalogue
-        self._receivers = receivers
-        self._shown = shown
-        self._open: list[Event] = []
-        self._torn_down: set[str] = set()
-        self._raised: Event | None = None
+    _events: Sequence[Event]
+    _verb: str
+    _catalogue: Catalogue
+    _receivers: Callable[[str], list[str]]
+    _shown: str
+    _open: list[Event] = attrs.field(factory=list, init=False)
+    _torn_down: set[str] = attrs.field(factory=set, init=False)
+    _raised: Event | None = attrs.field(default=None, init=False)
 
     def run(self, automaton: Automaton) -> None:
         """Follow the life cycle to its end, or to an exception and what follows it."""
@@ -156,7 +138,7 @@ class _Walk:
                 at = self._move(automaton, at, index, event)
         num_events = len(self._events)
         if self._open:
-            self._depart(num_events, [self._end_of(self._open[-1])])
+            self._depart(num_events, [str(_end_of(self._open[-1]))])
         if self._raised is not None:
             return self._run_after_exception(num_events)
         if not automaton.is_end(at):
@@ -197,7 +179,7 @@ class _Walk:
                 self._torn_down.add(event.label)
         else:
             if not self._open or (self._open[-1].hook, self._open[-1].label) != (event.hook, event.label):
-                self._depart(index, [self._end_of(self._open[-1])] if self._open else ["a call to begin"])
+                self._depart(index, [str(_end_of(self._open[-1]))] if self._open else ["a call to begin"])
             self._open.pop()
         return is_free
 
@@ -208,7 +190,7 @@ class _Walk:
         return _is_free(spec)
 
     def _move(self, automaton: Automaton, at: int, index: int, event: Event) -> int:
-        there = automaton.move(at, Step(event.kind, event.hook, event.label), event.result)
+        there = automaton.move(at, _step_of(event), event.result)
         if there is None:
             expected = [str(step) for step in automaton.expected(at)]
             self._depart(index, expected + (["the end of the run"] if automaton.is_end(at) else []))
@@ -216,7 +198,8 @@ class _Walk:
 
     def _depart(self, index: int, expected: Sequence[str]) -> NoReturn:
         event = self._events[index] if index < len(self._events) else None
-        got = "the end of the trace" if event is None else _words(event)
+        got = "the end of the trace" if event is None else str(_step_of(event))
+        got += f" by {event.raised}" if event is not None and event.raised else ""
         rule = expected[0] if len(expected) == 1 else f"one of: {'; '.join(expected)}"
         first = max(0, index - _NUM_SHOWN_BEFORE)
         before = [f"\n  trace[{number}]: {self._events[number]}" for number in range(first, index)]
@@ -229,18 +212,16 @@ class _Walk:
             expected=expected,
         )
 
-    def _end_of(self, event: Event) -> str:
-        return f"the end of {event.hook} on {event.label}"
+
+def _step_of(event: Event) -> Step:
+    return Step(event.kind, event.hook, event.label)
 
 
-def _words(event: Event) -> str:
-    if event.kind == "enter":
-        return f"{event.hook} on {event.label}"
-    how = f" by {event.raised}" if event.raised else ""
-    return f"the end of {event.hook} on {event.label}{how}"
+def _end_of(event: Event) -> Step:
+    return Step("exit", event.hook, event.label)
 
 
-_BITS = {condition: 1 << position for position, condition in enumerate(Condition)}
+_BITS: dict[Condition | None, int] = {None: 0, **{one: 1 << position for position, one in enumerate(Condition)}}
 
 
 @attrs.frozen
@@ -252,9 +233,7 @@ class Step:
     receiver: str
 
     def __str__(self) -> str:
-        return (
-            f"{self.hook} on {self.receiver}" if self.kind == "enter" else f"the end of {self.hook} on {self.receiver}"
-        )
+        return f"{'the end of ' if self.kind == 'exit' else ''}{self.hook} on {self.receiver}"
 
 
 @attrs.frozen
@@ -268,23 +247,11 @@ class _Free:
     clears: int = 0
 
 
-@attrs.frozen
-class _Taken:
-    """Transition by a step.
-
-    Sets bits if the result is `on`, or whatever it is if `on` is None; clears bits unless the result is None.
-    """
-
-    target: int
-    sets: int = 0
-    on: str | None = None
-    clears: int = 0
-
-    def leave(self, conditions: int, result: str) -> int:
-        """Return the conditions that hold afterwards."""
-        if result != "None":
-            conditions &= ~self.clears
-        return conditions | (self.sets if self.on in (None, result) else 0)
+def _conditions_after(call: Call, conditions: int, result: str) -> int:
+    """Return the conditions that hold after a call, which began with others and returned a result."""
+    if result != "None":
+        conditions &= ~_BITS[call.clears]
+    return conditions | (_BITS[call.sets] if call.on in (None, result) else 0)
 
 
 _Places = frozenset[tuple[int, int]]  # where a run may be: states, each with the conditions that hold
@@ -304,7 +271,7 @@ class Automaton:
     def __init__(self, node: Node, receivers: Callable[[str], Sequence[str]]) -> None:
         self._receivers = receivers
         self._free: list[list[_Free]] = []
-        self._taken: list[dict[Step, list[_Taken]]] = []
+        self._taken: list[dict[Step, list[tuple[int, Call]]]] = []  # by step: where it leads, and what it does
         self._known: list[_Places] = []
         self._numbers: dict[_Places, int] = {}
         self._moves: dict[tuple[int, Step, str], int | None] = {}
@@ -318,9 +285,9 @@ class Automaton:
         key = (at, step, result)
         if key not in self._moves:
             reached = [
-                (way.target, way.leave(conditions, result))
+                (target, _conditions_after(call, conditions, result))
                 for state, conditions in self._known[at]
-                for way in self._taken[state].get(step, ())
+                for target, call in self._taken[state].get(step, ())
             ]
             self._moves[key] = self._number(self._closure(reached)) if reached else None
         return self._moves[key]
@@ -363,59 +330,50 @@ class Automaton:
     def _build(self, node: Node, at: int) -> int:
         """Add a node's states after the state `at`; returns the state in which it ends."""
         match node:
-            case Call(hook=hook):
-                return self._emit(hook, at, None, node)
+            case Call():
+                return self._emit(at, node)
             case Within(hook=hook, body=body):
-                return self._emit(hook, at, body, Call(hook)) if self._receivers(hook) else self._build(body, at)
+                return self._emit(at, Call(hook), body) if self._receivers(hook) else self._build(body, at)
             case Seq(items=items):
                 for item in items:
                     at = self._build(item, at)
                 return at
             case Repeat(body=body, at_least=at_least, until=until):
-                start = self._after(at)
-                first = self._state()
-                self._free[start].append(_Free(first, mask=_BITS[until] if until else 0))
-                end = self._build(body, first)
-                self._free[end].append(_Free(start))
-                return self._after(end if at_least else start)
+                start = self._link(at)
+                end = self._build(body, self._link(start, mask=_BITS[until]))
+                self._link(end, start)
+                return self._link(end if at_least else start)
             case Maybe(body=body, left_out_if=condition):
-                end = self._build(body, at)
-                bit = _BITS[condition] if condition else 0
-                return self._join([(end, _Free(-1)), (at, _Free(-1, bit, bit))])
+                end = self._link(self._build(body, at))
+                return self._link(at, end, mask=_BITS[condition], value=_BITS[condition])
             case Either(options=options):
-                return self._join([(self._build(option, self._after(at)), _Free(-1)) for option in options])
+                ends = [self._build(option, self._link(at)) for option in options]
+                last = self._state()
+                for end in ends:
+                    self._link(end, last)
+                return last
             case If(condition=condition, body=body, holds=holds):
                 bit = _BITS[condition]
-                start = self._state()
-                self._free[at].append(_Free(start, bit, bit if holds else 0))
-                end = self._build(body, start)
-                return self._join([(end, _Free(-1)), (at, _Free(-1, bit, 0 if holds else bit))])
+                end = self._link(self._build(body, self._link(at, mask=bit, value=bit if holds else 0)))
+                return self._link(at, end, mask=bit, value=0 if holds else bit)
             case Set(condition=condition, value=value):
-                end = self._state()
                 bit = _BITS[condition]
-                self._free[at].append(_Free(end, sets=bit if value else 0, clears=0 if value else bit))
-                return end
+                return self._link(at, sets=bit if value else 0, clears=0 if value else bit)
 
-    def _after(self, at: int) -> int:
-        start = self._state()
-        self._free[at].append(_Free(start))
-        return start
+    def _link(self, at: int, target: int | None = None, **facts: int) -> int:
+        """Add a transition without a step, to a new state by default; returns the state to which it leads."""
+        target = self._state() if target is None else target
+        self._free[at].append(_Free(target, **facts))
+        return target
 
-    def _join(self, ways: Sequence[tuple[int, _Free]]) -> int:
-        end = self._state()
-        for state, way in ways:
-            self._free[state].append(attrs.evolve(way, target=end))
-        return end
-
-    def _emit(self, hook: str, at: int, body: Node | None, call: Call) -> int:
-        sets = _BITS[call.sets] if call.sets else 0
-        clears = _BITS[call.clears] if call.clears else 0
-        for receiver in self._receivers(hook):
-            inside = self._state()
-            self._taken[at].setdefault(Step("enter", hook, receiver), []).append(_Taken(inside))
-            if body is not None:
-                inside = self._build(body, inside)
-            at = self._state()
-            way = _Taken(at, sets, call.on, clears)
-            self._taken[inside].setdefault(Step("exit", hook, receiver), []).append(way)
+    def _emit(self, at: int, call: Call, body: Node | None = None) -> int:
+        for receiver in self._receivers(call.hook):
+            inside = self._step(at, Step("enter", call.hook, receiver), Call(call.hook))
+            end = inside if body is None else self._build(body, inside)
+            at = self._step(end, Step("exit", call.hook, receiver), call)
         return at
+
+    def _step(self, at: int, step: Step, call: Call) -> int:
+        target = self._state()
+        self._taken[at].setdefault(step, []).append((target, call))
+        return target

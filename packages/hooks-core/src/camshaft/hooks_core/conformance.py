@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 import attrs
@@ -13,7 +13,7 @@ from camshaft.hooks_core.bases import Callback
 from camshaft.hooks_core.check import ConformanceError, check
 from camshaft.hooks_core.messages import must_be
 from camshaft.hooks_core.spec import SKIP_EPOCH, VERBS, ZERO_GRADS, Receiver, Verb, ZeroGrad
-from camshaft.hooks_core.trace import Trace
+from camshaft.hooks_core.trace import Trace, frozen_names
 
 FEATURES = {
     "validation": "validates after an epoch's last batch",
@@ -30,18 +30,14 @@ FEATURES = {
 _STAGE_WORDS = {"fit": "train", "validate": "validation", "test": "test", "predict": "predict"}
 
 
-def _features(names: Iterable[str]) -> frozenset[str]:
-    return frozenset(names)
-
-
 @attrs.frozen(kw_only=True)
 class Scenario:
     """Run that a trainer must carry out exactly.
 
     Args:
         name: Its name.
-        verb: "fit", "validate", "test" or "predict".
         description: What it tries, in words.
+        verb: "fit", "validate", "test" or "predict".
         features: The names of the features that it needs; see `FEATURES`.
         num_epochs: Training epochs to run.
         num_batches: Batches of each training epoch, or of the only epoch of another verb.
@@ -56,9 +52,9 @@ class Scenario:
     """
 
     name: str
-    verb: Verb
     description: str
-    features: frozenset[str] = attrs.field(default=frozenset(), converter=_features)
+    verb: Verb = "fit"
+    features: frozenset[str] = attrs.field(default=frozenset(), converter=frozen_names)
     num_epochs: int = 1
     num_batches: int = 3
     num_val_batches: int = 0
@@ -130,11 +126,10 @@ def _stage_counts(word: str, num_runs: int, num_batches: int) -> dict[str, int]:
 
 
 SCENARIOS: tuple[Scenario, ...] = (
-    Scenario(name="fit", verb="fit", description="one epoch of training"),
-    Scenario(name="fit-epochs", verb="fit", description="several epochs", num_epochs=3, num_batches=2),
+    Scenario(name="fit", description="one epoch of training"),
+    Scenario(name="fit-epochs", description="several epochs", num_epochs=3, num_batches=2),
     Scenario(
         name="fit-validation",
-        verb="fit",
         description="validation after each epoch's last batch",
         features=("validation",),
         num_epochs=2,
@@ -142,7 +137,6 @@ SCENARIOS: tuple[Scenario, ...] = (
     ),
     Scenario(
         name="fit-validation-within-epoch",
-        verb="fit",
         description="validation in the middle and at the end of an epoch",
         features=("validation", "mid_epoch_validation"),
         num_batches=4,
@@ -151,7 +145,6 @@ SCENARIOS: tuple[Scenario, ...] = (
     ),
     Scenario(
         name="fit-sanity-check",
-        verb="fit",
         description="a few validation batches before training, and validation at its end",
         features=("validation", "sanity_check"),
         num_val_batches=3,
@@ -159,7 +152,6 @@ SCENARIOS: tuple[Scenario, ...] = (
     ),
     Scenario(
         name="fit-accumulation",
-        verb="fit",
         description="two batches make one update, and a short last window one more",
         features=("accumulation",),
         num_epochs=2,
@@ -168,7 +160,6 @@ SCENARIOS: tuple[Scenario, ...] = (
     ),
     Scenario(
         name="fit-skip-epoch",
-        verb="fit",
         description="-1 from on_train_batch_start ends the first epoch's batches; the second runs whole",
         features=("skip_epoch",),
         num_epochs=2,
@@ -176,28 +167,24 @@ SCENARIOS: tuple[Scenario, ...] = (
     ),
     Scenario(
         name="fit-skip-update",
-        verb="fit",
         description="None from training_step skips backward and update of that batch",
         features=("skip_update",),
         no_loss_at=1,
     ),
     Scenario(
         name="fit-optimizer-step",
-        verb="fit",
         description="an overridden optimizer_step encloses forward, zeroing and backward",
         features=("optimizer_step",),
         override=("optimizer_step",),
     ),
     Scenario(
         name="fit-exception-in-epoch",
-        verb="fit",
         description="a callback raises when the epoch starts",
         features=("exceptions",),
         raise_in="on_train_epoch_start",
     ),
     Scenario(
         name="fit-exception-in-backward",
-        verb="fit",
         description="a callback raises between forward and backward",
         features=("exceptions",),
         raise_in="on_before_backward",
@@ -217,9 +204,6 @@ SCENARIOS: tuple[Scenario, ...] = (
     ),
 )
 """Every scenario of the kit."""
-
-
-__all__ = ["FEATURES", "SCENARIOS", "Adapter", "Outcome", "Report", "Scenario", "conform", "run_scenario"]
 
 
 @attrs.frozen
@@ -273,7 +257,8 @@ class Report:
             name, what = outcome.scenario.name, outcome.scenario.description
             lines.append(f"{'passed' if outcome.error is None else 'FAILED':9} {name:{width}}  {what}")
             if outcome.error is not None:
-                lines += [f"{'':10}{line}" for line in _in_words(outcome.error).splitlines()]
+                kind = "" if isinstance(outcome.error, ConformanceError) else f"{type(outcome.error).__name__}: "
+                lines += [f"{'':10}{line}" for line in f"{kind}{outcome.error}".splitlines()]
         for scenario, needs in self.left_out:
             lines.append(f"{'left out':9} {scenario.name:{width}}  needs {', '.join(needs)}")
         return "\n".join(lines)
@@ -311,22 +296,29 @@ def conform(
     chosen = [scenario for scenario in scenarios if not needs[scenario]]
     if not chosen:
         raise ValueError(must_be("verbs", "those of at least one scenario", tuple(verbs), "conform", "Name a verb."))
-    outcomes = tuple(Outcome(scenario, _try(scenario, adapter, zero_grad)) for scenario in chosen)
-    report = Report(outcomes, tuple((scenario, missing) for scenario, missing in needs.items() if missing))
+    outcomes = []
+    for scenario in chosen:
+        try:
+            run_scenario(adapter, scenario, zero_grad=zero_grad)
+        except Exception as error:  # one scenario's failure is reported with the others' results
+            outcomes.append(Outcome(scenario, error))
+        else:
+            outcomes.append(Outcome(scenario))
+    report = Report(tuple(outcomes), tuple((scenario, missing) for scenario, missing in needs.items() if missing))
     if not report.passed:
         raise ConformanceError(f"The trainer departs from the hook protocol.\n{report}")
     return report
 
 
-def run_scenario(scenario: Scenario, adapter: Adapter, *, zero_grad: ZeroGrad | None = None) -> Trace:
+def run_scenario(adapter: Adapter, scenario: Scenario, *, zero_grad: ZeroGrad | None = None) -> Trace:
     """Run a trainer through one scenario.
 
     Besides the order of calls it checks how often each hook was called, so that a trainer that runs fewer batches or
     epochs than the scenario has does not pass.
 
     Args:
-        scenario: The scenario.
         adapter: How to run the trainer.
+        scenario: The scenario.
         zero_grad: Where it zeroes gradients, as `life_cycle` takes it; None for camshaft's own place.
 
     Returns:
@@ -350,7 +342,17 @@ def run_scenario(scenario: Scenario, adapter: Adapter, *, zero_grad: ZeroGrad | 
     trace.record(module, Receiver.MODULE, hooks=scenario.override)
     if adapter.make_strategy is not None:
         extras["strategy"] = trace.record(adapter.make_strategy(), Receiver.STRATEGY)
-    _run(scenario, adapter, module, callbacks, extras)
+    try:
+        adapter.run(scenario, module, callbacks, **extras)
+    except ScriptedError:
+        if scenario.raise_in is None:
+            raise
+    else:
+        if scenario.raise_in is not None:
+            raise ConformanceError(
+                f"The trainer must let an exception that a hook raises reach its caller, but got none in the scenario "
+                f"{scenario.name}, where {scenario.raise_in} raises. Raise it again after `teardown`."
+            )
     check(trace, scenario.verb, zero_grad=zero_grad)
     _check_counts(trace, scenario, zero_grad)
     return trace
@@ -417,20 +419,6 @@ def _return_none_at(module: Any, batch_idx: int) -> None:
     object.__setattr__(module, "training_step", training_step)
 
 
-def _run(scenario: Scenario, adapter: Adapter, module: Any, callbacks: list[Callback], extras: dict[str, Any]) -> None:
-    try:
-        adapter.run(scenario, module, callbacks, **extras)
-    except ScriptedError:
-        if scenario.raise_in is None:
-            raise
-    else:
-        if scenario.raise_in is not None:
-            raise ConformanceError(
-                f"The trainer must let an exception that a hook raises reach its caller, but got none in the scenario "
-                f"{scenario.name}, where {scenario.raise_in} raises. Raise it again after `teardown`."
-            )
-
-
 def _check_counts(trace: Trace, scenario: Scenario, zero_grad: ZeroGrad | None) -> None:
     counts = Counter((event.label, event.hook) for event in trace if event.kind == "enter")
     for hook, expected in scenario.expected_counts(zero_grad).items():
@@ -445,18 +433,6 @@ def _check_counts(trace: Trace, scenario: Scenario, zero_grad: ZeroGrad | None) 
 
 def _times(number: int) -> str:
     return "once" if number == 1 else f"{number} times"
-
-
-def _try(scenario: Scenario, adapter: Adapter, zero_grad: ZeroGrad | None) -> Exception | None:
-    try:
-        run_scenario(scenario, adapter, zero_grad=zero_grad)
-    except Exception as error:  # one scenario's failure is reported with the others' results
-        return error
-    return None
-
-
-def _in_words(error: Exception) -> str:
-    return str(error) if isinstance(error, ConformanceError) else f"{type(error).__name__}: {error}"
 
 
 def _check_known(argument: str, names: Collection[str], known: Sequence[str]) -> None:

@@ -14,7 +14,7 @@ from hashlib import sha256
 from pathlib import Path
 
 
-def put_in_place(partial: Path, target: Path) -> None:
+def rename_durably(partial: Path, target: Path) -> None:
     """Rename a file or directory that is whole to its target, durably; what was there before is gone afterwards.
 
     A file takes a file's place in one step of the file system. Nothing else can, so the old one first gets the name
@@ -43,7 +43,7 @@ def put_in_place(partial: Path, target: Path) -> None:
 
 
 @contextlib.contextmanager
-def written_whole(path: Path) -> Iterator[Path]:
+def replace_file(path: Path) -> Iterator[Path]:
     """Give a path beside a file, which replaces the file when the block ends: never half a file, but not flushed.
 
     Args:
@@ -61,7 +61,7 @@ def written_whole(path: Path) -> Iterator[Path]:
 
 
 def previous_of(target: Path) -> Path:
-    """Return the path of a target's old contents after a crash interrupted `put_in_place`."""
+    """Return the path of a target's old contents after a crash interrupted `rename_durably`."""
     return target.with_name(f".{target.name}.previous")
 
 
@@ -107,7 +107,7 @@ def new_partial_name(target: Path) -> Path:
 
 
 @contextlib.contextmanager
-def claimed(path: Path) -> Iterator[None]:
+def lock(path: Path) -> Iterator[None]:
     """Hold a lock on a file or directory while it is written; where there are no locks, nothing happens."""
     if fcntl is None:
         yield
@@ -123,7 +123,7 @@ def claimed(path: Path) -> Iterator[None]:
         os.close(descriptor)
 
 
-def abandoned_in(folder: Path, pattern: str) -> list[Path]:
+def abandoned_files(folder: Path, pattern: str) -> list[Path]:
     """Return the partial files and directories in a folder whose writers are gone.
 
     One is, if its lock is free and its writer was on this running operating system, where locks are certain; of

@@ -11,8 +11,8 @@ import attrs
 
 from camshaft.hooks_core.bases import Callback, DataHooks, ModelHooks, StrategyHooks
 from camshaft.hooks_core.catalogue import CATALOGUE, Catalogue, check_era
-from camshaft.hooks_core.dispatch.binding import BindingError, bind_hook, candidates
-from camshaft.hooks_core.dispatch.faults import Fault, find_faults, find_faults_in_era
+from camshaft.hooks_core.dispatch.binding import candidates, fit_hook
+from camshaft.hooks_core.dispatch.faults import Fault, find_faults
 from camshaft.hooks_core.dispatch.implementation import implementation
 from camshaft.hooks_core.dispatch.readings import MethodReading
 from camshaft.hooks_core.eras import TODAY, Behaviour, behaviour_of
@@ -113,13 +113,19 @@ def inspect_class(
     if era is not None and not any(kind in spec.receivers_in(era) for spec in catalogue.in_era(era)):
         rule = f"an era that describes hooks of a {kind_in_words(kind)}"
         raise ValueError(must_be("era", rule, era, "inspect_class", "Choose a later era."))
-    faults = find_faults(klass, kind, catalogue) if era is None else find_faults_in_era(klass, kind, catalogue, era)
+    faults = find_faults(klass, kind, catalogue, era=era)
     faulty = {fault.method for fault in faults}
-    methods = tuple(
-        _method(klass, spec, kind, era, catalogue) if spec.name not in faulty else _uncalled(klass, spec, kind)
-        for spec in hooks_of(klass, kind, catalogue)
-    )
-    return Inspection(kind, methods, tuple(faults), common_eras(methods), era)
+    behaviour = TODAY if era is None else behaviour_of(era)
+    methods: list[HookMethod] = []
+    for spec in hooks_of(klass, kind, catalogue):
+        eras = fitting_eras(klass, kind, spec)
+        is_called = spec.name not in faulty and spec.is_in(era, kind)
+        method = read_as(klass, kind, spec, era) if is_called else None
+        if method is None:
+            methods.append(HookMethod(spec.name, eras))
+        else:
+            methods.append(called(method, eras, moment_of(method, behaviour, catalogue), spec.returns))
+    return Inspection(kind, tuple(methods), tuple(faults), common_eras(methods), era)
 
 
 def kind_of(klass: type) -> Receiver:
@@ -128,7 +134,8 @@ def kind_of(klass: type) -> Receiver:
         return Receiver.CALLBACK
     if issubclass(klass, StrategyHooks):
         return Receiver.STRATEGY
-    if issubclass(klass, DataHooks) and not issubclass(klass, ModelHooks) and not _is_torch_module(klass):
+    is_torch_module = any(base.__module__ == "torch.nn.modules.module" for base in klass.__mro__)
+    if issubclass(klass, DataHooks) and not issubclass(klass, ModelHooks) and not is_torch_module:
         return Receiver.DATA
     return Receiver.MODULE
 
@@ -141,9 +148,7 @@ def hooks_of(klass: type, kind: Receiver, catalogue: Catalogue) -> list[HookSpec
 
 def fitting_eras(klass: type, kind: Receiver, spec: HookSpec) -> tuple[str, ...]:
     """Return the eras that know a hook for a kind of receiver and whose arguments a class's method can take."""
-    return tuple(
-        era for era in spec.eras if kind in spec.receivers_in(era) and read_as(klass, kind, spec, era) is not None
-    )
+    return tuple(era for era in spec.eras_of(kind) if read_as(klass, kind, spec, era) is not None)
 
 
 def common_eras(methods: Sequence[HookMethod]) -> tuple[str, ...]:
@@ -162,9 +167,8 @@ def read_as(klass: type, kind: Receiver, spec: HookSpec, era: str | None) -> Met
     """
     method = implementation(klass, spec.name)
     assert method is not None
-    try:
-        arguments = bind_hook(method, spec, kind, era)
-    except BindingError:
+    arguments = fit_hook(method, spec, kind, era)
+    if arguments is None:
         return None
     moments = spec.moments_in(era) if era is not None and not spec.is_current else ()
     return MethodReading(spec.name, era or ERAS[-1], tuple(one.under_todays_name() for one in arguments), moments)
@@ -266,27 +270,10 @@ def wrapped_lines(label: str, text: str) -> list[str]:
     return textwrap.wrap(text, _WIDTH, initial_indent=label, subsequent_indent=" " * len(label), break_on_hyphens=False)
 
 
-def _is_torch_module(klass: type) -> bool:
-    return any(base.__module__ == "torch.nn.modules.module" for base in klass.__mro__)
-
-
-def _method(klass: type, spec: HookSpec, kind: Receiver, era: str | None, catalogue: Catalogue) -> HookMethod:
-    is_called = spec.is_current if era is None else era in spec.eras
-    method = read_as(klass, kind, spec, era) if is_called else None
-    if method is None:
-        return _uncalled(klass, spec, kind)
-    when = moment_of(method, TODAY if era is None else behaviour_of(era), catalogue)
-    return called(method, fitting_eras(klass, kind, spec), when, spec.returns)
-
-
 def called(method: MethodReading, eras: tuple[str, ...], when: str, returns: str) -> HookMethod:
     """Return a method that is called as it was read."""
     call = f"{method.name}({', '.join(str(argument) for argument in method.arguments)})"
     return HookMethod(method.name, eras, method.era, call, when, returns)
-
-
-def _uncalled(klass: type, spec: HookSpec, kind: Receiver) -> HookMethod:
-    return HookMethod(spec.name, fitting_eras(klass, kind, spec))
 
 
 def _order(inspection: Inspection) -> list[str]:

@@ -58,7 +58,7 @@ def add_note(error: BaseException, receiver: object, hook: str, position: str) -
 
 
 @contextmanager
-def noting(receiver: object, hook: str, position: Callable[[], str]) -> Iterator[None]:
+def note_errors(receiver: object, hook: str, position: Callable[[], str]) -> Iterator[None]:
     """Add the note to any error raised inside, for calls that do not go through `Hooks`."""
     try:
         yield

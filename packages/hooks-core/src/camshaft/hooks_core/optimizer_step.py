@@ -38,7 +38,17 @@ def steps_with_closure(optimizer: Optimizer) -> bool:
     """
     if needs_closure(optimizer):
         return True
-    return not _is_torchs(optimizer.step) and accepts_closure(optimizer.step) and _uses_closure(optimizer.step)
+    if not accepts_closure(optimizer.step):
+        return False
+    # torch's own step, also under what torch or camshaft put around it, by the modules of their code:
+    # `functools.wraps` gives a function the `__module__` of another
+    layers = list(_layers(optimizer.step))
+    modules = [str(getattr(layer, "__globals__", {}).get("__name__")) for layer in layers]
+    packages = [module.partition(".")[0] for module in modules]
+    if packages[-1] == "torch" and set(packages) <= {"torch", "camshaft"}:
+        return False
+    is_passed_on = "closure" not in inspect.signature(layers[-1]).parameters  # among others
+    return is_passed_on or uses_parameter(layers[-1], "closure")
 
 
 def replace_step(
@@ -80,28 +90,9 @@ def _with_self(bound: Callable[..., Any]) -> inspect.Signature:
     return signature.replace(parameters=parameters)
 
 
-def _is_torchs(step: Callable[..., Any]) -> bool:
-    """Return whether a step is one of torch's optimizers, also under what torch or camshaft put around it."""
-    layers = list(_layers(step))
-    packages = [_package_of(layer) for layer in layers]
-    return packages[-1] == "torch" and set(packages) <= {"torch", "camshaft"}
-
-
-def _uses_closure(step: Callable[..., Any]) -> bool:
-    innermost = list(_layers(step))[-1]
-    if "closure" not in inspect.signature(innermost).parameters:
-        return True  # passed on among others
-    return uses_parameter(innermost, "closure")
-
-
 def _layers(step: Any) -> Iterator[Any]:
     """Yield a step and, layer by layer, the functions that `functools.wraps` says it wraps."""
     yield getattr(step, "__func__", step)
     while hasattr(step, "__wrapped__"):
         step = step.__wrapped__
         yield getattr(step, "__func__", step)
-
-
-def _package_of(function: Any) -> str:
-    # that of its code: `functools.wraps` gives a function the `__module__` of another
-    return str(getattr(function, "__globals__", {}).get("__name__")).partition(".")[0]

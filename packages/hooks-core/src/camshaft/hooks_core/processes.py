@@ -44,7 +44,7 @@ _runs: list[tuple[int, Callable[[], str]]] = []
 
 
 @contextmanager
-def running(place: Callable[[], str]) -> Iterator[None]:
+def track_run(place: Callable[[], str]) -> Iterator[None]:
     """Let `current_run` find a run while the body lasts.
 
     Args:

@@ -1,4 +1,4 @@
-"""Protocols between the packages; whatever satisfies one can take a part's place."""
+"""Protocols between the packages; whatever satisfies one can take a part's place. A strategy is checked for that."""
 
 from __future__ import annotations
 
@@ -6,21 +6,12 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar, runtime_checkable
 
+from camshaft.hooks_core.messages import must_be
+
 if TYPE_CHECKING:
     import torch
     from torch import Tensor, nn
     from torch.optim import Optimizer
-
-__all__ = [
-    "Collectives",
-    "Logger",
-    "MetricSink",
-    "Moment",
-    "PendingSave",
-    "ReduceOp",
-    "Strategy",
-    "TrainerProtocol",
-]
 
 T = TypeVar("T")
 
@@ -203,6 +194,55 @@ class Strategy(Collectives, Protocol):
 
     def teardown(self) -> None:
         """Release what was set up for one run. Not collective: after an error other ranks may never reach this call."""
+
+
+def reduce_op_named(name: object) -> ReduceOp:
+    """Return the operation of a name, in upper or lower case; "avg" is "mean", and torch's `ReduceOp` has names too.
+
+    Raises:
+        ValueError: If there is no operation of this name.
+    """
+    wanted = str(name).rpartition(".")[2].lower()
+    operations: dict[str, ReduceOp] = {"mean": "mean", "avg": "mean", "sum": "sum", "max": "max", "min": "min"}
+    if wanted not in operations:
+        raise ValueError(must_be("reduce_op", f"one of {', '.join(operations)}", name, "reduce", "Pass one of these."))
+    return operations[wanted]
+
+
+STRATEGY_ATTRIBUTES = (
+    *Strategy.__annotations__,
+    *(name for name, member in vars(Strategy).items() if isinstance(member, property)),
+)
+"""Names of the protocol's attributes and properties."""
+
+STRATEGY_METHODS = tuple(
+    name
+    for protocol in (Strategy, Collectives)
+    for name, member in vars(protocol).items()
+    if callable(member) and not name.startswith("_")
+)
+"""Names of the protocol's methods."""
+
+
+def check_strategy(strategy: Any, where: str) -> None:
+    """Raise `TypeError` unless an object has every member of the protocol `Strategy`; the message names those it lacks.
+
+    Args:
+        strategy: The object.
+        where: The caller, for the message.
+    """
+    if isinstance(strategy, type):
+        action = f"Pass an instance: `{strategy.__name__}(...)`."
+        raise TypeError(must_be("strategy", "a strategy object", strategy, where, action))
+    missing = [name for name in STRATEGY_ATTRIBUTES if not hasattr(strategy, name)]
+    missing += [name for name in STRATEGY_METHODS if not callable(getattr(strategy, name, None))]
+    if missing:
+        rule = f"a strategy (missing: {', '.join(missing)})"
+        action = (
+            "Define the members of `camshaft.hooks_core.protocols.Strategy`; mix in "
+            "`camshaft.hooks_core.StrategyDefaults` for all that is trivial with one process."
+        )
+        raise TypeError(must_be("strategy", rule, strategy, where, action))
 
 
 Moment = Literal["batch", "epoch"]

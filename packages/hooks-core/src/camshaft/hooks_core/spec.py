@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from enum import StrEnum
-from typing import Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypedDict, TypeVar, get_args
 
 import attrs
+
+if TYPE_CHECKING:
+    from typing import Unpack
 
 Kind = Literal["event", "step", "override", "provide", "transform", "state"]
 Stage = Literal["setup", "data", "fit", "train", "validate", "test", "predict", "checkpoint", "exception"]
@@ -18,13 +21,9 @@ ZeroGrad = Literal["before_training_step", "before_backward", "after_optimizer_s
 """Place where gradients are zeroed: that of the document of 2.x, after `training_step` (camshaft's own and that of 0.7
 and 2.0), or that of 0.5 and 0.8."""
 
-STAGES: tuple[Stage, ...] = (
-    *("setup", "data", "fit", "train", "validate", "test", "predict", "checkpoint", "exception"),
-)
-
-VERBS: tuple[Verb, ...] = ("fit", "validate", "test", "predict")
-
-ZERO_GRADS: tuple[ZeroGrad, ...] = ("before_training_step", "before_backward", "after_optimizer_step")
+STAGES: tuple[Stage, ...] = get_args(Stage)
+VERBS: tuple[Verb, ...] = get_args(Verb)
+ZERO_GRADS: tuple[ZeroGrad, ...] = get_args(ZeroGrad)
 
 ERAS = ("0.5", "0.7", "0.8", "1.x", "2.0", "2.x")
 """The eras, oldest first: those that the specification documents describe, and 1.x as it was measured to be."""
@@ -50,9 +49,6 @@ CANONICAL_NAMES = {
 
 SKIP_EPOCH = -1
 """Result of `on_train_batch_start` that skips the rest of the epoch."""
-
-
-_NOTHING: Mapping[str, Any] = {}
 
 
 class Receiver(StrEnum):
@@ -136,6 +132,14 @@ class HookSpec:
             return (Receiver.MODULE,)
         return self.receivers
 
+    def is_in(self, era: str | None, kind: Receiver) -> bool:
+        """Return whether an era has the hook for a kind of receiver; None stands for today."""
+        return kind in self.receivers_in(era) and (self.is_current if era is None else era in self.eras)
+
+    def eras_of(self, kind: Receiver) -> tuple[str, ...]:
+        """Return the eras that have the hook for a kind of receiver, oldest first."""
+        return tuple(era for era in self.eras if kind in self.receivers_in(era))
+
     def moments_in(self, era: str, version: str | None = None) -> tuple[str, ...]:
         """Return the hooks in whose moments a hook of an earlier era is called.
 
@@ -157,19 +161,26 @@ class HookSpec:
         return self.returns.startswith("-1")
 
 
+class _Facts(TypedDict, total=False):
+    """Further facts about a hook, as `HookSpec` has them."""
+
+    stage: Stage
+    returns: str
+    eras: tuple[str, ...]
+    signatures: Mapping[str, tuple[str, ...]]
+    isolated: bool
+    today: tuple[str, ...]
+    kept: bool
+    moments: Mapping[str, tuple[str, ...]]
+    fixed: Mapping[str, Any]
+    condition: str
+    precedes: bool
+    optionals: Mapping[str, tuple[str, ...]]
+    aliases: Mapping[str, tuple[str, ...]]
+
+
 def hook(
-    *receivers: Receiver,
-    when: str = "",
-    kind: Kind = "event",
-    stage: Stage = "fit",
-    returns: str = "ignored",
-    eras: tuple[str, ...] = ("1.x", "2.0", "2.x"),
-    signatures: Mapping[str, tuple[str, ...]] = _NOTHING,
-    isolated: bool = False,
-    kept: bool = False,
-    fixed: Mapping[str, Any] = _NOTHING,
-    optionals: Mapping[str, tuple[str, ...]] = _NOTHING,
-    aliases: Mapping[str, tuple[str, ...]] = _NOTHING,
+    *receivers: Receiver, when: str = "", kind: Kind = "event", **facts: Unpack[_Facts]
 ) -> Callable[[_Method], _Method]:
     """State a hook by a documented method of a base class; `spec_of` returns the statement.
 
@@ -179,8 +190,8 @@ def hook(
     Args:
         receivers: Kinds of objects that may implement it, in the order in which they are called.
         when: The moment of the call. The default is the first paragraph of the method's docstring; if the method
-            computes something, that paragraph is an imperative ("Zero the gradients.") and "To" goes before it.
-        kind, stage, returns, eras, signatures, isolated, kept, fixed, optionals, aliases: See `HookSpec`.
+            computes something, that paragraph may be an imperative ("Zero the gradients."), and "To" goes before it.
+        kind, facts: See `HookSpec`.
     """
 
     def state(method: _Method) -> _Method:
@@ -194,15 +205,7 @@ def hook(
             parameters=code.co_varnames[1:count],
             optional=code.co_varnames[count : count + code.co_kwonlyargcount],
             kind=kind,
-            stage=stage,
-            returns=returns,
-            eras=eras,
-            signatures=signatures,
-            isolated=isolated,
-            kept=kept,
-            fixed=fixed,
-            optionals=optionals,
-            aliases=aliases,
+            **facts,
         )
         return method
 
@@ -211,7 +214,9 @@ def hook(
 
 def _moment(docstring: str, kind: Kind) -> str:
     summary = " ".join(docstring.partition("\n\n")[0].split())
-    return f"To {summary[:1].lower()}{summary[1:]}" if kind in ("step", "override", "transform") else summary
+    if kind in ("event", "provide", "state") or summary.startswith(("After ", "Before ", "When ")):
+        return summary
+    return f"To {summary[:1].lower()}{summary[1:]}"
 
 
 def spec_of(method: object) -> HookSpec | None:

@@ -1,19 +1,22 @@
-"""Defaults of the strategy protocol for one process, and the check that a strategy has every member of it."""
+"""Defaults of the strategy protocol for one process."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import os
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from camshaft.hooks_core.durable_files import flush, rename_durably
 from camshaft.hooks_core.messages import must_be
-from camshaft.hooks_core.protocols import Collectives, Strategy
+from camshaft.hooks_core.protocols import PendingSave, ReduceOp, reduce_op_named
+from camshaft.hooks_core.transfer import move_to_device
 
 if TYPE_CHECKING:
+    import torch
     from torch import Tensor, nn
     from torch.optim import Optimizer
-
-    from camshaft.hooks_core.protocols import ReduceOp
 
 
 T = TypeVar("T")
@@ -22,13 +25,27 @@ T = TypeVar("T")
 class StrategyDefaults:
     """Defaults of a strategy with one process, whole tensors and no gradient scaler; mix it in.
 
-    `camshaft.hooks_core.protocols.Strategy` documents each method. A strategy of several processes defines
-    `all_gather`, through which the other collectives go.
+    `camshaft.hooks_core.protocols.Strategy` documents each method. A strategy sets `device`; one of several processes
+    sets `global_rank`, `local_rank` and `world_size` as well, and defines `all_gather`, through which the other
+    collectives go, and how gradients are synchronised.
     """
 
-    global_rank: int
-    world_size: int
+    device: torch.device
+    global_rank = 0
+    local_rank = 0
+    world_size = 1
     has_skipped_step = False
+    launcher: Any = None  # what starts processes, in Lightning's strategies; here a script is started for each
+
+    @property
+    def is_global_zero(self) -> bool:
+        """True on rank 0."""
+        return self.global_rank == 0
+
+    @property
+    def root_device(self) -> Any:
+        """The `device`, as Lightning names it."""
+        return self.device
 
     @property
     def data_rank(self) -> int:
@@ -59,10 +76,20 @@ class StrategyDefaults:
         """Return the value of the process `src`."""
         return self.all_gather(value)[src]
 
-    def reduce(self, tensor: Tensor, op: ReduceOp = "mean") -> Tensor:
-        """Return the reduced tensor on this process's device; means of integers are in double precision."""
-        from torch import amax, amin, mean, stack, sum
+    def reduce(self, tensor: Any, op: ReduceOp = "mean", *, reduce_op: str | None = None) -> Any:
+        """Return the reduced tensor on this process's device; means of integers are in double precision.
 
+        Args:
+            tensor: The tensor, or a number, of which a number is returned.
+            op: "mean", "sum", "max" or "min".
+            reduce_op: Another name of `op`; "avg" is "mean".
+        """
+        from torch import Tensor, amax, amin, as_tensor, mean, stack, sum
+
+        if reduce_op is not None:
+            op = reduce_op_named(reduce_op)
+        if not isinstance(tensor, Tensor):
+            return self.reduce(as_tensor(tensor), op).item()
         functions: dict[str, Any] = {"mean": mean, "sum": sum, "max": amax, "min": amin}
         if op not in functions:
             raise ValueError(must_be("op", f"one of {', '.join(functions)}", op, "reduce", "Pass one of these."))
@@ -72,13 +99,52 @@ class StrategyDefaults:
         reduced: Tensor = functions[op](values, dim=0)
         return reduced
 
-    def barrier(self) -> None:
-        """Return when every process has called it."""
+    def barrier(self, name: str | None = None) -> None:
+        """Return when every process has called it, whatever the name."""
         self.all_gather(None)
+
+    def reduce_boolean_decision(self, decision: bool, all: bool = True) -> bool:
+        """Return whether all processes have decided so, or any of them. Collective."""
+        reduced: float = self.reduce(int(decision), "min" if all else "max")
+        return bool(reduced)
 
     def model_context(self, module: nn.Module) -> AbstractContextManager[None]:
         """Return a context that does nothing."""
         return nullcontext()
+
+    def setup_module(self, module: nn.Module) -> nn.Module:
+        """Move a module to the device."""
+        return module.to(self.device)
+
+    def setup_optimizers(self, optimizers: Sequence[Optimizer]) -> list[Optimizer]:
+        """Return the optimizers as they are."""
+        return list(optimizers)
+
+    def batch_to_device(self, batch: Any) -> Any:
+        """Move the tensors of a batch to the device."""
+        return move_to_device(batch, self.device)
+
+    def wrap_step(self, step: Callable[..., Any]) -> Callable[..., Any]:
+        """Return the step as it is."""
+        return step
+
+    def backward(self, loss: Tensor, differentiate: Callable[[Tensor], Any] | None = None) -> None:
+        """Differentiate the loss."""
+        if differentiate is None:
+            loss.backward()  # type: ignore[no-untyped-call]
+        else:
+            differentiate(loss)
+
+    def optimizer_step(self, optimizer: Optimizer, closure: Callable[[], Any] | None = None) -> Any:
+        """Step the optimizer."""
+        return optimizer.step() if closure is None else optimizer.step(closure)
+
+    def clip_gradients(self, optimizer: Optimizer, clip_val: float, algorithm: str) -> None:
+        """Clip the gradients on this process by their norm ("norm") or value ("value")."""
+        from torch.nn.utils import clip_grad_norm_, clip_grad_value_
+
+        clip: Callable[..., Any] = clip_grad_norm_ if algorithm == "norm" else clip_grad_value_
+        clip([parameter for group in optimizer.param_groups for parameter in group["params"]], clip_val)
 
     def idle_step(self) -> None:
         """Do nothing: evaluation needs no communication."""
@@ -108,41 +174,48 @@ class StrategyDefaults:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Do nothing: there is no state."""
 
+    def save_checkpoint(self, checkpoint: Mapping[str, Any], path: str) -> PendingSave | None:
+        """Write a checkpoint with `torch.save` on the first process, durably and atomically.
+
+        Raises:
+            OSError: If the disk refuses; the file is as it was then.
+            RuntimeError: On the other processes, if the first one failed.
+        """
+        failure: Exception | None = None
+        if self.global_rank == 0:
+            try:
+                _write(dict(checkpoint), Path(path))
+            except Exception as error:
+                failure = error
+        told = self.broadcast(None if failure is None else repr(failure))
+        if failure is not None:
+            raise failure
+        if told is not None:
+            raise RuntimeError(f"The first process could not write {path!r}: {told}")
+        return None
+
+    def load_checkpoint(self, path: str, weights_only: bool | None = None) -> dict[str, Any]:
+        """Read a checkpoint with `torch.load`, onto the CPU; `weights_only=False` unpickles any object in it."""
+        from torch import load
+
+        checkpoint: dict[str, Any] = load(path, map_location="cpu", weights_only=weights_only is not False)
+        return checkpoint
+
+    def teardown(self) -> None:
+        """Do nothing: nothing is held between runs."""
+
     def note_failure(self, error: BaseException) -> None:
         """Do nothing: no other process waits."""
 
 
-STRATEGY_ATTRIBUTES = (
-    *Strategy.__annotations__,
-    *(name for name, member in vars(Strategy).items() if isinstance(member, property)),
-)
-"""Names of the protocol's attributes and properties."""
+def _write(checkpoint: dict[str, Any], path: Path) -> None:
+    from torch import save
 
-STRATEGY_METHODS = tuple(
-    name
-    for protocol in (Strategy, Collectives)
-    for name, member in vars(protocol).items()
-    if callable(member) and not name.startswith("_")
-)
-"""Names of the protocol's methods."""
-
-
-def check_strategy(strategy: Any, where: str) -> None:
-    """Raise `TypeError` unless an object has every member of the protocol `Strategy`; the message names those it lacks.
-
-    Args:
-        strategy: The object.
-        where: The caller, for the message.
-    """
-    if isinstance(strategy, type):
-        action = f"Pass an instance: `{strategy.__name__}(...)`."
-        raise TypeError(must_be("strategy", "a strategy object", strategy, where, action))
-    missing = [name for name in STRATEGY_ATTRIBUTES if not hasattr(strategy, name)]
-    missing += [name for name in STRATEGY_METHODS if not callable(getattr(strategy, name, None))]
-    if missing:
-        rule = f"a strategy (missing: {', '.join(missing)})"
-        action = (
-            "Define the members of `camshaft.hooks_core.protocols.Strategy`; mix in "
-            "`camshaft.hooks_core.StrategyDefaults` for all that is trivial with one process."
-        )
-        raise TypeError(must_be("strategy", rule, strategy, where, action))
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
+    try:
+        save(checkpoint, partial)
+        flush(partial)
+        rename_durably(partial, path)
+    finally:
+        partial.unlink(missing_ok=True)

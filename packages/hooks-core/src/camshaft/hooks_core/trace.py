@@ -16,9 +16,8 @@ from camshaft.hooks_core.dispatch.binding import CALLBACK_PREFIX, arguments_of, 
 from camshaft.hooks_core.dispatch.calls import rank, runs_after_module
 from camshaft.hooks_core.dispatch.implementation import implementation, receiver_name
 from camshaft.hooks_core.dispatch.readings import ReadReceivers, ReceiverReading
+from camshaft.hooks_core.messages import must_be
 from camshaft.hooks_core.spec import HookSpec, Receiver
-
-__all__ = ["Event", "Participant", "Trace"]
 
 _Object = TypeVar("_Object")
 _FORMAT = "camshaft-trace-1"
@@ -85,9 +84,8 @@ class Trace:
         reading = ReceiverReading(receiver_name(receiver), kind)
         if self.era is None and self._read is not None:
             (reading,) = self._read([(kind, receiver)], self._catalogue)
-        wanted = self._wanted(
-            receiver, kind, reading, frozenset(hooks or ()), None if only is None else frozenset(only)
-        )
+        chosen = None if only is None else frozenset(only)
+        wanted = self._wanted(receiver, reading, frozenset(hooks or ()), chosen)
         participant = Participant(
             name=self._free_name(receiver, name),
             kind=kind,
@@ -104,7 +102,13 @@ class Trace:
             recorded = self._wrapped(participant, spec, method, era)
             if spec.is_current and implementation(receiver, spec.name) is None:
                 recorded.__placeholder__ = True  # type: ignore[attr-defined]  # says nothing about the receiver's era
-            _put(receiver, spec.name, recorded)
+            try:
+                object.__setattr__(receiver, spec.name, recorded)  # past a class's own
+            except AttributeError as error:
+                raise TypeError(
+                    f"`receiver` must allow attributes on its instance, but got a {receiver_name(receiver)} in "
+                    "Trace.record. Remove `__slots__` from its class, or record a subclass."
+                ) from error
         self.participants.append(participant)
         self._recorded.append(receiver)
         return receiver
@@ -150,46 +154,35 @@ class Trace:
                 trace.participants = [Participant(**json.loads(file.readline())) for _ in range(head["participants"])]
                 trace.events = [Event(**json.loads(line)) for line in file]
             except (ValueError, TypeError, KeyError) as error:
-                raise ValueError(
-                    f"`path` must hold a trace in the format {_FORMAT}, but got {str(path)!r} ({error}) in Trace.load. "
-                    "Pass a file that Trace.save wrote."
-                ) from error
+                rule = f"the path of a trace in the format {_FORMAT} ({error})"
+                action = "Pass a file that Trace.save wrote."
+                raise ValueError(must_be("path", rule, str(path), "Trace.load", action)) from error
         return trace
 
     def _wanted(
-        self,
-        receiver: object,
-        kind: Receiver,
-        reading: ReceiverReading,
-        further: frozenset[str],
-        only: frozenset[str] | None,
+        self, receiver: object, reading: ReceiverReading, further: frozenset[str], only: frozenset[str] | None
     ) -> list[tuple[HookSpec, Callable[..., Any]]]:
         """Return the hooks to record, each with the method that it calls."""
+        kind, catalogue = reading.kind, self._catalogue
         known = {
-            spec.name: spec
-            for spec in self._catalogue.values()
-            if spec.name in reading.methods or _is_recorded(spec, kind, self.era)
+            name: spec for name, spec in catalogue.items() if name in reading.methods or spec.is_in(self.era, kind)
         }
         for name in sorted(further | (only or frozenset())):
             if name not in known or _method(receiver, known[name], kind, self.era) is None:
-                raise ValueError(
-                    f"`hooks` must name hooks that a {kind} has, but got {name!r} (str) for {receiver_name(receiver)} "
-                    "in Trace.record. Leave it out or define the method."
-                )
+                rule = f"names of hooks that the {kind} {receiver_name(receiver)} has"
+                raise ValueError(must_be("hooks", rule, name, "Trace.record", "Leave it out or define the method."))
         if only is None:
-            chosen = {name for name, spec in known.items() if spec.kind == "event" or implementation(receiver, name)}
-        else:
-            chosen = set(only)
+            only = frozenset(
+                name for name, spec in known.items() if spec.kind == "event" or implementation(receiver, name)
+            )
         methods = {name: _method(receiver, spec, kind, self.era) for name, spec in known.items()}
-        return [(known[name], method) for name, method in methods.items() if method and name in chosen | further]
+        return [(known[name], method) for name, method in methods.items() if method and name in only | further]
 
     def _free_name(self, receiver: object, name: str | None) -> str:
         taken = {participant.name for participant in self.participants}
         if name in taken:
-            raise ValueError(
-                f"`name` must be free in the trace, but got {name!r} (str) for {receiver_name(receiver)} in "
-                "Trace.record. Choose another name."
-            )
+            action = f"Choose another name for the {receiver_name(receiver)}."
+            raise ValueError(must_be("name", "free in the trace", name, "Trace.record", action))
         base = name or receiver_name(receiver).rpartition(".")[2]
         numbered = (base if number == 1 else f"{base}#{number}" for number in range(1, len(taken) + 2))
         return next(candidate for candidate in numbered if candidate not in taken)
@@ -219,11 +212,6 @@ class Trace:
         return recorded
 
 
-def _is_recorded(spec: HookSpec, kind: Receiver, era: str | None) -> bool:
-    """Return whether an era, or today, has a hook for a kind of receiver."""
-    return kind in spec.receivers_in(era) and (era in spec.eras if era else spec.is_current)
-
-
 def _method(receiver: object, spec: HookSpec, kind: Receiver, era: str | None) -> Callable[..., Any] | None:
     """Return the method of a hook; for an event that a receiver does not even inherit, one that does nothing."""
     method = getattr(receiver, spec.name, None)
@@ -242,17 +230,6 @@ def _method(receiver: object, spec: HookSpec, kind: Receiver, era: str | None) -
         [inspect.Parameter(name, inspect.Parameter.POSITIONAL_OR_KEYWORD) for name in arguments]
     )
     return nothing
-
-
-def _put(receiver: object, name: str, function: Callable[..., Any]) -> None:
-    """Set an instance attribute past a class's own `__setattr__`."""
-    try:
-        object.__setattr__(receiver, name, function)
-    except AttributeError as error:
-        raise TypeError(
-            f"`receiver` must allow attributes on its instance, but got a {receiver_name(receiver)} in Trace.record. "
-            "Remove `__slots__` from its class, or record a subclass."
-        ) from error
 
 
 def _summary(value: object) -> str:
@@ -296,7 +273,8 @@ class Event:
         return f"{self.kind} {self.hook} {self.label}" + (f" raised {self.raised}" if self.raised else "")
 
 
-def _names(names: Iterable[str]) -> frozenset[str]:
+def frozen_names(names: Iterable[str]) -> frozenset[str]:
+    """Return a set of names, as a converter of attrs."""
     return frozenset(names)
 
 
@@ -316,8 +294,8 @@ class Participant:
 
     name: str
     kind: Receiver = attrs.field(converter=Receiver)
-    hooks: frozenset[str] = attrs.field(converter=_names)
-    after_module: frozenset[str] = attrs.field(default=frozenset(), converter=_names)
+    hooks: frozenset[str] = attrs.field(converter=frozen_names)
+    after_module: frozenset[str] = attrs.field(default=frozenset(), converter=frozen_names)
     manual: bool = False
     version: str | None = None
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import dataclasses
 from collections import UserDict, UserList, defaultdict, deque
@@ -29,30 +30,25 @@ def move_to_device(batch: Any, device: Any) -> Any:
     """
     # Copies from pinned memory may overlap with computation; for a copy to the host it would be wrong to go on early.
     asynchronous = device.type != "cpu"
-    return _move(batch, device, asynchronous)
+
+    def move(item: Any) -> Any:
+        if isinstance(item, _tensor_class()):
+            return item.to(device, non_blocking=asynchronous)
+        moved = item.to(device)
+        return item if moved is None else moved  # some batch classes move themselves in place
+
+    return map_nested(batch, _moves_itself, move)
 
 
-def _move(batch: Any, device: Any, asynchronous: bool) -> Any:
-    kind = type(batch)
-    if kind is list:
-        return [_move(item, device, asynchronous) for item in batch]
-    if kind is tuple:
-        return tuple([_move(item, device, asynchronous) for item in batch])
-    if kind is dict:
-        return {key: _move(item, device, asynchronous) for key, item in batch.items()}
-    if hasattr(batch, "to"):
-        return _move_itself(batch, device, asynchronous)
-    parts = parts_of(batch)
-    return batch if parts is None else rebuilt(batch, [_move(part, device, asynchronous) for part in parts])
+def _moves_itself(item: Any) -> bool:
+    return hasattr(item, "to")
 
 
-def _move_itself(batch: Any, device: Any, asynchronous: bool) -> Any:
-    from torch import Tensor
+@cache
+def _tensor_class() -> type[Any]:
+    from torch import Tensor  # an import statement at each tensor would take a microsecond
 
-    if isinstance(batch, Tensor):
-        return batch.to(device, non_blocking=asynchronous)
-    moved = batch.to(device)
-    return batch if moved is None else moved  # some batch classes move themselves in place
+    return Tensor
 
 
 def map_nested(value: Any, is_leaf: Callable[[Any], bool], function: Callable[[Any], Any]) -> Any:
@@ -68,7 +64,7 @@ def map_nested(value: Any, is_leaf: Callable[[Any], bool], function: Callable[[A
     """
     if is_leaf(value):
         return function(value)
-    kind = type(value)
+    kind = type(value)  # the usual collections first, each by one comparison: every batch comes here
     if kind is list:
         return [map_nested(item, is_leaf, function) for item in value]
     if kind is tuple:
@@ -76,7 +72,7 @@ def map_nested(value: Any, is_leaf: Callable[[Any], bool], function: Callable[[A
     if kind is dict:
         return {key: map_nested(item, is_leaf, function) for key, item in value.items()}
     parts = parts_of(value)
-    return value if parts is None else rebuilt(value, [map_nested(part, is_leaf, function) for part in parts])
+    return value if parts is None else rebuild(value, [map_nested(part, is_leaf, function) for part in parts])
 
 
 def parts_of(value: Any) -> list[Any] | None:
@@ -94,7 +90,7 @@ def parts_of(value: Any) -> list[Any] | None:
     return None
 
 
-def rebuilt(original: Any, parts: Sequence[Any]) -> Any:
+def rebuild(original: Any, parts: Sequence[Any]) -> Any:
     """Return a collection of the original's class with other parts, in the order of `parts_of`.
 
     It is made by the constructor of its class, as some mappings allow no other change; a dataclass, a `UserDict` and
@@ -115,13 +111,13 @@ def rebuilt(original: Any, parts: Sequence[Any]) -> Any:
     if len(before) == len(parts) and all(part is other for part, other in zip(parts, before, strict=True)):
         return original
     if isinstance(original, _SEQUENCES):
-        return _rebuilt_sequence(original, parts)
+        return _rebuild_sequence(original, parts)
     if _is_dataclass(original):
-        return _rebuilt_dataclass(original, parts)
-    return _rebuilt_mapping(original, dict(zip(original, parts, strict=True)))
+        return _rebuild_dataclass(original, parts)
+    return _rebuild_mapping(original, dict(zip(original, parts, strict=True)))
 
 
-def _rebuilt_sequence(original: Any, parts: Sequence[Any]) -> Any:
+def _rebuild_sequence(original: Any, parts: Sequence[Any]) -> Any:
     kind: Any = type(original)
     if isinstance(original, deque):
         return kind(parts, original.maxlen)
@@ -135,7 +131,7 @@ def _rebuilt_sequence(original: Any, parts: Sequence[Any]) -> Any:
         return copied
 
 
-def _rebuilt_dataclass(original: Any, parts: Sequence[Any]) -> Any:
+def _rebuild_dataclass(original: Any, parts: Sequence[Any]) -> Any:
     names = _names_of(original)
     if isinstance(original, Mapping):
         kind: Any = type(original)
@@ -146,12 +142,14 @@ def _rebuilt_dataclass(original: Any, parts: Sequence[Any]) -> Any:
     copied = copy.copy(original)
     for name, part in zip(names, parts, strict=True):
         object.__setattr__(copied, name, part)  # the dataclass may be frozen
-    for name in [name for name in getattr(copied, "__dict__", ()) if _is_cached_property(type(original), name)]:
-        del copied.__dict__[name]
+    for klass in type(original).__mro__:
+        for name, member in vars(klass).items():
+            if isinstance(member, cached_property):
+                getattr(copied, "__dict__", {}).pop(name, None)
     return copied
 
 
-def _rebuilt_mapping(original: Any, items: dict[Any, Any]) -> Any:
+def _rebuild_mapping(original: Any, items: dict[Any, Any]) -> Any:
     kind: Any = type(original)
     if isinstance(original, UserDict):
         copied = copy.copy(original)  # with what a subclass keeps beside its data
@@ -159,12 +157,10 @@ def _rebuilt_mapping(original: Any, items: dict[Any, Any]) -> Any:
         return copied
     if isinstance(original, defaultdict):
         return kind(original.default_factory, items)
-    try:
+    with contextlib.suppress(Exception):  # its constructor may take something else
         made = kind(items)
-    except Exception:  # its constructor takes something else
-        made = None
-    if made is not None and made.keys() == items.keys():
-        return made
+        if made.keys() == items.keys():
+            return made
     filled: Any = copy.copy(original)
     for key, item in items.items():
         filled[key] = item
@@ -186,10 +182,6 @@ def _extra_keys_of(value: Any) -> list[Any]:
         return []
     names = {field.name for field in dataclasses.fields(value)}  # type: ignore[arg-type]
     return [key for key in value if key not in names]
-
-
-def _is_cached_property(kind: type, name: str) -> bool:
-    return any(isinstance(vars(klass).get(name), cached_property) for klass in kind.__mro__)
 
 
 _TIME_DIM = 1
@@ -239,13 +231,6 @@ def _are_tensors_of_one_length(parts: Sequence[Any]) -> bool:
     return len(lengths) == 1 and 0 not in lengths
 
 
-@cache
-def _tensor_class() -> type[Any]:
-    from torch import Tensor
-
-    return Tensor
-
-
 def _lengths(value: Any, path: str, where: str, *, is_batch: bool = False) -> Iterator[tuple[str, int]]:
     """Yield the length in time of every part that has one, after its place in the batch."""
     from torch.nn.utils.rnn import PackedSequence
@@ -269,8 +254,7 @@ def _lengths(value: Any, path: str, where: str, *, is_batch: bool = False) -> It
 def _pieces(value: Any, split_size: int, num_splits: int, *, is_batch: bool = False) -> Sequence[Any]:
     """Return the piece of a value for each split."""
     if isinstance(value, _tensor_class()) and value.dim() > _TIME_DIM:
-        pieces: Sequence[Any] = value.split(split_size, _TIME_DIM)
-        return pieces
+        return list(value.split(split_size, _TIME_DIM))
     if _is_list_of_sequences(value, is_batch):
         starts = range(0, split_size * num_splits, split_size)
         return [[sequence[start : start + split_size] for sequence in value] for start in starts]
@@ -278,7 +262,7 @@ def _pieces(value: Any, split_size: int, num_splits: int, *, is_batch: bool = Fa
     if not parts:
         return [value] * num_splits
     columns = [_pieces(part, split_size, num_splits) for part in parts]
-    return [rebuilt(value, items) for items in zip(*columns, strict=True)]
+    return [rebuild(value, items) for items in zip(*columns, strict=True)]
 
 
 def _is_list_of_sequences(value: Any, is_batch: bool) -> bool:
@@ -289,9 +273,8 @@ def _is_list_of_sequences(value: Any, is_batch: bool) -> bool:
     """
     if not isinstance(value, list) or not value or not all(isinstance(sequence, list) for sequence in value):
         return False
-    if is_batch and any(isinstance(step, (list, tuple)) for sequence in value for step in sequence):
-        return False
-    return not _holds_tensor_or_dict(value)
+    has_parts = is_batch and any(isinstance(step, (list, tuple)) for sequence in value for step in sequence)
+    return not has_parts and not _holds_tensor_or_dict(value)
 
 
 def _holds_tensor_or_dict(value: Any) -> bool:

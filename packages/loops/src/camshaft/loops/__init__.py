@@ -3,9 +3,9 @@
 from camshaft.loops.data.combined_loader import CombinedLoader
 from camshaft.loops.data.resumable_loader import StatelessLoaders
 from camshaft.loops.evaluation.loops import EvaluationLoop, PredictLoop, StageHooks, TestLoop, ValidationLoop
-from camshaft.loops.fit.checkpoint import collect
 from camshaft.loops.fit.limits import FitLimits
 from camshaft.loops.fit.loop import FitLoop
+from camshaft.loops.fit.resume import collect
 from camshaft.loops.lifecycle import run_verb
 from camshaft.loops.optimization.configuration import ConfiguredOptimizers, LRSchedulerConfig
 from camshaft.loops.optimization.mode import OptimizationFactory, StandardOptimizationFactory, UpdateMode

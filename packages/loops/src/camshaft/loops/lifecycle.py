@@ -10,8 +10,8 @@ import torch
 
 from camshaft.hooks_core import no_op
 from camshaft.hooks_core.messages import describe
-from camshaft.hooks_core.processes import OrderlyExit, make_forks_safe, running
-from camshaft.hooks_core.strategy_defaults import check_strategy
+from camshaft.hooks_core.processes import OrderlyExit, make_forks_safe, track_run
+from camshaft.hooks_core.protocols import check_strategy
 from camshaft.loops.evaluation.loops import ModuleModes
 from camshaft.loops.fit.resume import restore_module
 from camshaft.loops.state.run import Run
@@ -62,7 +62,7 @@ def run_verb(run: Run, loop: Loop) -> Any:
         strategy.connect()
     if strategy.world_size > 1:
         make_forks_safe()
-    with running(run.place), TeardownContext(run):
+    with track_run(run.place), TeardownContext(run):
         prepare_data(run)
         hooks.setup(run.verb)
         with strategy.model_context(run.module):
@@ -124,9 +124,8 @@ class TeardownContext:
             else:
                 self._report(error)
                 _attempt(error, "teardown", partial(_tear_down, self._run))
-                if (
-                    self._run.stop_workers is not None
-                ):  # not before: `on_exception` may save, and other processes are notified first
+                if self._run.stop_workers is not None:
+                    # not before: `on_exception` may save, and other processes are notified first
                     _attempt(error, "stopping the loader's workers", self._run.stop_workers)
         finally:
             torch.set_grad_enabled(self._grad_enabled)

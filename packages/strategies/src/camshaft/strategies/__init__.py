@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from camshaft.hooks_core.on_demand import on_demand
-from camshaft.strategies.checkpoints.contents import objects_left_out, why_unpicklable
-from camshaft.strategies.checkpoints.file import CheckpointError, write_checkpoint
+from camshaft.strategies.checkpoints.contents import CheckpointError, ObjectsInPlace, objects_left_out, why_unpicklable
+from camshaft.strategies.checkpoints.file import write_checkpoint
 from camshaft.strategies.checkpoints.reading import read_checkpoint
 from camshaft.strategies.launch.environment import find_process_environment, job_id, restart_count
 from camshaft.strategies.launch.placement import choose_device
@@ -33,6 +33,7 @@ __all__ = [
     "CollectiveError",
     "DDPStrategy",
     "NamedValues",
+    "ObjectsInPlace",
     "ParallelStrategy",
     "ShardedStrategy",
     "SingleDeviceStrategy",

@@ -6,7 +6,7 @@ import argparse
 import sys
 from collections.abc import Sequence
 
-from camshaft.strategies.checkpoints.file import CheckpointError
+from camshaft.strategies.checkpoints.contents import CheckpointError
 from camshaft.strategies.checkpoints.safetensors_files import consolidate_checkpoint
 
 _EXIT_ERROR = 2
@@ -31,16 +31,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     Args:
         arguments: The arguments; those of this process by default.
     """
-    parsed = _parser().parse_args(arguments)
-    try:
-        consolidate_checkpoint(parsed.source, parsed.target)
-    except (CheckpointError, OSError, ValueError, TypeError, ModuleNotFoundError) as error:
-        print(f"error: {' '.join(str(error).split())}", file=sys.stderr)
-        return _EXIT_ERROR
-    return 0
-
-
-def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m camshaft.strategies", description="Checkpoints on disk.")
     commands = parser.add_subparsers(required=True, metavar="command")
     consolidating = commands.add_parser(
@@ -51,7 +41,13 @@ def _parser() -> argparse.ArgumentParser:
     )
     consolidating.add_argument("source", metavar="SRC", help="a checkpoint: directory, file, or .safetensors")
     consolidating.add_argument("target", metavar="DST", help="the file to write")
-    return parser
+    parsed = parser.parse_args(arguments)
+    try:
+        consolidate_checkpoint(parsed.source, parsed.target)
+    except (CheckpointError, OSError, ValueError, TypeError, ModuleNotFoundError) as error:
+        print(f"error: {' '.join(str(error).split())}", file=sys.stderr)
+        return _EXIT_ERROR
+    return 0
 
 
 if __name__ == "__main__":

@@ -5,9 +5,8 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from datetime import timedelta
 from functools import partial
-from typing import Any, Protocol
+from typing import Any, Protocol, Unpack
 
 import attrs
 import torch
@@ -17,8 +16,7 @@ from torch.optim import Optimizer
 
 from camshaft.hooks_core.messages import must_be
 from camshaft.strategies.ddp_replica import Replica, trainable_parameters
-from camshaft.strategies.parallel import ParallelStrategy, broadcast_tensors, check_same_structure
-from camshaft.strategies.precision import Precision
+from camshaft.strategies.parallel import ParallelArguments, ParallelStrategy, broadcast_tensors, check_same_structure
 
 _WHERE = "DDPStrategy"
 _LOCAL_GRADIENTS = "holds_local_gradients"
@@ -41,8 +39,6 @@ class DDPStrategy(ParallelStrategy):
     Batch normalisation is over the batch of one rank, unless `sync_batchnorm` is set.
 
     Args:
-        accelerator: See `ParallelStrategy`; likewise `devices`, `num_nodes`, `precision`, `backend`, `timeout`,
-            `max_restarts` and `save_asynchronously`.
         find_unused_parameters: Whether a loss may depend on some of the trainable parameters only: with several
             optimizers, or branches. It costs a walk through the graph of each step. Without it, such a loss is an
             error. None is False, unless `finds_unused_in` returns True.
@@ -57,6 +53,8 @@ class DDPStrategy(ParallelStrategy):
             `torch.distributed.algorithms.ddp_comm_hooks`. The default averages gradients as they are.
         comm_state: The first argument of `comm_hook`. PowerSGD's memory in it is cleared when a run begins.
         sync_batchnorm: Whether batch normalisation is over the batches of all ranks, on GPUs.
+        **parallel: As for `ParallelStrategy`: `accelerator`, `devices`, `num_nodes`, `precision`, `backend`, `timeout`,
+            `max_restarts` and `save_asynchronously`.
 
     Attributes:
         wrap_module: A function that makes the DistributedDataParallel in place of this strategy; it must agree with
@@ -74,14 +72,6 @@ class DDPStrategy(ParallelStrategy):
     def __init__(
         self,
         *,
-        accelerator: str = "auto",
-        devices: int | str | Sequence[int] = "auto",
-        num_nodes: int = 1,
-        precision: str | int | Precision = "32-true",
-        backend: str | None = None,
-        timeout: timedelta | float = timedelta(minutes=10),
-        max_restarts: int = 0,
-        save_asynchronously: bool = False,
         find_unused_parameters: bool | None = None,
         static_graph: bool = False,
         gradient_as_bucket_view: bool = False,
@@ -90,6 +80,7 @@ class DDPStrategy(ParallelStrategy):
         comm_hook: Callable[..., Any] | None = None,
         comm_state: Any = None,
         sync_batchnorm: bool = False,
+        **parallel: Unpack[ParallelArguments],
     ) -> None:
         self._arguments = DDPArguments(
             comm_hook=comm_hook,
@@ -100,16 +91,7 @@ class DDPStrategy(ParallelStrategy):
             bucket_cap_mb=bucket_cap_mb,
             broadcast_buffers=broadcast_buffers,
         )
-        super().__init__(
-            accelerator=accelerator,
-            devices=devices,
-            num_nodes=num_nodes,
-            precision=precision,
-            backend=backend,
-            timeout=timeout,
-            max_restarts=max_restarts,
-            save_asynchronously=save_asynchronously,
-        )
+        super().__init__(**parallel)
         if sync_batchnorm and self.device.type == "cpu":
             rule = "False on CPUs, for which torch.nn.SyncBatchNorm computes nothing"
             raise ValueError(must_be("sync_batchnorm", rule, True, _WHERE, "Leave it out, or use GPUs."))
@@ -253,18 +235,6 @@ class DDPStrategy(ParallelStrategy):
             if len(known) != len(now) or any(one is not other for one, other in zip(known, now, strict=True)):
                 self._wrap()
 
-    def on_validation_start(self) -> None:
-        """Broadcast the buffers of rank 0. Collective."""
-        self._broadcast_buffers()
-
-    def on_test_start(self) -> None:
-        """Broadcast the buffers of rank 0. Collective."""
-        self._broadcast_buffers()
-
-    def on_predict_start(self) -> None:
-        """Broadcast the buffers of rank 0. Collective."""
-        self._broadcast_buffers()
-
     def teardown(self) -> None:
         """Restore the module and the optimizers. Not collective."""
         self._release()
@@ -297,7 +267,8 @@ class DDPStrategy(ParallelStrategy):
                 replica.average()
             replica.check_unused()
 
-    def _broadcast_buffers(self) -> None:
+    def _begin_evaluation(self, stage: str) -> None:
+        """Broadcast the buffers of rank 0. Collective."""
         if self._module is None or self.world_size == 1:
             return
         if self._arguments.broadcast_buffers if self._replica is None else syncs_buffers(self._replica.ddp):
@@ -325,12 +296,10 @@ def _validate_hook(arguments: DDPArguments, attribute: Any, hook: Any) -> None:
     """Raise `TypeError` unless a hook is None or can be called with a state and a bucket."""
     if hook is None:
         return
-    rule = "a function of (state, bucket)"
-    if not callable(hook):
-        raise TypeError(must_be("comm_hook", rule, hook, _WHERE, _HOOK_ACTION))
     try:
         inspect.signature(hook).bind(None, None)
-    except TypeError as error:
+    except TypeError as error:  # also of `inspect.signature`, for what cannot be called
+        rule = "a function of (state, bucket)"
         raise TypeError(must_be("comm_hook", rule, hook, _WHERE, _HOOK_ACTION)) from error
     except ValueError:
         return  # written in C: its signature is not known

@@ -185,7 +185,7 @@ class Replica:
             self.is_manual, self.is_plain = True, False
             self.ddp.require_backward_grad_sync = False
         self.holds_local_gradients = not self.syncs
-        return self._prepare(_identity, loss) if self.syncs or not self._has_learned_graph else loss
+        return self._prepare(lambda same: same, loss) if self.syncs or not self._has_learned_graph else loss
 
     def _prepare(self, step: Callable[..., Tensor], *args: Any) -> Tensor:
         """Return a step's loss whose backward averages gradients. Buffers are not broadcast: graphs may need them."""
@@ -212,10 +212,6 @@ def _steps_of(module: nn.Module) -> Steps:
     if ignored is not None:
         steps._ddp_params_and_buffers_to_ignore = [f"module.{name}" for name in ignored]  # type: ignore[assignment]
     return steps
-
-
-def _identity(loss: Tensor) -> Tensor:
-    return loss
 
 
 def _has_loss(outputs: Any) -> bool:
@@ -255,12 +251,12 @@ class UnusedParameterCheck:
     """
 
     def __init__(self, module: nn.Module) -> None:
-        self._names = {id(value): name for name, value in module.named_parameters() if value.requires_grad}
+        trainable = [(name, value) for name, value in module.named_parameters() if value.requires_grad]
+        self._names = {id(value): name for name, value in trainable}
         self._reached: set[int] = set()
         self._handles: list[Any] = [
             value.register_post_accumulate_grad_hook(self._note)  # type: ignore[no-untyped-call]
-            for value in module.parameters()
-            if value.requires_grad
+            for _, value in trainable
         ]
 
     @property

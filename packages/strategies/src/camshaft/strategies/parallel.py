@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from datetime import timedelta
-from math import isfinite
-from typing import Any, ClassVar, TypeVar
+from math import inf
+from typing import Any, TypedDict, TypeVar
 
 import torch
 import torch.distributed as dist
@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn.parameter import UninitializedParameter
 
 from camshaft.hooks_core.messages import must_be
-from camshaft.hooks_core.protocols import ReduceOp
+from camshaft.hooks_core.protocols import ReduceOp, reduce_op_named
 from camshaft.strategies.launch import collectives
 from camshaft.strategies.launch.environment import find_process_environment, needs_launch
 from camshaft.strategies.launch.failures import CollectiveError
@@ -32,6 +32,19 @@ from camshaft.strategies.torch_strategy import TorchStrategy
 T = TypeVar("T")
 
 _SETUP = "setup_module"
+
+
+class ParallelArguments(TypedDict, total=False):
+    """The arguments of `ParallelStrategy`, which its subclasses take too."""
+
+    accelerator: str
+    devices: int | str | Sequence[int]
+    num_nodes: int
+    precision: str | int | Precision
+    backend: str | None
+    timeout: timedelta | float
+    max_restarts: int
+    save_asynchronously: bool
 
 
 class ParallelStrategy(TorchStrategy):
@@ -67,8 +80,6 @@ class ParallelStrategy(TorchStrategy):
             this process has to start others and runs no script or module (a notebook, a shell, a test).
     """
 
-    __hook_base__: ClassVar[bool] = True
-
     def __init__(
         self,
         *,
@@ -100,9 +111,9 @@ class ParallelStrategy(TorchStrategy):
         return self._timeout
 
     @property
-    def is_global_zero(self) -> bool:
-        """True on rank 0."""
-        return self.global_rank == 0
+    def device_ids(self) -> list[int]:
+        """The index of each device that is used on this machine; on the CPU they are numbered from 0."""
+        return list(self._placement.device_ids)
 
     def connect(self) -> None:
         """Join the process group, which stays until the interpreter ends. Collective.
@@ -137,17 +148,42 @@ class ParallelStrategy(TorchStrategy):
         group = self._enter("all_gather")
         return [value] if self.world_size == 1 else collectives.all_gather(value, group.cpu_group)
 
-    def reduce(self, tensor: Tensor, op: ReduceOp = "mean") -> Tensor:
-        """Reduce a tensor over all ranks, element by element; see `collectives.reduce`. Collective."""
+    def reduce(self, tensor: Any, op: ReduceOp = "mean", *, reduce_op: str | None = None) -> Any:
+        """Reduce a tensor over all ranks, element by element, or a number; see `collectives.reduce`. Collective.
+
+        Args:
+            tensor: The tensor, or a number, of which a number is returned.
+            op: "mean", "sum", "max" or "min".
+            reduce_op: Another name of `op`; "avg" is "mean".
+        """
+        if reduce_op is not None:
+            op = reduce_op_named(reduce_op)
+        if not isinstance(tensor, Tensor):
+            return self.reduce(torch.as_tensor(tensor), op).item()
         group = self._enter("reduce")
         backend = None if self.world_size == 1 else group.group_for(tensor.device)
         return collectives.reduce(tensor, op, backend, self.world_size)
 
-    def barrier(self) -> None:
-        """Wait until every rank calls this. Collective. Queued work of a GPU is not waited for."""
+    def barrier(self, name: str | None = None) -> None:
+        """Wait until every rank calls this, whatever the name. Collective. Queued work of a GPU is not waited for."""
         group = self._enter("barrier")
         if self.world_size > 1:
             collectives.wait_for_all(group.cpu_group)
+
+    def on_validation_start(self) -> None:
+        """Prepare for evaluation, with the buffers of rank 0 in subclasses. Collective."""
+        self._begin_evaluation("validate")
+
+    def on_test_start(self) -> None:
+        """Prepare for evaluation, with the buffers of rank 0 in subclasses. Collective."""
+        self._begin_evaluation("test")
+
+    def on_predict_start(self) -> None:
+        """Prepare for evaluation, with the buffers of rank 0 in subclasses. Collective."""
+        self._begin_evaluation("predict")
+
+    def _begin_evaluation(self, stage: str) -> None:
+        """Do nothing, unless a subclass has buffers to broadcast. Collective."""
 
     def note_failure(self, error: BaseException) -> None:
         """Publish that this process failed: all processes end within the timeout.
@@ -180,12 +216,10 @@ class ParallelStrategy(TorchStrategy):
 
 
 def _to_timedelta(timeout: timedelta | float, where: str) -> timedelta:
-    value = timeout if isinstance(timeout, timedelta) else None
-    if isinstance(timeout, int | float) and not isinstance(timeout, bool) and isfinite(timeout):
-        value = timedelta(seconds=timeout)
-    if value is None or value <= timedelta(0):
+    seconds = timeout.total_seconds() if isinstance(timeout, timedelta) else timeout
+    if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0 < seconds < inf:
         raise ValueError(must_be("timeout", "a positive timedelta or number of seconds", timeout, where, "Pass one."))
-    return value
+    return timedelta(seconds=seconds)
 
 
 def check_same_structure(module: nn.Module, all_gather: Callable[[Any], list[Any]]) -> None:

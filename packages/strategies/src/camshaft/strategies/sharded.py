@@ -5,11 +5,10 @@ from __future__ import annotations
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from datetime import timedelta
 from functools import partial
 from itertools import count
 from types import MethodType
-from typing import Any, TypeVar
+from typing import Any, TypeVar, Unpack
 
 import torch
 from torch import Tensor, nn
@@ -21,17 +20,17 @@ from torch.distributed.tensor import DTensor
 from torch.optim import Optimizer
 
 from camshaft.hooks_core.messages import must_be
-from camshaft.strategies.parallel import ParallelStrategy, broadcast_tensors, check_same_structure
-from camshaft.strategies.precision import Precision
+from camshaft.strategies.parallel import ParallelArguments, ParallelStrategy, broadcast_tensors, check_same_structure
 from camshaft.strategies.sharding.deferred_initialization import DeferredInitialization, shared_randomness
 from camshaft.strategies.sharding.policy import (
-    ModelParts,
     Policy,
     Sharding,
+    check_unchanged,
     class_name,
     data_parallel_mesh,
     make_mesh,
     mesh_shape,
+    parts_of,
 )
 from camshaft.strategies.sharding.state import check_parameters, module_state_for, optimizer_state_for, tensor_like
 from camshaft.strategies.torch_strategy import Computing
@@ -57,8 +56,6 @@ class ShardedStrategy(ParallelStrategy):
     order of floating-point additions; batch normalisation is over the batch of one rank.
 
     Args:
-        accelerator: See `ParallelStrategy`; likewise `devices`, `num_nodes`, `precision`, `backend`, `timeout`,
-            `max_restarts` and `save_asynchronously`.
         policy: The modules that are blocks: a class or several, a function of a module, or a minimum number of
             parameters. The default are the module's children and the members of outermost lists (`nn.ModuleList`). A
             module that shares parameters with one outside of it is no block; nor is, by default, one that holds all
@@ -78,6 +75,8 @@ class ShardedStrategy(ParallelStrategy):
         activation_checkpointing: The modules that compute their forward again during backward, to save memory, as
             `policy`; none by default.
         compile: Whether the forward of each block is compiled; a dictionary holds arguments of `torch.compile`.
+        **parallel: As for `ParallelStrategy`: `accelerator`, `devices`, `num_nodes`, `precision`, `backend`, `timeout`,
+            `max_restarts` and `save_asynchronously`.
 
     Attributes:
         device_mesh: The mesh, after `connect`.
@@ -93,14 +92,6 @@ class ShardedStrategy(ParallelStrategy):
     def __init__(
         self,
         *,
-        accelerator: str = "auto",
-        devices: int | str | Sequence[int] = "auto",
-        num_nodes: int = 1,
-        precision: str | int | Precision = "32-true",
-        backend: str | None = None,
-        timeout: timedelta | float = timedelta(minutes=10),
-        max_restarts: int = 0,
-        save_asynchronously: bool = False,
         policy: Policy | None = None,
         data_parallel_replicas: int = 1,
         tensor_parallel: int = 1,
@@ -109,17 +100,9 @@ class ShardedStrategy(ParallelStrategy):
         cpu_offload: bool = False,
         activation_checkpointing: Policy | None = None,
         compile: bool | Mapping[str, Any] = False,
+        **parallel: Unpack[ParallelArguments],
     ) -> None:
-        super().__init__(
-            accelerator=accelerator,
-            devices=devices,
-            num_nodes=num_nodes,
-            precision=precision,
-            backend=backend,
-            timeout=timeout,
-            max_restarts=max_restarts,
-            save_asynchronously=save_asynchronously,
-        )
+        super().__init__(**parallel)
         self._shape = mesh_shape(self.world_size, data_parallel_replicas, tensor_parallel, _WHERE)
         self._sharding = Sharding(
             where=_WHERE,
@@ -168,9 +151,9 @@ class ShardedStrategy(ParallelStrategy):
         vars(module)["device_mesh"] = self.device_mesh
         if _STEPS in vars(module):
             vars(module)[_STEPS].reshard()
-            parts = ModelParts(module)
+            parts = parts_of(module)
             yield
-            parts.check_unchanged(module)
+            check_unchanged(parts, module)
             return
         with shared_randomness(self.broadcast):
             self._broadcast_from_rank_zero(module)
@@ -278,18 +261,6 @@ class ShardedStrategy(ParallelStrategy):
         """Read a checkpoint, sharded tensors in parts on the CPU; see `CheckpointWriter.load`. Collective."""
         return self._checkpoints.load(path, sharded=True, weights_only=weights_only)
 
-    def on_validation_start(self) -> None:
-        """Broadcast the buffers of rank 0. Collective."""
-        self._begin_stage("validate")
-
-    def on_test_start(self) -> None:
-        """Broadcast the buffers of rank 0. Collective."""
-        self._begin_stage("test")
-
-    def on_predict_start(self) -> None:
-        """Broadcast the buffers of rank 0. Collective."""
-        self._begin_stage("predict")
-
     def teardown(self) -> None:
         """Restore the optimizers; the module stays sharded. Not collective."""
         for handle in self._handles:
@@ -300,7 +271,8 @@ class ShardedStrategy(ParallelStrategy):
             self._steps = None
         super().teardown()
 
-    def _begin_stage(self, stage: str) -> None:
+    def _begin_evaluation(self, stage: str) -> None:
+        """Broadcast the buffers of rank 0. Collective."""
         if self._steps is not None:
             self._steps.stage = stage
             if self.world_size > 1:

@@ -173,8 +173,9 @@ def clip_gradients(optimizer: Optimizer, clip_val: float, algorithm: str = "norm
     if not gradients:
         return
     if _are_alike(gradients):
-        if algorithm == "norm":
-            _scale_to_norm(gradients, clip_val)
+        if algorithm == "norm":  # by the operations of `torch.nn.utils.clip_grad_norm_`, with bit-equal results
+            total_norm = torch.linalg.vector_norm(torch.stack(torch._foreach_norm(gradients, 2.0)), 2.0)
+            torch._foreach_mul_(gradients, _factor(clip_val, total_norm))
         else:
             _clamp(gradients, clip_val)
     elif any(hasattr(kind, "device_mesh") for kind in set(map(type, parameters))):  # few types
@@ -194,20 +195,10 @@ def _are_alike(gradients: list[Tensor]) -> bool:
     if device.type not in ("cpu", "cuda"):
         return False  # other devices may lack `torch._foreach` functions
     for gradient in gradients:
-        if (
-            type(gradient) is not Tensor
-            or gradient.dtype is not dtype
-            or gradient.device != device
-            or gradient.requires_grad
-        ):
+        is_plain = type(gradient) is Tensor and not gradient.requires_grad
+        if not is_plain or gradient.dtype is not dtype or gradient.device != device:
             return False
     return True
-
-
-def _scale_to_norm(gradients: list[Tensor], max_norm: float) -> None:
-    """Scale gradients by the operations of `torch.nn.utils.clip_grad_norm_`, with bit-equal results."""
-    total_norm = torch.linalg.vector_norm(torch.stack(torch._foreach_norm(gradients, 2.0)), 2.0)
-    torch._foreach_mul_(gradients, _factor(max_norm, total_norm))
 
 
 def _factor(max_norm: float, total_norm: Tensor) -> Tensor:

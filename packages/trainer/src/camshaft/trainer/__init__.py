@@ -20,6 +20,7 @@ __all__ = [
     "TorchSwitches",
     "Trainer",
     "TrainingModule",
+    "Tuner",
     "seed_everything",
 ]
 
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from camshaft.trainer.callbacks.hook_comparison import HookDivergenceError
     from camshaft.trainer.callbacks.torch_switches import TorchSwitches
     from camshaft.trainer.checkpoints import CheckpointFormat
+    from camshaft.trainer.tuner import Tuner
 else:  # imported on access
     __getattr__ = on_demand(
         __name__,
@@ -36,5 +38,6 @@ else:  # imported on access
             "GradientNorms": "callbacks.gradient_norms",
             "HookDivergenceError": "callbacks.hook_comparison",
             "TorchSwitches": "callbacks.torch_switches",
+            "Tuner": "tuner",
         },
     )

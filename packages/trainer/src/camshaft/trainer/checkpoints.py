@@ -30,7 +30,7 @@ def read_requested(
     verb: Verb,
     fit_idx: int = 0,
     weights_only: bool | None = None,
-) -> dict[str, Any] | None:
+) -> tuple[str, dict[str, Any]] | tuple[None, None]:
     """Read the checkpoint that a verb was asked to start from. Collective.
 
     Args:
@@ -43,7 +43,8 @@ def read_requested(
         weights_only: False unpickles the objects in it. Otherwise a warning names those that may be missed.
 
     Returns:
-        The checkpoint; None if none was asked for, or fit was asked to go on from "last" and there is none yet.
+        The path and the checkpoint; None for both if none was asked for, or fit was asked to go on from "last" and
+        there is none yet.
 
     Raises:
         FileNotFoundError: If the file does not exist.
@@ -51,19 +52,19 @@ def read_requested(
         CheckpointError: If the file is damaged; a note names the newest one beside it that can be read. Likewise if fit
             cannot go on from it because of an object that was not unpickled.
     """
-    checkpoint = _find(trainer, ckpt_path, verb, fit_idx, weights_only)
-    if checkpoint is None:
-        return None
+    path, checkpoint = _find(trainer, ckpt_path, verb, fit_idx, weights_only) or (None, None)
+    if path is None or checkpoint is None:
+        return None, None
     found = format_of(checkpoint, trainer.checkpoint_formats)
     if found is not None:
-        return found.for_run(checkpoint, trainer)
+        return path, found.for_run(checkpoint, trainer)
     _check_left_out(trainer, checkpoint, verb, "last" if ckpt_path is None else os.fspath(ckpt_path))
-    return checkpoint
+    return path, checkpoint
 
 
 def _find(
     trainer: Any, ckpt_path: str | os.PathLike[str] | None, verb: Verb, fit_idx: int, weights_only: bool | None
-) -> dict[str, Any] | None:
+) -> tuple[str, dict[str, Any]] | None:
     if ckpt_path is None:
         return _read_after_restart(trainer, fit_idx, weights_only) if verb == "fit" and restart_count() > 0 else None
     if ckpt_path == "last":
@@ -72,11 +73,12 @@ def _find(
         trainer.strategy, lambda: _best(trainer, verb) if ckpt_path == "best" else os.fspath(ckpt_path)
     )
     try:
-        return _read(trainer, path, weights_only)
+        return path, _read(trainer, path, weights_only)
     except CheckpointError as error:
         beside = from_rank_zero(trainer.strategy, lambda: _others_beside(path))
         for other in beside:
-            if _is_readable(trainer, other, weights_only):
+            with suppress(CheckpointError):
+                _read(trainer, other, weights_only)
                 error.add_note(f"The newest readable checkpoint beside it is {other!r}.")
                 break
         raise
@@ -88,10 +90,9 @@ def best_of_last_fit(trainer: Any, verb: Verb) -> str | None:
     Returns:
         Its path, after a warning; None if the fit kept none, so that the weights stay as they are.
     """
-    callback = trainer.checkpoint_callback
-    if callback is None or not callback.best_model_path:
+    path = _best_path(trainer)
+    if not path:
         return None
-    path = str(callback.best_model_path)
     _warn_on_rank_zero(
         trainer,
         f"`{verb}` was called without a module, so it takes the weights of the best checkpoint of the fit before, "
@@ -100,18 +101,24 @@ def best_of_last_fit(trainer: Any, verb: Verb) -> str | None:
     return path
 
 
-def _best(trainer: Any, verb: Verb) -> str:
+def _best_path(trainer: Any) -> str:
+    """Return the best checkpoint of the callback that saves; "" if there is none."""
     callback = trainer.checkpoint_callback
-    if callback is None or not callback.best_model_path:
+    return "" if callback is None else str(callback.best_model_path)
+
+
+def _best(trainer: Any, verb: Verb) -> str:
+    path = _best_path(trainer)
+    if not path:
         action = f"Fit with a ModelCheckpoint first, or give {verb} a path."
         raise ValueError(must_be("ckpt_path", "a path, as no checkpoint was saved yet", "best", verb, action))
-    return str(callback.best_model_path)
+    return path
 
 
-def _read_last(trainer: Any, verb: Verb, weights_only: bool | None) -> dict[str, Any] | None:
-    for _, checkpoint in _readable(trainer, weights_only):
+def _read_last(trainer: Any, verb: Verb, weights_only: bool | None) -> tuple[str, dict[str, Any]] | None:
+    for path, checkpoint in _readable(trainer, weights_only):
         if verb != "fit" or "optimizer_states" in checkpoint:
-            return checkpoint  # one of weights only may be newer, but training cannot go on from it
+            return path, checkpoint  # one of weights only may be newer, but training cannot go on from it
     if verb != "fit":
         action = f"Fit with a ModelCheckpoint first, or give {verb} a path."
         raise ValueError(must_be("ckpt_path", "a path, as there is no readable checkpoint yet", "last", verb, action))
@@ -119,7 +126,7 @@ def _read_last(trainer: Any, verb: Verb, weights_only: bool | None) -> dict[str,
     return None
 
 
-def _read_after_restart(trainer: Any, fit_idx: int, weights_only: bool | None) -> dict[str, Any] | None:
+def _read_after_restart(trainer: Any, fit_idx: int, weights_only: bool | None) -> tuple[str, dict[str, Any]] | None:
     for path, checkpoint in _readable(trainer, weights_only):
         if checkpoint.get(JOB_KEY) != job_id():
             break  # it is of an earlier job, like all before it
@@ -127,7 +134,7 @@ def _read_after_restart(trainer: Any, fit_idx: int, weights_only: bool | None) -
             _warn_on_rank_zero(
                 trainer, f"The processes were restarted: fit goes on from this job's newest checkpoint, {path!r}."
             )
-            return checkpoint
+            return path, checkpoint
     _warn_on_rank_zero(
         trainer, "The processes were restarted, and this job has saved no checkpoint yet: fit starts anew."
     )
@@ -186,21 +193,13 @@ def _newest_first(paths: Iterable[Path]) -> list[str]:
     return [str(path) for path in sorted(paths, key=lambda path: path.stat().st_mtime_ns, reverse=True)]
 
 
-def _is_readable(trainer: Any, path: str, weights_only: bool | None) -> bool:
-    try:
-        _read(trainer, path, weights_only)
-    except CheckpointError:
-        return False
-    return True
-
-
 def _read(trainer: Any, path: str, weights_only: bool | None) -> dict[str, Any]:
     """Read a checkpoint on every process, or raise on every one. Collective."""
     strategy = trainer.strategy
     checkpoint: dict[str, Any] = {}
     failure: CheckpointError | FileNotFoundError | None = None
     try:
-        trusted = {"weights_only": False} if weights_only is False else {}  # strategies of others may not know it
+        trusted = {} if weights_only is None else {"weights_only": weights_only}  # strategies of others may not know it
         checkpoint = strategy.load_checkpoint(path, **trusted)
     except (CheckpointError, FileNotFoundError) as error:
         failure = error
@@ -233,6 +232,19 @@ def _check_left_out(trainer: Any, checkpoint: dict[str, Any], verb: Verb, path: 
         trainer,
         f"Objects in the checkpoint are left out: {listed}. Pass weights_only=False to `{verb}` if you trust the file.",
     )
+
+
+def note_left_out(error: KeyError, checkpoint: Mapping[str, Any]) -> None:
+    """Add a note to the error of a hook that missed an object which was not unpickled."""
+    missing = error.args[0] if error.args else None
+    for keys, kind in objects_left_out(checkpoint).items():
+        if missing in keys:
+            place = "".join(f"[{key!r}]" for key in keys)
+            error.add_note(
+                f"The checkpoint holds {place} as an object (a {kind}), which was left out. Pass weights_only=False if "
+                "you trust the file."
+            )
+            return
 
 
 def _warn_on_rank_zero(trainer: Any, message: str) -> None:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from difflib import get_close_matches
 from typing import Any
 
-import attrs
 import torch
 
 import camshaft.callbacks as stock  # imports its exports on access
@@ -13,7 +13,7 @@ import camshaft.strategies as strategies
 from camshaft.hooks_core import CATALOGUE, Callback
 from camshaft.hooks_core.dispatch.binding import candidates
 from camshaft.hooks_core.messages import must_be, warn_user
-from camshaft.hooks_core.strategy_defaults import check_strategy
+from camshaft.hooks_core.protocols import check_strategy
 from camshaft.loops import FitLimits, PredictLoop, TestLoop, ValidationLoop
 from camshaft.loops.state.callback_state import check_state_keys
 from camshaft.strategies import SingleDeviceStrategy, choose_device, find_process_environment
@@ -42,42 +42,58 @@ def choose_callbacks(
     chosen = listed(callbacks)
     for callback in chosen:
         _check_callback(callback)
-    kinds: tuple[tuple[type, type, bool | None, bool | None, str], ...] = (
-        (stock.ProgressBar, stock.RichProgressBar, enable_progress_bar, True, "enable_progress_bar"),
-        (stock.ModelSummary, stock.ModelSummary, enable_model_summary, enable_progress_bar, "enable_model_summary"),
-        (stock.ModelCheckpoint, stock.ModelCheckpoint, enable_checkpointing, True, "enable_checkpointing"),
+    # by name: a class is imported when it is asked for, and a quiet trainer asks for none
+    kinds: tuple[tuple[str, str, bool | None, bool | None, str], ...] = (
+        ("ProgressBar", "RichProgressBar", enable_progress_bar, True, "enable_progress_bar"),
+        ("ModelSummary", "ModelSummary", enable_model_summary, enable_progress_bar, "enable_model_summary"),
+        ("Checkpoint", "ModelCheckpoint", enable_checkpointing, True, "enable_checkpointing"),
     )
     for kind, default, enabled, is_default, argument in kinds:
-        is_present = any(isinstance(callback, kind) for callback in chosen)
-        if is_present and enabled is False:
-            rule = f"true if `callbacks` has a {kind.__name__}"
+        present = [type(callback).__name__ for callback in chosen if isinstance(callback, getattr(stock, kind))]
+        if present and enabled is False:
+            rule = f"true if `callbacks` has a {present[0]}"
             raise ValueError(must_be(argument, rule, enabled, _WHERE, "Leave one of the two out."))
-        if not is_present and (is_default if enabled is None else enabled) is not False:
-            chosen.append(default())
+        if not present and (is_default if enabled is None else enabled) is not False:
+            chosen.append(getattr(stock, default)())
     check_state_keys(chosen, f"{_WHERE}(callbacks=...)")
     return chosen
 
 
-def profiler_and_switches(
-    profiler: Any, deterministic: bool | str | None, benchmark: bool | None, detect_anomaly: bool
-) -> list[Callback]:
-    """Return the callbacks for these arguments of the trainer.
+_PROFILERS = {"simple": "SimpleProfiler", "advanced": "AdvancedProfiler", "pytorch": "PyTorchProfiler"}
+
+
+def choose_profiler(profiler: Any) -> Any:
+    """Return the profiler, or a callback that measures; None for none.
+
+    Raises:
+        ValueError: If it is neither, nor the name of one.
+    """
+    if profiler is None or profiler is False:
+        return None
+    name = "simple" if profiler is True else profiler.lower() if isinstance(profiler, str) else None
+    if name in _PROFILERS:
+        return getattr(stock, _PROFILERS[name])()  # imported on access
+    if isinstance(profiler, (Callback, stock.ActionProfiler)):
+        return profiler
+    rule = f"{', '.join(map(repr, _PROFILERS))}, a profiler, or a callback that measures"
+    action = "Pass one of these, such as profiler=HookTimeline() of `camshaft.callbacks`."
+    raise ValueError(must_be("profiler", rule, profiler, _WHERE, action))
+
+
+def with_profiler(callbacks: list[Any], profiler: Any, strategy: Any) -> list[Any]:
+    """Return callbacks with one that measures behind them, or before them the one with which a profiler measures."""
+    if profiler is None or isinstance(profiler, Callback):
+        return callbacks if profiler is None else [*callbacks, profiler]
+    return [stock.ProfiledHooks(profiler, type(strategy).__name__), *callbacks]
+
+
+def switches(deterministic: bool | str | None, benchmark: bool | None, detect_anomaly: bool) -> list[Callback]:
+    """Return the callback for these arguments of the trainer, if there is anything to switch.
 
     Raises:
         TypeError, ValueError: If one is none of its values.
     """
     callbacks: list[Callback] = []
-    if isinstance(profiler, Callback):
-        callbacks.append(profiler)
-    elif profiler is True or profiler == "simple":
-        callbacks.append(stock.HookTimeline())
-    elif profiler == "pytorch":
-        callbacks.append(stock.Profiler())
-    elif profiler not in (None, False):
-        action = "Pass `callbacks=[HookTimeline()]`, or run the script with `python -m cProfile`."
-        raise ValueError(
-            must_be("profiler", "'simple', 'pytorch' or a callback that measures", profiler, _WHERE, action)
-        )
     if deterministic or detect_anomaly or benchmark is not None:
         from camshaft.trainer.callbacks.torch_switches import TorchSwitches  # rarely needed
 
@@ -113,13 +129,17 @@ def choose_log_interval(log_every_n_steps: Any) -> int:
     """
     if log_every_n_steps is None:
         return 50
-    if isinstance(log_every_n_steps, bool) or not isinstance(log_every_n_steps, int):
-        action = "Pass a number of updates."
-        raise TypeError(must_be("log_every_n_steps", "an int or None", log_every_n_steps, _WHERE, action))
-    if log_every_n_steps < 0:
-        action = "Pass 0 to send only the values of epochs."
-        raise ValueError(must_be("log_every_n_steps", "0 or more", log_every_n_steps, _WHERE, action))
-    return log_every_n_steps
+    action = "Pass a number of updates; 0 sends only the values of epochs."
+    _check_int("log_every_n_steps", log_every_n_steps, 0, "an int or None", action)
+    return int(log_every_n_steps)
+
+
+def _check_int(name: str, value: Any, least: int, kind: str, action: str) -> None:
+    """Raise `TypeError` unless an argument is an int, and `ValueError` if it is less than the least."""
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise TypeError(must_be(name, kind, value, _WHERE, action))
+    if value < least:
+        raise ValueError(must_be(name, f"at least {least}", value, _WHERE, action))
 
 
 def listed(callbacks: Any) -> list[Any]:
@@ -129,13 +149,27 @@ def listed(callbacks: Any) -> list[Any]:
     return list(callbacks) if isinstance(callbacks, Sequence) and not isinstance(callbacks, str) else [callbacks]
 
 
+_LIGHTNING = ("lightning", "pytorch_lightning")
+
+
 def _check_callback(callback: Any) -> None:
-    """Raise `TypeError` unless it is an object with a hook, be it a misspelt one, which set-up reports."""
+    """Raise `TypeError` unless it is an object with a hook, be it a misspelt one, which set-up reports.
+
+    One of Lightning's own would fail where it needs that trainer's inside.
+    """
     if isinstance(callback, type):
         action = f"Pass an instance: `{callback.__name__}(...)`."
         raise TypeError(must_be("callbacks", "callback objects", callback, _WHERE, action))
     if isinstance(callback, Callback):
         return
+    for base in type(callback).__mro__:
+        if base.__module__.partition(".")[0] in _LIGHTNING and base.__name__ != "Callback":
+            rule = "without stock callbacks of Lightning, which need its own trainer"
+            where = (
+                f"`{base.__name__}` from `camshaft.callbacks`" if base.__name__ in stock.__all__ else "what it needs"
+            )
+            action = f"Import {where}, or run the script with `python -m camshaft.compat run`."
+            raise TypeError(must_be("callbacks", rule, callback, _WHERE, action))
     if not any(name in CATALOGUE or name.startswith("on_") for name in candidates(callback)):
         rule = "a callback (an object with at least one hook) or a list of callbacks"
         raise TypeError(must_be("callbacks", rule, callback, _WHERE, "Pass one of these."))
@@ -207,7 +241,7 @@ def choose_strategy(
     "auto" is one device if one process was started and one device is asked for, else DDP.
 
     Args:
-        strategy: An instance or one of `STRATEGY_NAMES`.
+        strategy: An instance or one of `STRATEGY_NAMES`, in upper or lower case.
         accelerator: Kind of the devices.
         devices: Number per machine, or their indexes.
         num_nodes: Number of machines.
@@ -224,9 +258,12 @@ def choose_strategy(
         _check_beside(strategy, accelerator, devices, num_nodes, precision)
         _check_syncs(strategy, sync_batchnorm)
         return strategy
-    if strategy not in STRATEGY_NAMES:
+    if strategy.lower() not in STRATEGY_NAMES:
         rule = f"one of {', '.join(map(repr, STRATEGY_NAMES))} or a strategy object"
-        raise ValueError(must_be("strategy", rule, strategy, _WHERE, "Pass one of these."))
+        near = get_close_matches(strategy.lower(), STRATEGY_NAMES, n=1)
+        action = f"Did you mean {near[0]!r}?" if near else "Pass one of these."
+        raise ValueError(must_be("strategy", rule, strategy, _WHERE, action))
+    strategy = strategy.lower()
     precision = "32-true" if precision is None else precision
     if strategy == "auto":
         strategy = "single_device" if _is_for_one(accelerator, devices, num_nodes) else "ddp"
@@ -243,6 +280,19 @@ def choose_strategy(
 def num_devices_of(strategy: Any) -> int:
     """Return the number of processes per machine, each with a device."""
     return max(1, int(strategy.world_size) // num_nodes_of(strategy))
+
+
+def device_ids_of(strategy: Any) -> list[int]:
+    """Return the index of each device of this machine that the strategy uses, from 0 where devices have no index."""
+    if num_devices_of(strategy) == 1:
+        return [torch.device(strategy.device).index or 0]
+    return list(getattr(strategy, "device_ids", range(num_devices_of(strategy))))
+
+
+def precision_of(strategy: Any) -> str | None:
+    """Return the name of a strategy's precision; None if it does not tell."""
+    name: str | None = getattr(getattr(strategy, "precision", None), "name", None)
+    return name
 
 
 def num_nodes_of(strategy: Any) -> int:
@@ -291,7 +341,7 @@ def _check_beside(strategy: Any, accelerator: Any, devices: Any, num_nodes: Any,
         raise ValueError(must_be("num_nodes", rule, num_nodes, _WHERE, action))
     if precision is None:
         return
-    own = getattr(getattr(strategy, "precision", None), "name", None)
+    own = precision_of(strategy)
     if choose_precision(precision, device.type).name != own:
         rule = f"None or that of the strategy object ({'its own' if own is None else own})"
         raise ValueError(must_be("precision", rule, precision, _WHERE, action))
@@ -314,10 +364,7 @@ def choose_hook_comparison(every_n_steps: Any, world_size: int) -> list[Callback
     if every_n_steps is None:
         return []
     action = "Pass a number of updates, or None."
-    if isinstance(every_n_steps, bool) or not isinstance(every_n_steps, int):
-        raise TypeError(must_be("compare_hooks_every_n_steps", "an int or None", every_n_steps, _WHERE, action))
-    if every_n_steps < 1:
-        raise ValueError(must_be("compare_hooks_every_n_steps", "at least 1", every_n_steps, _WHERE, action))
+    _check_int("compare_hooks_every_n_steps", every_n_steps, 1, "an int or None", action)
     if world_size == 1:
         return []
     from camshaft.trainer.callbacks.hook_comparison import HookComparison  # rarely needed
@@ -326,18 +373,15 @@ def choose_hook_comparison(every_n_steps: Any, world_size: int) -> list[Callback
 
 
 def check_fast_dev_run(fast_dev_run: bool | int) -> bool | int:
-    """Return the number of batches of a trial run; True means one, False none.
+    """Return the number of batches of a trial run; True for one, False for none.
 
     Raises:
         TypeError: If it is neither a bool nor an int.
         ValueError: If it is negative.
     """
-    if not isinstance(fast_dev_run, int):
-        rule = "a bool or an int"
-        raise TypeError(must_be("fast_dev_run", rule, fast_dev_run, "Trainer", "Pass a number of batches."))
-    if fast_dev_run < 0:
-        raise ValueError(must_be("fast_dev_run", "at least 0", fast_dev_run, "Trainer", "Pass a larger number."))
-    return fast_dev_run if fast_dev_run else False
+    if not isinstance(fast_dev_run, bool):
+        _check_int("fast_dev_run", fast_dev_run, 0, "a bool or an int", "Pass a number of batches.")
+    return fast_dev_run == 1 or fast_dev_run or False
 
 
 def limits_of_trial(limits: FitLimits, num_batches: int) -> FitLimits:
@@ -347,15 +391,11 @@ def limits_of_trial(limits: FitLimits, num_batches: int) -> FitLimits:
         limits: Those of the real run; its time and reloading hold for the trial as well.
         num_batches: Batches of the epoch.
     """
-    return attrs.evolve(
-        limits,
+    return FitLimits(
         max_epochs=1,
-        min_epochs=None,
-        max_steps=-1,
-        min_steps=None,
+        max_steps=num_batches,
+        max_time=limits.max_time,
         limit_train_batches=num_batches,
-        overfit_batches=0.0,
-        val_check_interval=1.0,
-        check_val_every_n_epoch=1,
         num_sanity_val_steps=0,
+        reload_dataloaders_every_n_epochs=limits.reload_dataloaders_every_n_epochs,
     )

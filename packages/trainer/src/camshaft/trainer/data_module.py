@@ -3,14 +3,22 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from collections.abc import Iterable
+from typing import IO, TYPE_CHECKING, Any, ClassVar, Self
 
 from camshaft.hooks_core import CheckpointHooks, DataHooks
 from camshaft.trainer.checkpoints import CheckpointFormat
-from camshaft.trainer.hyperparameters import HyperparametersMixin
+from camshaft.trainer.forwarding import class_only
+from camshaft.trainer.hyperparameters import (
+    DATA_PREFIX,
+    HYPER_PARAMETERS_KEY,
+    NAME_KEY,
+    TYPE_KEY,
+    HyperparametersMixin,
+)
 
 if TYPE_CHECKING:
-    import torch
+    from torch.utils.data import Dataset
 
     from camshaft.trainer.trainer import Trainer
 
@@ -23,11 +31,17 @@ class DataModule(HyperparametersMixin, DataHooks, CheckpointHooks):
     `teardown`, the transfer hooks, and `state_dict` with `load_state_dict` if it has a state that a resumed run needs.
 
     Attributes:
+        name: A name for it, for code that asks for one.
         checkpoint_formats: Formats of others that `load_from_checkpoint` reads, beside ours.
     """
 
     __hook_base__: ClassVar[bool] = True
 
+    CHECKPOINT_HYPER_PARAMS_KEY: ClassVar[str] = DATA_PREFIX + HYPER_PARAMETERS_KEY
+    CHECKPOINT_HYPER_PARAMS_NAME: ClassVar[str] = DATA_PREFIX + NAME_KEY
+    CHECKPOINT_HYPER_PARAMS_TYPE: ClassVar[str] = DATA_PREFIX + TYPE_KEY
+
+    name: str | None = None
     checkpoint_formats: ClassVar[tuple[CheckpointFormat, ...]] = ()
 
     _trainer: Trainer | None = None
@@ -46,10 +60,44 @@ class DataModule(HyperparametersMixin, DataHooks, CheckpointHooks):
         self._trainer = None
 
     @classmethod
+    def from_datasets(
+        cls,
+        train_dataset: Dataset[Any] | Iterable[Dataset[Any]] | None = None,
+        val_dataset: Dataset[Any] | Iterable[Dataset[Any]] | None = None,
+        test_dataset: Dataset[Any] | Iterable[Dataset[Any]] | None = None,
+        predict_dataset: Dataset[Any] | Iterable[Dataset[Any]] | None = None,
+        batch_size: int = 1,
+        num_workers: int = 0,
+        **datamodule_kwargs: Any,
+    ) -> Self:
+        """Build a data module whose loaders read given datasets.
+
+        Args:
+            train_dataset: A dataset, or a list or dictionary of them, each of which gets a loader that shuffles,
+                unless it is an `IterableDataset`.
+            val_dataset, test_dataset, predict_dataset: Likewise, not shuffled.
+            batch_size: Samples of a batch.
+            num_workers: Worker processes of each loader.
+            datamodule_kwargs: Arguments of `__init__`, which also gets `batch_size` and `num_workers` if it takes them.
+
+        Example:
+            >>> dataset = torch.utils.data.TensorDataset(torch.ones(6))
+            >>> print(DataModule.from_datasets(dataset, batch_size=2))
+            {Train dataloader: size=6}
+            {Validation dataloader: None}
+            {Test dataloader: None}
+            {Predict dataloader: None}
+        """
+        from camshaft.trainer.datasets import from_datasets  # rarely needed
+
+        datasets = {"train": train_dataset, "val": val_dataset, "test": test_dataset, "predict": predict_dataset}
+        return from_datasets(cls, datasets, batch_size, num_workers, datamodule_kwargs)
+
+    @class_only
     def load_from_checkpoint(
         cls,
-        checkpoint_path: str | os.PathLike[str],
-        map_location: torch.device | str | None = None,
+        checkpoint_path: str | os.PathLike[str] | IO[bytes],
+        map_location: Any = None,
         hparams_file: str | os.PathLike[str] | None = None,
         weights_only: bool | None = None,
         **kwargs: Any,
@@ -57,8 +105,9 @@ class DataModule(HyperparametersMixin, DataHooks, CheckpointHooks):
         """Build a data module from a checkpoint: with the hyperparameters and the state that are saved in it.
 
         Args:
-            checkpoint_path: The checkpoint: a file, or the directory of one whose state was sharded.
-            map_location: Device of the tensors; None means the CPU.
+            checkpoint_path: The checkpoint: a file, or the directory of one whose state was sharded; or a binary file
+                object, or an address that begins with http:// or https://.
+            map_location: Device of the tensors, or another mapping that `torch.load` takes; None means the CPU.
             hparams_file: A file in YAML or CSV whose values take the place of the hyperparameters.
             weights_only: False unpickles the objects in the file, which may run any code: pass it for files that you
                 trust.
@@ -84,6 +133,15 @@ class DataModule(HyperparametersMixin, DataHooks, CheckpointHooks):
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Restore the state that `state_dict` returned; called only if a checkpoint holds it."""
+
+    def __str__(self) -> str:
+        """Return the sizes of the datasets of its loaders, stage by stage; those that are not set up are None.
+
+        It makes the loaders, which are then dropped.
+        """
+        from camshaft.trainer.datasets import describe  # rarely needed
+
+        return describe(self)
 
     def __getstate__(self) -> dict[str, Any]:
         """Return the state without the trainer, for copies and pickles."""

@@ -1,9 +1,11 @@
-"""Attributes that are kept in a part of their owner."""
+"""Attributes that are kept in a part of their owner, and methods of classes alone."""
 
 from __future__ import annotations
 
 from operator import attrgetter
-from typing import Any
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from camshaft.hooks_core.messages import must_be
 
 _ABSENT: Any = object()
 
@@ -31,3 +33,23 @@ def forwarded(path: str, doc: str, *, settable: bool = False, default: Any = _AB
         setattr(last_part_of(owner), name, value)
 
     return property(attrgetter(path) if default is _ABSENT else get, set_ if settable else None, doc=doc)
+
+
+if TYPE_CHECKING:
+    class_only = classmethod
+else:
+
+    class class_only(classmethod):
+        """A class method whose call on an instance, which stays as it is, raises `TypeError`."""
+
+        def __get__(self, instance: Any, owner: type | None = None) -> Any:
+            """Return the method of the class; of an instance, a function that raises."""
+            if instance is None:
+                return super().__get__(instance, owner)
+            name, kind = self.__func__.__name__, type(instance).__qualname__
+
+            def refuse(*args: Any, **kwargs: Any) -> NoReturn:
+                action = f"Write `module = {kind}.{name}(...)`: it returns a new object."
+                raise TypeError(must_be(name, "called on the class", kind, f"{kind}.{name}", action))
+
+            return refuse

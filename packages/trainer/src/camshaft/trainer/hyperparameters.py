@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import copy
 import inspect
+import re
 from argparse import Namespace
 from collections.abc import Iterator, Mapping, MutableMapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from types import FrameType
 from typing import Any, ClassVar
 
@@ -19,11 +22,23 @@ HYPER_PARAMETERS_KEY = "hyper_parameters"
 NAME_KEY = "hparams_name"
 """Key of the name of the one argument that held them all, if it was one."""
 
+TYPE_KEY = "hparams_type"
+"""Key of the class of a configuration that held them, in checkpoints of Lightning."""
+
 UNSAVED_KEY = "unsaved_hyper_parameters"
 """Key of the hyperparameters that cannot be pickled, with the reasons."""
 
 DATA_PREFIX = "datamodule_"
 """Prefix of these keys for the data module's."""
+
+CLASS_PATH_KEY = "_class_path"
+"""Name of the hyperparameter that says the class, where a command line let it be chosen."""
+
+INSTANTIATOR_KEY = "_instantiator"
+"""Name of the hyperparameter of a command line whose configuration the others are, with names of classes."""
+
+_configuration: ContextVar[tuple[type, Mapping[str, Any]] | None] = ContextVar("_configuration", default=None)
+"""The class that is constructed from a configuration, and that."""
 
 _SCALARS = (bool, int, float, str, type(None))
 
@@ -62,6 +77,16 @@ class Hyperparameters(dict[str, Any]):
             raise AttributeError(name) from error
 
 
+@contextmanager
+def constructed_with(cls: type, configuration: Mapping[str, Any]) -> Iterator[None]:
+    """Let objects of exactly this class save a configuration in place of the arguments of their constructor."""
+    token = _configuration.set((cls, configuration))
+    try:
+        yield
+    finally:
+        _configuration.reset(token)
+
+
 class HyperparametersMixin:
     """Gives a class `save_hyperparameters` and `hparams`."""
 
@@ -82,7 +107,7 @@ class HyperparametersMixin:
         Args:
             names: Arguments to save; without any, all are saved. Or one namespace, dictionary or configuration, maybe
                 among names, which are then of no effect: its values are saved. A configuration of OmegaConf stays one
-                if nothing else is saved.
+                if nothing else is saved. None alone saves nothing.
             ignore: Arguments to leave out, also those that were saved before.
             frame: Where to look for the arguments; None looks at the caller.
             logger: If true, loggers get the hyperparameters; the latest call decides for all of them.
@@ -105,8 +130,14 @@ class HyperparametersMixin:
         if frame is None:
             current = inspect.currentframe()
             frame = None if current is None else current.f_back
-        arguments = _arguments_of(self, frame)
+        arguments = self.constructor_arguments(frame)
+        configured = _configuration.get()
+        if configured is not None and type(self) is configured[0]:
+            arguments = {**(arguments or {} if names else {}), **configured[1]}
+            names = (*names, INSTANTIATOR_KEY) if names and isinstance(names[0], str) else names
         others = [name for name in names if not isinstance(name, str)]
+        if len(names) == len(others) == 1 and (others[0] is None or others[0] in ([], ())):
+            return
         if len(others) == 1 and isinstance(others[0], (Namespace, Mapping)):
             self._add_hparams(others[0], ignored, _name_of(others[0], arguments or {}))
             return
@@ -121,6 +152,14 @@ class HyperparametersMixin:
                 rule = f"arguments of `__init__` ({', '.join(arguments) or 'it has none'})"
                 raise ValueError(must_be("names", rule, name, where, "Check its spelling."))
         self._add_hparams({name: arguments[name] for name in names or arguments}, ignored, None)
+
+    def constructor_arguments(self, frame: FrameType | None) -> dict[str, Any] | None:
+        """Return the arguments that `save_hyperparameters` saves; None if no `__init__` of the object is running.
+
+        Args:
+            frame: Where to look for running calls of `__init__`, outwards.
+        """
+        return arguments_of(self, frame)
 
     @property
     def hparams(self) -> Any:
@@ -212,7 +251,7 @@ def hyperparameters_for_loggers(owner: object) -> dict[str, Any]:
     hparams = getattr(owner, "hparams", None)
     if not isinstance(hparams, Mapping) or not getattr(owner, "_logs_hparams", True):
         return {}
-    return dict(_items(hparams))
+    return {name: value for name, value in _items(hparams).items() if name not in (CLASS_PATH_KEY, INSTANTIATOR_KEY)}
 
 
 def hyperparameters_for_checkpoints(owner: object, prefix: str = "") -> dict[str, Any]:
@@ -256,8 +295,7 @@ def accepted_by(cls: type, hparams: Mapping[str, Any], name: str | None = None) 
         return {**others, container: Hyperparameters(hparams) if isinstance(hparams, dict) else hparams}
     if takes_any(cls):
         return dict(hparams)
-    takes = {p.name for p in own}
-    return {key: value for key, value in hparams.items() if key in takes}
+    return {key: value for key, value in hparams.items() if key in parameters_of(cls)}
 
 
 def container_argument(cls: type, hparams: Mapping[str, Any], name: str | None = None) -> str | None:
@@ -285,6 +323,32 @@ def parameters_of(cls: type) -> dict[str, inspect.Parameter]:
     return {name: one for name, one in parameters.items() if one.kind not in (one.VAR_KEYWORD, one.VAR_POSITIONAL)}
 
 
+def arguments_to_import(cls: type, configuration: Mapping[str, Any]) -> list[str]:
+    """Return the arguments that a configuration of a command line gives by names that must be imported or parsed.
+
+    Args:
+        cls: The class that is constructed.
+        configuration: Its saved hyperparameters. One of a class of another name has to be imported as well.
+    """
+    chosen = str(configuration.get(CLASS_PATH_KEY, cls.__name__)).rpartition(".")[2]
+    found = [] if chosen == cls.__name__ else [CLASS_PATH_KEY]
+    for name, one in parameters_of(cls).items():
+        kind = "" if one.annotation is one.empty else inspect.formatannotation(one.annotation)
+        takes_text = not kind or re.search(r"\b(str|Literal|Any)\b", kind) is not None
+        if name in configuration and not _is_told(configuration[name], takes_text):
+            found.append(name)
+    return found
+
+
+def _is_told(value: Any, takes_text: bool) -> bool:
+    """Return whether a value of a configuration is the argument itself."""
+    if isinstance(value, Mapping):
+        return "class_path" not in value and all(_is_told(item, takes_text) for item in value.values())
+    if isinstance(value, (list, tuple)):
+        return all(_is_told(item, takes_text) for item in value)
+    return takes_text or not isinstance(value, str)
+
+
 def takes_any(cls: type) -> bool:
     """Return whether a class's constructor takes arguments of any name."""
     return any(one.kind is one.VAR_KEYWORD for one in inspect.signature(cls).parameters.values())
@@ -294,27 +358,18 @@ def _items(values: Mapping[str, Any] | Namespace) -> Mapping[str, Any]:
     return vars(values) if isinstance(values, Namespace) else values
 
 
-def _arguments_of(instance: object, frame: FrameType | None) -> dict[str, Any] | None:
+def arguments_of(instance: object, frame: FrameType | None) -> dict[str, Any] | None:
     """Return the arguments of all running constructors of an object, the outermost first; None without any."""
-    constructors = list(_constructor_frames(instance, frame))
-    if not constructors:
-        return None
-    arguments: dict[str, Any] = {}
-    for constructor in constructors:
-        info = inspect.getargvalues(constructor)
-        arguments |= {name: info.locals[name] for name in info.args[1:]}
-        if info.keywords is not None:
-            arguments |= info.locals[info.keywords]
-    return arguments
-
-
-def _constructor_frames(instance: object, frame: FrameType | None) -> Iterator[FrameType]:
-    """Yield the frames of `__init__` on this very object, innermost first."""
+    arguments: dict[str, Any] | None = None
     while frame is not None:
         code = frame.f_code
         if code.co_name == "__init__" and code.co_argcount and frame.f_locals.get(code.co_varnames[0]) is instance:
-            yield frame
+            info = inspect.getargvalues(frame)
+            arguments = {**(arguments or {}), **{name: info.locals[name] for name in info.args[1:]}}
+            if info.keywords is not None:
+                arguments |= info.locals[info.keywords]
         frame = frame.f_back
+    return arguments
 
 
 def _name_of(values: object, arguments: Mapping[str, Any]) -> str | None:

@@ -9,22 +9,24 @@ import importlib.util
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import IO, TYPE_CHECKING, Any, TypeVar
 
-import torch
 from torch import Tensor
 
 from camshaft.hooks_core import is_overridden
 from camshaft.hooks_core.messages import must_be, warn_user
 from camshaft.loops.fit.resume import warn_of_other_names
 from camshaft.strategies import objects_left_out, read_checkpoint
-from camshaft.trainer.checkpoints import CheckpointFormat, format_of
+from camshaft.trainer.checkpoints import CheckpointFormat, format_of, note_left_out
 from camshaft.trainer.hyperparameters import (
+    CLASS_PATH_KEY,
     DATA_PREFIX,
     HYPER_PARAMETERS_KEY,
+    INSTANTIATOR_KEY,
     NAME_KEY,
     UNSAVED_KEY,
     accepted_by,
+    arguments_to_import,
     container_argument,
     parameters_of,
     takes_any,
@@ -39,12 +41,13 @@ _Module = TypeVar("_Module", bound="TrainingModule")
 _Data = TypeVar("_Data", bound="DataModule")
 
 _Path = str | os.PathLike[str]
+_Source = _Path | IO[bytes]
 
 
 def rebuild(
     cls: type[_Module],
-    path: _Path,
-    map_location: torch.device | str | None,
+    path: _Source,
+    map_location: Any,
     strict: bool | None,
     weights_only: bool | None,
     hparams_file: _Path | None,
@@ -57,14 +60,18 @@ def rebuild(
         action = "Pass a checkpoint of a module."
         raise ValueError(must_be("path", "a checkpoint with a 'state_dict'", sorted(checkpoint), where, action))
     found = format_of(checkpoint, cls.checkpoint_formats)
-    module: _Module = _built(cls, checkpoint, "", hparams_file, arguments, path, found)
+    module: _Module = _built(cls, checkpoint, "", hparams_file, arguments, path, found, weights_only)
     strict = _strictness(module, strict, where)
     for hook in ("configure_sharded_model", "configure_model"):
         if is_overridden(module, hook):
             getattr(module, hook)()  # they may create the layers that the weights belong to
     if is_overridden(module, "on_load_checkpoint") and found is None:
         _warn_of_left_out(checkpoint, where)
-    module.on_load_checkpoint(checkpoint)
+    try:
+        module.on_load_checkpoint(checkpoint)
+    except KeyError as error:
+        note_left_out(error, checkpoint)
+        raise
     weights: Mapping[str, Any] = checkpoint["state_dict"]
     fitting = weights if found is None else found.weights(weights, module)
     if not strict:
@@ -83,8 +90,8 @@ def rebuild(
 
 def rebuild_data_module(
     cls: type[_Data],
-    path: _Path,
-    map_location: torch.device | str | None,
+    path: _Source,
+    map_location: Any,
     weights_only: bool | None,
     hparams_file: _Path | None,
     arguments: Mapping[str, Any],
@@ -92,14 +99,14 @@ def rebuild_data_module(
     """Build a data module; see `DataModule.load_from_checkpoint`."""
     checkpoint = _read(path, map_location, weights_only)
     found = format_of(checkpoint, cls.checkpoint_formats)
-    data: _Data = _built(cls, checkpoint, DATA_PREFIX, hparams_file, arguments, path, found)
+    data: _Data = _built(cls, checkpoint, DATA_PREFIX, hparams_file, arguments, path, found, weights_only)
     state = checkpoint.get("data") if found is None else found.data_state(checkpoint, cls)
     if state is not None:
         data.load_state_dict(state)
     return data
 
 
-def _read(path: _Path, map_location: torch.device | str | None, weights_only: bool | None) -> dict[str, Any]:
+def _read(path: _Source, map_location: Any, weights_only: bool | None) -> dict[str, Any]:
     return read_checkpoint(
         path, map_location="cpu" if map_location is None else map_location, weights_only=weights_only
     )
@@ -111,8 +118,9 @@ def _built(
     prefix: str,
     hparams_file: _Path | None,
     arguments: Mapping[str, Any],
-    path: _Path,
+    path: _Source,
     found: CheckpointFormat | None,
+    weights_only: bool | None,
 ) -> Any:
     """Build an object with the hyperparameters of a checkpoint, whose keys have a prefix."""
     where = f"{cls.__qualname__}.load_from_checkpoint"
@@ -126,6 +134,17 @@ def _built(
         of_module = (HYPER_PARAMETERS_KEY, "hparams", NAME_KEY, "hparams_type")
         facts = {key: value for key, value in checkpoint.items() if key not in of_module}
         facts |= {key.removeprefix(prefix): value for key, value in checkpoint.items() if key.startswith(prefix)}
+    saved = facts.get(HYPER_PARAMETERS_KEY)
+    if isinstance(saved, Mapping) and INSTANTIATOR_KEY in saved:
+        named = [name for name in arguments_to_import(cls, saved) if name not in arguments]
+        if named and weights_only is False:
+            from camshaft.trainer.cli.instantiation import instantiate_module  # needs the extra
+
+            return instantiate_module(cls, {**saved, **arguments})
+        if named:
+            raise ValueError(_named_message(named, saved, path, where))
+        own = (INSTANTIATOR_KEY, CLASS_PATH_KEY)
+        facts = {**facts, HYPER_PARAMETERS_KEY: {name: saved[name] for name in saved if name not in own}}
     if found is not None:
         passing = found.constructor_arguments(cls, facts, arguments)
         needed = {name: kind for name, kind in missing.items() if name in parameters_of(cls) and name not in passing}
@@ -153,7 +172,7 @@ def _read_hyperparameters(path: str) -> dict[str, Any]:
         ModuleNotFoundError: If it is of YAML, and PyYAML is not installed.
     """
     where = "load_from_checkpoint"
-    extension = Path(path).suffix
+    extension = Path(path).suffix.lower()
     if extension == ".csv":
         with open(path, newline="", encoding="utf-8") as stream:
             return {row["key"]: _value(row["value"]) for row in csv.DictReader(stream)}
@@ -215,7 +234,7 @@ def _missing(checkpoint: Mapping[str, Any], prefix: str) -> dict[str, str]:
     return missing
 
 
-def _missing_message(needed: Mapping[str, str], path: _Path, where: str) -> str:
+def _missing_message(needed: Mapping[str, str], path: _Source, where: str) -> str:
     names = ", ".join(f"`{name}`" for name in needed)
     kept = ", ".join(
         f"{name} as {kind}" if kind.startswith("an ") else f"{name} {kind}" for name, kind in needed.items()
@@ -223,7 +242,14 @@ def _missing_message(needed: Mapping[str, str], path: _Path, where: str) -> str:
     action = f"Pass what is missing as a keyword argument, `{next(iter(needed))}=...`"
     if any(kind.startswith("an ") for kind in needed.values()):
         action += ", or weights_only=False if you trust the file"
-    return f"{names} must be passed, but got a checkpoint {os.fspath(path)!r} that keeps {kept}, in {where}. {action}."
+    file = repr(path if hasattr(path, "read") else os.fspath(path))
+    return f"{names} must be passed, but got a checkpoint {file} that keeps {kept}, in {where}. {action}."
+
+
+def _named_message(named: list[str], saved: Mapping[str, Any], path: object, where: str) -> str:
+    rule = f"False for the checkpoint {path!s} of a command line, which names classes for {', '.join(named)}"
+    values = {name: saved[name] for name in named}
+    return must_be("weights_only", rule, values, where, "Pass it if you trust the file, or pass these arguments.")
 
 
 def _known(cls: type, arguments: dict[str, Any], where: str) -> dict[str, Any]:

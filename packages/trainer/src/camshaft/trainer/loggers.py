@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Self
 
 import torch
@@ -19,25 +19,28 @@ _METHODS = ("log_metrics", "log_hyperparams", "save", "finalize")
 _FACTS = ("name", "version", "save_dir", "log_dir")
 
 
-def choose_loggers(logger: Any, default_root_dir: str, report: str | os.PathLike[str] | None = None) -> list[Any]:
-    """Return the loggers: None and True mean a CSV logger in the default directory, False none.
+def choose_loggers(
+    logger: Any, make_default: Callable[[], Any], report: str | os.PathLike[str] | None = None
+) -> list[Any]:
+    """Return the loggers.
 
-    The last one draws curves into the folder `report`, if that is not None.
+    Args:
+        logger: A logger or a list of them; None and True mean the default, False none.
+        make_default: Returns the default logger.
+        report: Folder into which a further logger draws curves, if it is not None.
 
     Raises:
         TypeError: If something is no logger.
     """
-    drawn: list[Any] = []
-    if report is not None:
-        drawn.append(stock.CurveReport(os.path.expanduser(report)))
     if logger is None or logger is True:
-        return [stock.CSVLogger(default_root_dir), *drawn]
-    if logger is False:
-        return [*drawn]
-    loggers = list(logger) if isinstance(logger, (list, tuple)) else [logger]
-    for each in loggers:
-        _check_logger(each)
-    return [*loggers, *drawn]
+        loggers = [make_default()]
+    elif logger is False:
+        loggers = []
+    else:
+        loggers = list(logger) if isinstance(logger, (list, tuple)) else [logger]
+        for each in loggers:
+            _check_logger(each)
+    return loggers if report is None else [*loggers, stock.CurveReport(os.path.expanduser(report))]
 
 
 def share_log_dir(strategy: Strategy, loggers: list[Any], default_root_dir: str) -> str | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from typing import IO, TYPE_CHECKING, Any, ClassVar, Self
 
 import attrs
 import torch
@@ -18,8 +18,8 @@ from camshaft.loops.metrics import MetricLogging, StandaloneLog
 from camshaft.loops.optimization.update import LossError, check_loss
 from camshaft.trainer.checkpoints import CheckpointFormat
 from camshaft.trainer.export import names_not_exported, to_onnx, to_torchscript
-from camshaft.trainer.forwarding import forwarded
-from camshaft.trainer.hyperparameters import HyperparametersMixin
+from camshaft.trainer.forwarding import class_only, forwarded
+from camshaft.trainer.hyperparameters import HYPER_PARAMETERS_KEY, NAME_KEY, TYPE_KEY, HyperparametersMixin
 
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
@@ -62,6 +62,10 @@ class TrainingModule(MetricLogging, HyperparametersMixin, ModelHooks, DataHooks,
 
     __jit_unused_properties__: ClassVar[list[str]]
     __jit_ignored_attributes__: ClassVar[list[str]]
+
+    CHECKPOINT_HYPER_PARAMS_KEY: ClassVar[str] = HYPER_PARAMETERS_KEY
+    CHECKPOINT_HYPER_PARAMS_NAME: ClassVar[str] = NAME_KEY
+    CHECKPOINT_HYPER_PARAMS_TYPE: ClassVar[str] = TYPE_KEY
 
     automatic_optimization: bool = True
     truncated_bptt_steps: int | None = None
@@ -170,6 +174,15 @@ class TrainingModule(MetricLogging, HyperparametersMixin, ModelHooks, DataHooks,
         return torch.device("cpu") if self._trainer is None else torch.device(self._trainer.strategy.device)
 
     @property
+    def dtype(self) -> torch.dtype:
+        """Type of the first parameter or buffer of floating point; torch's default type if there is none."""
+        for tensors in (self.parameters(), self.buffers()):
+            for tensor in tensors:
+                if tensor.is_floating_point():
+                    return tensor.dtype
+        return torch.get_default_dtype()
+
+    @property
     def on_gpu(self) -> bool:
         """True if `device` is a GPU."""
         return self.device.type == "cuda"
@@ -181,9 +194,7 @@ class TrainingModule(MetricLogging, HyperparametersMixin, ModelHooks, DataHooks,
         None for any other strategy and without a trainer, as when a module is built from a checkpoint: leave submodules
         whole then.
         """
-        mesh: DeviceMesh | None = (
-            None if self._trainer is None else getattr(self._trainer.strategy, "device_mesh", None)
-        )
+        mesh: DeviceMesh | None = getattr(getattr(self._trainer, "strategy", None), "device_mesh", None)
         return mesh
 
     def optimizers(self, use_pl_optimizer: bool = True) -> Optimizer | list[Optimizer]:
@@ -211,6 +222,25 @@ class TrainingModule(MetricLogging, HyperparametersMixin, ModelHooks, DataHooks,
             bar.print(*args, **kwargs)
         else:
             print(*args, **kwargs)
+
+    def all_gather(self, data: Any, group: Any = None, sync_grads: bool = False) -> Any:
+        """Gather the tensors of all processes. Collective.
+
+        Args:
+            data: A tensor, or a collection of tensors and numbers, of the same shapes in every process. Numbers and
+                NumPy's arrays become tensors on the module's device.
+            group: Process group of torch; None means all processes.
+            sync_grads: If true, gradients flow through it, and are summed over the processes.
+
+        Returns:
+            The data, each tensor of shape (processes, *shape); as it is on a strategy of a single device.
+
+        Raises:
+            RuntimeError: Without a trainer.
+        """
+        from camshaft.trainer.gathering import all_gather  # rarely needed
+
+        return all_gather(self, data, group, sync_grads)
 
     def __getstate__(self) -> dict[str, Any]:
         """Return the state without trainer, log and compiled code, for copies and pickles."""
@@ -332,21 +362,19 @@ class TrainingModule(MetricLogging, HyperparametersMixin, ModelHooks, DataHooks,
     def strict_loading(self, value: bool) -> None:
         self.__dict__["_strict_loading"] = value
 
-    def freeze(self) -> None:
-        """Stop training every parameter, and switch to evaluation mode."""
-        self.requires_grad_(False)
-        self.eval()
+    def freeze(self) -> Self:
+        """Stop training every parameter, and switch to evaluation mode. Returns the module."""
+        return self.requires_grad_(False).eval()
 
-    def unfreeze(self) -> None:
-        """Train every parameter, and switch to training mode."""
-        self.requires_grad_(True)
-        self.train()
+    def unfreeze(self) -> Self:
+        """Train every parameter, and switch to training mode. Returns the module."""
+        return self.requires_grad_(True).train()
 
-    @classmethod
+    @class_only
     def load_from_checkpoint(
         cls,
-        checkpoint_path: str | os.PathLike[str],
-        map_location: torch.device | str | None = None,
+        checkpoint_path: str | os.PathLike[str] | IO[bytes],
+        map_location: Any = None,
         hparams_file: str | os.PathLike[str] | None = None,
         strict: bool | None = None,
         weights_only: bool | None = None,
@@ -357,8 +385,10 @@ class TrainingModule(MetricLogging, HyperparametersMixin, ModelHooks, DataHooks,
         Hooks: configure_sharded_model, configure_model, on_load_checkpoint, of the new module.
 
         Args:
-            checkpoint_path: The checkpoint: a file, or the directory of one whose state was sharded.
-            map_location: Device of the tensors and of the module; None means the CPU.
+            checkpoint_path: The checkpoint: a file, or the directory of one whose state was sharded; or a binary file
+                object, or an address that begins with http:// or https://.
+            map_location: Device of the tensors and of the module, or another mapping that `torch.load` takes; None
+                means the CPU.
             hparams_file: A file in YAML or CSV whose values take the place of the hyperparameters.
             strict: If true, the weights must fit the module exactly; None takes the module's `strict_loading`.
             weights_only: False unpickles the objects in the file, which may run any code: pass it for files that you
@@ -485,20 +515,11 @@ def _backward_with(
     Raises:
         TypeError: If any are left for an override.
     """
-    if not args and not kwargs:
-        return override
     if override is not None:
         where = f"{type(module).__qualname__}.manual_backward"
         action = "Call `loss.backward` with them in `backward` itself."
-        raise TypeError(
-            must_be(
-                "arguments of `loss.backward`",
-                "left out where `backward` is overridden",
-                kwargs or args,
-                where,
-                action,
-            )
-        )
+        rule = "left out where `backward` is overridden"
+        raise TypeError(must_be("arguments of `loss.backward`", rule, kwargs or args, where, action))
 
     def backward(loss: Tensor) -> None:
         loss.backward(*args, **kwargs)  # type: ignore[no-untyped-call]

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Iterator, Mapping, Sequence
+from shutil import get_terminal_size
+from textwrap import TextWrapper
 from typing import TYPE_CHECKING
 
 import camshaft.callbacks as stock  # imports its exports on access
@@ -47,11 +50,14 @@ def _format(value: float | None) -> str:
 def fit_summary(trainer: Trainer) -> str:
     """Return a summary of a fit: why it ended, amount and speed of training, best checkpoints; a line each.
 
-    A callback that stopped it says why in its attribute `stopping_reason`, as `EarlyStopping` does.
+    Lines that are wider than the terminal break between words. A callback that stopped it says why in its attribute
+    `stopping_reason_message`, as `EarlyStopping` does.
     """
     rows = [("fit ended", _reason(trainer)), ("trained", _amount(trainer)), *_checkpoints(trainer)]
     width = max(len(label) for label, _ in rows)
-    return "\n".join(f"{label:{width}}  {text}" for label, text in rows)
+    columns = get_terminal_size().columns if sys.stdout.isatty() else sys.maxsize
+    wrap = TextWrapper(columns, subsequent_indent=" " * (width + 2), break_long_words=False, break_on_hyphens=False)
+    return "\n".join(wrap.fill(f"{label:{width}}  {text}") for label, text in rows)
 
 
 def _reason(trainer: Trainer) -> str:
@@ -59,7 +65,7 @@ def _reason(trainer: Trainer) -> str:
     if reason is None:
         return "nothing was left to train"
     for callback in trainer.callbacks:
-        text = getattr(callback, "stopping_reason", None)
+        text = getattr(callback, "stopping_reason_message", None)
         if isinstance(text, str) and trainer.should_stop:
             return f"{type(callback).__name__}: {text}"
     return reason

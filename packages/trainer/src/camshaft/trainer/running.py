@@ -22,10 +22,12 @@ from camshaft.hooks_core.spec import Verb
 from camshaft.loops import FitLoop, Run, SaveRequest
 from camshaft.loops.evaluation.loops import ModuleModes
 from camshaft.loops.state.metric_state import metric_states, restore_metric_states
-from camshaft.trainer.checkpoints import best_of_last_fit, checkpoint_of, read_requested
+from camshaft.strategies import ObjectsInPlace
+from camshaft.trainer.checkpoints import best_of_last_fit, checkpoint_of, note_left_out, read_requested
 from camshaft.trainer.data_module import DataModule
 from camshaft.trainer.loggers import finalize_loggers, share_log_dir
 from camshaft.trainer.module import attach_module, attachments, reattach
+from camshaft.trainer.states import TrainerStatus
 
 if TYPE_CHECKING:
     from camshaft.trainer.trainer import Trainer
@@ -62,19 +64,26 @@ class VerbState:
 
     Attributes:
         run: Its run; None before the first verb.
-        is_running: True while it runs.
+        status: Whether it runs, and how it ended.
         fitted: Module of the last fit.
         fit_idx: Index of the last fit among those of the process.
         log_dir: Directory of rank 0's logs, with several processes.
-        interrupted: True if the user interrupted the last fit.
+        ckpt_path: The checkpoint that it began with, if any.
+        chosen_ckpt_path: The checkpoint that verbs without `ckpt_path` begin with, if the user chose one.
     """
 
     run: Run | None = None
-    is_running: bool = False
+    status: TrainerStatus = TrainerStatus.INITIALIZING
     fitted: nn.Module | None = None
     fit_idx: int = 0
     log_dir: str | None = None
-    interrupted: bool = False
+    ckpt_path: str | os.PathLike[str] | None = None
+    chosen_ckpt_path: str | os.PathLike[str] | None = None
+
+    @property
+    def is_running(self) -> bool:
+        """True while a verb runs."""
+        return self.status is TrainerStatus.RUNNING
 
 
 @contextmanager
@@ -110,14 +119,19 @@ def running(trainer: Trainer, call: VerbCall) -> Iterator[Run]:
             raise
         except BaseException as error:
             raised = error
+            if isinstance(error, KeyError) and run.checkpoint is not None:
+                note_left_out(error, run.checkpoint)
             raise
         finally:
-            if call.verb == "fit":
-                state.interrupted = isinstance(raised, KeyboardInterrupt)
-            state.is_running = False
+            state.status = TrainerStatus.FINISHED if raised is None else TrainerStatus.INTERRUPTED
             run.stage = None
             run.forget_saves()  # of a verb that failed before it could begin
             finalize_loggers(trainer.loggers, raised)
+    except OrderlyExit:
+        raise
+    except BaseException:
+        state.status = TrainerStatus.INTERRUPTED
+        raise
     finally:
         borrowed.give_back(was_trained=call.verb == "fit")
 
@@ -129,7 +143,7 @@ def _attach(trainer: Trainer, call: VerbCall, module: nn.Module, borrowed: Borro
     trainer.connect(module)
     state.log_dir = share_log_dir(trainer.strategy, trainer.loggers, trainer.default_root_dir)
     run = _new_run(trainer, call, module)
-    state.run, state.is_running = run, True
+    state.run, state.status = run, TrainerStatus.RUNNING
     borrowed.take_data(run.data)
     if isinstance(run.data, DataModule):
         run.data.trainer = trainer
@@ -139,14 +153,14 @@ def _attach(trainer: Trainer, call: VerbCall, module: nn.Module, borrowed: Borro
 
 
 def _new_run(trainer: Trainer, call: VerbCall, module: nn.Module) -> Run:
-    state, verb, ckpt_path = trainer.verb_state, call.verb, call.ckpt_path
+    state, verb, ckpt_path = trainer.verb_state, call.verb, choose_ckpt_path(trainer.verb_state, call)
     previous_data = trainer.datamodule if module is trainer.model else None
     loaders, data = choose_data(verb, call.loaders, call.datamodule, previous_data)
     if call.model is None and ckpt_path is None and verb != "fit" and module is state.fitted:
         ckpt_path = best_of_last_fit(trainer, verb)
     if verb == "fit":
         state.fit_idx = next(_fit_idxs)
-        state.interrupted = False
+    state.ckpt_path, checkpoint = read_requested(trainer, ckpt_path, verb, state.fit_idx, call.weights_only)
     run = Run(
         verb=verb,
         module=module,
@@ -156,7 +170,7 @@ def _new_run(trainer: Trainer, call: VerbCall, module: nn.Module) -> Run:
         data=data,
         loaders=loaders,
         metrics=None if verb == "predict" else trainer.metric_log,  # logging is an error there
-        checkpoint=read_requested(trainer, ckpt_path, verb, state.fit_idx, call.weights_only),
+        checkpoint=checkpoint,
         write_checkpoint=partial(write_checkpoint, trainer),
         strict_hooks=trainer.strict_hooks,
         epoch=trainer.fit_loop.progress.current_epoch,
@@ -164,6 +178,18 @@ def _new_run(trainer: Trainer, call: VerbCall, module: nn.Module) -> Run:
     )
     trainer.extend_run(run)
     return run
+
+
+def choose_ckpt_path(state: VerbState, call: VerbCall) -> str | os.PathLike[str] | None:
+    """Return the checkpoint that a verb was called with, else the one that the user chose for all verbs."""
+    if call.ckpt_path is None or state.chosen_ckpt_path is None:
+        return state.chosen_ckpt_path if call.ckpt_path is None else call.ckpt_path
+    warn_user(
+        f"`{call.verb}` got ckpt_path={os.fspath(call.ckpt_path)!r}, which takes the place of "
+        f"`trainer.ckpt_path = {os.fspath(state.chosen_ckpt_path)!r}` from now on."
+    )
+    state.chosen_ckpt_path = None
+    return call.ckpt_path
 
 
 def write_checkpoint(trainer: Trainer, request: SaveRequest) -> PendingSave | None:
@@ -183,6 +209,8 @@ def write_checkpoint(trainer: Trainer, request: SaveRequest) -> PendingSave | No
         weights_only=request.weights_only,
         fit_idx=state.fit_idx,
     )
+    if trainer.objects_in_place:
+        checkpoint = ObjectsInPlace(checkpoint)
     pending: PendingSave | None = trainer.strategy.save_checkpoint(checkpoint, request.path)
     return pending
 
@@ -232,7 +260,11 @@ class Borrowed:
         if self._parts:
             self._modes = ModuleModes(module)
             self._metrics = metric_states(module)
-            self._tensors = [(owner, name, tensor, tensor.data) for owner, name, tensor in _tensors_of(module)]
+            self._tensors = [  # each parameter and buffer, with its submodule, its name there and its values
+                (owner, name, tensor, tensor.data)
+                for owner in module.modules()
+                for name, tensor in (*owner.named_parameters(recurse=False), *owner.named_buffers(recurse=False))
+            ]
 
     def take_data(self, data: object) -> None:
         """Note the trainer of a data module; call it before the second trainer is attached to it."""
@@ -258,15 +290,6 @@ class Borrowed:
 
     def _is_of_another(self, trainer: Any) -> bool:
         return trainer is not None and trainer is not self._trainer and trainer.is_running
-
-
-def _tensors_of(module: nn.Module) -> list[tuple[nn.Module, str, Tensor]]:
-    """Return each parameter and buffer, with its submodule and its name there."""
-    return [
-        (owner, name, tensor)
-        for owner in module.modules()
-        for name, tensor in (*owner.named_parameters(recurse=False), *owner.named_buffers(recurse=False))
-    ]
 
 
 def _put_back(owner: nn.Module, name: str, tensor: Tensor, values: Tensor, *, was_trained: bool) -> None:

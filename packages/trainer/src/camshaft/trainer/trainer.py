@@ -6,6 +6,7 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import timedelta
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from torch import Tensor, nn
@@ -13,11 +14,12 @@ from torch import Tensor, nn
 import camshaft.callbacks as stock  # imports its exports on access
 from camshaft.callbacks.arguments import check_local
 from camshaft.hooks_core import Hooks, is_overridden
-from camshaft.hooks_core.known_attributes import check_known
+from camshaft.hooks_core.known_attributes import check_attribute
 from camshaft.hooks_core.messages import must_be, warn_user
 from camshaft.hooks_core.spec import ZeroGrad
 from camshaft.loops import EvaluationLoop, FitLimits, FitLoop, Run, SaveRequest, StatelessLoaders, run_verb
 from camshaft.loops.metrics import EpochEndReduction, MetricLog
+from camshaft.strategies import SingleDeviceStrategy
 from camshaft.trainer.checkpoints import CheckpointFormat
 from camshaft.trainer.configuration import (
     check_barebones,
@@ -26,21 +28,25 @@ from camshaft.trainer.configuration import (
     choose_evaluation_loops,
     choose_hook_comparison,
     choose_log_interval,
+    choose_profiler,
     choose_strategy,
+    device_ids_of,
     limits_of_trial,
     listed,
     num_devices_of,
     num_nodes_of,
-    profiler_and_switches,
+    precision_of,
+    switches,
+    with_profiler,
 )
 from camshaft.trainer.forwarding import forwarded
 from camshaft.trainer.loggers import SilentLogger, begin_fit, choose_loggers, log_hyperparameters
 from camshaft.trainer.results import fit_summary, print_results
 from camshaft.trainer.running import VerbCall, VerbState, running, warn_if_done
-from camshaft.trainer.trial import in_trial
+from camshaft.trainer.states import RunningStage, TrainerFn, TrainerState, TrainerStatus
 
 if TYPE_CHECKING:
-    from camshaft.callbacks import EarlyStopping, ModelCheckpoint, ProgressBar
+    from camshaft.callbacks import Checkpoint, EarlyStopping, ProgressBar
 
 _SET_BY_CONSTRUCTOR = frozenset({"strategy", "fast_dev_run", "barebones"})
 
@@ -48,13 +54,15 @@ _SET_BY_CONSTRUCTOR = frozenset({"strategy", "fast_dev_run", "barebones"})
 def _fit_limit(name: str, doc: str) -> Any:
     """Return a property for a number in `fit_loop.limits`, which are replaced when it is set."""
 
-    def get(trainer: Trainer) -> Any:
-        return getattr(trainer.fit_loop.limits, name)
-
     def set_(trainer: Trainer, value: Any) -> None:
         trainer.fit_loop.limits = trainer.fit_loop.limits.with_number(name, value)
 
-    return property(get, set_, doc=doc)
+    return property(attrgetter(f"fit_loop.limits.{name}"), set_, doc=doc)
+
+
+def _in_stage(stage: RunningStage, doc: str) -> Any:
+    """Return a property that is true while a stage runs."""
+    return property(lambda trainer: trainer._stage is stage, doc=doc)
 
 
 class Trainer:
@@ -62,8 +70,8 @@ class Trainer:
 
     Names and meanings follow Lightning 2.x wherever the concept is the same. Every argument is keyword-only.
 
-    A subclass may override `connect`, `extend_run` and `checkpoint_formats` to run modules and read checkpoints that
-    were written for something else.
+    A subclass may override `connect`, `extend_run`, `checkpoint_formats` and `objects_in_place` to run modules and read
+    checkpoints that were written for something else, and `make_default_logger`.
 
     Args:
         accelerator: "cpu", "cuda", "mps", "gpu" (CUDA or MPS) or "auto", the best there is.
@@ -99,7 +107,8 @@ class Trainer:
         overfit_batches: If not 0, part of a training epoch to take instead of `limit_train_batches`: the same
             batches in every epoch, without shuffling; validation takes as much instead of `limit_val_batches`, without
             shuffling within fit.
-        val_check_interval: Interval between validations: a float is a share of an epoch, an int a number of batches.
+        val_check_interval: Interval between validations: a float is a share of an epoch, an int a number of batches;
+            a duration, in a form of `max_time`, is the time from the end of a validation to the next, across epochs.
         check_val_every_n_epoch: Epochs from one with validation to the next; None counts
             `val_check_interval` across epochs.
         num_sanity_val_steps: Validation batches to try before training (None means 2); -1 tries all.
@@ -121,14 +130,17 @@ class Trainer:
         stateless_loaders: Resume inside an epoch with a training loader that has no state: "refuse" it, or
             "fast_forward": read the batches that were used and drop them.
         deterministic: If true, operations without a deterministic algorithm raise; "warn" lets them warn; see
-            `TorchSwitches`, as for the next two. None leaves it as the process has it.
+            `camshaft.trainer.TorchSwitches`, as for the next two. None leaves it as the process has it.
         benchmark: If true, cuDNN searches for the fastest algorithm; None leaves it as the process has it.
         detect_anomaly: If true, backward names the operation whose gradient is NaN; slow.
-        profiler: "simple" adds a `HookTimeline`, "pytorch" a `Profiler`; a callback is added as it is.
+        profiler: "simple" times hooks, "advanced" runs them under cProfile, "pytorch" under torch's profiler; see
+            `SimpleProfiler`, `AdvancedProfiler` and `PyTorchProfiler`. Or an object of such a class, or a callback that
+            measures, such as `HookTimeline`.
         inference_mode: If true, evaluation runs under `torch.inference_mode`, else under `torch.no_grad`, as always
             inside fit.
         report: A folder for curves of everything that is logged, as PNG files, drawn when a verb ends; see
             `camshaft.callbacks.CurveReport`. None draws nothing.
+        enable_autolog_hparams: If true, loggers get the hyperparameters of module and data module when fit begins.
         default_root_dir: Directory of files by default, "~" being the home directory; None means the working directory.
         barebones: If true, nothing is attached: no logger, checkpoint, progress bar, sanity check or metric
             log. Values that a module logs are then in its `logged_metrics` only.
@@ -141,6 +153,8 @@ class Trainer:
         strategy, callbacks, barebones, strict_hooks: As passed, or chosen from the arguments.
         fast_dev_run: Number of batches of a trial run, or True for one; False without.
         fit_loop, validate_loop, test_loop, predict_loop: Loops of the verbs.
+        profiler: The callback of the argument `profiler`; None without.
+        enable_autolog_hparams: As passed.
         metric_log: The metric log; None with `barebones`.
         verb_state: State of the verb that runs, or ran last.
 
@@ -151,6 +165,9 @@ class Trainer:
 
     checkpoint_formats: ClassVar[tuple[CheckpointFormat, ...]] = ()
     """Formats of others that `ckpt_path` may have, beside ours."""
+
+    objects_in_place: ClassVar[bool] = False
+    """If true, `torch.load(path, weights_only=False)` gives the objects in its checkpoints; see `ObjectsInPlace`."""
 
     callbacks: list[Any]
     strategy: Any
@@ -180,7 +197,7 @@ class Trainer:
         limit_test_batches: int | float | None = None,
         limit_predict_batches: int | float | None = None,
         overfit_batches: int | float = 0.0,
-        val_check_interval: int | float | None = None,
+        val_check_interval: int | float | str | timedelta | Mapping[str, float] | None = None,
         check_val_every_n_epoch: int | None = 1,
         num_sanity_val_steps: int | None = None,
         reload_dataloaders_every_n_epochs: int = 0,
@@ -200,6 +217,7 @@ class Trainer:
         profiler: Any = None,
         inference_mode: bool = True,
         report: str | os.PathLike[str] | None = None,
+        enable_autolog_hparams: bool = True,
         default_root_dir: str | os.PathLike[str] | None = None,
         barebones: bool = False,
         compare_hooks_every_n_steps: int | None = None,
@@ -215,6 +233,7 @@ class Trainer:
                 num_sanity_val_steps=num_sanity_val_steps,
                 log_every_n_steps=log_every_n_steps,
                 fast_dev_run=fast_dev_run,
+                profiler=profiler,
                 report=report,
             )
             logger = enable_checkpointing = enable_progress_bar = enable_model_summary = False
@@ -232,9 +251,14 @@ class Trainer:
             sync_batchnorm=bool(sync_batchnorm),
         )
         self.fast_dev_run = check_fast_dev_run(fast_dev_run)
-        self._loggers = self._writing(choose_loggers(logger, self._default_root_dir, report))
+        self.enable_autolog_hparams = enable_autolog_hparams
+        self._profiler = choose_profiler(profiler)
+        self._loggers = self._writing(choose_loggers(logger, self.make_default_logger, report))
         self.callbacks = choose_callbacks(
-            [*listed(callbacks), *profiler_and_switches(profiler, deterministic, benchmark, detect_anomaly)],
+            [
+                *with_profiler(listed(callbacks), self._profiler, self.strategy),
+                *switches(deterministic, benchmark, detect_anomaly),
+            ],
             enable_progress_bar=enable_progress_bar,
             enable_model_summary=enable_model_summary,
             enable_checkpointing=enable_checkpointing,
@@ -306,7 +330,7 @@ class Trainer:
             if name == "callbacks" and self.is_running:
                 action = "Set them before, or let `configure_callbacks` of the module return them."
                 raise RuntimeError(must_be(name, "set while no verb runs", value, type(self).__qualname__, action))
-            check_known(self, name, takes_own=True)
+            check_attribute(self, name, takes_own=True)
         object.__setattr__(self, name, value)
 
     # seams for subclasses
@@ -327,6 +351,10 @@ class Trainer:
         Args:
             run: The run that is to begin.
         """
+
+    def make_default_logger(self) -> Any:
+        """Return the logger for `logger=True`: a `CSVLogger` in `default_root_dir`. Override it to return another."""
+        return stock.CSVLogger(self.default_root_dir)
 
     # verbs
 
@@ -365,7 +393,8 @@ class Trainer:
             self.verb_state.fitted = run.module
             if self.is_global_zero:
                 warn_if_done(self.fit_loop, run.checkpoint)
-            log_hyperparameters(self.loggers, run.module, run.data)
+            if self.enable_autolog_hparams:
+                log_hyperparameters(self.loggers, run.module, run.data)
             begin_fit(self.loggers, run.module)
             run_verb(run, self.fit_loop)
         if self.is_global_zero and self.progress_bar_callback is not None and not self.fast_dev_run:
@@ -395,9 +424,8 @@ class Trainer:
             The logged epoch values, a dictionary per loader.
         """
         call = VerbCall("validate", model, {"validate": dataloaders}, datamodule, ckpt_path, weights_only)
-        loop: EvaluationLoop = self.validate_loop
         with running(self, call) as run:
-            results: list[dict[str, float]] = run_verb(run, loop)
+            results: list[dict[str, float]] = run_verb(run, self.validate_loop)
         if verbose and self.is_global_zero:
             print_results(results, "validate")
         return results
@@ -413,9 +441,8 @@ class Trainer:
     ) -> list[dict[str, float]]:
         """Run the test once; arguments and result are those of `validate`, with test loaders. Collective."""
         call = VerbCall("test", model, {"test": dataloaders}, datamodule, ckpt_path, weights_only)
-        loop: EvaluationLoop = self.test_loop
         with running(self, call) as run:
-            results: list[dict[str, float]] = run_verb(run, loop)
+            results: list[dict[str, float]] = run_verb(run, self.test_loop)
         if verbose and self.is_global_zero:
             print_results(results, "test")
         return results
@@ -456,7 +483,10 @@ class Trainer:
     # saving and stopping
 
     def save_checkpoint(
-        self, path: str | os.PathLike[str], weights_only: bool = False, on_saved: Callable[[], None] | None = None
+        self,
+        filepath: str | os.PathLike[str],
+        weights_only: bool | None = None,
+        on_saved: Callable[[], None] | None = None,
     ) -> None:
         """Save a checkpoint. Collective.
 
@@ -464,7 +494,7 @@ class Trainer:
         the validation that it triggered, or of the epoch's end. Otherwise it is carried out at once.
 
         Args:
-            path: The file; a directory if the state is sharded.
+            filepath: The file; a directory if the state is sharded.
             weights_only: If true, everything that only matters for resuming is left out.
             on_saved: Function to call when the checkpoint is durable.
 
@@ -472,7 +502,7 @@ class Trainer:
             RuntimeError: If this trainer has no module yet.
         """
         run = self._started_run("save_checkpoint")
-        run.request_save(SaveRequest(os.fspath(path), weights_only, on_saved))
+        run.request_save(SaveRequest(os.fspath(filepath), bool(weights_only), on_saved))
         if not self.is_running:
             run.finish_saving()  # no verb does it
 
@@ -525,7 +555,7 @@ class Trainer:
             action = "Use it in `on_fit_start`, `on_train_start` or `on_train_epoch_start`."
             where = "nothing" if run is None or not self.is_running else run.position()
             raise RuntimeError(must_be("trial", rule, where, "Trainer", action))
-        with self.silenced(), in_trial(run, self.fit_loop.data, reload=reload) as batches:
+        with self.silenced(), self.fit_loop.trial(run, reload=reload) as batches:
             yield batches
 
     @contextmanager
@@ -541,6 +571,10 @@ class Trainer:
         if self.current_run is None:
             rule = "attached by fit, validate, test or predict"
             raise RuntimeError(must_be("model", rule, None, f"Trainer.{method}", "Run one of them first."))
+        if not (self.is_running or self.current_run.has_hooks):  # of a trainer that was copied or unpickled
+            self.extend_run(self.current_run)
+            self.current_run.resolve_hooks(())
+            self.current_run.release_callbacks()
         return self.current_run
 
     # progress
@@ -555,7 +589,12 @@ class Trainer:
         "fit_loop.should_stop", "True if training is to stop at the next opportunity; set it anywhere.", settable=True
     )
     is_preempted: bool = forwarded("fit_loop.is_preempted", "True if the fit ends, or ended, because of `preempt`.")
-    interrupted: bool = forwarded("verb_state.interrupted", "True if the user interrupted the last fit.")
+
+    @property
+    def received_sigterm(self) -> bool:
+        """True if the last fit got a SIGTERM that a `PreemptionCheckpoint` caught; without one SIGTERM ends it."""
+        return any(getattr(callback, "received_sigterm", False) for callback in self.callbacks)
+
     is_last_batch: bool = forwarded(
         "fit_loop.is_last_batch", "True in the last batch of an epoch, where that is known."
     )
@@ -590,7 +629,7 @@ class Trainer:
     # changes during a fit count from the next time that loaders are asked for
 
     overfit_batches: int | float = _fit_limit("overfit_batches", "Part of an epoch that is repeated; 0 if none is.")
-    val_check_interval: int | float = _fit_limit("val_check_interval", "Interval of validations within an epoch.")
+    val_check_interval: Any = _fit_limit("val_check_interval", "Interval of validations within an epoch.")
     limit_test_batches: int | float = forwarded(
         "test_loop.limit_batches", "Part of each test loader to take, as `limit_train_batches`.", settable=True
     )
@@ -693,6 +732,11 @@ class Trainer:
     # data
 
     num_training_batches: int | float = forwarded("fit_loop.num_batches", "Batches per training epoch; inf if unknown.")
+    val_check_batch: int | float | None = forwarded(
+        "fit_loop.num_batches_between_validations",
+        "Batches between validations of fit, inf for an epoch of unknown length; None before loaders are there, and "
+        "where time counts.",
+    )
     num_val_batches: list[int | float] = forwarded("_validation_loop.num_batches", "Batches per validation loader.")
     num_sanity_val_batches: list[int | float] = forwarded(
         "fit_loop.num_sanity_batches", "Batches per validation loader that the sanity check takes."
@@ -732,33 +776,50 @@ class Trainer:
     lightning_module: Any = forwarded("current_run.module", "The `model`, as Lightning names it.", default=None)
     datamodule: Any = forwarded("current_run.data", "Data module of the current or last verb, or None.", default=None)
     _verb: str | None = forwarded("current_run.verb", "Current or last verb.", default=None)
-    _stage: str | None = forwarded("current_run.stage", "Stage that runs.", default=None)
+
+    @property
+    def state(self) -> TrainerState:
+        """State of the trainer now: verb, stage, and how the last verb ended. Its parts equal strings such as "fit"."""
+        return TrainerState(self.verb_state.status, TrainerFn(self._verb) if self._verb else None, self._stage)
+
+    @property
+    def interrupted(self) -> bool:
+        """True if the last verb ended by an error, or because the user interrupted it."""
+        return self.verb_state.status is TrainerStatus.INTERRUPTED
+
+    @property
+    def ckpt_path(self) -> str | os.PathLike[str] | None:
+        """Path of the checkpoint that the current or last verb began with; None if with none.
+
+        Set it, and every verb that is called without `ckpt_path` begins with that checkpoint, until it is set to None.
+        """
+        return self.verb_state.ckpt_path
+
+    @ckpt_path.setter
+    def ckpt_path(self, ckpt_path: str | os.PathLike[str] | None) -> None:
+        self.verb_state.ckpt_path = self.verb_state.chosen_ckpt_path = ckpt_path
+
+    # Set-up and end of a verb count to its stage, as do the hooks of fit between batches and validations.
+
+    training: bool = _in_stage(RunningStage.TRAINING, doc="True in fit, but for sanity check and validation.")
+    validating: bool = _in_stage(RunningStage.VALIDATING, doc="True in validation, within fit or by itself.")
+    testing: bool = _in_stage(RunningStage.TESTING, doc="True in a test.")
+    predicting: bool = _in_stage(RunningStage.PREDICTING, doc="True in prediction.")
     sanity_checking: bool = forwarded("fit_loop.sanity_checking", "True while the sanity check runs.")
 
     @property
-    def training(self) -> bool:
-        """True while training batches run."""
-        return self._stage == "train"
-
-    @property
-    def validating(self) -> bool:
-        """True while validation runs, in fit or by itself; false in the sanity check."""
-        return self._stage == "validate" and not self.sanity_checking
-
-    @property
-    def testing(self) -> bool:
-        """True while a test runs."""
-        return self._stage == "test"
-
-    @property
-    def predicting(self) -> bool:
-        """True while prediction runs."""
-        return self._stage == "predict"
-
-    @property
     def evaluating(self) -> bool:
-        """True while validation or a test runs, the sanity check included."""
-        return self._stage in ("validate", "test")
+        """True in validation, test and the sanity check."""
+        return self._stage is not None and self._stage.evaluating
+
+    @property
+    def _stage(self) -> RunningStage | None:
+        run = self.current_run
+        if run is None or not self.is_running:
+            return None
+        if self.sanity_checking:
+            return RunningStage.SANITY_CHECKING
+        return RunningStage(run.stage or ("train" if run.verb == "fit" else run.verb))
 
     @property
     def enable_validation(self) -> bool:
@@ -791,6 +852,46 @@ class Trainer:
     def num_devices(self) -> int:
         """Number of processes per machine, each with a device."""
         return num_devices_of(self.strategy)
+
+    @property
+    def device_ids(self) -> list[int]:
+        """Index of each device of this machine that is used; they are numbered from 0 where devices have no index."""
+        return device_ids_of(self.strategy)
+
+    @property
+    def precision(self) -> str | None:
+        """Name of the number format, such as "32-true"; None for a strategy of others that does not tell."""
+        return precision_of(self.strategy)
+
+    @property
+    def distributed_sampler_kwargs(self) -> dict[str, int] | None:
+        """Arguments of torch's `DistributedSampler` for this process's share of data; None on a single device."""
+        if isinstance(self.strategy, SingleDeviceStrategy):
+            return None
+        return {"num_replicas": self.strategy.num_data_ranks, "rank": self.strategy.data_rank}
+
+    @contextmanager
+    def init_module(self, empty_init: bool | None = None) -> Iterator[None]:
+        """Create tensors on the trainer's device and in its precision, for the length of a `with` statement.
+
+        Args:
+            empty_init: If true, functions of `torch.nn.init` leave memory as it is, for weights that are loaded
+                afterwards.
+        """
+        from camshaft.trainer.init_module import tensors_created_for  # rarely needed
+
+        with tensors_created_for(self.strategy, empty_init=bool(empty_init)):
+            yield
+
+    def print(self, *args: Any, **kwargs: Any) -> None:
+        """Print on the first process of each machine, above the progress bar if there is one; arguments as Python's."""
+        if self.local_rank != 0:
+            return
+        bar = self.progress_bar_callback
+        if bar is not None and bar.is_enabled:
+            bar.print(*args, **kwargs)
+        else:
+            print(*args, **kwargs)
 
     @property
     def num_nodes(self) -> int:
@@ -844,7 +945,7 @@ class Trainer:
 
     @loggers.setter
     def loggers(self, loggers: Any) -> None:
-        self._loggers = self._writing(choose_loggers(loggers or False, self._default_root_dir))
+        self._loggers = self._writing(choose_loggers(loggers or False, self.make_default_logger))
         if self.metric_log is not None:
             self.metric_log.write_to(self._loggers)
 
@@ -881,17 +982,26 @@ class Trainer:
             return self.verb_state.log_dir
         return getattr(self.logger, "log_dir", None) or self._default_root_dir
 
+    @property
+    def profiler(self) -> Any:
+        """The profiler, to measure parts of a step by `with trainer.profiler.profile("name"):`; without one it is one
+        that does nothing.
+        """
+        if not isinstance(self._profiler, stock.ActionProfiler):
+            return stock.PassThroughProfiler()
+        return self._profiler
+
     # callbacks
 
     @property
-    def checkpoint_callback(self) -> ModelCheckpoint | None:
-        """The first `ModelCheckpoint`, or None."""
+    def checkpoint_callback(self) -> Checkpoint | None:
+        """The first callback that saves checkpoints, such as a `ModelCheckpoint`, or None."""
         return next(iter(self.checkpoint_callbacks), None)
 
     @property
-    def checkpoint_callbacks(self) -> list[ModelCheckpoint]:
-        """Every `ModelCheckpoint`."""
-        return [callback for callback in self.callbacks if isinstance(callback, stock.ModelCheckpoint)]
+    def checkpoint_callbacks(self) -> list[Checkpoint]:
+        """Every callback that saves checkpoints: whose base class is `Checkpoint`, as that of `ModelCheckpoint`."""
+        return [callback for callback in self.callbacks if isinstance(callback, stock.Checkpoint)]
 
     @property
     def early_stopping_callback(self) -> EarlyStopping | None:

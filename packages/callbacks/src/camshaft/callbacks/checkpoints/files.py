@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING
 from camshaft.callbacks.monitoring import from_rank_zero
 from camshaft.hooks_core.durable_files import (
     SUFFIX,
-    abandoned_in,
-    claimed,
+    abandoned_files,
     flush,
+    lock,
     new_partial_name,
-    put_in_place,
     remove,
+    rename_durably,
 )
 from camshaft.hooks_core.messages import warn_user
 
@@ -43,11 +43,11 @@ def point_last_at(checkpoint: Path, last: Path, *, by_link: bool = False) -> Non
     workplace = new_partial_name(last)
     workplace.mkdir()
     try:
-        with claimed(workplace):
+        with lock(workplace):
             fresh = workplace / last.name
             if not (by_link and _try_symlink(checkpoint, fresh, os.path.relpath(checkpoint, last.parent))):
                 _share(checkpoint, fresh)
-            put_in_place(fresh, last)
+            rename_durably(fresh, last)
     finally:
         # rename() between two links of one file does nothing, not even remove the first.
         remove(workplace)
@@ -87,7 +87,7 @@ def default_folder(trainer: TrainerProtocol) -> str:
 
 
 def remove_abandoned(folder: Path, extension: str, depth: int = 0) -> None:
-    """Remove the unfinished files that killed saves left in a folder; see `partial_paths.abandoned_in`.
+    """Remove the unfinished files that killed saves left in a folder; see `partial_paths.abandoned_files`.
 
     A file that cannot be removed stays, with a warning.
 
@@ -97,7 +97,7 @@ def remove_abandoned(folder: Path, extension: str, depth: int = 0) -> None:
         depth: Number of levels of subfolders to search as well.
     """
     for level in range(depth + 1):
-        for path in abandoned_in(folder, "*/" * level + f".*{extension}*{SUFFIX}"):
+        for path in abandoned_files(folder, "*/" * level + f".*{extension}*{SUFFIX}"):
             try:
                 remove(path)
             except OSError as error:

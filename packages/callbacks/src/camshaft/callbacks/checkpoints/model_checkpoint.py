@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 import torch
 from torch import Tensor
 
+from camshaft.callbacks.checkpoints.checkpoint import Checkpoint
 from camshaft.callbacks.checkpoints.files import (
     TimeInterval,
     can_save_alone,
@@ -28,7 +29,7 @@ from camshaft.callbacks.checkpoints.names import (
     check_distinct,
     first_free_path,
 )
-from camshaft.callbacks.checkpoints.state import CheckpointState, PendingSave, PendingSaves, TopK, lies_in
+from camshaft.callbacks.checkpoints.state import PendingSave, PendingSaves, TopK, lies_in
 from camshaft.callbacks.monitoring import (
     check_mode,
     from_rank_zero,
@@ -37,8 +38,7 @@ from camshaft.callbacks.monitoring import (
     validates,
     worst_score,
 )
-from camshaft.hooks_core import Callback
-from camshaft.hooks_core.durable_files import remove, written_whole
+from camshaft.hooks_core.durable_files import remove, replace_file
 from camshaft.hooks_core.messages import warn_user
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ _OWN_FOLDER = "Pass `dirpath`, or set `self.dirpath` in `setup`."
 _OWN_ARGUMENTS = "Override `__init__`, and hand the arguments on."
 
 
-class ModelCheckpoint(Callback):
+class ModelCheckpoint(Checkpoint):
     """Decides when to save a checkpoint and which ones to keep; the trainer does the saving.
 
     A save is requested at its due time and carried out at the trainer's next save point. A checkpoint that a new one
@@ -83,8 +83,8 @@ class ModelCheckpoint(Callback):
             is kept, it is a second name for the same data and takes no room; "link" makes it a symbolic link.
         save_top_k: How many of the best to keep; -1 all, 0 none. Without a `monitor`: -1, 0 or 1.
         save_on_exception: Whether an exception in training, `KeyboardInterrupt` too, also saves a checkpoint, named
-            "exception-{epoch}-{step}" and never removed. "last" moves to it, unless it is written asynchronously.
-            Several processes save nothing then, with a warning.
+            by `filename` and never removed; "exception-{epoch}-{step}" if a metric in `filename` is not logged yet.
+            "last" moves to it, unless it is written asynchronously. Several processes save nothing then, and warn.
         save_weights_only: Whether to leave out optimizers, loops and callbacks.
         mode: "min" where a lower metric is better, "max" where a higher one is. NaN is the worst value.
         auto_insert_metric_name: Whether {epoch} in `filename` becomes "epoch=3" rather than "3".
@@ -100,6 +100,9 @@ class ModelCheckpoint(Callback):
             is replaced.
 
     Attributes:
+        best_model_path: Path of the best kept checkpoint, of the newest without a `monitor`; "" if there is none.
+        last_model_path: Path of "last"; "" if there is none.
+        current_score: Score of the newest kept checkpoint, a scalar on the CPU; None before it.
         best_model_score: Score of the best kept checkpoint, a scalar on the CPU; None without a `monitor`.
         kth_best_model_path: Path of the worst kept checkpoint; "" while fewer than `save_top_k` are kept.
         kth_value: Its score; an infinity where there is none.
@@ -112,10 +115,11 @@ class ModelCheckpoint(Callback):
             end of an epoch without validation, before the first one, a missing `monitor` is a warning.
     """
 
-    monitors: ClassVar[bool] = True
     CHECKPOINT_JOIN_CHAR: ClassVar[str] = "-"
     CHECKPOINT_EQUALS_CHAR: ClassVar[str] = "="
     CHECKPOINT_NAME_LAST: ClassVar[str] = "last"
+    _of_run: ClassVar[tuple[str, ...]] = ("_pending", "_newest", "_strategy")
+
     FILE_EXTENSION: ClassVar[str] = ".ckpt"
     STARTING_VERSION: ClassVar[int] = 1
     _uncalled_methods: ClassVar[Mapping[str, str]] = {
@@ -148,16 +152,12 @@ class ModelCheckpoint(Callback):
         enable_version_counter: bool = True,
     ) -> None:
         where = type(self).__name__
-        check_arguments(
-            where,
-            monitor=monitor,
-            save_top_k=save_top_k,
-            save_last=save_last,
-            every_n_epochs=every_n_epochs,
-            every_n_train_steps=every_n_train_steps,
-            train_time_interval=train_time_interval,
-            save_on_train_epoch_end=save_on_train_epoch_end,
-        )
+        intervals: dict[str, int | timedelta | None] = {
+            "train_time_interval": train_time_interval,
+            "every_n_epochs": every_n_epochs,
+            "every_n_train_steps": every_n_train_steps,
+        }
+        check_arguments(where, monitor, save_top_k, save_last, intervals, save_on_train_epoch_end)
         self.verbose = verbose
         self.save_weights_only = save_weights_only
         self.saved_path = ""
@@ -170,16 +170,18 @@ class ModelCheckpoint(Callback):
         self.auto_insert_metric_name = auto_insert_metric_name
         self.every_n_train_steps = every_n_train_steps or 0
         self.train_time_interval = train_time_interval
-        intervals = (every_n_epochs, every_n_train_steps, train_time_interval)
-        self.every_n_epochs = 1 if all(interval is None for interval in intervals) else every_n_epochs or 0
+        self.every_n_epochs = 1 if set(intervals.values()) == {None} else every_n_epochs or 0
         self.save_on_train_epoch_end = save_on_train_epoch_end
         self.enable_version_counter = enable_version_counter
-        self.dirpath: str | None = None if dirpath is None else absolute_folder(dirpath, where)
+        self.dirpath: str | None = absolute_folder(dirpath, where) if dirpath else None
         self._dirpath_argument = self.dirpath
         self._names = self._make_names()
         self._time = None if train_time_interval is None else TimeInterval(train_time_interval.total_seconds())
         self._num_intervals = 0  # of `every_n_train_steps` that have passed
-        self._kept = CheckpointState(TopK(save_top_k, check_mode(mode, where)))
+        self.best_model_path = ""
+        self.last_model_path = ""
+        self.current_score: Tensor | None = None
+        self._top_k = TopK(save_top_k, check_mode(mode, where))
         self._update_scores()
         self._pending: PendingSaves | None = None
         self._unwritten: list[dict[str, Any]] = []
@@ -193,47 +195,22 @@ class ModelCheckpoint(Callback):
 
     @property
     def state_key(self) -> str:
-        """Class name and the arguments that tell two of these in one trainer apart."""
-        fields = ["monitor", "mode", "every_n_train_steps", "every_n_epochs", "filename", "save_weights_only"]
-        if self.train_time_interval is not None:
-            fields.append("train_time_interval")
-        return f"{type(self).__qualname__}({', '.join(f'{name}={getattr(self, name)!r}' for name in fields)})"
+        """Class name and the arguments that tell two of these in one trainer apart.
 
-    @property
-    def best_model_path(self) -> str:
-        """Path of the best kept checkpoint, of the newest without a `monitor`; "" if there is none."""
-        return self._kept.best_path
-
-    @best_model_path.setter
-    def best_model_path(self, path: str) -> None:
-        self._kept.best_path = path
+        That of Lightning's class, with `filename` and `save_weights_only` if they are given.
+        """
+        fields = ["monitor", "mode", "every_n_train_steps", "every_n_epochs", "train_time_interval"]
+        fields += [name for name in ("filename", "save_weights_only") if getattr(self, name)]
+        return f"{type(self).__qualname__}{ {name: getattr(self, name) for name in fields}!r}"
 
     @property
     def best_k_models(self) -> dict[str, Tensor]:
         """Paths of the kept checkpoints with their scores, oldest first. Empty without a `monitor`."""
-        return self._kept.top_k.scores
+        return self._top_k.scores
 
     @best_k_models.setter
     def best_k_models(self, scores: dict[str, Tensor]) -> None:
-        self._kept.top_k.scores = scores
-
-    @property
-    def last_model_path(self) -> str:
-        """Path of "last"; "" if there is none."""
-        return self._kept.last_path
-
-    @last_model_path.setter
-    def last_model_path(self, path: str) -> None:
-        self._kept.last_path = path
-
-    @property
-    def current_score(self) -> Tensor | None:
-        """The monitored value at the latest due time, a scalar on the CPU; None before it."""
-        return self._kept.current_score
-
-    @current_score.setter
-    def current_score(self, score: Tensor | None) -> None:
-        self._kept.current_score = score
+        self._top_k.scores = scores
 
     def setup(self, trainer: TrainerProtocol, module: Any, stage: str) -> None:
         """Find the folder, and remove unfinished files of killed processes in it. Collective in fit."""
@@ -340,7 +317,8 @@ class ModelCheckpoint(Callback):
             self._restore(self._pending.drop_all())  # the trainer has dropped its requests
         if self._should_save_on_exception(trainer) and can_save_alone(trainer, exception, type(self).__name__):
             candidates = self._monitor_candidates(trainer)
-            path = self._free_path(trainer, candidates, self._names.exception.template)
+            is_logged = self._names.name.metrics <= candidates.keys()
+            path = self._free_path(trainer, candidates, None if is_logged else self._names.exception.template)
             last_path, superfluous = (
                 (None, ()) if self._names.last is None else self._move_last(trainer, candidates, self._names.last, path)
             )
@@ -348,12 +326,21 @@ class ModelCheckpoint(Callback):
             self._print_decision(trainer, path, None, None)
             self._request_save(trainer, path, superfluous, last_path)
 
+    def __getstate__(self) -> dict[str, Any]:
+        """Return the attributes without what belongs to a run in progress, so that copies can be made at any time."""
+        return {**vars(self), "_pending": None, "_strategy": None, "_newest": None}
+
     def state_dict(self) -> dict[str, Any]:
         """Return the kept checkpoints with their scores, "last", and when the latest save was."""
         return {
-            **self._kept.state_dict(),
+            "best_k_models": dict(self.best_k_models),
+            "best_model_path": self.best_model_path,
+            "last_model_path": self.last_model_path,
+            "current_score": self.current_score,
             "best_model_score": self.best_model_score,
             "kth_best_model_path": self.kth_best_model_path,
+            "kth_value": self.kth_value,
+            "monitor": self.monitor,
             "dirpath": self.dirpath,
             "step_saved_at": self._last_global_step_saved,
             "is_deferred": self._is_deferred,
@@ -368,7 +355,12 @@ class ModelCheckpoint(Callback):
         self._restore(state_dict)
         look = partial(self._find_lost, state_dict)
         self._unwritten, missing = look() if self._strategy is None else from_rank_zero(self._strategy, look)
-        self._kept.forget(missing)
+        for path in missing:
+            self.best_k_models.pop(path, None)
+        if self.best_model_path in missing:
+            self.best_model_path = self._top_k.best_path
+        if self.last_model_path in missing:
+            self.last_model_path = ""
         self._update_scores()
         self._loaded_dirpath = state_dict["dirpath"]
         self._warn_if_moved()
@@ -382,7 +374,7 @@ class ModelCheckpoint(Callback):
             filepath: The file; None is "best_k_models.yaml" in `dirpath`.
         """
         path = Path(self.dirpath or "", "best_k_models.yaml") if filepath is None else Path(filepath)
-        with written_whole(path) as fresh:
+        with replace_file(path) as fresh:
             lines = (f"{json.dumps(kept)}: {float(score)!r}\n" for kept, score in self.best_k_models.items())
             fresh.write_text("".join(lines) or "{}\n", encoding="utf-8")
 
@@ -407,9 +399,13 @@ class ModelCheckpoint(Callback):
         name = name if ver is None else f"{name}{self.CHECKPOINT_JOIN_CHAR}v{ver}"
         return os.path.join(self.dirpath or "", f"{name}{self.FILE_EXTENSION}")
 
+    def file_exists(self, filepath: str | os.PathLike[str], trainer: TrainerProtocol) -> bool:
+        """Return whether rank 0 finds a file or folder at a path. Collective."""
+        return from_rank_zero(trainer.strategy, lambda: os.path.exists(filepath))
+
     def check_monitor_top_k(self, trainer: TrainerProtocol, current: Tensor | None = None) -> bool:
         """Return whether a score is good enough to be kept; all ranks have to return the same."""
-        return current is not None and self._kept.top_k.takes(current)
+        return current is not None and self._top_k.takes(current)
 
     # methods that subclasses of Lightning's class override
 
@@ -472,7 +468,6 @@ class ModelCheckpoint(Callback):
             if trainer.is_global_zero:
                 warn_user(f"{where} keeps nothing before the first validation, which is expected to log {name!r}.")
             return
-        self.current_score = current
         if self.check_monitor_top_k(trainer, current):
             self._update_best_and_save(current, trainer, monitor_candidates)
         else:
@@ -527,6 +522,10 @@ class ModelCheckpoint(Callback):
         )
 
     def _should_remove_checkpoint(self, trainer: TrainerProtocol, previous: str, current: str) -> bool:
+        """Return whether a checkpoint goes when another displaces it; not if the run was resumed from it."""
+        resumed = getattr(trainer, "ckpt_path", None)
+        if resumed is not None and os.path.abspath(resumed) == os.path.abspath(previous):
+            return False
         return previous != current and self.dirpath is not None and lies_in(previous, Path(self.dirpath))
 
     def _remove_checkpoint(self, trainer: TrainerProtocol, filepath: str) -> None:
@@ -547,15 +546,26 @@ class ModelCheckpoint(Callback):
 
     def _keep(self, trainer: TrainerProtocol, candidates: dict[str, Tensor], score: Tensor | None) -> None:
         """Rank a checkpoint, displace others, and request it. Collective."""
-        displaced = self._kept.displaced(is_scored=score is not None)
+        top_k = self._top_k
+        if score is not None:
+            displaced = top_k.displaced()
+        else:
+            displaced = (self.best_model_path,) if top_k.k == 1 and self.best_model_path else ()
         del_filepath = displaced if len(displaced) > 1 else next(iter(displaced), None)
         path = self._get_metric_interpolated_filepath_name(candidates, trainer, del_filepath)
-        superfluous = self._kept.keep(path, score, displaced)
+        if path in top_k.scores:
+            displaced = (path,)  # the same name again takes its predecessor's place
+        for one in displaced:
+            top_k.scores.pop(one, None)
+        if score is not None:
+            top_k.add(path, score)
+            self.current_score = top_k.scores[path]
+        self.best_model_path = path if score is None else top_k.best_path
         self._update_scores()
         self._print_decision(trainer, path, score, self.monitor)
-        self._request_save(
-            trainer, path, tuple(one for one in superfluous if self._should_remove_checkpoint(trainer, one, path))
-        )
+        others = (one for one in displaced if one != path)
+        superfluous = tuple(one for one in others if self._should_remove_checkpoint(trainer, one, path))
+        self._request_save(trainer, path, superfluous)
 
     def _move_last(
         self, trainer: TrainerProtocol, candidates: dict[str, Tensor], template: NameTemplate, taken: str | None
@@ -648,13 +658,10 @@ class ModelCheckpoint(Callback):
             return os.path.lexists(path) or any(one._claims(path) for one in others)
 
         def path_of(version: int | None) -> str:
-            if filename is None and version is None:
-                return self.format_checkpoint_name(candidates)
-            if filename is None:
-                return self.format_checkpoint_name(candidates, ver=version)
-            if version is None:
-                return self.format_checkpoint_name(candidates, filename)
-            return self.format_checkpoint_name(candidates, filename, ver=version)
+            # only what is needed, since an override may take no more
+            given = () if filename is None else (filename,)
+            keywords: dict[str, Any] = {} if version is None else {"ver": version}
+            return self.format_checkpoint_name(candidates, *given, **keywords)
 
         return first_free_path(path_of, is_taken, self.STARTING_VERSION)
 
@@ -670,11 +677,10 @@ class ModelCheckpoint(Callback):
 
     def _make_names(self) -> CheckpointNames:
         """Return the names, by attributes that a subclass or a user may have set."""
-        last = self.CHECKPOINT_NAME_LAST if self.save_last else None
         is_named = self.auto_insert_metric_name
         return CheckpointNames(
             name=self._template(self.filename or self._default_name, is_named),
-            last=None if last is None else self._template(last, is_named),
+            last=self._template(self.CHECKPOINT_NAME_LAST, is_named) if self.save_last else None,
             exception=self._template(f"exception{self.CHECKPOINT_JOIN_CHAR}{self._default_name}", is_named),
             extension=self.FILE_EXTENSION,
             has_versions=self.enable_version_counter,
@@ -687,7 +693,7 @@ class ModelCheckpoint(Callback):
             return
         moment = f"epoch {trainer.current_epoch}, step {trainer.global_step}"
         shown = "" if score is None else f"{monitor} is {float(score):.6g}, "
-        kept = f"saving {path}" if path else f"not among the best {self._kept.top_k.k}"
+        kept = f"saving {path}" if path else f"not among the best {self._top_k.k}"
         print(f"ModelCheckpoint, {moment}: {shown}{kept}", flush=True)
 
     def _finish_save(self, trainer: TrainerProtocol, pending: PendingSaves, save: PendingSave) -> None:
@@ -702,8 +708,8 @@ class ModelCheckpoint(Callback):
 
     def _update_scores(self) -> None:
         """Update the attributes that are derived from the kept checkpoints."""
-        top_k = self._kept.top_k
-        self.best_model_score = top_k.scores.get(self._kept.best_path)
+        top_k = self._top_k
+        self.best_model_score = top_k.scores.get(self.best_model_path)
         self.kth_best_model_path = top_k.worst_path if len(top_k.scores) >= top_k.k else ""
         self.kth_value = top_k.scores.get(self.kth_best_model_path, torch.tensor(worst_score(top_k.mode)))
 
@@ -716,13 +722,18 @@ class ModelCheckpoint(Callback):
             if all(lies_in(path, folder) for path in (save["path"], save["last_path"]) if path is not None)
             and not os.path.exists(save["path"])
         ]
-        missing = self._kept.missing(besides=[save["path"] for save in unwritten])
+        known = dict.fromkeys([*self.best_k_models, self.best_model_path, self.last_model_path])
+        still_to_write = ["", *(save["path"] for save in unwritten)]
+        missing = [path for path in known if path not in still_to_write and not os.path.exists(path)]
         if missing:
             warn_user(f"ModelCheckpoint forgets checkpoints that no longer exist: {missing}.")
         return unwritten, missing
 
     def _restore(self, memory: dict[str, Any]) -> None:
-        self._kept.load_state_dict(memory)
+        self.best_k_models = dict(memory["best_k_models"])
+        self.best_model_path = memory["best_model_path"]
+        self.last_model_path = memory["last_model_path"]
+        self.current_score = memory["current_score"]
         self._update_scores()
         self._last_global_step_saved = memory["step_saved_at"]
         self._is_deferred = memory["is_deferred"]

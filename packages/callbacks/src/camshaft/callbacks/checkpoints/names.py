@@ -185,13 +185,10 @@ def check_distinct(key: str, other_key: str, names: CheckpointNames, others_in_f
 
 def check_arguments(
     where: str,
-    *,
-    monitor: str | None,
+    monitor: object,
     save_top_k: int,
     save_last: object,
-    every_n_epochs: int | None,
-    every_n_train_steps: int | None,
-    train_time_interval: timedelta | None,
+    intervals: Mapping[str, int | timedelta | None],
     save_on_train_epoch_end: bool | None,
 ) -> None:
     """Check the arguments of a `ModelCheckpoint`.
@@ -208,14 +205,12 @@ def check_arguments(
         raise InvalidArgumentError("monitor", "the name of a logged metric", monitor, where, "Pass a string.")
     action = "True is a hard link, which takes no space either; 'link' is a symbolic one."
     check_one_of(where, (True, False, None, "link"), action, save_last=save_last)
-    if train_time_interval is not None and (
-        not isinstance(train_time_interval, timedelta) or train_time_interval < timedelta(0)
-    ):
+    counts: dict[str, Any] = dict(intervals)
+    time = counts.pop("train_time_interval")
+    if time is not None and (not isinstance(time, timedelta) or time < timedelta(0)):
         action = "Pass for example `timedelta(minutes=30)`."
-        raise InvalidArgumentError("train_time_interval", "a timedelta from 0", train_time_interval, where, action)
-    counts = {"every_n_epochs": every_n_epochs, "every_n_train_steps": every_n_train_steps}
+        raise InvalidArgumentError("train_time_interval", "a timedelta from 0", time, where, action)
     check_number(where, "Use 0 to switch it off.", least=0, is_int=True, or_none=True, **counts)
-    intervals = {"train_time_interval": train_time_interval, **counts}
     given = [field for field, interval in intervals.items() if interval is not None and interval != 0]
     if len(given) > 1:
         first, second = given[-1], given[0]

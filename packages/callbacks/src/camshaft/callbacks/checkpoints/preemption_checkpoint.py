@@ -82,20 +82,27 @@ class PreemptionCheckpoint(Callback):
         self.preempted = False
         self.ckpt_path: str | None = None
         self._should_requeue = False
-        self._has_failed = self._is_over = False
+        self._has_failed = False
         self._caught: CaughtSignals | None = None
+        self._received: list[str] = []
 
     def setup(self, trainer: TrainerProtocol, module: Any, stage: str) -> None:
         """Install the signal handlers. Collective in fit."""
         if stage != "fit" or trainer.fast_dev_run:
             return
-        self.preempted = self._should_requeue = self._has_failed = self._is_over = False
+        self.preempted = self._should_requeue = self._has_failed = False
         folder = from_rank_zero(trainer.strategy, lambda: self._folder(trainer))
         self.ckpt_path = path = os.path.join(folder, self.filename + self.FILE_EXTENSION)
         if self.requeue and slurm_job() is None and trainer.is_global_zero:
             warn_user(f"{type(self).__name__} will not requeue: this is not a SLURM job.")
         self._caught = CaughtSignals(self.signals, lambda: trainer.preempt(path))
+        self._received = self._caught.received
         self._caught.install(type(self).__name__)
+
+    @property
+    def received_sigterm(self) -> bool:
+        """True if this process got a SIGTERM in the current or last fit."""
+        return "SIGTERM" in self._received
 
     def on_fit_end(self, trainer: TrainerProtocol, module: Any) -> None:
         """Agree on whether any rank was preempted; save if training was over already. Collective."""
@@ -103,7 +110,6 @@ class PreemptionCheckpoint(Callback):
             return
         of_ranks = trainer.strategy.all_gather(list(self._caught.received))
         received = {name for names in of_ranks for name in names}
-        self._is_over = True
         self.preempted = bool(received) or trainer.is_preempted
         self._should_requeue = self.requeue and bool(received - {"SIGTERM"})
         if self.preempted and not trainer.is_preempted:

@@ -1,10 +1,10 @@
-"""State of a `ModelCheckpoint`: the kept checkpoints with their scores, and the saves that are not durable yet."""
+"""State of a `ModelCheckpoint`: the best scores by path, and the saves that are not durable yet."""
 
 from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,81 +13,6 @@ import torch
 from torch import Tensor
 
 from camshaft.callbacks.monitoring import Mode, is_better, worst_score
-
-
-class CheckpointState:
-    """The kept checkpoints: their paths and scores. It reads, writes and removes no file.
-
-    Args:
-        top_k: The scored checkpoints; without a monitor only its `k` counts.
-
-    Attributes:
-        best_path: Path of the best one, or without a monitor of the newest; "" if there is none.
-        last_path: Path of "last"; "" if there is none.
-        current_score: The score at the latest due time, a scalar on the CPU.
-    """
-
-    def __init__(self, top_k: TopK) -> None:
-        self.top_k = top_k
-        self.best_path = ""
-        self.last_path = ""
-        self.current_score: Tensor | None = None
-
-    def displaced(self, *, is_scored: bool) -> tuple[str, ...]:
-        """Return the kept checkpoints that make room for one more."""
-        if is_scored:
-            return self.top_k.displaced()
-        return (self.best_path,) if self.top_k.k == 1 and self.best_path else ()
-
-    def keep(self, path: str, score: Tensor | None, displaced: Sequence[str]) -> tuple[str, ...]:
-        """Keep one more checkpoint.
-
-        Args:
-            path: Where it is to be.
-            score: The monitored value; None without a monitor.
-            displaced: The checkpoints that it displaces.
-
-        Returns:
-            The checkpoints to remove once this one is durable.
-        """
-        if path in self.top_k.scores:
-            displaced = (path,)  # the same name again takes its predecessor's place
-        for one in displaced:
-            self.top_k.discard(one)
-        if score is not None:
-            self.top_k.add(path, score)
-        self.best_path = path if score is None else self.top_k.best_path
-        return tuple(one for one in displaced if one != path)
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return everything, as tensors and plain values."""
-        return {
-            "best_k_models": dict(self.top_k.scores),
-            "best_model_path": self.best_path,
-            "last_model_path": self.last_path,
-            "current_score": self.current_score,
-        }
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore what `state_dict` returned."""
-        self.top_k.scores = dict(state["best_k_models"])
-        self.best_path = state["best_model_path"]
-        self.last_path = state["last_model_path"]
-        self.current_score = state["current_score"]
-
-    def missing(self, besides: Sequence[str] = ()) -> list[str]:
-        """Return the paths that do not exist on disk, other than those in `besides`, which are still to be written."""
-        known = dict.fromkeys([*self.top_k.scores, self.best_path, self.last_path])
-        return [path for path in known if path and path not in besides and not os.path.exists(path)]
-
-    def forget(self, missing: Sequence[str]) -> None:
-        """Drop paths."""
-        for path in missing:
-            self.top_k.discard(path)
-        if self.best_path in missing:
-            self.best_path = self.top_k.best_path
-        if self.last_path in missing:
-            self.last_path = ""
 
 
 class TopK:
@@ -126,10 +51,6 @@ class TopK:
         """Keep a path; one that is kept already becomes the newest."""
         self.scores.pop(path, None)
         self.scores[path] = self._without_nan(score)
-
-    def discard(self, path: str) -> None:
-        """Drop a path; nothing happens if it is not kept."""
-        self.scores.pop(path, None)
 
     @property
     def best_path(self) -> str:

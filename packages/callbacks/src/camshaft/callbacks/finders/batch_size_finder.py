@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import islice
-from typing import TYPE_CHECKING, Any, Literal, cast, get_args
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar, cast, get_args
 
-import attrs
 import torch
 from torch import Tensor
 
@@ -32,7 +31,9 @@ if TYPE_CHECKING:
 SearchMode = Literal["power", "binsearch"]
 """Doubling the size, or bisecting after that."""
 
-_MISSING = object()
+_MISSING: Any = object()
+
+T = TypeVar("T")
 
 
 class BatchSizeFinder(SearchBeforeFit):
@@ -54,7 +55,7 @@ class BatchSizeFinder(SearchBeforeFit):
         mode: "power" doubles the size until memory runs out; "binsearch" then bisects between the last two.
         steps_per_trial: Training steps for each size.
         init_val: First size; if it is too large, smaller ones are tried.
-        max_trials: Largest number of sizes to try.
+        max_trials: Largest number of sizes to try; with 0, `init_val` is taken as it is.
         batch_arg_name: Attribute or hyperparameter of the module or the data module for the size.
         margin: Share by which to reduce the size that "binsearch" found, if memory ran out: from 0 to below 1.
         max_val: The largest size to try.
@@ -83,7 +84,8 @@ class BatchSizeFinder(SearchBeforeFit):
     ) -> None:
         where = type(self).__name__
         check_one_of(where, get_args(SearchMode), mode=mode)
-        check_number(where, least=1, steps_per_trial=steps_per_trial, init_val=init_val, max_trials=max_trials)
+        check_number(where, least=1, steps_per_trial=steps_per_trial, init_val=init_val)
+        check_number(where, least=0, max_trials=max_trials)
         check_number(where, least=0, below=1, margin=margin)
         check_number(where, "Pass at least `init_val`.", least=init_val, max_val=max_val)
         self.mode = cast(SearchMode, mode)
@@ -105,23 +107,42 @@ class BatchSizeFinder(SearchBeforeFit):
         Raises:
             MemoryError: If none of the sizes fits.
         """
-        owners, name = _owners(trainer, module), self.batch_arg_name
+        trials = _Trials(trainer, module, self.steps_per_trial, type(self).__name__)
+        return self.find(_owners(trainer, module), trials.run)
+
+    def find(self, owners: Sequence[Any], attempt: Callable[[int], Trial]) -> int:
+        """Search by trials of the caller, and set the attribute.
+
+        Args:
+            owners: Objects of which any may have the attribute or hyperparameter, such as a module and a data module.
+            attempt: Tries a size, to which the attribute was set before.
+
+        Returns:
+            The size.
+
+        Raises:
+            MemoryError: If none of the sizes fits.
+            InvalidArgumentError: If none of the owners has the attribute.
+        """
+        name = find_attribute(owners, [self.batch_arg_name], "batch_arg_name", type(self).__name__)
         before = get_attribute(owners, name)
         free_memory()  # garbage must not count
-        trials = _Trials(trainer, module, self.steps_per_trial, type(self).__name__)
-        self.trials = []
+        self.trials, ran_out, newest = [], [], Trial(fits=False)
 
         def fits(size: int) -> bool:
+            nonlocal newest
             set_attribute(owners, name, size)
-            self.trials.append((size, trials.run(size)))
-            return self.trials[-1][1]
+            newest = attempt(size)
+            ran_out.append(newest.ran_out)
+            self.trials.append((size, newest.fits))
+            return newest.fits
 
         def largest() -> int:
-            return self.trials[-1][0] if trials.is_whole_epoch else self.max_val
+            return self.trials[-1][0] if newest.is_whole_epoch else self.max_val
 
         try:
             found = search(self.mode, fits, start=self.init_val, largest=largest, max_trials=self.max_trials)
-            size = self._choose(found, trials.ran_out)
+            size = self._choose(found, any(ran_out))
         except BaseException:
             set_attribute(owners, name, before)
             raise
@@ -148,15 +169,31 @@ class BatchSizeFinder(SearchBeforeFit):
     def _run_search(self, trainer: TrainerProtocol, module: Any) -> None:
         self.scale_batch_size(trainer, module)
 
-    def _choose(self, found: Found, ran_out: bool) -> int:
-        if found.size is None:
+    def _choose(self, found: int | None, ran_out: bool) -> int:
+        """Return the size to use, given the largest that fits, or None, and whether memory ever ran out."""
+        if not self.trials:
+            return self.init_val
+        if found is None:
             tried = [size for size, _ in self.trials]
             rule = "small enough for memory, and for the data, at one of the sizes tried"
             action = "Pass a smaller `init_val` or more `max_trials`, or make the model smaller."
             raise MemoryError(must_be(self.batch_arg_name, rule, tried, type(self).__name__, action))
-        if self.mode == "binsearch" and ran_out:
-            return max(1, int(found.size * (1 - self.margin)))
-        return found.size
+        has_margin = self.mode == "binsearch" and ran_out
+        return max(1, int(found * (1 - self.margin))) if has_margin else found
+
+
+class Trial(NamedTuple):
+    """The result of a trial of a size.
+
+    Attributes:
+        fits: Whether there was enough memory, and a batch at all.
+        is_whole_epoch: Whether an epoch is a single batch, so that a larger size would change nothing.
+        ran_out: Whether memory ran out.
+    """
+
+    fits: bool
+    is_whole_epoch: bool = False
+    ran_out: bool = False
 
 
 class _Trials:
@@ -167,15 +204,9 @@ class _Trials:
         module: The module.
         num_steps: Steps to make for each size.
         where: The class to name in errors.
-
-    Attributes:
-        is_whole_epoch: Whether the latest loader has a single batch.
-        ran_out: Whether memory ever ran out.
     """
 
     def __init__(self, trainer: TrainerProtocol, module: Any, num_steps: int, where: str) -> None:
-        self.is_whole_epoch = False
-        self.ran_out = False
         self._trainer = trainer
         self._strategy = trainer.strategy
         self._module = module
@@ -184,72 +215,61 @@ class _Trials:
         self._where = where
         self._known: tuple[int, int] | None = None
 
-    def run(self, size: int) -> bool:
+    def run(self, size: int) -> Trial:
         """Return whether all steps fit on all ranks, with a loader that is requested now. Collective."""
         with self._trainer.trial(reload=True) as batches:
             self._check_size(size, getattr(batches, "batch_size", None))
             try:
-                self.is_whole_epoch = len(batches) <= 1  # type: ignore[arg-type]
+                is_whole_epoch = len(batches) <= 1  # type: ignore[arg-type]
             except TypeError:
-                self.is_whole_epoch = False
+                is_whole_epoch = False
             with restored(self._module, [self._steps.optimizer], self._strategy):
-                return self._make_steps(batches)
+                try:
+                    return Trial(self._make_steps(batches), is_whole_epoch)
+                except _OutOfMemoryError:
+                    return Trial(False, is_whole_epoch, ran_out=True)
 
     def _make_steps(self, batches: Any) -> bool:
-        several = self._strategy.world_size > 1
-        given = islice(endless(batches), self._num_steps)
-        batch: Any = None
-        loss: Tensor | None = None
-
-        def read() -> None:
-            nonlocal batch
-            batch = next(given, _MISSING)
-
-        def forward(batch_idx: int) -> None:
-            nonlocal loss
-            loss = self._steps.forward(batch, batch_idx)
-
-        def backward() -> None:
-            nonlocal loss
-            if loss is not None:
-                self._steps.backward(loss)
-            loss = None
-
-        def update(batch_idx: int) -> None:
-            self._steps.update(partial(self._steps.evaluate, [batch], batch_idx))
-
+        steps, given = self._steps, islice(endless(batches), self._num_steps)
         try:
             for batch_idx in range(self._num_steps):
-                if several:
-                    # gradients are not synchronised yet, so that no rank waits for one that has run out of memory
-                    self._strategy.set_gradient_sync(False)
-                if not self._fits(read) or any_rank(self._strategy, batch is _MISSING):
+                # gradients are not synchronised yet, so that no rank waits for one that has run out of memory
+                self._synchronise(False)
+                batch = self._attempt(partial(next, given, _MISSING))
+                if any_rank(self._strategy, batch is _MISSING):
                     return False
-                if not (self._fits(partial(forward, batch_idx)) and self._fits(backward)):
-                    return False
-                if several:
-                    self._strategy.set_gradient_sync(True)
-                if not self._fits(partial(update, batch_idx)):
-                    return False
+                loss = self._attempt(partial(steps.forward, batch, batch_idx))
+                self._attempt(partial(self._backward, loss))
+                del loss
+                self._synchronise(True)
+                self._attempt(partial(steps.update, partial(steps.evaluate, [batch], batch_idx)))
         finally:
-            if several:
-                self._strategy.set_gradient_sync(True)
+            self._synchronise(True)
         return True
 
-    def _fits(self, action: Callable[[], None]) -> bool:
-        """Call a function. Return whether no rank ran out of memory. Collective."""
+    def _backward(self, loss: Tensor | None) -> None:
+        if loss is not None:
+            self._steps.backward(loss)
+
+    def _synchronise(self, is_on: bool) -> None:
+        if self._strategy.world_size > 1:
+            self._strategy.set_gradient_sync(is_on)
+
+    def _attempt(self, action: Callable[[], T]) -> T:
+        """Return a function's result. Raise `_OutOfMemoryError` if any rank ran out of memory. Collective."""
+        result: T | None = None
         has_failed = False
         try:
-            action()
+            result = action()
         except Exception as error:
             if not is_out_of_memory(error):
                 raise
             has_failed = True
         if has_failed:
             free_memory()
-        has_failed = any_rank(self._strategy, has_failed)
-        self.ran_out |= has_failed
-        return not has_failed
+        if any_rank(self._strategy, has_failed):
+            raise _OutOfMemoryError
+        return cast(T, result)
 
     def _check_size(self, size: int, of_loader: int | None) -> None:
         """Raise if the loaders for two different sizes have the same size."""
@@ -260,22 +280,13 @@ class _Trials:
             raise InvalidArgumentError("batch size of the train loader", rule, of_loader, self._where, action)
 
 
+class _OutOfMemoryError(Exception):
+    """Leaves the steps of a trial, on all ranks."""
+
+
 def _owners(trainer: TrainerProtocol, module: Any) -> list[Any]:
     """Return the module, and the trainer's data module or None."""
     return [module, getattr(trainer, "datamodule", None)]
-
-
-@attrs.frozen
-class Found:
-    """Result of a search.
-
-    Attributes:
-        size: The largest size that fit; None if none did.
-        failed: The smallest size that did not fit; None if all did.
-    """
-
-    size: int | None
-    failed: int | None
 
 
 def search(
@@ -285,7 +296,7 @@ def search(
     start: int,
     largest: Callable[[], int],
     max_trials: int,
-) -> Found:
+) -> int | None:
     """Double a size until it does not fit, halve it if the first one does not; then, if asked for, bisect between.
 
     Args:
@@ -295,6 +306,9 @@ def search(
         start: The first size to try.
         largest: Returns the largest useful size; called after each trial.
         max_trials: Largest number of trials.
+
+    Returns:
+        The largest size that fit; None if none did.
     """
     good: int | None = None
     bad: int | None = None
@@ -316,7 +330,7 @@ def search(
             break
         else:
             size = (good + bad) // 2
-    return Found(good, bad)
+    return good
 
 
 _OUT_OF_MEMORY_TEXTS = (

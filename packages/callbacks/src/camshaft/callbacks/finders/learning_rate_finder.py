@@ -83,7 +83,7 @@ class LearningRateFinder(SearchBeforeFit):
         where = type(self).__name__
         check_number(where, above=0, min_lr=min_lr)
         check_number(where, "Pass a rate above `min_lr`.", above=min_lr, max_lr=max_lr)
-        check_number(where, least=2, num_training_steps=num_training_steps)
+        check_number(where, least=1, num_training_steps=num_training_steps)
         check_one_of(where, get_args(SearchMode), mode=mode)
         check_number(where, above=1, or_none=True, early_stop_threshold=early_stop_threshold or None)
         check_number(where, least=0, skip_begin=skip_begin, skip_end=skip_end)
@@ -135,7 +135,7 @@ class LearningRateFinder(SearchBeforeFit):
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Restore suggestion and curve."""
         results = state_dict["results"]
-        self.optimal_lr = None if results is None else LearningRateCurve(state_dict["mode"], results)
+        self.optimal_lr = None if results is None else self._curve(results)
         self.suggested_lr = state_dict["suggested_lr"]
 
     def _check_attribute(self, trainer: TrainerProtocol, module: Any) -> None:
@@ -153,30 +153,48 @@ class LearningRateFinder(SearchBeforeFit):
         bases = base_rates(steps.optimizer)
         tried: list[float] = []
         losses: list[float] = []
-        smoothed = _SmoothedLoss()
+        smoothed = self._smoothing()
         length = trainer.accumulate_grad_batches
         with trainer.trial() as batches, restored(module, [steps.optimizer], trainer.strategy):
-            given = endless(batches)
+            given = endless(batches, self._max_passes(trainer))
             for step_idx, rate in enumerate(self._rates()):
                 window = list(islice(given, length))
                 if not window:
                     break
-                set_rates(steps.optimizer, rates_in_proportion(bases, rate))
+                set_rates(steps.optimizer, self._rates_of_groups(bases, rate))
                 loss = mean_of_ranks(trainer.strategy, steps.run(window, step_idx * length))
                 tried.append(rate)
-                losses.append(math.nan if loss is None else smoothed.add(loss))
+                losses.append(smoothed.add(loss))
                 if loss is not None and smoothed.diverges(self.early_stop_threshold):
                     break
-        return LearningRateCurve(self.mode, {"lr": tried, "loss": losses})
+        return self._curve({"lr": tried, "loss": losses})
 
     def _rates(self) -> Iterator[float]:
-        last = self.num_training_steps - 1
+        last = max(1, self.num_training_steps - 1)
         for step_idx in range(self.num_training_steps):
-            share = step_idx / last
-            if self.mode == "exponential":
-                yield self.min_lr * (self.max_lr / self.min_lr) ** share
-            else:
-                yield self.min_lr + (self.max_lr - self.min_lr) * share
+            yield self._rate_at(step_idx / last)
+
+    def _rate_at(self, share: float) -> float:
+        """Return the rate after a share of the search."""
+        if self.mode == "exponential":
+            return float(self.min_lr * (self.max_lr / self.min_lr) ** share)
+        return self.min_lr + (self.max_lr - self.min_lr) * share
+
+    # for finders that follow other rules
+
+    def _max_passes(self, trainer: TrainerProtocol) -> float:
+        """Return how often the training loader is read at most."""
+        return math.inf
+
+    def _rates_of_groups(self, bases: list[float], rate: float) -> list[float]:
+        """Return the rate of each group in a step; `bases` are those before the search."""
+        return rates_in_proportion(bases, rate)
+
+    def _smoothing(self) -> SmoothedLoss:
+        return SmoothedLoss()
+
+    def _curve(self, results: dict[str, list[float]]) -> LearningRateCurve:
+        return LearningRateCurve(self.mode, results, self.min_lr, self.max_lr, self.num_training_steps)
 
     def _attribute(self, module: Any) -> str:
         names = (self.attr_name,) if self.attr_name else _DEFAULT_NAMES
@@ -189,15 +207,27 @@ class LearningRateCurve:
     Args:
         mode: Spacing of the rates: "exponential" or "linear".
         results: "lr", the rates, and "loss", the smoothed loss at each.
+        lr_min: First rate of the search; None if it is not known.
+        lr_max: Last rate of the search if it does not end early; likewise.
+        num_training: Number of rates that were to be tried; likewise.
 
     Attributes:
-        mode: The argument.
-        results: The argument.
+        mode, results, lr_min, lr_max, num_training: The arguments.
     """
 
-    def __init__(self, mode: SearchMode, results: dict[str, list[float]]) -> None:
+    def __init__(
+        self,
+        mode: SearchMode,
+        results: dict[str, list[float]],
+        lr_min: float | None = None,
+        lr_max: float | None = None,
+        num_training: int | None = None,
+    ) -> None:
         self.mode = mode
         self.results = results
+        self.lr_min = lr_min
+        self.lr_max = lr_max
+        self.num_training = num_training
 
     def suggestion(self, skip_begin: int = 10, skip_end: int = 1) -> float | None:
         """Return the rate at which the loss falls most steeply before its minimum.
@@ -276,7 +306,7 @@ class LearningRateCurve:
         return idxs[steepest] if slopes[steepest] < 0 else None
 
 
-class _SmoothedLoss:
+class SmoothedLoss:
     """A running mean of losses, corrected for its start at 0, and its best value."""
 
     def __init__(self) -> None:
@@ -284,8 +314,10 @@ class _SmoothedLoss:
         self._num_losses = 0
         self._latest = self._best = math.inf
 
-    def add(self, loss: float) -> float:
-        """Add a loss. Return the mean."""
+    def add(self, loss: float | None) -> float:
+        """Add the loss of a step. Return the mean; NaN if the step had none."""
+        if loss is None:
+            return math.nan
         self._best = min(self._best, self._latest)
         self._num_losses += 1
         self._mean = _SMOOTHING * self._mean + (1 - _SMOOTHING) * loss

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict, deque
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from camshaft.callbacks.arguments import InvalidArgumentError
+from camshaft.callbacks.module_snapshot import save_module, save_optimizer
 from camshaft.hooks_core import Callback
 from camshaft.hooks_core.dispatch.binding import Argument, BindingError, bind
 from camshaft.hooks_core.dispatch.implementation import implementation
@@ -179,9 +180,11 @@ def check_automatic(module: Any, where: str) -> None:
         raise InvalidArgumentError("automatic_optimization", "True", False, where, action)
 
 
-def endless(batches: Iterable[Any]) -> Iterator[Any]:
-    """Yield batches, one pass after the other, until a pass has none."""
-    while True:
+def endless(batches: Iterable[Any], max_passes: float = math.inf) -> Iterator[Any]:
+    """Yield batches, one pass after the other, until a pass has none or `max_passes` are over."""
+    num_passes = 0
+    while num_passes < max_passes:
+        num_passes += 1
         is_empty = True
         for batch in batches:
             is_empty = False
@@ -213,21 +216,13 @@ def _bind_step(step: Callable[..., Any], where: str) -> tuple[Argument, ...]:
         raise InvalidArgumentError("training_step", rule, str(error), where, action) from error
 
 
-_OWN = frozenset(vars(nn.Module())) - {"training"}
-"""Attributes in which `nn.Module` keeps parameters, buffers, submodules and hooks."""
-
-_PLAIN = (bool, int, float, complex, str, bytes, type(None))
-
-Restore = Callable[[], None]
-
-
 @contextmanager
 def restored(module: nn.Module, optimizers: Sequence[Optimizer], strategy: Strategy) -> Iterator[None]:
     """Restore bit for bit afterwards what training steps change, also if they raise.
 
     Restored are weights, buffers, gradients, the strategy's state (such as the scale of losses), state and groups of
-    optimizers, and attributes of modules that are tensors, plain values, or lists, dictionaries, sets and deques of
-    these. Copies are kept in the host's memory. Other objects that a step changes stay changed.
+    optimizers, attributes of modules, and what tensors, lists, dictionaries, sets and deques among these hold. Copies
+    are kept in the host's memory. Changes inside of other objects stay.
 
     Args:
         module: The module, set up.
@@ -235,7 +230,9 @@ def restored(module: nn.Module, optimizers: Sequence[Optimizer], strategy: Strat
         strategy: The strategy that set them up.
     """
     strategy_state = strategy.state_dict()
-    restores = [_save_module(module), *map(_save_optimizer, optimizers)]
+    restores = list(save_module(module, with_parameters=True))
+    for optimizer in optimizers:
+        restores += save_optimizer(optimizer)
     try:
         yield
     finally:
@@ -244,162 +241,6 @@ def restored(module: nn.Module, optimizers: Sequence[Optimizer], strategy: Strat
                 restore()
         strategy.state_dict()  # applies what the last step has left pending
         strategy.load_state_dict(strategy_state)
-
-
-def _save_module(module: nn.Module) -> Restore:
-    restores: list[Restore] = []
-    seen: set[int] = set()
-    for parameter in module.parameters():
-        restores += [_save_tensor(parameter), _save_gradient(parameter)]
-    for submodule in module.modules():
-        restores.append(_save_buffers(submodule))
-        restores.append(_save_attributes(submodule, seen))
-
-    def restore() -> None:
-        for each in restores:
-            each()
-
-    return restore
-
-
-def _local(tensor: Tensor) -> Tensor:
-    """Return this rank's part of a tensor, which shares its memory."""
-    to_local = getattr(tensor, "to_local", None)
-    local: Tensor = tensor.detach() if to_local is None else to_local().detach()
-    return local
-
-
-def _save_tensor(tensor: Tensor) -> Restore:
-    saved = _local(tensor).to("cpu", copy=True)
-
-    def restore() -> None:
-        _local(tensor).copy_(saved)
-
-    return restore
-
-
-def _save_gradient(parameter: nn.Parameter) -> Restore:
-    gradient = parameter.grad
-    restore_values = None if gradient is None else _save_tensor(gradient)
-
-    def restore() -> None:
-        parameter.grad = gradient
-        if restore_values is not None:
-            restore_values()
-
-    return restore
-
-
-def _save_buffers(module: nn.Module) -> Restore:
-    buffers = dict(module._buffers)
-    values = [_save_tensor(buffer) for buffer in buffers.values() if buffer is not None]
-
-    def restore() -> None:
-        module._buffers.clear()
-        module._buffers.update(buffers)
-        for restore_values in values:
-            restore_values()
-
-    return restore
-
-
-def _save_attributes(module: nn.Module, seen: set[int]) -> Restore:
-    attributes = {name: value for name, value in vars(module).items() if name not in _OWN and _is_known(value)}
-    contents = [restore for value in attributes.values() for restore in _save_contents(value, seen)]
-    names = set(vars(module))
-
-    def restore() -> None:
-        own = vars(module)
-        for name in set(own) - names:
-            if _is_known(own[name]):
-                del own[name]
-        own.update(attributes)
-        for restore_contents in contents:
-            restore_contents()
-
-    return restore
-
-
-def _is_known(value: Any) -> bool:
-    return isinstance(value, (*_PLAIN, Tensor, list, tuple, dict, set, deque))
-
-
-def _save_contents(value: Any, seen: set[int]) -> Iterator[Restore]:
-    """Yield functions that restore tensors and containers of any nesting, each once."""
-    if isinstance(value, _PLAIN) or id(value) in seen:
-        return
-    seen.add(id(value))
-    if isinstance(value, Tensor):
-        # a tensor with a graph is not changed in place
-        if value.is_leaf and value.layout is torch.strided and not value.is_inference():
-            yield _save_tensor(value)
-    elif isinstance(value, dict):
-        yield _refill_dict(value)
-        for item in value.values():
-            yield from _save_contents(item, seen)
-    elif isinstance(value, (list, deque)):
-        yield _refill(value, list(value), value.extend)
-        for item in value:
-            yield from _save_contents(item, seen)
-    elif isinstance(value, set):
-        yield _refill(value, set(value), value.update)
-    elif isinstance(value, tuple):
-        for item in value:
-            yield from _save_contents(item, seen)
-
-
-def _refill_dict(container: dict[Any, Any]) -> Restore:
-    items = list(container.items())
-
-    def restore() -> None:
-        now = list(container.items())
-        if len(now) == len(items) and all(a is c and b is d for (a, b), (c, d) in zip(now, items, strict=True)):
-            return
-        base: Any = OrderedDict if isinstance(container, OrderedDict) else dict  # a subclass may refuse changes
-        base.clear(container)
-        for key, item in items:
-            base.__setitem__(container, key, item)
-
-    return restore
-
-
-def _refill(container: Any, items: Any, fill: Callable[[Any], Any]) -> Restore:
-    def restore() -> None:
-        container.clear()
-        fill(items)
-
-    return restore
-
-
-def _save_optimizer(optimizer: Optimizer) -> Restore:
-    """Return a function that restores groups and state; unlike `load_state_dict`, without converting types."""
-    seen: set[int] = set()
-    settings = [{key: value for key, value in group.items() if key != "params"} for group in optimizer.param_groups]
-    members = [group["params"] for group in optimizer.param_groups]
-    states = {parameter: dict(state) for parameter, state in optimizer.state.items()}
-    values = [
-        restore
-        for each in (*settings, *states.values())
-        for value in each.values()
-        for restore in _save_contents(value, seen)
-    ]
-    has_stepped = vars(optimizer).get("_opt_called")  # schedulers read it to find that they step too early
-
-    def restore() -> None:
-        for group, params, its_settings in zip(optimizer.param_groups, members, settings, strict=True):
-            group.clear()
-            group.update({"params": params, **its_settings})
-        optimizer.state.clear()
-        for parameter, state in states.items():
-            optimizer.state[parameter] = state
-        for restore_values in values:
-            restore_values()
-        if has_stepped is not None:
-            optimizer._opt_called = has_stepped  # type: ignore[attr-defined]
-        else:
-            vars(optimizer).pop("_opt_called", None)
-
-    return restore
 
 
 class SearchBeforeFit(Callback):
@@ -432,15 +273,12 @@ class SearchBeforeFit(Callback):
 
     def _check_attribute(self, trainer: TrainerProtocol, module: Any) -> None:
         """Raise `InvalidArgumentError` if there is no attribute for the result."""
-        raise NotImplementedError
 
     def _use_loaded(self, trainer: TrainerProtocol, module: Any, state: dict[str, Any]) -> None:
         """Set the loaded result; `state` is that of `state_dict`."""
-        raise NotImplementedError
 
     def _run_search(self, trainer: TrainerProtocol, module: Any) -> None:
         """Search, and set the result. Collective."""
-        raise NotImplementedError
 
 
 def find_attribute(owners: Sequence[Any], names: Sequence[str], field: str, where: str) -> str:
@@ -456,7 +294,7 @@ def find_attribute(owners: Sequence[Any], names: Sequence[str], field: str, wher
         InvalidArgumentError: If there is none.
     """
     for name in names:
-        if any(_has(owner, name) for owner in owners):
+        if any(hasattr(owner, name) or name in _hparams(owner) for owner in owners):
             return name
     kinds = " or ".join(type(owner).__qualname__ for owner in owners if owner is not None)
     rule = f"the name of an attribute or a hyperparameter of {kinds}"
@@ -478,15 +316,11 @@ def get_attribute(owners: Sequence[Any], name: str) -> Any:
 def set_attribute(owners: Sequence[Any], name: str, value: Any) -> None:
     """Set an attribute and a hyperparameter, on all owners that have it."""
     for owner in owners:
-        if owner is not None and hasattr(owner, name):
+        if hasattr(owner, name):
             setattr(owner, name, value)
         hparams = _hparams(owner)
         if name in hparams:
             hparams[name] = value
-
-
-def _has(owner: Any, name: str) -> bool:
-    return owner is not None and (hasattr(owner, name) or name in _hparams(owner))
 
 
 def _hparams(owner: Any) -> Any:

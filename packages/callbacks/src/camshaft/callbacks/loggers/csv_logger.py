@@ -12,7 +12,7 @@ from typing import Any, ClassVar, TextIO
 from camshaft.callbacks.arguments import InvalidArgumentError, check_number
 from camshaft.callbacks.loggers.logged_values import numbers_by_name
 from camshaft.callbacks.loggers.run_folder import RunFolderLogger
-from camshaft.hooks_core.durable_files import written_whole
+from camshaft.hooks_core.durable_files import replace_file
 
 Row = Mapping[str, float | int | None]
 """Numbers by column; None leaves a cell empty."""
@@ -52,7 +52,6 @@ class CSVLogger(RunFolderLogger):
         super().__init__(save_dir, name, version)
         self.prefix = prefix
         self.flush_logs_every_n_steps = flush_logs_every_n_steps
-        self._rows: list[Row] = []
         self._newest_step: int | None = None
         self._step_on_disk: int | None = None
         self._file: MetricsFile | None = None
@@ -61,8 +60,11 @@ class CSVLogger(RunFolderLogger):
     def experiment(self) -> MetricsFile:
         """The CSV file."""
         if self._file is None:
-            self._file = MetricsFile(Path(self.log_dir, self.METRICS_FILE))
+            self._file = self._open()
         return self._file
+
+    def _open(self) -> MetricsFile:
+        return MetricsFile(Path(self.log_dir, self.METRICS_FILE))
 
     def log_metrics(self, metrics: Mapping[str, float], step: int | None = None) -> None:
         """Add a row. Tensors are read now, which waits for their device.
@@ -79,14 +81,15 @@ class CSVLogger(RunFolderLogger):
         row = numbers_by_name(metrics, self.prefix, type(self).__name__)
         self._check_names(row)
         logged_step = row.pop("step", None)
-        self._rows.append({"step": logged_step if step is None else step, **row})
+        held = self.experiment.metrics
+        held.append({"step": logged_step if step is None else step, **row})
         num_held_steps = 0
         if step is not None:
             if self._step_on_disk is None:
                 self._step_on_disk = step - 1
             num_held_steps = step - self._step_on_disk
             self._newest_step = step
-        if max(num_held_steps, len(self._rows)) >= self.flush_logs_every_n_steps:
+        if max(num_held_steps, len(held)) >= self.flush_logs_every_n_steps:
             self.save()
 
     def save(self) -> None:
@@ -95,9 +98,8 @@ class CSVLogger(RunFolderLogger):
         Raises:
             OSError: If the file cannot be written; the rows stay buffered.
         """
-        if self._rows:
-            self.experiment.append(self._rows)
-        self._rows = []
+        if self._file is not None:
+            self._file.save()
         self._step_on_disk = self._newest_step
 
     def finalize(self, status: str) -> None:
@@ -124,11 +126,13 @@ class MetricsFile:
 
     Attributes:
         columns: Names of the file's columns, known once rows were appended.
+        metrics: Rows that `save` is to append.
     """
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self.columns: list[str] = []
+        self.metrics: list[Row] = []
         self._is_open = False
 
     def __getattr__(self, name: str) -> Any:
@@ -138,6 +142,43 @@ class MetricsFile:
             f"{self.__dict__.get('path')}. Pass the trainer a logger that has it, such as "
             "logger=TensorBoardLogger(...): a CSV file has only numbers."
         )
+
+    @property
+    def log_dir(self) -> str:
+        """Folder of the file."""
+        return str(self.path.parent)
+
+    @property
+    def metrics_file_path(self) -> str:
+        """Path of the file."""
+        return str(self.path)
+
+    @property
+    def metrics_keys(self) -> list[str]:
+        """Names of the columns."""
+        return self.columns
+
+    def log_metrics(self, metrics: Mapping[str, float], step: int | None = None) -> None:
+        """Hold back a row, until `save`.
+
+        Args:
+            metrics: Numbers or scalar tensors by name.
+            step: Number of optimizer updates; None is the number of rows that are held back.
+
+        Raises:
+            InvalidArgumentError: If a value is no number.
+        """
+        numbers = numbers_by_name(metrics, "", type(self).__name__)
+        self.metrics.append({"step": len(self.metrics) if step is None else step, **numbers})
+
+    def save(self) -> None:
+        """Append the rows that are held back.
+
+        Raises:
+            OSError: If the file cannot be written; the rows stay held back.
+        """
+        self.append(self.metrics)
+        self.metrics = []
 
     def append(self, rows: Sequence[Row]) -> None:
         """Append rows; they survive the end of this process when this returns. On an error the file is unchanged.
@@ -179,7 +220,7 @@ class MetricsFile:
 
     def _widen(self, columns: list[str], rows: Sequence[Row]) -> None:
         """Replace the file by one with more columns and further rows."""
-        with written_whole(self.path) as fresh, fresh.open("w", newline="", encoding="utf-8") as file:
+        with replace_file(self.path) as fresh, fresh.open("w", newline="", encoding="utf-8") as file:
             csv.writer(file, lineterminator="\n").writerow(columns)
             if self.columns:
                 with self.path.open(newline="", encoding="utf-8") as old:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from camshaft.callbacks.arguments import check_installed
 from camshaft.callbacks.loggers.csv_logger import CSVLogger
-from camshaft.hooks_core.durable_files import written_whole
+from camshaft.hooks_core.durable_files import replace_file
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -23,6 +23,9 @@ Curve = tuple[list[float], list[float]]
 _STAGES = re.compile(r"^(train|val|valid|validation|test)[_/]|[_/](train|val|valid|validation|test)$")
 _ENDINGS = re.compile(r"_(step|epoch)$")
 _NUM_COLUMNS = 3
+
+
+_ONE_VALUE = "one value so far: a curve needs a second (train longer, or lower `log_every_n_steps`)"
 
 
 class CurveReport(CSVLogger):
@@ -111,7 +114,7 @@ def _draw(path: Path, pictures: Mapping[str, Mapping[str, Curve]]) -> None:
         _draw_curves(one, name, curves)
     for one in axes[len(pictures) :]:
         one.set_axis_off()
-    with written_whole(path) as fresh:
+    with replace_file(path) as fresh:
         figure.savefig(fresh, format="png", dpi=110)
 
 
@@ -121,7 +124,10 @@ def _draw_curves(axes: Axes, title: str, curves: Mapping[str, Curve]) -> None:
         axes.plot(steps, values, label=name, marker=marker, markersize=3, linewidth=1.4)
     axes.set_title(title if len(curves) > 1 else next(iter(curves)), fontsize=11)
     axes.set_xlabel("update")
+    axes.locator_params(axis="x", integer=True)
     axes.grid(alpha=0.3)
+    if all(len(steps) == 1 for steps, _ in curves.values()):
+        axes.text(0.5, 0.06, _ONE_VALUE, transform=axes.transAxes, ha="center", fontsize=8, color="0.4")
     if _spans_magnitudes(value for _, values in curves.values() for value in values):
         axes.set_yscale("log")
     if len(curves) > 1:

@@ -8,8 +8,7 @@ import random
 import re
 import time
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,11 +17,12 @@ from urllib.parse import unquote, urlparse
 from camshaft.callbacks.arguments import check_installed
 from camshaft.callbacks.loggers.checkpoint_log import CheckpointLog, LoggedCheckpoint, LogModel
 from camshaft.callbacks.loggers.logged_values import Hyperparameters, flat, named, numbers_by_name
+from camshaft.callbacks.loggers.logger import Logger
 from camshaft.hooks_core.messages import warn_user
 
 if TYPE_CHECKING:
-    from mlflow import MlflowClient
     from mlflow.entities import Metric, Run
+    from mlflow.tracking import MlflowClient
 
     from camshaft.callbacks.checkpoints.model_checkpoint import ModelCheckpoint
 
@@ -32,7 +32,7 @@ _MAX_BUFFER_SECONDS = 2.0
 _MAX_UNANSWERED = 1000  # requests that are not waited for
 
 
-class MLFlowLogger:
+class MLFlowLogger(Logger):
     """Logs to a run of MLflow: to a server, to a database, or by default to files in `save_dir`.
 
     `experiment` is the `MlflowClient`, to be used with `run_id`:
@@ -101,7 +101,8 @@ class MLFlowLogger:
         self._buffer: list[Metric] = []
         self._buffered_since = 0.0
         self._unanswered: deque[Any] = deque()
-        self._names = MLflowNames()
+        self._allowed_names: dict[str, str] = {}
+        self._metric_names: dict[str, str] = {}
         self._newest_step = 0
         self._checkpoints = CheckpointLog(log_model, type(self).__name__)
 
@@ -186,7 +187,7 @@ class MLFlowLogger:
         _ = self._connected  # reads the parameters of a continued run
         new: dict[str, str] = {}
         for name, value in flat(named(params)).items():
-            key, text = self._names.allowed(name), str(value)
+            key, text = self._allowed_name(name), str(value)
             if len(text) > MAX_PARAM_VAL_LENGTH:
                 warn_user(f"Parameter {name!r} has {len(text)} characters; MLflow keeps {MAX_PARAM_VAL_LENGTH}.")
                 text = text[:MAX_PARAM_VAL_LENGTH]
@@ -239,19 +240,36 @@ class MLFlowLogger:
     def _connected(self) -> Run:
         """The run; created, or looked up, when first read."""
         if self._run is None:
-            from mlflow import MlflowClient
+            from mlflow.tracking import MlflowClient
 
             if local_path(self.tracking_uri) is not None:
                 os.environ.setdefault("MLFLOW_ALLOW_FILE_STORE", "true")
             client = MlflowClient(self.tracking_uri)
             if self._run_id is None:
-                run = create_run(client, self._experiment_name, self._artifact_location, self._run_name, self.tags)
-            else:
-                run = continue_run(client, self._run_id, self._run_name, self.tags)
+                run = self._create_run(client)
+            else:  # an existing run continues
+                client.update_run(self._run_id, status="RUNNING", name=self._run_name)
+                for name, value in self.tags.items():
+                    client.set_tag(self._run_id, name, value)
+                run = client.get_run(self._run_id)
                 self._experiment_name = client.get_experiment(run.info.experiment_id).name
             self._params = dict(run.data.params)
             self._run_id, self._run, self._client, self._is_running = run.info.run_id, run, client, True
         return self._run
+
+    def _create_run(self, client: MlflowClient) -> Run:
+        """Create a run, in an experiment that is created if it does not exist."""
+        from mlflow.tracking.context.registry import resolve_tags
+
+        # MLflow draws names from a fresh seed: training's random numbers stay the same, and runs with equal seeds get
+        # different names.
+        state = random.getstate()
+        random.seed()
+        try:
+            experiment_id = _experiment_id(client, self._experiment_name, self._artifact_location)
+            return client.create_run(experiment_id, run_name=self._run_name, tags=resolve_tags(dict(self.tags)))
+        finally:
+            random.setstate(state)
 
     def _send_buffer(self) -> None:
         held, self._buffer = self._buffer, []
@@ -282,11 +300,29 @@ class MLFlowLogger:
             client.set_tag(self.run_id, f"{alias}_checkpoint", f"{checkpoint.name}/{path.name}")
 
     def _metric_name(self, name: str) -> str:
-        known = self._names.metrics.get(name)
-        if known is not None:
-            return known
-        in_files = local_path(self.tracking_uri) is not None
-        return self._names.add_metric(name, self._connected.data.metrics, in_files=in_files)
+        """Return the name of a metric in MLflow; chosen, with a warning if it has to be another, at the first use."""
+        if name not in self._metric_names:
+            free = allowed = self._allowed_name(name)
+            # Each metric is a file, so that no name can be a folder in another's path.
+            is_in_files = local_path(self.tracking_uri) is not None
+            taken = {*self._connected.data.metrics, *self._metric_names.values()} if is_in_files else set()
+            while any(one.startswith(f"{free}/") or free.startswith(f"{one}/") for one in taken):
+                free = free.replace("/", "-") if "/" in free else f"{free}-"
+            if free != allowed:
+                warn_user(f"{name!r} is called {free!r} in MLflow, whose files cannot hold it beside the others.")
+            self._metric_names[name] = free
+        return self._metric_names[name]
+
+    def _allowed_name(self, name: str) -> str:
+        """Return a name as a path of letters, digits and _ - . only; warn once if it has to be changed."""
+        if name not in self._allowed_names:
+            allowed = posixpath.normpath(re.sub(r"[^/\w.\- ]", "_", name)).strip("/")
+            if allowed != name:
+                warn_user(
+                    f"{name!r} is called {allowed!r} in MLflow, which accepts paths of letters, digits and _ - . only."
+                )
+            self._allowed_names[name] = allowed
+        return self._allowed_names[name]
 
     def __getstate__(self) -> dict[str, Any]:
         """Leave out the client and unsent metrics: a copy continues the same run, if it exists already."""
@@ -298,87 +334,6 @@ class MLFlowLogger:
             "_unanswered": deque(),
             "_is_running": False,
         }
-
-
-class MLflowNames:
-    """Names of parameters and metrics in MLflow; warns once of each that has to be changed.
-
-    Attributes:
-        metrics: Names in MLflow of the metrics so far.
-    """
-
-    def __init__(self) -> None:
-        self.metrics: dict[str, str] = {}
-        self._allowed: dict[str, str] = {}
-
-    def allowed(self, name: str) -> str:
-        """Return a name as a path of letters, digits and _ - . only."""
-        known = self._allowed.get(name)
-        if known is None:
-            known = self._allowed[name] = posixpath.normpath(re.sub(r"[^/\w.\- ]", "_", name)).strip("/")
-            if known != name:
-                warn_user(
-                    f"{name!r} is called {known!r} in MLflow, which accepts paths of letters, digits and _ - . only."
-                )
-        return known
-
-    def add_metric(self, name: str, existing: Iterable[str], *, in_files: bool) -> str:
-        """Choose the name of a metric in MLflow, and return it.
-
-        Args:
-            name: Name of the metric.
-            existing: Metrics that a continued run has already.
-            in_files: Whether each metric is a file, so that no name can be a folder in another's path.
-        """
-        free = allowed = self.allowed(name)
-        taken = {*existing, *self.metrics.values()} if in_files else set()
-        while any(one.startswith(f"{free}/") or free.startswith(f"{one}/") for one in taken):
-            free = free.replace("/", "-") if "/" in free else f"{free}-"
-        if free != allowed:
-            warn_user(f"{name!r} is called {free!r} in MLflow, whose files cannot hold it beside the others.")
-        self.metrics[name] = free
-        return free
-
-
-def create_run(
-    client: MlflowClient,
-    experiment_name: str,
-    artifact_location: str | None,
-    run_name: str | None,
-    tags: Mapping[str, str],
-) -> Run:
-    """Create a run, in an experiment that is created if it does not exist.
-
-    Args:
-        client: Client of the store.
-        experiment_name: Name of the experiment.
-        artifact_location: Location of a new experiment's artifacts; an existing one keeps its own, with a warning.
-        run_name: Name of the run; None generates one.
-        tags: Tags of the run, beside those that MLflow adds, such as the user and the commit.
-    """
-    from mlflow.tracking.context.registry import resolve_tags
-
-    with _separate_random_state():
-        experiment_id = _experiment_id(client, experiment_name, artifact_location)
-        return client.create_run(experiment_id, run_name=run_name, tags=resolve_tags(dict(tags)))
-
-
-def continue_run(client: MlflowClient, run_id: str, run_name: str | None, tags: Mapping[str, str]) -> Run:
-    """Set an existing run to running, and return it.
-
-    Args:
-        client: Client of the store.
-        run_id: Id of the run.
-        run_name: New name; None keeps the present one.
-        tags: Tags to set.
-
-    Raises:
-        MlflowException: If there is no such run.
-    """
-    client.update_run(run_id, status="RUNNING", name=run_name)
-    for name, value in tags.items():
-        client.set_tag(run_id, name, value)
-    return client.get_run(run_id)
 
 
 def _experiment_id(client: MlflowClient, name: str, artifact_location: str | None) -> str:
@@ -400,20 +355,6 @@ def _experiment_id(client: MlflowClient, name: str, artifact_location: str | Non
         )
     existing_id: str = experiment.experiment_id
     return existing_id
-
-
-@contextmanager
-def _separate_random_state() -> Iterator[None]:
-    """Let MLflow draw names from a fresh seed, and restore Python's random state.
-
-    Training's random numbers stay the same, and runs with equal seeds get different names.
-    """
-    state = random.getstate()
-    random.seed()
-    try:
-        yield
-    finally:
-        random.setstate(state)
 
 
 _DATABASES = ("sqlite", "mysql", "postgresql", "mssql")

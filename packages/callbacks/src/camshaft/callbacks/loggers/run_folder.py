@@ -9,14 +9,13 @@ import weakref
 from pathlib import Path
 from typing import Any, ClassVar
 
-import torch
-
 from camshaft.callbacks.arguments import check_local
 from camshaft.callbacks.loggers.logged_values import Hyperparameters, jsonable, named
-from camshaft.hooks_core.durable_files import written_whole
+from camshaft.callbacks.loggers.logger import Logger, is_rank_zero
+from camshaft.hooks_core.durable_files import replace_file
 
 
-class RunFolderLogger:
+class RunFolderLogger(Logger):
     """Chooses the folder of a run, and writes the run's hyperparameters to `hparams.json` in it.
 
     Without a given `version`, one is claimed when it is first read, by `version`, `log_dir` or the first write: its
@@ -60,13 +59,13 @@ class RunFolderLogger:
     @property
     def root_dir(self) -> str:
         """Folder of the experiment, which holds its versions."""
-        return os.path.join(self._save_dir, self._name) if self._name else self._save_dir
+        return os.path.join(self._save_dir, self.name) if self.name else self._save_dir
 
     @property
     def version(self) -> int | str:
         """Number or name of the run; claimed when first read, if none was given."""
         if self._version is None:
-            self._version = self._claim_version() if _is_rank_zero() else self._version_of_rank_zero()
+            self._version = self._claim_version() if is_rank_zero() else self._version_of_rank_zero()
         return self._version
 
     @property
@@ -75,17 +74,22 @@ class RunFolderLogger:
         version = self.version
         return os.path.join(self.root_dir, version if isinstance(version, str) else f"version_{version}")
 
-    def log_hyperparams(self, params: Hyperparameters) -> None:
+    def log_hyperparams(self, params: Hyperparameters | None = None) -> None:
         """Add hyperparameters to `hparams.json`; an existing name gets the new value.
 
         Args:
-            params: Values by name, which may be nested; objects that JSON cannot hold are written as their `str`.
+            params: Values by name, which may be nested; objects that JSON cannot hold are written as their `str`. None
+                adds none.
         """
-        self.hparams.update(named(params))
+        self.hparams.update(named(params or {}))
         path = Path(self.log_dir, self.HPARAMS_FILE)
         path.parent.mkdir(parents=True, exist_ok=True)
-        with written_whole(path) as fresh:
-            fresh.write_text(json.dumps(jsonable(self.hparams), indent=2) + "\n", encoding="utf-8")
+        with replace_file(path) as fresh:
+            fresh.write_text(self._hparams_text(jsonable(self.hparams)), encoding="utf-8")
+
+    def _hparams_text(self, hparams: dict[str, Any]) -> str:
+        """Return the text of `HPARAMS_FILE`; a subclass with another file has another format."""
+        return json.dumps(hparams, indent=2) + "\n"
 
     def finalize(self, status: str) -> None:
         """Release the claimed version if nothing was written to its folder."""
@@ -121,9 +125,6 @@ class RunFolderLogger:
             is_claimed = False
         return version - is_claimed
 
-    def after_save_checkpoint(self, checkpoint_callback: Any) -> None:
-        """Do nothing: a checkpoint is a file already. Subclasses may override it."""
-
     def _next_version(self) -> int:
         try:
             names = os.listdir(self.root_dir)
@@ -150,11 +151,3 @@ def _remove_empty(folders: list[Path], process_id: int) -> bool:
         except OSError:
             return idx > 0
     return True
-
-
-def _is_rank_zero() -> bool:
-    """Return whether this is rank 0 of its run, also before the process group exists."""
-    if torch.distributed.is_available() and torch.distributed.is_initialized():
-        return torch.distributed.get_rank() == 0
-    rank = next((os.environ[name] for name in ("RANK", "SLURM_PROCID", "LOCAL_RANK") if name in os.environ), "0")
-    return not rank.isdigit() or int(rank) == 0

@@ -64,6 +64,8 @@ class TensorBoardLogger(RunFolderLogger):
     ) -> None:
         super().__init__(save_dir, name, version)
         check_installed("tensorboard", "tensorboard", type(self).__name__)
+        if kwargs.get("comment") == "":
+            del kwargs["comment"]  # the default of `SummaryWriter`, which a command line passes
         if kwargs:
             from torch.utils.tensorboard import SummaryWriter
 
@@ -100,15 +102,23 @@ class TensorBoardLogger(RunFolderLogger):
         """Write scalars. Tensors are read now, which waits for their device.
 
         Args:
-            metrics: Numbers or scalar tensors by name.
+            metrics: Numbers or scalar tensors by name; a dictionary of them becomes curves in one chart.
             step: Number of optimizer updates; None is the newest that was logged.
 
         Raises:
             InvalidArgumentError: If a value is not a number.
         """
-        numbers = numbers_by_name(metrics, self.prefix, type(self).__name__)
-        if not numbers:
+        if not metrics:
             return
+        where, start = type(self).__name__, f"{self.prefix}-" if self.prefix else ""
+        values: Mapping[str, Any] = metrics
+        charts = {
+            start + name: numbers_by_name(value, "", where)
+            for name, value in values.items()
+            if isinstance(value, Mapping)
+        }
+        alone = {name: value for name, value in values.items() if not isinstance(value, Mapping)}
+        numbers = numbers_by_name(alone, self.prefix, where)
         if self._graph_module is not None:
             self._write_graph()
         self._has_metrics = True
@@ -118,9 +128,14 @@ class TensorBoardLogger(RunFolderLogger):
         writer, now = self.experiment, time.time()
         for name, number in numbers.items():
             writer.add_scalar(name, number, self._newest_step, now)
+        for name, curves in charts.items():
+            writer.add_scalars(name, curves, self._newest_step, now)
 
     def log_hyperparams(
-        self, params: Hyperparameters, metrics: Mapping[str, float] | None = None, step: int | None = None
+        self,
+        params: Hyperparameters | None = None,
+        metrics: Mapping[str, float] | float | None = None,
+        step: int | None = None,
     ) -> None:
         """Add hyperparameters to `hparams.json` and to the HPARAMS tab, and log metrics that belong to them.
 
@@ -129,7 +144,7 @@ class TensorBoardLogger(RunFolderLogger):
 
         Args:
             params: Values by name, which may be nested.
-            metrics: Numbers to compare runs by, by name.
+            metrics: Numbers to compare runs by, by name; a number alone is called "hp_metric".
             step: Number of optimizer updates for them.
         """
         super().log_hyperparams(params)
@@ -139,8 +154,8 @@ class TensorBoardLogger(RunFolderLogger):
                 "TensorBoard's HPARAMS tab keeps the first hyperparameters that a run wrote: later changes are only in "
                 f"{self.HPARAMS_FILE}. Log all of them before the first metrics."
             )
-        if metrics:
-            self.log_metrics(metrics, step)
+        if metrics is not None:
+            self.log_metrics(metrics if isinstance(metrics, Mapping) else {"hp_metric": metrics}, step)
 
     def begin_fit(self, module: nn.Module) -> None:
         """Set the module whose graph `log_graph=True` writes; called by the trainer before fit begins."""

@@ -12,6 +12,7 @@ from torch import nn
 from camshaft.callbacks.arguments import InvalidArgumentError, check_installed, check_keywords, check_one_of
 from camshaft.callbacks.loggers.checkpoint_log import CheckpointLog, LoggedCheckpoint, LogModel
 from camshaft.callbacks.loggers.logged_values import Hyperparameters, jsonable, named, numbers_by_name
+from camshaft.callbacks.loggers.logger import Logger
 
 if TYPE_CHECKING:
     from wandb import Run
@@ -23,7 +24,7 @@ _runs_of_loggers: WeakSet[Any] = WeakSet()
 """Runs that loggers of this process started, as opposed to the script."""
 
 
-class WandbLogger:
+class WandbLogger(Logger):
     """Logs to a run of Weights & Biases.
 
     `experiment` is the run: `self.logger.experiment.log({"curve": wandb.Image(figure)})`. It is started at the first
@@ -189,16 +190,8 @@ class WandbLogger:
 
         self._log({self._prefixed(key): wandb.Table(columns=columns, data=data, dataframe=dataframe)}, step)
 
-    def log_text(
-        self,
-        key: str,
-        columns: list[str | int] | None = None,
-        data: list[list[str]] | None = None,
-        dataframe: Any = None,
-        step: int | None = None,
-    ) -> None:
-        """Log text, as a table: arguments are those of `log_table`."""
-        self.log_table(key, columns, data, dataframe, step)
+    log_text = log_table
+    """Log text, as a table."""
 
     def log_image(self, key: str, images: Sequence[Any], step: int | None = None, **kwargs: Sequence[Any]) -> None:
         """Log images.
@@ -212,17 +205,62 @@ class WandbLogger:
         Raises:
             InvalidArgumentError: If such a list has another length, or `images` is not a list.
         """
+        self._log_media("Image", key, "images", images, step, kwargs)
+
+    def log_audio(self, key: str, audios: Sequence[Any], step: int | None = None, **kwargs: Sequence[Any]) -> None:
+        """Log sounds; arguments as those of `log_image`, for `wandb.Audio`."""
+        self._log_media("Audio", key, "audios", audios, step, kwargs)
+
+    def log_video(self, key: str, videos: Sequence[Any], step: int | None = None, **kwargs: Sequence[Any]) -> None:
+        """Log videos; arguments as those of `log_image`, for `wandb.Video`."""
+        self._log_media("Video", key, "videos", videos, step, kwargs)
+
+    def _log_media(
+        self, kind: str, key: str, field: str, items: Any, step: int | None, further: Mapping[str, Sequence[Any]]
+    ) -> None:
         import wandb
 
-        if not isinstance(images, list | tuple):
-            raise InvalidArgumentError("images", "a list of images", images, type(self).__name__, "Pass a list.")
-        for name, values in kwargs.items():
-            if len(values) != len(images):
-                rule, action = f"a list of {len(images)}, one for each image", "Pass as many values as images."
-                raise InvalidArgumentError(name, rule, values, type(self).__name__, action)
-        arguments = [{name: values[idx] for name, values in kwargs.items()} for idx in range(len(images))]
-        media = [wandb.Image(image, **each) for image, each in zip(images, arguments, strict=True)]
+        where = type(self).__name__
+        if not isinstance(items, list | tuple):
+            raise InvalidArgumentError(field, f"a list of {field}", items, where, "Pass a list.")
+        for name, values in further.items():
+            if len(values) != len(items):
+                rule, action = f"a list of {len(items)}, one for each {field[:-1]}", "Pass as many values."
+                raise InvalidArgumentError(name, rule, values, where, action)
+        arguments = [{name: values[idx] for name, values in further.items()} for idx in range(len(items))]
+        make = getattr(wandb, kind)
+        media = [make(item, **each) for item, each in zip(items, arguments, strict=True)]
         self._log({self._prefixed(key): media}, step)
+
+    @staticmethod
+    def download_artifact(
+        artifact: str,
+        save_dir: str | os.PathLike[str] | None = None,
+        artifact_type: str | None = None,
+        use_artifact: bool = True,
+    ) -> str:
+        """Download an artifact.
+
+        Args:
+            artifact: Its name with its version or alias, such as "entity/project/model-abc:best".
+            save_dir: Folder to download it to; None lets W&B choose.
+            artifact_type: Its type, as a check; None accepts any.
+            use_artifact: Whether the script's run, if there is one, is noted as one that uses it.
+
+        Returns:
+            The folder with its files.
+        """
+        import wandb
+
+        if wandb.run is not None and use_artifact:
+            found = wandb.run.use_artifact(artifact, type=artifact_type)
+        else:
+            found = wandb.Api().artifact(artifact, type=artifact_type)
+        return str(found.download(root=None if save_dir is None else os.fspath(save_dir)))
+
+    def use_artifact(self, artifact: str, artifact_type: str | None = None) -> Any:
+        """Return an artifact, and note that the run uses it; arguments as those of `download_artifact`."""
+        return self.experiment.use_artifact(artifact, type=artifact_type)
 
     def watch(
         self,

@@ -17,12 +17,15 @@ if TYPE_CHECKING:
 
 
 class DeviceStatsMonitor(Callback):
-    """Logs the accelerator's memory and the machine's load in training, every `trainer.log_every_n_steps` updates.
+    """Logs the accelerator's memory and the machine's load before and after batches.
+
+    In training that is every `trainer.log_every_n_steps` updates, elsewhere as often in batches.
 
     For an accelerator: the statistics of its allocator, under torch's names such as "allocated_bytes.all.peak", in
     bytes. For the machine: "cpu_percent" since the last time, "cpu_vm_percent" and "cpu_swap_percent" of its memory,
-    and "process_rss_bytes" of this process. Names begin with "DeviceStatsMonitor.on_train_batch_start/". Rank 0
-    measures its own device. The step is that of the values which the module logs in the same update.
+    and "process_rss_bytes" of this process. Names begin with the hook, as in
+    "DeviceStatsMonitor.on_train_batch_start/". Rank 0 measures its own device. The step is that of the values which the
+    module logs in the same update.
 
     Args:
         cpu_stats: Whether to log the machine's load, which needs psutil (the extra `camshaft-callbacks[device-stats]`);
@@ -37,24 +40,26 @@ class DeviceStatsMonitor(Callback):
         "_get_and_log_device_stats": "Override `on_train_batch_start` and `on_train_batch_end`.",
     }
 
+    _of_run: ClassVar[tuple[str, ...]] = ("_psutil", "_process")
+
     def __init__(self, cpu_stats: bool | None = None) -> None:
         self.cpu_stats = cpu_stats
         self._schedule = LoggingSchedule()
         self._psutil: Any = None
         self._process: Any = None
+        self._due_step: int | None = None
 
     def setup(self, trainer: TrainerProtocol, module: Any, stage: str) -> None:
         """Check that there is something to log, and a logger."""
-        if stage != "fit":
-            return
         where = type(self).__name__
-        check_has_logger(trainer, where)
+        if stage == "fit":
+            check_has_logger(trainer, where)
         is_cpu = trainer.strategy.device.type == "cpu"
-        if is_cpu and self.cpu_stats is False:
+        if is_cpu and self.cpu_stats is False and stage == "fit":
             action = "Leave the callback out."
             raise InvalidArgumentError("cpu_stats", "True or None on a CPU, or nothing is logged", False, where, action)
         self._psutil = self._process = None
-        if self.cpu_stats or is_cpu:
+        if trainer.loggers and (is_cpu if self.cpu_stats is None else self.cpu_stats):
             check_installed("psutil", "device-stats", where)
             self._psutil = import_module("psutil")
             self._process = self._psutil.Process()  # slower to construct than to query
@@ -70,7 +75,52 @@ class DeviceStatsMonitor(Callback):
         """Log, if it is due."""
         if trainer.global_step >= self._schedule.next_step:
             self._schedule.advance(trainer)
-            self._log(trainer)
+            self._due_step = trainer.global_step
+            self._log(trainer, "on_train_batch_start", self._due_step)
+
+    def on_train_batch_end(
+        self, trainer: TrainerProtocol, module: Any, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
+        """Log, if it was due before the batch."""
+        if self._due_step is not None:
+            self._log(trainer, "on_train_batch_end", self._due_step)
+            self._due_step = None
+
+    def on_validation_batch_start(
+        self, trainer: TrainerProtocol, module: Any, batch: Any, batch_idx: int, dataloader_idx: int = 0
+    ) -> None:
+        """Log, if it is due."""
+        self._log_evaluation(trainer, batch_idx, "on_validation_batch_start")
+
+    def on_validation_batch_end(
+        self, trainer: TrainerProtocol, module: Any, outputs: Any, batch: Any, batch_idx: int, dataloader_idx: int = 0
+    ) -> None:
+        """Log, if it is due."""
+        self._log_evaluation(trainer, batch_idx, "on_validation_batch_end")
+
+    def on_test_batch_start(
+        self, trainer: TrainerProtocol, module: Any, batch: Any, batch_idx: int, dataloader_idx: int = 0
+    ) -> None:
+        """Log, if it is due."""
+        self._log_evaluation(trainer, batch_idx, "on_test_batch_start")
+
+    def on_test_batch_end(
+        self, trainer: TrainerProtocol, module: Any, outputs: Any, batch: Any, batch_idx: int, dataloader_idx: int = 0
+    ) -> None:
+        """Log, if it is due."""
+        self._log_evaluation(trainer, batch_idx, "on_test_batch_end")
+
+    def on_predict_batch_start(
+        self, trainer: TrainerProtocol, module: Any, batch: Any, batch_idx: int, dataloader_idx: int = 0
+    ) -> None:
+        """Log, if it is due."""
+        self._log_evaluation(trainer, batch_idx, "on_predict_batch_start")
+
+    def on_predict_batch_end(
+        self, trainer: TrainerProtocol, module: Any, outputs: Any, batch: Any, batch_idx: int, dataloader_idx: int = 0
+    ) -> None:
+        """Log, if it is due."""
+        self._log_evaluation(trainer, batch_idx, "on_predict_batch_end")
 
     def on_train_end(self, trainer: TrainerProtocol, module: Any) -> None:
         """Stop the schedule."""
@@ -84,15 +134,21 @@ class DeviceStatsMonitor(Callback):
         """Restore the schedule."""
         self._schedule.load_state_dict(state_dict)
 
-    def _log(self, trainer: TrainerProtocol) -> None:
+    def _log_evaluation(self, trainer: TrainerProtocol, batch_idx: int, hook: str) -> None:
+        every = trainer.log_every_n_steps
+        if every and (batch_idx + 1) % every == 0 and trainer.is_global_zero and not trainer.sanity_checking:
+            self._log(trainer, hook, trainer.global_step)
+
+    def _log(self, trainer: TrainerProtocol, hook: str, step: int) -> None:
         device = trainer.strategy.device
         numbers: dict[str, float] = {}
         if device.type != "cpu":
             numbers |= torch.accelerator.memory_stats(device)
         if self._psutil is not None:
             numbers |= _machine_load(self._psutil, self._process)
-        named = {f"{type(self).__name__}.on_train_batch_start/{name}": value for name, value in numbers.items()}
-        log_to_all(trainer, named, trainer.global_step)
+        named = {f"{type(self).__name__}.{hook}/{name}": value for name, value in numbers.items()}
+        if named:
+            log_to_all(trainer, named, step)
 
 
 def _machine_load(psutil: Any, process: Any) -> dict[str, float]:

@@ -7,6 +7,8 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
+import torch
+
 from camshaft.callbacks.arguments import check_one_of
 from camshaft.callbacks.monitors.logging_schedule import LoggingSchedule, check_has_logger, log_to_all
 from camshaft.hooks_core import Callback
@@ -25,16 +27,22 @@ class LearningRateMonitor(Callback):
     """Logs the learning rate of every optimizer and parameter group, with a scheduler or without.
 
     A value is logged with the index of the update that uses it, as are the values that the module logs in that step.
-    Values of steps are logged every `trainer.log_every_n_steps` updates.
+    Values of steps are logged every `trainer.log_every_n_steps` updates. `trainer.callback_metrics` has them as well,
+    so that other callbacks can monitor them.
 
     The name is the `name` of the scheduler's configuration, or "lr-" and the optimizer's class, as in "lr-Adam". With
     several groups each appends its own "name", or its number: "lr-Adam/pg1". Equal names get numbers: "lr-Adam-1".
 
     Args:
         logging_interval: "step" logs before updates, "epoch" at the start of each epoch. None is each scheduler's own
-            interval, and "step" without a scheduler.
-        log_momentum: Whether to log the momentum, or the first of the betas, under the name with "-momentum".
+            interval, and both without a scheduler.
+        log_momentum: Whether to log the momentum, or the first of the betas, under the name with "-momentum"; 0 for an
+            optimizer that has none.
         log_weight_decay: Whether to log the weight decay, under the name with "-weight_decay".
+
+    Attributes:
+        last_momentum_values: The latest momentum by name; None before it is logged.
+        last_weight_decay_values: The latest weight decay by name; None before it is logged.
 
     Raises:
         InvalidArgumentError: If `logging_interval` is none of the three; at the set-up of fit, if the trainer has no
@@ -65,6 +73,8 @@ class LearningRateMonitor(Callback):
         self.log_weight_decay = log_weight_decay
         self._schedule = LoggingSchedule()
         self._rates: dict[str, deque[float]] = {}
+        self.last_momentum_values: dict[str, float | None] = {}
+        self.last_weight_decay_values: dict[str, float | None] = {}
 
     @property
     def lrs(self) -> dict[str, list[float]]:
@@ -77,20 +87,22 @@ class LearningRateMonitor(Callback):
         return f"{type(self).__qualname__}(logging_interval={self.logging_interval!r})"
 
     def setup(self, trainer: TrainerProtocol, module: Any, stage: str) -> None:
-        """Check that there is a logger."""
+        """Check that there is a logger, and forget an earlier run."""
         if stage == "fit":
             check_has_logger(trainer, type(self).__name__)
+            self._rates = {}
 
     def on_train_start(self, trainer: TrainerProtocol, module: Any) -> None:
         """Start the schedule, if anything is logged by steps."""
         logged = [(optimizer, interval) for optimizer, _, interval in self._named_optimizers(trainer)]
-        if any(interval == "step" for _, interval in logged):
+        if any(interval != "epoch" for _, interval in logged):
             self._schedule.start(trainer)
         else:
             self._schedule.stop()
-        optimizers = [optimizer for optimizer, _ in logged]
-        if self.log_momentum and not any(_momentum(group) is not None for one in optimizers for group in _groups(one)):
-            warn_user("`log_momentum` is set, but no optimizer has a momentum: none is logged.")
+        groups = [group for optimizer, _ in logged for group in _groups(optimizer)]
+        if self.log_momentum and any(_momentum(group) is None for group in groups):
+            warn_user("`log_momentum` is set, but an optimizer has no momentum: 0 is logged for it.", RuntimeWarning)
+        self._name_values(trainer)
 
     def on_train_epoch_start(self, trainer: TrainerProtocol, module: Any) -> None:
         """Log the rates that are logged by epochs."""
@@ -116,27 +128,48 @@ class LearningRateMonitor(Callback):
         numbers: dict[str, float] = {}
         taken: set[str] = set()
         for optimizer, name, its_interval in self._named_optimizers(trainer):
-            is_due = its_interval == interval
+            is_due = its_interval in (interval, None)
             for group, group_name in _named_groups(optimizer, name, taken):
                 if is_due:
                     numbers |= self._read(group, group_name)
-        if numbers:
-            log_to_all(trainer, numbers, trainer.global_step)
+        if not numbers:
+            return
+        log_to_all(trainer, numbers, trainer.global_step)
+        metrics = trainer.callback_metrics
+        if isinstance(metrics, dict):
+            metrics.update({name: torch.tensor(number) for name, number in numbers.items()})
+
+    def _name_values(self, trainer: TrainerProtocol) -> None:
+        """Make an entry for each group under `lrs` and the attributes of latest values."""
+        taken: set[str] = set()
+        found = [_named_groups(optimizer, name, taken) for optimizer, name, _ in self._named_optimizers(trainer)]
+        names = [name for groups in found for _, name in groups]
+        for name in names:
+            self._rates.setdefault(name, deque(maxlen=_MAX_RATES))
+        self.last_momentum_values = {f"{name}-momentum": None for name in names}
+        self.last_weight_decay_values = {f"{name}-weight_decay": None for name in names}
 
     def _read(self, group: dict[str, Any], name: str) -> dict[str, float]:
         """Return the numbers of a group. Waits for the device of a rate that is a tensor."""
         rate = float(group["lr"]) if "lr" in group else math.nan
+        single = name.removesuffix(f"/{_group_name({}, 1)}")
+        if single != name and name not in self._rates and single in self._rates:
+            self._rates[name] = self._rates.pop(single)  # the only group has got company
         self._rates.setdefault(name, deque(maxlen=_MAX_RATES)).append(rate)
         numbers = {name: rate}
-        momentum = _momentum(group) if self.log_momentum else None
-        if momentum is not None:
-            numbers[f"{name}-momentum"] = momentum
+        if self.log_momentum:
+            key = f"{name}-momentum"
+            numbers[key] = self.last_momentum_values[key] = _momentum(group) or 0.0
         if self.log_weight_decay and "weight_decay" in group:
-            numbers[f"{name}-weight_decay"] = float(group["weight_decay"])
+            key = f"{name}-weight_decay"
+            numbers[key] = self.last_weight_decay_values[key] = float(group["weight_decay"])
         return numbers
 
-    def _named_optimizers(self, trainer: TrainerProtocol) -> Iterator[tuple[Any, str, str]]:
-        """Yield each optimizer with the name and interval of each named scheduler, else with the name of its class."""
+    def _named_optimizers(self, trainer: TrainerProtocol) -> Iterator[tuple[Any, str, str | None]]:
+        """Yield each optimizer with the name and interval of each named scheduler, else with the name of its class.
+
+        The interval is None where values are logged both by epochs and by steps.
+        """
         for optimizer in trainer.optimizers:
             groups = _groups(optimizer)
             configs = [
@@ -144,11 +177,12 @@ class LearningRateMonitor(Callback):
                 for config in trainer.lr_scheduler_configs
                 if getattr(getattr(config.scheduler, "optimizer", None), "param_groups", None) is groups
             ]
+            named: list[tuple[str, str | None]]
             named = [(config.name, config.interval) for config in configs if config.name is not None]
             if not named:
-                in_steps = not configs or any(config.interval == "step" for config in configs)
+                intervals = {config.interval for config in configs}
                 inner = getattr(optimizer, "optimizer", optimizer)  # wrapped by a strategy
-                named = [(f"lr-{type(inner).__name__}", "step" if in_steps else "epoch")]
+                named = [(f"lr-{type(inner).__name__}", "step" if "step" in intervals else next(iter(intervals), None))]
             for name, interval in named:
                 yield optimizer, name, self.logging_interval or interval
 
@@ -165,8 +199,12 @@ def _named_groups(optimizer: Any, name: str, taken: set[str]) -> Iterable[tuple[
     if len(groups) == 1 and groups[0].get("name") is None:
         return [(groups[0], name)]
     own: set[str] = set()
-    suffixes = [str(group.get("name") or f"pg{number}") for number, group in enumerate(groups, 1)]
+    suffixes = [_group_name(group, number) for number, group in enumerate(groups, 1)]
     return [(group, f"{name}/{_unique_name(suffix, own)}") for group, suffix in zip(groups, suffixes, strict=True)]
+
+
+def _group_name(group: dict[str, Any], number: int) -> str:
+    return str(group.get("name") or f"pg{number}")
 
 
 def _unique_name(name: str, taken: set[str]) -> str:

@@ -12,6 +12,12 @@ if TYPE_CHECKING:
     from camshaft.hooks_core.protocols import TrainerProtocol
 
 
+_ADVICE = (
+    "Look at this batch, and find the operation with `Trainer(detect_anomaly=True)`. A lower learning rate or "
+    "`gradient_clip_val` may avoid it; `NonFiniteGuard(action='skip')` leaves such updates out."
+)
+
+
 class NonFiniteError(FloatingPointError):
     """A loss or a gradient norm is NaN or infinite.
 
@@ -24,6 +30,7 @@ class NonFiniteError(FloatingPointError):
 
     def __init__(self, what: str, epoch: int, batch_idx: int, value: float) -> None:
         super().__init__(f"The {what} must be finite, but is {value} in epoch {epoch}, batch {batch_idx}.")
+        self.add_note(_ADVICE)
         self.what, self.epoch, self.batch_idx, self.value = what, epoch, batch_idx, value
 
     def __reduce__(self) -> tuple[Any, ...]:

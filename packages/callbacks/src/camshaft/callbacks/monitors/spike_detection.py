@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from camshaft.callbacks.arguments import InvalidArgumentError, check_number
 from camshaft.callbacks.monitoring import check_mode, is_better
 from camshaft.callbacks.monitors.loss_watch import Action, BatchValues, LossWatch
-from camshaft.hooks_core.durable_files import written_whole
+from camshaft.hooks_core.durable_files import replace_file
 
 if TYPE_CHECKING:
     from camshaft.hooks_core.protocols import TrainerProtocol
@@ -184,5 +184,5 @@ class SpikeDetection(LossWatch):
             path /= "skip_batches.json"
         path.parent.mkdir(parents=True, exist_ok=True)
         rows = [{"epoch": epoch, "batch_idx": batch_idx} for epoch, batch_idx in self.bad_batches]
-        with written_whole(path) as fresh:
+        with replace_file(path) as fresh:
             fresh.write_text(json.dumps(rows, indent=2) + "\n", encoding="utf-8")

@@ -85,18 +85,15 @@ class Throughput:
                 given at some updates only.
         """
         last = self._window[-1] if self._window else None
-        total_flops = flops
         if last is not None:
             self._check(last, time=time, batches=batches, samples=samples, lengths=lengths)
-            if flops is None:
-                total_flops = None
-            elif last.flops is None and len(self._window) > 1:
-                self._refuse("flops", "given at every update or at none", flops)
-            else:
-                total_flops = (last.flops or 0.0) + flops
+            if flops is not None:
+                if last.flops is None and len(self._window) > 1:
+                    self._refuse("flops", "given at every update or at none", flops)
+                flops += last.flops or 0.0
         elif flops is not None:
-            total_flops = 0.0
-        self._window.append(_Totals(time, batches, samples, lengths, total_flops))
+            flops = 0.0
+        self._window.append(_Totals(time, batches, samples, lengths, flops))
         while len(self._window) > 2 and self._window[1].batches <= batches - self.window_size:
             self._window.popleft()
 
@@ -134,17 +131,15 @@ class Throughput:
             metrics[name] = of_all
         return of_device
 
-    def _check(self, last: _Totals, *, time: float, batches: int, samples: int, lengths: int | None) -> None:
+    def _check(self, last: _Totals, *, time: float, **counts: int | None) -> None:
         if not time > last.time:
             self._refuse("time", f"more than at the update before ({last.time})", time)
-        if batches < last.batches:
-            self._refuse("batches", f"at least that of the update before ({last.batches})", batches)
-        if samples < last.samples:
-            self._refuse("samples", f"at least that of the update before ({last.samples})", samples)
-        if (lengths is None) != (last.lengths is None):
-            self._refuse("lengths", "given at every update or at none", lengths)
-        if lengths is not None and last.lengths is not None and lengths < last.lengths:
-            self._refuse("lengths", f"at least that of the update before ({last.lengths})", lengths)
+        for field, count in counts.items():
+            before = getattr(last, field)
+            if (count is None) != (before is None):
+                self._refuse(field, "given at every update or at none", count)
+            if count is not None and count < before:
+                self._refuse(field, f"at least that of the update before ({before})", count)
 
     def _refuse(self, field: str, rule: str, value: object) -> None:
         action = "Pass totals that only grow, or call `reset` first."
@@ -192,96 +187,59 @@ def measure_flops(
 ComputeFormat = torch.dtype | Literal["tf32"]
 """Format of matrix products on a device: a dtype, or "tf32" for float32 tensors in TensorFloat-32."""
 
-_T = 1e12
+FORMATS: tuple[ComputeFormat, ...] = (torch.float64, torch.float32, "tf32", torch.float16, torch.bfloat16)
 
-
-class PeakFlops(NamedTuple):
-    """The data sheet of one GPU.
-
-    Attributes:
-        device: Name of the GPU.
-        pattern: Regular expression for torch's name of it.
-        source: The data sheet.
-        flops: Floating-point operations per second by format: dense matrix products (no structured sparsity) on tensor
-            or matrix cores if there are any for the format, accumulated in float32. float64 and float32 are those of
-            the vector units on NVIDIA's GPUs, since torch's default does not use tensor cores for float32.
-    """
-
-    device: str
-    pattern: str
-    source: str
-    flops: dict[ComputeFormat, float]
-
-
-def _sheet(
-    device: str,
-    pattern: str,
-    source: str,
-    *,
-    half: float,
-    single: float,
-    double: float | None = None,
-    tf32: float | None = None,
-    has_bfloat16: bool = True,
-) -> PeakFlops:
-    """Return a data sheet from teraflops; `half` is that of float16 and, if supported, of bfloat16."""
-    teraflops: dict[ComputeFormat, float | None] = {
-        torch.float64: double,
-        torch.float32: single,
-        "tf32": tf32,
-        torch.bfloat16: half if has_bfloat16 else None,
-        torch.float16: half,
-    }
-    return PeakFlops(device, pattern, source, {key: value * _T for key, value in teraflops.items() if value})
-
-
-_NVIDIA = "https://www.nvidia.com/en-us/data-center/"
-_A100 = "NVIDIA A100 Tensor Core GPU data sheet (" + _NVIDIA + "a100/)"
-_H100 = "NVIDIA H100 Tensor Core GPU data sheet (" + _NVIDIA + "h100/), values with sparsity halved"
-_H200 = "NVIDIA H200 Tensor Core GPU data sheet (" + _NVIDIA + "h200/), values with sparsity halved"
-_GH200 = "NVIDIA GH200 Grace Hopper Superchip data sheet, values with sparsity halved"
-_B200 = "NVIDIA HGX B200 data sheet (" + _NVIDIA + "hgx/), an eighth of the board's, values with sparsity halved"
-_L4 = "NVIDIA L4 Tensor Core GPU data sheet (" + _NVIDIA + "l4/), values with sparsity halved"
-_L40 = "NVIDIA L40 GPU data sheet (" + _NVIDIA + "l40/)"
-_L40S = "NVIDIA L40S GPU data sheet (" + _NVIDIA + "l40s/)"
-_A10G = "NVIDIA A10G data sheet for Amazon EC2 G5 instances"
-_ADA = "NVIDIA Ada GPU architecture white paper, appendix A"
-_GA102 = "NVIDIA Ampere GA102 GPU architecture white paper"
-_V100 = "NVIDIA V100 Tensor Core GPU data sheet (" + _NVIDIA + "v100/)"
-_MI = "AMD Instinct {} accelerator data sheet (https://www.amd.com/en/products/accelerators/instinct.html)"
-
-# The first matching pattern counts, so special ones come before general ones.
-PEAK_FLOPS: tuple[PeakFlops, ...] = (
-    _sheet("B200", r"\bB200\b", _B200, double=37, single=75, tf32=1125, half=2250),
-    _sheet("GH200", r"\bGH200\b", _GH200, double=34, single=67, tf32=494.5, half=989.5),
-    _sheet("H200 NVL", r"\bH200 NVL\b", _H200, double=30, single=60, tf32=417.5, half=835.5),
-    _sheet("H200 SXM", r"\bH200\b", _H200, double=34, single=67, tf32=494.5, half=989.5),
-    _sheet("H100 NVL", r"\bH100 NVL\b", _H100, double=30, single=60, tf32=417.5, half=835.5),
-    _sheet("H100 PCIe", r"\bH100 PCIe\b", _H100, double=26, single=51, tf32=378, half=756.5),
-    _sheet("H100 SXM", r"\bH100\b.*\bHBM3\b|\bH100 SXM", _H100, double=34, single=67, tf32=494.5, half=989.5),
-    _sheet("A100", r"\bA100\b", _A100, double=9.7, single=19.5, tf32=156, half=312),
-    _sheet("A30", r"\bA30\b", "NVIDIA A30 data sheet", double=5.2, single=10.3, tf32=82, half=165),
-    _sheet("A40", r"\bA40\b", "NVIDIA A40 data sheet", single=37.4, tf32=74.8, half=149.7),
-    _sheet("A10G", r"\bA10G\b", _A10G, single=31.5, tf32=35, half=70),
-    _sheet("A10", r"\bA10\b", "NVIDIA A10 data sheet", single=31.2, tf32=62.5, half=125),
-    _sheet("L40S", r"\bL40S\b", _L40S, single=91.6, tf32=183, half=362.05),
-    _sheet("L40", r"\bL40\b", _L40, single=90.5, tf32=90.5, half=181.05),
-    _sheet("L4", r"\bL4\b", _L4, single=30.3, tf32=60, half=121),
-    _sheet("T4", r"\bT4\b", "NVIDIA T4 data sheet", single=8.1, half=65, has_bfloat16=False),
-    _sheet("V100S PCIe", r"\bV100S\b", _V100, double=8.2, single=16.4, half=130, has_bfloat16=False),
-    _sheet("V100 SXM2", r"\bV100-SXM", _V100, double=7.8, single=15.7, half=125, has_bfloat16=False),
-    _sheet("V100 PCIe", r"\bV100-PCIE\b", _V100, double=7, single=14, half=112, has_bfloat16=False),
-    _sheet("RTX 6000 Ada", r"\bRTX 6000 Ada\b", _ADA, single=91.1, tf32=182.1, half=364.2),
-    _sheet("RTX A6000", r"\bRTX A6000\b", _GA102, single=38.7, tf32=77.4, half=154.8),
-    _sheet("GeForce RTX 4090", r"\bGeForce RTX 4090$", _ADA, single=82.6, tf32=82.6, half=165.2),
-    _sheet("GeForce RTX 4080", r"\bGeForce RTX 4080$", _ADA, single=48.7, tf32=48.7, half=97.5),
-    _sheet("GeForce RTX 3090", r"\bGeForce RTX 3090$", _GA102, single=35.6, tf32=35.6, half=71),
-    _sheet("GeForce RTX 3080", r"\bGeForce RTX 3080$", _GA102, single=29.8, tf32=29.8, half=59.5),
-    _sheet("MI325X", r"\bMI325X\b", _MI.format("MI325X"), double=163.4, single=163.4, tf32=653.7, half=1307.4),
-    _sheet("MI300X", r"\bMI300X\b", _MI.format("MI300X"), double=163.4, single=163.4, tf32=653.7, half=1307.4),
-    # torch sees each of the two dies as a device of its own
-    _sheet("MI250X, one die", r"\bMI250X\b", _MI.format("MI250X"), double=47.85, single=47.85, half=191.5),
-)
+# Teraflops in each of these formats, by data sheet and by a regular expression for torch's name of a GPU: of dense
+# matrix products (no structured sparsity, so that some values are half of the sheet's) on tensor or matrix cores if
+# there are any for the format, accumulated in float32. float64 and float32 are those of the vector units on NVIDIA's
+# GPUs, since torch's default does not use tensor cores for float32. The first matching pattern counts.
+PEAK_TERAFLOPS: dict[str, dict[str, tuple[float | None, ...]]] = {
+    "NVIDIA HGX B200 data sheet (nvidia.com/en-us/data-center/hgx/), an eighth of the board's": {
+        r"\bB200\b": (37, 75, 1125, 2250, 2250)
+    },
+    "NVIDIA GH200 Grace Hopper Superchip data sheet": {r"\bGH200\b": (34, 67, 494.5, 989.5, 989.5)},
+    "NVIDIA H200 Tensor Core GPU data sheet (nvidia.com/en-us/data-center/h200/)": {
+        r"\bH200 NVL\b": (30, 60, 417.5, 835.5, 835.5),
+        r"\bH200\b": (34, 67, 494.5, 989.5, 989.5),
+    },
+    "NVIDIA H100 Tensor Core GPU data sheet (nvidia.com/en-us/data-center/h100/)": {
+        r"\bH100 NVL\b": (30, 60, 417.5, 835.5, 835.5),
+        r"\bH100 PCIe\b": (26, 51, 378, 756.5, 756.5),
+        r"\bH100\b.*\bHBM3\b|\bH100 SXM": (34, 67, 494.5, 989.5, 989.5),
+    },
+    "NVIDIA A100 Tensor Core GPU data sheet (nvidia.com/en-us/data-center/a100/)": {
+        r"\bA100\b": (9.7, 19.5, 156, 312, 312)
+    },
+    "NVIDIA A30 data sheet": {r"\bA30\b": (5.2, 10.3, 82, 165, 165)},
+    "NVIDIA A40 data sheet": {r"\bA40\b": (None, 37.4, 74.8, 149.7, 149.7)},
+    "NVIDIA A10G data sheet for Amazon EC2 G5 instances": {r"\bA10G\b": (None, 31.5, 35, 70, 70)},
+    "NVIDIA A10 data sheet": {r"\bA10\b": (None, 31.2, 62.5, 125, 125)},
+    "NVIDIA L40S GPU data sheet (nvidia.com/en-us/data-center/l40s/)": {r"\bL40S\b": (None, 91.6, 183, 362.05, 362.05)},
+    "NVIDIA L40 GPU data sheet (nvidia.com/en-us/data-center/l40/)": {r"\bL40\b": (None, 90.5, 90.5, 181.05, 181.05)},
+    "NVIDIA L4 Tensor Core GPU data sheet (nvidia.com/en-us/data-center/l4/)": {r"\bL4\b": (None, 30.3, 60, 121, 121)},
+    "NVIDIA T4 data sheet": {r"\bT4\b": (None, 8.1, None, 65, None)},
+    "NVIDIA V100 Tensor Core GPU data sheet (nvidia.com/en-us/data-center/v100/)": {
+        r"\bV100S\b": (8.2, 16.4, None, 130, None),
+        r"\bV100-SXM": (7.8, 15.7, None, 125, None),
+        r"\bV100-PCIE\b": (7, 14, None, 112, None),
+    },
+    "NVIDIA Ada GPU architecture white paper, appendix A": {
+        r"\bRTX 6000 Ada\b": (None, 91.1, 182.1, 364.2, 364.2),
+        r"\bGeForce RTX 4090$": (None, 82.6, 82.6, 165.2, 165.2),
+        r"\bGeForce RTX 4080$": (None, 48.7, 48.7, 97.5, 97.5),
+    },
+    "NVIDIA Ampere GA102 GPU architecture white paper": {
+        r"\bRTX A6000\b": (None, 38.7, 77.4, 154.8, 154.8),
+        r"\bGeForce RTX 3090$": (None, 35.6, 35.6, 71, 71),
+        r"\bGeForce RTX 3080$": (None, 29.8, 29.8, 59.5, 59.5),
+    },
+    "AMD Instinct accelerator data sheet (amd.com/en/products/accelerators/instinct.html)": {
+        r"\bMI325X\b": (163.4, 163.4, 653.7, 1307.4, 1307.4),
+        r"\bMI300X\b": (163.4, 163.4, 653.7, 1307.4, 1307.4),
+        # torch sees each of the two dies as a device of its own
+        r"\bMI250X\b": (47.85, 47.85, None, 191.5, 191.5),
+    },
+}
 
 
 def peak_flops(device_name: str, compute_format: ComputeFormat) -> float | None:
@@ -296,10 +254,10 @@ def peak_flops(device_name: str, compute_format: ComputeFormat) -> float | None:
     """
     if re.search(r"\bMIG\b", device_name):
         return None
-    for entry in PEAK_FLOPS:
-        if re.search(entry.pattern, device_name):
-            return entry.flops.get(compute_format)
-    return None
+    of_gpus = (one for sheet in PEAK_TERAFLOPS.values() for one in sheet.items())
+    teraflops = next((numbers for pattern, numbers in of_gpus if re.search(pattern, device_name)), ())
+    found = dict(zip(FORMATS, teraflops, strict=False)).get(compute_format)
+    return None if found is None else found * 1e12
 
 
 def get_available_flops(device: torch.device, dtype: torch.dtype) -> float | None:

@@ -86,10 +86,10 @@ class ThroughputMonitor(Callback):
             stage: StageMeter(Throughput(available_flops, window_size=window_size, separator=separator))
             for stage in STAGES
         }
+        self._stage = "train"  # of the current batches
         self._is_counting = False
         self._is_fitting = False
         self._next_row: float = math.inf
-        self._knows_flops = False
         self._every = 0
 
     @property
@@ -114,10 +114,10 @@ class ThroughputMonitor(Callback):
     ) -> None:
         """Count a batch; write a row if it ended an update after which one is due."""
         if self._is_counting:
-            self._count("train", module, batch)
+            self._count(module, batch)
             if trainer.global_step >= self._next_row:
                 self._schedule(trainer.global_step)
-                self._write("train", trainer, trainer.global_step - 1)
+                self._write(trainer, trainer.global_step - 1)
 
     def on_train_end(self, trainer: TrainerProtocol, module: Any) -> None:
         """Stop the clock."""
@@ -133,47 +133,42 @@ class ThroughputMonitor(Callback):
     def on_validation_batch_end(
         self, trainer: TrainerProtocol, module: Any, outputs: Any, batch: Any, batch_idx: int, dataloader_idx: int = 0
     ) -> None:
-        """Count a batch."""
-        if self._is_counting and not trainer.sanity_checking:
-            self._count_evaluation("validate", trainer, module, batch)
+        """Count a batch; write a row if it is due."""
+        if not self._is_counting or trainer.sanity_checking:
+            return
+        self._count(module, batch)
+        num_batches = self.meters[self._stage].batches
+        if not self._is_fitting and num_batches >= self._next_row:
+            self._next_row += self._every
+            self._write(trainer, num_batches)
 
     def on_validation_end(self, trainer: TrainerProtocol, module: Any) -> None:
-        """Write a row, and resume training's clock."""
-        if self._is_counting and not trainer.sanity_checking:
-            self._end_evaluation("validate", trainer)
+        """Write a last row; in fit, resume training's clock."""
+        if not self._is_counting or trainer.sanity_checking:
+            return
+        meter = self.meters[self._stage]
+        if self._every:
+            step = max(trainer.global_step - 1, 0)  # the index of the latest update, as in the trainer's rows
+            self._write(trainer, step if self._is_fitting else meter.batches)
+        meter.end()
+        if self._is_fitting:
+            self._schedule(trainer.global_step)
+            self._stage = "train"
             self.meters["train"].resume()
 
     def on_test_start(self, trainer: TrainerProtocol, module: Any) -> None:
         """Start with the next batch."""
         self._begin("test", trainer, module)
 
-    def on_test_batch_end(
-        self, trainer: TrainerProtocol, module: Any, outputs: Any, batch: Any, batch_idx: int, dataloader_idx: int = 0
-    ) -> None:
-        """Count a batch."""
-        if self._is_counting:
-            self._count_evaluation("test", trainer, module, batch)
-
-    def on_test_end(self, trainer: TrainerProtocol, module: Any) -> None:
-        """Write a last row."""
-        if self._is_counting:
-            self._end_evaluation("test", trainer)
+    on_test_batch_end = on_validation_batch_end
+    on_test_end = on_validation_end
 
     def on_predict_start(self, trainer: TrainerProtocol, module: Any) -> None:
         """Start with the next batch."""
         self._begin("predict", trainer, module)
 
-    def on_predict_batch_end(
-        self, trainer: TrainerProtocol, module: Any, outputs: Any, batch: Any, batch_idx: int, dataloader_idx: int = 0
-    ) -> None:
-        """Count a batch."""
-        if self._is_counting:
-            self._count_evaluation("predict", trainer, module, batch)
-
-    def on_predict_end(self, trainer: TrainerProtocol, module: Any) -> None:
-        """Write a last row."""
-        if self._is_counting:
-            self._end_evaluation("predict", trainer)
+    on_predict_batch_end = on_validation_batch_end
+    on_predict_end = on_validation_end
 
     def teardown(self, trainer: TrainerProtocol, module: Any, stage: str) -> None:
         """Release the device, also after an error."""
@@ -193,54 +188,41 @@ class ThroughputMonitor(Callback):
     def _begin(self, stage: str, trainer: TrainerProtocol, module: Any) -> None:
         if not self._is_counting:
             return
+        self._stage = stage
         meter, strategy = self.meters[stage], trainer.strategy
         throughput = meter.throughput
         throughput.world_size, throughput.num_data_ranks = strategy.world_size, strategy.num_data_ranks
         throughput.available_flops = self.available_flops
-        self._knows_flops = self._flops_of(stage, module) is not None
-        if throughput.available_flops is None and self._knows_flops:
+        meter.counts_flops = self._flops_of(module) is not None
+        if throughput.available_flops is None and meter.counts_flops:
             throughput.available_flops = self._find_peak_flops(strategy, module)
         meter.begin(DeviceClock(strategy.device))
         self._next_row = meter.batches + self._every if self._every else math.inf
 
-    def _count(self, stage: str, module: Any, batch: Any) -> None:
+    def _count(self, module: Any, batch: Any) -> None:
         length_fn = self.length_fn
         samples = int(self.batch_size_fn(batch))
         lengths = None if length_fn is None else int(length_fn(batch))
-        self.meters[stage].add(samples, lengths, self._flops_of(stage, module) if self._knows_flops else None)
+        meter = self.meters[self._stage]
+        meter.add(samples, lengths, self._flops_of(module) if meter.counts_flops else None)
 
-    def _count_evaluation(self, stage: str, trainer: TrainerProtocol, module: Any, batch: Any) -> None:
-        self._count(stage, module, batch)
-        meter = self.meters[stage]
-        if not self._is_fitting and meter.batches >= self._next_row:
-            self._next_row += self._every
-            self._write(stage, trainer, meter.batches)
-
-    def _end_evaluation(self, stage: str, trainer: TrainerProtocol) -> None:
-        meter = self.meters[stage]
-        if self._every:
-            step = max(trainer.global_step - 1, 0)  # the index of the latest update, as in the trainer's rows
-            self._write(stage, trainer, step if self._is_fitting else meter.batches)
-        meter.end()
-        if self._is_fitting:
-            self._schedule(trainer.global_step)
-
-    def _write(self, stage: str, trainer: TrainerProtocol, step: int) -> None:
+    def _write(self, trainer: TrainerProtocol, step: int) -> None:
         """Write a row, if there are rates. Waits for the device."""
-        metrics = {f"{stage}{self.separator}{name}": value for name, value in self.meters[stage].read().items()}
+        rates = self.meters[self._stage].read()
+        metrics = {f"{self._stage}{self.separator}{name}": value for name, value in rates.items()}
         if metrics:
             log_to_all(trainer, metrics, step)
 
     def _schedule(self, global_step: int) -> None:
         self._next_row = (global_step // self._every + 1) * self._every if self._every else math.inf
 
-    def _flops_of(self, stage: str, module: Any) -> float | None:
+    def _flops_of(self, module: Any) -> float | None:
         flops = self.flops_per_batch
         if flops is None:
             flops = getattr(module, "flops_per_batch", None)
         if isinstance(flops, Mapping):
-            return flops.get(stage)
-        return flops if stage == "train" else None
+            return flops.get(self._stage)
+        return flops if self._stage == "train" else None
 
     def _find_peak_flops(self, strategy: Any, module: Any) -> float | None:
         dtype = self.dtype or _compute_dtype(strategy, module)
@@ -266,6 +248,9 @@ def _compute_dtype(strategy: Any, module: Any) -> torch.dtype | None:
     return max(sizes, key=lambda dtype: sizes[dtype], default=None)
 
 
+_TOTALS = ("batches", "samples", "lengths", "seconds")
+
+
 class StageMeter:
     """Counts a stage's batches on the host, and marks on the device where its time starts, pauses and resumes.
 
@@ -288,6 +273,7 @@ class StageMeter:
         self.samples = 0
         self.lengths: int | None = None
         self.seconds = 0.0
+        self.counts_flops = False
         self._flops: float | None = None  # since the latest update of `throughput`
         self._clock: DeviceClock | None = None
         self._part_start: Any = None  # mark of the current part
@@ -366,19 +352,12 @@ class StageMeter:
     def state_dict(self) -> dict[str, Any]:
         """Return the totals. Waits for the device."""
         self.settle()
-        return {
-            "batches": self.batches,
-            "samples": self.samples,
-            "lengths": self.lengths,
-            "seconds": self.seconds,
-        }
+        return {name: getattr(self, name) for name in _TOTALS}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore the totals."""
-        self.batches = state["batches"]
-        self.samples = state["samples"]
-        self.lengths = state["lengths"]
-        self.seconds = state["seconds"]
+        for name in _TOTALS:
+            setattr(self, name, state[name])
 
     def _accumulate(self) -> None:
         self.throughput.update(

@@ -17,7 +17,7 @@ from torch import Tensor
 from camshaft.callbacks.arguments import InvalidArgumentError, check_installed, check_number
 from camshaft.callbacks.monitoring import from_rank_zero
 from camshaft.callbacks.predictions.prediction_writer import BasePredictionWriter
-from camshaft.hooks_core.durable_files import flush, put_in_place, remove
+from camshaft.hooks_core.durable_files import flush, remove, rename_durably
 
 if TYPE_CHECKING:
     import numpy as np
@@ -168,7 +168,7 @@ class PredictionFiles(BasePredictionWriter, ABC):
 
     def _put(self, partial: Path, target: Path) -> None:
         flush(partial)
-        put_in_place(partial, target)
+        rename_durably(partial, target)
 
 
 def _signature(columns: Columns) -> dict[str, tuple[Any, ...]]:
@@ -212,7 +212,13 @@ def rows_in_order(order: Columns, dataloader_idx: int) -> Any:
     import numpy as np
 
     own = np.flatnonzero(order[ORDER_COLUMNS[0]] == dataloader_idx)
-    return own[in_dataset_order({name: column[own] for name, column in order.items()})]
+    batches, rows, samples = (order[name][own] for name in ORDER_COLUMNS[1:])
+    if (samples < 0).any():  # in the order of the loader, if a sample is unknown
+        return own[np.lexsort((rows, batches))]
+    places = np.lexsort((rows, batches, samples))
+    is_first = np.ones(len(places), dtype=bool)  # of each sample, which several ranks may have predicted
+    is_first[1:] = samples[places][1:] != samples[places][:-1]
+    return own[places[is_first]]
 
 
 Columns = dict[str, "np.ndarray[Any, Any]"]
@@ -263,33 +269,8 @@ def position_columns(
     import numpy as np
 
     is_known = batch_indices is not None and len(batch_indices) == num_rows
-    samples = np.asarray(batch_indices, dtype=np.int64) if is_known else np.full(num_rows, -1, dtype=np.int64)
-    values = (
-        np.full(num_rows, dataloader_idx, dtype=np.int64),
-        np.full(num_rows, batch_idx, dtype=np.int64),
-        np.arange(num_rows, dtype=np.int64),
-        samples,
-    )
-    return dict(zip(ORDER_COLUMNS, values, strict=True))
-
-
-def in_dataset_order(order: Columns) -> np.ndarray[Any, Any]:
-    """Return the indices of rows in the order of the dataset, or of the loader if a sample is unknown.
-
-    A known sample that several processes predicted, since samplers pad to equal lengths, is taken once.
-
-    Args:
-        order: Position columns of the rows of one loader.
-    """
-    import numpy as np
-
-    batches, rows, samples = (order[name] for name in ORDER_COLUMNS[1:])
-    if len(samples) and (samples >= 0).all():
-        places = np.lexsort((rows, batches, samples))
-        is_first = np.ones(len(places), dtype=bool)
-        is_first[1:] = samples[places][1:] != samples[places][:-1]
-        return np.asarray(places[is_first])
-    return np.asarray(np.lexsort((rows, batches)))
+    values = (dataloader_idx, batch_idx, np.arange(num_rows), batch_indices if is_known else -1)
+    return {name: np.full(num_rows, one, dtype=np.int64) for name, one in zip(ORDER_COLUMNS, values, strict=True)}
 
 
 def _collect(value: Any, name: str, columns: Columns, where: str) -> None:
@@ -299,12 +280,9 @@ def _collect(value: Any, name: str, columns: Columns, where: str) -> None:
         return
     if isinstance(value, Tensor):
         value = value.detach()
-        value = (value.float() if value.dtype == torch.bfloat16 else value).cpu()
-        _add(columns, name, value.reshape(1).numpy() if value.ndim == 0 else value.numpy(), where)
-    elif isinstance(value, np.ndarray):
-        _add(columns, name, value.reshape(1) if value.ndim == 0 else value, where)
-    elif isinstance(value, (bool, int, float, str)):
-        _add(columns, name, np.asarray([value]), where)
+        value = (value.float() if value.dtype == torch.bfloat16 else value).cpu().numpy()
+    if isinstance(value, (np.ndarray, bool, int, float, str)):
+        _add(columns, name, np.atleast_1d(value), where)
     elif isinstance(value, Mapping):
         for key, item in value.items():
             _collect(item, f"{name}.{key}" if name else str(key), columns, where)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, get_args
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import torch
 from torch.utils.data import BatchSampler, DataLoader, DistributedSampler, IterableDataset, SequentialSampler
@@ -16,7 +17,22 @@ if TYPE_CHECKING:
     from camshaft.hooks_core.protocols import TrainerProtocol
 
 
-WriteInterval = Literal["batch", "epoch", "batch_and_epoch"]
+class WriteInterval(StrEnum):
+    """When a prediction writer writes: after each batch, after the epoch, or at both times."""
+
+    BATCH = "batch"
+    EPOCH = "epoch"
+    BATCH_AND_EPOCH = "batch_and_epoch"
+
+    @property
+    def on_batch(self) -> bool:
+        """True if it writes after each batch."""
+        return self is not WriteInterval.EPOCH
+
+    @property
+    def on_epoch(self) -> bool:
+        """True if it writes after the epoch."""
+        return self is not WriteInterval.BATCH
 
 
 class BasePredictionWriter(Callback):
@@ -27,7 +43,10 @@ class BasePredictionWriter(Callback):
 
     Args:
         write_interval: When to write: after each "batch", after the "epoch" with all its predictions, which are kept in
-            the host's memory, or at both times.
+            the host's memory, or at both times ("batch_and_epoch").
+
+    Attributes:
+        interval: The same, as a `WriteInterval`.
 
     Raises:
         InvalidArgumentError: If `write_interval` is none of these; in `setup`, if the method for it is not overridden.
@@ -35,9 +54,9 @@ class BasePredictionWriter(Callback):
 
     _records_drawn_orders: ClassVar[bool] = True
 
-    def __init__(self, write_interval: WriteInterval = "batch") -> None:
-        check_one_of(type(self).__name__, get_args(WriteInterval), write_interval=write_interval)
-        self.write_interval = write_interval
+    def __init__(self, write_interval: Literal["batch", "epoch", "batch_and_epoch"] = "batch") -> None:
+        check_one_of(type(self).__name__, [one.value for one in WriteInterval], write_interval=write_interval)
+        self.interval = WriteInterval(write_interval)
         self._indices: list[BatchIndices] = []  # by loader
         self._predictions: list[list[Any]] = []
         self._batch_indices: list[list[list[int] | None]] = []
@@ -85,11 +104,12 @@ class BasePredictionWriter(Callback):
             return
         for interval in ("batch", "epoch"):
             name = f"write_on_{interval}_end"
-            if interval in self.write_interval and getattr(type(self), name) is getattr(BasePredictionWriter, name):
+            is_defined = getattr(type(self), name) is not getattr(BasePredictionWriter, name)
+            if getattr(self.interval, f"on_{interval}") and not is_defined:
                 rule = f"an interval for which {type(self).__qualname__} defines a method"
                 action = f"Define `{name}`, or pass another interval."
                 where = type(self).__name__
-                raise InvalidArgumentError("write_interval", rule, self.write_interval, where, action)
+                raise InvalidArgumentError("write_interval", rule, self.interval.value, where, action)
 
     def on_predict_epoch_start(self, trainer: TrainerProtocol, module: Any) -> None:
         """Reset, and follow the loaders' samplers."""
@@ -98,6 +118,9 @@ class BasePredictionWriter(Callback):
         self._indices = [BatchIndices(loader, records_drawn_orders=self._records_drawn_orders) for loader in loaders]
         self._predictions = [[] for _ in trainer.num_predict_batches]
         self._batch_indices = [[] for _ in trainer.num_predict_batches]
+        loop = getattr(trainer, "predict_loop", None)
+        if loop is not None and self.interval.on_epoch:
+            loop.epoch_batch_indices = self._batch_indices  # for subclasses that read them there
 
     def on_predict_batch_end(
         self, trainer: TrainerProtocol, module: Any, outputs: Any, batch: Any, batch_idx: int, dataloader_idx: int = 0
@@ -105,9 +128,9 @@ class BasePredictionWriter(Callback):
         """Write a batch, or keep it."""
         known = self._indices
         indices = known[dataloader_idx].of(batch_idx) if dataloader_idx < len(known) else None
-        if "batch" in self.write_interval:
+        if self.interval.on_batch:
             self.write_on_batch_end(trainer, module, outputs, indices, batch, batch_idx, dataloader_idx)
-        if "epoch" in self.write_interval:
+        if self.interval.on_epoch:
             self._predictions[dataloader_idx].append(move_to_device(outputs, torch.device("cpu")))
             self._batch_indices[dataloader_idx].append(indices)
 
@@ -116,7 +139,7 @@ class BasePredictionWriter(Callback):
         predictions, self._predictions = self._predictions, []
         batch_indices, self._batch_indices = self._batch_indices, []
         self._stop_following()
-        if "epoch" in self.write_interval:
+        if self.interval.on_epoch:
             self.write_on_epoch_end(
                 trainer, module, predictions[0] if len(predictions) == 1 else predictions, batch_indices
             )

@@ -11,8 +11,8 @@ from camshaft.callbacks.arguments import check_file_name, check_number
 from camshaft.callbacks.profiling.timeline_recording import EDGES, OPTIMIZER_STEP, EventLog, Recording
 from camshaft.callbacks.profiling.timeline_report import VerbTimes, report_html, trace_json
 from camshaft.hooks_core import Callback, Receiver
-from camshaft.hooks_core.durable_files import written_whole
-from camshaft.hooks_core.receiver_names import ReceiverNames
+from camshaft.hooks_core.dispatch.implementation import ReceiverNames
+from camshaft.hooks_core.durable_files import replace_file
 
 
 class HookTimeline(Callback):
@@ -134,11 +134,11 @@ class HookTimeline(Callback):
         num_all = sum(tally.num_calls for times in self._verbs.values() for tally in times.tallies.values())
         num_dropped = max(num_all - len(events), 0)
         path = folder / f"{self.filename}-rank{rank}.json"
-        with written_whole(path) as fresh:
+        with replace_file(path) as fresh:
             fresh.write_text(trace_json(events, rank, num_dropped), encoding="utf-8")
         self.json_path = str(path)
         path = path.with_suffix(".html")
-        with written_whole(path) as fresh:
+        with replace_file(path) as fresh:
             fresh.write_text(report_html(self._verbs, rank), encoding="utf-8")
         self.html_path = str(path)
 

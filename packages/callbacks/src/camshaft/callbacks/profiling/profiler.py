@@ -102,7 +102,8 @@ class Profiler(Callback):
         self.sort_by = sort_by
         self.trace_paths: list[str] = []
         self._profile: profile | None = None
-        self._stage = ""
+        self._stage = ""  # which is profiled
+        self._evaluated = ""  # that began last
         self._profiled: set[str] = set()
         self._ranges: list[record_function] = []
         self._num_steps = self._num_written = 0
@@ -123,7 +124,7 @@ class Profiler(Callback):
     def on_train_batch_start(self, trainer: TrainerProtocol, module: Any, batch: Any, batch_idx: int) -> None:
         """Open a batch's range."""
         if self._profile is not None:
-            self._close_all()  # of a batch whose start hook skipped the rest of the epoch
+            self._close("train_batch")  # of a batch whose start hook skipped the rest of the epoch
             self._open("train_batch")
 
     def on_before_backward(self, trainer: TrainerProtocol, module: Any, loss: Any) -> None:
@@ -159,14 +160,14 @@ class Profiler(Callback):
     ) -> None:
         """Open a batch's range."""
         if self._profile is not None:
-            self._open("validate_batch")
+            self._open(f"{self._evaluated}_batch")
 
     def on_validation_batch_end(
         self, trainer: TrainerProtocol, module: Any, outputs: Any, batch: Any, batch_idx: int, dataloader_idx: int = 0
     ) -> None:
         """Close a batch's range."""
         if self._profile is not None:
-            self._end_batch("validate")
+            self._end_batch(self._evaluated)
 
     def on_validation_end(self, trainer: TrainerProtocol, module: Any) -> None:
         """Close validation's range."""
@@ -178,19 +179,8 @@ class Profiler(Callback):
         """Start, if test is profiled."""
         self._begin("test", trainer)
 
-    def on_test_batch_start(
-        self, trainer: TrainerProtocol, module: Any, batch: Any, batch_idx: int, dataloader_idx: int = 0
-    ) -> None:
-        """Open a batch's range."""
-        if self._profile is not None:
-            self._open("test_batch")
-
-    def on_test_batch_end(
-        self, trainer: TrainerProtocol, module: Any, outputs: Any, batch: Any, batch_idx: int, dataloader_idx: int = 0
-    ) -> None:
-        """Close a batch's range."""
-        if self._profile is not None:
-            self._end_batch("test")
+    on_test_batch_start = on_validation_batch_start
+    on_test_batch_end = on_validation_batch_end
 
     def on_test_end(self, trainer: TrainerProtocol, module: Any) -> None:
         """Write the open cycle."""
@@ -200,19 +190,8 @@ class Profiler(Callback):
         """Start, if prediction is profiled."""
         self._begin("predict", trainer)
 
-    def on_predict_batch_start(
-        self, trainer: TrainerProtocol, module: Any, batch: Any, batch_idx: int, dataloader_idx: int = 0
-    ) -> None:
-        """Open a batch's range."""
-        if self._profile is not None:
-            self._open("predict_batch")
-
-    def on_predict_batch_end(
-        self, trainer: TrainerProtocol, module: Any, outputs: Any, batch: Any, batch_idx: int, dataloader_idx: int = 0
-    ) -> None:
-        """Close a batch's range."""
-        if self._profile is not None:
-            self._end_batch("predict")
+    on_predict_batch_start = on_validation_batch_start
+    on_predict_batch_end = on_validation_batch_end
 
     def on_predict_end(self, trainer: TrainerProtocol, module: Any) -> None:
         """Write the open cycle."""
@@ -228,6 +207,7 @@ class Profiler(Callback):
         self._trainer = None
 
     def _begin(self, stage: str, trainer: TrainerProtocol) -> None:
+        self._evaluated = stage
         if stage not in self.stages or stage in self._profiled or self._profile is not None:
             return
         self._profiled.add(stage)
@@ -255,10 +235,6 @@ class Profiler(Callback):
         if self._ranges and self._ranges[-1].name == name:
             self._ranges.pop().__exit__(None, None, None)
 
-    def _close_all(self) -> None:
-        while self._ranges:
-            self._ranges.pop().__exit__(None, None, None)
-
     def _end_batch(self, stage: str) -> None:
         self._close(f"{stage}_batch")
         if stage == self._stage and self._profile is not None:
@@ -284,7 +260,8 @@ class Profiler(Callback):
             )
 
     def _stop(self) -> None:
-        self._close_all()
+        while self._ranges:
+            self._ranges.pop().__exit__(None, None, None)
         running, self._profile = self._profile, None
         if running is not None:
             running.__exit__(None, None, None)  # type: ignore[no-untyped-call]
@@ -302,7 +279,9 @@ class Profiler(Callback):
         self._num_written += 1
         self.trace_paths += write_traces(ended, folder, start, number, self.export)
         if self.table_rows:
-            table = operator_table(ended, self.sort_by, self.table_rows, by_shape=self.record_shapes)
+            sort_by = self.sort_by or ("self_device_time_total" if ended.use_device else "self_cpu_time_total")
+            averages = ended.key_averages(group_by_input_shape=self.record_shapes)
+            table = averages.table(sort_by=sort_by, row_limit=self.table_rows)
             (folder / f"{start}-{number}.txt").write_text(table, encoding="utf-8")
             if trainer.is_global_zero:
                 print(table, flush=True)
@@ -331,20 +310,6 @@ def write_traces(ended: profile, folder: Path, start: str, number: int, export: 
     for path in paths[1:]:
         shutil.copyfile(paths[0], path)
     return [str(path) for path in paths]
-
-
-def operator_table(ended: profile, sort_by: str | None, num_rows: int, *, by_shape: bool) -> str:
-    """Return a table of the slowest operators, as text.
-
-    Args:
-        ended: The finished profile.
-        sort_by: A column of `torch.profiler`; None: the time on the accelerator if one was profiled, else on the CPU.
-        num_rows: Number of rows.
-        by_shape: Whether calls with inputs of different shapes are separate rows.
-    """
-    if sort_by is None:
-        sort_by = "self_device_time_total" if ended.use_device else "self_cpu_time_total"
-    return str(ended.key_averages(group_by_input_shape=by_shape).table(sort_by=sort_by, row_limit=num_rows))
 
 
 def next_number(folder: Path, start: str) -> int:

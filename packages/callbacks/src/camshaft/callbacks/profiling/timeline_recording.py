@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import sys
 from array import array
 from bisect import bisect_left
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from time import perf_counter_ns
@@ -12,33 +13,20 @@ from typing import Any
 
 import attrs
 
-from camshaft.hooks_core.grammar import Call, If, Maybe, Node, Repeat, Seq, hooks_in, life_cycle
-from camshaft.hooks_core.grammar.nodes import parts
+from camshaft.hooks_core.grammar import Call, If, Maybe, Node, Repeat, Seq, hooks_in, life_cycle, parts
 
 LOOP = "loop"
 """Kind of spans that belong to no receiver: time of the loop between calls, and its own calls."""
 
 
+@attrs.define(eq=False)
 class Tally:
     """Exact sums of one row."""
 
-    __slots__ = ("max_ns", "num_calls", "self_ns", "total_ns")
-
-    def __init__(self) -> None:
-        self.num_calls = 0
-        self.total_ns = 0
-        self.self_ns = 0
-        self.max_ns = 0
-
-    def add(self, durations_ns: Sequence[int], enclosed_ns: int) -> None:
-        """Add calls, with the total time of the calls that they enclosed."""
-        if not durations_ns:
-            return
-        total_ns = sum(durations_ns)
-        self.num_calls += len(durations_ns)
-        self.total_ns += total_ns
-        self.self_ns += total_ns - enclosed_ns
-        self.max_ns = max(self.max_ns, *durations_ns)
+    num_calls: int = 0
+    total_ns: int = 0
+    self_ns: int = 0
+    max_ns: int = 0
 
     def merge(self, other: Tally) -> None:
         """Add the sums of another tally."""
@@ -62,6 +50,7 @@ class Site:
         sanity_tally: Its sums in the sanity check, which calls the hooks of validation.
         durations_ns: Durations of the newest calls, which are in neither tally yet.
         enclosed_ns: Total time of the calls that these enclosed.
+        number: Its number in its `EventLog`.
     """
 
     hook: str
@@ -71,12 +60,14 @@ class Site:
     sanity_tally: Tally = attrs.field(factory=Tally, init=False)
     durations_ns: array[int] = attrs.field(factory=partial(array, "q"), init=False)
     enclosed_ns: int = attrs.field(default=0, init=False)
+    number: int = attrs.field(default=-1, init=False)
 
     def sum_up(self, *, is_sanity_check: bool) -> None:
         """Add the newest calls to the sums."""
-        tally = self.sanity_tally if is_sanity_check else self.tally
-        tally.add(self.durations_ns, self.enclosed_ns)
-        del self.durations_ns[:]
+        durations_ns, tally = self.durations_ns, self.sanity_tally if is_sanity_check else self.tally
+        total_ns = sum(durations_ns)
+        tally.merge(Tally(len(durations_ns), total_ns, total_ns - self.enclosed_ns, max(durations_ns, default=0)))
+        del durations_ns[:]
         self.enclosed_ns = 0
 
 
@@ -99,10 +90,10 @@ class EventLog:
         self._max_events = max_events
         self._sites: list[Site] = []
 
-    def number_of(self, site: Site) -> int:
-        """Add a site, and return its number."""
+    def add_site(self, site: Site) -> None:
+        """Give a site its number."""
+        site.number = len(self._sites)
         self._sites.append(site)
-        return len(self._sites) - 1
 
     def trim(self) -> None:
         """Drop old events if there are twice as many as to keep; to be called regularly."""
@@ -116,17 +107,13 @@ class EventLog:
             yield self._sites[site_idx], start_ns, duration_ns
 
 
-OPTIMIZER_STEP = "optimizer.step"
-"""Span of an optimizer's update, marked by the optimizer's own step hooks."""
-
-
 @attrs.frozen
 class Span:
     """A kind of span.
 
     Args:
         name: Name of the span.
-        opened_by: The hook at its beginning.
+        opened_by: The hook at its beginning; "" if it is marked otherwise.
         closed_by: The hook at its end.
         lies_between: Whether it begins after the first hook and ends before the second; else it encloses both.
         is_step: Whether it is one batch.
@@ -137,6 +124,11 @@ class Span:
     closed_by: str
     lies_between: bool = False
     is_step: bool = False
+
+    @property
+    def is_in_step(self) -> bool:
+        """True if it is at most one batch long."""
+        return self.is_step or self.lies_between
 
 
 def _evaluation(word: str) -> tuple[Span, Span]:
@@ -149,6 +141,8 @@ def _evaluation(word: str) -> tuple[Span, Span]:
 SANITY_CHECK = Span("sanity check", "on_sanity_check_start", "on_sanity_check_end")
 TRAINING_BATCH = Span("training batch", "on_train_batch_start", "on_train_batch_end", is_step=True)
 BACKWARD_PASS = Span("backward pass", "on_before_backward", "on_after_backward", lies_between=True)
+OPTIMIZER_STEP = Span("optimizer.step", "", "", lies_between=True)
+"""An optimizer's update, marked by the optimizer's own step hooks."""
 SPANS = (
     SANITY_CHECK,
     Span("training", "on_train_start", "on_train_end"),
@@ -181,7 +175,7 @@ def hooks_of_step(span: Span) -> tuple[str, ...]:
     hooks = list(dict.fromkeys(hooks_in(body)))
     hooks = hooks[: hooks.index(span.closed_by) + 1]
     if span is TRAINING_BATCH:
-        hooks += [BACKWARD_PASS.name, OPTIMIZER_STEP]
+        hooks += _SPANS_IN_STEPS
     return tuple(hooks)
 
 
@@ -206,7 +200,7 @@ def _direct_hooks(node: Node) -> Iterator[str]:
 BETWEEN_HOOKS = "between the hooks"
 """Name of the part of a batch in which none of its hooks and spans runs."""
 
-_SPANS_IN_STEPS = (BACKWARD_PASS.name, OPTIMIZER_STEP)
+_SPANS_IN_STEPS = (BACKWARD_PASS.name, OPTIMIZER_STEP.name)
 
 _NUM_STEPS_HELD = 500
 """Batches whose durations are summed up together, which is much faster than one by one."""
@@ -214,7 +208,7 @@ _NUM_STEPS_HELD = 500
 _Action = Callable[..., None]
 
 
-_Open = tuple[Site, Span | None, int, int]
+_Open = tuple[Site, Span, int, int]
 """An open span: its site, kind, start, and index on the stack."""
 
 
@@ -243,8 +237,7 @@ class Recording:
         self._open: list[_Open] = []
         self._first: dict[str, Site] = {}
         self._last: dict[str, Site] = {}
-        self._span_sites: dict[tuple[str, str], Site] = {}
-        self._numbers_of_spans: dict[Site, int] = {}
+        self._span_sites: dict[tuple[Span, str], Site] = {}
         self._in_step: defaultdict[str, list[int]] = defaultdict(lambda: [0])
         self._of_step: dict[str, list[tuple[list[int], array[int]]]] = {}
         self._num_steps_held = 0
@@ -261,6 +254,7 @@ class Recording:
         """
         site, before, after = self._place(hook, receiver, kind)
         self.sites.append(site)
+        self._events.add_site(site)
         return self._timer(site, function, before, after)
 
     def edge(self, hook: str, function: Callable[..., Any] | None) -> Callable[..., Any]:
@@ -292,31 +286,28 @@ class Recording:
         self._last[hook] = site
         return site, self._before(hook) if is_first else None, self._after(hook)
 
-    def beginning(self, name: str, receiver: str = "", span: Span | None = None) -> _Action:
-        """Return a function that opens a span; `span` is its kind, if it is one of the loop."""
+    def beginning(self, span: Span, receiver: str = "") -> _Action:
+        """Return a function that opens a span, of a receiver or of the loop."""
         clock, stack, opened = perf_counter_ns, self._stack, self._open
-        site = self._span_site(name, receiver)
-        is_known = False
+        site = self._span_site(span, receiver)
 
         def begin(*_: Any) -> None:
-            nonlocal is_known
-            if not is_known:
-                is_known = True
-                if site not in self._numbers_of_spans:
-                    self.sites.append(site)
-                    self._numbers_of_spans[site] = (self._spans if is_rare else self._events).number_of(site)
-            if is_rare:
-                self._begin_rare(span)
             opened.append((site, span, clock(), len(stack)))
             stack.append(0)
 
-        is_rare = span is not None and not (span.is_step or span.lies_between)
-        return begin
+        def begin_rare() -> None:
+            if span is SANITY_CHECK:
+                self._count_sanity_check(True)
+            for spent in self._in_step.values():  # time since the last batch belongs to no batch
+                spent[0] = 0
+            begin()
 
-    def ending(self, name: str, receiver: str = "") -> _Action:
+        return begin if span.is_in_step else begin_rare
+
+    def ending(self, span: Span, receiver: str = "") -> _Action:
         """Return a function that closes a span, if it is open, and all spans that were left open in it."""
         clock, opened = perf_counter_ns, self._open
-        site = self._span_site(name, receiver)
+        site = self._span_site(span, receiver)
 
         def end(*_: Any) -> None:
             now_ns = clock()
@@ -336,9 +327,10 @@ class Recording:
         duration_ns = now_ns - self.start_ns
         self._sum_up()
         site = Site(f"{verb}()", "", LOOP)
-        site.tally.add([duration_ns], self._stack[0])
+        site.tally.merge(Tally(1, duration_ns, duration_ns - self._stack[0], duration_ns))
         self.sites.append(site)
-        self._spans.numbers.extend((self._spans.number_of(site), self.start_ns, duration_ns))
+        self._spans.add_site(site)
+        self._spans.numbers.extend((site.number, self.start_ns, duration_ns))
         return duration_ns
 
     def _timer(
@@ -346,7 +338,7 @@ class Recording:
     ) -> Callable[..., Any]:
         # Everything is bound to local names and written out: an attribute lookup would cost time in each call.
         clock, stack, last = perf_counter_ns, self._stack, self._last
-        record, site_idx = self._events.numbers.append, self._events.number_of(site)
+        record, site_idx = self._events.numbers.append, site.number
         hook, in_step, unwind, count = site.hook, self._in_step[site.hook], self._unwind, site.durations_ns.append
 
         def timed(*arguments: Any, **keywords: Any) -> Any:
@@ -381,32 +373,33 @@ class Recording:
             return lambda: self._unwind(1, perf_counter_ns())
         for span in SPANS:
             if span.opened_by == hook and not span.lies_between:
-                return self.beginning(span.name, span=span)
+                return self.beginning(span)
             if span.closed_by == hook:
-                return self.ending(span.name) if span.lies_between else self._ending_inner(span.name)
+                return self.ending(span) if span.lies_between else self._ending_inner(span)
         return None
 
     def _after(self, hook: str) -> _Action | None:
         """Return the action after the last call of a hook."""
         for span in SPANS:
             if span.closed_by == hook and not span.lies_between:
-                return self.ending(span.name)
+                return self.ending(span)
             if span.opened_by == hook and span.lies_between:
-                return self.beginning(span.name, span=span)
+                return self.beginning(span)
         return None
 
-    def _span_site(self, name: str, receiver: str) -> Site:
-        return self._span_sites.setdefault((name, receiver), Site(name, receiver, LOOP))
+    def _span_site(self, span: Span, receiver: str = "") -> Site:
+        if (span, receiver) not in self._span_sites:
+            site = self._span_sites[span, receiver] = Site(span.name, receiver, LOOP)
+            self.sites.append(site)
+            self._log_of(span).add_site(site)
+        return self._span_sites[span, receiver]
 
-    def _begin_rare(self, span: Span | None) -> None:
-        if span is SANITY_CHECK:
-            self._count_sanity_check(True)
-        for spent in self._in_step.values():  # time since the last batch belongs to no batch
-            spent[0] = 0
+    def _log_of(self, span: Span) -> EventLog:
+        return self._events if span.is_in_step else self._spans
 
-    def _ending_inner(self, name: str) -> _Action:
+    def _ending_inner(self, span: Span) -> _Action:
         """Return a function that closes all spans inside of a span, if it is open."""
-        clock, opened, site = perf_counter_ns, self._open, self._span_site(name, "")
+        clock, opened, site = perf_counter_ns, self._open, self._span_site(span)
 
         def end_inner() -> None:
             if opened and opened[-1][0] is not site:  # rare
@@ -434,10 +427,8 @@ class Recording:
             self._count_sanity_check(False)
         site.durations_ns.append(duration_ns)
         site.enclosed_ns += enclosed_ns
-        is_rare = span is not None and not (span.is_step or span.lies_between)
-        log = self._spans if is_rare else self._events
-        log.numbers.extend((self._numbers_of_spans[site], start_ns, duration_ns))
-        if span is not None and span.is_step:
+        self._log_of(span).numbers.extend((site.number, start_ns, duration_ns))
+        if span.is_step:
             in_step = self._in_step
             in_step[span.name][0], in_step[BETWEEN_HOOKS][0] = duration_ns, duration_ns - enclosed_ns
             self._end_step(span, is_counted=is_complete and not self._is_sanity_check)
@@ -478,7 +469,7 @@ class Recording:
         self._is_sanity_check = is_on
 
 
-_LINEAR_BITS = 7
+_EXACT_BITS = 7
 """Durations below 2 ** 7 ns are counted one by one; each doubling above is divided into 2 ** 6 equal parts."""
 
 
@@ -492,37 +483,30 @@ class DurationHistogram:
     __slots__ = ("_counts", "max_ns", "min_ns", "num", "total_ns")
 
     def __init__(self) -> None:
-        self.num = 0
-        self.total_ns = 0
-        self.min_ns = 0
-        self.max_ns = 0
-        self._counts: dict[int, int] = {}
+        self.num = self.total_ns = self.max_ns = 0
+        self.min_ns = sys.maxsize
+        self._counts: Counter[int] = Counter()  # by the least duration in a bucket
 
     def add(self, durations_ns: Sequence[int]) -> None:
         """Add durations, each 0 or more; many at once are faster than one by one."""
-        if not durations_ns:
-            return
         ordered = sorted(durations_ns)
-        idx, num = 0, len(ordered)
-        while idx < num:
-            bucket = _bucket(ordered[idx])
-            start_idx, idx = idx, bisect_left(ordered, _start(bucket + 1), idx)
-            self._counts[bucket] = self._counts.get(bucket, 0) + idx - start_idx
-        self.min_ns = min(self.min_ns, ordered[0]) if self.num else ordered[0]
-        self.max_ns = max(self.max_ns, ordered[-1])
-        self.num += num
-        self.total_ns += sum(ordered)
+        idx = 0
+        while idx < len(ordered):
+            start_ns, width_ns = _bucket(ordered[idx])
+            start_idx, idx = idx, bisect_left(ordered, start_ns + width_ns, idx)
+            self._counts[start_ns] += idx - start_idx
+        if ordered:
+            self._extend(len(ordered), sum(ordered), ordered[0], ordered[-1])
 
     def merge(self, other: DurationHistogram) -> None:
         """Add the durations of another histogram."""
-        if not other.num:
-            return
-        for bucket, count in other._counts.items():
-            self._counts[bucket] = self._counts.get(bucket, 0) + count
-        self.min_ns = min(self.min_ns, other.min_ns) if self.num else other.min_ns
-        self.max_ns = max(self.max_ns, other.max_ns)
-        self.num += other.num
-        self.total_ns += other.total_ns
+        self._counts.update(other._counts)
+        self._extend(other.num, other.total_ns, other.min_ns, other.max_ns)
+
+    def _extend(self, num: int, total_ns: int, min_ns: int, max_ns: int) -> None:
+        self.num += num
+        self.total_ns += total_ns
+        self.min_ns, self.max_ns = min(self.min_ns, min_ns), max(self.max_ns, max_ns)
 
     def percentile_ns(self, percent: float) -> int:
         """Return the duration that a percentage does not exceed; 0 if empty.
@@ -532,28 +516,14 @@ class DurationHistogram:
         """
         rank = max(1, -int(-percent * self.num // 100))
         seen = 0
-        for bucket in sorted(self._counts):
-            seen += self._counts[bucket]
+        for start_ns, count in sorted(self._counts.items()):
+            seen += count
             if seen >= rank:
-                return min(max(_middle(bucket), self.min_ns), self.max_ns)
+                return min(max(start_ns + _bucket(start_ns)[1] // 2, self.min_ns), self.max_ns)
         return 0
 
 
-def _bucket(duration_ns: int) -> int:
-    shift = duration_ns.bit_length() - _LINEAR_BITS
-    return duration_ns if shift <= 0 else (shift << (_LINEAR_BITS - 1)) + (duration_ns >> shift)
-
-
-def _shift(bucket: int) -> int:
-    """Return the logarithm, to base two, of the width of a bucket."""
-    return max((bucket >> (_LINEAR_BITS - 1)) - 1, 0)
-
-
-def _start(bucket: int) -> int:
-    """Return the least duration in a bucket."""
-    shift = _shift(bucket)
-    return (bucket - (shift << (_LINEAR_BITS - 1))) << shift
-
-
-def _middle(bucket: int) -> int:
-    return _start(bucket) + ((1 << _shift(bucket)) >> 1)
+def _bucket(duration_ns: int) -> tuple[int, int]:
+    """Return the least duration in the bucket of a duration, and the bucket's width."""
+    width_ns = 1 << max(duration_ns.bit_length() - _EXACT_BITS, 0)
+    return duration_ns - duration_ns % width_ns, width_ns

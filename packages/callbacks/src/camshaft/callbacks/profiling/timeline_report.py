@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from html import escape
 from importlib.resources import files
 from string import Template
@@ -27,7 +27,6 @@ from camshaft.callbacks.profiling.timeline_recording import (
 from camshaft.hooks_core.grammar import Call, Either, If, Maybe, Node, Repeat, Seq, Within, life_cycle
 
 _UNITS = ((1e9, "s"), (1e6, "ms"), (1e3, "µs"), (1.0, "ns"))
-_KINDS = ("module", "callback", "data", "strategy", LOOP)
 _KIND_LABELS = {
     "module": "module",
     "callback": "callbacks",
@@ -36,12 +35,9 @@ _KIND_LABELS = {
     LOOP: "loop: backward, optimizer.step, loading of batches, set-up",
 }
 _SELF_TIME_LABELS = {
+    **dict.fromkeys(("training epoch", "validation", "test", "predict"), "loading of batches, and the loop"),
     "training": "saving of checkpoints, and the loop",
     "training batch": "between its hooks",
-    "training epoch": "loading of batches, and the loop",
-    "validation": "loading of batches, and the loop",
-    "test": "loading of batches, and the loop",
-    "predict": "loading of batches, and the loop",
 }
 
 
@@ -60,10 +56,8 @@ def report_html(verbs: Mapping[str, VerbTimes], rank: int) -> str:
 
 def time_in_words(duration_ns: float) -> tuple[str, str]:
     """Return a duration with three significant digits, as number and unit."""
-    for size, unit in _UNITS:
-        number = duration_ns / size
-        if number >= 0.9995 or unit == "ns":
-            break
+    size, unit = next(((size, unit) for size, unit in _UNITS if duration_ns / size >= 0.9995), _UNITS[-1])
+    number = duration_ns / size
     if unit == "ns":
         return f"{number:.0f}", unit
     return (f"{number:.2f}" if number < 9.995 else f"{number:.1f}" if number < 99.95 else f"{number:,.0f}"), unit
@@ -101,7 +95,7 @@ def _facts(times: VerbTimes) -> str:
 
 def _split(times: VerbTimes) -> str:
     """Render a bar of the total time, divided among the kinds of receivers."""
-    own = dict.fromkeys(_KINDS, 0)
+    own = dict.fromkeys(_KIND_LABELS, 0)
     for row, tally in times.tallies.items():
         own[row.kind] += tally.self_ns
     shares = {kind: 100 * spent / max(times.duration_ns, 1) for kind, spent in own.items() if spent}
@@ -114,12 +108,11 @@ def _split(times: VerbTimes) -> str:
 
 def _step_table(span: str, times: VerbTimes) -> str:
     whole = times.steps[span][span]
-    kinds = {row.hook: row.kind for row in times.tallies}
     rest = [(name, one) for name, one in times.steps[span].items() if name != span and one.num]
     rows = []
     for name, one in [(span, whole), *sorted(rest, key=lambda pair: -pair[1].total_ns)]:
         share = one.total_ns / max(whole.total_ns, 1)
-        kind = _kind_of(name, times, kinds)
+        kind = _common_kind(row.kind for row, _ in times.of_hook(name))
         cells = [
             _name(name, is_hook=name not in (span, BETWEEN_HOOKS, BACKWARD_PASS.name), kind=kind),
             _count(one.num),
@@ -133,16 +126,23 @@ def _step_table(span: str, times: VerbTimes) -> str:
     heads = ["<", "batches", "p50", "p90", "p99", "max", "mean", "share", "<of the batch's time"]
     note = "What each hook took in a batch, its receivers together, over the batches in which it was called."
     if span == TRAINING_BATCH.name:
-        note += f" {OPTIMIZER_STEP} and the {BACKWARD_PASS.name} are the loop's own."
+        note += f" {OPTIMIZER_STEP.name} and the {BACKWARD_PASS.name} are the loop's own."
     return _card(f"Per {span}", note, heads, rows)
 
 
-def _receivers_table(times: VerbTimes) -> str:
-    merged: dict[tuple[str, str], Tally] = {}
+def _by_self_time(
+    times: VerbTimes, key: Callable[[Row], tuple[str, ...]]
+) -> tuple[list[tuple[tuple[str, ...], Tally]], int]:
+    """Return the sums of the rows with each key, those of the most self time first, and that time."""
+    merged: dict[tuple[str, ...], Tally] = {}
     for row, tally in times.tallies.items():
-        receiver = row.receiver if row.kind != LOOP else "the loop"
-        merged.setdefault((receiver, row.kind), Tally()).merge(tally)
-    most = max((tally.self_ns for tally in merged.values()), default=0)
+        merged.setdefault(key(row), Tally()).merge(tally)
+    ordered = sorted(merged.items(), key=lambda pair: -pair[1].self_ns)
+    return ordered, max(ordered[0][1].self_ns, 1) if ordered else 1
+
+
+def _receivers_table(times: VerbTimes) -> str:
+    found, most = _by_self_time(times, lambda row: ("the loop" if row.kind == LOOP else row.receiver, row.kind))
     rows = [
         [
             f'<td class="text"><i class="dot {kind}"></i>{escape(receiver)}</td>',
@@ -151,21 +151,18 @@ def _receivers_table(times: VerbTimes) -> str:
             _time(tally.self_ns),
             _percent(tally.self_ns / max(times.duration_ns, 1)),
             "<td></td>" if kind == LOOP else _time(tally.max_ns),
-            _bar(tally.self_ns / max(most, 1), kind),
+            _bar(tally.self_ns / most, kind),
         ]
-        for (receiver, kind), tally in sorted(merged.items(), key=lambda pair: -pair[1].self_ns)
+        for (receiver, kind), tally in found
     ]
     heads = ["<receiver", "<", "calls", "self", "share", "longest call", "<self"]
     return _card("Receivers", "All hooks of a receiver together.", heads, rows, sorted_by=3)
 
 
 def _totals_table(verb: str, times: VerbTimes) -> str:
-    merged: dict[tuple[str, str, str], Tally] = {}
-    for row, tally in times.tallies.items():
-        merged.setdefault((row.hook, row.receiver, row.kind), Tally()).merge(tally)
-    most = max((tally.self_ns for tally in merged.values()), default=0)
+    found, most = _by_self_time(times, lambda row: (row.hook, row.receiver, row.kind))
     rows = []
-    for (hook, receiver, kind), tally in sorted(merged.items(), key=lambda pair: -pair[1].self_ns):
+    for (hook, receiver, kind), tally in found:
         is_part = kind == LOOP and not receiver
         what = _SELF_TIME_LABELS.get(hook, "around all this" if hook == f"{verb}()" else "") if is_part else ""
         cells = [
@@ -177,7 +174,7 @@ def _totals_table(verb: str, times: VerbTimes) -> str:
             _time(tally.total_ns),
             _time(tally.total_ns / tally.num_calls),
             _time(tally.max_ns),
-            _bar(tally.self_ns / max(most, 1), kind),
+            _bar(tally.self_ns / most, kind),
         ]
         rows.append(cells)
     heads = ["<hook", "<receiver", "calls", "self", "share", "total", "mean", "max", "<self"]
@@ -219,10 +216,6 @@ def _tree_numbers(tally: Tally | None, whole_ns: int, kind: str) -> list[str]:
         _time(tally.self_ns),
         _bar(tally.total_ns / whole_ns, kind, tally.self_ns / max(tally.total_ns, 1)),
     ]
-
-
-def _kind_of(name: str, times: VerbTimes, kinds: Mapping[str, str]) -> str:
-    return _common_kind(row.kind for row, _ in times.of_hook(name)) if name in kinds else LOOP
 
 
 def _common_kind(kinds: Iterable[str]) -> str:
@@ -315,9 +308,9 @@ def life_cycle_tree(verb: str, times: VerbTimes) -> TreeRow:
     """
     builder = _TreeBuilder(times)
     rows = builder.rows(life_cycle(verb), is_sanity_check=False)
-    rest = dict.fromkeys(row.hook for row in times.tallies if row.kind != "loop" and row.hook not in builder.placed)
-    rows += [row for hook in rest for row in builder.hook(hook, is_sanity_check=False)]
-    whole = sum_of([tally for _, tally in times.of_hook(f"{verb}()")])
+    rest = dict.fromkeys(row.hook for row in times.tallies if row.kind != LOOP and row.hook not in builder.placed)
+    rows += [row for hook in rest for row in builder.row(hook, is_sanity_check=False)]
+    whole = sum_of(tally for _, tally in times.of_hook(f"{verb}()"))
     return TreeRow(f"{verb}()", False, whole, children=tuple(rows))
 
 
@@ -335,10 +328,10 @@ class _TreeBuilder:
             case Call(hook=hook):
                 return self._call(hook, is_sanity_check)
             case Within(hook=hook, body=body):
-                own = self.hook(hook, is_sanity_check)
+                own = self.row(hook, is_sanity_check)
                 inner = self.rows(body, is_sanity_check)
                 if hook == "optimizer_step":
-                    inner += self._span(OPTIMIZER_STEP, is_sanity_check)
+                    inner += self.row(OPTIMIZER_STEP.name, is_sanity_check, is_hook=False)
                 return [attrs.evolve(own[0], children=tuple(inner))] if own else inner
             case Seq(items=items) | Either(options=items):
                 return [row for item in items for row in self.rows(item, is_sanity_check)]
@@ -357,32 +350,24 @@ class _TreeBuilder:
         return [TreeRow(span.name, False, sum_of(tallies), children=tuple(children))]
 
     def _call(self, hook: str, is_sanity_check: bool) -> list[TreeRow]:
-        rows = self.hook(hook, is_sanity_check)
+        rows = self.row(hook, is_sanity_check)
         if hook == "backward":
-            around = self._span(BACKWARD_PASS.name, is_sanity_check)
+            around = self.row(BACKWARD_PASS.name, is_sanity_check, is_hook=False)
             return [attrs.evolve(around[0], children=tuple(rows))] if around else rows
         return rows
 
-    def _span(self, name: str, is_sanity_check: bool) -> list[TreeRow]:
+    def row(self, name: str, is_sanity_check: bool, *, is_hook: bool = True) -> list[TreeRow]:
+        """Return the row of a hook or span at its first place, if it was called."""
         if (name, is_sanity_check) in self._seen:
             return []
         self._seen.add((name, is_sanity_check))
         found = list(self._times.of_hook(name, is_sanity_check))
+        if is_hook:
+            found = [(row, tally) for row, tally in found if row.kind != LOOP]
         if not found:
             return []
         receivers = tuple((row.receiver, tally) for row, tally in found if row.receiver)
-        return [TreeRow(name, False, sum_of([tally for _, tally in found]), receivers)]
-
-    def hook(self, hook: str, is_sanity_check: bool) -> list[TreeRow]:
-        """Return the row of a hook at its first place, if it was called."""
-        if (hook, is_sanity_check) in self._seen:
-            return []
-        self._seen.add((hook, is_sanity_check))
-        found = [(row, tally) for row, tally in self._times.of_hook(hook, is_sanity_check) if row.kind != "loop"]
-        if not found:
-            return []
-        receivers = tuple((row.receiver, tally) for row, tally in found)
-        return [TreeRow(hook, True, sum_of([tally for _, tally in found]), receivers)]
+        return [TreeRow(name, is_hook, sum_of(tally for _, tally in found), receivers)]
 
 
 @attrs.frozen
@@ -439,7 +424,7 @@ class VerbTimes:
                 yield row, tally
 
 
-def sum_of(tallies: Iterator[Tally] | list[Tally]) -> Tally:
+def sum_of(tallies: Iterable[Tally]) -> Tally:
     """Return the sum of tallies."""
     total = Tally()
     for tally in tallies:

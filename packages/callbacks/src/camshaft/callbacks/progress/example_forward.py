@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
+from camshaft.callbacks.module_snapshot import save_module
 from camshaft.hooks_core.transfer import map_nested
 
 if TYPE_CHECKING:
@@ -85,16 +86,10 @@ def reason_not_to_run(module: nn.Module) -> str | None:
     return "parameters are on the meta device" if any(tensor.is_meta for tensor in tensors) else None
 
 
-def is_dtensor(tensor: Tensor) -> bool:
-    """Return whether a tensor is a `DTensor`."""
-    # There is none before the module is imported, which is slow.
-    dtensor = getattr(sys.modules.get("torch.distributed.tensor"), "DTensor", None)
-    return dtensor is not None and isinstance(tensor, dtensor)
-
-
 def _is_sharded(module: nn.Module, tensors: list[Tensor]) -> bool:
-    if any(is_dtensor(tensor) for tensor in tensors):
+    if any(hasattr(tensor, "to_local") for tensor in tensors):
         return True
+    # There is none before the module is imported, which is slow.
     fsdp1 = getattr(sys.modules.get("torch.distributed.fsdp"), "FullyShardedDataParallel", None)
     return fsdp1 is not None and any(isinstance(part, fsdp1) for part in module.modules())
 
@@ -190,75 +185,22 @@ def countable(module: nn.Module) -> Iterator[None]:
 @contextlib.contextmanager
 def restored(module: nn.Module) -> Iterator[None]:
     """Set evaluation mode, and restore the module afterwards; see `run_example`."""
-    parts = [part for part in module.modules() if not isinstance(part, torch.jit.ScriptModule)]
-    attributes = [(part, dict(vars(part))) for part in parts]
-    containers = [_Contents(value) for _, own in attributes for value in own.values() if type(value) in _CONTAINERS]
-    tensors = [(tensor, tensor.detach().clone()) for tensor in _changeable_tensors(attributes, containers)]
-    restore_random = _save_random_state(module)
-    try:
-        for part in module.modules():
-            part.training = False  # not by `eval()`, which a submodule may override
-        yield
-    finally:
-        for part, own in attributes:
-            vars(part).clear()
-            vars(part).update(own)
-        for contents in containers:
-            contents.restore()
-        with torch.no_grad():
-            for tensor, value in tensors:
-                if not torch.equal(tensor, value):
-                    tensor.copy_(value)
-        restore_random()
-
-
-_CONTAINERS = (list, dict, set)
-
-
-class _Contents:
-    """Saved contents of a container."""
-
-    def __init__(self, container: Any) -> None:
-        self.container = container
-        self.copy = container.copy()
-
-    def restore(self) -> None:
-        self.container.clear()
-        if isinstance(self.container, list):
-            self.container.extend(self.copy)
-        else:
-            self.container.update(self.copy)
-
-
-def _changeable_tensors(
-    attributes: list[tuple[nn.Module, dict[str, Any]]], containers: list[_Contents]
-) -> list[Tensor]:
-    """Return all tensors of submodules other than parameters, which an evaluation does not change."""
-    values = [value for _, own in attributes for value in own.values()]
-    for contents in containers:
-        values += contents.copy.values() if isinstance(contents.copy, dict) else contents.copy
-    found = {id(value): value for value in values if isinstance(value, Tensor) and not isinstance(value, nn.Parameter)}
-    return list(found.values())
-
-
-def _save_random_state(module: nn.Module) -> Any:
-    """Return a function that restores the random number generators that a forward may use."""
-    python_state, cpu_state = random.getstate(), torch.get_rng_state()
-    numpy_random = getattr(sys.modules.get("numpy"), "random", None)
+    restores = list(save_module(module, with_parameters=False))
+    python_state, numpy_random = random.getstate(), getattr(sys.modules.get("numpy"), "random", None)
     numpy_state = None if numpy_random is None else numpy_random.get_state()
-    devices = {tensor.device for tensor in module.parameters() if tensor.device.type not in ("cpu", "meta")}
-    device_states = [
-        (device, getattr(torch, device.type).get_rng_state(device))
-        for device in devices
-        if hasattr(getattr(torch, device.type, None), "get_rng_state")
-    ]
-
-    def restore() -> None:
+    devices = [device for device in {tensor.device for tensor in module.parameters()} if device.type not in _NO_RANDOM]
+    try:
+        with torch.random.fork_rng(devices, device_type=devices[0].type if devices else "cuda"):
+            for part in module.modules():
+                part.training = False  # not by `eval()`, which a submodule may override
+            yield
+    finally:
+        with torch.no_grad():
+            for restore in restores:
+                restore()
         random.setstate(python_state)
-        torch.set_rng_state(cpu_state)
         if numpy_random is not None:
             numpy_random.set_state(numpy_state)
-        for device, state in device_states:
-            getattr(torch, device.type).set_rng_state(state, device)
 
-    return restore
+
+_NO_RANDOM = ("cpu", "meta")  # devices without a random state beside the CPU's

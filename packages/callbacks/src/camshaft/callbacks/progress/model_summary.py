@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, ClassVar
 
-import torch
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
-from camshaft.callbacks.arguments import check_number
-from camshaft.callbacks.progress.example_forward import ExampleForward, is_dtensor, reason_not_to_run, run_example
+from camshaft.callbacks.arguments import check_installed, check_number
+from camshaft.callbacks.module_snapshot import local
+from camshaft.callbacks.progress.example_forward import ExampleForward, PartForward, reason_not_to_run, run_example
 from camshaft.callbacks.progress.meter import current_output
 from camshaft.hooks_core import Callback
 from camshaft.hooks_core.messages import must_be, warn_user
@@ -20,9 +21,12 @@ if TYPE_CHECKING:
     from camshaft.hooks_core.protocols import TrainerProtocol
 
 
-__all__ = ["ModelSummary", "ModuleRow", "Summary", "summarize"]
+__all__ = ["ModelSummary", "ModuleRow", "RichModelSummary", "Summary", "summarize"]
 
-_OWN_SUMMARY = "Override `on_fit_start`, and use `camshaft.callbacks.summarize(module)`."
+_OWN_SUMMARY = "Override `print(summary)`, or `on_fit_start`, and use `camshaft.callbacks.summarize(module)`."
+
+
+_SMALL_BYTES = 100_000
 
 
 class ModelSummary(Callback):
@@ -61,7 +65,38 @@ class ModelSummary(Callback):
             return
         self.summary = summarize(module, self.max_depth, self.example_input_array)
         if trainer.is_global_zero:
-            _print(self.summary)
+            self.print(self.summary)
+
+    def print(self, summary: Summary) -> None:
+        """Print a summary; called on rank 0, to be overridden."""
+        if current_output() == "terminal" and find_spec("rich") is not None:
+            _print_with_rich(summary, "bold")
+        else:
+            print(summary, flush=True)
+
+
+class RichModelSummary(ModelSummary):
+    """Prints the submodules with rich, also where the output is no terminal; see `ModelSummary`.
+
+    Args:
+        max_depth: As in `ModelSummary`; likewise `example_input_array`.
+        header_style: Style of the headings, as rich names them.
+
+    Raises:
+        InvalidArgumentError: As `ModelSummary`.
+        ModuleNotFoundError: If rich is not installed.
+    """
+
+    def __init__(
+        self, max_depth: int = 1, *, header_style: str = "bold magenta", example_input_array: Any = None
+    ) -> None:
+        check_installed("rich", "rich", type(self).__name__)
+        super().__init__(max_depth, example_input_array=example_input_array)
+        self.header_style = header_style
+
+    def print(self, summary: Summary) -> None:
+        """Print a summary; called on rank 0, to be overridden."""
+        _print_with_rich(summary, self.header_style)
 
 
 def summarize(module: nn.Module, max_depth: int = 1, example_input_array: Any = None) -> Summary:
@@ -92,7 +127,7 @@ def summarize(module: nn.Module, max_depth: int = 1, example_input_array: Any = 
     notes: list[str] = []
     forward = _try_example(module, example, parameters, notes)
     counted = [parameter for parameter in parameters if not is_lazy(parameter)]
-    locals_ = [_local(parameter) for parameter in counted]
+    locals_ = [local(parameter) for parameter in counted]
     modes = [part.training for part in module.modules()][1:]
     return Summary(
         rows=tuple(_rows(module, max_depth, forward)),
@@ -114,39 +149,30 @@ def _check_depth(max_depth: int, where: str) -> None:
 
 
 def _rows(module: nn.Module, max_depth: int, forward: ExampleForward | None) -> list[ModuleRow]:
-    if max_depth == 0:
-        return []
     rows = []
     for name, part in module.named_modules():
         if name and (max_depth == -1 or name.count(".") < max_depth):
-            rows.append(_row(name, type(part).__name__, part.training, part.parameters(), part, forward))
-    own = [parameter for parameter in module.parameters(recurse=False)]
-    if own:
-        names = ", ".join(name for name, _ in module.named_parameters(recurse=False))
-        rows.append(_row(names, "(parameters)", module.training, own, None, None))
+            seen = None if forward is None else forward.parts.get(part)
+            rows.append(_row(name, type(part).__name__, part, list(part.parameters()), seen))
+    own = dict(module.named_parameters(recurse=False))
+    if own and max_depth != 0:
+        rows.append(_row(", ".join(own), "(parameters)", module, list(own.values()), None))
     return rows
 
 
 def _row(
-    name: str,
-    type_name: str,
-    is_training: bool,
-    parameters: Iterable[nn.Parameter],
-    part: nn.Module | None,
-    forward: ExampleForward | None,
+    name: str, type_name: str, part: nn.Module, parameters: list[nn.Parameter], seen: PartForward | None
 ) -> ModuleRow:
-    every = list(parameters)
-    counted = [parameter for parameter in every if not is_lazy(parameter)]
-    needs = {parameter.requires_grad for parameter in every}
-    seen = None if part is None or forward is None else forward.parts.get(part)
+    counted = [parameter for parameter in parameters if not is_lazy(parameter)]
+    needs = {parameter.requires_grad for parameter in parameters}
     return ModuleRow(
         name=name,
         type=type_name,
         parameters=sum(parameter.numel() for parameter in counted),
         trainable="" if not needs else "partly" if len(needs) == 2 else "yes" if True in needs else "no",
-        mode="train" if is_training else "eval",
-        has_lazy=len(counted) < len(every),
-        local_parameters=sum(_local(parameter).numel() for parameter in counted),
+        mode="train" if part.training else "eval",
+        has_lazy=len(counted) < len(parameters),
+        local_parameters=sum(local(parameter).numel() for parameter in counted),
         flops=None if seen is None else seen.flops,
         in_shape="" if seen is None else seen.in_shape,
         out_shape="" if seen is None else seen.out_shape,
@@ -177,42 +203,26 @@ def _try_example(
         return None
 
 
-def _local(parameter: Tensor) -> Tensor:
-    """Return this rank's part of a parameter."""
-    if not is_dtensor(parameter):
-        return parameter
-    with torch.no_grad():
-        shard: Tensor = parameter.to_local()  # type: ignore[attr-defined]
-    return shard
-
-
 def _size_bytes(parameters: Iterable[Tensor]) -> int:
     return sum(parameter.numel() * parameter.element_size() for parameter in parameters)
 
 
-def _print(summary: Summary) -> None:
-    if current_output() == "terminal":
-        try:
-            from rich.console import Console
-            from rich.table import Table
-            from rich.text import Text  # which shows "[8, 3]" as it is
-        except ModuleNotFoundError:
-            pass
-        else:
-            console = Console()
-            table = Table(header_style="bold", show_edge=False, pad_edge=False)
-            for heading, is_right, _ in summary.columns():
-                table.add_column(heading, justify="right" if is_right else "left", overflow="fold")
-            for cells in zip(*(cells for _, _, cells in summary.columns()), strict=True):
-                table.add_row(*map(Text, cells))
-            totals = Table.grid(padding=(0, 1))
-            totals.add_column(justify="right")
-            totals.add_column()
-            for value, what in summary.totals():
-                totals.add_row(f"[bold]{value}", what)
-            console.print(table, totals, *map(Text, summary.notes), sep="\n")
-            return
-    print(summary, flush=True)
+def _print_with_rich(summary: Summary, header_style: str) -> None:
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text  # which shows "[8, 3]" as it is
+
+    table = Table(header_style=header_style, show_edge=False, pad_edge=False)
+    for heading, is_right, _ in summary.columns():
+        table.add_column(heading, justify="right" if is_right else "left", overflow="fold")
+    for cells in zip(*(cells for _, _, cells in summary.columns()), strict=True):
+        table.add_row(*map(Text, cells))
+    totals = Table.grid(padding=(0, 1))
+    totals.add_column(justify="right")
+    totals.add_column()
+    for value, what in summary.totals():
+        totals.add_row(f"[bold]{value}", what)
+    Console().print(table, totals, *map(Text, summary.notes), sep="\n")
 
 
 @dataclass(frozen=True)
@@ -308,33 +318,35 @@ class Summary:
         return columns
 
     def totals(self) -> list[tuple[str, str]]:
-        """Return values and their labels, as shown below the table."""
+        """Return values and their labels, as shown below the table, without those that say nothing.
+
+        A total that equals the trainable parameters, a size below 0.1 MB and modes that are all "train" are left out.
+        """
         lazy = self.num_lazy_parameters > 0
-        lines = [
-            (_count(self.trainable_parameters, lazy), "trainable parameters"),
-            (f"{self.non_trainable_parameters:,}", "non-trainable parameters"),
-            (_count(self.total_parameters, lazy), "parameters in total"),
-            (f"{self.model_size:,.3f}", "MB of parameters"),
-        ]
+        lines = [(_count(self.trainable_parameters, lazy), "trainable parameters")]
+        if self.non_trainable_parameters:
+            lines.append((f"{self.non_trainable_parameters:,}", "non-trainable parameters"))
+            lines.append((_count(self.total_parameters, lazy), "parameters in total"))
+        if self.size_bytes >= _SMALL_BYTES:
+            lines.append((f"{self.model_size:,.3f}", "MB of parameters"))
         if self.local_parameters != self.total_parameters:
             lines.append((f"{self.local_parameters:,}", "parameters on this process"))
             lines.append((f"{self.local_size_bytes / 1e6:,.3f}", "MB of parameters on this process"))
         if self.total_flops is not None:
             lines.append((format_count(self.total_flops), "FLOPs in a forward of the example"))
-        lines.append((f"{self.num_train_modules:,}", "modules in train mode"))
-        lines.append((f"{self.num_eval_modules:,}", "modules in eval mode"))
+        if self.num_eval_modules:
+            lines.append((f"{self.num_train_modules:,}", "modules in train mode"))
+            lines.append((f"{self.num_eval_modules:,}", "modules in eval mode"))
         return lines
 
     def __str__(self) -> str:
-        columns = self.columns()
-        widths = [max(len(text) for text in (heading, *cells)) for heading, _, cells in columns]
         lines = []
         if self.rows:
-            lines.append(_line([heading for heading, _, _ in columns], columns, widths))
-            lines.append("  ".join("-" * width for width in widths))
-            for row_idx in range(len(self.rows)):
-                lines.append(_line([cells[row_idx] for _, _, cells in columns], columns, widths))
-            lines.append("")
+            padded = []
+            for heading, is_right, cells in self.columns():
+                width = max(len(text) for text in (heading, *cells))
+                padded.append([f"{one:{'>' if is_right else '<'}{width}}" for one in (heading, "-" * width, *cells)])
+            lines = [*("  ".join(row).rstrip() for row in zip(*padded, strict=True)), ""]
         totals = self.totals()
         width = max(len(value) for value, _ in totals)
         lines += [f"{value:>{width}}  {what}" for value, what in totals]
@@ -354,11 +366,3 @@ def format_count(count: int) -> str:
 
 def _count(count: int, has_lazy: bool) -> str:
     return f"{count:,}{' + ?' if has_lazy else ''}"
-
-
-def _line(cells: Sequence[str], columns: Sequence[tuple[str, bool, list[str]]], widths: Sequence[int]) -> str:
-    aligned = [
-        f"{cell:>{width}}" if is_right else f"{cell:<{width}}"
-        for cell, (_, is_right, _), width in zip(cells, columns, widths, strict=True)
-    ]
-    return "  ".join(aligned).rstrip()

@@ -65,7 +65,7 @@ class ProgressBar(Callback):
         check_not_both(where, **rates)
         if refresh_rate_seconds is None:
             refresh_rate_seconds = 0.1 if refresh_rate is None else 0.0
-        self.refresh_rate = refresh_rate
+        self._refresh_rate = refresh_rate
         self.refresh_rate_seconds = refresh_rate_seconds
         self.leave = leave
         self._trainer: Any = None
@@ -92,15 +92,11 @@ class ProgressBar(Callback):
         raise NotImplementedError(f"{type(self).__name__} must define `open_display(output)`.")
 
     def get_metrics(self, trainer: TrainerProtocol, module: Any) -> dict[str, Any]:
-        """Return the metrics beside the bar, by name; override it to show others. May wait for the device.
+        """Return the metrics by name, and the version of the loggers' run as "v_num". May wait for the device.
 
-        For an override it includes the version of the loggers' run as "v_num".
+        Override it to show others than the metrics.
         """
-        if trainer.sanity_checking:
-            return {}
-        metrics = dict(trainer.progress_bar_metrics)
-        is_overridden = self._is_overridden("get_metrics")
-        return {**_version_metrics(trainer), **metrics} if is_overridden else metrics
+        return {**_version_metrics(trainer), **_metrics(trainer)}
 
     @property
     def sanity_check_description(self) -> str:
@@ -204,6 +200,15 @@ class ProgressBar(Callback):
         self._dataloader_idx = None
 
     @property
+    def refresh_rate(self) -> float | None:
+        """Batches from one drawing to the next; 0 shows nothing, None draws by time."""
+        return self._refresh_rate
+
+    @refresh_rate.setter
+    def refresh_rate(self, refresh_rate: float | None) -> None:
+        self._refresh_rate = refresh_rate
+
+    @property
     def is_enabled(self) -> bool:
         """True if it shows progress."""
         return self._is_enabled and self.refresh_rate != 0
@@ -229,6 +234,10 @@ class ProgressBar(Callback):
         """Print above the bar, on rank 0 only; arguments are those of Python's `print`."""
         if self._is_rank_zero:
             print(*args, **kwargs)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return the attributes without what belongs to a run, so that bars can be copied and pickled at any time."""
+        return {**vars(self), "_trainer": None, "_display": None}
 
     # hooks
 
@@ -267,7 +276,7 @@ class ProgressBar(Callback):
         if self._output == "plain":
             self._print_line(trainer, module, self._train)
         elif self.leave:
-            self._opened_display().keep(self._train.read(), self._format(self.get_metrics(trainer, module)))
+            self._opened_display().keep(self._train.read(), self._shown_metrics(trainer, module))
         else:
             self._draw_if_due(trainer, module)
 
@@ -297,7 +306,7 @@ class ProgressBar(Callback):
             self._draw_if_due(trainer, module)
 
     def on_validation_end(self, trainer: TrainerProtocol, module: Any) -> None:
-        """Finish the validation bar."""
+        """Finish the bar of an evaluation."""
         self._end_evaluation(trainer, module)
 
     def on_test_start(self, trainer: TrainerProtocol, module: Any) -> None:
@@ -305,20 +314,14 @@ class ProgressBar(Callback):
         self._begin_evaluation(trainer, module, "test", self.total_test_batches)
 
     on_test_batch_end = on_validation_batch_end
-
-    def on_test_end(self, trainer: TrainerProtocol, module: Any) -> None:
-        """Finish the test bar."""
-        self._end_evaluation(trainer, module)
+    on_test_end = on_validation_end
 
     def on_predict_start(self, trainer: TrainerProtocol, module: Any) -> None:
         """Begin a predict bar."""
         self._begin_evaluation(trainer, module, "predict", self.total_predict_batches)
 
     on_predict_batch_end = on_validation_batch_end
-
-    def on_predict_end(self, trainer: TrainerProtocol, module: Any) -> None:
-        """Finish the predict bar."""
-        self._end_evaluation(trainer, module)
+    on_predict_end = on_validation_end
 
     def on_exception(self, trainer: TrainerProtocol, module: Any, exception: BaseException) -> None:
         """Close the display, so that the traceback appears below the bars."""
@@ -368,10 +371,10 @@ class ProgressBar(Callback):
         if not self._is_shown or self._output == "plain":
             self._next_look_seconds = math.inf
             return
-        if self.refresh_rate is not None:
+        if self._refresh_rate is not None:
             running = self._running
             position = running.num_before + running.num_run
-            if position % self.refresh_rate == 0 or position == running.total:
+            if position % self._refresh_rate == 0 or position == running.total:
                 self._draw(trainer, module)
             return
         if monotonic() >= self._next_draw_seconds:
@@ -382,13 +385,17 @@ class ProgressBar(Callback):
         rows = [meter.read() for meter in (self._train, self._evaluation) if meter is not None]
         if not rows or not self._is_shown:
             return
-        metrics = self._format(self.get_metrics(trainer, module))  # outside the timing: it waits for the device
+        metrics = self._shown_metrics(trainer, module)  # outside the timing: it waits for the device
         began = monotonic()
         self._opened_display().draw(rows, metrics)
         # Counted from the end of the drawing, so that slow drawing does not slow training down.
         ended = monotonic()
         pause = max(self.refresh_rate_seconds, (ended - began) * (1 / _MAX_DRAWING_SHARE - 1))
         self._next_draw_seconds = ended + pause if self.refresh_rate_seconds > 0 else 0.0
+
+    def _shown_metrics(self, trainer: TrainerProtocol, module: Any) -> list[tuple[str, str]]:
+        is_overridden = self._is_overridden("get_metrics")
+        return self._format(self.get_metrics(trainer, module) if is_overridden else _metrics(trainer))
 
     def _format(self, metrics: Mapping[str, Any]) -> list[tuple[str, str]]:
         return format_metrics(metrics)
@@ -417,7 +424,7 @@ class ProgressBar(Callback):
         label = meter.label
         if self._train is not None and meter is not self._train:
             label = f"{self._train.label}, {label.lower()}"
-        metrics = self._format(self.get_metrics(trainer, module))
+        metrics = self._shown_metrics(trainer, module)
         texts = [meter.summarize(), *(f"{name} {value}" for name, value in metrics)]
         print(f"{label}: {', '.join(texts)}", flush=True)
 
@@ -426,6 +433,10 @@ def overridden_names(cls: type, base: type) -> set[str]:
     """Return the names that the classes between a class and one of its bases define."""
     mro = cls.__mro__
     return {name for one in mro[: mro.index(base)] for name in vars(one)}
+
+
+def _metrics(trainer: TrainerProtocol) -> dict[str, Any]:
+    return {} if trainer.sanity_checking else dict(trainer.progress_bar_metrics)
 
 
 def _version_metrics(trainer: TrainerProtocol) -> dict[str, int | str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import timedelta
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
@@ -125,13 +125,13 @@ class ColumnsDisplay:
         column = TextColumn("{task.fields[metrics]}", style=metrics_style or "none", markup=False)
         self._delimiter = delimiter
         self._console = Console(**console_arguments or {})
-        self._progress = Progress(*columns, column, console=self._console, auto_refresh=False)
+        self.progress = Progress(*columns, column, console=self._console, auto_refresh=False)
         self._tasks: list[TaskID] = []
-        self._progress.start()
+        self.progress.start()
 
     def draw(self, rows: Sequence[Reading], metrics: MetricTexts) -> None:
         """Redraw the rows."""
-        progress = self._progress
+        progress = self.progress
         while len(self._tasks) > len(rows):
             progress.remove_task(self._tasks.pop())
         while len(self._tasks) < len(rows):
@@ -143,15 +143,15 @@ class ColumnsDisplay:
     def keep(self, row: Reading, metrics: MetricTexts) -> None:
         """Print a permanent row, above those that are redrawn."""
         self.draw([row], metrics)
-        self._console.print(self._progress.make_tasks_table(self._progress.tasks))
+        self._console.print(self.progress.make_tasks_table(self.progress.tasks))
 
     def close(self, erase: bool = False) -> None:
         """Restore the cursor and the standard streams; the drawing stays unless `erase` is true."""
-        self._progress.live.transient = erase
-        self._progress.stop()
+        self.progress.live.transient = erase
+        self.progress.stop()
 
     def _show(self, task_id: TaskID, row: Reading, metrics: MetricTexts) -> None:
-        progress = self._progress
+        progress = self.progress
         task = next(task for task in progress.tasks if task.id == task_id)
         if task.description != row.label:
             progress.reset(task_id, total=None)  # another pass, whose time starts anew
@@ -159,37 +159,40 @@ class ColumnsDisplay:
         progress.update(task_id, description=row.label, total=row.total, completed=row.position, metrics=text)
 
 
-class BatchesColumn(ProgressColumn):
-    """Finished and total batches."""
+class StyledColumn(ProgressColumn):
+    """A text about each task.
 
-    def __init__(self, style: str) -> None:
-        self.style = style
+    Args:
+        describe: Returns the text.
+        style: Its style.
+        max_refresh: Least time between two readings, in seconds; None reads at each drawing.
+    """
+
+    def __init__(self, describe: Callable[[Task], str], style: str, max_refresh: float | None = None) -> None:
         super().__init__()
+        self.describe = describe
+        self.style = style
+        self.max_refresh = max_refresh
 
     def render(self, task: Task) -> Text:
-        """Return a text such as "3/10", or "3/--" if the total is unknown."""
-        total = "--" if task.total is None else int(task.total)
-        return Text(f"{int(task.completed)}/{total}", style=self.style)
+        """Return the text."""
+        return Text(self.describe(task), style=self.style)
 
 
-class TimeColumn(BatchesColumn):
-    """Elapsed and remaining time."""
-
-    max_refresh = 0.5
-
-    def render(self, task: Task) -> Text:
-        """Return a text such as "0:00:03 • 0:01:10"."""
-        seconds = (task.finished_time if task.finished else task.elapsed, task.time_remaining)
-        texts = ("-:--:--" if one is None else str(timedelta(seconds=int(one))) for one in seconds)
-        return Text(" • ".join(texts), style=self.style)
+def _batches(task: Task) -> str:
+    """Return finished and total batches, such as "3/10", or "3/--" if the total is unknown."""
+    return f"{int(task.completed)}/{'--' if task.total is None else int(task.total)}"
 
 
-class RateColumn(BatchesColumn):
-    """Batches per second."""
+def _times(task: Task) -> str:
+    """Return elapsed and remaining time, such as "0:00:03 • 0:01:10"."""
+    seconds = (task.finished_time if task.finished else task.elapsed, task.time_remaining)
+    return " • ".join("-:--:--" if one is None else str(timedelta(seconds=int(one))) for one in seconds)
 
-    def render(self, task: Task) -> Text:
-        """Return a text such as "12.30it/s"."""
-        return Text(f"{task.speed or 0.0:.2f}it/s", style=self.style)
+
+def _rate(task: Task) -> str:
+    """Return the batches per second, such as "12.30it/s"."""
+    return f"{task.speed or 0.0:.2f}it/s"
 
 
 def default_columns(theme: Any) -> list[ProgressColumn]:
@@ -202,9 +205,9 @@ def default_columns(theme: Any) -> list[ProgressColumn]:
             finished_style=theme.progress_bar_finished,
             pulse_style=theme.progress_bar_pulse,
         ),
-        BatchesColumn(theme.batch_progress),
-        TimeColumn(theme.time),
-        RateColumn(theme.processing_speed),
+        StyledColumn(_batches, theme.batch_progress),
+        StyledColumn(_times, theme.time, max_refresh=0.5),
+        StyledColumn(_rate, theme.processing_speed),
     ]
 
 
@@ -238,6 +241,18 @@ class NotebookDisplay:
 
 def _as_output(rows: Sequence[Reading], metrics: MetricTexts) -> Any:
     """Return a rich table, which a notebook shows as text and as HTML."""
-    output = Table.grid()
+    output = _NotebookTable.grid()
     output.add_row(render(rows, metrics, get_console().width))
     return output
+
+
+class _NotebookTable(Table):
+    """A table whose HTML has room below its last line, where the underscores of names are."""
+
+    def _repr_mimebundle_(self, *arguments: Any, **named: Any) -> dict[str, str]:
+        texts = super()._repr_mimebundle_(*arguments, **named)
+        if "text/html" in texts:
+            texts["text/html"] = texts["text/html"].replace(
+                "line-height:normal", "line-height:1.5;padding-bottom:0.3em"
+            )
+        return texts

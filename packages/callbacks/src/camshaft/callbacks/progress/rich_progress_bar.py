@@ -110,6 +110,11 @@ class RichProgressBar(ProgressBar):
 
         return list(default_columns(self.theme))
 
+    @property
+    def progress(self) -> Any:
+        """The rich `Progress` while one is shown: on a terminal, with a theme or an override of `configure_columns`."""
+        return getattr(self._display, "progress", None)
+
     def open_display(self, output: Output) -> ProgressDisplay:
         """Return the display."""
         check_installed("rich", "rich", type(self).__name__)

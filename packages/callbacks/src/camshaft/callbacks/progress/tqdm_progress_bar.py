@@ -24,6 +24,16 @@ _ATTRIBUTES: dict[Stage, str] = {
 }
 
 
+def _bar_property(name: str, doc: str) -> property:
+    def get_bar(self: TQDMProgressBar) -> Any:
+        return self._get_bar(name)
+
+    def set_bar(self: TQDMProgressBar, bar: Any) -> None:
+        setattr(self, f"_{name}", bar)
+
+    return property(get_bar, set_bar, doc=doc)
+
+
 class TQDMProgressBar(ProgressBar):
     """Shows batches done, time, estimated time to go, rate and the metrics logged for the progress bar, as tqdm does.
 
@@ -73,6 +83,7 @@ class TQDMProgressBar(ProgressBar):
             name.startswith("on_") or (name.startswith("init_") and name.endswith("_tqdm"))
             for name in overridden_names(type(self), TQDMProgressBar)
         )
+        self._owns_bars = True  # else a subclass draws with bars of its own
         self._train_progress_bar: Any = None
         self._val_progress_bar: Any = None
         self._test_progress_bar: Any = None
@@ -115,7 +126,7 @@ class TQDMProgressBar(ProgressBar):
         Raises:
             TypeError: Outside of training, as the other bars outside of their pass.
         """
-        if self._train_progress_bar is None and self._train is not None:
+        if self._train_progress_bar is None and self._train is not None and self._owns_bars:
             self._close()
             self._makes_bars = True
             self._begin_train_bar(self.trainer)
@@ -127,32 +138,9 @@ class TQDMProgressBar(ProgressBar):
 
     main_progress_bar = train_progress_bar  # alias in older code
 
-    @property
-    def val_progress_bar(self) -> Any:
-        """The tqdm bar of validation, or of the sanity check."""
-        return self._get_bar("val_progress_bar")
-
-    @val_progress_bar.setter
-    def val_progress_bar(self, bar: Any) -> None:
-        self._val_progress_bar = bar
-
-    @property
-    def test_progress_bar(self) -> Any:
-        """The tqdm bar of testing."""
-        return self._get_bar("test_progress_bar")
-
-    @test_progress_bar.setter
-    def test_progress_bar(self, bar: Any) -> None:
-        self._test_progress_bar = bar
-
-    @property
-    def predict_progress_bar(self) -> Any:
-        """The tqdm bar of prediction."""
-        return self._get_bar("predict_progress_bar")
-
-    @predict_progress_bar.setter
-    def predict_progress_bar(self, bar: Any) -> None:
-        self._predict_progress_bar = bar
+    val_progress_bar = _bar_property("val_progress_bar", "The tqdm bar of validation, or of the sanity check.")
+    test_progress_bar = _bar_property("test_progress_bar", "The tqdm bar of testing.")
+    predict_progress_bar = _bar_property("predict_progress_bar", "The tqdm bar of prediction.")
 
     def print(self, *args: Any, sep: str = " ", **kwargs: Any) -> None:
         """Print above the bar, on rank 0 only; arguments are those of Python's `print`."""
@@ -178,7 +166,7 @@ class TQDMProgressBar(ProgressBar):
     def on_train_epoch_end(self, trainer: TrainerProtocol, module: Any) -> None:
         """Finish the training bar."""
         bar = self._train_progress_bar
-        if bar is None:
+        if bar is None or not self._makes_bars:
             super().on_train_epoch_end(trainer, module)
             return
         self._show(bar, trainer, module, is_last=True)
@@ -187,7 +175,7 @@ class TQDMProgressBar(ProgressBar):
 
     def on_train_end(self, trainer: TrainerProtocol, module: Any) -> None:
         """Close the bar, which stays."""
-        if self._train_progress_bar is None:
+        if self._train_progress_bar is None or not self._makes_bars:
             super().on_train_end(trainer, module)
         else:
             self._train_progress_bar.close()
@@ -197,7 +185,7 @@ class TQDMProgressBar(ProgressBar):
     def __getstate__(self) -> dict[str, Any]:
         """Leave out the tqdm bars, which cannot be copied."""
         bars = dict.fromkeys(("_train_progress_bar", *_ATTRIBUTES.values()))
-        return {**vars(self), **bars, "_display": None}
+        return {**super().__getstate__(), **bars}
 
     def _new_bar(self, description: str, is_below: bool = False, leave: bool = True, **options: Any) -> Any:
         from camshaft.callbacks.progress.tqdm_display import Tqdm
@@ -268,7 +256,7 @@ class TQDMProgressBar(ProgressBar):
         bars = [bar for name in dict.fromkeys(_ATTRIBUTES.values()) if (bar := getattr(self, name)) is not None]
         position = self._running.num_run
         for bar in bars:
-            if _is_due(bar, position, 1 if is_last else self.refresh_rate) and self.is_enabled:
+            if _is_due(bar, position, 1 if is_last else self._refresh_rate) and self.is_enabled:
                 bar.n = position
                 bar.refresh()
 
@@ -277,12 +265,14 @@ class TQDMProgressBar(ProgressBar):
         if meter is None or self.is_disabled:
             return
         position = meter.num_before + meter.num_run
-        if is_last or _is_due(bar, position, self.refresh_rate):
+        if is_last or _is_due(bar, position, self._refresh_rate):
             bar.n = position
             bar.set_postfix(self.get_metrics(trainer, module))  # which draws it
 
     def _close(self, erase: bool = False) -> None:
         super()._close(erase)
+        if not self._makes_bars:
+            return
         for name in ("_train_progress_bar", *_ATTRIBUTES.values()):
             bar = getattr(self, name, None)
             if bar is not None:

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 from torch.optim.swa_utils import AveragedModel, get_swa_multi_avg_fn
 
+from camshaft.callbacks.module_snapshot import local
 from camshaft.hooks_core.messages import must_be
 
 AverageFunction = Callable[[Tensor, Tensor, Tensor], Tensor]
@@ -66,20 +67,30 @@ class AveragedWeights(AveragedModel):
         names, slots = _slots(model, use_buffers)
         averages = _Weights()
         for name, (owner, key) in zip(names, slots, strict=True):
-            averages.hold(name, _copy(_local(owner[key]), device))
+            averages.hold(name, _copy(local(owner[key]), device))
         super().__init__(averages, None, avg_fn, multi_avg_fn, use_buffers)  # type: ignore[arg-type]
         self._names = names
         self._averages = [tensor for _, tensor in averages.held]
         self._groups = _groups(self._averages)
-        copied = _buffers_besides(model, slots) if copies_buffers else []
+        copied = list(_entries(model, "_buffers", {id(owner[key]) for owner, key in slots})) if copies_buffers else []
         self._copied_names = [name for name, _, _ in copied]
-        self._copies = [_copy(_local(owner[key]), device) for _, owner, key in copied]
+        self._copies = [_copy(local(owner[key]), device) for _, owner, key in copied]
         self._is_distributed = any(hasattr(owner[key], "to_local") for owner, key in slots)
         # `nn.Module.__setattr__` would register the module's submodules and weights here
         vars(self)["_slots"] = slots
         vars(self)["_copied_slots"] = [(owner, key) for _, owner, key in copied]
         vars(self)["_sharded"] = sharded
         vars(self)["_model"] = weakref.ref(model)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return the state for pickles, with the model, which is the same as that of a pickled run."""
+        return {**vars(self), "_model": self._model()}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        weights = {name: value for name, value in state.items() if name != "_model"}
+        super().__setstate__(weights)  # type: ignore[no-untyped-call]
+        model = state["_model"]
+        vars(self)["_model"] = _nothing if model is None else weakref.ref(model)
 
     @property
     def num_averaged(self) -> int:
@@ -162,7 +173,7 @@ class AveragedWeights(AveragedModel):
             if name not in values:
                 action = "Resume with the module that was saved, or fit without a checkpoint."
                 raise ValueError(must_be("checkpoint", f"one with an average of {name!r}", None, "fit", action))
-            average.copy_(_local(place_like(values[name], owner[key].detach())))
+            average.copy_(local(place_like(values[name], owner[key].detach())))
         for name, kept in zip(self._copied_names, self._copies, strict=True):
             if name in values:
                 kept.copy_(values[name])
@@ -179,7 +190,7 @@ class AveragedWeights(AveragedModel):
         if not self._sharded and not self._is_distributed:
             return [owner[key] for owner, key in self._slots]
         _reshard(self._sharded)
-        return [_local(owner[key]) for owner, key in self._slots]
+        return [local(owner[key]) for owner, key in self._slots]
 
 
 def sharded_parts(module: nn.Module) -> Iterator[Any]:
@@ -193,6 +204,10 @@ def _reshard(parts: list[Any]) -> None:
     """Reshard parameters that are gathered. Not collective."""
     for part in parts:
         part.reshard()
+
+
+def _nothing() -> None:
+    """Return None, as a reference to a model that is gone."""
 
 
 class _Weights(nn.Module):
@@ -226,40 +241,27 @@ def _slots(model: nn.Module, use_buffers: bool) -> tuple[list[str], list[tuple[d
     names: list[str] = []
     slots: list[tuple[dict[str, Any], str]] = []
     seen: set[int] = set()
-
-    def add(prefix: str, owner: dict[str, Any], skipped: set[str]) -> None:
-        for key, value in owner.items():
-            if value is None or key in skipped or id(value) in seen:
-                continue
-            name = f"{prefix}.{key}" if prefix else key
+    for kind in ("_parameters", "_buffers") if use_buffers else ("_parameters",):
+        for name, owner, key in _entries(model, kind, seen):
+            value = owner[key]
             if is_lazy(value):
                 action = "Run the module once on a batch in `configure_model` or before."
                 raise ValueError(must_be("parameter", "of a known shape to be averaged", name, "on_fit_start", action))
-            seen.add(id(value))
             if value.is_floating_point() or value.is_complex():
                 names.append(name)
                 slots.append((owner, key))
-
-    for prefix, part in model.named_modules():
-        add(prefix, part._parameters, set())
-    if use_buffers:
-        for prefix, part in model.named_modules():
-            add(prefix, part._buffers, part._non_persistent_buffers_set)
     return names, slots
 
 
-def _buffers_besides(
-    model: nn.Module, slots: list[tuple[dict[str, Any], str]]
-) -> list[tuple[str, dict[str, Any], str]]:
-    """Return name, dictionary and key of each saved buffer that is not averaged, each buffer once."""
-    seen = {id(owner[key]) for owner, key in slots}
-    found = []
+def _entries(model: nn.Module, kind: str, seen: set[int]) -> Iterator[tuple[str, dict[str, Any], str]]:
+    """Yield name, dictionary and key of each parameter or saved buffer that is not in `seen`, which is extended."""
     for prefix, part in model.named_modules():
-        for key, value in part._buffers.items():
-            if value is not None and id(value) not in seen and key not in part._non_persistent_buffers_set:
+        owner: dict[str, Any] = getattr(part, kind)
+        skipped = part._non_persistent_buffers_set if kind == "_buffers" else ()
+        for key, value in owner.items():
+            if value is not None and key not in skipped and id(value) not in seen:
                 seen.add(id(value))
-                found.append((f"{prefix}.{key}" if prefix else key, part._buffers, key))
-    return found
+                yield f"{prefix}.{key}" if prefix else key, owner, key
 
 
 def _copy(tensor: Tensor, device: torch.device | str | int | None) -> Tensor:
@@ -278,16 +280,6 @@ def _on(device: torch.device, tensors: list[Tensor]) -> list[Tensor]:
     if tensors[0].device == device:
         return tensors
     return [tensor.to(device) for tensor in tensors]
-
-
-def _local(tensor: Tensor) -> Tensor:
-    """Return this rank's part of a tensor; all of it, unless it is sharded."""
-    to_local = getattr(tensor, "to_local", None)
-    if to_local is None:
-        return tensor
-    with torch.no_grad():
-        part: Tensor = to_local()
-        return part
 
 
 def _laid_out(value: Tensor, like: Tensor) -> Tensor:

@@ -92,7 +92,7 @@ class BaseFinetuning(Callback):
             requires_grad: Whether to yield the trainable parameters, or the frozen ones.
         """
         for part in BaseFinetuning.flatten_modules(modules):
-            if isinstance(part, _BatchNorm) and not train_bn:
+            if _is_batch_norm(part) and not train_bn:
                 continue
             for parameter in part.parameters(recurse=False):
                 if parameter.requires_grad == requires_grad:
@@ -118,18 +118,13 @@ class BaseFinetuning(Callback):
             train_bn: Whether their batch normalisation stays trainable.
         """
         for part in BaseFinetuning.flatten_modules(modules):
-            _set_trainable(part, train_bn and isinstance(part, _BatchNorm))
+            _set_trainable(part, train_bn and _is_batch_norm(part))
 
     @staticmethod
     def filter_on_optimizer(optimizer: Optimizer, params: Iterable[nn.Parameter]) -> list[nn.Parameter]:
         """Return the parameters, each once, that are in no group of an optimizer."""
         seen = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
-        found = []
-        for parameter in params:
-            if id(parameter) not in seen:
-                seen.add(id(parameter))
-                found.append(parameter)
-        return found
+        return list({id(parameter): parameter for parameter in params if id(parameter) not in seen}.values())
 
     @staticmethod
     def unfreeze_and_add_param_group(
@@ -355,6 +350,9 @@ class BackboneFinetuning(BaseFinetuning):
     def on_fit_start(self, trainer: TrainerProtocol, module: Any) -> None:
         """Check optimizer and schedulers; add the groups of a checkpoint's optimizer."""
         where = type(self).__name__
+        if type(self).finetune_function is not BackboneFinetuning.finetune_function:
+            super().on_fit_start(trainer, module)  # an override knows its optimizers
+            return
         if len(trainer.optimizers) != 1:
             rule, action = "one optimizer", "Use one, or a BaseFinetuning of your own."
             raise ValueError(must_be("optimizers", rule, len(trainer.optimizers), where, action))

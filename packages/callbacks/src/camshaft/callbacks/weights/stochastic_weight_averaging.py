@@ -57,6 +57,8 @@ class StochasticWeightAveraging(Callback):
     """
 
     averages_weights: ClassVar[bool] = True
+    includes_last_epoch: ClassVar[bool] = True
+    """Whether the weights after the last epoch are averaged as well."""
 
     _uncalled_methods: ClassVar[Mapping[str, str]] = {
         "swa_start": "Pass `swa_epoch_start`.",
@@ -99,6 +101,16 @@ class StochasticWeightAveraging(Callback):
         self._loaded: dict[str, Any] | None = None
         self._is_fitting = False
 
+    @property
+    def n_averaged(self) -> Tensor | None:
+        """Number of averaged weights, as a tensor; None before averaging starts."""
+        return None if self.average_model is None else self.average_model.n_averaged
+
+    @property
+    def swa_start(self) -> int:
+        """Zero-based index of the first of these epochs; known when fit has begun."""
+        return self._first_epoch
+
     def forward_batch(self, module: Any, batch: Any) -> Any:
         """Compute the forward of a training batch, for the statistics of batch normalisation; to be overridden.
 
@@ -131,11 +143,8 @@ class StochasticWeightAveraging(Callback):
         if len(trainer.optimizers) != 1:
             action = "Use one optimizer, or EMAWeightAveraging."
             raise ValueError(must_be("optimizers", "one optimizer", len(trainer.optimizers), where, action))
-        num_groups = len(trainer.optimizers[0].param_groups)
-        if isinstance(self.swa_lrs, list) and len(self.swa_lrs) < num_groups:
-            raise InvalidArgumentError(
-                "swa_lrs", f"one number or {num_groups}, one of each group", self.swa_lrs, where, "Pass as many."
-            )
+        # further groups may come before averaging begins
+        self._check_num_rates(trainer.optimizers[0], self.swa_lrs, may_grow=True)
         if batch_norms(module):
             has_forward = type(module).forward is not nn.Module.forward
             if not has_forward and type(self).forward_batch is StochasticWeightAveraging.forward_batch:
@@ -165,13 +174,13 @@ class StochasticWeightAveraging(Callback):
 
     def on_train_end(self, trainer: TrainerProtocol, module: Any) -> None:
         """Give the module the average, with recomputed statistics of batch normalisation. Collective."""
-        self._add_weights(trainer.current_epoch)
+        self._add_last_weights(trainer)
         self._apply(trainer, module)
 
     def on_fit_end(self, trainer: TrainerProtocol, module: Any) -> None:
         """Give the module the average where nothing was left to train. Collective."""
         if self._kept is None:
-            self._add_weights(trainer.current_epoch)
+            self._add_last_weights(trainer)
             self._apply(trainer, module)
 
     def on_save_checkpoint(self, trainer: TrainerProtocol, module: Any, checkpoint: dict[str, Any]) -> None:
@@ -198,7 +207,8 @@ class StochasticWeightAveraging(Callback):
         self._latest_epoch = state_dict["latest_epoch"]
 
     def _find_first_epoch(self, trainer: TrainerProtocol) -> int:
-        start, limit, where = self.swa_epoch_start, trainer.max_epochs, type(self).__name__
+        start, where = self.swa_epoch_start, type(self).__name__
+        limit = None if trainer.max_epochs == -1 else trainer.max_epochs
         if isinstance(start, float):
             if limit is None:
                 action = "Pass `swa_epoch_start` as the number of an epoch, or set `max_epochs`."
@@ -215,14 +225,20 @@ class StochasticWeightAveraging(Callback):
         if lrs is None:
             # at once: annealing a rate to itself would round it
             lrs, annealing_epochs = [group["lr"] for group in optimizer.param_groups], 0
-        if isinstance(lrs, list) and len(lrs) != len(optimizer.param_groups):
-            rule = f"one number or {len(optimizer.param_groups)}, one of each parameter group"
-            raise InvalidArgumentError("swa_lrs", rule, lrs, type(self).__name__, "Pass as many.")
+        self._check_num_rates(optimizer, lrs)
         scheduler: Any = SWALR(optimizer, lrs, annealing_epochs, self.annealing_strategy)  # type: ignore[arg-type]
         self._scheduler = scheduler
+        for group in optimizer.param_groups:
+            group["initial_lr"] = group["swa_lr"]
         _replace_schedulers(trainer.lr_scheduler_configs, scheduler)
         self.average_model = AveragedWeights(module, self.device, self.avg_fn)
         return self.average_model
+
+    def _check_num_rates(self, optimizer: Any, lrs: float | list[float] | None, *, may_grow: bool = False) -> None:
+        num_groups = len(optimizer.param_groups)
+        if isinstance(lrs, list) and (len(lrs) < num_groups or (len(lrs) > num_groups and not may_grow)):
+            rule = f"one number or {num_groups}, one of each parameter group"
+            raise InvalidArgumentError("swa_lrs", rule, lrs, type(self).__name__, "Pass as many.")
 
     def _apply(self, trainer: TrainerProtocol, module: Any) -> None:
         if self.average_model is None:
@@ -233,6 +249,10 @@ class StochasticWeightAveraging(Callback):
             forward = trainer.strategy.wrap_step(partial(self.forward_batch, module))
             with trainer.trial() as batches:
                 update_batch_norm(module, batches, forward, trainer.strategy)
+
+    def _add_last_weights(self, trainer: TrainerProtocol) -> None:
+        if self.includes_last_epoch:
+            self._add_weights(trainer.current_epoch)
 
     def _add_weights(self, num_epochs: int) -> None:
         if num_epochs > self._latest_epoch and self.average_model is not None:
@@ -299,7 +319,7 @@ def _check_start(start: object, where: str) -> None:
 _MISSING = object()
 
 
-def batch_norms(module: nn.Module) -> list[_BatchNorm]:
+def batch_norms(module: nn.Module) -> list[Any]:
     """Return the layers of batch normalisation that are in training mode and track statistics."""
     return [
         part
@@ -355,20 +375,16 @@ def update_batch_norm(
         _average([layer for layer in layers if not isinstance(layer, nn.SyncBatchNorm)], strategy)
 
 
-def _average(layers: list[_BatchNorm], strategy: Strategy) -> None:
+def _average(layers: list[Any], strategy: Strategy) -> None:
     """Average the statistics over the batches of all ranks. Collective."""
     parts: list[Tensor] = []
     for layer in layers:
-        assert layer.running_mean is not None and layer.running_var is not None
         count = layer.num_batches_tracked
-        assert count is not None
         parts += [count.reshape(1).float(), layer.running_mean.float() * count, layer.running_var.float() * count]
     if not parts:
         return
     sums = torch.split(strategy.reduce(torch.cat(parts), "sum"), [part.numel() for part in parts])
     for layer, count, mean, var in zip(layers, sums[::3], sums[1::3], sums[2::3], strict=True):
-        assert layer.running_mean is not None and layer.running_var is not None
-        assert layer.num_batches_tracked is not None
         layer.running_mean.copy_(mean / count)
         layer.running_var.copy_(var / count)
         # ranks that share a batch have all counted it

@@ -143,28 +143,18 @@ class WeightAveraging(Callback):
             self.average_model.update_parameters()
 
     def on_validation_start(self, trainer: TrainerProtocol, module: Any) -> None:
-        """Give the module the averages."""
-        self._begin_evaluation(module)
+        """Give the module the averages, unless it has them since the end of fit."""
+        average = self.average_model
+        if average is not None and not self._is_applied and average.num_averaged and average.is_of(module):
+            average.exchange()
+            self._is_applied = self._is_evaluating = True
 
     def on_validation_end(self, trainer: TrainerProtocol, module: Any) -> None:
         """Give the module its own weights back."""
         self._end_evaluation()
 
-    def on_test_start(self, trainer: TrainerProtocol, module: Any) -> None:
-        """Give the module the averages, if it has its own weights after fit."""
-        self._begin_evaluation(module)
-
-    def on_test_end(self, trainer: TrainerProtocol, module: Any) -> None:
-        """Give the module its own weights back."""
-        self._end_evaluation()
-
-    def on_predict_start(self, trainer: TrainerProtocol, module: Any) -> None:
-        """Give the module the averages, if it has its own weights after fit."""
-        self._begin_evaluation(module)
-
-    def on_predict_end(self, trainer: TrainerProtocol, module: Any) -> None:
-        """Give the module its own weights back."""
-        self._end_evaluation()
+    on_test_start = on_predict_start = on_validation_start
+    on_test_end = on_predict_end = on_validation_end
 
     def on_train_end(self, trainer: TrainerProtocol, module: Any) -> None:
         """Give the module the averages; checkpoints that are saved from here on still hold both."""
@@ -204,12 +194,6 @@ class WeightAveraging(Callback):
     def state_dict(self) -> dict[str, Any]:
         """Return the number of averaged models, by which a resumed run without this callback is warned."""
         return {"n_averaged": 0 if self.average_model is None else self.average_model.num_averaged}
-
-    def _begin_evaluation(self, module: Any) -> None:
-        average = self.average_model
-        if average is not None and not self._is_applied and average.num_averaged and average.is_of(module):
-            average.exchange()
-            self._is_applied = self._is_evaluating = True
 
     def _end_evaluation(self) -> None:
         if self._is_evaluating and self.average_model is not None:

@@ -12,13 +12,9 @@ from camshaft.compat.arguments.table import EARLIER_ARGUMENTS
 from camshaft.hooks_core.messages import must_be
 
 _WORDS: dict[str, Any] = {
+    **dict.fromkeys(("true", "yes", "on"), True),
+    **dict.fromkeys(("false", "no", "off"), False),
     "none": None,
-    "true": True,
-    "yes": True,
-    "on": True,
-    "false": False,
-    "no": False,
-    "off": False,
 }
 
 
@@ -98,18 +94,17 @@ def _reader(kinds: set[str]) -> Callable[[str], Any]:
     """Return a function that converts the text of an option into a value of these kinds."""
 
     def read(text: str) -> Any:
-        takes_any = "Any" in kinds
         if text.lower() in _WORDS and (kinds & {"bool", "Any"} or ("None" in kinds and text.lower() == "none")):
             return _WORDS[text.lower()]
         for kind, convert in (("int", int), ("float", float)):
-            if kind in kinds or takes_any:
+            if kinds & {kind, "Any"}:
                 try:
                     return convert(text)
                 except ValueError:
                     continue
         if kinds == {"bool"} and text in ("0", "1"):
             return text == "1"
-        if kinds & {"str", "Any"} or "PathLike" in kinds or "ZeroGrad" in kinds or "StatelessLoaders" in kinds:
+        if kinds & {"str", "Any", "PathLike", "ZeroGrad", "StatelessLoaders"}:
             return text
         raise ValueError(text)
 

@@ -1,241 +1,542 @@
-"""The trainer's arguments of releases 0.4 to 1.9, and today's that took other values then, as data."""
+"""The trainer's arguments of releases 0.4 to 1.9, and today's that took other values then: rows and translations."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import os
+import signal
+from collections.abc import Callable, Mapping
+from typing import Any
 
-from camshaft.compat.arguments import readings
-from camshaft.compat.arguments.translation import EarlierArgument, needless, refuse, rename
+import torch
 
-_SELECT_DEVICES = "Pass accelerator='gpu' with devices=[...], or set CUDA_VISIBLE_DEVICES."
-_NO_TPU = refuse("there is no strategy for these devices", "Leave it out, and pass `accelerator` and `devices`.")
-_IN_UPDATES = "counted in updates, not in batches"
+import camshaft.callbacks as callbacks  # what it exports is imported when it is asked for, which few trainers do here
+from camshaft.compat.arguments.translation import EarlierArgument, Translate, Translation
+from camshaft.hooks_core import StrategyDefaults
+from camshaft.hooks_core.messages import must_be
+from camshaft.strategies.precision import Precision
+from camshaft.trainer import GradientNorms
+from camshaft.trainer.configuration import STRATEGY_NAMES, listed
 
-_COUNTS_AND_LIMITS = (
-    EarlierArgument("max_nb_epochs", ("0.4", "0.7"), "`max_epochs`", rename("max_epochs")),
-    EarlierArgument("min_nb_epochs", ("0.4", "0.7"), "`min_epochs`", rename("min_epochs")),
-    EarlierArgument("max_steps", ("0.7", "1.4"), "`max_steps=-1` for None", readings.same),
-    EarlierArgument("nb_sanity_val_steps", ("0.4", "0.7"), "`num_sanity_val_steps`", rename("num_sanity_val_steps")),
-    EarlierArgument(
-        "train_percent_check", ("0.4", "0.9"), "`limit_train_batches`", readings.share_of("limit_train_batches")
-    ),
-    EarlierArgument("val_percent_check", ("0.4", "0.9"), "`limit_val_batches`", readings.share_of("limit_val_batches")),
-    EarlierArgument(
-        "test_percent_check", ("0.4", "0.9"), "`limit_test_batches`", readings.share_of("limit_test_batches")
-    ),
-    EarlierArgument(
-        "overfit_pct", ("0.4", "0.9"), "`overfit_batches`", readings.share_of("overfit_batches"), (None, 0, 0.0)
-    ),
-    EarlierArgument(
-        "reload_dataloaders_every_epoch",
-        ("0.7", "1.5"),
-        "`reload_dataloaders_every_n_epochs=1`",
-        rename("reload_dataloaders_every_n_epochs", int),
-        (None, False),
-    ),
-    EarlierArgument(
-        "multiple_trainloader_mode",
-        ("1.2", "1.9"),
-        "`CombinedLoader(loaders, mode)`",
-        refuse(
-            "the loader itself says how several are combined",
-            "Return `CombinedLoader(loaders, mode)` of `camshaft.loops` from `train_dataloader`, or pass it to fit.",
-        ),
-        (None, "max_size_cycle"),
-    ),
-    EarlierArgument(
-        "replace_sampler_ddp",
-        ("0.7", "1.9"),
-        "`use_distributed_sampler`",
-        rename("use_distributed_sampler"),
-        (None, True),
-    ),
-    EarlierArgument(
-        "prepare_data_per_node",
-        ("0.8", "1.6"),
-        "the attribute `prepare_data_per_node` of module or data module",
-        readings.prepare_data_per_node,
-        (None, True),
-    ),
-)
-
-_OPTIMIZATION = (
-    EarlierArgument(
-        "gradient_clip", ("0.4", "0.7"), "`gradient_clip_val`", rename("gradient_clip_val"), (None, 0, 0.0)
-    ),
-    EarlierArgument(
-        "gradient_clip_val", ("0.5", "1.9"), "`gradient_clip_val=None` for 0", readings.same, (None, 0, 0.0)
-    ),
-    EarlierArgument(
-        "accumulate_grad_batches",
-        ("0.4", "1.9"),
-        "`GradientAccumulationScheduler(scheduling)` for a dictionary",
-        readings.accumulation,
-    ),
-    EarlierArgument(
-        "automatic_optimization",
-        ("1.0", "1.2"),
-        "`self.automatic_optimization = False` in the module",
-        readings.manual_optimization,
-        (None, True),
-    ),
-    EarlierArgument(
-        "enable_pl_optimizer",
-        ("1.1", "1.2"),
-        "nothing: optimizers are torch's own",
-        needless("is needless, because `self.optimizers()` gives optimizers whose `step` may be called as it is"),
-    ),
-    EarlierArgument(
-        "stochastic_weight_avg",
-        ("1.2", "1.6"),
-        "`StochasticWeightAveraging(swa_lrs=None)`",
-        readings.stochastic_weight_avg,
-        (None, False),
-    ),
-    EarlierArgument("auto_lr_find", ("0.7", "1.9"), "`LearningRateFinder`", readings.lr_find, (None, False)),
-    EarlierArgument(
-        "auto_scale_batch_size", ("0.7", "1.9"), "`BatchSizeFinder`", readings.scale_batch_size, (None, False)
-    ),
-)
-
-_DEVICES = (
-    EarlierArgument("gpus", ("0.4", "1.9"), "`accelerator='gpu', devices=...`", readings.gpus),
-    EarlierArgument(
-        "auto_select_gpus",
-        ("0.7", "1.9"),
-        "`devices`",
-        refuse("devices are never picked by looking which are free", _SELECT_DEVICES),
-        (None, False),
-    ),
-    EarlierArgument(
-        "num_processes", ("0.7", "1.9"), "`accelerator='cpu', devices=...`", readings.num_processes, (None, 1)
-    ),
-    EarlierArgument("nb_gpu_nodes", ("0.4", "0.7"), "`num_nodes`", rename("num_nodes")),
-    EarlierArgument("num_tpu_cores", ("0.7", "0.8"), "nothing", _NO_TPU),
-    EarlierArgument("tpu_cores", ("0.8", "1.9"), "nothing", _NO_TPU),
-    EarlierArgument("ipus", ("1.4", "1.9"), "nothing", _NO_TPU),
-    EarlierArgument("devices", ("1.4", "1.9"), "`devices='auto'` for None", readings.same),
-    EarlierArgument("distributed_backend", ("0.4", "1.4"), "`strategy`", readings.backend),
-    EarlierArgument("accelerator", ("1.0", "1.9"), "`strategy` for 'ddp' and its like", readings.accelerator),
-    EarlierArgument(
-        "strategy",
-        ("1.5", "1.9"),
-        "`strategy='ddp'` for 'ddp_spawn', 'sharded' for sharded ones",
-        readings.strategy,
-    ),
-    EarlierArgument("plugins", ("1.0", "2.6"), "`strategy`, `precision`", readings.plugins, (None, [], ())),
-)
-
-_PRECISION = (
-    EarlierArgument("use_amp", ("0.4", "0.8"), "`precision='16-mixed'`", readings.use_amp, (None, False)),
-    EarlierArgument("amp_level", ("0.4", "1.9"), "`precision`", readings.amp_level),
-    EarlierArgument("amp_backend", ("0.9", "1.9"), "`precision`", readings.amp_backend, (None, "native")),
-)
-
-_OBSERVATION = (
-    EarlierArgument("experiment", ("0.4", "0.5.0"), "`logger`", rename("logger")),
-    EarlierArgument(
-        "row_log_interval", ("0.5", "0.9"), "`log_every_n_steps`", rename("log_every_n_steps", remark=_IN_UPDATES)
-    ),
-    EarlierArgument(
-        "add_row_log_interval", ("0.5", "0.7"), "`log_every_n_steps`", rename("log_every_n_steps", remark=_IN_UPDATES)
-    ),
-    EarlierArgument(
-        "add_log_row_interval", ("0.4", "0.4"), "`log_every_n_steps`", rename("log_every_n_steps", remark=_IN_UPDATES)
-    ),
-    EarlierArgument(
-        "log_save_interval",
-        ("0.4", "0.9"),
-        "`CSVLogger(flush_logs_every_n_steps=...)`",
-        readings.flush_logs,
-        (None, 100),
-    ),
-    EarlierArgument(
-        "flush_logs_every_n_steps",
-        ("1.0", "1.6"),
-        "`CSVLogger(flush_logs_every_n_steps=...)`",
-        readings.flush_logs,
-        (None, 100),
-    ),
-    EarlierArgument("log_gpu_memory", ("0.4", "1.6"), "`DeviceStatsMonitor()`", readings.log_gpu_memory, (None, False)),
-    EarlierArgument(
-        "track_grad_norm", ("0.4", "1.9"), "`GradientNorms(norm_type)`", readings.track_grad_norm, (None, -1, -1.0)
-    ),
-    EarlierArgument(
-        "print_nan_grads",
-        ("0.4", "0.8"),
-        "`NonFiniteGuard(action='warn', check_gradients=True)`",
-        readings.print_nan_grads,
-        (None, False),
-    ),
-    EarlierArgument("terminate_on_nan", ("0.7", "1.6"), "`NonFiniteGuard()`", readings.terminate_on_nan, (None, False)),
-    EarlierArgument(
-        "move_metrics_to_cpu",
-        ("1.1", "1.9"),
-        "the attribute `outputs_on_cpu` of the module",
-        readings.move_metrics_to_cpu,
-        (None, False),
-    ),
-    EarlierArgument("show_progress_bar", ("0.4", "0.8"), "`enable_progress_bar`", rename("enable_progress_bar", bool)),
-    EarlierArgument(
-        "progress_bar_refresh_rate",
-        ("0.7", "1.6"),
-        "`enable_progress_bar`, `RichProgressBar(refresh_rate)`",
-        readings.progress_bar_refresh_rate,
-    ),
-    EarlierArgument(
-        "progress_bar_callback",
-        ("0.7", "0.7"),
-        "`callbacks`, `enable_progress_bar`",
-        readings.callback_or_switch("enable_progress_bar"),
-    ),
-    EarlierArgument(
-        "process_position",
-        ("0.4", "1.6"),
-        "nothing",
-        refuse(
-            "a progress bar draws at the end of the output",
-            "Leave it out, and let one of the runs have enable_progress_bar=False.",
-        ),
-        (None, 0),
-    ),
-    EarlierArgument(
-        "weights_summary",
-        ("0.5", "1.6"),
-        "`enable_model_summary`, `ModelSummary(max_depth)`",
-        readings.weights_summary,
-        ("top",),
-        default="top",
-    ),
-    EarlierArgument(
-        "print_weights_summary",
-        ("0.4", "0.5.0"),
-        "`enable_model_summary`",
-        rename("enable_model_summary", bool),
-        (None, True),
-    ),
-)
-
-_FILES = (
-    EarlierArgument(
-        "checkpoint_callback",
-        ("0.4", "1.6"),
-        "`enable_checkpointing`, `callbacks`",
-        readings.callback_or_switch("enable_checkpointing"),
-    ),
-    EarlierArgument(
-        "early_stop_callback",
-        ("0.4", "0.9"),
-        "`callbacks=[EarlyStopping('val_loss')]`",
-        readings.early_stop_callback,
-        (None, False),
-    ),
-    EarlierArgument("default_save_path", ("0.5", "0.7"), "`default_root_dir`", rename("default_root_dir")),
-    EarlierArgument("weights_save_path", ("0.4", "1.7"), "`ModelCheckpoint(dirpath)`", readings.weights_save_path),
-    EarlierArgument("resume_from_checkpoint", ("0.6", "1.9"), "`fit(ckpt_path=...)`", readings.resume_from_checkpoint),
-)
-
-EARLIER_ARGUMENTS: Mapping[str, EarlierArgument] = {
-    row.name: row for row in (*_COUNTS_AND_LIMITS, *_OPTIMIZATION, *_DEVICES, *_PRECISION, *_OBSERVATION, *_FILES)
-}
+EARLIER_ARGUMENTS: dict[str, EarlierArgument] = {}
 """The arguments of earlier releases by name."""
+
+_WHERE = "Trainer"
+_NONE_OR_FALSE = (None, False)
+_Given = Mapping[str, Any]
+
+
+def earlier(
+    name: str, first: str, last: str, today: str, nothing: tuple[Any, ...] = (None,), default: Any = None
+) -> Callable[[Translate], Translate]:
+    """Return a decorator that adds a translation to `EARLIER_ARGUMENTS`; for the arguments see `EarlierArgument`."""
+
+    def add(translate: Translate) -> Translate:
+        EARLIER_ARGUMENTS[name] = EarlierArgument(name, (first, last), today, translate, nothing, default)
+        return translate
+
+    return add
+
+
+# forms of translations
+
+
+def renamed(
+    name: str,
+    first: str,
+    last: str,
+    today: str,
+    nothing: tuple[Any, ...] = (None,),
+    *,
+    convert: Callable[[Any], Any] | None = None,
+    remark: str = "",
+) -> None:
+    """Add an argument that has another name today, with a converted value if needed."""
+
+    @earlier(name, first, last, f"`{today}`", nothing)
+    def translate(name: str, value: Any, given: _Given) -> Translation:
+        return Translation(arguments={today: value if convert is None else convert(value)}, remark=remark)
+
+
+def share(name: str, first: str, last: str, today: str, nothing: tuple[Any, ...] = (None,)) -> None:
+    """Add a share of the batches, where 1 means all, not one batch."""
+
+    @earlier(name, first, last, f"`{today}`", nothing)
+    def translate(name: str, value: Any, given: _Given) -> Translation:
+        if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value <= 1:
+            raise ValueError(must_be(name, "a share from 0 to 1", value, _WHERE, f"Pass `{today}`."))
+        return Translation(arguments={today: float(value)})
+
+
+def same(name: str, value: Any, given: _Given) -> None:
+    """Translate nothing: the value is one of today's."""
+
+
+def refuse(why: str, action: str) -> Translate:
+    """Return a translation of an argument without a counterpart, which raises."""
+
+    def translate(name: str, value: Any, given: _Given) -> Translation:
+        raise refusal(name, value, why, action)
+
+    return translate
+
+
+def refusal(name: str, value: Any, why: str, action: str) -> ValueError:
+    """Return the error about an argument of earlier releases that has no counterpart."""
+    return ValueError(must_be(name, f"left out, because {why}", value, _WHERE, action))
+
+
+def callback(make: Callable[[Any], Any]) -> Translate:
+    """Return a translation into the callback that a function makes of the value."""
+    return lambda name, value, given: Translation(callbacks=(make(value),))
+
+
+def callback_or_switch(today: str) -> Translate:
+    """Return a translation of a callback, or a bool that enables it."""
+
+    def translate(name: str, value: Any, given: _Given) -> Translation:
+        if isinstance(value, bool):
+            return Translation(arguments={today: value})
+        return Translation(callbacks=(value,))
+
+    return translate
+
+
+def attribute_of_module(name: str, value: Any, remark: str) -> Translate:
+    """Return a translation into an attribute that the module gets."""
+    return lambda *_: Translation(settings={"of_module": {name: value}}, remark=remark)
+
+
+def search(setting: str, finder: str, option: str) -> Translate:
+    """Return a translation into a search by `tune`, with an option of the finder if a text is given."""
+    remark = f"is what `trainer.tune(model)` searches for, and only that; `callbacks=[{finder}()]` does in fit"
+
+    def translate(name: str, value: Any, given: _Given) -> Translation:
+        options = {option: value} if isinstance(value, str) else {}
+        return Translation(settings={setting: getattr(callbacks, finder)(**options)}, remark=remark)
+
+    return translate
+
+
+# counts and limits
+
+renamed("max_nb_epochs", "0.4", "0.7", "max_epochs")
+renamed("min_nb_epochs", "0.4", "0.7", "min_epochs")
+earlier("max_steps", "0.7", "1.4", "`max_steps=-1` for None")(same)
+renamed("nb_sanity_val_steps", "0.4", "0.7", "num_sanity_val_steps")
+share("train_percent_check", "0.4", "0.9", "limit_train_batches")
+share("val_percent_check", "0.4", "0.9", "limit_val_batches")
+share("test_percent_check", "0.4", "0.9", "limit_test_batches")
+share("overfit_pct", "0.4", "0.9", "overfit_batches", (None, 0, 0.0))
+
+
+@earlier("reload_dataloaders_every_epoch", "0.7", "1.5", "`reload_dataloaders_every_n_epochs=1`", _NONE_OR_FALSE)
+def _reload(name: str, value: Any, given: _Given) -> Translation:
+    return Translation(arguments={"reload_dataloaders_every_n_epochs": int(value)})
+
+
+_OF_LOADER = refuse(
+    "the loader itself says how several are combined",
+    "Return `CombinedLoader(loaders, mode)` of `camshaft.loops` from `train_dataloader`, or pass it to fit.",
+)
+earlier("multiple_trainloader_mode", "1.2", "1.9", "`CombinedLoader(loaders, mode)`", (None, "max_size_cycle"))(
+    _OF_LOADER
+)
+renamed("replace_sampler_ddp", "0.7", "1.9", "use_distributed_sampler", (None, True))
+
+
+@earlier(
+    "prepare_data_per_node",
+    "0.8",
+    "1.6",
+    "the attribute `prepare_data_per_node` of module or data module",
+    (None, True),
+)
+def prepare_data_per_node(name: str, value: Any, given: _Given) -> Translation:
+    """Refuse with several machines: the module or data module has this attribute."""
+    if given.get("num_nodes") in (None, 1) and given.get("nb_gpu_nodes") in (None, 1):
+        return Translation(remark="is left out: there is one machine")
+    why = "the module or data module decides whether every machine prepares data"
+    raise refusal(name, value, why, "Set the attribute `prepare_data_per_node` there.")
+
+
+# optimization
+
+renamed("gradient_clip", "0.4", "0.7", "gradient_clip_val", (None, 0, 0.0))
+earlier("gradient_clip_val", "0.5", "1.9", "`gradient_clip_val=None` for 0", (None, 0, 0.0))(same)
+
+
+@earlier("accumulate_grad_batches", "0.4", "1.9", "`GradientAccumulationScheduler(scheduling)` for a dictionary")
+def accumulation(name: str, value: Any, given: _Given) -> Translation | None:
+    """Translate a schedule; a number is one of today's."""
+    if not isinstance(value, Mapping):
+        return None
+    remark = "" if 0 in value else "epochs count from 0, and not from 1 as up to 0.7"
+    return Translation(callbacks=(callbacks.GradientAccumulationScheduler(value),), remark=remark)
+
+
+earlier("automatic_optimization", "1.0", "1.2", "`self.automatic_optimization = False` in the module", (None, True))(
+    attribute_of_module("automatic_optimization", False, "is `self.automatic_optimization = False` in the module")
+)
+
+
+@earlier("enable_pl_optimizer", "1.1", "1.2", "nothing: optimizers are torch's own")
+def _pl_optimizer(name: str, value: Any, given: _Given) -> Translation:
+    return Translation(
+        remark="is needless, because `self.optimizers()` gives optimizers whose `step` may be called as it is"
+    )
+
+
+@earlier("stochastic_weight_avg", "1.2", "1.6", "`StochasticWeightAveraging(swa_lrs=None)`", _NONE_OR_FALSE)
+def stochastic_weight_avg(name: str, value: Any, given: _Given) -> Translation:
+    """Translate into a callback that keeps the optimizer's learning rates, unless one was passed."""
+    kind = callbacks.StochasticWeightAveraging
+    if any(isinstance(callback, kind) for callback in listed(given.get("callbacks"))):
+        return Translation(remark="is left out: the given callback does it")
+    return Translation(callbacks=(kind(swa_lrs=None),))
+
+
+earlier("auto_lr_find", "0.7", "1.9", "`LearningRateFinder`", _NONE_OR_FALSE)(
+    search("lr_find", "LearningRateFinder", "attr_name")
+)
+earlier("auto_scale_batch_size", "0.7", "1.9", "`BatchSizeFinder`", _NONE_OR_FALSE)(
+    search("scale_batch_size", "BatchSizeFinder", "mode")
+)
+
+# devices and processes
+
+renamed("nb_gpu_nodes", "0.4", "0.7", "num_nodes")
+earlier("devices", "1.4", "1.9", "`devices='auto'` for None")(same)
+earlier("auto_select_gpus", "0.7", "1.9", "`devices`", _NONE_OR_FALSE)(
+    refuse(
+        "devices are never picked by looking which are free",
+        "Pass accelerator='gpu' with devices=[...], or set CUDA_VISIBLE_DEVICES.",
+    )
+)
+for _name, _first, _last in (("num_tpu_cores", "0.7", "0.8"), ("tpu_cores", "0.8", "1.9"), ("ipus", "1.4", "1.9")):
+    earlier(_name, _first, _last, "nothing")(
+        refuse("there is no strategy for these devices", "Leave it out, and pass `accelerator` and `devices`.")
+    )
+
+_UNUSED_PARAMETERS = "ddp_find_unused_parameters_true"  # as those releases had it by default
+
+_BACKENDS: dict[str, dict[str, Any]] = {
+    "ddp": {"strategy": _UNUSED_PARAMETERS},
+    "ddp_spawn": {"strategy": _UNUSED_PARAMETERS},
+    "ddp_cpu": {"strategy": _UNUSED_PARAMETERS, "accelerator": "cpu"},
+    "ddp_sharded": {"strategy": "sharded"},
+    "ddp_sharded_spawn": {"strategy": "sharded"},
+    "ddp_fully_sharded": {"strategy": "sharded"},
+    "fully_sharded": {"strategy": "sharded"},
+}
+"""Names of `distributed_backend`, then of `accelerator` and `plugins`."""
+
+_STRATEGIES: dict[str, dict[str, Any]] = {
+    **{name: arguments for name, arguments in _BACKENDS.items() if name not in ("ddp", "ddp_cpu")},
+    **{
+        f"ddp_{start}{suffix}": {"strategy": f"ddp{suffix}"}
+        for start in ("spawn", "fork", "notebook")
+        for suffix in ("_find_unused_parameters_true", "_find_unused_parameters_false")
+    },
+    "ddp_fork": {"strategy": "ddp"},
+    "ddp_notebook": {"strategy": "ddp"},
+    "ddp_sharded_find_unused_parameters_false": {"strategy": "sharded"},
+    "ddp_sharded_spawn_find_unused_parameters_false": {"strategy": "sharded"},
+    "fsdp_native": {"strategy": "sharded"},
+}
+
+_WITHOUT_STRATEGY = {
+    "bagua": "Bagua",
+    "collaborative": "Hivemind",
+    "colossalai": "Colossal-AI",
+    "deepspeed": "DeepSpeed",
+    "hivemind": "Hivemind",
+    "horovod": "Horovod",
+    "hpu": "HPUs",
+    "ipu": "IPUs",
+    "tpu": "TPUs",
+}
+"""First words of refused names, with what there is no strategy for."""
+
+_PASS_STRATEGY = "Pass strategy='ddp', or 'sharded' where parameters do not fit."
+
+
+@earlier("gpus", "0.4", "1.9", "`accelerator='gpu', devices=...`")
+def gpus(name: str, value: Any, given: _Given) -> Translation:
+    """Translate the number or indexes of GPUs; none means the CPU."""
+    devices = _read_gpus(name, value)
+    if devices in (0, []):
+        return Translation(arguments={"accelerator": "cpu"})
+    arguments: dict[str, Any] = {"accelerator": "gpu", "devices": devices}
+    names_strategy = any(given.get(other) is not None for other in ("strategy", "distributed_backend", "accelerator"))
+    if not names_strategy and _count(devices) > 1:
+        arguments["strategy"] = _UNUSED_PARAMETERS
+    return Translation(arguments=arguments)
+
+
+@earlier("num_processes", "0.7", "1.9", "`accelerator='cpu', devices=...`", (None, 1))
+def num_processes(name: str, value: Any, given: _Given) -> Translation:
+    """Translate the number of processes on the CPU; with GPUs there is one for each."""
+    if given.get("gpus") not in (None, 0, []):
+        return Translation(remark="is left out: there is a process for each GPU")
+    return Translation(arguments={"accelerator": "cpu", "devices": value})
+
+
+@earlier("distributed_backend", "0.4", "1.4", "`strategy`")
+def backend(name: str, value: Any, given: _Given) -> Translation:
+    """Translate the kind of distributed training into a strategy."""
+    found = _by_name(name, value, given, _BACKENDS)
+    if found is None:
+        rule = f"one of {', '.join(map(repr, [*_BACKENDS, 'dp']))} or None"
+        raise ValueError(must_be(name, rule, value, _WHERE, _PASS_STRATEGY))
+    return found
+
+
+@earlier("accelerator", "1.0", "1.9", "`strategy` for 'ddp' and its like")
+def accelerator(name: str, value: Any, given: _Given) -> Translation | None:
+    """Translate a backend, unless it names a kind of device, which is refused as any other that is unknown."""
+    return None if value in ("tpu", "ipu", "hpu") else _by_name(name, value, given, _BACKENDS)
+
+
+@earlier("strategy", "1.5", "1.9", "`strategy='ddp'` for 'ddp_spawn', 'sharded' for sharded ones")
+def strategy(name: str, value: Any, given: _Given) -> Translation | None:
+    """Translate a backend, unless it is today's name of a strategy."""
+    return _by_name(name, value.lower(), given, _STRATEGIES) if isinstance(value, str) else None
+
+
+@earlier("plugins", "1.0", "2.6", "`strategy`, `precision`", (None, [], ()))
+def plugins(name: str, value: Any, given: _Given) -> Translation:
+    """Translate names of strategies, precisions and environments; other plugins are parts of a strategy today."""
+    found = [_plugin(name, plugin) for plugin in (value if isinstance(value, (list, tuple)) else [value])]
+    arguments: dict[str, Any] = {}
+    for translation in found:
+        if arguments.keys() & translation.arguments.keys():
+            raise ValueError(must_be(name, "one of each kind", value, _WHERE, "Leave one of them out."))
+        arguments |= translation.arguments
+    remarks = [translation.remark for translation in found if translation.remark]
+    added = tuple(one for translation in found for one in translation.callbacks)
+    return Translation(arguments=arguments, callbacks=added, remark="; ".join(remarks))
+
+
+def _plugin(name: str, plugin: Any) -> Translation:
+    if isinstance(plugin, str) and plugin in _STRATEGIES:
+        return _of(plugin, _STRATEGIES)
+    if isinstance(plugin, StrategyDefaults) or (isinstance(plugin, str) and plugin in STRATEGY_NAMES):
+        return Translation(arguments={"strategy": plugin})
+    if isinstance(plugin, Precision):
+        return Translation(arguments={"precision": plugin})
+    from camshaft.compat.names import environments  # rarely passed
+
+    if isinstance(plugin, environments.SLURMEnvironment) and plugin.auto_requeue and plugin.detect():
+        requeued = "SIGUSR1" if plugin.requeue_signal is None else signal.Signals(plugin.requeue_signal).name
+        return Translation(callbacks=(callbacks.PreemptionCheckpoint([requeued], requeue=True),))
+    if type(plugin) in environments.RECOGNISED:
+        return Translation(remark="is left out: what launched the processes is recognised")
+    if isinstance(plugin, environments.ClusterEnvironment):
+        action = "Set RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR and MASTER_PORT in the environment."
+        raise refusal(name, plugin, "an environment of one's own is not asked", action)
+    raise refusal(name, plugin, "there are no plugins", "Pass a strategy object and `precision`.")
+
+
+def _of(value: str, table: Mapping[str, dict[str, Any]]) -> Translation:
+    forms = ("spawn", "fork", "notebook")
+    remark = "the script itself is started once for each process" if any(form in value for form in forms) else ""
+    return Translation(arguments=table[value], remark=remark)
+
+
+def _by_name(name: str, value: Any, given: _Given, table: Mapping[str, dict[str, Any]]) -> Translation | None:
+    """Return the translation of a strategy's name; None for one that no earlier release had.
+
+    Raises:
+        ValueError: If there is no such strategy any more.
+    """
+    if value in table:
+        return _of(value, table)
+    if value == "dp":
+        if _num_asked_for(given) <= 1:
+            return Translation(remark="is left out: there is one device")
+        why = "one process cannot compute on several devices"
+        action = "Pass strategy='ddp', where each process takes batches of its own, and divide the batch size."
+        raise refusal(name, value, why, action)
+    kind = value.partition("_")[0] if isinstance(value, str) else None
+    if kind == "ddp2":
+        raise refusal(name, value, "one process cannot compute on several devices", _PASS_STRATEGY)
+    if kind in _WITHOUT_STRATEGY:
+        raise refusal(name, value, f"there is no strategy for {_WITHOUT_STRATEGY[kind]}", _PASS_STRATEGY)
+    return None
+
+
+def _read_gpus(name: str, value: Any) -> int | list[int]:
+    """Return a number, or a list of indexes.
+
+    Raises:
+        ValueError: If it is neither, or a text that was a number for some releases and an index for others.
+    """
+    if isinstance(value, str) and "," in value:
+        value = [part for part in value.split(",") if part.strip()]
+    if isinstance(value, str) and value.strip() == "-1":
+        return -1
+    if isinstance(value, (list, tuple)) and all(_is_index(one) for one in value):
+        return [int(one) for one in value]
+    if isinstance(value, int) and not isinstance(value, bool) and value >= -1:
+        return value
+    rule = "a number of GPUs, -1, or the indexes of some"
+    action = "Pass `devices=3` for three GPUs, `devices=[3]` for the fourth."
+    raise ValueError(must_be(name, rule, value, _WHERE, action))
+
+
+def _is_index(value: Any) -> bool:
+    if isinstance(value, str):
+        return value.strip().isdecimal()
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
+
+
+def _num_asked_for(given: _Given) -> int:
+    devices = given.get("gpus") if given.get("gpus") is not None else given.get("devices")
+    return 1 if devices in (None, "auto") else _count(_read_gpus("gpus", devices))
+
+
+def _count(devices: int | list[int]) -> int:
+    if isinstance(devices, list):
+        return len(devices)
+    return torch.cuda.device_count() if devices == -1 else devices
+
+
+# precision
+
+
+@earlier("use_amp", "0.4", "0.8", "`precision='16-mixed'`", _NONE_OR_FALSE)
+def use_amp(name: str, value: Any, given: _Given) -> Translation:
+    """Translate into torch's mixed precision."""
+    if str(given.get("precision")) in ("16", "16-mixed"):
+        return Translation(remark="says the same as `precision`")
+    return Translation(arguments={"precision": "16-mixed"})
+
+
+@earlier("amp_level", "0.4", "1.9", "`precision`")
+def amp_level(name: str, value: Any, given: _Given) -> Translation:
+    """Translate a level of apex; those of mixed precision are torch's."""
+    if value in ("O1", "O2"):
+        remark = "is left out: it is for apex, which no longer exists, and torch's own mixed precision has no levels"
+        return Translation(remark=remark)
+    why = "it is for apex, which no longer exists"
+    raise refusal(name, value, why, "Pass `precision`: '32-true' for 'O0', '16-true' for 'O3'.")
+
+
+@earlier("amp_backend", "0.9", "1.9", "`precision`", (None, "native"))
+def amp_backend(name: str, value: Any, given: _Given) -> Translation:
+    """Translate the library for mixed precision; only torch's is left."""
+    if value != "apex":
+        raise ValueError(must_be(name, "'native' or 'apex'", value, _WHERE, "Leave it out."))
+    return Translation(remark="is left out: apex no longer exists, and torch's own mixed precision takes its place")
+
+
+# observation
+
+earlier("model_registry", "2.5", "2.6", "nothing")(
+    refuse("there is no registry of models", "Leave it out; loggers such as `WandbLogger` keep checkpoints.")
+)
+
+renamed("experiment", "0.4", "0.5.0", "logger")
+for _name, _first, _last in (
+    ("row_log_interval", "0.5", "0.9"),
+    ("add_row_log_interval", "0.5", "0.7"),
+    ("add_log_row_interval", "0.4", "0.4"),
+):
+    renamed(_name, _first, _last, "log_every_n_steps", remark="counted in updates, not in batches")
+
+
+@earlier("log_save_interval", "0.4", "0.9", "`CSVLogger(flush_logs_every_n_steps=...)`", (None, 100))
+@earlier("flush_logs_every_n_steps", "1.0", "1.6", "`CSVLogger(flush_logs_every_n_steps=...)`", (None, 100))
+def flush_logs(name: str, value: Any, given: _Given) -> Translation:
+    """Translate into a setting of the trainer's own logger; other loggers have their own."""
+    if given.get("logger") not in (None, True):
+        return Translation(remark="is left out: loggers write by their own arguments")
+    root = given.get("default_root_dir") or given.get("default_save_path") or os.curdir
+    logger = callbacks.CSVLogger(os.path.abspath(os.path.expanduser(root)), flush_logs_every_n_steps=value)
+    return Translation(arguments={"logger": logger})
+
+
+@earlier("log_gpu_memory", "0.4", "1.6", "`DeviceStatsMonitor()`", _NONE_OR_FALSE)
+def log_gpu_memory(name: str, value: Any, given: _Given) -> Translation:
+    """Translate into statistics of the devices, if there are GPUs."""
+    if not torch.cuda.is_available():
+        return Translation(remark="is left out: this machine has no GPU")
+    return Translation(callbacks=(callbacks.DeviceStatsMonitor(cpu_stats=False),))
+
+
+earlier("track_grad_norm", "0.4", "1.9", "`GradientNorms(norm_type)`", (None, -1, -1.0))(callback(GradientNorms))
+earlier("print_nan_grads", "0.4", "0.8", "`NonFiniteGuard(action='warn', check_gradients=True)`", _NONE_OR_FALSE)(
+    callback(lambda _: callbacks.NonFiniteGuard("warn", check_loss=False, check_gradients=True))
+)
+earlier("terminate_on_nan", "0.7", "1.6", "`NonFiniteGuard()`", _NONE_OR_FALSE)(
+    callback(lambda _: callbacks.NonFiniteGuard())
+)
+earlier("move_metrics_to_cpu", "1.1", "1.9", "the attribute `outputs_on_cpu` of the module", _NONE_OR_FALSE)(
+    attribute_of_module(
+        "outputs_on_cpu",
+        True,
+        "is `self.outputs_on_cpu = True` in the module; what is logged takes no memory that grows",
+    )
+)
+renamed("show_progress_bar", "0.4", "0.8", "enable_progress_bar", convert=bool)
+
+
+@earlier("progress_bar_refresh_rate", "0.7", "1.6", "`enable_progress_bar`, `RichProgressBar(refresh_rate)`")
+def progress_bar_refresh_rate(name: str, value: Any, given: _Given) -> Translation:
+    """Translate batches between two refreshes, 0 for no bar; today a bar is refreshed by time."""
+    if value == 0:
+        return Translation(arguments={"enable_progress_bar": False})
+    remark = "is left out: the bar is refreshed by time, by `RichProgressBar(refresh_rate_seconds=...)`"
+    return Translation(remark=remark)
+
+
+earlier("progress_bar_callback", "0.7", "0.7", "`callbacks`, `enable_progress_bar`")(
+    callback_or_switch("enable_progress_bar")
+)
+earlier("process_position", "0.4", "1.6", "nothing", (None, 0))(
+    refuse(
+        "a progress bar draws at the end of the output",
+        "Leave it out, and let one of the runs have enable_progress_bar=False.",
+    )
+)
+
+
+@earlier("weights_summary", "0.5", "1.6", "`enable_model_summary`, `ModelSummary(max_depth)`", ("top",), default="top")
+def weights_summary(name: str, value: Any, given: _Given) -> Translation:
+    """Translate into the depth of the model's summary."""
+    if value is None:
+        return Translation(arguments={"enable_model_summary": False})
+    if value != "full":
+        raise ValueError(must_be(name, "'top', 'full' or None", value, _WHERE, "Pass `enable_model_summary`."))
+    return Translation(callbacks=(callbacks.ModelSummary(max_depth=-1),))
+
+
+renamed("print_weights_summary", "0.4", "0.5.0", "enable_model_summary", (None, True), convert=bool)
+
+# files
+
+earlier("checkpoint_callback", "0.4", "1.6", "`enable_checkpointing`, `callbacks`")(
+    callback_or_switch("enable_checkpointing")
+)
+earlier("early_stop_callback", "0.4", "0.9", "`callbacks=[EarlyStopping('val_loss')]`", _NONE_OR_FALSE)(
+    callback(lambda value: callbacks.EarlyStopping("val_loss", verbose=True) if value is True else value)
+)
+renamed("default_save_path", "0.5", "0.7", "default_root_dir")
+
+
+@earlier("weights_save_path", "0.4", "1.7", "`ModelCheckpoint(dirpath)`")
+def weights_save_path(name: str, value: Any, given: _Given) -> Translation:
+    """Translate into the directory of the checkpoint callback."""
+    passed = [*listed(given.get("callbacks")), given.get("checkpoint_callback")]
+    is_off = False in (given.get("checkpoint_callback"), given.get("enable_checkpointing"))
+    if is_off or any(isinstance(callback, callbacks.ModelCheckpoint) for callback in passed):
+        why = "the callback that saves has the folder, and the trainer makes none here"
+        raise refusal(name, value, why, "Pass `ModelCheckpoint(dirpath=...)`.")
+    return Translation(callbacks=(callbacks.ModelCheckpoint(dirpath=value),))
+
+
+@earlier("resume_from_checkpoint", "0.6", "1.9", "`fit(ckpt_path=...)`")
+def resume_from_checkpoint(name: str, value: Any, given: _Given) -> Translation:
+    """Translate into the checkpoint from which every fit resumes."""
+    remark = f"is `trainer.fit(..., ckpt_path={value!r})` today"
+    return Translation(settings={"ckpt_path": value}, remark=remark)

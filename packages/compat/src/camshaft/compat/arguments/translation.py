@@ -143,38 +143,6 @@ def translate_arguments(
     return arguments, EarlierSettings(**settings)
 
 
-def rename(today: str, convert: Callable[[Any], Any] | None = None, remark: str = "") -> Translate:
-    """Return a translation of an argument into another name, with a converted value if needed."""
-
-    def translate(name: str, value: Any, given: Mapping[str, Any]) -> Translation:
-        return Translation(arguments={today: value if convert is None else convert(value)}, remark=remark)
-
-    return translate
-
-
-def refuse(why: str, action: str) -> Translate:
-    """Return a translation of an argument without a counterpart, which raises."""
-
-    def translate(name: str, value: Any, given: Mapping[str, Any]) -> Translation:
-        raise refusal(name, value, why, action)
-
-    return translate
-
-
-def needless(remark: str) -> Translate:
-    """Return a translation of an argument that has no effect today."""
-
-    def translate(name: str, value: Any, given: Mapping[str, Any]) -> Translation:
-        return Translation(remark=remark)
-
-    return translate
-
-
-def refusal(name: str, value: Any, why: str, action: str) -> ValueError:
-    """Return the error about an argument of earlier releases that has no counterpart."""
-    return ValueError(must_be(name, f"left out, because {why}", value, _WHERE, action))
-
-
 def _note(name: str, value: Any, translation: Translation) -> str:
     today = [f"`{argument}={one!r}`" for argument, one in translation.arguments.items()]
     if translation.callbacks:

@@ -15,8 +15,7 @@ from camshaft.compat.eras.processes import delegate
 from camshaft.compat.eras.reading import EraReading, read_era, read_receivers
 from camshaft.compat.eras.releases import behaviour_in
 from camshaft.compat.eras.report import describe
-from camshaft.hooks_core import no_op
-from camshaft.hooks_core.catalogue import CATALOGUE
+from camshaft.hooks_core import CATALOGUE, no_op
 from camshaft.hooks_core.dispatch.binding import parameter_names
 from camshaft.hooks_core.dispatch.implementation import implementation
 from camshaft.hooks_core.spec import MODULE_ONLY_ERAS, Receiver

@@ -9,7 +9,7 @@ from typing import Any
 import attrs
 
 from camshaft.compat.eras.evidence import calls_method, returns_logs
-from camshaft.compat.eras.reading import EraReading
+from camshaft.compat.eras.reading import COULD_RETURN_LOGS, EraReading
 from camshaft.hooks_core import CATALOGUE, Catalogue, HookSpec, Receiver
 from camshaft.hooks_core.dispatch.binding import Argument, arguments_of
 from camshaft.hooks_core.dispatch.implementation import class_of, implementation, uses_parameter
@@ -32,7 +32,6 @@ _MOVED = {
 
 _STAGES = {"training_epoch_end": "training", "validation_epoch_end": "validation", "test_epoch_end": "test"}
 _SEVERAL_STEPS = ("training_step_end", "validation_step_end", "test_step_end")
-_COULD_RETURN_LOGS = ("training_step", "training_step_end", "training_end", *_STAGES, "validation_end", "test_end")
 
 
 @attrs.frozen
@@ -131,10 +130,16 @@ def _of_optimizer_step(function: Callable[..., Any], method: MethodReading, read
     if calls_method(function, "zero_grad"):
         text += " Leave `zero_grad()` out."
     optimizer_idx = _parameter_name(function, method.arguments, "optimizer_idx", "")
-    names = [_parameter_name(function, method.arguments, name) for name in ("epoch", "batch_idx", "optimizer")]
+    epoch, batch_idx, optimizer = (
+        _parameter_name(function, method.arguments, name) for name in ("epoch", "batch_idx", "optimizer")
+    )
     if optimizer_idx and uses_parameter(function, optimizer_idx):
         text += f" There is no `{optimizer_idx}`: with several optimizers, do this in `training_step`, by hand."
-    return Advice("optimizer_step", text, _rewritten_step(*names))
+    sketch = f"""\
+def optimizer_step(self, {epoch}, {batch_idx}, {optimizer}, optimizer_closure):
+    ...
+    {optimizer}.step(closure=optimizer_closure)"""
+    return Advice("optimizer_step", text, sketch)
 
 
 def _of_step(receiver: object, reading: EraReading) -> Iterator[Advice]:
@@ -154,11 +159,12 @@ def _of_step(receiver: object, reading: EraReading) -> Iterator[Advice]:
 
 
 def _of_returned_logs(receiver: object) -> Iterator[Advice]:
-    for name in _COULD_RETURN_LOGS:
+    for name in COULD_RETURN_LOGS:
         method = implementation(receiver, name)
         if method is not None and returns_logs(class_of(receiver), method):
             text = "Log what it returns as `log` and `progress_bar` by `self.log_dict`."
-            yield Advice(name, text, _returned_dictionary(name == "training_step"))
+            sketch = "self.log_dict(log)\nself.log_dict(progress_bar, prog_bar=True)"
+            yield Advice(name, text, f"{sketch}\nreturn loss" if name == "training_step" else sketch)
 
 
 def _of_zeroing(receiver: object, reading: EraReading) -> Iterator[Advice]:
@@ -220,22 +226,20 @@ def _collecting(stage: str, word: str, step: str, outputs: str) -> str:
         outputs: What the hook calls the outputs.
     """
     kept = f"self.{stage}_outputs"
-    lines = [
-        "def __init__(self, ...):",
-        "    ...",
-        f"    {kept} = []",
-        "",
-        f"def {stage}_step({step}):",
-        "    ...",
-        f"    {kept}.append(output)  # detached, and only what the end of the epoch needs",
-        "    return output",
-        "",
-        f"def on_{word}_epoch_end(self):",
-        f"    {outputs} = {kept}",
-        "    ...",
-        f"    {kept}.clear()",
-    ]
-    return "\n".join(lines)
+    return f"""\
+def __init__(self, ...):
+    ...
+    {kept} = []
+
+def {stage}_step({step}):
+    ...
+    {kept}.append(output)  # detached, and only what the end of the epoch needs
+    return output
+
+def on_{word}_epoch_end(self):
+    {outputs} = {kept}
+    ...
+    {kept}.clear()"""
 
 
 def _manual_optimization(parameters: Sequence[str], index: str) -> str:
@@ -245,35 +249,16 @@ def _manual_optimization(parameters: Sequence[str], index: str) -> str:
         parameters: The names of its parameters without that of the optimizer's index.
         index: The name of the optimizer's index.
     """
-    lines = [
-        "def __init__(self, ...):",
-        "    ...",
-        "    self.automatic_optimization = False",
-        "",
-        f"def training_step({', '.join(['self', *parameters])}):",
-        f"    for {index}, optimizer in enumerate(self.optimizers()):",
-        "        self.toggle_optimizer(optimizer)",
-        f"        loss = self.loss_of({', '.join([*parameters, index])})  # what `training_step` computes now",
-        "        optimizer.zero_grad()",
-        "        self.manual_backward(loss)",
-        "        optimizer.step()",
-        "        self.untoggle_optimizer(optimizer)",
-    ]
-    return "\n".join(lines)
+    return f"""\
+def __init__(self, ...):
+    ...
+    self.automatic_optimization = False
 
-
-def _rewritten_step(epoch: str, batch_idx: str, optimizer: str) -> str:
-    """Return an `optimizer_step` of today; the arguments are what its owner calls them."""
-    return "\n".join(
-        [
-            f"def optimizer_step(self, {epoch}, {batch_idx}, {optimizer}, optimizer_closure):",
-            "    ...",
-            f"    {optimizer}.step(closure=optimizer_closure)",
-        ]
-    )
-
-
-def _returned_dictionary(is_step: bool) -> str:
-    """Return what logs in place of a returned dictionary; a step still returns its loss."""
-    lines = ["self.log_dict(log)", "self.log_dict(progress_bar, prog_bar=True)", *(["return loss"] if is_step else [])]
-    return "\n".join(lines)
+def training_step({", ".join(["self", *parameters])}):
+    for {index}, optimizer in enumerate(self.optimizers()):
+        self.toggle_optimizer(optimizer)
+        loss = self.loss_of({", ".join([*parameters, index])})  # what `training_step` computes now
+        optimizer.zero_grad()
+        self.manual_backward(loss)
+        optimizer.step()
+        self.untoggle_optimizer(optimizer)"""

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
+from camshaft.hooks_core import no_op
 from camshaft.hooks_core.dispatch.binding import parameter_names
 from camshaft.hooks_core.dispatch.implementation import implementation
 from camshaft.hooks_core.spec import Receiver
@@ -62,10 +63,9 @@ class ReturnedStates:
             ValueError: If two callbacks would save their states under one key.
         """
         check_state_keys(run.callbacks, run.verb, lambda callback: has_state_dict(callback) or takes_state(callback))
-        if not has_returned_states(run.callbacks):
+        save = run.hooks.on_save_checkpoint
+        if save is no_op:
             return
-        hooks = run.hooks
-        save = hooks.on_save_checkpoint
 
         def on_save_checkpoint(checkpoint: dict[str, Any]) -> None:
             self._returned.clear()
@@ -73,7 +73,7 @@ class ReturnedStates:
             if "callbacks" in checkpoint:  # else it is for the weights alone
                 checkpoint["callbacks"].update(self._returned)
 
-        hooks.on_save_checkpoint = on_save_checkpoint
+        run.hooks.on_save_checkpoint = on_save_checkpoint
 
     def _saving(self, callback: object, function: Callable[..., Any]) -> Callable[..., Any]:
         def on_save_checkpoint(*arguments: Any, **keywords: Any) -> None:
@@ -91,22 +91,6 @@ class ReturnedStates:
             state = ((run.checkpoint or {}).get("callbacks") or {}).get(state_key(callback))
             if not state:
                 return
-            state = copy.deepcopy(state)
-            if has_trainer:
-                function(run.trainer, run.module, state)
-            else:
-                function(state)
+            function(*((run.trainer, run.module) if has_trainer else ()), copy.deepcopy(state))
 
         return on_load_checkpoint
-
-
-def has_returned_states(callbacks: Sequence[object]) -> bool:
-    """Return whether any callback may have the state of 1.x, by `on_save_checkpoint` or `on_load_checkpoint`."""
-    return any(
-        takes_state(callback)
-        or (
-            implementation(callback, "on_save_checkpoint") is not None
-            and implementation(callback, "state_dict") is None
-        )
-        for callback in callbacks
-    )

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
 from functools import partial
 from itertools import groupby
 from typing import Any, Protocol, cast
 
 import attrs
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from camshaft.compat.eras.releases import behaviour_in
 from camshaft.hooks_core import no_op
@@ -56,20 +55,21 @@ def adapt_outputs(run: Run, read_returned: ReadReturned | None = None) -> None:
     for name in _STEPS:
         end = getattr(hooks, f"{name}_end")
         if end is not None:
-            hooks.wrap(name, partial(_ended, end=end))
+            hooks.wrap(name, partial(_followed, follow=partial(_ended, end)))
         if read_returned is not None:
-            hooks.wrap(name, partial(_read, read=partial(read_returned, run, name)))
+            hooks.wrap(name, partial(_followed, follow=partial(read_returned, run, name)))
+    log = partial(_followed, follow=partial(_logged, run))
     if logs:
-        hooks.wrap("training_step", partial(_logged, run=run))
+        hooks.wrap("training_step", log)
     if hooks.on_tng_metrics is not no_op:
         hooks.wrap("on_train_batch_end", partial(_showing_metrics, run=run))
     for stage in _EVALUATIONS:
         if getattr(hooks, f"{stage}_epoch_end") is not None:
             EvaluationOutputs(run, stage)
         elif logs:
-            hooks.wrap(f"{stage}_step", partial(_logged, run=run))
+            hooks.wrap(f"{stage}_step", log)
     if hooks.takes("on_predict_epoch_end", "outputs"):
-        hooks.wrap("on_predict_epoch_end", partial(_with_predictions, run=run))
+        hooks.wrap("on_predict_epoch_end", lambda epoch_end: lambda: epoch_end(outputs=run.predictions))
 
 
 def keep_epoch_outputs(run: Run, num_optimizers: int, progress: FitProgress) -> None:
@@ -125,7 +125,7 @@ class TrainingOutputs:
     """
 
     def __init__(self, run: Run, num_optimizers: int) -> None:
-        self._module: nn.Module = run.module
+        self._name = type(run.module).__qualname__
         self._device = run.strategy.device
         self._behaviour: Behaviour = behaviour_in(run)
         self._num_optimizers = num_optimizers
@@ -176,10 +176,6 @@ class TrainingOutputs:
         for batch_idx, split_idx, optimizer_idx, value, were_elsewhere in state["steps"]:
             value = restored(value, were_elsewhere, self._device)
             self._steps.append(StepOutput(batch_idx, split_idx, optimizer_idx, value))
-
-    @property
-    def _name(self) -> str:
-        return type(self._module).__qualname__
 
     def _listening(self, step: Callable[..., Any]) -> Callable[..., Any]:
         def kept_step(
@@ -296,27 +292,21 @@ class EvaluationOutputs:
         def ended() -> None:
             of_loaders, self._outputs = self._outputs, []  # what is handed on is the receiver's to keep
             if any(self._num_steps) or self._run.strategy.world_size == 1:
-                with _explaining(self._num_steps, self._run):
+                try:
                     returned = self._end(of_loaders[0] if len(of_loaders) == 1 else of_loaders)
                     log_returned(self._run.metrics, returned)
+                except Exception as error:
+                    if self._run.strategy.world_size > 1 and not all(self._num_steps):
+                        error.add_note(
+                            f"Loader {self._num_steps.index(0)} has fewer batches than there are processes, and none "
+                            "for this one: its list of outputs is empty. Give each loader a batch for every process, "
+                            "by a smaller batch size."
+                        )
+                    raise
             del of_loaders
             epoch_end()
 
         return ended
-
-
-@contextmanager
-def _explaining(num_steps: list[int], run: Run) -> Iterator[None]:
-    """Add a note to an error if this rank has outputs of some loaders only."""
-    try:
-        yield
-    except Exception as error:
-        if run.strategy.world_size > 1 and not all(num_steps):
-            error.add_note(
-                f"Loader {num_steps.index(0)} has fewer batches than there are processes, and none for this one: its "
-                "list of outputs is empty. Give each loader a batch for every process, by a smaller batch size."
-            )
-        raise
 
 
 def goes_to_cpu(run: Run) -> bool:
@@ -403,29 +393,23 @@ def _is_number(value: Any) -> bool:
     return value.numel() == 1 if isinstance(value, Tensor) else isinstance(value, (int, float))
 
 
-def _ended(step: Callable[..., Any], end: Callable[[Any], Any]) -> Callable[..., Any]:
-    def ended_step(*arguments: Any, **keywords: Any) -> Any:
-        outputs = step(*arguments, **keywords)
-        ended = end(outputs)
-        return outputs if ended is None else ended
+def _followed(step: Callable[..., Any], follow: Callable[[Any], Any]) -> Callable[..., Any]:
+    """Wrap a step such that a function gets what it returned, and returns what counts as that."""
 
-    return ended_step
+    def followed_step(*arguments: Any, **keywords: Any) -> Any:
+        return follow(step(*arguments, **keywords))
 
-
-def _read(step: Callable[..., Any], read: Callable[[Any], Any]) -> Callable[..., Any]:
-    def read_step(*arguments: Any, **keywords: Any) -> Any:
-        return read(step(*arguments, **keywords))
-
-    return read_step
+    return followed_step
 
 
-def _logged(step: Callable[..., Any], run: Run) -> Callable[..., Any]:
-    def logged_step(*arguments: Any, **keywords: Any) -> Any:
-        outputs = step(*arguments, **keywords)
-        log_returned(run.metrics, outputs)
-        return outputs
+def _ended(end: Callable[[Any], Any], outputs: Any) -> Any:
+    ended = end(outputs)
+    return outputs if ended is None else ended
 
-    return logged_step
+
+def _logged(run: Run, outputs: Any) -> Any:
+    log_returned(run.metrics, outputs)
+    return outputs
 
 
 def _showing_metrics(batch_end: Callable[..., Any], run: Run) -> Callable[..., Any]:
@@ -445,7 +429,3 @@ def _showing_metrics(batch_end: Callable[..., Any], run: Run) -> Callable[..., A
         log_returned(run.metrics, {"log": added})
 
     return shown_batch_end
-
-
-def _with_predictions(epoch_end: Callable[..., None], run: Run) -> Callable[[], None]:
-    return lambda: epoch_end(outputs=run.predictions)

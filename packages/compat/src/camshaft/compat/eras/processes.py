@@ -6,6 +6,7 @@ import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from camshaft.compat.eras.reading import read_receivers
@@ -17,62 +18,38 @@ if TYPE_CHECKING:
 
     from camshaft.hooks_core.protocols import Strategy
 
-_NAMES = ("init_ddp_connection", "configure_ddp")
-
 _running: ContextVar[tuple[str, Callable[..., Any]] | None] = ContextVar("_running", default=None)
 """The name of the override that runs, and the strategy's own function."""
 
 
-class _Override:
-    """An override of the module, as the value of a strategy's attribute.
+class _Override(partial[Any]):
+    """An override of the module, as the value of a strategy's attribute; `own` is the value that it had before."""
 
-    Args:
-        name: Its name.
-        own: The value of the attribute before, which the strategy's owner has set.
-    """
-
-    def __init__(self, name: str, own: Callable[..., Any] | None) -> None:
-        self.__name__ = self.__qualname__ = name
-        self.own = own
+    own: Callable[..., Any] | None
+    __qualname__: str
 
 
-class _Join(_Override):
-    """The override `init_ddp_connection`; see `ParallelStrategy.join_processes`."""
-
-    def __init__(self, hooks: Hooks, strategy: Strategy, own: Callable[..., Any] | None) -> None:
-        super().__init__("init_ddp_connection", own)
-        self._hooks, self._strategy = hooks, strategy
-
-    def __call__(self, join: Callable[[], None], /, *, is_started_by_slurm: bool) -> None:
-        override = self._hooks.init_ddp_connection
-        assert override is not None
-        takes = self._hooks.takes("init_ddp_connection", "is_slurm_managing_tasks")
-        further = {"is_slurm_managing_tasks": is_started_by_slurm} if takes else {}
-        with _in_place_of("init_ddp_connection", join):
-            override(self._strategy.global_rank, self._strategy.world_size, **further)
+def _join(hooks: Hooks, strategy: Strategy, join: Callable[[], None], /, *, is_started_by_slurm: bool) -> None:
+    """Call `init_ddp_connection`; see `ParallelStrategy.join_processes`."""
+    assert hooks.init_ddp_connection is not None
+    takes = hooks.takes("init_ddp_connection", "is_slurm_managing_tasks")
+    further = {"is_slurm_managing_tasks": is_started_by_slurm} if takes else {}
+    with _in_place_of("init_ddp_connection", join):
+        hooks.init_ddp_connection(strategy.global_rank, strategy.world_size, **further)
 
 
-class _Wrap(_Override):
-    """The override `configure_ddp`; see `DDPStrategy.wrap_module`."""
-
-    def __init__(self, hooks: Hooks, strategy: Strategy, own: Callable[..., Any] | None) -> None:
-        super().__init__("configure_ddp", own)
-        self._hooks = hooks
-
-    def __call__(
-        self, wrap: Callable[[nn.Module], nn.Module], module: nn.Module, device_ids: list[int] | None, /
-    ) -> Any:
-        override = self._hooks.configure_ddp
-        assert override is not None
-        with _in_place_of("configure_ddp", wrap):
-            return override(module, device_ids)
+def _wrap(hooks: Hooks, _: Strategy, wrap: Callable[[nn.Module], nn.Module], /, *arguments: Any) -> Any:
+    """Call `configure_ddp` with the module and the indexes of its devices; see `DDPStrategy.wrap_module`."""
+    assert hooks.configure_ddp is not None
+    with _in_place_of("configure_ddp", wrap):
+        return hooks.configure_ddp(*arguments)
 
 
-_PLACES: tuple[tuple[str, str, type[_Join] | type[_Wrap], str, str], ...] = (
-    ("init_ddp_connection", "join_processes", _Join, "the processes are joined", "`backend` or `timeout`"),
-    ("configure_ddp", "wrap_module", _Wrap, "the model is distributed", "`find_unused_parameters=True`"),
+_PLACES: tuple[tuple[str, str, Callable[..., Any], str, str], ...] = (
+    ("init_ddp_connection", "join_processes", _join, "the processes are joined", "`backend` or `timeout`"),
+    ("configure_ddp", "wrap_module", _wrap, "the model is distributed", "`find_unused_parameters=True`"),
 )
-"""Overrides, the strategy's attribute for each, and the words of the error for strategies without it."""
+"""Overrides, the attribute of the strategy for each with what it gets, and words of the error where it has none."""
 
 
 def delegate(hooks: Hooks, strategy: Strategy) -> None:
@@ -92,7 +69,7 @@ def delegate(hooks: Hooks, strategy: Strategy) -> None:
     """
     if strategy.world_size == 1:
         return
-    for name, attribute, kind, does, example in _PLACES:
+    for name, attribute, call, does, example in _PLACES:
         override = getattr(hooks, name)
         if not hasattr(strategy, attribute):
             if override is None:
@@ -105,7 +82,11 @@ def delegate(hooks: Hooks, strategy: Strategy) -> None:
             raise NotImplementedError(must_be(name, rule, "an override", "the module", action))
         own = getattr(strategy, attribute)
         own = own.own if isinstance(own, _Override) else own
-        setattr(strategy, attribute, own if override is None else kind(hooks, strategy, own))
+        if override is not None:
+            overriding = _Override(call, hooks, strategy)
+            overriding.__qualname__ = name  # as errors about it call it
+            overriding.own, own = own, overriding
+        setattr(strategy, attribute, own)
 
 
 def delegate_early(module: nn.Module, strategy: Strategy, trainer: object) -> None:
@@ -123,7 +104,7 @@ def delegate_early(module: nn.Module, strategy: Strategy, trainer: object) -> No
     """
     hooks = Hooks()
     hooks.init_ddp_connection = hooks.configure_ddp = None
-    if strategy.world_size > 1 and any(is_overridden(module, name) for name in _NAMES):
+    if strategy.world_size > 1 and any(is_overridden(module, name) for name, *_ in _PLACES):
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             hooks = resolve(module=module, trainer=trainer, strict=False, read=read_receivers)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import cached_property
 from typing import Any
 
 import attrs
@@ -23,7 +24,7 @@ from camshaft.hooks_core.dispatch.readings import MethodReading, ReceiverReading
 from camshaft.hooks_core.eras import EARLIER_ERAS, EVERYDAY_NAMES, TODAY, Behaviour, behaviour_of
 from camshaft.hooks_core.spec import CANONICAL_NAMES
 
-_COULD_RETURN_LOGS = (
+COULD_RETURN_LOGS = (
     "training_step",
     "training_step_end",
     "training_end",
@@ -33,7 +34,9 @@ _COULD_RETURN_LOGS = (
     "test_end",
     "test_epoch_end",
 )
-_LOG_BY_THEMSELVES = ("training_step", "validation_step", "test_step", *_COULD_RETURN_LOGS)
+"""Methods of a module whose return value was logged in 0.x."""
+
+_LOG_BY_THEMSELVES = ("training_step", "validation_step", "test_step", *COULD_RETURN_LOGS)
 
 _SINCE_0_9 = frozenset(
     {"on_train_epoch_start", "on_train_batch_start", "on_train_batch_end", "on_validation_epoch_end"}
@@ -112,23 +115,23 @@ def read_era(receiver: object, kind: Receiver, catalogue: Catalogue) -> EraReadi
     if declared is not None:
         behaviour_of(declared, name)
     specs = [spec for method in sorted(candidates(receiver)) if (spec := catalogue.get(method)) is not None]
-    specs = [spec for spec in specs if kind in spec.receivers]
-    bound = {spec.name: _arguments_of_today(receiver, spec, kind) for spec in specs}
+    found = [_Method(receiver, spec, kind) for spec in specs if kind in spec.receivers]
+    bound = {method.spec.name: method.arguments_of_today() for method in found}
     of_today = {method: arguments for method, arguments in bound.items() if arguments is not None}
-    old = [spec for spec in specs if spec.name not in of_today]
-    evidence = [spec for spec in old if _is_evidence(receiver, spec, kind)]
+    old = [method for method in found if method.spec.name not in of_today]
+    evidence = [method for method in old if method.is_evidence()]
     logs = kind is Receiver.MODULE and any(
         returns_logs(class_of(receiver), method)
-        for step in _COULD_RETURN_LOGS
+        for step in COULD_RETURN_LOGS
         if (method := implementation(receiver, step)) is not None
     )
     if declared is None and not evidence and not logs:
         return EraReading(name, kind, of_today=of_today)
-    version = declared if declared is not None else _likeliest(receiver, kind, evidence, specs, logs)
+    version = declared if declared is not None else _likeliest(receiver, kind, evidence, found, logs)
     behaviour = behaviour_of(version)
     is_earlier = behaviour.era in EARLIER_ERAS
-    own = specs if is_earlier else old
-    read = ((spec.name, _read(receiver, spec, kind, behaviour.era, version)) for spec in own)
+    own = found if is_earlier else old
+    read = ((method.spec.name, method.read_in(behaviour.era, version)) for method in own)
     methods = {method: reading for method, reading in read if reading is not None}
     of_today = {method: arguments for method, arguments in of_today.items() if method not in methods}
     return EraReading(
@@ -144,7 +147,7 @@ def read_era(receiver: object, kind: Receiver, catalogue: Catalogue) -> EraReadi
 
 def is_of_today(receiver: object, spec: HookSpec, kind: Receiver) -> bool:
     """Return whether a method is a hook of today that takes today's arguments."""
-    return _arguments_of_today(receiver, spec, kind) is not None
+    return _Method(receiver, spec, kind).arguments_of_today() is not None
 
 
 def in_era_of_module(readings: Sequence[EraReading], catalogue: Catalogue) -> list[EraReading]:
@@ -195,48 +198,109 @@ def _moved(reading: EraReading, version: str, catalogue: Catalogue) -> EraReadin
     return attrs.evolve(reading, version=version, methods=methods)
 
 
-def _arguments_of_today(receiver: object, spec: HookSpec, kind: Receiver) -> tuple[Argument, ...] | None:
-    """Return the arguments of a hook of today; None if it is none, or would lack the closure that an era gives it."""
-    if not spec.is_current:
-        return None
-    arguments = _bound(receiver, spec, kind, None)
-    if spec.name != "optimizer_step" or arguments is None or _gets_closure(arguments):
-        return arguments
-    lacks_it = any(map(_gets_closure, _fits(receiver, spec, kind).values()))
-    return None if lacks_it else arguments
+@attrs.frozen(slots=False)  # for the cached property
+class _Method:
+    """A method of a receiver under the name of a hook."""
+
+    receiver: object
+    spec: HookSpec
+    kind: Receiver
+
+    @property
+    def function(self) -> Callable[..., Any]:
+        function = implementation(self.receiver, self.spec.name)
+        assert function is not None
+        return function
+
+    def arguments_in(self, era: str | None) -> tuple[Argument, ...] | None:
+        """Return the arguments that it takes of those of an era, None being today's; None if they do not fill it."""
+        try:
+            arguments = bind_hook(self.function, self.spec, self.kind, era)
+        except BindingError:
+            return None
+        return tuple(argument.under_todays_name() for argument in arguments)
+
+    def arguments_of_today(self) -> tuple[Argument, ...] | None:
+        """Return the arguments of a hook of today; None if it is none, or would lack the closure that an era gives."""
+        if not self.spec.is_current:
+            return None
+        arguments = self.arguments_in(None)
+        if self.spec.name != _STEP or arguments is None or _gets_closure(arguments):
+            return arguments
+        return None if any(map(_gets_closure, self.fits.values())) else arguments
+
+    @cached_property
+    def fits(self) -> dict[str, tuple[Argument, ...]]:
+        """Return the earlier eras that know the hook and whose arguments the method can take, each with these."""
+        eras = _eras_of_closure(self.function) if self.spec.name == _STEP else EARLIER_ERAS
+        known = [era for era in eras if era in self.spec.eras and self.kind in self.spec.receivers_in(era)]
+        found = {era: self.arguments_in(era) for era in known}
+        return {era: arguments for era, arguments in found.items() if arguments is not None}
+
+    def num_shared_names(self, era: str | None) -> int:
+        """Return how many of its parameters have names that the hook's arguments have in an era."""
+        names = {*arguments_of(self.spec, self.kind, era), *self.spec.optional_in(era)}
+        return len(parameter_names(self.function) & names)
+
+    def is_evidence(self) -> bool:
+        """Return whether it tells an era: it fits one, and is no namesake, which takes none of the arguments."""
+        fitting = self.fits
+        is_namesake = self.spec.kind == "override" and bool(self.spec.parameters) and not any(fitting.values())
+        return bool(fitting) and self.spec.name not in EVERYDAY_NAMES and not is_namesake
+
+    def read_in(self, era: str, version: str) -> MethodReading | None:
+        """Return how an earlier era calls it; None if it is called as today."""
+        spec, fitting = self.spec, self.fits
+        best = max(fitting, key=lambda one: (self.num_shared_names(one), one == era, ERAS.index(one)), default=None)
+        if best is None:
+            return None
+        arguments = fitting[best]
+        if fitting.get(era) == arguments:
+            best = era
+        if spec.is_current:
+            of_today = self.arguments_of_today()
+            if of_today is not None and not self._means_otherwise(best, era, of_today, arguments):
+                return None
+        return MethodReading(spec.name, best, arguments, () if spec.is_current else spec.moments_in(era, version))
+
+    def _means_otherwise(
+        self, best: str, era: str, of_today: tuple[Argument, ...], of_era: tuple[Argument, ...]
+    ) -> bool:
+        """Return whether an era's arguments are meant where today's fit too: the signature has more of its names, or,
+        where names do not tell, today's arguments are not the first of the era's."""
+        if of_today == of_era:
+            return False
+        num_of_era, num_of_today = self.num_shared_names(best), self.num_shared_names(None)
+        if num_of_era != num_of_today or best != era or self.spec.kind == "step":
+            return num_of_era > num_of_today
+        return of_era[: len(of_today)] != of_today
 
 
 def _gets_closure(arguments: Iterable[Argument]) -> bool:
-    return any(argument.source == "optimizer_closure" for argument in arguments)
-
-
-def _is_evidence(receiver: object, spec: HookSpec, kind: Receiver) -> bool:
-    """Return whether a method tells an era: it fits one, and is no namesake, which takes none of the arguments."""
-    fitting = _fits(receiver, spec, kind)
-    is_namesake = spec.kind == "override" and bool(spec.parameters) and not any(fitting.values())
-    return bool(fitting) and spec.name not in EVERYDAY_NAMES and not is_namesake
+    return any(argument.source == _CLOSURE for argument in arguments)
 
 
 def _likeliest(
-    receiver: object, kind: Receiver, evidence: Iterable[HookSpec], specs: Iterable[HookSpec], logs: bool
+    receiver: object, kind: Receiver, evidence: Sequence[_Method], methods: Sequence[_Method], logs: bool
 ) -> str:
     """Return the era that fits most of what is old; of several the one whose names are used most, then the one of whose
     hooks most take the first arguments and skip none, and then the newest."""
-    num_fitting, num_names, num_unskipped = (dict.fromkeys(EARLIER_ERAS, 0) for _ in range(3))
-    for spec in evidence:
-        for era in _fits(receiver, spec, kind):
-            num_fitting[era] += 1
-    for era in EARLIER_ERAS:
-        num_fitting[era] += logs and behaviour_of(era).returns_logs
-        num_fitting[era] += _logs_by_itself(receiver, kind) and not behaviour_of(era).returns_logs
-    for spec in specs:
-        for era, arguments in _fits(receiver, spec, kind).items():
-            num_names[era] += _num_shared_names(receiver, spec, kind, era)
-            taken, provided = [one.source for one in arguments], arguments_of(spec, kind, era)
-            num_unskipped[era] += taken == [CANONICAL_NAMES.get(name, name) for name in provided[: len(taken)]]
-    ranks = {era: (num_fitting[era], num_names[era], num_unskipped[era], ERAS.index(era)) for era in EARLIER_ERAS}
-    era = max(EARLIER_ERAS, key=lambda era: ranks[era])
-    return _release(era, receiver, kind, {spec.name for spec in specs})
+
+    def rank(era: str) -> tuple[int, ...]:
+        returns_logs = behaviour_of(era).returns_logs
+        num_fitting = sum(era in method.fits for method in evidence)
+        num_fitting += (logs and returns_logs) + (_logs_by_itself(receiver, kind) and not returns_logs)
+        num_names = num_unskipped = 0
+        for method in methods:
+            if era in method.fits:
+                num_names += method.num_shared_names(era)
+                taken = [one.source for one in method.fits[era]]
+                provided = arguments_of(method.spec, kind, era)
+                num_unskipped += taken == [CANONICAL_NAMES.get(name, name) for name in provided[: len(taken)]]
+        return num_fitting, num_names, num_unskipped, ERAS.index(era)
+
+    era = max(EARLIER_ERAS, key=rank)
+    return _release(era, receiver, kind, {method.spec.name for method in methods})
 
 
 def _release(era: str, receiver: object, kind: Receiver, hooks: Iterable[str]) -> str:
@@ -256,89 +320,17 @@ def _logs_by_itself(receiver: object, kind: Receiver) -> bool:
     return kind is Receiver.MODULE and any(logs_by_itself(method) for method in methods if method is not None)
 
 
-def _read(receiver: object, spec: HookSpec, kind: Receiver, era: str, version: str) -> MethodReading | None:
-    """Return how an earlier era calls a method; None for one that is called as today."""
-    fitting = _fits(receiver, spec, kind)
-    best = max(
-        fitting,
-        key=lambda one: (_num_shared_names(receiver, spec, kind, one), one == era, ERAS.index(one)),
-        default=None,
-    )
-    if best is None:
-        return None
-    arguments = fitting[best]
-    if fitting.get(era) == arguments:
-        best = era
-    if spec.is_current:
-        of_today = _arguments_of_today(receiver, spec, kind)
-        is_same = of_today == arguments
-        if is_same or (
-            of_today is not None and not _means_otherwise(receiver, spec, kind, best, era, of_today, arguments)
-        ):
-            return None
-    return MethodReading(spec.name, best, arguments, () if spec.is_current else spec.moments_in(era, version))
-
-
-def _means_otherwise(
-    receiver: object,
-    spec: HookSpec,
-    kind: Receiver,
-    best: str,
-    era: str,
-    of_today: tuple[Argument, ...],
-    of_era: tuple[Argument, ...],
-) -> bool:
-    """Return whether an era's arguments are meant where today's fit too: the signature has more of its names, or, where
-    names do not tell, today's arguments are not the first of the era's."""
-    num_of_era = _num_shared_names(receiver, spec, kind, best)
-    num_of_today = _num_shared_names(receiver, spec, kind, None)
-    if num_of_era != num_of_today or best != era or spec.kind == "step":
-        return num_of_era > num_of_today
-    return of_era[: len(of_today)] != of_today
-
-
-def _fits(receiver: object, spec: HookSpec, kind: Receiver) -> dict[str, tuple[Argument, ...]]:
-    """Return the earlier eras that know a hook and whose arguments a method can take, each with these."""
-    method = implementation(receiver, spec.name)
-    closure = _eras_of_closure(method) if spec.name == "optimizer_step" else EARLIER_ERAS
-    found = {}
-    for era in EARLIER_ERAS:
-        if era in spec.eras and era in closure and kind in spec.receivers_in(era):
-            arguments = _bound(receiver, spec, kind, era)
-            if arguments is not None:
-                found[era] = arguments
-    return found
-
-
-def _eras_of_closure(method: object) -> tuple[str, ...]:
+def _eras_of_closure(method: Callable[..., Any]) -> tuple[str, ...]:
     """Return the eras of an `optimizer_step`, by what it calls its closure, or else by whether it uses it: up to
     0.9 gradients are there when it is called, and from 1.0 on they are not unless it runs the closure."""
-    assert callable(method)
-    parameters = list(inspect.signature(method).parameters.values())
+    parameters = inspect.signature(method).parameters
     for name, eras in _ERAS_OF_CLOSURE.items():
-        if any(parameter.name == name for parameter in parameters):
+        if name in parameters:
             return eras
-    if len(parameters) <= _CLOSURE_POSITION or parameters[_CLOSURE_POSITION].kind is inspect.Parameter.VAR_POSITIONAL:
+    takes_any = any(one.kind is one.VAR_POSITIONAL for one in parameters.values())
+    if takes_any or len(parameters) <= _CLOSURE_POSITION:
         return EARLIER_ERAS
-    if any(parameter.kind is inspect.Parameter.VAR_POSITIONAL for parameter in parameters):
-        return EARLIER_ERAS
-    return ("1.x",) if uses_parameter(method, parameters[_CLOSURE_POSITION].name) else ("0.5", "0.7", "0.8")
-
-
-def _bound(receiver: object, spec: HookSpec, kind: Receiver, era: str | None) -> tuple[Argument, ...] | None:
-    method = implementation(receiver, spec.name)
-    assert method is not None
-    try:
-        arguments = bind_hook(method, spec, kind, era)
-    except BindingError:
-        return None
-    return tuple(argument.under_todays_name() for argument in arguments)
-
-
-def _num_shared_names(receiver: object, spec: HookSpec, kind: Receiver, era: str | None) -> int:
-    method = implementation(receiver, spec.name)
-    assert method is not None
-    return len(parameter_names(method) & {*arguments_of(spec, kind, era), *spec.optional_in(era)})
+    return ("1.x",) if uses_parameter(method, list(parameters)[_CLOSURE_POSITION]) else ("0.5", "0.7", "0.8")
 
 
 def _contradictions(receiver: object, reading: EraReading, catalogue: Catalogue) -> Iterator[_Contradiction]:

@@ -10,8 +10,7 @@ import attrs
 
 from camshaft.compat.eras.advice import Advice
 from camshaft.compat.eras.reading import EraReading, conflicts, read_era
-from camshaft.hooks_core import CATALOGUE, ERAS, Catalogue, HookSpec, Receiver, inspection
-from camshaft.hooks_core.dispatch.faults import find_faults
+from camshaft.hooks_core import CATALOGUE, ERAS, Catalogue, HookSpec, Receiver, find_faults, inspection
 from camshaft.hooks_core.dispatch.readings import MethodReading
 from camshaft.hooks_core.eras import Behaviour
 from camshaft.hooks_core.inspection import HookMethod, Inspection

@@ -1,26 +1,25 @@
-"""Callbacks, model summaries and profilers with the arguments of earlier releases."""
+"""Callbacks and model summaries with the arguments of earlier releases."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
+from inspect import signature
 from typing import Any, ClassVar, Final
 
 from torch import nn
 
 from camshaft.callbacks import EarlyStopping as _EarlyStopping
-from camshaft.callbacks import HookTimeline, Profiler, Summary
 from camshaft.callbacks import ModelCheckpoint as _ModelCheckpoint
 from camshaft.callbacks import RichProgressBar as _RichProgressBar
 from camshaft.callbacks import StochasticWeightAveraging as _StochasticWeightAveraging
+from camshaft.callbacks import Summary
 from camshaft.callbacks import TQDMProgressBar as _TQDMProgressBar
 from camshaft.callbacks import summarize as _summarize
 from camshaft.callbacks.progress.model_summary import format_count
 from camshaft.callbacks.progress.progress_bar import ProgressBar as _ProgressBar
 from camshaft.callbacks.progress.progress_bar import overridden_names
 from camshaft.compat.names.stand_ins import StandIn, note, refuse_argument, refuse_overrides
-from camshaft.hooks_core import Callback
+from camshaft.hooks_core.dispatch.implementation import mentions_method
 from camshaft.hooks_core.messages import must_be
 
 UNSET: Final[Any] = type("Unset", (), {"__repr__": lambda self: "left out"})()
@@ -57,17 +56,30 @@ def chosen_mode(mode: str | None, monitor: str | None, where: str, *, is_auto_by
     return chosen
 
 
+def _has_arguments_of(today: type) -> Any:
+    """Return a decorator of a class that takes others too: editors and command lines see today's arguments."""
+
+    def decorate(cls: Any) -> Any:
+        cls.__init__.__signature__ = signature(today.__init__, eval_str=True)  # type: ignore[misc]
+        return cls
+
+    return decorate
+
+
 _CHECKPOINT = "ModelCheckpoint"
+_BEHIND_FILENAME = ("monitor", "verbose", "save_last", "save_top_k")  # of all releases since 1.2
 _NOT_CALLED_ON_SAVING = ("_save_model", "_do_save", "_do_check_save", "save_checkpoint", "save_function")
 _EVERY_EPOCH = "{epoch}"
 
 
+@_has_arguments_of(_ModelCheckpoint)
 class ModelCheckpoint(_ModelCheckpoint, metaclass=StandIn):
     """`camshaft.callbacks.ModelCheckpoint` with the arguments of releases 0.4 to 1.9, and today's by keyword.
 
     Args:
         args: A folder, or where it has places for metrics a path with a file's name: what came first up to 1.1 and
-            later. A second one with such places is the file's name.
+            later. A second one with such places, or None, is the file's name; then `monitor`, `verbose`, `save_last`
+            and `save_top_k` may follow.
         filepath: Up to 1.1: a folder that exists, or the path of a file without extension.
         monitor: The metric. Left out it is `val_loss` where other arguments are of 0.x or several are kept.
         mode: "min", "max" or "auto", which is "max" where the metric's name has "acc" in it.
@@ -98,6 +110,11 @@ class ModelCheckpoint(_ModelCheckpoint, metaclass=StandIn):
         save_top_k: int | None = None,
         **arguments: Any,
     ) -> None:
+        if len(args) > 2 and _names_a_file(args[1]) and len(args) <= 2 + len(_BEHIND_FILENAME):
+            behind = dict(zip(_BEHIND_FILENAME, args[2:], strict=False))
+            monitor, save_top_k = behind.pop("monitor"), behind.pop("save_top_k", save_top_k)
+            arguments.update(behind)
+            args = args[:2]
         is_of_0_x = filepath is not None or save_best_only is not None or bool(prefix) or mode == "auto"
         arguments.update(_place(args, filepath, arguments))
         if save_best_only is not None:
@@ -144,7 +161,7 @@ class ModelCheckpoint(_ModelCheckpoint, metaclass=StandIn):
 
 def _place(args: tuple[Any, ...], filepath: Any, arguments: dict[str, Any]) -> dict[str, Any]:
     """Return the folder and the file's name, if they are given by one of the earlier arguments."""
-    if len(args) > 2 or (len(args) == 2 and not (args[1] is None or "{" in str(args[1]))):
+    if len(args) > 2 or (len(args) == 2 and not _names_a_file(args[1])):
         rule = "given by name after the first one: up to 1.1 the second was `monitor`, and `filename` later"
         action = "Write monitor=... or filename=..."
         raise TypeError(must_be("args", rule, args[1:], _CHECKPOINT, action))
@@ -170,6 +187,10 @@ def _place(args: tuple[Any, ...], filepath: Any, arguments: dict[str, Any]) -> d
     return {"dirpath": first}
 
 
+def _names_a_file(second: Any) -> bool:
+    return second is None or "{" in str(second)
+
+
 def _split(path: str) -> tuple[str, str | None]:
     if os.path.isdir(path):
         return path, None
@@ -182,6 +203,7 @@ _NUM_ARGUMENTS_BEFORE_RANKS = 6  # behind `mode`
 _NOT_CALLED_ON_STOPPING = ("check_metrics", "_evalute_stopping_criteria")
 
 
+@_has_arguments_of(_EarlyStopping)
 class EarlyStopping(_EarlyStopping, metaclass=StandIn):
     """`camshaft.callbacks.EarlyStopping` with the arguments of releases 0.4 to 1.9.
 
@@ -225,23 +247,29 @@ class EarlyStopping(_EarlyStopping, metaclass=StandIn):
         refuse_overrides(cls, _NOT_CALLED_ON_STOPPING, "Override `on_validation_end`, or subclass `Callback`.")
 
 
+@_has_arguments_of(_StochasticWeightAveraging)
 class StochasticWeightAveraging(_StochasticWeightAveraging, metaclass=StandIn):
-    """Weight averaging with arguments by name: up to 1.6 the first was `swa_epoch_start`, and `swa_lrs` later.
+    """Weight averaging as in all releases: without the weights after the last epoch.
+
+    Up to 1.6 the first argument was `swa_epoch_start`, and `swa_lrs` later.
 
     Args:
-        args: None.
+        args: None, or a list for `swa_lrs`, which it can only mean.
         swa_lrs: As today; left out, the optimizer keeps its learning rates, as up to 1.6.
         arguments: Today's; see `camshaft.callbacks.StochasticWeightAveraging`.
 
     Raises:
-        TypeError: If an argument is given by position.
+        TypeError: If an argument is given by position, and it is not clear which one.
         ValueError: As `camshaft.callbacks.StochasticWeightAveraging`.
     """
 
     __stands_for__: ClassVar[type] = _StochasticWeightAveraging
+    includes_last_epoch: ClassVar[bool] = False
 
     def __init__(self, *args: Any, swa_lrs: float | list[float] | None = None, **arguments: Any) -> None:
-        if args:
+        if len(args) == 1 and isinstance(args[0], list) and swa_lrs is None:
+            swa_lrs = args[0]
+        elif args:
             rule = "given by name: up to 1.6 the first was `swa_epoch_start`, and `swa_lrs` later"
             where = "StochasticWeightAveraging"
             raise TypeError(must_be("args", rule, args, where, "Write swa_lrs=... and swa_epoch_start=..."))
@@ -253,10 +281,23 @@ def _refresh_rate(batches: int) -> int | None:
     return None if batches == 1 else batches
 
 
-class ProgressBar(_TQDMProgressBar, metaclass=StandIn):
-    """The bar of releases 0.7 to 1.6, drawn with tqdm, and the base class of those since.
+def _get_refresh_rate(bar: Any) -> float:
+    """Batches between two drawings; 1 also stands for a drawing by time."""
+    return 1 if bar._refresh_rate is None else bar._refresh_rate
 
-    A subclass that overrides hooks, and neither makes tqdm bars nor reads them, draws by itself.
+
+def _set_refresh_rate(bar: Any, batches: int) -> None:
+    bar._refresh_rate = _refresh_rate(batches)
+
+
+_batches_between = property(_get_refresh_rate, _set_refresh_rate)
+
+
+class ProgressBar(_TQDMProgressBar, metaclass=StandIn):
+    """The bar of releases 0.7 to 1.6, drawn with tqdm, and the base class of those since, which draws nothing.
+
+    A subclass draws by itself if it overrides hooks, unless it leaves the calls of methods such as `init_train_tqdm` to
+    this class.
 
     Args:
         refresh_rate: Batches between two drawings; 0 draws none, and 1 draws by time.
@@ -264,12 +305,16 @@ class ProgressBar(_TQDMProgressBar, metaclass=StandIn):
     """
 
     __stands_for__: ClassVar[type] = _ProgressBar
+    refresh_rate = _batches_between
 
     def __init__(self, refresh_rate: int = 1, process_position: int = 0) -> None:
         super().__init__(_refresh_rate(refresh_rate), process_position)
         names = overridden_names(type(self), ProgressBar)
-        self._makes_bars = any(name.startswith("init_") and name.endswith("_tqdm") for name in names)
+        makers = [name for name in names if name.startswith("init_") and name.endswith("_tqdm")]
+        own_classes = type(self).__mro__[: type(self).__mro__.index(ProgressBar)]
+        self._makes_bars = bool(makers) and not any(mentions_method(own_classes, name) for name in makers)
         self._draws_itself = not self._makes_bars and any(name.startswith("on_") for name in names)
+        self._owns_bars = not makers or self._makes_bars
 
     def _shows(self) -> bool:
         return super()._shows() and not self._draws_itself
@@ -285,6 +330,7 @@ class TQDMProgressBar(_TQDMProgressBar, metaclass=StandIn):
     """
 
     __stands_for__: ClassVar[type] = _TQDMProgressBar
+    refresh_rate = _batches_between
 
     def __init__(self, refresh_rate: int = 1, process_position: int = 0, leave: bool = False) -> None:
         super().__init__(_refresh_rate(refresh_rate), process_position, leave)
@@ -302,6 +348,7 @@ class RichProgressBar(_RichProgressBar, metaclass=StandIn):
     """
 
     __stands_for__: ClassVar[type] = _RichProgressBar
+    refresh_rate = _batches_between
 
     def __init__(
         self,
@@ -346,92 +393,3 @@ def summarize(lightning_module: nn.Module, mode: str | None = None, max_depth: i
 def get_human_readable_count(number: int) -> str:
     """Return a number of parameters in short form."""
     return format_count(number)
-
-
-class SimpleProfiler(HookTimeline, metaclass=StandIn):
-    """Measures every hook; see `camshaft.callbacks.HookTimeline`.
-
-    Args:
-        dirpath: As today.
-        filename: As today.
-        extended: As in releases 1.1 to 1.9; all of it is reported either way.
-        output_filename: Up to 1.4: a path, of which the folder and the name without extension are taken.
-    """
-
-    __stands_for__: ClassVar[type] = HookTimeline
-
-    def __init__(
-        self,
-        dirpath: str | os.PathLike[str] | None = None,
-        filename: str | None = None,
-        extended: bool = True,
-        output_filename: str | os.PathLike[str] | None = None,
-    ) -> None:
-        if output_filename is not None:
-            folder, name = os.path.split(os.fspath(output_filename))
-            dirpath, filename = folder or ".", os.path.splitext(name)[0]
-        super().__init__(dirpath, "timeline" if filename is None else filename)
-
-
-class PyTorchProfiler(Profiler, metaclass=StandIn):
-    """Profiles with `torch.profiler`; see `camshaft.callbacks.Profiler`.
-
-    Args:
-        dirpath: As today.
-        filename: None.
-        row_limit: `table_rows`; -1 is as many as there are.
-        sort_by_key: `sort_by`.
-        export_to_chrome: Whether trace files are written, which they always are.
-        emit_nvtx: False.
-        group_by_input_shapes: False.
-        arguments: Today's.
-
-    Raises:
-        TypeError: If an argument is none of today's.
-        ValueError: If an argument asks for what there is not.
-    """
-
-    __stands_for__: ClassVar[type] = Profiler
-
-    def __init__(
-        self,
-        dirpath: str | os.PathLike[str] | None = None,
-        filename: str | None = None,
-        *,
-        row_limit: int = 20,
-        sort_by_key: str | None = None,
-        export_to_chrome: bool = True,
-        emit_nvtx: bool = False,
-        group_by_input_shapes: bool = False,
-        **arguments: Any,
-    ) -> None:
-        where, action = type(self).__name__, "Leave it out; see `camshaft.callbacks.Profiler`."
-        refuse_argument("filename", filename, where, "files are called by their stage", action)
-        refuse_argument("export_to_chrome", export_to_chrome, where, "traces are always written", action, (True,))
-        refuse_argument("emit_nvtx", emit_nvtx, where, "nothing is emitted to other profilers", action, (False,))
-        why = "rows are of operators, whatever their shapes"
-        refuse_argument("group_by_input_shapes", group_by_input_shapes, where, why, action, (False,))
-        rows = 2**31 - 1 if row_limit == -1 else row_limit
-        super().__init__(dirpath, table_rows=rows, sort_by=sort_by_key, **arguments)
-
-
-class PassThroughProfiler(Callback):
-    """Measures nothing; for code that profiles by hand and was told not to."""
-
-    @contextmanager
-    def profile(self, action_name: str) -> Iterator[str]:
-        """Run the body of a `with` statement."""
-        yield action_name
-
-    def start(self, action_name: str) -> None:
-        """Do nothing."""
-
-    def stop(self, action_name: str) -> None:
-        """Do nothing."""
-
-    def describe(self) -> None:
-        """Do nothing."""
-
-    def summary(self) -> str:
-        """Nothing."""
-        return ""

@@ -3,15 +3,29 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import cache
 from importlib import import_module
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Any
 
-from camshaft.compat.names.table import COUNTERPARTS, MODULES, REFUSED_MODULES, REFUSED_NAMES, ROOTS, SUBMODULES
+from camshaft.compat.names.missing import MissingName, stand_in
+from camshaft.compat.names.released import defining_places, released, released_modules, released_submodules
+from camshaft.compat.names.table import (
+    COUNTERPARTS,
+    EVERYWHERE,
+    FLAG,
+    FLAGS,
+    MODULES,
+    REFUSED_MODULES,
+    REFUSED_NAMES,
+    ROOTS,
+    SUBMODULES,
+)
 from camshaft.hooks_core.messages import must_be
 
 _OTHERWISE = "Nothing stands for it. Look for it in `camshaft.trainer`, `camshaft.callbacks` or `camshaft.strategies`."
@@ -25,15 +39,22 @@ class AliasFinder(MetaPathFinder):
     ) -> ModuleSpec | None:
         """Return the specification of a module; None if it has none of these names.
 
+        `from module import name` ends here for a name that the module has not as an attribute. Where an earlier release
+        had it, the module gets its stand-in: Python then finds that, although there is no module.
+
         Raises:
-            ImportError: If nothing stands for that module or that name.
+            ImportError: If no release had that module or that name.
         """
         place = place_of(fullname)
         if place is None:
             return None
-        if place in MODULES:
+        if place in MODULES or place in released_modules():
             # A package, so that a name that is not there is looked for as a module, and can say what to use.
             return ModuleSpec(fullname, _AliasLoader(place), origin="camshaft.compat.names", is_package=True)
+        parent, _, name = fullname.rpartition(".")
+        if name in released(place_of(parent) or "").earlier:
+            setattr(sys.modules[parent], name, _stand_in(place_of(parent) or "", name))
+            return None
         raise ImportError(f"cannot import {fullname!r}: {_advice(place)}", name=fullname)
 
 
@@ -45,10 +66,11 @@ class _AliasLoader(Loader):
 
     def exec_module(self, module: ModuleType) -> None:
         """Give the module functions that find its names on first use."""
-        names = names_in(self.place)
+        names = {*names_in(self.place), *released(self.place).current}
+        modules = _submodules(self.place)
         module.__dict__["__all__"] = sorted(name for name in names if not name.startswith("_"))
-        module.__dict__["__getattr__"] = _getter(module, self.place, names)
-        module.__dict__["__dir__"] = lambda: sorted({*module.__dict__, *names, *SUBMODULES[self.place]})
+        module.__dict__["__getattr__"] = _getter(module, self.place)
+        module.__dict__["__dir__"] = lambda: sorted({*module.__dict__, *names, *modules})
 
 
 def is_alias(module: object) -> bool:
@@ -67,10 +89,11 @@ def place_of(fullname: str) -> str | None:
     return None
 
 
+@cache
 def names_in(place: str) -> dict[str, str]:
-    """Return the counterparts of all names of a place: a module and a name in it, separated by ":"."""
+    """Return the counterparts that the table has for names of a place: a module and a name in it, separated by ":"."""
     found = {}
-    for entry in MODULES[place].split():
+    for entry in MODULES.get(place, "").split():
         name, _, counterpart = entry.partition("=")
         found[name] = COUNTERPARTS[counterpart or name]
     return found
@@ -82,12 +105,44 @@ def load(counterpart: str) -> Any:
     return getattr(import_module(module), name) if name else import_module(module)
 
 
-def _getter(module: ModuleType, place: str, names: dict[str, str]) -> Callable[[str], Any]:
+def counterpart_of(place: str, name: str) -> str | None:
+    """Return what stands for a name of a module: a module and a name in it, separated by ":"; None if nothing does.
+
+    A name that a module of Lightning's imports from another one stands for the same as there.
+    """
+    if name in names_in(place):
+        return names_in(place)[name]
+    home = {**released(place).earlier, **released(place).current}.get(name)
+    if home is not None and (name in EVERYWHERE or FLAG.fullmatch(name)):
+        return COUNTERPARTS.get(name, f"{FLAGS}:{name}")
+    if home:
+        module, _, there = home.partition(":")
+        module, there = module.strip("."), there or name
+        return counterpart_of(module, there) if (module, there) != (place, name) else None
+    candidates = _counterparts_by_name().get(name, frozenset()) if home is not None else frozenset()
+    return next(iter(candidates)) if len(candidates) == 1 else None
+
+
+@cache
+def _counterparts_by_name() -> Mapping[str, frozenset[str]]:
+    found: dict[str, set[str]] = defaultdict(set)
+    for place in MODULES:
+        for name, counterpart in names_in(place).items():
+            found[name].add(counterpart)
+    return {name: frozenset(counterparts) for name, counterparts in found.items()}
+
+
+def _getter(module: ModuleType, place: str) -> Callable[[str], Any]:
     def get(name: str) -> Any:
-        if name in names:
-            value = load(names[name])
-        elif name in SUBMODULES[place] and not name.startswith("__"):
+        counterpart = counterpart_of(place, name)
+        if counterpart is not None:
+            value = load(counterpart)
+        elif name in _submodules(place) and not name.startswith("__"):
             value = import_module(f"{module.__name__}.{name}")
+        elif name in released(place).current or (
+            name in released(place).earlier and f"{place}.{name}" in released_modules()
+        ):
+            value = _stand_in(place, name)  # the latter before the module of the same name, as `from ... import` has it
         elif name.startswith("__"):
             raise AttributeError(f"module {module.__name__!r} has no attribute {name!r}")
         else:
@@ -98,6 +153,23 @@ def _getter(module: ModuleType, place: str, names: dict[str, str]) -> Callable[[
         return value
 
     return get
+
+
+def _stand_in(place: str, name: str) -> MissingName:
+    """Return the stand-in for a name of a module, the same one for every module that has it."""
+    home, _, there = {**released(place).earlier, **released(place).current}[name].partition(":")
+    place, name = (home.strip(".") if home else defining_places()[name]), there or name
+    return stand_in(_module_at(place), name, _advice(f"{place}.{name}".removeprefix(".")))
+
+
+def _module_at(place: str) -> str:
+    first, _, rest = place.partition(".") if place.startswith("@") else ("", "", place)
+    root = {"": "lightning.pytorch", "@fabric": "lightning.fabric", "@lightning": "lightning"}[first]
+    return f"{root}.{rest}".removesuffix(".")
+
+
+def _submodules(place: str) -> frozenset[str]:
+    return SUBMODULES.get(place, frozenset()) | released_submodules().get(place, frozenset())
 
 
 def _advice(place: str) -> str:
@@ -119,8 +191,14 @@ def install_aliases() -> None:
     """Make the import names of earlier code stand for camshaft's, in this process, until `remove_aliases`.
 
     `pytorch_lightning`, `lightning`, `lightning.pytorch`, `lightning_fabric` and the modules below them, with the names
-    that code of 2019 to 2024 imports from them. Installed packages of these names are not looked at meanwhile. A name
-    for which nothing stands raises `ImportError` (`AttributeError` where it is an attribute), with what to use instead.
+    that code of 2019 to today imports from them. Installed packages of these names are not looked at meanwhile.
+
+    - A public name of Lightning 2.6 is imported. One for which nothing stands is a class that raises `MissingNameError`
+      once it is called, with what to use; `hasattr` of its module is true.
+    - So is one that only earlier releases had, in `from ... import`; but as an attribute it is there only if something
+      stands for it, so that `hasattr` is what it is in 2.6. Where a later release has it elsewhere, it is that one:
+      code that tries an old and a new place gets what works, in either order.
+    - What no release had raises `ImportError`, or `AttributeError`.
 
     Call it before the first of these imports; a second call changes nothing. Processes that are started afresh, such as
     workers of a `DataLoader` with the start method "spawn", have to call it as well.

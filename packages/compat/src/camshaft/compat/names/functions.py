@@ -8,12 +8,14 @@ import logging
 import os
 import pickle
 import random
+import warnings
 from argparse import Namespace
 from collections.abc import Callable, Iterator, Mapping, MutableMapping
 from contextlib import contextmanager
-from typing import Any, ClassVar, ParamSpec, TypeVar
+from typing import IO, Any, ClassVar, ParamSpec, TypeVar
 
 import torch
+from lightning_utilities.core.rank_zero import rank_zero_only as _rank_zero_only_of_utilities
 from torch import Tensor, nn
 from torch.utils.data import IterableDataset
 
@@ -23,7 +25,7 @@ from camshaft.hooks_core.messages import must_be, warn_user
 from camshaft.hooks_core.transfer import map_nested, move_to_device
 from camshaft.loops.data.combined_loader import CombinationMode
 from camshaft.loops.data.combined_loader import CombinedLoader as _CombinedLoader
-from camshaft.loops.state.random_state import SEED_WORKERS_VARIABLE, seed_worker
+from camshaft.loops.state.random_state import SEED_WORKERS_VARIABLE, isolated_randomness, seed_worker
 from camshaft.strategies import find_process_environment, is_rank_zero, read_checkpoint, write_checkpoint
 from camshaft.strategies import rank_zero_only as _rank_zero_only
 from camshaft.trainer import TrainingModule
@@ -39,6 +41,15 @@ logger = logging.getLogger("pytorch_lightning")
 
 class PossibleUserWarning(UserWarning):
     """A warning about what may be a mistake; ours are plain `UserWarning`s."""
+
+
+def disable_possible_user_warnings(module: str = "") -> None:
+    """Ignore warnings of the class `PossibleUserWarning`, of modules whose name begins so; "" means all."""
+    warnings.filterwarnings("ignore", module=module, category=PossibleUserWarning)
+
+
+if os.environ.get("POSSIBLE_USER_WARNINGS", "").lower() in ("0", "off"):
+    disable_possible_user_warnings()
 
 
 class LightningDeprecationWarning(DeprecationWarning):
@@ -65,6 +76,20 @@ rank_zero_only = _RankZeroOnly()
 def get_rank() -> int:
     """Return the global rank of this process."""
     return find_process_environment().global_rank
+
+
+def _share_rank(decorator: Any) -> None:
+    """Give a decorator of lightning-utilities the rank, which libraries that use it rely on Lightning for."""
+    if getattr(decorator, "rank", None) is None:
+        decorator.rank = get_rank()
+
+
+_share_rank(_rank_zero_only_of_utilities)
+
+
+def rank_prefixed_message(message: str, rank: int | None) -> str:
+    """Return a message with a rank before it; as it is for None."""
+    return message if rank is None else f"[rank: {rank}] {message}"
 
 
 def distributed_available() -> bool:
@@ -102,21 +127,20 @@ class WarningCache(set[str]):
 
     def warn(self, message: str, *args: Any, **kwargs: Any) -> None:
         """Warn on the first process, unless this has been said."""
-        if message not in self:
-            self.add(message)
-            rank_zero_warn(message)
+        self._once(message, rank_zero_warn)
 
     def deprecation(self, message: str, *args: Any, **kwargs: Any) -> None:
         """Warn on the first process that something will go, unless this has been said."""
-        if message not in self:
-            self.add(message)
-            rank_zero_deprecation(message)
+        self._once(message, rank_zero_deprecation)
 
     def info(self, message: str, *args: Any, **kwargs: Any) -> None:
         """Log on the first process, unless this has been said."""
+        self._once(message, rank_zero_info)
+
+    def _once(self, message: str, say: Callable[[str], None]) -> None:
         if message not in self:
             self.add(message)
-            rank_zero_info(message)
+            say(message)
 
 
 pl_worker_init_function = seed_worker
@@ -155,20 +179,9 @@ def reset_seed() -> None:
 @contextmanager
 def isolate_rng(include_cuda: bool = True) -> Iterator[None]:
     """Restore the states of all generators after the body of a `with` statement."""
-    devices = list(range(torch.cuda.device_count())) if include_cuda and torch.cuda.is_available() else []
-    python_state = random.getstate()
-    try:
-        import numpy
-    except ImportError:
-        numpy = None  # type: ignore[assignment]
-    numpy_state = None if numpy is None else numpy.random.get_state()
-    with torch.random.fork_rng(devices=devices):
-        try:
-            yield
-        finally:
-            random.setstate(python_state)
-            if numpy_state is not None:
-                numpy.random.set_state(numpy_state)
+    devices = range(torch.cuda.device_count()) if include_cuda and torch.cuda.is_available() else ()
+    with isolated_randomness(), torch.random.fork_rng(devices):
+        yield
 
 
 def move_data_to_device(batch: Any, device: torch.device | str) -> Any:
@@ -254,21 +267,21 @@ def has_len(dataloader: Any) -> bool:
 
 
 def load(
-    path_or_url: str | os.PathLike[str],
-    map_location: torch.device | str | None = None,
-    weights_only: bool = True,
+    path_or_url: str | os.PathLike[str] | IO[bytes],
+    map_location: Any = None,
+    weights_only: bool | None = None,
 ) -> dict[str, Any]:
-    """Read a checkpoint; nothing that it names is imported, see `camshaft.strategies.read_checkpoint`.
+    """Read a checkpoint; see `camshaft.strategies.read_checkpoint`.
 
     Args:
-        path_or_url: The file.
+        path_or_url: The file, a binary file object, or an address.
         map_location: Where tensors go; None puts them where they were saved from.
-        weights_only: True, whatever is given: other files are refused.
+        weights_only: False unpickles its objects; otherwise nothing that it names is imported.
 
     Raises:
         FileNotFoundError, CheckpointError: If it is not there, or cannot be read so.
     """
-    return read_checkpoint(path_or_url, map_location)
+    return read_checkpoint(path_or_url, map_location, weights_only=weights_only)
 
 
 def atomic_save(checkpoint: dict[str, Any], filepath: str | os.PathLike[str]) -> None:
@@ -380,8 +393,8 @@ def _reloads(trainer: Any) -> bool:
     return trainer is not None and trainer.reload_dataloaders_every_n_epochs > 0
 
 
-class CombinedLoader(_CombinedLoader, metaclass=StandIn):
-    """`camshaft.loops.CombinedLoader`, which ends with the shortest loader by default, as it did.
+class EarlierCombinedLoader(_CombinedLoader, metaclass=StandIn):
+    """`camshaft.loops.CombinedLoader` under the name of 1.x, which ends with the shortest loader by default, as it did.
 
     Args:
         iterables: The loaders.

@@ -2,33 +2,63 @@
 
 from __future__ import annotations
 
-import functools
+import json
 import os
 from argparse import Namespace
 from collections.abc import Callable, Mapping, MutableMapping, Sequence
+from importlib.util import find_spec
+from pathlib import Path
 from typing import Any, ClassVar
 
+from torch import Tensor
+
 from camshaft.callbacks import CSVLogger as _CSVLogger
+from camshaft.callbacks import Logger as _Logger
 from camshaft.callbacks import MLFlowLogger as _MLFlowLogger
 from camshaft.callbacks import TensorBoardLogger as _TensorBoardLogger
 from camshaft.callbacks import WandbLogger as _WandbLogger
+from camshaft.callbacks import rank_zero_experiment as rank_zero_experiment
+from camshaft.callbacks.loggers.csv_logger import MetricsFile
+from camshaft.callbacks.loggers.logged_values import Hyperparameters, jsonable, named
+from camshaft.callbacks.loggers.logger import SilentExperiment as DummyExperiment
 from camshaft.callbacks.loggers.run_folder import RunFolderLogger
 from camshaft.compat.names.functions import flatten_dict
 from camshaft.compat.names.stand_ins import StandIn, refuse_argument, refuse_overrides
+from camshaft.hooks_core.durable_files import replace_file
+from camshaft.hooks_core.messages import warn_user
 from camshaft.strategies import is_rank_zero
 
 _EXPERIMENT = "lightning_logs"
 _AGGREGATION = ("the values of a step are logged once", "Put values together before you log them.")
 
 
-class TensorBoardLogger(_TensorBoardLogger, metaclass=StandIn):
-    """`camshaft.callbacks.TensorBoardLogger` with the arguments of releases 0.6 to 1.9.
+class _HparamsInYaml(RunFolderLogger):
+    """Writes hyperparameters to `hparams.yaml`, where libraries look for them."""
+
+    HPARAMS_FILE: ClassVar[str] = "hparams.yaml"
+    NAME_HPARAMS_FILE: ClassVar[str] = HPARAMS_FILE
+
+    def _hparams_text(self, hparams: dict[str, Any]) -> str:
+        return _yaml(hparams)
+
+
+def _yaml(hparams: dict[str, Any]) -> str:
+    import yaml  # type: ignore[import-untyped]
+
+    plain = json.loads(json.dumps(hparams))  # enumerations and other subclasses of str, int and float as what they are
+    return str(yaml.safe_dump(plain, sort_keys=True))
+
+
+class TensorBoardLogger(_HparamsInYaml, _TensorBoardLogger, metaclass=StandIn):
+    """`camshaft.callbacks.TensorBoardLogger` with the arguments of releases 0.6 to 2.x.
+
+    Its folder always gets a file `hparams.yaml`.
 
     Args:
         save_dir: As today.
-        name: As today; the default is that of the earlier releases.
+        name: As today; the default is that of Lightning.
         version: As today.
-        log_graph: False.
+        log_graph: As today.
         default_hp_metric: As today.
         prefix: As today.
         sub_dir: As today.
@@ -37,7 +67,7 @@ class TensorBoardLogger(_TensorBoardLogger, metaclass=StandIn):
         kwargs: Arguments of `SummaryWriter`.
 
     Raises:
-        ValueError: If `log_graph` is true, or a function is given.
+        ValueError: If a function is given.
     """
 
     __stands_for__: ClassVar[type] = _TensorBoardLogger
@@ -56,17 +86,74 @@ class TensorBoardLogger(_TensorBoardLogger, metaclass=StandIn):
         agg_default_func: Any = None,
         **kwargs: Any,
     ) -> None:
-        where, action = type(self).__name__, "Call `self.logger.log_graph(self, example)` in `on_fit_start`."
-        refuse_argument("log_graph", log_graph, where, "the graph is not logged by itself", action, (False,))
+        where = type(self).__name__
         refuse_argument("agg_key_funcs", agg_key_funcs, where, *_AGGREGATION)
         refuse_argument("agg_default_func", agg_default_func, where, *_AGGREGATION)
         super().__init__(
-            save_dir, name, version, prefix=prefix, sub_dir=sub_dir, default_hp_metric=default_hp_metric, **kwargs
+            os.path.expanduser(os.path.expandvars(save_dir)),
+            name,
+            version,
+            log_graph=log_graph,
+            prefix=prefix,
+            sub_dir=sub_dir,
+            default_hp_metric=default_hp_metric,
+            **kwargs,
         )
 
+    def log_graph(self, model: Any, input_array: Any = None) -> None:
+        """Write the graph of a model if `log_graph` is true; warn if there is no input for it."""
+        example = getattr(model, "example_input_array", None) if input_array is None else input_array
+        if not self._logs_graph:
+            return
+        if isinstance(example, Tensor | tuple):
+            super().log_graph(model, example)
+        else:
+            warn_user(
+                "Could not log computational graph to TensorBoard: the attribute `example_input_array` of "
+                f"{type(model).__name__} is {type(example).__name__}, and must be a tensor or a tuple of inputs."
+            )
 
-class CSVLogger(_CSVLogger, metaclass=StandIn):
-    """`camshaft.callbacks.CSVLogger`, with the experiment's name of earlier releases by default."""
+    def save(self) -> None:
+        """Write everything that is buffered, and `hparams.yaml` if there is none yet in the folder of the run."""
+        super().save()
+        has_folder = self._version is not None and os.path.isdir(self.log_dir)
+        if has_folder and not os.path.exists(os.path.join(self.log_dir, self.HPARAMS_FILE)):
+            self.log_hyperparams()
+
+
+class ExperimentWriter(MetricsFile):
+    """The `experiment` of `CSVLogger`: rows of `metrics.csv`, and `hparams.yaml`.
+
+    Args:
+        log_dir: Folder of both. A `metrics.csv` that is there is removed, with a warning.
+
+    Attributes:
+        hparams: The hyperparameters so far.
+    """
+
+    NAME_METRICS_FILE: ClassVar[str] = _CSVLogger.METRICS_FILE
+    NAME_HPARAMS_FILE: ClassVar[str] = _HparamsInYaml.HPARAMS_FILE
+
+    def __init__(self, log_dir: str | os.PathLike[str]) -> None:
+        super().__init__(Path(log_dir, self.NAME_METRICS_FILE))
+        self.hparams: dict[str, Any] = {}
+        if self.path.exists():
+            warn_user(f"{self.path} of an earlier run is replaced. Pass CSVLogger another `version` to keep both.")
+            self.path.unlink()
+
+    def log_hparams(self, params: Hyperparameters) -> None:
+        """Add hyperparameters to `hparams.yaml`."""
+        self.hparams.update(named(params))
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        with replace_file(Path(self.log_dir, self.NAME_HPARAMS_FILE)) as fresh:
+            fresh.write_text(_yaml(jsonable(self.hparams)), encoding="utf-8")
+
+
+class CSVLogger(_HparamsInYaml, _CSVLogger, metaclass=StandIn):
+    """`camshaft.callbacks.CSVLogger`, with the experiment's name of Lightning by default, and `hparams.yaml`.
+
+    A given version that has metrics already is written anew, with a warning.
+    """
 
     __stands_for__: ClassVar[type] = _CSVLogger
 
@@ -74,6 +161,23 @@ class CSVLogger(_CSVLogger, metaclass=StandIn):
         self, save_dir: str | os.PathLike[str], name: str | None = _EXPERIMENT, *args: Any, **kwargs: Any
     ) -> None:
         super().__init__(save_dir, name or "", *args, **kwargs)
+
+    def _open(self) -> MetricsFile:
+        writer = ExperimentWriter(self.log_dir)
+        writer.hparams = self.hparams
+        return writer
+
+
+def default_logger(save_dir: str) -> Any:
+    """Return the logger that a trainer makes: for TensorBoard where that is installed, else a CSV logger.
+
+    In a job of SLURM the version is the job's number.
+    """
+    if find_spec("tensorboard") is None:
+        return CSVLogger(save_dir)
+    is_interactive = os.environ.get("SLURM_JOB_NAME") in ("bash", "interactive")
+    job = os.environ.get("SLURM_JOB_ID", "")
+    return TensorBoardLogger(save_dir, version=int(job) if job.isdigit() and not is_interactive else None)
 
 
 class WandbLogger(_WandbLogger, metaclass=StandIn):
@@ -137,14 +241,18 @@ class MLFlowLogger(_MLFlowLogger, metaclass=StandIn):
 _NOT_CALLED = ("agg_and_log_metrics", "update_agg_funcs")
 
 
-class LightningLoggerBase(metaclass=StandIn):
+def _nothing(_: Any) -> None:
+    """Return None, as loggers do that define no such property."""
+
+
+class LightningLoggerBase(_Logger, metaclass=StandIn):
     """The base class of custom loggers: define `name`, `version`, `log_metrics` and `log_hyperparams`.
 
     Raises:
         TypeError: If a subclass overrides what is not called.
     """
 
-    __stands_for__: ClassVar[tuple[type, ...]] = (RunFolderLogger, _WandbLogger, _MLFlowLogger)
+    __stands_for__: ClassVar[type] = _Logger
 
     LOGGER_JOIN_CHAR: ClassVar[str] = "-"
 
@@ -155,53 +263,21 @@ class LightningLoggerBase(metaclass=StandIn):
         super().__init_subclass__(**kwargs)
         refuse_overrides(cls, _NOT_CALLED, "Put it into `log_metrics`, or into a callback.")
 
-    @property
-    def name(self) -> str | None:
-        """Name of the experiment."""
-        return None
-
-    @property
-    def version(self) -> int | str | None:
-        """Name or number of the run."""
-        return None
-
-    @property
-    def save_dir(self) -> str | None:
-        """Directory of all experiments; None if nothing is written to disk."""
-        return None
-
-    @property
-    def log_dir(self) -> str | None:
-        """Directory of this run, as far as it is known."""
-        return None
-
-    @property
-    def root_dir(self) -> str | None:
-        """Directory of all versions, as far as it is known."""
-        return None
+    name: Any = property(_nothing, doc="Name of the experiment.")
+    version: Any = property(_nothing, doc="Name or number of the run.")
 
     @property
     def experiment(self) -> Any:
         """The underlying library's own object."""
         raise NotImplementedError(f"{type(self).__qualname__} does not define `experiment`.")
 
-    def log_metrics(self, metrics: dict[str, float], step: int | None = None) -> None:
+    def log_metrics(self, metrics: Mapping[str, float], step: int | None = None) -> None:
         """Write values for a step."""
         raise NotImplementedError(f"{type(self).__qualname__} does not define `log_metrics`.")
 
     def log_hyperparams(self, params: Any, *args: Any, **kwargs: Any) -> None:
         """Write hyperparameters."""
         raise NotImplementedError(f"{type(self).__qualname__} does not define `log_hyperparams`.")
-
-    def log_graph(self, model: Any, input_array: Any = None) -> None:
-        """Write the model's graph; nothing by default."""
-
-    def save(self) -> None:
-        """Write what is held back; nothing by default."""
-
-    def finalize(self, status: str) -> None:
-        """Close the logger; the default saves."""
-        self.save()
 
     @property
     def rank(self) -> int:
@@ -226,45 +302,40 @@ class LightningLoggerBase(metaclass=StandIn):
         return {f"{prefix}{self.LOGGER_JOIN_CHAR}{k}": v for k, v in metrics.items()} if prefix else dict(metrics)
 
 
-class DummyExperiment:
-    """An experiment that takes every call and does nothing."""
+class DummyLogger(_Logger):
+    """A logger that takes every call, and does nothing."""
 
-    def nop(self, *args: Any, **kwargs: Any) -> None:
-        """Do nothing."""
+    def __init__(self) -> None:
+        self._experiment = DummyExperiment()
 
-    def __getattr__(self, name: str) -> Callable[..., None]:
-        if name.startswith("__"):
-            raise AttributeError(name)
-        return self.nop
+    @property
+    def name(self) -> str:
+        """Nothing."""
+        return ""
 
-    def __getitem__(self, idx: int) -> DummyExperiment:
-        return self
-
-
-class DummyLogger(LightningLoggerBase):
-    """A logger that logs nothing."""
+    @property
+    def version(self) -> str:
+        """Nothing."""
+        return ""
 
     @property
     def experiment(self) -> DummyExperiment:
         """An object that takes every call."""
-        return DummyExperiment()
+        return self._experiment
 
-    def log_metrics(self, metrics: dict[str, float], step: int | None = None) -> None:
+    def log_metrics(self, *args: Any, **kwargs: Any) -> None:
         """Do nothing."""
 
-    def log_hyperparams(self, params: Any, *args: Any, **kwargs: Any) -> None:
+    def log_hyperparams(self, *args: Any, **kwargs: Any) -> None:
         """Do nothing."""
 
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):  # of Python, as `copy` and `pickle` look for it
+            raise AttributeError(name)
+        return DummyExperiment().nop
 
-def rank_zero_experiment(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Decorate a logger's `experiment`: on the first process it is what it is, on others it takes every call."""
-
-    @functools.wraps(function)
-    def experiment(self: Any) -> Any:
-        found = function(self) if is_rank_zero() else None
-        return DummyExperiment() if found is None else found
-
-    return experiment
+    def __getitem__(self, idx: Any) -> DummyLogger:
+        return self
 
 
 def merge_dicts(

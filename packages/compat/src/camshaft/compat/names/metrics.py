@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, ClassVar
 
 import torch
@@ -87,6 +88,12 @@ mean_squared_log_error = ours.mean_squared_log_error
 explained_variance = ours.explained_variance
 
 
+def _refuse_other_accuracies(where: str, kwargs: dict[str, Any], action: str) -> None:
+    """Remove the arguments that ask for another share than that of all labels, if they ask for nothing."""
+    for name, accepted in (("top_k", (1,)), ("subset_accuracy", (False,)), ("reduction", ("elementwise_mean",))):
+        refuse_argument(name, kwargs.pop(name, None), where, "it is the share of all labels", action, accepted)
+
+
 def accuracy(
     preds: Tensor, target: Tensor, num_classes: int | None = None, *, threshold: float = 0.5, **kwargs: Any
 ) -> Tensor:
@@ -103,62 +110,52 @@ def accuracy(
         ValueError: If an argument asks for another accuracy, or shapes do not go together.
     """
     action = "Use `torchmetrics.functional.accuracy(task=...)`."
-    for name, accepted in (("top_k", (1,)), ("subset_accuracy", (False,)), ("reduction", ("elementwise_mean",))):
-        refuse_argument(name, kwargs.pop(name, None), "accuracy", "it is the share of all labels", action, accepted)
+    _refuse_other_accuracies("accuracy", kwargs, action)
     if kwargs:
         raise TypeError(f"accuracy takes no argument {next(iter(kwargs))!r} here. {action}")
     return (labels_of(preds, target, threshold, "accuracy") == target).float().mean()
 
 
-def _of_classes(function: str, preds: Tensor, target: Tensor, num_classes: int | None, **kwargs: Any) -> Tensor:
-    today = classification_arguments(function, f"functional.{function}", num_classes, (), kwargs)
-    value: Tensor = getattr(ours, function)(preds, target, **today)
-    return value
+def _of_classes(name: str, *positional: str, **defaults: Any) -> Callable[..., Tensor]:
+    """Return the function of torchmetrics for a number of classes, which has to be given as `num_classes`.
+
+    Args:
+        name: Its name there.
+        positional: What may be passed by position after the target.
+        defaults: Defaults that torchmetrics has otherwise.
+    """
+
+    def function(preds: Tensor, target: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+        given = {**defaults, **dict(zip(positional, args, strict=False)), **kwargs}
+        num_classes, further = given.pop("num_classes", None), args[len(positional) :]
+        today = classification_arguments(name, f"functional.{name}", num_classes, further, given)
+        value: Tensor = getattr(ours, name)(preds, target, **today)
+        return value
+
+    return function
 
 
-def confusion_matrix(preds: Tensor, target: Tensor, *, num_classes: int | None = None, **kwargs: Any) -> Tensor:
-    """Return the confusion matrix; `num_classes` has to be given."""
-    return _of_classes("confusion_matrix", preds, target, num_classes, **kwargs)
+confusion_matrix = _of_classes("confusion_matrix")
+precision = _of_classes("precision", average="micro")
+recall = _of_classes("recall", average="micro")
+f1 = _of_classes("f1_score", "num_classes", average="micro")
+fbeta = _of_classes("fbeta_score", "num_classes", "beta", average="micro", beta=1.0)
 
 
-def precision(preds: Tensor, target: Tensor, *, num_classes: int | None = None, **kwargs: Any) -> Tensor:
-    """Return the precision, over all classes unless `average` says otherwise; `num_classes` has to be given."""
-    return _of_classes("precision", preds, target, num_classes, **{"average": "micro", **kwargs})
+def _of_values(name: str, function: Callable[..., Any], **settings: Any) -> Callable[..., Any]:
+    """Return a function of torchmetrics that takes those arguments of every earlier metric that ask for nothing."""
+
+    def of_values(preds: Tensor, target: Tensor, **kwargs: Any) -> Any:
+        return function(preds, target, **settings, **refuse_single_values(name, kwargs))
+
+    return of_values
 
 
-def recall(preds: Tensor, target: Tensor, *, num_classes: int | None = None, **kwargs: Any) -> Tensor:
-    """Return the recall, over all classes unless `average` says otherwise; `num_classes` has to be given."""
-    return _of_classes("recall", preds, target, num_classes, **{"average": "micro", **kwargs})
-
-
-def f1(preds: Tensor, target: Tensor, num_classes: int | None = None, **kwargs: Any) -> Tensor:
-    """Return the F1 score, over all classes unless `average` says otherwise; `num_classes` has to be given."""
-    return _of_classes("f1_score", preds, target, num_classes, **{"average": "micro", **kwargs})
-
-
-def fbeta(preds: Tensor, target: Tensor, num_classes: int | None = None, beta: float = 1.0, **kwargs: Any) -> Tensor:
-    """Return the F-beta score, over all classes unless `average` says otherwise; `num_classes` has to be given."""
-    return _of_classes("fbeta_score", preds, target, num_classes, **{"average": "micro", "beta": beta, **kwargs})
-
-
-def mean_squared_error(preds: Tensor, target: Tensor, **kwargs: Any) -> Tensor:
-    """Return the mean squared error."""
-    return ours.mean_squared_error(preds, target, **refuse_single_values("mean_squared_error", kwargs))
-
-
-def mean_absolute_error(preds: Tensor, target: Tensor, **kwargs: Any) -> Tensor:
-    """Return the mean absolute error."""
-    return ours.mean_absolute_error(preds, target, **refuse_single_values("mean_absolute_error", kwargs))
-
-
-def rmse(preds: Tensor, target: Tensor, **kwargs: Any) -> Tensor:
-    """Return the root of the mean squared error."""
-    return ours.mean_squared_error(preds, target, squared=False, **refuse_single_values("rmse", kwargs))
-
-
-def r2score(preds: Tensor, target: Tensor, **kwargs: Any) -> Tensor:
-    """Return the coefficient of determination."""
-    return ours.r2_score(preds, target, **kwargs)
+mean_squared_error = _of_values("mean_squared_error", ours.mean_squared_error)
+mean_absolute_error = _of_values("mean_absolute_error", ours.mean_absolute_error)
+rmse = _of_values("rmse", ours.mean_squared_error, squared=False)
+r2score = ours.r2_score
+ssim = _of_values("ssim", structural_similarity_index_measure)
 
 
 def psnr(preds: Tensor, target: Tensor, data_range: float | None = None, **kwargs: Any) -> Tensor:
@@ -171,12 +168,6 @@ def psnr(preds: Tensor, target: Tensor, data_range: float | None = None, **kwarg
         raise ValueError("psnr needs the range of the values. Pass data_range=..., such as 1.0.")
     today = refuse_single_values("psnr", kwargs)
     return peak_signal_noise_ratio(preds, target, data_range=data_range, **today)
-
-
-def ssim(preds: Tensor, target: Tensor, **kwargs: Any) -> Any:
-    """Return the structural similarity, with today's arguments by keyword."""
-    today = refuse_single_values("ssim", kwargs)
-    return structural_similarity_index_measure(preds, target, **today)
 
 
 _PER_BATCH = "Call `update` instead of the metric, which computes nothing."
@@ -229,9 +220,7 @@ class Accuracy(Metric):
     total: Tensor
 
     def __init__(self, threshold: float = 0.5, num_classes: int | None = None, **kwargs: Any) -> None:
-        where, action = type(self).__name__, "Use `torchmetrics.Accuracy(task=...)`."
-        for name, accepted in (("top_k", (1,)), ("subset_accuracy", (False,)), ("reduction", ("elementwise_mean",))):
-            refuse_argument(name, kwargs.pop(name, None), where, "it is the share of all labels", action, accepted)
+        _refuse_other_accuracies(type(self).__name__, kwargs, "Use `torchmetrics.Accuracy(task=...)`.")
         super().__init__(**kwargs)
         self.threshold = threshold
         self.add_state("correct", default=torch.tensor(0), dist_reduce_fx="sum")
@@ -261,16 +250,13 @@ def _classification(name: str, ours: str, **defaults: Any) -> Any:
     body = {
         "__new__": make,
         "__init_subclass__": classmethod(refuse),
-        "__stands_for__": _kinds(ours),
+        "__stands_for__": tuple(
+            getattr(torchmetrics.classification, f"{task}{ours}") for task in ("Binary", "Multiclass", "Multilabel")
+        ),
         "__module__": __name__,
     }
     body["__doc__"] = f"`torchmetrics.{ours}` for `num_classes` from 2; others say `task=` there."
     return StandIn(name, (), body)
-
-
-def _kinds(ours: str) -> tuple[type, ...]:
-    found = (getattr(torchmetrics.classification, f"{task}{ours}") for task in ("Binary", "Multiclass", "Multilabel"))
-    return tuple(found)
 
 
 Precision = _classification("Precision", "Precision", average="micro")
@@ -281,56 +267,34 @@ ConfusionMatrix = _classification("ConfusionMatrix", "ConfusionMatrix")
 AUROC = _classification("AUROC", "AUROC", average="macro")
 
 
-class MeanSquaredError(torchmetrics.MeanSquaredError, metaclass=StandIn):
-    """`torchmetrics.MeanSquaredError`, which takes the arguments of `Metric` by keyword."""
-
-    __stands_for__: ClassVar[type] = torchmetrics.MeanSquaredError
-
-    def __init__(self, **kwargs: Any) -> None:
-        super().__init__(**refuse_single_values("MeanSquaredError", kwargs))
-
-
-class RMSE(torchmetrics.MeanSquaredError):
-    """The root of the mean squared error."""
-
-    def __init__(self, **kwargs: Any) -> None:
-        super().__init__(squared=False, **refuse_single_values("RMSE", kwargs))
-
-
-class MeanAbsoluteError(torchmetrics.MeanAbsoluteError, metaclass=StandIn):
-    """`torchmetrics.MeanAbsoluteError`, which takes the arguments of `Metric` by keyword."""
-
-    __stands_for__: ClassVar[type] = torchmetrics.MeanAbsoluteError
-
-    def __init__(self, **kwargs: Any) -> None:
-        super().__init__(**refuse_single_values("MeanAbsoluteError", kwargs))
-
-
-class ExplainedVariance(torchmetrics.ExplainedVariance, metaclass=StandIn):
-    """`torchmetrics.ExplainedVariance`, which takes the arguments of `Metric` by keyword."""
-
-    __stands_for__: ClassVar[type] = torchmetrics.ExplainedVariance
-
-    def __init__(self, multioutput: Any = "uniform_average", **kwargs: Any) -> None:
-        super().__init__(multioutput=multioutput, **refuse_single_values("ExplainedVariance", kwargs))
-
-
-class R2Score(torchmetrics.R2Score, metaclass=StandIn):
-    """`torchmetrics.R2Score`, which counts the outputs itself.
+def _metric_of_values(name: str, base: type, *positional: str, is_stand_in: bool = True, **settings: Any) -> Any:
+    """Return a subclass of a metric of torchmetrics that takes the arguments of `Metric` by keyword.
 
     Args:
-        num_outputs: As it was; torchmetrics counts them.
-        adjusted: As today.
-        multioutput: As today.
-        kwargs: Arguments of the metric.
+        name: Its name.
+        base: The metric.
+        positional: Arguments that may be passed by position; `num_outputs` is left out, as torchmetrics counts them.
+        is_stand_in: Whether the metric's instances are those of the class as well.
+        settings: Arguments of the metric.
     """
 
-    __stands_for__: ClassVar[type] = torchmetrics.R2Score
+    def init(self: Any, *args: Any, **kwargs: Any) -> None:
+        if len(args) > len(positional):
+            raise TypeError(f"{name} takes {len(positional)} arguments by position. Pass the others by name.")
+        given = {**dict(zip(positional, args, strict=False)), **kwargs}
+        given.pop("num_outputs", None)
+        base.__init__(self, **settings, **refuse_single_values(name, given))  # type: ignore[misc]
 
-    def __init__(
-        self, num_outputs: int = 1, adjusted: int = 0, multioutput: Any = "uniform_average", **kwargs: Any
-    ) -> None:
-        super().__init__(adjusted=adjusted, multioutput=multioutput, **refuse_single_values("R2Score", kwargs))
+    body = {"__init__": init, "__stands_for__": base if is_stand_in else (), "__module__": __name__}
+    return StandIn(name, (base,), {**body, "__doc__": f"`torchmetrics.{base.__name__}` with earlier arguments."})
+
+
+MeanSquaredError = _metric_of_values("MeanSquaredError", torchmetrics.MeanSquaredError)
+RMSE = _metric_of_values("RMSE", torchmetrics.MeanSquaredError, is_stand_in=False, squared=False)
+MeanAbsoluteError = _metric_of_values("MeanAbsoluteError", torchmetrics.MeanAbsoluteError)
+ExplainedVariance = _metric_of_values("ExplainedVariance", torchmetrics.ExplainedVariance, "multioutput")
+R2Score = _metric_of_values("R2Score", torchmetrics.R2Score, "num_outputs", "adjusted", "multioutput")
+SSIM = _metric_of_values("SSIM", StructuralSimilarityIndexMeasure, is_stand_in=False)
 
 
 class PSNR(PeakSignalNoiseRatio):
@@ -348,10 +312,3 @@ class PSNR(PeakSignalNoiseRatio):
         if data_range is None:
             raise ValueError("PSNR needs the range of the values. Pass data_range=..., such as 1.0.")
         super().__init__(data_range=data_range, **refuse_single_values("PSNR", kwargs))
-
-
-class SSIM(StructuralSimilarityIndexMeasure):
-    """`torchmetrics.image.StructuralSimilarityIndexMeasure`, with the arguments that it has today, by keyword."""
-
-    def __init__(self, **kwargs: Any) -> None:
-        super().__init__(**refuse_single_values("SSIM", kwargs))

@@ -37,6 +37,9 @@ class DDPStrategy(metaclass=_Named):
             raise TypeError(must_be(cls.__mro__[1].__name__, "used as it is", cls, cls.__qualname__, action))
         super().__init_subclass__(**kwargs)
 
+    def __init__(self, *, find_unused_parameters: bool | None = None, **kwargs: Any) -> None:
+        """Do nothing, as `make` is called in its place; tell parsers of a command line the arguments."""
+
     @classmethod
     def make(cls, *, find_unused_parameters: bool | None = None, **kwargs: Any) -> Any:
         """Return the name or the strategy.
@@ -69,6 +72,9 @@ class FSDPStrategy(DDPStrategy):
     """A value of `Trainer(strategy=...)`: "fsdp", or with today's arguments a `ShardedStrategy`."""
 
     __stands_for__: ClassVar[type] = _ShardedStrategy
+
+    def __init__(self, **kwargs: Any) -> None:
+        """Do nothing, as in `DDPStrategy`."""
 
     @classmethod
     def make(cls, **kwargs: Any) -> Any:

@@ -3,16 +3,37 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from enum import Enum
+from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
-from typing import Any, NoReturn
+from typing import Any, Literal, NoReturn, NotRequired, Protocol, Required, TypedDict, runtime_checkable
 
 import torch
 from torch import Tensor
 from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
+_DEVICE = torch.device | str | int
+_MAP_LOCATION_TYPE = (
+    _DEVICE | Callable[[torch.UntypedStorage, str], torch.UntypedStorage | None] | dict[_DEVICE, _DEVICE] | None
+)
+_PRECISION_INPUT_INT = Literal[64, 32, 16]
+_PRECISION_INPUT_STR_ALIAS = Literal["64", "32", "16", "bf16"]
+_PRECISION_INPUT_STR = Literal[
+    "transformer-engine",
+    "transformer-engine-float16",
+    "16-true",
+    "16-mixed",
+    "bf16-true",
+    "bf16-mixed",
+    "32-true",
+    "64-true",
+]
+_PRECISION_INPUT = _PRECISION_INPUT_INT | _PRECISION_INPUT_STR | _PRECISION_INPUT_STR_ALIAS
+UntypedStorage = torch.UntypedStorage
 STEP_OUTPUT = Tensor | Mapping[str, Any] | None
 EPOCH_OUTPUT = list[Tensor | Mapping[str, Any] | None]
 TRAIN_DATALOADERS = Any
@@ -21,12 +42,96 @@ OptimizerLRScheduler = Any
 LRSchedulerType = type[LRScheduler] | type[ReduceLROnPlateau]
 LRSchedulerTypeUnion = LRScheduler | ReduceLROnPlateau
 LRSchedulerPLType = LRScheduler | ReduceLROnPlateau
+LRSchedulerTypeTuple = (LRScheduler, ReduceLROnPlateau)
 _EVALUATE_OUTPUT = list[dict[str, float]]
 _METRIC = Tensor | float
 _METRIC_COLLECTION = _METRIC | Mapping[str, Any]
 _NUMBER = int | float
 _PATH = str | os.PathLike[str]
 _PREDICT_OUTPUT = list[Any] | list[list[Any]]
+
+
+@dataclass
+class LRSchedulerConfig:
+    """A learning rate scheduler and when it steps, as `configure_optimizers` may return it in a dictionary.
+
+    Args:
+        scheduler: The scheduler.
+        name: A name for loggers.
+        interval: "epoch" or "step".
+        frequency: Steps after so many of these.
+        reduce_on_plateau: Whether it steps with a metric.
+        monitor: The name of that metric.
+        strict: Whether the metric has to be there.
+    """
+
+    scheduler: LRSchedulerTypeUnion
+    name: str | None = None
+    interval: str = "epoch"
+    frequency: int = 1
+    reduce_on_plateau: bool = False
+    monitor: str | None = None
+    strict: bool = True
+
+
+class LRSchedulerConfigType(TypedDict, total=False):
+    """The dictionary of a scheduler; see `LRSchedulerConfig`."""
+
+    scheduler: Required[LRSchedulerTypeUnion]
+    name: str | None
+    interval: str
+    frequency: int
+    reduce_on_plateau: bool
+    monitor: str | None
+    strict: bool
+
+
+class OptimizerConfig(TypedDict):
+    """The dictionary of an optimizer."""
+
+    optimizer: torch.optim.Optimizer
+
+
+class OptimizerLRSchedulerConfig(TypedDict):
+    """The dictionary of an optimizer and its scheduler."""
+
+    optimizer: torch.optim.Optimizer
+    lr_scheduler: LRSchedulerTypeUnion | LRSchedulerConfigType
+    monitor: NotRequired[str]
+
+
+@runtime_checkable
+class Steppable(Protocol):
+    """An object with the method `step` of optimizers."""
+
+    def step(self, closure: Callable[[], float] | None = None) -> float | None:
+        """Make a step."""
+
+
+@runtime_checkable
+class Optimizable(Steppable, Protocol):
+    """An object with the methods and attributes of optimizers."""
+
+    param_groups: list[dict[Any, Any]]
+    defaults: dict[Any, Any]
+    state: Any
+
+    def state_dict(self) -> dict[str, dict[Any, Any]]:
+        """Return the state."""
+
+    def load_state_dict(self, state_dict: dict[str, dict[Any, Any]]) -> None:
+        """Restore the state."""
+
+
+@runtime_checkable
+class CollectibleGroup(Protocol):
+    """An object with the size and rank of a process group."""
+
+    def size(self) -> int:
+        """Return the number of processes."""
+
+    def rank(self) -> int:
+        """Return the index of this process."""
 
 
 class LightningOptimizer:
@@ -84,7 +189,13 @@ class RunningStage(LightningEnum):
     @property
     def evaluating(self) -> bool:
         """True for the stages of evaluation."""
-        return self in (RunningStage.VALIDATING, RunningStage.TESTING)
+        return self in (RunningStage.VALIDATING, RunningStage.TESTING, RunningStage.SANITY_CHECKING)
+
+    @property
+    def dataloader_prefix(self) -> str:
+        """The word for the stage in names of loader hooks, such as "val" in `val_dataloader`."""
+        is_validation = self in (RunningStage.VALIDATING, RunningStage.SANITY_CHECKING)
+        return "val" if is_validation else str(self.value)
 
 
 class GradClipAlgorithmType(LightningEnum):
@@ -99,6 +210,10 @@ class MisconfigurationException(ValueError):
 
     Ours raise `TypeError` and `ValueError` there, which an `except` clause for this one does not catch.
     """
+
+
+class SIGTERMException(SystemExit):
+    """The exit of a run on SIGTERM in Lightning 2.6; ours are ended by `PreemptionCheckpoint`, if at all."""
 
 
 VERSION = "1.9.5"
@@ -140,3 +255,60 @@ _TORCH_GREATER_EQUAL_1_9 = _TORCH_GREATER_EQUAL_1_10 = True
 FLOAT16_EPSILON = torch.finfo(torch.float16).eps
 FLOAT32_EPSILON = torch.finfo(torch.float32).eps
 FLOAT64_EPSILON = torch.finfo(torch.float64).eps
+
+
+def __getattr__(name: str) -> bool:
+    """Return a flag by its name, such as `_TORCH_GREATER_EQUAL_2_4`, `_OMEGACONF_AVAILABLE` or `_IS_WINDOWS`."""
+    compared = _COMPARED.fullmatch(name)
+    if compared is not None:
+        wanted = tuple(int(part) for part in compared["version"].split("_"))
+        return _release(compared["package"].lower()) >= wanted
+    if name in _OF_TORCH:
+        return _OF_TORCH[name]()
+    if name == "_IS_WINDOWS":
+        return sys.platform == "win32"
+    if name.startswith("_") and name.endswith("_AVAILABLE"):
+        library = name[1:].removesuffix("_AVAILABLE")
+        return name not in _WITHOUT_COUNTERPART and _module_available(_MODULES.get(library, library.lower()))
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+_COMPARED = re.compile(r"_(?P<package>[A-Z]+)_GREATER_EQUAL_(?P<version>\d+(_\d+)*)")
+_MODULES = {
+    "COMET": "comet_ml",
+    "HYDRA_EXPERIMENTAL": "hydra",
+    "JSONARGPARSE_SIGNATURES": "jsonargparse",
+    "PIL": "PIL",
+    "TENSORBOARDX": "tensorboardX",
+}
+"""The modules of libraries that are not the library's name in lower case."""
+_OF_TORCH: dict[str, Callable[[], bool]] = {
+    "_GROUP_AVAILABLE": torch.distributed.is_available,
+    "_KINETO_AVAILABLE": lambda: torch.profiler.kineto_available(),
+    "_TORCH_QUANTIZE_AVAILABLE": lambda: len(torch.backends.quantized.supported_engines) > 1,
+}
+_WITHOUT_COUNTERPART = (
+    "_BAGUA_AVAILABLE",
+    "_BITSANDBYTES_AVAILABLE",
+    "_FAIRSCALE_FULLY_SHARDED_AVAILABLE",
+    "_FAIRSCALE_OSS_FP16_BROADCAST_AVAILABLE",
+    "_FAIRSCALE_PIPE_AVAILABLE",
+    "_HABANA_FRAMEWORK_AVAILABLE",
+    "_HIVEMIND_AVAILABLE",
+    "_HPU_AVAILABLE",
+    "_IPU_AVAILABLE",
+    "_POPTORCH_AVAILABLE",
+    "_TRANSFORMER_ENGINE_AVAILABLE",
+)
+"""Flags of libraries that may be installed, but that nothing here works with."""
+
+
+def _release(package: str) -> tuple[int, ...]:
+    """Return the numbers of a package's version; () if it is not installed."""
+    if package == "python":
+        return tuple(sys.version_info[:3])
+    try:
+        found = re.match(r"\d+(\.\d+)*", version(package))
+    except PackageNotFoundError:
+        return ()
+    return tuple(int(part) for part in found[0].split(".")) if found else ()

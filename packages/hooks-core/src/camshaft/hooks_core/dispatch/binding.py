@@ -63,41 +63,25 @@ def bind(
         BindingError: If the function requires an argument that the hook does not have, or its names contradict
             their positions.
     """
-    try:
-        outer = list(inspect.signature(function, follow_wrapped=False).parameters.values())
-    except (TypeError, ValueError):  # a builtin without a signature takes what it is given
+    parameters = _parameters(function, follow_wrapped=False)
+    if parameters is None:
         return tuple(Argument(name) for name in provided)
-    if _VARIADIC & {one.kind for one in outer}:
-        outer = list(inspect.signature(function).parameters.values())
-    return _bind(outer, provided, optional, to_keywords)
-
-
-def names_parameter(function: Callable[..., Any], name: str) -> bool:
-    """Return whether a function's signature names a parameter; `*args` and `**kwargs` name none.
-
-    Args:
-        function: A bound method or plain function.
-        name: The parameter's name.
-    """
-    return name in parameter_names(function)
+    if _VARIADIC & {parameter.kind for parameter in parameters}:
+        parameters = _parameters(function) or []
+    kinds = {parameter.kind for parameter in parameters}
+    if inspect.Parameter.VAR_POSITIONAL in kinds:
+        return _bind_star(parameters, provided, optional)
+    arguments = _bind_named(parameters, provided, optional)
+    if inspect.Parameter.VAR_KEYWORD not in kinds:
+        return arguments
+    taken = {argument.source for argument in arguments} | {parameter.name for parameter in parameters}
+    rest = [name for name in provided if name in to_keywords and name not in taken]
+    return (*arguments, *(Argument(name, name) for name in rest))
 
 
 def parameter_names(function: Callable[..., Any]) -> frozenset[str]:
     """Return the names of a function's parameters, those of `*args` and `**kwargs` left out."""
-    try:
-        parameters = inspect.signature(function).parameters.values()
-    except (TypeError, ValueError):  # a builtin without a signature
-        return frozenset()
-    return frozenset(parameter.name for parameter in parameters if parameter.kind not in _VARIADIC)
-
-
-def positional_parameters(function: Callable[..., Any]) -> list[str]:
-    """Return the names of the parameters that a function takes by position, those of `*args` left out."""
-    try:
-        parameters = inspect.signature(function).parameters.values()
-    except (TypeError, ValueError):  # a builtin without a signature
-        return []
-    return [parameter.name for parameter in parameters if parameter.kind in _POSITIONAL]
+    return frozenset(one.name for one in _parameters(function) or () if one.kind not in _VARIADIC)
 
 
 def positional_names(function: Callable[..., Any], provided: Sequence[str], optional: Sequence[str] = ()) -> list[str]:
@@ -111,8 +95,7 @@ def positional_names(function: Callable[..., Any], provided: Sequence[str], opti
 
 def default_of(function: Callable[..., Any], name: str) -> Any:
     """Return the default of a parameter that a function's signature names; None where it has none."""
-    default = inspect.signature(function).parameters[name].default
-    return None if default is inspect.Parameter.empty else default
+    return _default(inspect.signature(function).parameters[name])
 
 
 def default_filled(function: Callable[..., Any], arguments: Sequence[Argument], source: str) -> Any:
@@ -126,35 +109,26 @@ def default_filled(function: Callable[..., Any], arguments: Sequence[Argument], 
         arguments: The arguments, as `bind` chose them.
         source: The hook's parameter.
     """
-    try:
-        parameters = list(inspect.signature(function, follow_wrapped=False).parameters.values())
-    except (TypeError, ValueError):
-        return None
-    if _VARIADIC & {one.kind for one in parameters}:
+    parameters = _parameters(function, follow_wrapped=False)
+    if parameters is None or _VARIADIC & {one.kind for one in parameters}:
         return None
     by_name = {one.name: one for one in parameters}
     for position, argument in enumerate(arguments):
         if argument.source == source:
-            parameter = parameters[position] if argument.keyword is None else by_name[argument.keyword]
-            return None if parameter.default is inspect.Parameter.empty else parameter.default
+            return _default(parameters[position] if argument.keyword is None else by_name[argument.keyword])
     return None
 
 
-def _bind(
-    parameters: Sequence[inspect.Parameter],
-    provided: Sequence[str],
-    optional: Sequence[str],
-    to_keywords: Collection[str],
-) -> tuple[Argument, ...]:
-    kinds = {parameter.kind for parameter in parameters}
-    if inspect.Parameter.VAR_POSITIONAL in kinds:
-        return _bind_star(parameters, provided, optional)
-    arguments = _bind_named(parameters, provided, optional)
-    if inspect.Parameter.VAR_KEYWORD not in kinds:
-        return arguments
-    taken = {argument.source for argument in arguments} | {parameter.name for parameter in parameters}
-    rest = [name for name in provided if name in to_keywords and name not in taken]
-    return (*arguments, *(Argument(name, name) for name in rest))
+def _parameters(function: Callable[..., Any], *, follow_wrapped: bool = True) -> list[inspect.Parameter] | None:
+    """Return a function's parameters; None for a builtin without a signature, which takes what it is given."""
+    try:
+        return list(inspect.signature(function, follow_wrapped=follow_wrapped).parameters.values())
+    except (TypeError, ValueError):
+        return None
+
+
+def _default(parameter: inspect.Parameter) -> Any:
+    return None if parameter.default is inspect.Parameter.empty else parameter.default
 
 
 def _bind_named(
@@ -225,10 +199,8 @@ def _source(
 
 def _may_be_index(parameter: inspect.Parameter) -> bool:
     """Return whether a parameter's default allows it to stand for an index: `stage="val"` is something else."""
-    default = parameter.default
-    if default is inspect.Parameter.empty or default is None:
-        return True
-    return isinstance(default, int) and not isinstance(default, bool)
+    default = _default(parameter)
+    return default is None or (isinstance(default, int) and not isinstance(default, bool))
 
 
 def _misfit(
@@ -283,15 +255,26 @@ def bind_hook(
     return tuple(one._replace(source=aliases.get(one.source, one.source)) for one in arguments)
 
 
+def fit_hook(
+    method: Callable[..., Any], spec: HookSpec, kind: Receiver, era: str | None = None
+) -> tuple[Argument, ...] | None:
+    """Return the arguments that a method gets as a hook, as `bind_hook` does; None if they do not fit its signature."""
+    try:
+        return bind_hook(method, spec, kind, era)
+    except BindingError:
+        return None
+
+
 def _aliases(method: Callable[..., Any], spec: HookSpec, provided: Sequence[str]) -> dict[str, str]:
     """Return the arguments of earlier eras that go by name alone, by the names that a method may have for them."""
     if spec.aliases.keys().isdisjoint(CANONICAL_NAMES.get(name, name) for name in provided):
         return {}
     aliases = {alias: name for name, all_of_it in spec.aliases.items() for alias in all_of_it}
-    for parameter, name in zip(positional_parameters(method), provided, strict=False):
+    positional = [parameter.name for parameter in _parameters(method) or () if parameter.kind in _POSITIONAL]
+    for parameter_name, name in zip(positional, provided, strict=False):
         today = CANONICAL_NAMES.get(name, name)
-        if today in spec.aliases and not parameter.strip("_"):
-            aliases[parameter] = today
+        if today in spec.aliases and not parameter_name.strip("_"):
+            aliases[parameter_name] = today
     return aliases
 
 
@@ -305,7 +288,7 @@ def candidates(receiver: object) -> Iterator[str]:
     namespaces += [
         vars(klass)
         for klass in class_of(receiver).__mro__
-        if not vars(klass).get("__hook_base__") and not _is_framework(klass)
+        if not vars(klass).get("__hook_base__") and klass is not object and _package_of(klass) != "torch"
     ]
     for namespace in namespaces:
         for name in namespace:
@@ -329,11 +312,11 @@ def is_own_name(receiver: object, name: str) -> bool:
     return all(klass in own or name not in vars(klass) for klass in class_of(receiver).__mro__)
 
 
-def _is_framework(klass: type) -> bool:
-    return klass is object or klass.__module__.partition(".")[0] == "torch"
+def _package_of(klass: type) -> str:
+    return klass.__module__.partition(".")[0]
 
 
 def _is_public_base(klass: type) -> bool:
-    package = klass.__module__.partition(".")[0]
+    package = _package_of(klass)
     is_python = package in sys.stdlib_module_names and package != "__main__"
     return is_python or package in _PUBLIC_PACKAGES or bool(vars(klass).get("__hook_base__"))

@@ -6,14 +6,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from typing import Any, NamedTuple
 
 from camshaft.hooks_core.catalogue import Catalogue
-from camshaft.hooks_core.dispatch.binding import (
-    LOADER_INDEX,
-    Argument,
-    BindingError,
-    bind_hook,
-    default_filled,
-    default_of,
-)
+from camshaft.hooks_core.dispatch.binding import LOADER_INDEX, Argument, bind_hook, default_filled, default_of
 from camshaft.hooks_core.dispatch.implementation import implementation
 from camshaft.hooks_core.dispatch.readings import ReceiverReading
 from camshaft.hooks_core.spec import HookSpec, Receiver
@@ -47,10 +40,6 @@ class HookCall(NamedTuple):
     arguments_of_one_loader: tuple[Argument, ...]
     defaults: Mapping[str, Any] = {}
     condition: str = ""
-
-    def for_one_loader(self) -> HookCall:
-        """Return the call as it is made in a stage with a single loader."""
-        return self._replace(arguments=self.arguments_of_one_loader)
 
 
 class ResolvedReceiver(NamedTuple):
@@ -137,10 +126,7 @@ def _own_call(spec: HookSpec, one: ResolvedReceiver) -> HookCall | None:
         return None
     arguments = one.reading.of_today.get(spec.name)
     if arguments is None:
-        try:
-            arguments = bind_hook(function, spec, one.kind)
-        except BindingError:  # pragma: no cover - reported as a fault before
-            return None
+        arguments = bind_hook(function, spec, one.kind)  # one that does not fit was reported as a fault before
     taken = [argument.source for argument in arguments if argument.source in spec.optional]
     defaults = {name: default_of(function, name) for name in taken}
     of_one_loader = _for_one_loader(spec, one, function, arguments)

@@ -14,13 +14,13 @@ from camshaft.hooks_core.dispatch.binding import (
     BindingError,
     bind_hook,
     candidates,
+    fit_hook,
     is_own_name,
-    names_parameter,
     own_classes,
+    parameter_names,
 )
 from camshaft.hooks_core.dispatch.implementation import class_of, implementation, mentions_method, receiver_name
 from camshaft.hooks_core.earlier_hooks import EVERYDAY_NAMES
-from camshaft.hooks_core.messages import warn_user
 from camshaft.hooks_core.spec import EARLIER_ERAS, HookSpec, Receiver, kind_in_words
 
 _OR_MARK = "or mark it with `@not_a_hook` if it is a method of your own."
@@ -68,19 +68,6 @@ class HookFaultWarning(UserWarning):
     """Fault as a warning, where `strict` is false."""
 
 
-def report(faults: Sequence[Fault], strict: bool) -> None:
-    """Raise all faults as one error, or warn of each.
-
-    Raises:
-        HookFaultError: If there are faults that are no warnings and `strict` is true.
-    """
-    errors = [fault for fault in faults if strict and not fault.is_warning]
-    if errors:
-        raise HookFaultError(errors)
-    for fault in faults:
-        warn_user(str(fault), HookFaultWarning)
-
-
 def find_faults(
     receiver: object,
     kind: Receiver,
@@ -90,13 +77,14 @@ def find_faults(
     is_of_today: bool = True,
     has_reader: bool = False,
     uncalled: Collection[str] = (),
+    era: str | None = None,
 ) -> list[Fault]:
     """Check every hook of a receiver: names of no hook, hooks that are not its own or no longer run, wrong arity.
 
     A name of no hook is one that begins with `on_`, or that nearly is a hook's, unless it is the user's own method; see
     `meant_hook`.
 
-    Overrides of methods that its classes declare as never called are faults as well, see `uncalled_methods`.
+    Overrides of methods that its classes declare as never called, in `_uncalled_methods`, are faults as well.
 
     Args:
         receiver: A callback, module, data module or strategy, or the class of one.
@@ -108,6 +96,7 @@ def find_faults(
         has_reader: Whether a reader of receivers said what is called as in an earlier era. Else it is a fault that
             the receiver is of one, by the catalogue or by its `hook_era`.
         uncalled: Names of hooks that are not called, and may take any arguments.
+        era: The era whose hooks are meant; None for today's. The other options are for today's.
 
     Returns:
         The faults, in the order of the methods' names; empty if there are none.
@@ -116,7 +105,7 @@ def find_faults(
         ValueError: If `has_reader` is false, and the receiver's `hook_era` is neither an era nor a release.
     """
     shown = receiver_name(receiver)
-    found = [Fault(shown, method, message) for method, message in uncalled_overrides(receiver)]
+    found = list(_uncalled_overrides(receiver)) if era is None else []
     for name in sorted(candidates(receiver)):
         spec = catalogue.get(name)
         if name in uncalled:
@@ -125,15 +114,19 @@ def find_faults(
             fault = _defined_twice(receiver, catalogue[name])
         elif spec is None or kind not in spec.receivers:
             fault = _no_hook(receiver, name, kind, catalogue)
-        elif spec.is_current:
-            fault = _wrong_arity(receiver, spec, kind) or (None if has_reader else _lacks_closure(receiver, spec, kind))
+        elif spec.is_in(era, kind):
+            fault = _wrong_arity(receiver, spec, kind, era)
+            if fault is None and era is None and not has_reader:
+                fault = _lacks_closure(receiver, spec, kind)
         elif name in EVERYDAY_NAMES or mentions_method(own_classes(receiver), name):
             fault = None
+        elif era is not None:
+            fault = _fault(f"this hook belongs to the eras {', '.join(spec.eras)}, and era {era} does not call it.")
         else:
             fault = _of_an_old_era(receiver, spec, kind, catalogue, is_of_today=is_of_today)
         if fault is not None:
             found.append(attrs.evolve(fault, receiver=shown, method=name))
-    return found if has_reader else _with_era(found, receiver, kind, catalogue)
+    return found if has_reader or era is not None else _with_era(found, receiver, kind, catalogue)
 
 
 def bound_as_today(receiver: object, kind: Receiver, catalogue: Catalogue) -> dict[str, tuple[Argument, ...]]:
@@ -150,40 +143,9 @@ def bound_as_today(receiver: object, kind: Receiver, catalogue: Catalogue) -> di
         method = implementation(receiver, name)
         if spec is None or method is None or not spec.is_current or kind not in spec.receivers:
             continue
-        try:
-            arguments = bind_hook(method, spec, kind)
-        except BindingError:
-            continue
-        if _lacks_closure(receiver, spec, kind) is None:
+        arguments = fit_hook(method, spec, kind)
+        if arguments is not None and _lacks_closure(receiver, spec, kind) is None:
             found[name] = arguments
-    return found
-
-
-def find_faults_in_era(receiver: object, kind: Receiver, catalogue: Catalogue, era: str) -> list[Fault]:
-    """Check every hook of a receiver against those of an era.
-
-    Args:
-        receiver: A callback, module, data module or strategy, or the class of one.
-        kind: Which of these it is.
-        catalogue: The hooks to check against.
-        era: The era.
-
-    Returns:
-        The faults, in the order of the methods' names; empty if there are none.
-    """
-    found = []
-    for name in sorted(candidates(receiver)):
-        spec = catalogue.get(name)
-        if spec is None or kind not in spec.receivers:
-            fault = _no_hook(receiver, name, kind, catalogue)
-        elif era in spec.eras and kind in spec.receivers_in(era):
-            fault = _wrong_arity(receiver, spec, kind, era=era)
-        elif name in EVERYDAY_NAMES or mentions_method(own_classes(receiver), name):
-            fault = None
-        else:
-            fault = _fault(f"this hook belongs to the eras {', '.join(spec.eras)}, and era {era} does not call it.")
-        if fault is not None:
-            found.append(attrs.evolve(fault, receiver=receiver_name(receiver), method=name))
     return found
 
 
@@ -200,10 +162,13 @@ def _no_hook(receiver: object, name: str, kind: Receiver, catalogue: Catalogue) 
     """Return the fault of a method that is no hook of this kind of receiver but looks like one."""
     spec = catalogue.get(name)
     meant = meant_hook(receiver, name, kind, catalogue)
-    if meant is None and not (name.startswith("on_") and _looks_forgotten(receiver, name)):
+    # nothing shows that a method is the user's own: no public base has it, nothing calls it
+    looks_forgotten = is_own_name(receiver, name) and not mentions_method(own_classes(receiver), name)
+    if meant is None and not (name.startswith("on_") and looks_forgotten):
         return None
     if spec is not None and (meant is None or name.startswith("on_")):
-        return _fault(_not_received(spec, kind))
+        owners = " and ".join(f"the {receiver}" for receiver in spec.receivers)
+        return _fault(f"a {kind} does not receive this hook; it goes to {owners}. Move it there, {_OR_MARK}")
     if meant is not None:
         return _fault(f"no hook has this name. Rename it to `{meant.name}`, {_OR_MARK}", meant.name)
     near = _closest(name, [spec.name for spec in catalogue.received_by(kind) if spec.is_current])
@@ -211,19 +176,9 @@ def _no_hook(receiver: object, name: str, kind: Receiver, catalogue: Catalogue) 
     return _fault(f"no hook has this name. {hint}, {_OR_MARK}", near or "")
 
 
-def _looks_forgotten(receiver: object, name: str) -> bool:
-    """Return whether nothing shows that a method is the user's own: no public base has it, nothing calls it."""
-    return is_own_name(receiver, name) and not mentions_method(own_classes(receiver), name)
-
-
 def _fault(message: str, meant: str = "", *, is_warning: bool = False) -> Fault:
     """Return a fault whose receiver and method the caller fills in."""
     return Fault("", "", message, meant, is_warning)
-
-
-def _not_received(spec: HookSpec, kind: Receiver) -> str:
-    owners = " and ".join(f"the {receiver}" for receiver in spec.receivers)
-    return f"a {kind} does not receive this hook; it goes to {owners}. Move it there, {_OR_MARK}"
 
 
 def _of_an_old_era(
@@ -233,7 +188,7 @@ def _of_an_old_era(
     assert method is not None
     takes: tuple[Argument, ...] | None = None
     misfit = ""
-    for era in (era for era in spec.eras if kind in spec.receivers_in(era)):
+    for era in spec.eras_of(kind):
         try:
             takes = bind_hook(method, spec, kind, era)
         except BindingError as error:
@@ -324,7 +279,7 @@ def _with_era(faults: Sequence[Fault], receiver: object, kind: Receiver, catalog
 def _eras_that_fit(receiver: object, spec: HookSpec, kind: Receiver) -> tuple[str, ...]:
     """Return the earlier eras that know a hook for a kind of receiver, and whose arguments a method takes: with the
     closure of an `optimizer_step`, if it takes that in any."""
-    known = (era for era in EARLIER_ERAS if era in spec.eras and kind in spec.receivers_in(era))
+    known = [era for era in spec.eras_of(kind) if era in EARLIER_ERAS]
     fitting = tuple(era for era in known if _wrong_arity(receiver, spec, kind, era) is None)
     if spec.name != "optimizer_step":
         return fitting
@@ -443,44 +398,28 @@ def _is_typo(word: str, meant: str) -> bool:
 def _fits(method: object, spec: HookSpec, kind: Receiver) -> bool:
     """Return whether a method takes a hook's arguments in some era, and any at all if it has some."""
     assert callable(method)
-    if spec.parameters == ("stage",) and not names_parameter(method, "stage"):
+    if spec.parameters == ("stage",) and "stage" not in parameter_names(method):
         return False  # `set_up` and `tear_down` are everyday names
     takes_some = bool(spec.parameters) or (kind is Receiver.CALLBACK and spec.kind == "event")
-    for era in _eras(spec, kind):
-        try:
-            arguments = bind_hook(method, spec, kind, era)
-        except BindingError:
-            continue
-        if arguments or not takes_some:
-            return True
-    return False
+    eras = (*([None] if spec.is_current else []), *spec.eras_of(kind))
+    fitting = [fit_hook(method, spec, kind, era) for era in eras]
+    return any(arguments or (arguments is not None and not takes_some) for arguments in fitting)
 
 
-def _eras(spec: HookSpec, kind: Receiver) -> Iterator[str | None]:
-    if spec.is_current:
-        yield None
-    yield from (era for era in spec.eras if kind in spec.receivers_in(era))
+def _uncalled_overrides(receiver: object) -> Iterator[Fault]:
+    """Yield the faults of overrides that are never called, as the classes declare in `_uncalled_methods`.
 
-
-DECLARATION = "_uncalled_methods"
-
-
-def uncalled_overrides(receiver: object) -> Iterator[tuple[str, str]]:
-    """Yield the names of overrides that are never called, each with what is wrong and what to do.
-
-    An override that is marked with `@not_a_hook` is a method of the subclass's own, and left out.
-
-    Args:
-        receiver: A callback, or the class of one.
+    An override that is marked with `@not_a_hook`, or that the subclass calls, is a method of its own and left out.
     """
     classes = class_of(receiver).__mro__
     for idx, declaring in enumerate(classes):
-        for name, action in vars(declaring).get(DECLARATION, {}).items():
+        for name, action in vars(declaring).get("_uncalled_methods", {}).items():
             override = next((vars(klass)[name] for klass in classes[:idx] if name in vars(klass)), None)
-            if override is not None and not getattr(override, "__not_a_hook__", False):
-                shown = declaring.__name__
-                yield (
-                    name,
-                    f"this method of Lightning's {shown} is not called by that of camshaft, so an override does "
-                    f"nothing. {action} If it is a method of your own, mark it with `@not_a_hook`.",
+            if override is None or getattr(override, "__not_a_hook__", False):
+                continue
+            if not mentions_method(classes[:idx], name):
+                message = (
+                    f"this method of Lightning's {declaring.__name__} is not called by that of camshaft, so an "
+                    f"override does nothing. {action} If it is a method of your own, mark it with `@not_a_hook`."
                 )
+                yield Fault(receiver_name(receiver), name, message)

@@ -7,6 +7,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from camshaft.hooks_core.dispatch.readings import ReceiverReading
+from camshaft.hooks_core.messages import must_be
 
 if TYPE_CHECKING:
     from typing import Concatenate, Generic, ParamSpec, TypeVar
@@ -35,9 +36,6 @@ if TYPE_CHECKING:
         def __set__(self, hooks: Hooks, function: Callable[..., Any] | None) -> None: ...
 
 
-_NONE: Mapping[str, Callable[..., Any]] = MappingProxyType({})
-
-
 class Hooks:
     """Each hook of a run as one attribute; `resolve` makes it.
 
@@ -52,7 +50,7 @@ class Hooks:
 
     readings: tuple[ReceiverReading, ...] = ()
     _taken: Mapping[str, frozenset[str]] = MappingProxyType({})
-    _with_one_loader = _NONE
+    _with_one_loader: Mapping[str, Callable[..., Any]] = MappingProxyType({})
 
     if TYPE_CHECKING:  # a run's hooks take the arguments of the methods that state them
         # around a run
@@ -182,7 +180,5 @@ class Hooks:
         return argument in self._taken.get(hook, ())
 
     def __getattr__(self, name: str) -> Any:
-        raise AttributeError(
-            f"`name` must be a hook of the catalogue that this run was resolved with, but got {name!r} (str) in Hooks. "
-            "Register the hook before the run starts."
-        )
+        rule = "a hook of the catalogue that this run was resolved with"
+        raise AttributeError(must_be("name", rule, name, "Hooks", "Register the hook before the run starts."))

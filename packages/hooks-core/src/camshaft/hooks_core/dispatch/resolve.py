@@ -6,14 +6,21 @@ from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 from camshaft.hooks_core.catalogue import CATALOGUE, Catalogue
-from camshaft.hooks_core.dispatch.calls import HookCall, ResolvedReceiver, calls_of, wrapped
+from camshaft.hooks_core.dispatch.calls import ResolvedReceiver, calls_of, wrapped
 from camshaft.hooks_core.dispatch.compilation import Place, Position, compile_calls, compile_isolated
-from camshaft.hooks_core.dispatch.faults import Fault, bound_as_today, find_faults, missing_step, report
+from camshaft.hooks_core.dispatch.faults import (
+    Fault,
+    HookFaultError,
+    HookFaultWarning,
+    bound_as_today,
+    find_faults,
+    missing_step,
+)
 from camshaft.hooks_core.dispatch.hooks import Hooks
 from camshaft.hooks_core.dispatch.implementation import implementation, receiver_name
 from camshaft.hooks_core.dispatch.readings import ReadReceivers, ReceiverReading
-from camshaft.hooks_core.messages import must_be
-from camshaft.hooks_core.spec import HookSpec, Receiver
+from camshaft.hooks_core.messages import must_be, warn_user
+from camshaft.hooks_core.spec import Receiver
 
 
 def resolve(
@@ -67,10 +74,9 @@ def resolve(
         ValueError: If there is no `read` and the `hook_era` of a receiver is neither an era nor a release, or if `read`
             returns another number of readings.
     """
+    owners = ((Receiver.DATA, data), (Receiver.MODULE, module), (Receiver.STRATEGY, strategy))
     found: list[tuple[Receiver, object]] = [(Receiver.CALLBACK, callback) for callback in callbacks]
-    found += [(Receiver.DATA, data)] if data is not None else []
-    found += [(Receiver.MODULE, module)] if module is not None else []
-    found += [(Receiver.STRATEGY, strategy)] if strategy is not None else []
+    found += [(kind, owner) for kind, owner in owners if owner is not None]
     readings = _readings(found, catalogue, read)
     faults = [
         _faults(receiver, reading, catalogue, uncalled, has_reader=read is not None)
@@ -96,13 +102,14 @@ def resolve(
             calls = [call._replace(function=wrap_step(call.function)) for call in calls]
         calls = [wrapped(call, wrappers) for call in calls] if wrappers else calls
         compiled: Callable[..., Any] | None = None
-        observer = place if _may_log(spec, calls) else None
+        may_log = any(call.kind in (Receiver.CALLBACK, Receiver.MODULE) for call in calls)
+        observer = place if may_log and spec.kind in ("event", "step", "override") else None
         if calls and spec.isolated:
             compiled = compile_isolated(spec, calls, trainer, module, position)
         elif calls:
             compiled = compile_calls(spec, calls, trainer, module, position, observer)
         setattr(hooks, spec.name, compiled or (no_op if spec.kind == "event" else None))
-        of_one_loader = [call.for_one_loader() for call in calls]
+        of_one_loader = [call._replace(arguments=call.arguments_of_one_loader) for call in calls]
         if of_one_loader != calls:  # no isolated hook has the loader's index
             with_one_loader[spec.name] = compile_calls(spec, of_one_loader, trainer, module, position, observer)
         taken[spec.name] = frozenset(argument.source for call in calls for argument in call.arguments)
@@ -113,12 +120,6 @@ def resolve(
 
 def no_op(*arguments: object, **further: object) -> None:
     """Do nothing, in place of an event that no receiver implements."""
-
-
-def _may_log(spec: HookSpec, calls: Sequence[HookCall]) -> bool:
-    """Return whether a callback or the module may log in a hook."""
-    is_received = any(call.kind in (Receiver.CALLBACK, Receiver.MODULE) for call in calls)
-    return is_received and spec.kind in ("event", "step", "override")
 
 
 def _readings(
@@ -157,9 +158,11 @@ def _report(
     faults: Sequence[Sequence[Fault]], module: object, required: Sequence[str], catalogue: Catalogue, strict: bool
 ) -> None:
     """Raise, or warn of, the faults of all receivers and the steps that are missing."""
-    of_all = [fault for of_one in faults for fault in of_one]
     missing = [name for name in required if module is None or implementation(module, name) is None]
-    if missing:  # nothing can go on without these
-        of_all = [fault for fault in of_all if fault.meant not in missing]
-        report([*of_all, *(missing_step(module, name, catalogue) for name in missing)], strict=True)
-    report(of_all, strict)
+    of_all = [fault for of_one in faults for fault in of_one if fault.meant not in missing]
+    errors = [fault for fault in of_all if not fault.is_warning] if strict or missing else []
+    errors += [missing_step(module, name, catalogue) for name in missing]  # nothing can go on without these
+    if errors:
+        raise HookFaultError(errors)
+    for fault in of_all:
+        warn_user(str(fault), HookFaultWarning)

@@ -12,9 +12,11 @@ from camshaft.hooks_core.grammar.nodes import (
     Repeat,
     Seq,
     Set,
+    Variation,
     Within,
     hooks_in,
     parts,
+    without,
 )
 
 __all__ = [
@@ -27,6 +29,7 @@ __all__ = [
     "Repeat",
     "Seq",
     "Set",
+    "Variation",
     "Within",
     "after_an_exception",
     "hooks_in",
@@ -36,4 +39,5 @@ __all__ = [
     "parts",
     "tree",
     "verbs_of",
+    "without",
 ]

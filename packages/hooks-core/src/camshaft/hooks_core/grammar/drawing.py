@@ -17,12 +17,15 @@ _PLURAL = {
     Receiver.STRATEGY: "strategy",
 }
 _GAP = "  "
+_LINE_LENGTH = 60
+"""The most characters of hooks that share a line."""
 
 
 @attrs.frozen
 class _Row:
     text: str
     receivers: str = ""
+    kind: str = ""
     notes: tuple[str, ...] = ()
     children: tuple[_Row, ...] = ()
 
@@ -30,7 +33,9 @@ class _Row:
         return attrs.evolve(self, notes=(*self.notes, note))
 
 
-def tree(title: str, node: Node, *, era: str | None = None, catalogue: Catalogue = CATALOGUE) -> str:
+def tree(
+    title: str, node: Node, *, era: str | None = None, catalogue: Catalogue = CATALOGUE, compact: bool = False
+) -> str:
     """Draw a life cycle.
 
     Args:
@@ -38,11 +43,13 @@ def tree(title: str, node: Node, *, era: str | None = None, catalogue: Catalogue
         node: The life cycle.
         era: The era whose receivers are shown; None for today's.
         catalogue: The hooks.
+        compact: Whether neighbours with the same receivers share a line.
 
     Returns:
         Lines of text. A hook's receivers stand in brackets, in the order in which they are called.
     """
-    lines = list(_lines(_rows(node, era, catalogue), ""))
+    rows = _rows(node, era, catalogue)
+    lines = list(_lines(_joined(rows) if compact else rows, ""))
     width = max((len(text) for text, beside in lines if beside), default=0)
     return "\n".join([title, *(f"{text:{width}}{_GAP}{rest}".rstrip() if rest else text for text, rest in lines)])
 
@@ -57,6 +64,20 @@ def receivers_in_words(spec: HookSpec, era: str | None = None) -> list[str]:
         words[0] = "callbacks that do not monitor"
         words.append("callbacks that monitor")
     return words
+
+
+def _joined(rows: Sequence[_Row]) -> list[_Row]:
+    """Return rows in which plain neighbours with the same receivers are one, at all depths."""
+    joined: list[_Row] = []
+    for row in rows:
+        last = joined[-1] if joined else None
+        text = f"{last.text}, {row.text}" if last else ""
+        is_plain = last and not (last.notes or row.notes or last.children or row.children)
+        if last and is_plain and (row.receivers, row.kind) == (last.receivers, last.kind) and len(text) <= _LINE_LENGTH:
+            joined[-1] = attrs.evolve(last, text=text)
+        else:
+            joined.append(attrs.evolve(row, children=tuple(_joined(row.children))))
+    return joined
 
 
 def _lines(rows: Sequence[_Row], indent: str) -> list[tuple[str, str]]:
@@ -82,9 +103,8 @@ def _rows(node: Node, era: str | None, catalogue: Catalogue) -> list[_Row]:
             rows = [row for item in items for row in _rows(item, era, catalogue)]
             return [_Row(f"[{label}]", children=tuple(rows))] if label and rows else rows
         case Either(options=options):
-            return [
-                _Row("[one of]", children=tuple(row for option in options for row in _rows(option, era, catalogue)))
-            ]
+            rows = [row for option in options for row in _rows(option, era, catalogue)]
+            return [_Row("[one of]", children=tuple(rows))] if rows else []
         case Repeat(body=body, each=each, until=until):
             ends = f", until {until}" if until else ""
             return _under(f"for each {each}{ends}", _rows(body, era, catalogue))
@@ -105,7 +125,7 @@ def _under(label: str, rows: list[_Row]) -> list[_Row]:
 
 def _hook(spec: HookSpec, era: str | None) -> _Row:
     words = receivers_in_words(spec, era)
-    row = _Row(f"{spec.name}()", " ".join(f"[{word}]" for word in words))
+    row = _Row(f"{spec.name}()", " ".join(f"[{word}]" for word in words), spec.kind)
     return row.noted("SPECIAL CASE") if len(words) > len(spec.receivers_in(era)) else row
 
 

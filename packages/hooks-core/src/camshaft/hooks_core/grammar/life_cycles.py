@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from functools import lru_cache
 
 import attrs
@@ -10,14 +9,8 @@ import attrs
 from camshaft.hooks_core.catalogue import CATALOGUE, check_era
 from camshaft.hooks_core.eras import Behaviour, behaviour_of
 from camshaft.hooks_core.grammar import legacy, present
-from camshaft.hooks_core.grammar.nodes import Call, Either, If, Maybe, Node, Repeat, Seq, Set, Within, keep
-from camshaft.hooks_core.grammar.present import (
-    Optimization,
-    by_split,
-    optimization_after_backward,
-    optimization_in_line,
-)
-from camshaft.hooks_core.grammar.present import optimization as optimize
+from camshaft.hooks_core.grammar.nodes import Call, Either, Maybe, Node, Repeat, Seq, Within, keep, with_parts
+from camshaft.hooks_core.grammar.present import Optimization, by_split
 from camshaft.hooks_core.messages import must_be
 from camshaft.hooks_core.spec import MODULE_ONLY_ERAS, VERBS, ZERO_GRADS, HookSpec, ZeroGrad
 
@@ -73,7 +66,10 @@ def life_cycle(
         rule = f"one of {', '.join(verbs)} for {whose}"
         raise ValueError(must_be("verb", rule, verb, "life_cycle", "Pass one of these."))
     place = _zero_grad(era, optimization, zero_grad)
-    node = _legacy(verb, era) if era in MODULE_ONLY_ERAS else _present(verb, era, optimization, place)
+    if era in MODULE_ONLY_ERAS:
+        node = legacy.fit(behaviour_of(era)) if verb == "fit" else legacy.test()
+    else:
+        node = _present(verb, era, optimization, place)
     known = frozenset(spec.name for spec in CATALOGUE.values() if (era in spec.eras if era else spec.is_current))
     return keep(node, known)
 
@@ -105,7 +101,7 @@ def life_cycle_of_version(
     behaviour = behaviour_of(version)
     node = _of_version(verb, behaviour, optimization, zero_grad or behaviour.zero_grad)
     era = behaviour_of(moments or version).era
-    return with_old_hooks(keep(node, frozenset(CATALOGUE)), _OLD_HOOKS, era, moments or version)
+    return _with_old_hooks(keep(node, frozenset(CATALOGUE)), era, moments or version)
 
 
 def after_an_exception(*, while_tearing_down: bool = False) -> Node:
@@ -145,61 +141,46 @@ def _present(verb: str, era: str | None, optimization: Optimization, zero_grad: 
     if verb != "fit":
         node = present.evaluate(_WORDS[verb])
     elif era == "2.x" and optimization == "automatic":
-        node = present.fit(optimization_in_line())
+        node = present.fit(present.optimization_in_line())
     elif era in ("2.0", "2.x"):
-        node = present.fit(optimize(optimization, zero_grad))
+        node = present.fit(present.optimization(optimization, zero_grad))
     else:
-        one = by_split(optimize(optimization, zero_grad))
+        one = by_split(present.optimization(optimization, zero_grad))
         node = present.fit(one, may_validate_after_epoch=era == "1.x")
-    return with_old_hooks(node, _OLD_HOOKS, era) if era == "1.x" else node
+    return _with_old_hooks(node, era) if era == "1.x" else node
 
 
 def _of_version(verb: str, behaviour: Behaviour, optimization: Optimization, zero_grad: ZeroGrad) -> Node:
     if verb != "fit":
         return present.evaluate(_WORDS[verb])
     if optimization == "automatic" and behaviour.steps_after_backward:
-        one = optimization_after_backward(zero_grad, step_zeroes=behaviour.step_zeroes)
+        one = present.optimization_after_backward(zero_grad, step_zeroes=behaviour.step_zeroes)
     else:
-        one = optimize(optimization, zero_grad)
+        one = present.optimization(optimization, zero_grad)
     late = behaviour.epoch_ends_before_validation
     return present.fit(by_split(one), behaviour, may_validate_after_epoch=late)
 
 
-def _legacy(verb: str, era: str) -> Node:
-    return legacy.fit(behaviour_of(era)) if verb == "fit" else legacy.test()
-
-
-def with_old_hooks(node: Node, specs: Iterable[HookSpec], era: str, version: str | None = None) -> Node:
+def _with_old_hooks(node: Node, era: str, version: str | None = None) -> Node:
     """Return a life cycle with the hooks that an earlier era has in its moments.
 
     Args:
         node: A life cycle of today's hooks.
-        specs: The hooks to insert where they have a moment, in the order in which they are called.
         era: The era that says which moments these are.
         version: The release of it, if that is known.
     """
     before: dict[str, list[HookSpec]] = {}
     after: dict[str, list[HookSpec]] = {}
-    for spec in specs:
+    for spec in _OLD_HOOKS:
         for moment in spec.moments_in(era, version):
             (before if spec.precedes else after).setdefault(moment, []).append(spec)
 
     def inserted(part: Node) -> Node:
-        match part:
-            case Call(hook=hook) | Within(hook=hook):
-                own = attrs.evolve(part, body=inserted(part.body)) if isinstance(part, Within) else part
-                if hook not in before and hook not in after:
-                    return own
-                first, last = before.get(hook, []), after.get(hook, [])
-                return Seq(*(_call(old, part) for old in first), own, *(_call(old, part) for old in last))
-            case Seq(items=items, label=label):
-                return Seq(*(inserted(item) for item in items), label=label)
-            case Either(options=options):
-                return Either(*(inserted(option) for option in options))
-            case Repeat(body=body) | Maybe(body=body) | If(body=body):
-                return attrs.evolve(part, body=inserted(body))
-            case Set():
-                return part
+        own = with_parts(part, inserted)
+        if not isinstance(part, Call | Within) or (part.hook not in before and part.hook not in after):
+            return own
+        first, last = before.get(part.hook, []), after.get(part.hook, [])
+        return Seq(*(_call(old, part) for old in first), own, *(_call(old, part) for old in last))
 
     return inserted(node)
 

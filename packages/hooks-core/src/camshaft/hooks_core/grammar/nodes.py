@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from enum import StrEnum
 
 import attrs
@@ -20,6 +20,32 @@ class Condition(StrEnum):
     NOTHING_APPLIED = "the optimizer had no gradients to apply"
     RESUMED = "the run goes on from a checkpoint"
     MOVED = "the batch was moved to its device before its start hook"
+
+
+class Variation(StrEnum):
+    """A departure from the ordinary run: one optimizer, one update a batch, and a loss in each."""
+
+    ACCUMULATION = "accumulation"
+    OPTIMIZERS = "optimizers"
+    SPLITS = "splits"
+    SKIPPED_LOSSES = "skipped-losses"
+    SANITY_CHECK = "sanity-check"
+    RARE = "rare"
+    """Everything else, such as reloaded loaders, closures that are evaluated again, or a batch that ends its epoch."""
+
+
+VARIATION_OF = {
+    Condition.HELD: Variation.ACCUMULATION,
+    Condition.SOME_HELD: Variation.ACCUMULATION,
+    Condition.NO_LOSS: Variation.SKIPPED_LOSSES,
+    Condition.ANY_LOSS: Variation.SKIPPED_LOSSES,
+    Condition.ANY_NO_LOSS: Variation.SKIPPED_LOSSES,
+    Condition.NOTHING_APPLIED: Variation.SKIPPED_LOSSES,
+    Condition.SKIPPED: Variation.RARE,
+    Condition.RESUMED: Variation.RARE,
+    Condition.MOVED: Variation.RARE,
+}
+"""By condition, the runs in which it may be true."""
 
 
 @attrs.frozen
@@ -45,13 +71,20 @@ def _node(value: Node | str) -> Node:
 
 @attrs.frozen(init=False)
 class Seq:
-    """Parts in order; a plain string stands for the call of that hook."""
+    """Parts in order; a plain string stands for the call of that hook.
+
+    Args:
+        items: The parts.
+        label: What they are together, in words.
+        variation: The runs that have them; None means all.
+    """
 
     items: tuple[Node, ...]
     label: str
+    variation: Variation | None
 
-    def __init__(self, *items: Node | str, label: str = "") -> None:
-        self.__attrs_init__(tuple(_node(item) for item in items), label)
+    def __init__(self, *items: Node | str, label: str = "", variation: Variation | None = None) -> None:
+        self.__attrs_init__(tuple(_node(item) for item in items), label, variation)
 
 
 @attrs.frozen
@@ -63,12 +96,14 @@ class Repeat:
         each: What one round is, in words.
         at_least: The least number of rounds, 0 or 1.
         until: No round begins while this holds; None means that nothing ends the rounds.
+        variation: The runs that have more than one round; None means all.
     """
 
     body: Node = attrs.field(converter=_node)
     each: str
     at_least: int = attrs.field(default=0, validator=attrs.validators.in_((0, 1)))
     until: Condition | None = None
+    variation: Variation | None = None
 
 
 @attrs.frozen
@@ -79,11 +114,15 @@ class Maybe:
         body: The part.
         when: When it is there, in words that can stand alone: "if a checkpoint is loaded".
         left_out_if: It may only be left out while this holds; None means always.
+        variation: The runs that may have it; None means all.
+        is_usual: Whether it is left out in rare runs only.
     """
 
     body: Node = attrs.field(converter=_node)
     when: str
     left_out_if: Condition | None = None
+    variation: Variation | None = None
+    is_usual: bool = False
 
 
 @attrs.frozen(init=False)
@@ -145,18 +184,56 @@ def hooks_in(node: Node) -> Iterator[str]:
         yield from hooks_in(part)
 
 
+def with_parts(node: Node, change: Callable[[Node], Node]) -> Node:
+    """Return a node with what a function returns for each of its children."""
+    match node:
+        case Seq(items=items, label=label, variation=variation):
+            return Seq(*map(change, items), label=label, variation=variation)
+        case Either(options=options):
+            return Either(*map(change, options))
+        case Repeat(body=body) | Maybe(body=body) | Within(body=body) | If(body=body):
+            return attrs.evolve(node, body=change(body))
+        case Call() | Set():
+            return node
+
+
 def keep(node: Node, hooks: frozenset[str]) -> Node:
     """Return a life cycle without the hooks that are not among `hooks`."""
+    if isinstance(node, Call | Within) and node.hook not in hooks:
+        return keep(node.body, hooks) if isinstance(node, Within) else Seq()
+    return with_parts(node, lambda part: keep(part, hooks))
+
+
+def without(node: Node, left_out: frozenset[Variation]) -> Node:
+    """Return the life cycle of runs without some variations.
+
+    A part that only runs with them have goes; a part that these repeat or leave out happens once.
+
+    Args:
+        node: The life cycle.
+        left_out: The variations.
+    """
+
+    if not left_out:
+        return node
+
+    def change(part: Node) -> Node:
+        return without(part, left_out)
+
     match node:
-        case Call(hook=hook):
-            return node if hook in hooks else Seq()
-        case Within(hook=hook, body=body):
-            return Within(hook, keep(body, hooks)) if hook in hooks else keep(body, hooks)
-        case Seq(items=items, label=label):
-            return Seq(*(keep(item, hooks) for item in items), label=label)
+        case If(condition=condition, body=body, holds=holds) if VARIATION_OF[condition] in left_out:
+            return Seq() if holds else change(body)
+        case Maybe(left_out_if=condition, body=body) if condition and VARIATION_OF[condition] in left_out:
+            return change(body)
+        case Maybe(is_usual=True, body=body) if Variation.RARE in left_out:
+            return change(body)
+        case Maybe(variation=variation) | Seq(variation=variation) if variation in left_out:
+            return Seq()
+        case Repeat(variation=variation, body=body) if variation in left_out:
+            return change(body)
+        case Repeat(body=body, until=until) if until and VARIATION_OF[until] in left_out:
+            return attrs.evolve(node, body=change(body), until=None)
         case Either(options=options):
-            return Either(*(keep(option, hooks) for option in options))
-        case Repeat(body=body) | Maybe(body=body) | If(body=body):
-            return attrs.evolve(node, body=keep(body, hooks))
-        case Set():
-            return node
+            kept = [option for option in map(change, options) if option != Seq()]
+            return Seq(*parts(kept[0])) if len(kept) == 1 and isinstance(kept[0], Seq) else Either(*kept)
+    return with_parts(node, change)

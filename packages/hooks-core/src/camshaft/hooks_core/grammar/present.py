@@ -5,11 +5,24 @@ from __future__ import annotations
 from typing import Literal
 
 from camshaft.hooks_core.eras import TODAY, Behaviour
-from camshaft.hooks_core.grammar.nodes import Call, Condition, Either, If, Maybe, Node, Repeat, Seq, Set, Within
+from camshaft.hooks_core.grammar.nodes import (
+    Call,
+    Condition,
+    Either,
+    If,
+    Maybe,
+    Node,
+    Repeat,
+    Seq,
+    Set,
+    Variation,
+    Within,
+)
 from camshaft.hooks_core.spec import ZeroGrad
 
 _TRANSFER = Seq("on_before_batch_transfer", "transfer_batch_to_device", "on_after_batch_transfer")
 _SAVE_POINT = Repeat(Call("on_save_checkpoint"), each="requested checkpoint")
+_RARE_SAVE_POINT = Seq(_SAVE_POINT, variation=Variation.RARE)
 _SCHEDULERS = Repeat(Call("lr_scheduler_step"), each="scheduler that is due")
 _PROGRESS_BAR = Maybe(Call("get_progress_bar_dict"), when="if a progress bar is drawn")
 _JOIN = Maybe(Call("init_ddp_connection"), when="if several processes run and have not joined")
@@ -23,6 +36,7 @@ _IN_PLACE_OF_DEFAULTS = Repeat(
         "summarize",
     ),
     each="part of the set-up that the module overrides",
+    variation=Variation.RARE,
 )
 
 
@@ -39,21 +53,22 @@ def fit(optimize: Node, behaviour: Behaviour = TODAY, *, may_validate_after_epoc
     sanity_check: Node = Maybe(
         Seq("on_sanity_check_start", evaluation("validation"), "on_sanity_check_end"),
         when="if a sanity check is asked for",
+        variation=Variation.SANITY_CHECK,
     )
-    start: Node = Seq("on_train_start", _SAVE_POINT)
+    start: Node = Seq("on_train_start", _RARE_SAVE_POINT)
     beginning = (start, sanity_check) if behaviour.train_start_comes_first else (sanity_check, start)
     training = Seq(
         *beginning,
         Repeat(_epoch(optimize, may_validate_after_epoch), each="training epoch"),
         "on_train_end",
-        _SAVE_POINT,
+        _RARE_SAVE_POINT,
     )
     return Seq(
         _set_up(loaders=("train_dataloader", "val_dataloader")),
         "configure_optimizers",
         _IN_PLACE_OF_DEFAULTS,
         "on_fit_start",
-        Maybe(training, when="if there is anything to train"),
+        Maybe(training, when="if there is anything to train", is_usual=True),
         "on_fit_end",
         "teardown",
     )
@@ -62,7 +77,9 @@ def fit(optimize: Node, behaviour: Behaviour = TODAY, *, may_validate_after_epoc
 def evaluate(word: str) -> Node:
     """Return the life cycle of the verb whose hooks are named after `word`: "validation", "test" or "predict"."""
     loader = {"validation": "val_dataloader"}.get(word, f"{word}_dataloader")
-    return Seq(_set_up(loaders=(loader,)), Maybe(evaluation(word), when="if there are batches"), "teardown")
+    return Seq(
+        _set_up(loaders=(loader,)), Maybe(evaluation(word), when="if there are batches", is_usual=True), "teardown"
+    )
 
 
 def evaluation(word: str) -> Node:
@@ -93,7 +110,11 @@ def _set_up(loaders: tuple[str, ...]) -> Node:
         "setup",
         "configure_sharded_model",
         "configure_model",
-        Maybe(Call("on_load_checkpoint", sets=Condition.RESUMED), when="if a checkpoint is loaded"),
+        Maybe(
+            Call("on_load_checkpoint", sets=Condition.RESUMED),
+            when="if a checkpoint is loaded",
+            variation=Variation.RARE,
+        ),
         *loaders,
     )
 
@@ -104,7 +125,7 @@ def _epoch(optimize: Node, may_validate_after_epoch: bool) -> Node:
         when=f"unless {Condition.HELD}",
         left_out_if=Condition.HELD,
     )
-    reloading = Maybe(Call("val_dataloader"), when="if loaders are reloaded")
+    reloading = Maybe(Call("val_dataloader"), when="if loaders are reloaded", variation=Variation.RARE)
     validation = Seq(free_gradients, reloading, evaluation("validation"))
     at_the_end = "if validation is due at the end of the epoch, up to 1.3"
     batch = Seq(
@@ -129,6 +150,7 @@ def _epoch(optimize: Node, may_validate_after_epoch: bool) -> Node:
         Maybe(
             Seq("train_dataloader", Maybe(Call("val_dataloader"), when="if not before validation")),
             when="if loaders are reloaded",
+            variation=Variation.RARE,
         ),
         Maybe(
             Call("on_train_epoch_start"),
@@ -177,11 +199,33 @@ def optimization(kind: Optimization, zero_grad: ZeroGrad) -> Node:
         kind: By the loop ("automatic"), by the module inside of `training_step` ("manual"), or "none".
         zero_grad: Where the loop zeroes gradients.
     """
-    if kind == "manual":
-        return _by_hand()
     if kind == "none":
         return Call("training_step")
-    return _in_closure(zero_grad)
+    if kind == "manual":
+        pieces = Either(
+            Seq(_BACKWARD, label="backward"),
+            "on_before_optimizer_step",
+            "configure_gradient_clipping",
+            Seq("on_before_zero_grad", "optimizer_zero_grad", label="zeroing"),
+        )
+        return Within("training_step", Repeat(pieces, each="call by the module, in its own order"))
+    is_first, is_before_backward = zero_grad == "before_training_step", zero_grad == "before_backward"
+    step = Seq(_ZERO_FIRST, _STEP) if is_first else _STEP
+    zero = _ZERO_FIRST if is_before_backward else None
+    spare = [Maybe(_ZERO_FIRST, when="if an update follows anyway")] if is_before_backward else []
+    closure = Seq(
+        step,
+        _backward_of_loss(_BEFORE_UPDATE, zero=zero),
+        If(Condition.NO_LOSS, Seq(*spare, _update_of_held_gradients())),
+    )
+    update: Node = Within(
+        "optimizer_step", Repeat(closure, each="evaluation of the closure", at_least=1, variation=Variation.RARE)
+    )
+    if zero_grad == "after_optimizer_step":
+        unless = f"unless {Condition.NOTHING_APPLIED}"
+        zero_last = Maybe(_ZERO, when=unless, left_out_if=Condition.NOTHING_APPLIED)
+        update = Seq(Set(Condition.NOTHING_APPLIED, True), update, zero_last)
+    return _by_window(update, Seq(step, _backward_of_loss(zero=zero)), opens_with_first_batch=is_first)
 
 
 def optimization_after_backward(zero_grad: ZeroGrad, *, step_zeroes: bool = False) -> Node:
@@ -235,36 +279,13 @@ def optimization_in_line() -> Node:
 def by_split(one: Node) -> Node:
     """Return an optimization for every split of a batch in turn, or for the whole batch where none is split."""
     return Seq(
-        Maybe(Call("tbptt_split_batch"), when="if batches are split along time"),
-        Repeat(one, each="split of the batch (a whole batch is one)", at_least=1),
+        Maybe(Call("tbptt_split_batch"), when="if batches are split along time", variation=Variation.SPLITS),
+        Repeat(one, each="split of the batch (a whole batch is one)", at_least=1, variation=Variation.SPLITS),
     )
-
-
-def _in_closure(zero_grad: ZeroGrad) -> Node:
-    if zero_grad == "before_training_step":
-        closure = Seq(_ZERO_FIRST, _STEP, _backward_of_loss(_BEFORE_UPDATE), _without_loss())
-        without_update = Seq(_ZERO_FIRST, _STEP, _backward_of_loss())
-    elif zero_grad == "before_backward":
-        spare = Maybe(_ZERO_FIRST, when="if an update follows anyway")
-        closure = Seq(_STEP, _backward_of_loss(_BEFORE_UPDATE, zero=_ZERO_FIRST), _without_loss(spare))
-        without_update = Seq(_STEP, _backward_of_loss(zero=_ZERO_FIRST))
-    else:
-        closure = Seq(_STEP, _backward_of_loss(_BEFORE_UPDATE), _without_loss())
-        without_update = Seq(_STEP, _backward_of_loss())
-    update: Node = Within("optimizer_step", Repeat(closure, each="evaluation of the closure", at_least=1))
-    if zero_grad == "after_optimizer_step":
-        unless = f"unless {Condition.NOTHING_APPLIED}"
-        zero_last = Maybe(_ZERO, when=unless, left_out_if=Condition.NOTHING_APPLIED)
-        update = Seq(Set(Condition.NOTHING_APPLIED, True), update, zero_last)
-    return _by_window(update, without_update, opens_with_first_batch=zero_grad == "before_training_step")
 
 
 def _backward_of_loss(*following: Node, zero: Node | None = None) -> Node:
     return If(Condition.NO_LOSS, Seq(*([zero] if zero else []), _BACKWARD, *following), holds=False)
-
-
-def _without_loss(*first: Node) -> Node:
-    return If(Condition.NO_LOSS, Seq(*first, _update_of_held_gradients()))
 
 
 def _update_of_held_gradients(*stepping: str) -> Node:
@@ -283,7 +304,7 @@ def _by_window(update: Node, without_update: Node, *, opens_with_first_batch: bo
     """
     return Either(
         Seq(
-            Repeat(Seq(_HELD_BY_CHANCE, update), each="optimizer", at_least=1),
+            Repeat(Seq(_HELD_BY_CHANCE, update), each="optimizer", at_least=1, variation=Variation.OPTIMIZERS),
             Set(Condition.HELD, False),
             Set(Condition.SOME_HELD, False),
             label="where the weights are updated",
@@ -291,9 +312,15 @@ def _by_window(update: Node, without_update: Node, *, opens_with_first_batch: bo
         Seq(
             Set(Condition.ANY_LOSS, False),
             Set(Condition.ANY_NO_LOSS, False),
-            Repeat(Seq(_HELD_BY_CHANCE, without_update, _OUTCOME), each="optimizer", at_least=1),
+            Repeat(
+                Seq(_HELD_BY_CHANCE, without_update, _OUTCOME),
+                each="optimizer",
+                at_least=1,
+                variation=Variation.OPTIMIZERS,
+            ),
             _ALL_HELD if opens_with_first_batch else _HELD_BY_OUTCOME,
             label="where gradients are only accumulated",
+            variation=Variation.ACCUMULATION,
         ),
     )
 
@@ -320,13 +347,3 @@ _HELD_BY_OUTCOME = Seq(
     If(Condition.ANY_LOSS, Maybe(Set(Condition.HELD, True), when=""), holds=False),
     _HELD_BY_CHANCE,
 )
-
-
-def _by_hand() -> Node:
-    pieces = Either(
-        Seq(_BACKWARD, label="backward"),
-        "on_before_optimizer_step",
-        "configure_gradient_clipping",
-        Seq("on_before_zero_grad", "optimizer_zero_grad", label="zeroing"),
-    )
-    return Within("training_step", Repeat(pieces, each="call by the module, in its own order"))

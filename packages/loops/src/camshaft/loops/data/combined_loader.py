@@ -118,7 +118,13 @@ class CombinedLoader:
         Raises:
             TypeError: If a loader does not tell its own.
         """
-        lengths = self._collection.lengths()
+        lengths: list[int] = []
+        for path, leaf in zip(self._paths, self._flattened, strict=True):
+            try:
+                lengths.append(len(leaf))
+            except (TypeError, NotImplementedError) as error:
+                rule, action = "a loader that tells its length", "Count the batches while iterating."
+                raise TypeError(must_be(path, rule, leaf, f"len({_WHERE})", action)) from error
         if self._mode == "sequential":
             return sum(lengths)
         return min(lengths) if self._mode == "min_size" else max(lengths)
@@ -130,13 +136,7 @@ class CombinedLoader:
             RuntimeError: While iterating, if a loader that is to begin anew gives nothing.
         """
         goes_on, self._goes_on = self._goes_on, False
-        if self._mode == "min_size":
-            return self._until_the_shortest(goes_on)
-        if self._mode == "max_size":
-            return self._until_the_longest(goes_on)
-        if self._mode == "sequential":
-            return self._one_after_the_other(goes_on)
-        return self._in_cycles(goes_on)
+        return self._one_after_the_other(goes_on) if self._mode == "sequential" else self._all_at_once(goes_on)
 
     def end_iteration(self) -> None:
         """End an iteration that was left, here and in the loaders that support it."""
@@ -209,65 +209,31 @@ class CombinedLoader:
             self._progress = progress = self._new_progress("under_way")
         return progress
 
-    def _begin_all(self, goes_on: bool) -> tuple[list[Iterator[Any]], _Progress]:
-        """Begin every loader. Returns the position and the loaders' iterators."""
-        progress = self._begin(goes_on)
-        leaves = zip(self._flattened, progress.ended, strict=True)
-        return [iter(()) if ended else _batches_of(leaf, goes_on) for leaf, ended in leaves], progress
-
-    def _until_the_shortest(self, goes_on: bool) -> Iterator[Any]:
-        iterators, progress = self._begin_all(goes_on)
-        assemble = self._collection.assemble
-        with progress:
-            while True:
-                values = []
-                for leaf_idx, iterator in enumerate(iterators):
-                    value = next(iterator, _END)
-                    if value is _END:
-                        progress.ended[leaf_idx] = True
-                        return
-                    values.append(value)
-                yield assemble(values)
-
-    def _until_the_longest(self, goes_on: bool) -> Iterator[Any]:
-        iterators, progress = self._begin_all(goes_on)
-        assemble, ended = self._collection.assemble, progress.ended
-        running = list(enumerate(iterators))
+    def _all_at_once(self, goes_on: bool) -> Iterator[Any]:
+        progress, assemble, cycles = self._begin(goes_on), self._collection.assemble, self._mode == "max_size_cycle"
+        ended, exhausted = progress.ended, progress.exhausted
+        leaves = zip(self._flattened, ended, strict=True)
+        iterators = [iter(()) if has_ended else _batches_of(leaf, goes_on) for leaf, has_ended in leaves]
+        over = exhausted if cycles else ended  # leaves that the iteration does not wait for
         with progress:
             while True:
                 values: list[Any] = [None] * len(iterators)
-                has_ended = False
-                for leaf_idx, iterator in running:
-                    value = next(iterator, _END)
-                    if value is _END:
-                        ended[leaf_idx] = has_ended = True
-                    else:
+                cycling = [leaf_idx for leaf_idx, is_over in enumerate(over) if is_over] if cycles else []
+                for leaf_idx, is_over in enumerate(over):
+                    if is_over:
+                        continue
+                    value = next(iterators[leaf_idx], _END)
+                    if value is not _END:
                         values[leaf_idx] = value
-                if has_ended:
-                    running = [(leaf_idx, iterator) for leaf_idx, iterator in running if not ended[leaf_idx]]
-                    if not running:
+                        continue
+                    ended[leaf_idx] = over[leaf_idx] = True
+                    if self._mode == "min_size":
                         return
-                yield assemble(values)
-
-    def _in_cycles(self, goes_on: bool) -> Iterator[Any]:
-        iterators, progress = self._begin_all(goes_on)
-        assemble, ended, exhausted = self._collection.assemble, progress.ended, progress.exhausted
-        awaited = [leaf_idx for leaf_idx, was in enumerate(exhausted) if not was]
-        cycling = [leaf_idx for leaf_idx, was in enumerate(exhausted) if was]
-        with progress:
-            while True:
-                values: list[Any] = [None] * len(iterators)
-                has_ended = False
-                for leaf_idx in awaited:
-                    value = values[leaf_idx] = next(iterators[leaf_idx], _END)
-                    if value is _END:
-                        ended[leaf_idx] = exhausted[leaf_idx] = has_ended = True
-                if has_ended:
-                    awaited = [leaf_idx for leaf_idx, was in enumerate(exhausted) if not was]
-                    cycling = [leaf_idx for leaf_idx, was in enumerate(exhausted) if was]
-                    if not awaited:
-                        return
-                for leaf_idx in cycling:
+                    if cycles:
+                        cycling.append(leaf_idx)
+                if all(over):
+                    return
+                for leaf_idx in sorted(cycling):
                     value = _END if ended[leaf_idx] else next(iterators[leaf_idx], _END)
                     values[leaf_idx] = self._anew(leaf_idx, iterators) if value is _END else value
                     ended[leaf_idx] = False
@@ -327,21 +293,6 @@ class LoaderCollection:
             raise ValueError(must_be("loaders", "at least one loader", loaders, where, "Pass a loader."))
         self.paths, self.leaves = list(by_path), list(by_path.values())
 
-    def lengths(self) -> list[int]:
-        """Return the number of batches of each loader.
-
-        Raises:
-            TypeError: If a loader does not tell its own.
-        """
-        lengths: list[int] = []
-        for path, leaf in zip(self.paths, self.leaves, strict=True):
-            try:
-                lengths.append(len(leaf))
-            except (TypeError, NotImplementedError) as error:
-                rule, where = "a loader that tells its length", f"len({self._where})"
-                raise TypeError(must_be(path, rule, leaf, where, "Count the batches while iterating.")) from error
-        return lengths
-
     def check_stateful(self, method: str) -> None:
         """Raise `TypeError` if a loader has no state, `ValueError` if one is there twice, so that it has no single one.
 
@@ -383,8 +334,6 @@ class LoaderCollection:
 UNKNOWN = float("inf")
 """The number of batches of a loader that does not tell."""
 
-_MISSING = object()
-
 
 def length_of(loader: Iterable[Any]) -> int | float:
     """Return the number of batches that a loader promises; infinite if it has no length."""
@@ -413,8 +362,8 @@ def read_promised(
     iterator = iter(loader) if iterator is None else iterator
     num_given, may_begin_again = first, first == 0 and num_batches != UNKNOWN
     while num_given < num_batches:
-        batch = next(iterator, _MISSING)  # no `for`, which would ask a loader that is its own iterator to begin anew
-        if batch is not _MISSING:
+        batch = next(iterator, _END)  # no `for`, which would ask a loader that is its own iterator to begin anew
+        if batch is not _END:
             num_given += 1
             yield batch
         elif may_begin_again and num_given == 0:
@@ -429,7 +378,7 @@ def read_promised(
 def _end_order(loader: Iterable[Any], iterator: Iterator[Any]) -> None:
     """Let an iterator that has given everything come to its end, if no data is read for that."""
     is_data_loader = hasattr(iterator, "_sampler_iter") and not is_stream(loader)
-    is_read = is_data_loader and next(iterator._sampler_iter, _MISSING) is _MISSING  # type: ignore[attr-defined]
+    is_read = is_data_loader and next(iterator._sampler_iter, _END) is _END  # type: ignore[attr-defined]
     if is_read or getattr(loader, "ends_as_promised", False):
         next(iterator, None)
 

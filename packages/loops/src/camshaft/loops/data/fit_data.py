@@ -46,6 +46,7 @@ class LoaderSettings:
     use_distributed_sampler: bool = True
 
 
+@attrs.define(eq=False)
 class FitData:
     """The loaders of a fit, and the batches of its epochs.
 
@@ -69,32 +70,25 @@ class FitData:
             validation loaders, as "validation".
     """
 
-    def __init__(
-        self,
-        run: Run,
-        limits: FitLimits,
-        validation: ValidationLoop,
-        progress: FitProgress,
-        settings: LoaderSettings,
-    ) -> None:
-        self.loader: Any = None
-        self.batches = TrainingBatches((), 0)
-        self.num_batches: int | float = 0
-        self.has_validation_batches = False
-        self.validation_interval: int | float = float("inf")
-        self.generators: list[torch.Generator] = []
-        self.origin: dict[str, Any] = {}
-        self._run = run
-        self.limits = limits
-        self._validation = validation
-        self._progress = progress
-        self._settings = settings
-        self._given: Any = None
-        self._load_epoch = 0  # in which the training loader was asked for
-        self._validation_epoch: int | None = None  # in which those of validation were, if it was due there
-        self._is_reload_asked = False
-        self._may_validate = False
-        self._leaves_validation_out = False
+    _run: Run
+    limits: FitLimits
+    _validation: ValidationLoop
+    _progress: FitProgress
+    _settings: LoaderSettings
+    loader: Any = attrs.field(default=None, init=False)
+    batches: TrainingBatches = attrs.field(factory=lambda: TrainingBatches((), 0), init=False)
+    num_batches: int | float = attrs.field(default=0, init=False)
+    has_validation_batches: bool = attrs.field(default=False, init=False)
+    validation_interval: int | float = attrs.field(default=float("inf"), init=False)
+    generators: list[torch.Generator] = attrs.field(factory=list, init=False)
+    origin: dict[str, Any] = attrs.field(factory=dict, init=False)
+    _given: Any = attrs.field(default=None, init=False)
+    _load_epoch: int = attrs.field(default=0, init=False)  # in which the training loader was asked for
+    # in which those of validation were, if it was due there
+    _validation_epoch: int | None = attrs.field(default=None, init=False)
+    _is_reload_asked: bool = attrs.field(default=False, init=False)
+    _may_validate: bool = attrs.field(default=False, init=False)
+    _leaves_validation_out: bool = attrs.field(default=False, init=False)
 
     @property
     def validates(self) -> bool:
@@ -235,10 +229,6 @@ class FitData:
         """Drop the batches, with the loader's worker processes; the numbers of batches stay."""
         self.batches = TrainingBatches((), 0)
         self._given = None
-
-    def stop_workers(self) -> None:
-        """End the training loader's worker processes after an error; the position in the data stays."""
-        self.batches.stop_workers()
 
     def _shared(self, given: Any) -> Any:
         """Return this process's share of the training loader that was given."""

@@ -25,10 +25,9 @@ from camshaft.loops.data.combined_loader import (
 )
 from camshaft.loops.data.resumable_loader import ResumableLoader
 from camshaft.loops.state.random_state import seed_workers
-from camshaft.loops.state.run import Run
+from camshaft.loops.state.run import LOADER_HOOKS, Run
 
 _MISSING = object()
-_ATTRIBUTES = {"validate": "val_dataloader", "test": "test_dataloader", "predict": "predict_dataloader"}
 
 
 def training_loader(run: Run) -> Any:
@@ -42,9 +41,7 @@ def training_loader(run: Run) -> Any:
     Raises:
         TypeError: If something else was given.
     """
-    given = run.loaders.get("train")
-    if given is None:
-        given = _provided("train_dataloader", run.hooks.train_dataloader, run)
+    given = _given_or_provided(run, "train")
     if isinstance(given, (list, tuple, Mapping)):
         seed_workers(_flat(given), run.strategy.global_rank)
         return given or None
@@ -74,14 +71,7 @@ def evaluation_loaders(run: Run, stage: str) -> tuple[Any, list[Iterable[Any]]]:
     Raises:
         TypeError: If something else than a loader or a collection of loaders was given.
     """
-    providers: dict[str, Callable[[], Any] | None] = {
-        "validate": run.hooks.val_dataloader,
-        "test": run.hooks.test_dataloader,
-        "predict": run.hooks.predict_dataloader,
-    }
-    given = run.loaders.get(stage)
-    if given is None:
-        given = _provided(_ATTRIBUTES[stage], providers[stage], run)
+    given = _given_or_provided(run, stage)
     loaders = [] if given is None else [_checked(loader, stage, run) for loader in _flat(given)]
     seed_workers([leaf for loader in loaders for leaf in leaves_of(loader)], run.strategy.global_rank)
     return given, loaders
@@ -111,12 +101,29 @@ def parts_of(loader: Any) -> Any:
     return loader.loaders if isinstance(loader, CombinedLoader) else loader
 
 
-def _provided(name: str, provider: Callable[[], Any] | None, run: Run) -> Any:
-    """Return the loaders of a hook, or of the attribute of that name of data module or module."""
-    if provider is not None:
-        return provider()
+def _given_or_provided(run: Run, stage: str) -> Any:
+    """Return the loaders that were passed, else those of the hook, or of its attribute of data module or module."""
+    name = LOADER_HOOKS[stage]
+    provide = getattr(run.hooks, name)
+    if run.loaders.get(stage) is not None:
+        return _converted(run.loaders[stage])
+    if provide is not None:
+        return _converted(provide())
     attributes = (getattr(owner, "__dict__", {}).get(name) for owner in (run.data, run.module))
-    return next((given for given in attributes if given is not None), None)
+    return _converted(next((given for given in attributes if given is not None), None))
+
+
+def _converted(given: Any) -> Any:
+    """Return loaders in which each with a method `as_combined_loader` is the `CombinedLoader` that this returns."""
+    if hasattr(type(given), "as_combined_loader"):
+        return given.as_combined_loader()
+    if isinstance(given, (list, tuple)):
+        converted = [_converted(item) for item in given]
+        return given if all(map(is_, converted, given)) else converted
+    if isinstance(given, Mapping):
+        of_keys = {key: _converted(item) for key, item in given.items()}
+        return given if all(map(is_, of_keys.values(), given.values())) else of_keys
+    return given
 
 
 def _flat(given: Any) -> Iterator[Any]:

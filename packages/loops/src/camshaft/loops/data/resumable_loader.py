@@ -4,17 +4,32 @@ from __future__ import annotations
 
 import copy
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from inspect import GEN_CLOSED, getgeneratorstate
 from types import GeneratorType
 from typing import Any, Literal
 
-import torch
-from torch import Tensor
+from torch.utils.data import BatchSampler, DataLoader, Dataset, IterableDataset
 
 from camshaft.hooks_core.messages import must_be, warn_user
-from camshaft.loops.data.combined_loader import has_state, is_plain, is_stream, length_of, nodes_of, read_promised
-from camshaft.loops.state.random_state import generators_of, isolated_randomness, random_state, restore_random_state
+from camshaft.loops.data.combined_loader import (
+    copy_loader,
+    has_state,
+    is_plain,
+    is_stream,
+    length_of,
+    nodes_of,
+    read_promised,
+    samplers_of,
+)
+from camshaft.loops.data.samplers import ReplayedSampler
+from camshaft.loops.state.random_state import (
+    are_same,
+    generators_of,
+    isolated_randomness,
+    random_state,
+    restore_random_state,
+)
 
 StatelessLoaders = Literal["refuse", "fast_forward"]
 """Treatment of a loader without a state by a resume inside an epoch."""
@@ -53,9 +68,7 @@ class ResumableLoader:
         self._is_node_loader = nodes is not None and isinstance(self._source, nodes.Loader)
         self._is_converted = is_plain(loader) and not _is_stateless_stream(loader)
         if self._is_converted:
-            from camshaft.loops.data.stateful_data_loader import to_stateful
-
-            self._source = to_stateful(loader)  # type: ignore[arg-type]
+            self._source = _to_stateful(loader)  # type: ignore[arg-type]
         self._is_stateless = _is_stateless_stream(loader) or not has_state(self._source)
         self._resumed: Iterator[Any] | None = None
         self._unread: dict[str, Any] | None = None  # the loader's state that was loaded, until it is read
@@ -130,7 +143,13 @@ class ResumableLoader:
                 state["ended"] = _ended_nodes(self._source)
             if self._is_stateless and self._stateless == "refuse":
                 warn_user(_stateless_message(self.loader, "checkpoint"))
-        if not self._is_stateless and self._was_begun and (self._is_under_way or self._carries_state):
+        if (
+            not self._is_stateless
+            and self._was_begun
+            and (
+                self._is_under_way or not self._is_converted or _carries_state(self.loader)  # type: ignore[arg-type]
+            )
+        ):
             # one that was not read since may have begun anew already, and would tell of that
             state["loader"] = self._source.state_dict() if self._unread is None else self._unread
         return state
@@ -150,15 +169,6 @@ class ResumableLoader:
             elif "loader" in state:
                 self._source.load_state_dict(copy.deepcopy(state["loader"]))
                 self._begin_anew(state["loader"])
-
-    @property
-    def _carries_state(self) -> bool:
-        """Return whether the loader carries more than random numbers from one epoch to the next."""
-        if not self._is_converted:
-            return True
-        from camshaft.loops.data.stateful_data_loader import carries_state
-
-        return carries_state(self.loader)  # type: ignore[arg-type]
 
     def _resume(self, state: dict[str, Any]) -> None:
         self._num_read = state["num_read"]
@@ -199,19 +209,8 @@ class ResumableLoader:
                 iter(self._source)
         elif not self._is_exhausted:
             iter(self._source)  # goes on where it was left, so that the next one begins anew
-            if not _are_same(self._source.state_dict(), state):
+            if not are_same(self._source.state_dict(), state):
                 self._source.load_state_dict(state)  # that one began anew already, but not in its turn
-
-
-def _are_same(one: Any, other: Any) -> bool:
-    """Return whether two states are equal."""
-    if isinstance(one, Tensor) or isinstance(other, Tensor):
-        return isinstance(one, Tensor) and isinstance(other, Tensor) and torch.equal(one, other)
-    if isinstance(one, Mapping) and isinstance(other, Mapping):
-        return one.keys() == other.keys() and all(_are_same(one[key], other[key]) for key in one)
-    if isinstance(one, (list, tuple)) and isinstance(other, (list, tuple)):
-        return len(one) == len(other) and all(map(_are_same, one, other))
-    return bool(one == other)
 
 
 def _is_stateless_stream(loader: object) -> bool:
@@ -263,3 +262,86 @@ def _is_over(iterator: object) -> bool:
 def _stateless_message(loader: object, where: str) -> str:
     rule = "one with a state to resume inside an epoch"
     return must_be("train loader", rule, loader, where, _ACTION)
+
+
+_NUM_STEPS_BETWEEN_SNAPSHOTS = 16  # of worker processes; a resumed run reads up to this number of batches again
+
+
+def _to_stateful(loader: DataLoader[Any]) -> Any:
+    """Return torchdata's `StatefulDataLoader` with the same batches from the same random numbers as a plain loader."""
+    from torchdata.stateful_dataloader import StatefulDataLoader  # costs an import that few programs need
+
+    changes: dict[str, Any] = _order_of(loader)
+    dataset: Any = loader.dataset
+    if loader.num_workers > 0:
+        changes["snapshot_every_n_steps"] = _NUM_STEPS_BETWEEN_SNAPSHOTS
+        if not isinstance(dataset, IterableDataset):
+            changes["dataset"] = _WorkerDataset(dataset)
+        elif has_state(dataset):
+            changes["dataset"] = _WorkerStream(dataset)
+    return copy_loader(loader, StatefulDataLoader, **changes)
+
+
+def _carries_state(loader: DataLoader[Any]) -> bool:
+    """Return whether a loader carries more than random numbers of the main process from one epoch to the next."""
+    if loader.num_workers > 0 and loader.persistent_workers:
+        return True
+    parts = samplers_of(loader)
+    if loader.num_workers == 0:
+        parts.append(loader.dataset)
+    return any(has_state(part) for part in parts)
+
+
+def _order_of(loader: DataLoader[Any]) -> dict[str, Any]:
+    """Return the arguments by which a stateful loader reads in the order of a plain one."""
+    if is_stream(loader):
+        return {"batch_size": loader.batch_size, "drop_last": loader.drop_last}
+    sampler, batch_sampler = loader.sampler, loader.batch_sampler
+    generators, parts = generators_of(loader), [part for part in samplers_of(loader) if has_state(part)]
+    if batch_sampler is None:
+        sampler = sampler if has_state(sampler) else ReplayedSampler(sampler, generators, parts)
+        return {"batch_size": None, "sampler": sampler}
+    if has_state(batch_sampler):
+        return {"batch_sampler": batch_sampler}
+    if has_state(sampler) and type(batch_sampler) is BatchSampler:
+        return {"batch_size": loader.batch_size, "drop_last": loader.drop_last, "sampler": sampler}
+    return {"batch_sampler": ReplayedSampler(batch_sampler, generators, parts)}
+
+
+class _WorkerDataset(Dataset[Any]):
+    """A dataset in a worker process, with the random numbers that it draws there as part of its state.
+
+    Everything else is the dataset's own, so that code in a worker which looks for its dataset finds it.
+    """
+
+    def __init__(self, dataset: Any) -> None:
+        object.__setattr__(self, "_dataset", dataset)
+
+    def __getitem__(self, index: Any) -> Any:
+        return self._dataset[index]
+
+    def __len__(self) -> int:
+        return len(self._dataset)
+
+    def __getattr__(self, name: str) -> Any:
+        if (name.startswith("__") and name != "__getitems__") or name == "_dataset":  # not there yet while unpickled
+            raise AttributeError(name)
+        return getattr(self._dataset, name)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        setattr(self._dataset, name, value)
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"random": random_state(), "dataset": self._dataset.state_dict() if has_state(self._dataset) else None}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        if has_state(self._dataset):
+            self._dataset.load_state_dict(state["dataset"])
+        restore_random_state(state["random"])
+
+
+class _WorkerStream(_WorkerDataset, IterableDataset[Any]):
+    """A stream in a worker process, likewise."""
+
+    def __iter__(self) -> Any:
+        return iter(self._dataset)

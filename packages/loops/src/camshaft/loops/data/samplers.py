@@ -6,23 +6,24 @@ import copy
 import zlib
 from array import array
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from itertools import chain, islice, repeat
 from typing import Any, Literal
 
 import attrs
 import torch
-from torch import Tensor
 from torch.utils.data import BatchSampler, SequentialSampler
 
 from camshaft.hooks_core.messages import must_be
 from camshaft.hooks_core.protocols import Strategy
 from camshaft.loops.data.combined_loader import has_state
-from camshaft.loops.state.random_state import isolated_randomness, random_state, restore_random_state
+from camshaft.loops.state.random_state import are_same, isolated_randomness, random_state, restore_random_state
 
 Uneven = Literal["fill", "cut", "keep"]
 """Treatment of a remainder that the processes cannot share evenly: pad, drop, or one sample for some."""
 
 
+@attrs.define(eq=False)
 class SharedSampler:
     """Gives one process its share of what a sampler gives: every so-many-th, beginning with the process's rank.
 
@@ -41,23 +42,19 @@ class SharedSampler:
         parts: Samplers with a state of their own that it reads by.
     """
 
-    def __init__(
-        self,
-        sampler: Any,
-        strategy: Strategy,
-        *,
-        uneven: Uneven,
-        generators: Sequence[torch.Generator] = (),
-        parts: Sequence[Any] = (),
-    ) -> None:
-        self.sampler = sampler
-        self.draws = not _has_fixed_order(sampler)
-        self.generators = generators
-        self._strategy = strategy
-        self._uneven = uneven
-        self._has_state = bool(parts) or has_state(sampler)
-        self._prepared: _Draw | None = None
-        self._later: dict[str, Any] | None = None  # the numbers of further passes after one that was prepared
+    sampler: Any
+    _strategy: Strategy
+    _uneven: Uneven = attrs.field(kw_only=True)
+    generators: Sequence[torch.Generator] = attrs.field(default=(), kw_only=True)
+    parts: Sequence[Any] = attrs.field(default=(), kw_only=True)
+    _prepared: _Draw | None = attrs.field(default=None, init=False)
+    # the numbers of further passes after one that was prepared
+    _later: dict[str, Any] | None = attrs.field(default=None, init=False)
+
+    @property
+    def draws(self) -> bool:
+        """True if its order may differ from pass to pass."""
+        return not _has_fixed_order(self.sampler)
 
     def __len__(self) -> int:
         return len(range(self._strategy.data_rank, self._stop(), self._strategy.num_data_ranks))
@@ -80,7 +77,7 @@ class SharedSampler:
         num_indices = len(self.sampler)
         rest = iter(self.sampler)
         # What keeps a state is run to its end, because it would go on from there in the next pass.
-        order = list(rest) if self._has_state else list(islice(rest, num_indices))
+        order = list(rest) if self.parts or has_state(self.sampler) else list(islice(rest, num_indices))
         if len(order) < num_indices:
             rule = f"a sampler of the {num_indices} indices that it promises"
             action = "Let `__len__` tell how many it gives."
@@ -121,7 +118,7 @@ class SharedSampler:
 
     def _begin_again(self, numbers: dict[str, Any]) -> _Draw:
         """Return the order of a further pass without the other processes, which may have no more passes."""
-        with _Numbers(numbers, self.generators):
+        with _using(numbers, self.generators):
             self.prepare()
         prepared, self._prepared = self._prepared, None
         assert prepared is not None
@@ -146,29 +143,25 @@ class _Draw:
     after: dict[str, Any]
 
 
-class _Numbers:
-    """A context with other random numbers; afterwards they are as they were."""
-
-    def __init__(self, numbers: dict[str, Any], generators: Sequence[torch.Generator]) -> None:
-        self._numbers, self._generators = numbers, generators
-
-    def __enter__(self) -> None:
-        self._own = numbers_of(self._generators)
-        known = {key: state for key, state in self._numbers.items() if key in self._own}
-        restore_random_state(known, self._generators)
-
-    def __exit__(self, *_: object) -> None:
-        restore_random_state(self._own, self._generators)
+@contextmanager
+def _using(numbers: dict[str, Any], generators: Sequence[torch.Generator]) -> Iterator[None]:
+    """Use other random numbers, as a context; afterwards they are as they were."""
+    own = numbers_of(generators)
+    restore_random_state({key: state for key, state in numbers.items() if key in own}, generators)
+    try:
+        yield
+    finally:
+        restore_random_state(own, generators)
 
 
-def numbers_of_first(strategy: Strategy, generators: Sequence[torch.Generator]) -> _Numbers:
+def numbers_of_first(strategy: Strategy, generators: Sequence[torch.Generator]) -> AbstractContextManager[None]:
     """Use the random numbers of the first process, except those of CUDA, as a context. Collective.
 
     Args:
         strategy: Connects the processes.
         generators: Further generators.
     """
-    return _Numbers(strategy.broadcast(numbers_of(generators)), generators)
+    return _using(strategy.broadcast(numbers_of(generators)), generators)
 
 
 def numbers_of(generators: Sequence[torch.Generator]) -> dict[str, Any]:
@@ -181,20 +174,11 @@ def _follow(before: dict[str, Any], after: dict[str, Any], generators: Sequence[
     own = numbers_of(generators)
 
     def followed(mine: Any, its_before: Any, its_after: Any) -> Any:
-        return its_after if _are_same(mine, its_before) else mine
+        return its_after if are_same(mine, its_before) else mine
 
-    state = {key: followed(own[key], before.get(key), after.get(key, own[key])) for key in own if key != "generators"}
+    state = {key: followed(mine, before.get(key), after.get(key, mine)) for key, mine in own.items()}
     triples = zip(own["generators"], before["generators"], after["generators"], strict=True)
-    state["generators"] = [followed(*triple) for triple in triples]
-    restore_random_state(state, generators)
-
-
-def _are_same(one: Any, other: Any) -> bool:
-    if isinstance(one, Tensor):
-        return isinstance(other, Tensor) and torch.equal(one, other)
-    if isinstance(one, list):
-        return isinstance(other, list) and len(one) == len(other) and all(map(_are_same, one, other))
-    return bool(one == other)
+    restore_random_state(state | {"generators": [followed(*triple) for triple in triples]}, generators)
 
 
 def _has_fixed_order(sampler: object) -> bool:
@@ -207,16 +191,15 @@ def _has_fixed_order(sampler: object) -> bool:
 def _checksum(order: Iterable[Any]) -> int | None:
     """Return a checksum of an order of integers, or of batches of integers; None for others."""
     items = list(order)
-    try:
-        return zlib.crc32(array("q", items))
-    except (TypeError, OverflowError):
-        pass
-    try:
-        return zlib.crc32(array("q", chain.from_iterable((len(batch), *batch) for batch in items)))
-    except (TypeError, OverflowError):
-        return None
+    for numbers in (items, chain.from_iterable((len(batch), *batch) for batch in items)):
+        try:
+            return zlib.crc32(array("q", numbers))
+        except (TypeError, OverflowError):
+            pass
+    return None
 
 
+@attrs.define(eq=False)
 class ReplayedSampler:
     """Replays a sampler: keeps the random numbers from which its pass began.
 
@@ -230,28 +213,26 @@ class ReplayedSampler:
         parts: Samplers within it that have a state; it is put back as well.
     """
 
-    def __init__(
-        self, sampler: Iterable[Any], generators: Sequence[torch.Generator], parts: Sequence[Any] = ()
-    ) -> None:
-        self.sampler = sampler
-        self.generators = generators
-        self.parts = parts
+    sampler: Any
+    generators: Sequence[torch.Generator]
+    parts: Sequence[Any] = ()
 
     def __iter__(self) -> _ReplayedIndices:
         return _ReplayedIndices(self)
 
     def __len__(self) -> int:
-        return len(self.sampler)  # type: ignore[arg-type]
+        return len(self.sampler)
 
 
+@attrs.define(eq=False)
 class _ReplayedIndices(Iterator[Any]):
     """One pass over a sampler. `state_dict` and `load_state_dict` are what torchdata looks for."""
 
-    def __init__(self, owner: ReplayedSampler) -> None:
-        self._owner = owner
-        self._indices: Iterator[Any] | None = None  # begun at the first call of `next`, as a plain loader does
-        self._start: dict[str, Any] | None = None
-        self._num_given = 0
+    _owner: ReplayedSampler
+    # begun at the first call of `next`, as a plain loader does
+    _indices: Iterator[Any] | None = attrs.field(default=None, init=False)
+    _start: dict[str, Any] | None = attrs.field(default=None, init=False)
+    _num_given: int = attrs.field(default=0, init=False)
 
     def __next__(self) -> Any:
         if self._indices is None:

@@ -316,10 +316,7 @@ def agree_on_lengths(loaders: Sequence[EvenLoader], strategy: Strategy) -> None:
     """
     own = [(length_of(one.loader), is_open_ended(one.loader), whole_length(one.loader)) for one in loaders]
     of_ranks = strategy.all_gather((strategy.data_rank, own))
-    numbers = [len(of_rank) for _, of_rank in of_ranks]
-    if len(set(numbers)) > 1:
-        rule = "as many in every process"
-        raise ValueError(must_be("train loaders", rule, numbers, "fit", "Give every process the same loaders."))
+    _check_as_many([len(of_rank) for _, of_rank in of_ranks], "train", "fit")
     for loader_idx, loader in enumerate(loaders):
         its_own = [(data_rank, *of_rank[loader_idx]) for data_rank, of_rank in of_ranks]
         check_same_data([whole for _, _, _, whole in its_own], "train loader")
@@ -330,6 +327,12 @@ def agree_on_lengths(loaders: Sequence[EvenLoader], strategy: Strategy) -> None:
         loader.length = None if is_even and shortest != UNKNOWN else shortest
         if not is_even and not loader.is_asked:
             _warn_of_rest({data_rank: int(length - shortest) for data_rank, length in lengths.items()}, int(shortest))
+
+
+def _check_as_many(counts: list[int], stage: str, where: str) -> None:
+    if len(set(counts)) > 1:
+        action = "Give every process the same loaders."
+        raise ValueError(must_be(f"{stage} loaders", "as many in every process", counts, where, action))
 
 
 def _warn_of_rest(rests: dict[int, int], shortest: int) -> None:
@@ -362,10 +365,7 @@ def agree_on_rounds(
     ]
     wholes = [[whole_length(leaf) for leaf in leaves_of(loader)] for loader in loaders]
     of_ranks = strategy.all_gather((numbers, wholes))
-    counts = [len(numbers) for numbers, _ in of_ranks]
-    if len(set(counts)) > 1:
-        rule = "as many in every process"
-        raise ValueError(must_be(f"{stage} loaders", rule, counts, "EvaluationLoop", "Give all the same loaders."))
+    _check_as_many([len(numbers) for numbers, _ in of_ranks], stage, "EvaluationLoop")
     for lengths in zip(
         *[[whole for of_loader in wholes for whole in of_loader] for _, wholes in of_ranks], strict=True
     ):

@@ -10,26 +10,26 @@ import attrs
 import torch
 from torch import Tensor, nn
 
-from camshaft.hooks_core.known_attributes import check_known
+from camshaft.hooks_core.known_attributes import check_attribute
 from camshaft.hooks_core.messages import must_be
 from camshaft.hooks_core.protocols import Strategy
 from camshaft.hooks_core.transfer import move_to_device
 from camshaft.loops.data.loaders import as_given, batch_mover, evaluation_loaders, in_order, numbered, set_epoch
 from camshaft.loops.data.shared_loader import agree_on_rounds, count_share, in_rounds, prepare_orders, share_out
-from camshaft.loops.state.progress import Counters
+from camshaft.loops.state.progress import BatchProgressView, Counters
 from camshaft.loops.state.run import Run
 from camshaft.loops.validators import check_batch_limit
 
 
 @attrs.frozen
 class StageHooks:
-    """The hooks of one stage under common names."""
+    """The hooks of one stage under common names; see the hooks `on_<stage>_...` and the stage's step."""
 
+    step: Callable[[Any, int, int], Any]
     model_eval: Callable[[], None] | None
     start: Callable[[], None]
     epoch_start: Callable[[], None]
     batch_start: Callable[[Any, int, int], None]
-    step: Callable[[Any, int, int], Any]
     batch_end: Callable[[Any, Any, int, int], None]
     epoch_end: Callable[[], None]
     end: Callable[[], None]
@@ -59,6 +59,7 @@ class EvaluationLoop:
     """
 
     stage: str
+    hook_prefix: str
     limit_argument: str
     required: tuple[str, ...] = ()
     defers_saves = False
@@ -73,19 +74,38 @@ class EvaluationLoop:
         self.given_loaders: Any = None
         self.num_batches: list[int | float] = []
         self.progress = Counters()
+        self._earlier_batches = Counters()  # of the runs before
         self._is_sealed = True
+
+    @property
+    def batch_progress(self) -> BatchProgressView:
+        """Counters of batches: `current`, those of the current or last run, and `total`, those of all runs."""
+        return BatchProgressView(self.progress, self._earlier_batches)
+
+    @property
+    def max_batches(self) -> list[int | float]:
+        """Number of batches to take of each loader; `num_batches` as Lightning names it."""
+        return self.num_batches
 
     def __setattr__(self, name: str, value: Any) -> None:
         """Set an attribute; one that the loop does not have is refused, with the closest that it has."""
         if name == "limit_batches":
             check_batch_limit(self.limit_argument, value)
         else:
-            check_known(self, name)
+            check_attribute(self, name)
         object.__setattr__(self, name, value)
 
     def stage_hooks(self, run: Run) -> StageHooks:
-        """Return the hooks that this loop calls."""
-        raise NotImplementedError
+        """Return the hooks that this loop calls: those that its `hook_prefix` names."""
+        hooks = run.hooks.for_loaders(len(self.loaders))
+        names = [field for field in attrs.fields_dict(StageHooks) if field != "step"]
+        named = {name: getattr(hooks, f"on_{self.hook_prefix}_{name}") for name in names}
+        return StageHooks(step=self.step(run, getattr(hooks, f"{self.hook_prefix}_step")), **named)
+
+    def step(self, run: Run, hook: Callable[..., Any] | None) -> Callable[[Any, int, int], Any]:
+        """Return the function that gets each batch, given the hook of the stage's step."""
+        assert hook is not None
+        return hook
 
     def collect(self, outputs: Any, dataloader_idx: int) -> None:
         """Keep what a step returned, if this loop returns it."""
@@ -179,6 +199,7 @@ class EvaluationLoop:
         rounds: list[int | float] | None = None
         if run.strategy.num_data_ranks > 1:
             rounds = agree_on_rounds(self.loaders, num_batches, run.strategy, self.stage)
+        self._earlier_batches.add(self.progress)
         self.progress.reset()
         if metrics is not None:
             metrics.start_epoch(self.stage, len(self.loaders), is_trial=is_trial)
@@ -233,24 +254,9 @@ class ValidationLoop(EvaluationLoop):
     """Validation, as a verb or inside fit. Its result is the logged values, a dictionary per loader."""
 
     stage = "validate"
+    hook_prefix = "validation"
     limit_argument = "limit_val_batches"
     required: tuple[str, ...] = ("validation_step",)
-
-    def stage_hooks(self, run: Run) -> StageHooks:
-        """Return the validation hooks."""
-        hooks = run.hooks.for_loaders(len(self.loaders))
-        assert hooks.validation_step is not None
-        return StageHooks(
-            model_eval=hooks.on_validation_model_eval,
-            start=hooks.on_validation_start,
-            epoch_start=hooks.on_validation_epoch_start,
-            batch_start=hooks.on_validation_batch_start,
-            step=hooks.validation_step,
-            batch_end=hooks.on_validation_batch_end,
-            epoch_end=hooks.on_validation_epoch_end,
-            end=hooks.on_validation_end,
-            model_train=hooks.on_validation_model_train,
-        )
 
 
 class TestLoop(EvaluationLoop):
@@ -258,25 +264,9 @@ class TestLoop(EvaluationLoop):
 
     __test__ = False  # not a test class for pytest, in spite of its name
 
-    stage = "test"
+    stage = hook_prefix = "test"
     limit_argument = "limit_test_batches"
     required: tuple[str, ...] = ("test_step",)
-
-    def stage_hooks(self, run: Run) -> StageHooks:
-        """Return the test hooks."""
-        hooks = run.hooks.for_loaders(len(self.loaders))
-        assert hooks.test_step is not None
-        return StageHooks(
-            model_eval=hooks.on_test_model_eval,
-            start=hooks.on_test_start,
-            epoch_start=hooks.on_test_epoch_start,
-            batch_start=hooks.on_test_batch_start,
-            step=hooks.test_step,
-            batch_end=hooks.on_test_batch_end,
-            epoch_end=hooks.on_test_epoch_end,
-            end=hooks.on_test_end,
-            model_train=hooks.on_test_model_train,
-        )
 
 
 class PredictLoop(EvaluationLoop):
@@ -297,14 +287,12 @@ class PredictLoop(EvaluationLoop):
     Attributes:
         gather: The same; it counts when the predictions are returned.
         return_predictions: Whether there is a result at all; false keeps no predictions.
+        epoch_batch_indices: Indices of samples for each batch, by loader, where a callback that writes predictions at
+            the end follows them; else empty.
     """
 
-    stage = "predict"
+    stage = hook_prefix = "predict"
     limit_argument = "limit_predict_batches"
-    gather: bool
-    return_predictions: bool
-    _predictions: list[list[Any]]
-    _strategy: Strategy | None
 
     def __init__(
         self,
@@ -314,42 +302,39 @@ class PredictLoop(EvaluationLoop):
         use_distributed_sampler: bool = True,
         gather: bool = False,
     ) -> None:
+        self.gather = gather
+        self.return_predictions = True
+        self.epoch_batch_indices: list[list[Any]] = []
+        self._predictions: list[list[Any]] = []
+        self._strategy: Strategy | None = None
         super().__init__(
             limit_batches=limit_batches,
             inference_mode=inference_mode,
             use_distributed_sampler=use_distributed_sampler,
         )
-        self.gather = gather
-        self.return_predictions = True
-        self._predictions = []
-        self._strategy = None
 
-    def stage_hooks(self, run: Run) -> StageHooks:
-        """Return the prediction hooks."""
-        hooks, module = run.hooks.for_loaders(len(self.loaders)), run.module
+    @property
+    def predictions(self) -> list[Any]:
+        """Predictions of this process so far, or of the last run, as the result has them; empty if none are kept."""
+        return self._predictions[0] if len(self._predictions) == 1 == len(self.loaders) else self._predictions
+
+    def step(self, run: Run, hook: Callable[..., Any] | None) -> Callable[[Any, int, int], Any]:
+        """Return `predict_step`, or else the function that calls the module."""
+        module = run.module
+        if hook is not None:
+            return hook
+        if type(module).forward is nn.Module.forward:
+            rule, action = "defined, or else `forward`, to predict", "Define one of the two."
+            raise TypeError(must_be("predict_step", rule, None, type(module).__qualname__, action))
 
         def call_module(batch: Any, batch_idx: int, dataloader_idx: int) -> Any:
             return module(batch)
 
-        if hooks.predict_step is None and type(module).forward is nn.Module.forward:
-            rule = "defined, or else `forward`, to predict"
-            action = "Define one of the two."
-            raise TypeError(must_be("predict_step", rule, None, type(module).__qualname__, action))
-        return StageHooks(
-            model_eval=hooks.on_predict_model_eval,
-            start=hooks.on_predict_start,
-            epoch_start=hooks.on_predict_epoch_start,
-            batch_start=hooks.on_predict_batch_start,
-            step=hooks.predict_step or run.strategy.wrap_step(call_module),
-            batch_end=hooks.on_predict_batch_end,
-            epoch_end=hooks.on_predict_epoch_end,
-            end=hooks.on_predict_end,
-            model_train=hooks.on_predict_model_train,
-        )
+        return run.strategy.wrap_step(call_module)
 
     def run(self, run: Run) -> Any:
         """Predict. Collective. Returns the predictions, or None if `return_predictions` is false."""
-        self._predictions, self._strategy = [], run.strategy
+        self._predictions, self._strategy, self.epoch_batch_indices = [], run.strategy, []
         run.predictions = self._predictions
         result = super().run(run)
         run.predictions = []
@@ -361,11 +346,14 @@ class PredictLoop(EvaluationLoop):
             return
         while len(self._predictions) <= dataloader_idx:
             self._predictions.append([])
-        self._predictions[dataloader_idx].append(outputs if _is_plain_cpu(outputs) else _to_cpu(outputs))
+        is_plain_cpu = isinstance(outputs, Tensor) and outputs.is_cpu
+        self._predictions[dataloader_idx].append(
+            outputs if is_plain_cpu else move_to_device(outputs, torch.device("cpu"))
+        )
 
     def result(self, metrics: list[dict[str, float]]) -> Any:
         """Return the predictions."""
-        predictions, self._predictions = self._predictions, []
+        predictions = self._predictions
         if not self.return_predictions:
             return None
         predictions += [[] for _ in self.loaders[len(predictions) :]]
@@ -381,14 +369,6 @@ def _of_all_ranks(predictions: list[list[Any]], strategy: Strategy) -> list[list
     of_ranks = [by_rank[rank] for rank in sorted(by_rank)]
     in_turn = [zip_longest(*of_loader, fillvalue=_MISSING) for of_loader in zip(*of_ranks, strict=True)]
     return [[one for turn in turns for one in turn if one is not _MISSING] for turns in in_turn]
-
-
-def _is_plain_cpu(outputs: Any) -> bool:
-    return isinstance(outputs, Tensor) and outputs.is_cpu
-
-
-def _to_cpu(outputs: Any) -> Any:
-    return move_to_device(outputs, torch.device("cpu"))
 
 
 class ModuleModes:

@@ -12,7 +12,7 @@ from torch import nn
 from torch.utils.data import DataLoader
 
 from camshaft.hooks_core.dispatch.implementation import implementation
-from camshaft.hooks_core.messages import noting
+from camshaft.hooks_core.messages import note_errors
 from camshaft.loops.data.combined_loader import samplers_of
 from camshaft.loops.evaluation.loops import ValidationLoop
 from camshaft.loops.state.metric_state import metric_states, restore_metric_states
@@ -37,7 +37,7 @@ def check_sanity(run: Run, validation: ValidationLoop, num_steps: int, generator
         generators: The loaders' own generators.
     """
     metrics = metric_states(run.module)
-    parts = [part for loader in validation.loaders for part in _parts_of(loader)]
+    parts = [part for loader in validation.loaders for part in (getattr(loader, "dataset", None), *samplers_of(loader))]
     receivers = [*run.callbacks, *([] if run.data is None else [run.data])]
     with isolated_randomness(generators), _isolated([*receivers, *parts], run):
         run.hooks.on_sanity_check_start()
@@ -64,11 +64,11 @@ def _isolated(owners: Iterable[object], run: Run) -> Iterator[None]:
     for owner in owners:
         save, load = implementation(owner, "state_dict"), implementation(owner, "load_state_dict")
         if save is not None and load is not None:
-            with noting(owner, "state_dict", run.position):
+            with note_errors(owner, "state_dict", run.position):
                 remembered.append((owner, copied(save())))
     yield
     for owner, state in remembered:
-        with noting(owner, "load_state_dict", run.position):
+        with note_errors(owner, "load_state_dict", run.position):
             owner.load_state_dict(state)  # type: ignore[attr-defined]
 
 
@@ -107,8 +107,3 @@ def copied(state: Any, memo: dict[int, Any] | None = None) -> Any:
             result = state
     memo[id(state)] = result
     return result
-
-
-def _parts_of(loader: Any) -> list[Any]:
-    """Return the dataset and the samplers of a loader."""
-    return [getattr(loader, "dataset", None), *samplers_of(loader)]

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import attrs
 import torch
 
-from camshaft.hooks_core import no_op
-from camshaft.hooks_core.catalogue import CATALOGUE
+from camshaft.hooks_core import CATALOGUE, no_op
 from camshaft.hooks_core.dispatch.implementation import implementation, returns_anything
 from camshaft.hooks_core.spec import SKIP_EPOCH
 from camshaft.loops.data.fit_data import FitData
@@ -20,6 +20,7 @@ from camshaft.loops.optimization.update import without_graph
 from camshaft.loops.state.run import Run
 
 
+@attrs.define(eq=False, slots=False)
 class TrainingEpoch:
     """Runs the batches of an epoch, each with its update, and validation where it is due.
 
@@ -35,25 +36,18 @@ class TrainingEpoch:
         is_last_batch: Whether the batch that runs is known to be its epoch's last.
     """
 
-    def __init__(
-        self,
-        run: Run,
-        mode: UpdateMode,
-        schedulers: SchedulerSteps,
-        data: FitData,
-        stopping: StoppingRules,
-        validate: Callable[[], None],
-    ) -> None:
-        self.is_last_batch = False
-        self._run = run
-        self._mode = mode
-        self._schedulers = schedulers
-        self._data = data
-        self._stopping = stopping
-        self._validate = validate
-        self._progress = stopping.progress
-        self._move = batch_mover(run)
-        self._batch_start = batch_start_of_all(run)
+    _run: Run
+    _mode: UpdateMode
+    _schedulers: SchedulerSteps
+    _data: FitData
+    _stopping: StoppingRules
+    _validate: Callable[[], None]
+    is_last_batch: bool = attrs.field(default=False, init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self._progress = self._stopping.progress
+        self._move = batch_mover(self._run)
+        self._batch_start = batch_start_of_all(self._run)
 
     def run(self) -> bool:
         """Run the epoch's batches, or those that are left after a resume. Collective.
@@ -134,6 +128,8 @@ class TrainingEpoch:
         # A preempted run goes on later: it has the validations of a run that was not stopped, and no other.
         if stopping.stop_requests.should_stop and stopping.may_stop() and not stopping.is_preempted:
             return True
+        if stopping.validation_clock is not None:
+            return stopping.is_time_to_validate()
         if interval == float("inf"):
             return is_last
         done = self._progress.total_batches if limits.check_val_every_n_epoch is None else batch_idx + 1

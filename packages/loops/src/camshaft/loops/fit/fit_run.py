@@ -6,6 +6,8 @@ import warnings
 from collections.abc import Mapping
 from typing import Any
 
+import attrs
+
 from camshaft.hooks_core.messages import warn_user
 from camshaft.loops.data.fit_data import FitData
 from camshaft.loops.data.loaders import set_epoch
@@ -31,6 +33,7 @@ from camshaft.loops.state.random_state import random_state, restore_random_state
 from camshaft.loops.state.run import EpochState, Run
 
 
+@attrs.define(eq=False, slots=False)
 class FitRun:
     """One run of a fit loop: its parts and its state. `FitLoop.run` calls its methods in order.
 
@@ -52,34 +55,34 @@ class FitRun:
         shows_ended_epoch: Whether an epoch has ended, but the checkpoints of its end are not written yet.
     """
 
-    def __init__(
-        self,
-        run: Run,
-        data: FitData,
-        validation: ValidationLoop,
-        stopping: StoppingRules,
-        previous: FitRun | None = None,
-    ) -> None:
-        self.data = data
-        self.configured: ConfiguredOptimizers = (
-            ConfiguredOptimizers([], []) if previous is None else previous.configured
-        )
-        self.mode: UpdateMode | None = None
-        self.epoch: TrainingEpoch | None = None
-        self.is_active = False
-        self.has_ended = False
-        self.sanity_checking = False
-        self.shows_ended_epoch = False
-        self._run = run
-        self._validation = validation
-        self._stopping = stopping
-        self._progress = stopping.progress
-        self._factory = run.optimization_factory or StandardOptimizationFactory()
+    _run: Run
+    data: FitData
+    _validation: ValidationLoop
+    _stopping: StoppingRules
+    _previous: FitRun | None = None
+    configured: ConfiguredOptimizers = attrs.field(init=False)
+    mode: UpdateMode | None = attrs.field(default=None, init=False)
+    epoch: TrainingEpoch | None = attrs.field(default=None, init=False)
+    is_active: bool = attrs.field(default=False, init=False)
+    has_ended: bool = attrs.field(default=False, init=False)
+    sanity_checking: bool = attrs.field(default=False, init=False)
+    shows_ended_epoch: bool = attrs.field(default=False, init=False)
+    _is_first_epoch: bool = attrs.field(default=True, init=False)
+    _has_epoch_ended: bool = attrs.field(default=False, init=False)  # the hooks of the epoch's end were called
+    _metrics: dict[str, Any] | None = attrs.field(default=None, init=False)  # as before the end of an epoch cut short
+    _final: dict[str, Any] | None = attrs.field(default=None, init=False)  # the state at the end
+
+    def __attrs_post_init__(self) -> None:
+        previous, self._previous = self._previous, None
+        self.configured = ConfiguredOptimizers([], []) if previous is None else previous.configured
+        self._final = None if previous is None else previous._final
+        self._progress = self._stopping.progress
+        self._factory = self._run.optimization_factory or StandardOptimizationFactory()
         self._schedulers: SchedulerSteps
-        self._is_first_epoch = True
-        self._has_epoch_ended = False  # the hooks of the epoch's end were called
-        self._metrics: dict[str, Any] | None = None  # of an epoch that ended early, as they were before its end
-        self._final: dict[str, Any] | None = None if previous is None else previous._final  # the state at the end
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return what copies and pickles hold: optimizers and final state, but nothing that works only in a run."""
+        return {**vars(self), "mode": None, "epoch": None, "is_active": False, "_schedulers": None, "_factory": None}
 
     def set_up(self) -> None:
         """Load the data, configure the optimizers, and restore the checkpoint if there is one. Collective.
@@ -97,7 +100,7 @@ class FitRun:
         elif progress.is_inside_epoch:
             progress.end_epoch()
         run.epoch = progress.current_epoch
-        run.stop_workers = data.stop_workers
+        run.stop_workers = lambda: data.batches.stop_workers()
         if checkpoint is not None and "loaders" in checkpoint["fit"]:
             data.load_as(checkpoint["fit"]["loaders"])
         else:
@@ -142,6 +145,7 @@ class FitRun:
         if run.checkpoint is not None:
             self._restore_moment(run.checkpoint, is_inside_epoch=progress.is_inside_epoch)
         run.save_point()
+        stopping.start_validation_clock()
         stopping.agree()
         return self.epoch
 
@@ -341,6 +345,8 @@ class FitRun:
         data.reload_validation_if_due()
         if data.has_validation_batches:
             self._validation.run_epoch(run)
+        if self._stopping.validation_clock is not None:
+            self._stopping.validation_clock.restart()
         if run.metrics is not None:
             run.metrics.enter("train", "batch")
 

@@ -25,12 +25,13 @@ DEFAULT_MAX_EPOCHS = 1000
 _DURATION = 'a string "DD:HH:MM:SS", a timedelta, a dictionary of its arguments, or None'
 
 
-def to_seconds(max_time: Any, where: str) -> float | None:
+def to_seconds(max_time: Any, where: str, field: str = "max_time") -> float | None:
     """Return a duration in seconds.
 
     Args:
         max_time: "DD:HH:MM:SS", a `timedelta`, a dictionary such as {"hours": 2}, or None for no limit.
         where: Name of the object that was given it, for errors.
+        field: Name of the argument, for errors.
 
     Raises:
         TypeError, ValueError: If it is none of these, or not above 0.
@@ -42,9 +43,9 @@ def to_seconds(max_time: Any, where: str) -> float | None:
         duration = _to_duration(max_time)
     except (TypeError, ValueError, OverflowError) as error:
         kind = TypeError if isinstance(error, TypeError) else ValueError
-        raise kind(must_be("max_time", _DURATION, max_time, where, action)) from error
+        raise kind(must_be(field, _DURATION, max_time, where, action)) from error
     if duration <= timedelta(0):
-        raise ValueError(must_be("max_time", "longer than no time", max_time, where, action))
+        raise ValueError(must_be(field, "longer than no time", max_time, where, action))
     return duration.total_seconds()
 
 
@@ -65,6 +66,15 @@ def _to_duration(max_time: Any) -> timedelta:
 
 def _is_duration(instance: object, attribute: attrs.Attribute[Any], value: Any) -> None:
     to_seconds(value, WHERE)
+
+
+def _is_interval(instance: object, attribute: attrs.Attribute[Any], value: Any) -> None:
+    """Take a number of batches, a share of an epoch or a duration, as a validator."""
+    if isinstance(value, (str, timedelta, Mapping)):
+        to_seconds(value, WHERE, attribute.name)
+        return
+    batch_limit(instance, attribute, value)
+    _not_zero(instance, attribute, value)
 
 
 def _not_zero(instance: object, attribute: attrs.Attribute[Any], value: Any) -> None:
@@ -91,7 +101,9 @@ class FitLimits:
         overfit_batches: If not 0, the part of an epoch to take instead: the same batches in every epoch, without
             shuffling; validation takes at most as much of its loaders. Streams, and loaders that are no `DataLoader`,
             are taken as they come.
-        val_check_interval: How often to validate: a float is a share of an epoch, an int a number of batches.
+        val_check_interval: How often to validate: a float is a share of an epoch, an int a number of batches; a
+            duration, in a form of `max_time`, is the time from the start of training or the end of a validation to the
+            next one, which runs after a batch of an epoch that has validation.
         check_val_every_n_epoch: In which epochs to validate; None counts `val_check_interval` (an int then) across
             epochs.
         num_sanity_val_steps: Validation batches of each loader to try before training; -1 tries all.
@@ -110,7 +122,7 @@ class FitLimits:
     max_time: Any = attrs.field(default=None, validator=_is_duration)
     limit_train_batches: int | float = attrs.field(default=1.0, validator=batch_limit)
     overfit_batches: int | float = attrs.field(default=0.0, validator=batch_limit)
-    val_check_interval: int | float = attrs.field(default=1.0, validator=[batch_limit, _not_zero])
+    val_check_interval: Any = attrs.field(default=1.0, validator=_is_interval)
     check_val_every_n_epoch: int | None = attrs.field(default=1, validator=integer(1, optional=True))
     num_sanity_val_steps: int = attrs.field(default=2, validator=integer(-1))
     reload_dataloaders_every_n_epochs: int = attrs.field(default=0, validator=integer(0))
@@ -122,6 +134,12 @@ class FitLimits:
     def max_seconds(self) -> float | None:
         """The time limit in seconds; None if there is none."""
         return to_seconds(self.max_time, WHERE)
+
+    @property
+    def validation_seconds(self) -> float | None:
+        """The time between validations in seconds; None where batches are counted."""
+        interval = self.val_check_interval
+        return None if isinstance(interval, (int, float)) else to_seconds(interval, WHERE, "val_check_interval")
 
     def with_number(self, name: str, value: Any) -> FitLimits:
         """Return the same limits but for one number, which may contradict another until `check_together` is called.
@@ -142,11 +160,16 @@ class FitLimits:
             rule = "left out with overfit_batches, which sets it"
             action = "Leave one of the two out."
             raise ValueError(must_be("limit_train_batches", rule, self.limit_train_batches, WHERE, action))
-        self._check_minimum("epochs", self.min_epochs, self.epoch_limit)
-        self._check_minimum("steps", self.min_steps, self.step_limit)
+        for what, minimum, maximum in (
+            ("epochs", self.min_epochs, self.epoch_limit),
+            ("steps", self.min_steps, self.step_limit),
+        ):
+            if minimum is not None and minimum > maximum:
+                rule = f"at most max_{what} ({maximum})"
+                raise ValueError(must_be(f"min_{what}", rule, minimum, WHERE, "Pass a smaller one."))
         if self.check_val_every_n_epoch is None and isinstance(self.val_check_interval, float):
-            rule = "an int if check_val_every_n_epoch is None, since it counts batches across epochs"
-            raise TypeError(must_be("val_check_interval", rule, self.val_check_interval, WHERE, "Pass an int."))
+            rule = "an int or a duration if check_val_every_n_epoch is None, since it counts across epochs"
+            raise TypeError(must_be("val_check_interval", rule, self.val_check_interval, WHERE, "Pass one of these."))
 
     @property
     def train_limit(self) -> tuple[int | float, str]:
@@ -179,6 +202,8 @@ class FitLimits:
             ValueError: If the interval is longer than an epoch, or a share of an epoch of unknown length.
         """
         interval = self.val_check_interval
+        if not isinstance(interval, (int, float)):
+            return float("inf")  # time counts
         if isinstance(interval, int):
             if self.check_val_every_n_epoch is not None and interval > num_batches:
                 rule = f"at most the epoch's {num_batches} batches"
@@ -191,11 +216,6 @@ class FitLimits:
             rule = "1.0 or an int for a loader of unknown length"
             raise ValueError(must_be("val_check_interval", rule, interval, WHERE, "Pass an int."))
         return max(1, int(num_batches * interval + 1e-9))  # 0.29 * 100 is a little less than 29
-
-    def _check_minimum(self, what: str, minimum: int | None, maximum: float) -> None:
-        if minimum is not None and minimum > maximum:
-            rule = f"at most max_{what} ({maximum})"
-            raise ValueError(must_be(f"min_{what}", rule, minimum, WHERE, "Pass a smaller one."))
 
 
 @attrs.define(eq=False, on_setattr=[])
@@ -213,6 +233,7 @@ class StoppingRules:
         agreement: The common decisions of several processes; None with one process, and while nothing is trained.
         is_preempted: Whether training is to end as soon as it can, whatever the minimum.
         reason: The reason why the latest fit ended; None after an error, and while it runs.
+        validation_clock: The time since the last validation, where that decides on the next; else None.
 
     Raises:
         TypeError, ValueError: If `agree_every_n_batches` is no positive int.
@@ -228,6 +249,7 @@ class StoppingRules:
     agreement: Agreement | None = attrs.field(default=None, init=False)
     is_preempted: bool = attrs.field(default=False, init=False)
     reason: str | None = attrs.field(default=None, init=False)
+    validation_clock: ValidationClock | None = attrs.field(default=None, init=False)
     _stopwatch: Stopwatch | None = attrs.field(default=None, init=False)
     _run: Run | None = attrs.field(default=None, init=False)
     _step_of_epoch: int | None = attrs.field(default=None, init=False)
@@ -261,11 +283,16 @@ class StoppingRules:
         self.reason = self._reason_to_end()
         if self._run is not None:
             self._run.on_preempt = None
-        self._stopwatch = self.agreement = self._run = None
+        self._stopwatch = self.agreement = self._run = self.validation_clock = None
 
     def start_clock(self) -> None:
         """Start to measure the time of training, on top of that of earlier parts."""
         self._stopwatch = Stopwatch(self.progress.elapsed_seconds)
+
+    def start_validation_clock(self) -> None:
+        """Start to measure the time until the first validation, if time decides on it."""
+        seconds = self.limits.validation_seconds
+        self.validation_clock = None if seconds is None else ValidationClock(seconds)
 
     def note_time(self) -> None:
         """Write the elapsed time into the progress."""
@@ -281,9 +308,16 @@ class StoppingRules:
         """Agree on one decision with the other processes, if there are any. Collective."""
         if self.agreement is None or self._run is None:
             return
-        path = self.agreement.hold()
+        clock = self.validation_clock
+        path = self.agreement.hold(clock is not None and clock.is_over())
         if path is not None:
             self._stop_for_preemption(self._run, path)
+
+    def is_time_to_validate(self) -> bool:
+        """Return whether the time between validations is over; several processes say what they last agreed upon."""
+        if self.agreement is not None:
+            return self.agreement.is_time_to_validate
+        return self.validation_clock is not None and self.validation_clock.is_over()
 
     def save(self) -> bool:
         """Write the requested checkpoints, and agree anew where there were any. Collective.
@@ -392,6 +426,26 @@ class Stopwatch:
         return time.monotonic() - self._began
 
 
+class ValidationClock:
+    """Measures the time since the last validation, or since training began.
+
+    Args:
+        seconds: The time between two validations.
+    """
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds = seconds
+        self.restart()
+
+    def restart(self) -> None:
+        """Count from now on: a validation has ended."""
+        self._began = time.monotonic()
+
+    def is_over(self) -> bool:
+        """Return whether the next validation is due."""
+        return time.monotonic() - self._began >= self._seconds
+
+
 _SECONDS_BETWEEN_ROUNDS = 0.25
 _LARGEST_INTERVAL = 1000  # batches
 
@@ -411,10 +465,11 @@ class Agreement:
     Attributes:
         should_stop: Whether training is to stop, as agreed upon in the latest round.
         preempt_path: File of the checkpoint that this process requests before training stops; None without a request.
+        is_time_to_validate: Whether the time between validations was over for any process in the latest round.
     """
 
     def __init__(self, strategy: Strategy, progress: FitProgress, every_n_batches: int | None = None) -> None:
-        self.should_stop = False
+        self.should_stop = self.is_time_to_validate = False
         self.preempt_path: str | None = None
         self._strategy = strategy
         self._progress = progress
@@ -428,12 +483,21 @@ class Agreement:
         self._num_left -= 1
         return self._num_left <= 0
 
-    def hold(self) -> str | None:
-        """Hold a round. Collective. Returns the file to save to before all processes stop, or None."""
-        wants = [self._progress.should_stop, self.preempt_path is not None, -self._next_interval()]
+    def hold(self, is_time_to_validate: bool = False) -> str | None:
+        """Hold a round. Collective.
+
+        Args:
+            is_time_to_validate: Whether the time between validations is over for this process.
+
+        Returns:
+            The file to save to before all processes stop, or None.
+        """
+        has_path = self.preempt_path is not None
+        wants = [self._progress.should_stop, has_path, -self._next_interval(), is_time_to_validate]
         agreed = self._strategy.reduce(torch.tensor(wants, dtype=torch.int64), "max").tolist()
         self.should_stop = self._progress.should_stop = bool(agreed[0])
         self._interval = self._num_left = -agreed[2]
+        self.is_time_to_validate = bool(agreed[3])
         self._time = time.perf_counter()
         if not agreed[1]:
             return None

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from contextlib import AbstractContextManager
+from operator import attrgetter
 from typing import Any
 
 import attrs
 
-from camshaft.hooks_core.known_attributes import check_known
+from camshaft.hooks_core.known_attributes import check_attribute
+from camshaft.hooks_core.messages import must_be
 from camshaft.hooks_core.spec import ZeroGrad
 from camshaft.loops.data.fit_data import FitData, LoaderSettings
 from camshaft.loops.data.loaders import parts_of
@@ -15,10 +19,28 @@ from camshaft.loops.evaluation.loops import ValidationLoop
 from camshaft.loops.evaluation.sanity_check import num_sanity_batches
 from camshaft.loops.fit.fit_run import FitRun, state_outside_of_fit
 from camshaft.loops.fit.limits import FitLimits, StoppingRules, check_equal_arguments
+from camshaft.loops.fit.progress_views import EpochProgressView, UpdateProgressView
+from camshaft.loops.fit.trial import in_trial
 from camshaft.loops.optimization.configuration import ConfiguredOptimizers
+from camshaft.loops.optimization.mode import UpdateMode
 from camshaft.loops.optimization.settings import OptimizationSettings
-from camshaft.loops.state.progress import Counters, FitProgress
+from camshaft.loops.state.progress import BatchProgressView, FitProgress
 from camshaft.loops.state.run import Run
+
+
+def _limit(name: str, doc: str) -> Any:
+    """Return a property for a number among the limits of a loop, which is checked when it is set."""
+
+    def set_(loop: FitLoop, value: Any) -> None:
+        loop.limits = loop.limits.with_number(name, value)
+
+    return property(attrgetter(f"limits.{name}"), set_, doc=doc)
+
+
+def _of_fit(path: str, default: Any, doc: str) -> Any:
+    """Return a property for an attribute of the current or latest run of a loop, with its value before the first."""
+    read = attrgetter(path)
+    return property(lambda loop: default if loop._fit is None else read(loop._fit), doc=doc)
 
 
 class FitLoop:
@@ -85,7 +107,7 @@ class FitLoop:
 
     def __setattr__(self, name: str, value: Any) -> None:
         """Set an attribute; one that the loop does not have is refused, with the closest that it has."""
-        check_known(self, name)
+        check_attribute(self, name)
         object.__setattr__(self, name, value)
 
     def run(self, run: Run) -> None:
@@ -127,6 +149,21 @@ class FitLoop:
         self._stopping.note_time()
         return {"fit": self.progress.state_dict(), "validate": self.validation.progress.state_dict()}
 
+    def trial(self, run: Run, *, reload: bool = False) -> AbstractContextManager[Iterable[Any]]:
+        """Return a context with batches for steps that leave no trace but in weights and optimizers. Collective.
+
+        The state of a dataset or a sampler is restored if it has `state_dict` and `load_state_dict`.
+
+        Args:
+            run: The fit that runs, while no batch is trained.
+            reload: If true, the training loader is asked for anew, and again before the next epoch.
+
+        Raises:
+            RuntimeError: If the training loader was not asked for yet.
+            ValueError: If it cannot be read without a trace, or not be asked for again.
+        """
+        return in_trial(run, self.data, reload=reload)
+
     def state_dict(self, run: Run) -> dict[str, Any]:
         """Return the state beside weights, optimizers, progress and callbacks; see `FitRun.state_dict`."""
         return state_outside_of_fit(run) if self._fit is None else self._fit.state_dict(run)
@@ -161,42 +198,14 @@ class FitLoop:
     def max_epochs(self, value: int | None) -> None:
         self.limits = self.limits.with_number("max_epochs", value)
 
-    @property
-    def min_epochs(self) -> int | None:
-        """Epochs that `should_stop` cannot cut short."""
-        return self.limits.min_epochs
-
-    @min_epochs.setter
-    def min_epochs(self, value: int | None) -> None:
-        self.limits = self.limits.with_number("min_epochs", value)
+    min_epochs: int | None = _limit("min_epochs", "Epochs that `should_stop` cannot cut short.")
+    max_steps: int = _limit("max_steps", "The largest number of updates; -1 if there is no limit.")
+    min_steps: int | None = _limit("min_steps", "Updates that `should_stop` cannot cut short.")
 
     @property
-    def max_steps(self) -> int:
-        """The largest number of updates; -1 if there is no limit."""
-        return self.limits.max_steps
-
-    @max_steps.setter
-    def max_steps(self, value: int) -> None:
-        self.limits = self.limits.with_number("max_steps", value)
-
-    @property
-    def min_steps(self) -> int | None:
-        """Updates that `should_stop` cannot cut short."""
-        return self.limits.min_steps
-
-    @min_steps.setter
-    def min_steps(self, value: int | None) -> None:
-        self.limits = self.limits.with_number("min_steps", value)
-
-    @property
-    def max_batches(self) -> int | float:
-        """Batches of a training epoch, as `num_batches`."""
-        return self.num_batches
-
-    @property
-    def epoch_loop(self) -> EpochLoopView:
-        """Limits in steps, batches and validation, which Lightning keeps in a loop of its own."""
-        return EpochLoopView(self)
+    def epoch_loop(self) -> FitLoop:
+        """The loop itself: Lightning keeps limits in steps, batches and validation in a loop of its own."""
+        return self
 
     @property
     def epoch_progress(self) -> EpochProgressView:
@@ -206,8 +215,12 @@ class FitLoop:
     @property
     def settings(self) -> OptimizationSettings:
         """Settings of the updates; while a fit runs, those in force."""
-        fit = self._fit
-        return self._settings if fit is None or not fit.is_active or fit.mode is None else fit.mode.settings
+        mode = self._mode
+        return self._settings if mode is None else mode.settings
+
+    @property
+    def _mode(self) -> UpdateMode | None:
+        return self._fit.mode if self._fit is not None and self._fit.is_active else None
 
     def set_clipping(self, gradient_clip_val: float | None, gradient_clip_algorithm: str | None) -> None:
         """Change how gradients are clipped, from the next update on. Set it in every process alike.
@@ -239,8 +252,8 @@ class FitLoop:
 
     def _change_settings(self, **changes: Any) -> None:
         settings = attrs.evolve(self.settings, **changes)
-        if self._fit is not None and self._fit.is_active and self._fit.mode is not None:
-            self._fit.mode.follow(settings)
+        if self._mode is not None:
+            self._mode.follow(settings)
         self._settings = settings
 
     @property
@@ -266,15 +279,8 @@ class FitLoop:
         """The optimizers and schedulers of the current or last fit; empty before the first."""
         return ConfiguredOptimizers([], []) if self._fit is None else self._fit.configured
 
-    @property
-    def sanity_checking(self) -> bool:
-        """True while the sanity check runs."""
-        return self._fit is not None and self._fit.sanity_checking
-
-    @property
-    def has_ended(self) -> bool:
-        """True if the latest fit has come to the end of its training."""
-        return self._fit is not None and self._fit.has_ended
+    sanity_checking: bool = _of_fit("sanity_checking", False, "True while the sanity check runs.")
+    has_ended: bool = _of_fit("has_ended", False, "True if the latest fit has come to the end of its training.")
 
     @property
     def arguments(self) -> dict[str, Any]:
@@ -288,25 +294,55 @@ class FitLoop:
         arguments["agree_every_n_batches"] = self._stopping.agree_every_n_batches
         return arguments
 
-    @property
-    def data(self) -> FitData | None:
-        """The loaders of the current or last fit; None before the first."""
-        return None if self._fit is None else self._fit.data
-
-    @property
-    def loader(self) -> Any:
-        """The training loader, a `CombinedLoader` if there are several; None before the fit has asked for it."""
-        return None if self._fit is None else self._fit.data.loader
+    data: FitData | None = _of_fit("data", None, "The loaders of the current or last fit; None before the first.")
+    loader: Any = _of_fit(
+        "data.loader",
+        None,
+        "The training loader, a `CombinedLoader` if there are several; None before the fit has asked for it.",
+    )
 
     @property
     def given_loader(self) -> Any:
         """The training loader in the structure in which it was given: one loader, or a collection of several."""
         return parts_of(self.loader)
 
+    num_batches: int | float = _of_fit(
+        "data.num_batches",
+        0,
+        "Batches of a training epoch; infinite if unknown, 0 before the fit has asked for the loader.",
+    )
+
     @property
-    def num_batches(self) -> int | float:
-        """Batches of a training epoch; infinite if unknown, 0 before the fit has asked for the loader."""
-        return 0 if self._fit is None else self._fit.data.num_batches
+    def max_batches(self) -> int | float:
+        """The same. A number that is set counts from the next epoch on, until loaders are asked for again.
+
+        Raises:
+            RuntimeError: On setting it before the fit has asked for its loaders.
+        """
+        return self.num_batches
+
+    @max_batches.setter
+    def max_batches(self, value: int | float) -> None:
+        if self.data is None or self.loader is None:
+            action = "Set `limit_train_batches` of the trainer, or this in `on_train_start`."
+            raise RuntimeError(must_be("max_batches", "set when the loaders are there", value, "FitLoop", action))
+        self.data.num_batches = self.data.batches.num_batches = value
+
+    @property
+    def done(self) -> bool:
+        """True if a limit is reached or training is to stop, so that no further epoch begins."""
+        return self._stopping.is_done() or (self.loader is not None and self.num_batches == 0)
+
+    @property
+    def num_batches_between_validations(self) -> int | float | None:
+        """Batches from one validation to the next, infinite if that is the end of an epoch of unknown length.
+
+        None before the fit has asked for the loaders, and where time counts.
+        """
+        if self.loader is None or self.data is None or self.limits.validation_seconds is not None:
+            return None
+        interval = self.data.validation_interval
+        return self.num_batches if interval == float("inf") else interval
 
     @property
     def should_stop(self) -> bool:
@@ -338,122 +374,38 @@ class FitLoop:
         """Number of batches of each validation loader that the sanity check takes."""
         return num_sanity_batches(self.validation, self.limits.num_sanity_val_steps)
 
-
-class EpochLoopView:
-    """A fit loop under the names of Lightning's training epoch loop.
-
-    Args:
-        fit: The fit loop.
-    """
-
-    def __init__(self, fit: FitLoop) -> None:
-        self._fit = fit
-        self._is_sealed = True
-
-    def __setattr__(self, name: str, value: Any) -> None:
-        check_known(self, name)
-        object.__setattr__(self, name, value)
-
-    @property
-    def max_steps(self) -> int:
-        """The largest number of updates; -1 if there is no limit."""
-        return self._fit.max_steps
-
-    @max_steps.setter
-    def max_steps(self, value: int) -> None:
-        self._fit.max_steps = value
-
-    @property
-    def min_steps(self) -> int | None:
-        """Updates that `should_stop` cannot cut short."""
-        return self._fit.min_steps
-
-    @min_steps.setter
-    def min_steps(self, value: int | None) -> None:
-        self._fit.min_steps = value
+    # names of Lightning's training epoch loop; see `epoch_loop`
 
     @property
     def val_loop(self) -> ValidationLoop:
         """The loop that validates."""
-        return self._fit.validation
+        return self.validation
 
     @property
     def global_step(self) -> int:
         """Number of updates so far."""
-        return self._fit.progress.global_step
+        return self.progress.global_step
+
+    _batches_that_stepped = global_step  # by which loggers count
 
     @property
-    def _batches_that_stepped(self) -> int:
-        """Number of updates so far, by which loggers count; the fit counts it and checkpoints hold it."""
-        return self._fit.progress.global_step
+    def batch_progress(self) -> BatchProgressView:
+        """Counters of training batches."""
+        return BatchProgressView(self.progress.batches, self.progress.earlier_batches, self.is_last_batch)
+
+    @property
+    def automatic_optimization(self) -> UpdateProgressView:
+        """Counters of updates; the update itself is the business of `optimization`."""
+        return UpdateProgressView(self.progress.global_step)
+
+    manual_optimization = automatic_optimization
 
     @property
     def batch_idx(self) -> int:
-        """Index of the training batch in its epoch; -1 before the first."""
-        return self._fit.progress.batches.ready - 1
+        """Index of the training batch in its epoch; between epochs that of the last one, and -1 before the first."""
+        return self.progress.batches.ready - 1 if self.progress.is_inside_epoch else self.progress.last_batch_idx
 
     @property
     def total_batch_idx(self) -> int:
         """Index of the training batch among those of all epochs; -1 before the first."""
-        progress = self._fit.progress
-        return progress.earlier_batches.ready + progress.batches.ready - 1
-
-
-class EpochProgressView:
-    """The epochs of a fit under the names of Lightning's progress.
-
-    Args:
-        progress: The progress of the fit.
-
-    Attributes:
-        current, total: Counters of the epochs; the number of completed ones can be set for the next fit.
-    """
-
-    def __init__(self, progress: FitProgress) -> None:
-        self.current = self.total = EpochCountersView(progress)
-
-    def reset(self) -> None:
-        """Begin with the first epoch again; the number of updates stays."""
-        self.current.completed = 0
-
-    reset_on_run = reset_on_epoch = reset
-
-
-class EpochCountersView:
-    """The counters of epochs."""
-
-    def __init__(self, progress: FitProgress) -> None:
-        self._progress = progress
-        self._is_sealed = True
-
-    def __setattr__(self, name: str, value: Any) -> None:
-        check_known(self, name)
-        object.__setattr__(self, name, value)
-
-    @property
-    def ready(self) -> int:
-        """Epochs that were prepared."""
-        return self._progress.epochs.ready
-
-    @property
-    def started(self) -> int:
-        """Epochs whose start hooks have run."""
-        return self._progress.epochs.started
-
-    @property
-    def processed(self) -> int:
-        """Epochs whose batches have run."""
-        return self._progress.epochs.processed
-
-    @processed.setter
-    def processed(self, num_epochs: int) -> None:
-        self.completed = num_epochs
-
-    @property
-    def completed(self) -> int:
-        """Epochs that are over, their end hooks included."""
-        return self._progress.epochs.completed
-
-    @completed.setter
-    def completed(self, num_epochs: int) -> None:
-        self._progress.epochs.load_state_dict(Counters(num_epochs, num_epochs, num_epochs, num_epochs).state_dict())
+        return self.progress.earlier_batches.ready + self.progress.batches.ready - 1

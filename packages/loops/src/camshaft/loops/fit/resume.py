@@ -1,21 +1,24 @@
-"""Restoring a run from a checkpoint, and the part of a checkpoint that each process has of its own."""
+"""Collecting a checkpoint of a run, with the part that each process has of its own, and restoring a run from it."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 from torch import Tensor, nn
 
 from camshaft.hooks_core.dispatch.implementation import implementation
-from camshaft.hooks_core.messages import must_be, noting, warn_user
+from camshaft.hooks_core.messages import must_be, note_errors, warn_user
 from camshaft.hooks_core.protocols import Strategy
 from camshaft.loops.optimization.configuration import ConfiguredOptimizers
 from camshaft.loops.state.callback_state import state_key, warn_of_absent
 from camshaft.loops.state.progress import FitProgress
 from camshaft.loops.state.random_state import derived_random_state
 from camshaft.loops.state.run import Run
+
+if TYPE_CHECKING:
+    from camshaft.loops.fit.loop import FitLoop
 
 _OF_TRAINING = ("optimizer_states", "lr_schedulers", "loops", "rng", "fit")
 
@@ -39,6 +42,54 @@ class CheckpointAdapter(Protocol):
         """Finish, once everything else is restored."""
 
 
+def collect(
+    run: Run, loop: FitLoop | None, *, weights_only: bool = False, facts: Mapping[str, Any] | None = None
+) -> dict[str, Any]:
+    """Return a checkpoint of a run.
+
+    Hooks: state_dict of callbacks and data module, on_save_checkpoint.
+
+    Args:
+        run: The run.
+        loop: The loop that trains or trained the run's module; None if there is none to go on with.
+        weights_only: Whether to leave out all that only resuming needs.
+        facts: Further entries, there when `on_save_checkpoint` is called.
+    """
+    checkpoint: dict[str, Any] = {"epoch": 0, "global_step": 0, "state_dict": run.module.state_dict(), "loops": {}}
+    checkpoint |= facts or {}
+    if loop is not None:
+        checkpoint["loops"] = loop.progress_state()
+        checkpoint["epoch"] = loop.current_epoch
+        checkpoint["global_step"] = loop.progress.global_step
+    if not weights_only:
+        checkpoint["callbacks"] = _states_of_callbacks(run)
+        if loop is not None:
+            of_strategy = run.strategy.state_dict()
+            if of_strategy:
+                checkpoint["strategy"] = of_strategy
+            configured = loop.optimization
+            checkpoint["optimizer_states"] = [optimizer.state_dict() for optimizer in configured.optimizers]
+            checkpoint["lr_schedulers"] = [config.scheduler.state_dict() for config in configured.schedulers]
+            checkpoint |= of_all_ranks(loop.state_dict(run), run.strategy)
+        save_data = implementation(run.data, "state_dict") if run.data is not None else None
+        if save_data is not None:
+            with note_errors(run.data, "state_dict", run.position):
+                checkpoint["data"] = save_data()
+    run.hooks.on_save_checkpoint(checkpoint)
+    return checkpoint
+
+
+def _states_of_callbacks(run: Run) -> dict[str, Any]:
+    states: dict[str, Any] = {}
+    for callback in run.callbacks:
+        save = implementation(callback, "state_dict")
+        if save is None:
+            continue
+        with note_errors(callback, "state_dict", run.position):
+            states[state_key(callback)] = save()
+    return states
+
+
 def restore_module(run: Run, checkpoint: dict[str, Any]) -> None:
     """Restore the weights. Collective.
 
@@ -50,21 +101,18 @@ def restore_module(run: Run, checkpoint: dict[str, Any]) -> None:
             the module has `strict_loading = False`.
     """
     if "state_dict" not in checkpoint:
-        raise ValueError(
-            must_be(
-                "checkpoint", "one with the key 'state_dict'", sorted(checkpoint), "restore_module", "Pass another."
-            )
-        )
+        rule = "one with the key 'state_dict'"
+        raise ValueError(must_be("checkpoint", rule, sorted(checkpoint), "restore_module", "Pass another."))
     adapter: CheckpointAdapter | None = checkpoint.get(ADAPTER_KEY)
     weights = checkpoint["state_dict"]
     if adapter is not None:
         weights = adapter.weights(weights, run.module)
+    load_module_state: Any = run.strategy.load_module_state
     if getattr(run.module, "strict_loading", True):
-        run.strategy.load_module_state(run.module, weights)
+        load_module_state(run.module, weights)
         return
     if run.strategy.global_rank == 0:
         warn_of_other_names(run.module, weights)
-    load_module_state: Any = run.strategy.load_module_state
     load_module_state(run.module, weights, strict=False)
 
 
@@ -80,15 +128,9 @@ def check_resumable(checkpoint: dict[str, Any]) -> None:
     """Raise `ValueError` unless a checkpoint holds what training needs to go on."""
     missing = [key for key in _OF_TRAINING if key not in checkpoint]
     if missing or "fit" not in checkpoint["loops"]:
-        raise ValueError(
-            must_be(
-                "checkpoint",
-                f"a whole one to resume from (missing: {', '.join(missing) or 'the progress of fit'})",
-                sorted(checkpoint),
-                "fit",
-                "Load its weights with `load_from_checkpoint` and fit without `ckpt_path`.",
-            )
-        )
+        rule = f"a whole one to resume from (missing: {', '.join(missing) or 'the progress of fit'})"
+        action = "Load its weights with `load_from_checkpoint` and fit without `ckpt_path`."
+        raise ValueError(must_be("checkpoint", rule, sorted(checkpoint), "fit", action))
 
 
 def restore_data_module(run: Run, checkpoint: dict[str, Any]) -> None:
@@ -99,7 +141,7 @@ def restore_data_module(run: Run, checkpoint: dict[str, Any]) -> None:
     adapter: CheckpointAdapter | None = checkpoint.get(ADAPTER_KEY)
     saved = checkpoint if adapter is None else adapter.data_state(checkpoint, run.data)
     if "data" in saved:
-        with noting(run.data, "load_state_dict", run.position):
+        with note_errors(run.data, "load_state_dict", run.position):
             load(saved["data"])
 
 
@@ -117,18 +159,15 @@ def restore_training(run: Run, checkpoint: dict[str, Any], configured: Configure
     adapter: CheckpointAdapter | None = checkpoint.get(ADAPTER_KEY)
     if adapter is not None:
         checkpoint = {**checkpoint, **adapter.training(checkpoint, run)}
-    states = checkpoint["optimizer_states"], checkpoint["lr_schedulers"]
-    schedulers = [config.scheduler for config in configured.schedulers]
-    for what, owners, theirs in (
-        ("optimizers", configured.optimizers, states[0]),
-        ("schedulers", schedulers, states[1]),
-    ):
-        _check_number(what, owners, theirs)
-    classes = checkpoint["fit"].get("optimizer_classes") or [None] * len(states[0])
-    for optimizer, state, saved_class in zip(configured.optimizers, states[0], classes, strict=True):
+    optimizers, optimizer_states = configured.optimizers, checkpoint["optimizer_states"]
+    schedulers, scheduler_states = [config.scheduler for config in configured.schedulers], checkpoint["lr_schedulers"]
+    _check_number("optimizers", optimizers, optimizer_states)
+    _check_number("schedulers", schedulers, scheduler_states)
+    classes = checkpoint["fit"].get("optimizer_classes") or [None] * len(optimizers)
+    for optimizer, state, saved_class in zip(optimizers, optimizer_states, classes, strict=True):
         _check_class(optimizer, state, saved_class)
         run.strategy.load_optimizer_state(optimizer, state)
-    for scheduler, state in zip(schedulers, states[1], strict=True):
+    for scheduler, state in zip(schedulers, scheduler_states, strict=True):
         scheduler.load_state_dict(state)
     run.strategy.load_state_dict(checkpoint.get("strategy", {}))
     states = checkpoint.get("callbacks", {})
@@ -138,7 +177,7 @@ def restore_training(run: Run, checkpoint: dict[str, Any], configured: Configure
         load = implementation(callback, "load_state_dict")
         state = states.get(state_key(callback))
         if load is not None and state is not None:
-            with noting(callback, "load_state_dict", run.position):
+            with note_errors(callback, "load_state_dict", run.position):
                 load(state)
     if adapter is not None:
         adapter.finish(run)
@@ -195,15 +234,9 @@ def _settings(groups: Sequence[Mapping[str, Any]]) -> set[str]:
 
 def _check_number(what: str, owners: list[Any], states: list[Any]) -> None:
     if len(owners) != len(states):
-        raise ValueError(
-            must_be(
-                f"number of {what}",
-                f"that of the checkpoint ({len(states)})",
-                len(owners),
-                "configure_optimizers",
-                "Configure the same as when it was saved, or fit without `ckpt_path`.",
-            )
-        )
+        rule = f"that of the checkpoint ({len(states)})"
+        action = "Configure the same as when it was saved, or fit without `ckpt_path`."
+        raise ValueError(must_be(f"number of {what}", rule, len(owners), "configure_optimizers", action))
 
 
 def of_all_ranks(state: dict[str, Any], strategy: Strategy) -> dict[str, Any]:

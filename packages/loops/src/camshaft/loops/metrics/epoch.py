@@ -1,18 +1,23 @@
-"""The entries of one epoch of a stage, and what each reader gets of them."""
+"""The entries of one epoch of a stage, what each reader gets of them, and when loggers get it."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from typing import Any
+import inspect
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 import attrs
-from torch import Tensor
 
 from camshaft.hooks_core.messages import must_be, warn_user
-from camshaft.hooks_core.protocols import Moment
-from camshaft.loops.metrics.entry import UNKNOWN_HOOK, Asked, Entry, Key, LogOptions
-from camshaft.loops.metrics.metric_entry import MetricEntry
-from camshaft.loops.metrics.values import Value, as_tensor, is_metric, to_floats
+from camshaft.hooks_core.protocols import Moment, Strategy
+from camshaft.loops.metrics.entry import Asked, Entry, Key, LogOptions, MetricEntry
+from camshaft.loops.metrics.values import Value, is_metric, to_floats
+
+if TYPE_CHECKING:
+    from camshaft.loops.metrics.exchange import MetricExchange
+
+Reader = Literal["to_callbacks", "to_loggers", "to_progress_bars"]
 
 
 @attrs.frozen(eq=False)
@@ -52,6 +57,7 @@ class StepRow:
     values: dict[str, Value]
 
 
+@attrs.define(eq=False)
 class EpochLog:
     """Entries of one epoch of a stage.
 
@@ -70,24 +76,17 @@ class EpochLog:
         reduced: The epoch's values of all processes; None before they are reduced.
     """
 
-    def __init__(
-        self,
-        stage: str = "",
-        num_dataloaders: int = 1,
-        *,
-        sends_steps: bool = False,
-        is_shared: bool = False,
-        num_steps: dict[int, int] | None = None,
-    ) -> None:
-        self.stage, self.num_dataloaders = stage, num_dataloaders
-        self.entries: dict[Key, Entry] = {}
-        self.latest: dict[str, Entry] = {}
-        self.step_rows: list[StepRow] = []
-        self.held_rows: list[StepRow] = []
-        self.reduced: list[LiveValue] | None = None
-        self.num_steps = dict(num_steps or {})
-        self._sends_steps, self._is_shared = sends_steps, is_shared
-        self._row: StepRow | None = None
+    stage: str = ""
+    num_dataloaders: int = 1
+    sends_steps: bool = attrs.field(default=False, kw_only=True)
+    is_shared: bool = attrs.field(default=False, kw_only=True)
+    num_steps: dict[int, int] = attrs.field(factory=dict, kw_only=True)
+    entries: dict[Key, Entry] = attrs.field(factory=dict, init=False)
+    latest: dict[str, Entry] = attrs.field(factory=dict, init=False)
+    step_rows: list[StepRow] = attrs.field(factory=list, init=False)
+    held_rows: list[StepRow] = attrs.field(factory=list, init=False)
+    reduced: list[LiveValue] | None = attrs.field(default=None, init=False)
+    _row: StepRow | None = attrs.field(default=None, init=False)
 
     def entry_for(
         self, name: str, value: object, asked: Asked, moment: Moment | None, hook: str | None, dataloader_idx: int
@@ -99,7 +98,7 @@ class EpochLog:
                 one name would stand for values of several loaders.
         """
         key = hook, name, dataloader_idx if moment == "batch" and self.num_dataloaders > 1 else None
-        entry = self._find(key)
+        entry = self.entries.get(key)
         if entry is None or entry.asked != asked or entry.moment != moment:
             options = LogOptions.resolve(name, asked, self.stage, moment if self.stage else None, hook)
             if entry is None:
@@ -116,20 +115,11 @@ class EpochLog:
         self.latest[name] = entry
         return entry
 
-    def _find(self, key: Key) -> Entry | None:
-        entry = self.entries.get(key)
-        if entry is None and key[0] is not None:
-            entry = self.entries.pop((UNKNOWN_HOOK, *key[1:]), None)
-            if entry is not None:
-                entry.hook = key[0]
-                self.entries[key] = entry
-        return entry
-
     def add(self, entry: Entry) -> None:
         """Add an entry under a new key."""
-        entry.sends_steps = self._sends_steps and entry.options.on_step and entry.options.logger
+        entry.sends_steps = self.sends_steps and entry.options.on_step and entry.options.logger
         if isinstance(entry, MetricEntry):
-            entry.is_shared = self._is_shared
+            entry.is_shared = self.is_shared
         self.entries[entry.key] = entry
 
     def readers_of_returned(
@@ -171,7 +161,7 @@ class EpochLog:
     def take_step_rows(self) -> list[StepRow]:
         """Return the rows to send, once; those with values that are reduced over processes are held back."""
         rows, self.step_rows, self._row = self.step_rows, [], None
-        if not self._is_shared:
+        if not self.is_shared:
             return rows
         shared = {entry.step_name for entry in self.entries.values() if entry.options.sync_dist is True}
         held = [row for row in rows if not shared.isdisjoint(row.values)]
@@ -190,15 +180,23 @@ class EpochLog:
             values += [LiveValue(entry, value, True) for entry in entries if (value := entry.epoch_value()) is not None]
         return values
 
-    def for_callbacks(self, values: Iterable[LiveValue]) -> Mapping[str, Tensor]:
-        """Return values of this epoch under their plain names too; evaluation batches are left out."""
-        return {
-            name: as_tensor(live.value)
-            for live in values
-            if live.of_epoch or self.stage == "train"
-            for name in {live.entry.plain_name, live.name}
-            if live.is_latest(name)
-        }
+    def read(self, reader: Reader, values: Iterable[LiveValue]) -> dict[str, Value]:
+        """Return those of the values that a reader gets, by the names that it gets.
+
+        Callbacks get values of epochs, and of training steps, under their plain names too; loggers and progress bars
+        get what is logged for them.
+        """
+        read: dict[str, Value] = {}
+        for live in values:
+            options, names = live.entry.options, {live.name}
+            if reader == "to_callbacks":
+                is_read = live.of_epoch or self.stage == "train"
+                names.add(live.entry.plain_name)
+            else:
+                is_read = options.logger if reader == "to_loggers" else options.prog_bar
+            if is_read:
+                read |= {name: live.value for name in names if live.is_latest(name)}
+        return read
 
     def supersede(self, values: Iterable[LiveValue]) -> None:
         """Let values of another stage's epoch replace those of earlier steps of the same names."""
@@ -231,18 +229,138 @@ class EpochLog:
         """Continue from a training epoch's state; discards what was logged before."""
         self.entries = {}
         for saved in state["entries"]:
-            self.add(MetricEntry.from_state(saved, None) if saved["is_metric"] else Entry.from_state(saved))
+            self.add((MetricEntry if saved["is_metric"] else Entry).from_state(saved))
         self.latest.clear()  # so that the next call for each name compares its options with those of the state
         self.num_steps = dict(state["num_steps"])
 
 
-def for_loggers(values: Iterable[LiveValue]) -> Mapping[str, Tensor]:
-    """Return the values that loggers get, by the names that they get."""
-    return {
-        live.name: as_tensor(live.value) for live in values if live.entry.options.logger and live.is_latest(live.name)
-    }
+# loggers
 
 
-def for_progress_bars(values: Iterable[LiveValue]) -> list[LiveValue]:
-    """Return the values that progress bars show."""
-    return [live for live in values if live.entry.options.prog_bar and live.is_latest(live.name)]
+class Progress(Protocol):
+    """The position of training; `FitLoop.progress` is one.
+
+    Attributes:
+        current_epoch: Index of the training epoch.
+        global_step: Number of optimizer updates so far.
+    """
+
+    @property
+    def current_epoch(self) -> int: ...
+
+    @property
+    def global_step(self) -> int: ...
+
+
+class MetricWriter(Protocol):
+    """The methods of a logger that the metric log calls."""
+
+    def log_metrics(self, metrics: Mapping[str, float], step: int | None = None) -> None: ...
+
+    def save(self) -> None: ...
+
+
+@attrs.define(eq=False)
+class LoggerSender:
+    """Sends values of epochs, of evaluation batches, and every so many updates of training steps.
+
+    Args:
+        loggers: The loggers.
+        every_n_steps: Interval in optimizer updates between values of training steps; 0 never sends them.
+        progress: The position of training.
+        strategy: Its first process writes; None if there is only one.
+
+    Attributes:
+        next_send: Number of updates after which values of training steps are sent next; infinite if never.
+    """
+
+    loggers: Sequence[MetricWriter]
+    every_n_steps: int
+    _progress: Progress
+    _strategy: Strategy | None = None
+    next_send: float = attrs.field(default=math.inf, init=False)
+    _takes_keywords: dict[type, bool] = attrs.field(factory=dict, init=False)  # by the logger's class
+
+    @property
+    def writes(self) -> bool:
+        """True on the process that writes; others do not look at the values, which might wait for a device."""
+        return self._strategy is None or self._strategy.global_rank == 0
+
+    def schedule(self) -> None:
+        """Set `next_send` to the next multiple of the interval."""
+        every = self.every_n_steps
+        self.next_send = (self._progress.global_step // every + 1) * every if every and self.loggers else math.inf
+
+    def send_step(self, epoch: EpochLog, exchange: MetricExchange | None) -> None:
+        """Send what training steps logged since the last time. Collective if any process reduces values of steps."""
+        self.schedule()
+        taken = [
+            (entry, value)
+            for entry in epoch.entries.values()
+            if entry.options.on_step and (value := entry.take_step_value()) is not None and entry.options.logger
+        ]
+        values = {entry.step_name: value for entry, value in taken}
+        if exchange is not None:
+            values |= exchange.reduce_step([each for each in taken if each[0].options.sync_dist is True])
+        self.send(values, in_training=True)
+
+    def send(self, values: Mapping[str, Value], *, in_training: bool) -> None:
+        """Send values of training steps or of an epoch, in one transfer.
+
+        Within training they are of the latest update's index, outside of it of the number of updates so far; a value
+        that is logged as "step" replaces that.
+        """
+        if not values or not self.writes:
+            return
+        metrics = dict(zip(values, to_floats(list(values.values())), strict=True))
+        if "step" in metrics:
+            step = int(metrics.pop("step"))
+        else:
+            metrics.setdefault("epoch", self._progress.current_epoch)
+            step = max(self._progress.global_step - in_training, 0)
+        self._log(metrics, step)
+
+    def send_rows(self, rows: Sequence[StepRow]) -> None:
+        """Send values of evaluation batches, in one transfer; their step counts these batches."""
+        if not self.writes:
+            return
+        numbers = iter(to_floats([value for row in rows for value in row.values.values()]))
+        for row in rows:
+            self._log({name: next(numbers) for name in row.values}, row.step)
+
+    def save(self) -> None:
+        """Let loggers write what they buffer."""
+        for logger in self.loggers:
+            logger.save()
+
+    def _log(self, metrics: Mapping[str, float], step: int) -> None:
+        for logger in self.loggers:
+            takes = self._takes_keywords.get(type(logger))
+            if takes is None:
+                takes = self._takes_keywords[type(logger)] = _takes_keywords(logger.log_metrics)
+            if takes:
+                logger.log_metrics(metrics=metrics, step=step)
+            else:
+                logger.log_metrics(metrics, step)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the schedule, as plain values."""
+        next_send = None if self.next_send == math.inf else self.next_send
+        return {"log_every_n_steps": self.every_n_steps, "next_send": next_send}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Continue a schedule, unless the interval has changed."""
+        is_same = state["log_every_n_steps"] == self.every_n_steps and self.next_send != math.inf
+        if is_same and state["next_send"] is not None:
+            self.next_send = state["next_send"]
+
+
+def _takes_keywords(log_metrics: Callable[..., Any]) -> bool:
+    """Return whether a logger's method takes `metrics` and `step` by name; loggers of 0.5 take them by position."""
+    try:
+        inspect.signature(log_metrics).bind(metrics={}, step=0)
+    except TypeError:
+        return False
+    except ValueError:  # no signature can be read
+        return True
+    return True

@@ -13,18 +13,18 @@ from torch import Tensor, nn
 
 from camshaft.hooks_core.messages import must_be, warn_user
 from camshaft.hooks_core.protocols import Strategy
-from camshaft.loops.metrics.entry import Entry, Key, LogOptions
+from camshaft.loops.metrics.entry import Entry, Key, LogOptions, MetricEntry
 from camshaft.loops.metrics.epoch import EpochLog, LiveValue, StepRow
-from camshaft.loops.metrics.metric_entry import MetricEntry
-from camshaft.loops.metrics.reductions import (
+from camshaft.loops.metrics.values import (
     FOLDS,
     UNKNOWN_FUNCTION,
     FunctionReduction,
     Part,
-    is_user_function,
-    reduction_name,
+    Value,
+    as_tensor,
+    result_dtype,
+    to_floats,
 )
-from camshaft.loops.metrics.values import Value, as_tensor, result_dtype, to_floats
 
 T = TypeVar("T")
 
@@ -46,18 +46,16 @@ class MetricMismatchError(ValueError):
 
 @attrs.frozen(eq=False)
 class Record:
-    """One process's part in one name, as it is sent to the others.
+    """One process's entry for one name, as it is sent to the others, without its values.
 
     Attributes:
         key: The key of its entry.
-        options: Settings of its calls; `reduce_fx` by its plain name, "own" for a user's function.
+        options: Settings of its calls; "own" stands for a user's function.
         function: Qualified name of a user's function; None for others, and if it is not known after a resume.
         is_metric: Whether it is a torchmetrics metric.
         path: Name of the metric among the module's submodules; None if it is none, or not known after a resume.
         is_known: Whether this process has the metric, or the function.
         is_current: Whether the metric was not updated since it was last computed.
-        step: Its latest value, if values of steps are reduced over processes.
-        epoch: Its values of the epoch, likewise; None for a metric, which keeps them itself.
     """
 
     key: Key
@@ -67,20 +65,20 @@ class Record:
     path: str | None
     is_known: bool
     is_current: bool
-    step: Part | None = None
-    epoch: Part | None = None
 
     @classmethod
     def of(cls, entry: Entry, paths: Mapping[int, str]) -> Record:
-        """Return the record of an entry without its parts; `paths` has names of submodules by their identity."""
-        reduce_fx, label = entry.options.reduce_fx, None
-        if is_user_function(reduce_fx) and reduce_fx is not UNKNOWN_FUNCTION:
-            name = getattr(reduce_fx, "__qualname__", None) or type(reduce_fx).__qualname__
-            label = f"{getattr(reduce_fx, '__module__', '')}.{name}"
+        """Return the record of an entry; `paths` has names of submodules by their identity."""
+        options, label = entry.options, None
+        if callable(options.reduce_fx):
+            if options.reduce_fx is not UNKNOWN_FUNCTION:
+                name = getattr(options.reduce_fx, "__qualname__", None) or type(options.reduce_fx).__qualname__
+                label = f"{getattr(options.reduce_fx, '__module__', '')}.{name}"
+            options = attrs.evolve(options, reduce_fx="own")
         metric = entry.metric if isinstance(entry, MetricEntry) else None
         return cls(
-            key=(entry.hook, "".join([entry.name]), entry.dataloader_idx),  # of `str` itself, not of a subclass
-            options=attrs.evolve(entry.options, reduce_fx=reduction_name(reduce_fx) or "own"),
+            key=entry.key,
+            options=options,
             function=label,
             is_metric=entry.holds_metric,
             path=None if metric is None else paths.get(id(metric)),
@@ -107,8 +105,11 @@ class Record:
 Records = Mapping[Key, Mapping[int, Record]]
 """Records of each name by rank, names in the order of the first process that has them."""
 
-Place = tuple[int, Key]
-"""0 for the value of the step or 1 for that of the epoch, and the key of the entry."""
+Place = tuple[Key, str | int]
+"""The key of an entry, and "step" for its latest value, "epoch" for its values of the epoch, or the step of a row."""
+
+Parts = Mapping[Place, Part]
+"""One process's contributions to values that are reduced over processes."""
 
 
 class MetricExchange:
@@ -141,18 +142,21 @@ class MetricExchange:
             MetricMismatchError: On every process, if their calls for one name differ, or if one that did not log a
                 metric cannot find it.
         """
-        gathered = self.gather((self._epoch_records(list(epoch.entries.values())), epoch.held_rows))
-        records = _by_key([(of_rank, counts) for (of_rank, _), counts in gathered])
+        entries = list(epoch.entries.values())
+        paths: dict[int, str] = {}
+        if self._module is not None and any(entry.holds_metric for entry in entries):
+            paths = {id(submodule): path for path, submodule in self._module.named_modules()}
+        records, parts = self._exchange([Record.of(entry, paths) for entry in entries], _epoch_parts(epoch))
         if epoch.stage == "train":
             self._note_steps(records)
         for key, of_name in records.items():
             first = next(iter(of_name.values()))
             if key not in epoch.entries and first.is_shared:
                 epoch.add(first.new_entry())
-        entries = [epoch.entries[key] for key in records if key in epoch.entries]
         self._compute_metrics(records, epoch)
-        reduced = self._reduce(records, epoch.entries)
-        epoch.held_rows = _reduce_rows(epoch, [rows for (_, rows), counts in gathered if counts])
+        reduced = self._reduce(records, parts, epoch.entries)
+        epoch.held_rows = _reduced_rows(epoch, reduced)
+        entries = [epoch.entries[key] for key in records if key in epoch.entries]
         values = [
             (entry, of_epoch, _value_of(entry, reduced, of_epoch)) for of_epoch in (False, True) for entry in entries
         ]
@@ -177,36 +181,27 @@ class MetricExchange:
                 )
             return {}
         entries: dict[Key, Entry] = {entry.key: entry for entry, _ in taken}
-        parts = _on_host([_step_part(entry, value) for entry, value in taken])
-        records = _by_key(
-            self.gather([attrs.evolve(Record.of(entry, {}), step=part) for (entry, _), part in zip(taken, parts)])  # noqa: B905
-        )
+        own_parts: dict[Place, Part] = {(entry.key, "step"): _step_part(entry, value) for entry, value in taken}
+        records, parts = self._exchange([Record.of(entry, {}) for entry, _ in taken], own_parts)
         self._note_steps(records)
         for key, of_name in records.items():
             if key not in entries:
                 entries[key] = next(iter(of_name.values())).new_entry()
-        reduced = self._reduce(records, entries)
-        return {entries[key].step_name: value for (_, key), value in reduced.items()}
+        reduced = self._reduce(records, parts, entries)
+        return {entries[key].step_name: value for (key, _), value in reduced.items()}
+
+    def _exchange(self, records: Sequence[Record], parts: Mapping[Place, Part]) -> tuple[Records, list[Parts]]:
+        """Return the records of all processes, and the parts of those that count. Collective.
+
+        Raises:
+            MetricMismatchError: If processes logged a name in different ways; the same on each of them.
+        """
+        gathered = self.gather((records, _on_host(parts)))
+        return _by_key([of_rank for (of_rank, _), _ in gathered]), [own for (_, own), counts in gathered if counts]
 
     def _note_steps(self, records: Records) -> None:
         options = [record.options for of_name in records.values() for record in of_name.values()]
         self._shares_steps = any(each.on_step and each.sync_dist is True for each in options)
-
-    def _epoch_records(self, entries: Sequence[Entry]) -> list[Record]:
-        paths: dict[int, str] = {}
-        if self._module is not None and any(entry.holds_metric for entry in entries):
-            paths = {id(submodule): path for path, submodule in self._module.named_modules()}
-        records = [Record.of(entry, paths) for entry in entries]
-        parts: list[Part | None] = []
-        for entry, record in zip(entries, records, strict=True):
-            value = entry.last_value if entry.options.sync_dist is True else None
-            parts.append(None if value is None else _step_part(entry, value))
-            parts.append(entry.reduction.part() if record.is_shared and entry.reduction is not None else None)
-        parts = _on_host(parts)
-        return [
-            attrs.evolve(record, step=step, epoch=epoch)
-            for record, step, epoch in zip(records, parts[::2], parts[1::2], strict=True)
-        ]
 
     def _compute_metrics(self, records: Records, epoch: EpochLog) -> None:
         """Compute the metrics that any process has updated since they were last computed. Collective."""
@@ -236,18 +231,20 @@ class MetricExchange:
             raise MetricMismatchError(records[known[0]].key[1], "value", paths, rule, action)
         return path
 
-    def _reduce(self, records: Records, entries: Mapping[Key, Entry]) -> dict[Place, Value]:
+    def _reduce(self, records: Records, of_ranks: Sequence[Parts], entries: Mapping[Key, Entry]) -> dict[Place, Value]:
         """Return the reduced values. Collective a second time if any is reduced by a user's function."""
+        by_place: dict[Place, list[Part]] = {}
+        for of_rank in of_ranks:
+            for place, part in of_rank.items():
+                by_place.setdefault(place, []).append(part)
         values: dict[Place, Value] = {}
         unreduced: dict[Place, list[Part]] = {}
-        for key, of_name in records.items():
-            reduction = str(next(iter(of_name.values())).options.reduce_fx)
-            for position, name in enumerate(("step", "epoch")):
-                parts = [part for record in of_name.values() if (part := getattr(record, name)) is not None]
-                if parts and reduction == "own":
-                    unreduced[position, key] = parts
-                elif parts:
-                    values[position, key] = _merge(reduction, parts)
+        for place, parts in by_place.items():
+            reduction = str(next(iter(records[place[0]].values())).options.reduce_fx)
+            if reduction == "own":
+                unreduced[place] = parts
+            else:
+                values[place] = _merge(reduction, parts)
         return values | self._apply_functions(unreduced, records, entries) if unreduced else values
 
     def _apply_functions(
@@ -257,10 +254,10 @@ class MetricExchange:
         applied: dict[Place, tuple[float, Any]] = {}
         failure: Exception | None = None
         for place, parts in unreduced.items():
-            ranks = [rank for rank, record in records[place[1]].items() if record.function is not None]
+            ranks = [rank for rank, record in records[place[0]].items() if record.function is not None]
             if ranks[:1] == [self._strategy.global_rank]:
                 try:
-                    applied[place] = _apply(entries[place[1]], parts)
+                    applied[place] = _apply(entries[place[0]], parts)
                 except Exception as error:
                     failure = failure or error
         text = None if failure is None else f"{type(failure).__name__}: {failure}"
@@ -274,17 +271,12 @@ class MetricExchange:
         return {place: _as_value(*sent) for of_rank, _ in gathered for place, sent in of_rank.items()}
 
 
-def _by_key(gathered: Sequence[tuple[Sequence[Record], bool]]) -> Records:
-    """Return the records of each name, without the parts of processes that do not count.
-
-    Raises:
-        MetricMismatchError: If processes logged a name in different ways; the same on each of them.
-    """
+def _by_key(of_ranks: Sequence[Sequence[Record]]) -> Records:
+    """Return the records of each name. Raises as `MetricExchange._exchange`."""
     records: dict[Key, dict[int, Record]] = {}
-    for rank, (of_rank, counts) in enumerate(gathered):
+    for rank, of_rank in enumerate(of_ranks):
         for record in of_rank:
-            one = record if counts else attrs.evolve(record, step=None, epoch=None)
-            records.setdefault(record.key, {})[rank] = one
+            records.setdefault(record.key, {})[rank] = record
     for (_, name, _), of_name in records.items():
         rule, action = "the same on all ranks", "Log it with the same arguments everywhere, or under another name."
         kinds = {rank: "a metric" if record.is_metric else "a number" for rank, record in of_name.items()}
@@ -300,26 +292,34 @@ def _by_key(gathered: Sequence[tuple[Sequence[Record], bool]]) -> Records:
     return records
 
 
-def _reduce_rows(epoch: EpochLog, gathered: Sequence[Sequence[StepRow]]) -> list[StepRow]:
-    """Return the rows of an evaluation that this process held back, with values reduced over processes."""
-    shared = {entry.step_name: entry for entry in epoch.entries.values() if entry.options.sync_dist is True}
-    parts: dict[tuple[int, str], list[Part]] = {}
-    for rows in gathered:
-        for row in rows:
-            for name in row.values.keys() & shared.keys():
-                parts.setdefault((row.step, name), []).append(_step_part(shared[name], row.values[name]))
-    reduced: dict[tuple[int, str], float] = {}
-    for (step, name), of_ranks in parts.items():
-        record = Record.of(shared[name], {})
-        if record.options.reduce_fx != "own":
-            reduced[step, name] = float(_merge(str(record.options.reduce_fx), of_ranks))
-        elif record.function is not None:
-            reduced[step, name] = _apply(shared[name], of_ranks)[0]
+def _epoch_parts(epoch: EpochLog) -> dict[Place, Part]:
+    """Return this process's part in the values of an epoch, and of the evaluation batches that were held back."""
+    parts: dict[Place, Part] = {}
+    shared: dict[str, Entry] = {}
+    for entry in epoch.entries.values():
+        if entry.options.sync_dist is True:
+            shared[entry.step_name] = entry
+            if (value := entry.last_value) is not None:
+                parts[entry.key, "step"] = _step_part(entry, value)
+        is_shared = entry.options.sync_dist is not False and entry.reduction is not None
+        if is_shared and (part := entry.reduction.part()) is not None:  # type: ignore[union-attr]
+            parts[entry.key, "epoch"] = part
+    for row in epoch.held_rows:
+        for name, value in row.values.items():
+            if name in shared:
+                parts[shared[name].key, row.step] = _step_part(shared[name], value)
+    return parts
+
+
+def _reduced_rows(epoch: EpochLog, reduced: Mapping[Place, Value]) -> list[StepRow]:
+    """Return the rows that this process held back, with reduced values, and rows of what only others logged."""
+    names = {key: entry.step_name for key, entry in epoch.entries.items()}
+    of_rows = {(step, names[key]): float(value) for (key, step), value in reduced.items() if isinstance(step, int)}
     rows = [
-        StepRow(row.step, {name: reduced.pop((row.step, name), value) for name, value in row.values.items()})
+        StepRow(row.step, {name: of_rows.pop((row.step, name), value) for name, value in row.values.items()})
         for row in epoch.held_rows
     ]
-    return rows + [StepRow(step, {name: number}) for (step, name), number in reduced.items()]
+    return rows + [StepRow(step, {name: number}) for (step, name), number in of_rows.items()]
 
 
 def _value_of(entry: Entry, reduced: Mapping[Place, Value], of_epoch: bool) -> Value | None:
@@ -332,23 +332,23 @@ def _value_of(entry: Entry, reduced: Mapping[Place, Value], of_epoch: bool) -> V
         return entry.epoch_value() if of_epoch else entry.last_value
     if of_epoch and isinstance(entry, MetricEntry):
         return entry.value_of_all
-    return reduced.get((int(of_epoch), entry.key))
+    return reduced.get((entry.key, "epoch" if of_epoch else "step"))
 
 
 def _step_part(entry: Entry, value: Value) -> Part:
-    if is_user_function(entry.options.reduce_fx):
+    if callable(entry.options.reduce_fx):
         return Part(as_tensor(value).reshape(1).cpu())
     return Part(value, 1.0, result_dtype(value.dtype) if isinstance(value, Tensor) else None)
 
 
-def _on_host(parts: Sequence[Part | None]) -> list[Part | None]:
+def _on_host(parts: Mapping[Place, Part]) -> Parts:
     """Return parts with numbers for tensors of shape (), in one transfer per device. Waits for the devices."""
-    is_scalar = [part is not None and not (isinstance(part.value, Tensor) and part.value.ndim) for part in parts]
-    numbers = iter(to_floats([part.value for part, scalar in zip(parts, is_scalar, strict=True) if part and scalar]))
-    return [
-        attrs.evolve(part, value=next(numbers)) if part and scalar else part
-        for part, scalar in zip(parts, is_scalar, strict=True)
-    ]
+    scalars = {place: part for place, part in parts.items() if not (isinstance(part.value, Tensor) and part.value.ndim)}
+    numbers = to_floats([part.value for part in scalars.values()])
+    on_host = {
+        place: attrs.evolve(part, value=number) for (place, part), number in zip(scalars.items(), numbers, strict=True)
+    }
+    return {**parts, **on_host}
 
 
 def _merge(reduction: str, parts: Sequence[Part]) -> Value:
@@ -370,6 +370,7 @@ def _apply(entry: Entry, parts: Sequence[Part]) -> tuple[float, torch.dtype | No
     """Return what a user's function gives for the values of all processes, as a number and a tensor's type."""
     reduction = entry.reduction
     if not isinstance(reduction, FunctionReduction):  # of steps alone
-        reduction = FunctionReduction(entry.options.reduce_fx, entry.name, lambda tensors: None)  # type: ignore[arg-type]
+        assert callable(entry.options.reduce_fx)
+        reduction = FunctionReduction(entry.options.reduce_fx, entry.name, lambda tensors: None)
     value = reduction.apply(torch.cat([as_tensor(part.value) for part in parts]))
     return (to_floats([value])[0], value.dtype) if isinstance(value, Tensor) else (value, None)

@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import reduce
 from typing import Any, ClassVar
 
+import attrs
 from torch import Tensor, nn
 
 from camshaft.hooks_core import Callback
 from camshaft.hooks_core.messages import must_be
 from camshaft.hooks_core.protocols import Moment, Strategy
 from camshaft.loops.metrics.entry import Asked, Entry, LogOptions
-from camshaft.loops.metrics.epoch import EpochLog, LiveValue, for_loggers, for_progress_bars
+from camshaft.loops.metrics.epoch import EpochLog, LiveValue, LoggerSender, MetricWriter, Progress, Reader
 from camshaft.loops.metrics.exchange import MetricExchange
-from camshaft.loops.metrics.reductions import ReduceFx
-from camshaft.loops.metrics.sending import LoggerSender, MetricWriter, Progress
 from camshaft.loops.metrics.values import (
     MeasuredBatch,
+    ReduceFx,
     Value,
+    as_handed_out,
     check_batch_size,
     check_number,
     is_metric,
@@ -128,22 +130,9 @@ class MetricLogging:
         items = dictionary.items()
         if is_metric(dictionary, "MetricCollection"):  # with its prefix, and without copying states that metrics share
             items = dictionary.items(keep_base=False, copy_state=False)  # type: ignore[call-arg]
+        asked = prog_bar, logger, on_step, on_epoch, reduce_fx, batch_size, sync_dist, add_dataloader_idx, enable_graph
         for name, value in items:
-            self.log(
-                name,
-                value,
-                prog_bar,
-                logger,
-                on_step,
-                on_epoch,
-                reduce_fx,
-                batch_size,
-                sync_dist,
-                add_dataloader_idx,
-                enable_graph,
-                None,
-                rank_zero_only,
-            )
+            self.log(name, value, *asked, None, rank_zero_only)
 
     @property
     def logged_metrics(self) -> Mapping[str, Value]:
@@ -160,13 +149,34 @@ class MetricLogging:
 
 
 def _check_metric_attribute(module: object, attribute: str, name: str, value: object) -> None:
-    found: Any = module
-    for part in attribute.split("."):
-        found = getattr(found, part, None)
-    if found is not value:
+    if reduce(lambda owner, part: getattr(owner, part, None), attribute.split("."), module) is not value:
         rule = "the name of the module's attribute that is the logged metric"
         action = "Correct it, or leave it out."
         raise ValueError(must_be("metric_attribute", rule, attribute, f"log({name!r})", action))
+
+
+class _CallbackMetrics(dict[str, Any]):
+    """A copy of the logged values, which also sets in the log what is set in it."""
+
+    def __init__(self, values: dict[str, Any], published: dict[str, Any]) -> None:
+        super().__init__(values)
+        self._published = published
+
+    def __setitem__(self, name: str, value: Any) -> None:
+        super().__setitem__(name, value)
+        self._published[name] = value
+
+    def update(self, *args: Any, **values: Any) -> None:
+        for name, value in dict(*args, **values).items():
+            self[name] = value
+
+    def __ior__(self, values: Any) -> _CallbackMetrics:  # type: ignore[override, misc]
+        self.update(values)
+        return self
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Return a plain dictionary for copies and pickles."""
+        return dict, (dict(self),)
 
 
 _NUM_STEP_ROWS = 64  # batches of an evaluation that are sent to loggers in one transfer
@@ -217,7 +227,7 @@ class MetricLog(MetricLogging):
         self._exchange: MetricExchange | None = None
         self._epochs: dict[str, EpochLog] = {}  # of stages whose epoch has begun and not ended
         self._num_eval_steps: dict[str, dict[int, int]] = {}
-        self._published: dict[str, dict[str, Any]] = {}  # latest values of epochs that have ended, by reader
+        self._published: dict[Reader, dict[str, Any]]  # latest values of epochs that have ended
         self._entries: dict[str, Entry]  # of the current epoch, by name alone: those of the latest calls
         self.clear()
 
@@ -229,28 +239,31 @@ class MetricLog(MetricLogging):
 
     @property
     def callback_metrics(self) -> dict[str, Tensor]:
-        """Every value by name: of training steps, and of epochs, the running one's included at its end."""
-        metrics = dict(self._published["to_callbacks"])
-        for epoch in self._epochs.values():
-            metrics |= epoch.for_callbacks(self._live(epoch))
-        return metrics
+        """Every value by name: of training steps, and of epochs, the running one's included at its end.
+
+        Values that were logged as numbers, as integers or in half precision are tensors of torch's default type; sums
+        and means of an epoch were computed in double precision. What a callback sets in it stays, until the module logs
+        that name or another run begins.
+        """
+        values = {name: as_handed_out(value) for name, value in self._read("to_callbacks").items()}
+        return _CallbackMetrics(values, self._published["to_callbacks"])
 
     @property
     def logged_metrics(self) -> dict[str, Tensor]:
-        """The latest values that loggers get, by the names that they get."""
-        metrics = dict(self._published["to_loggers"])
-        for epoch in self._epochs.values():
-            metrics |= for_loggers(self._live(epoch))
-        return metrics
+        """The latest values that loggers get, by the names that they get; types as in `callback_metrics`."""
+        return {name: as_handed_out(value) for name, value in self._read("to_loggers").items()}
 
     @property
     def progress_bar_metrics(self) -> dict[str, float | int | str]:
         """The latest values that progress bars show, as numbers. Waits for the device."""
-        shown = [live for epoch in self._epochs.values() for live in for_progress_bars(self._live(epoch))]
-        numbers = to_floats([live.value for live in shown])
-        return self._published["to_progress_bars"] | {
-            live.name: number for live, number in zip(shown, numbers, strict=True)
-        }
+        metrics = self._read("to_progress_bars")
+        return dict(zip(metrics, to_floats(list(metrics.values())), strict=True))
+
+    def _read(self, reader: Reader) -> dict[str, Value]:
+        metrics = dict(self._published[reader])
+        for epoch in self._epochs.values():
+            metrics |= epoch.read(reader, self._live(epoch))
+        return metrics
 
     def _live(self, epoch: EpochLog) -> Sequence[LiveValue]:
         if epoch is not self._current or self._moment == "batch":
@@ -380,7 +393,7 @@ class MetricLog(MetricLogging):
             num_dataloaders,
             sends_steps=stage != "train" and bool(self._sender.loggers) and not is_trial,
             is_shared=self._exchange is not None,
-            num_steps=self._num_eval_steps.get(stage),
+            num_steps=dict(self._num_eval_steps.get(stage, ())),
         )
         if stage == "train":
             self._sender.schedule()
@@ -424,20 +437,20 @@ class MetricLog(MetricLogging):
         self.reduce_epoch()
         sender.send_rows(epoch.held_rows)
         values = epoch.live(with_epoch=True) if epoch.reduced is None else epoch.reduced
-        numbers = dict(zip(values, to_floats([live.value for live in values]), strict=True))
-        self._published["to_callbacks"] |= epoch.for_callbacks(values)
-        self._published["to_loggers"] |= for_loggers(values)
-        self._published["to_progress_bars"] |= {live.name: numbers[live] for live in for_progress_bars(values)}
+        numbers = to_floats([live.value for live in values])
+        numeric = [attrs.evolve(live, value=number) for live, number in zip(values, numbers, strict=True)]
+        for reader, published in self._published.items():
+            published |= epoch.read(reader, numeric if reader == "to_progress_bars" else values)
         if epoch.stage != "train" and "train" in self._epochs:
             self._epochs["train"].supersede(values)
-        of_epoch = [live for live in values if live.of_epoch and live.entry.options.logger]
-        sender.send({live.name: numbers[live] for live in of_epoch}, in_training="train" in self._epochs)
+        of_epoch = [live for live in numeric if live.of_epoch and live.entry.options.logger]
+        sender.send({live.name: live.value for live in of_epoch}, in_training="train" in self._epochs)
         if of_epoch:
             sender.save()
         self._num_eval_steps[epoch.stage] = epoch.num_steps
         self.discard()
         return [
-            {live.name: numbers[live] for live in of_epoch if live.entry.dataloader_idx in (None, dataloader_idx)}
+            {live.name: float(live.value) for live in of_epoch if live.entry.dataloader_idx in (None, dataloader_idx)}
             for dataloader_idx in range(epoch.num_dataloaders)
         ]
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import attrs
@@ -262,7 +262,9 @@ class PerOptimizerOptimization(AutomaticOptimization):
         splits = (batch,) if split_batch is None else split_batch(batch)
         for update in self._updates:
             update.hiddens = None
-        num_remaining = self._num_remaining(len(splits), batch_idx, is_last)
+        num_remaining = float("inf") if split_batch is not None else self.num_batches - batch_idx  # steps of the epoch
+        if is_last:
+            num_remaining = len(splits)
         outputs: list[Any] = []
         is_update = False
         for split_idx, split in enumerate(splits):
@@ -292,74 +294,48 @@ class PerOptimizerOptimization(AutomaticOptimization):
                 progress.global_step += 1
         return outputs
 
-    def _num_remaining(self, num_splits: int, batch_idx: int, is_last: bool) -> int | float:
-        """Return the number of steps from a batch's first to the end of the epoch, infinite if unknown."""
-        if is_last:
-            return num_splits
-        return float("inf") if self._split is not None else self.num_batches - batch_idx
 
+def batch_splitter(run: Run, settings: OptimizationSettings) -> Callable[[Any], Sequence[Any]] | None:
+    """Return the function that splits batches along time, or None if they stay whole.
 
-class BatchSplitter:
-    """Splits batches along time, as the module's `tbptt_split_batch` does it or else by dimension 1 of every tensor.
-
-    Args:
-        run: The run.
-        split_size: Time steps of a split.
-    """
-
-    def __init__(self, run: Run, split_size: int) -> None:
-        self._override = run.hooks.tbptt_split_batch
-        self._module = run.module
-        self._split_size = split_size
-
-    def __call__(self, batch: Any) -> Sequence[Any]:
-        """Split a batch. Hooks: tbptt_split_batch.
-
-        Raises:
-            ValueError: If the batch cannot be split along time, or there is no split.
-            TypeError: If the override returned something other than a list or tuple.
-        """
-        if self._override is None:
-            return split_along_time(batch, self._split_size, "the default split of a batch")
-        splits = self._override(batch, self._split_size)
-        where = f"{type(self._module).__qualname__}.tbptt_split_batch"
-        if not isinstance(splits, (list, tuple)):
-            raise TypeError(must_be("return value", "a list of splits", splits, where, "Return a list."))
-        if not splits:
-            raise ValueError(must_be("return value", "at least one split", splits, where, "Return one or more."))
-        return splits
-
-
-def batch_splitter(run: Run, settings: OptimizationSettings) -> BatchSplitter | None:
-    """Return the splitter of batches along time, or None if they stay whole.
-
-    The size of a split is `truncated_bptt_steps` of the settings or of the module, where None and 0 ask for nothing.
+    It splits as the module's `tbptt_split_batch` does or else by dimension 1 of every tensor. The time steps of a split
+    are `truncated_bptt_steps` of the settings or of the module, where None and 0 ask for nothing.
 
     Raises:
-        TypeError: If the module's attribute is neither an int nor None.
+        TypeError: If the module's attribute is neither an int nor None; on splitting, if `tbptt_split_batch` returned
+            something other than a list or tuple.
         ValueError: If the attribute is negative, or both are given and differ, or `training_step` does not name
-            `hiddens` although batches are to be split.
+            `hiddens` although batches are to be split; on splitting, if a batch cannot be split along time, or there is
+            no split.
     """
-    split_size = _split_size(run, settings)
-    return None if split_size is None else BatchSplitter(run, split_size)
-
-
-def _split_size(run: Run, settings: OptimizationSettings) -> int | None:
-    """Return the time steps of a split; see `batch_splitter`."""
-    module, truncated_bptt_steps = run.module, settings.truncated_bptt_steps
+    module, asked, override = run.module, settings.truncated_bptt_steps, run.hooks.tbptt_split_batch
     where = type(module).__qualname__
     of_module = getattr(module, "truncated_bptt_steps", None)
     if of_module is not None and (isinstance(of_module, bool) or not isinstance(of_module, int)):
         raise TypeError(must_be("truncated_bptt_steps", "an int or None", of_module, where, "Set an int."))
     if of_module is not None and of_module < 0:
         raise ValueError(must_be("truncated_bptt_steps", "at least 0", of_module, where, "Set 0 for no splits."))
-    if of_module and truncated_bptt_steps is not None and of_module != truncated_bptt_steps:
-        rule = f"that of the fit ({truncated_bptt_steps}) or not set"
+    if of_module and asked is not None and of_module != asked:
+        rule = f"that of the fit ({asked}) or not set"
         raise ValueError(must_be("truncated_bptt_steps", rule, of_module, where, "Leave one of the two out."))
-    split_size = truncated_bptt_steps or of_module or None
-    if split_size is not None and not run.hooks.takes("training_step", "hiddens"):
+    split_size = asked or of_module or None
+    if split_size is None:
+        return None
+    if not run.hooks.takes("training_step", "hiddens"):
         step = implementation(module, "training_step")
         rule = f"one that names `hiddens`, since batches are split into {split_size} time steps each"
         action = "Take `hiddens` (None at a batch's start) and return it beside the loss, or do not split."
         raise ValueError(must_be("training_step", rule, step, where, action))
-    return split_size
+
+    def split(batch: Any) -> Sequence[Any]:
+        if override is None:
+            return split_along_time(batch, split_size, "the default split of a batch")
+        splits = override(batch, split_size)
+        of_override = f"{where}.tbptt_split_batch"
+        if not isinstance(splits, (list, tuple)):
+            raise TypeError(must_be("return value", "a list of splits", splits, of_override, "Return a list."))
+        if not splits:
+            raise ValueError(must_be("return value", "at least one split", splits, of_override, "Return one or more."))
+        return splits
+
+    return split

@@ -145,19 +145,17 @@ def read_configuration(
 
 
 def _read(returned: Any) -> ConfiguredOptimizers:
-    if returned is None:
-        return ConfiguredOptimizers([], [])
     if isinstance(returned, Mapping):
         return _from_dictionaries([returned])
-    if not isinstance(returned, (list, tuple)):
-        return ConfiguredOptimizers([_optimizer(returned)], [])
-    if len(returned) == 2 and isinstance(returned[0], (list, tuple)):
-        optimizers, schedulers = returned
+    optimizers, schedulers = [] if returned is None else returned, []
+    if not isinstance(optimizers, (list, tuple)):
+        optimizers = [optimizers]
+    elif len(optimizers) == 2 and isinstance(optimizers[0], (list, tuple)):
+        optimizers, schedulers = optimizers
         schedulers = schedulers if isinstance(schedulers, (list, tuple)) else [schedulers]
-        return ConfiguredOptimizers([_optimizer(one) for one in optimizers], [_scheduler(one) for one in schedulers])
-    if returned and all(isinstance(part, Mapping) for part in returned):
-        return _from_dictionaries(returned)
-    return ConfiguredOptimizers([_optimizer(one) for one in returned], [])
+    elif optimizers and all(isinstance(part, Mapping) for part in optimizers):
+        return _from_dictionaries(optimizers)
+    return ConfiguredOptimizers([_optimizer(one) for one in optimizers], [_scheduler(one) for one in schedulers])
 
 
 def dropping_gradients(optimizer: Optimizer) -> Callable[[], None]:
@@ -295,6 +293,11 @@ def foreign_optimizer(given: Any, where: str) -> Optimizer:
     return ForeignOptimizer(given)
 
 
+def _of_foreign(name: str, doc: str, *default: Any) -> Any:
+    """Return a property for an attribute of the object; only torch's own constructor sets it, which changes nothing."""
+    return property(lambda self: getattr(self.foreign, name, *default), lambda self, value: None, doc=doc)
+
+
 class ForeignOptimizer(Optimizer):
     """Has the hooks and the type of torch's optimizers, and all else of the object; see `foreign_optimizer`.
 
@@ -315,33 +318,9 @@ class ForeignOptimizer(Optimizer):
         super().__init__([torch.zeros(0)], {})  # what torch makes of these is hidden by the properties below
         self._is_made = True
 
-    @property
-    def param_groups(self) -> list[dict[str, Any]]:
-        """The parameter groups of the object."""
-        groups: list[dict[str, Any]] = self.foreign.param_groups
-        return groups
-
-    @param_groups.setter
-    def param_groups(self, groups: list[dict[str, Any]]) -> None:
-        """Only torch's own constructor sets them."""
-
-    @property
-    def defaults(self) -> dict[str, Any]:
-        """The defaults of the object; empty if it has none."""
-        return getattr(self.foreign, "defaults", {})
-
-    @defaults.setter
-    def defaults(self, defaults: Any) -> None:
-        """Only torch's own constructor sets them."""
-
-    @property
-    def state(self) -> Any:
-        """The state of the object; empty if it has none."""
-        return getattr(self.foreign, "state", {})
-
-    @state.setter
-    def state(self, state: Any) -> None:
-        """Only torch's own constructor sets it."""
+    param_groups = _of_foreign("param_groups", "The parameter groups of the object.")
+    defaults = _of_foreign("defaults", "The defaults of the object; empty if it has none.", {})
+    state = _of_foreign("state", "The state of the object; empty if it has none.", {})
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Add a group to the object's; what torch's constructor adds is none of its."""

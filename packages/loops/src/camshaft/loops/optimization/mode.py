@@ -72,39 +72,14 @@ class UpdateMode(Protocol):
         """Leave the optimizers as they were."""
 
 
-class OptimizationFactory(Protocol):
-    """Makes the optimizers and the update mode of a fit; see `Run.optimization_factory`."""
-
-    def configure(self, run: Run) -> ConfiguredOptimizers:
-        """Return the module's optimizers and schedulers, before the strategy sets them up.
-
-        Hooks: configure_optimizers.
-        """
-
-    def make_mode(
-        self,
-        run: Run,
-        configured: ConfiguredOptimizers,
-        progress: FitProgress,
-        limits: FitLimits,
-        settings: OptimizationSettings,
-    ) -> UpdateMode:
-        """Return the update mode of a fit; no hook of the training has been bound yet.
-
-        Args:
-            run: The run.
-            configured: The result of `configure`, as the strategy has set it up.
-            progress: The counters of the fit, `global_step` among them.
-            limits: Limits of the fit.
-            settings: Settings of the updates.
-        """
-
-
 class StandardOptimizationFactory:
-    """The default `OptimizationFactory`. A subclass overrides the methods of the parts that it makes differently."""
+    """Makes the optimizers and the update mode of a fit; see `Run.optimization_factory`.
+
+    A subclass overrides the methods of the parts that it makes differently.
+    """
 
     def configure(self, run: Run) -> ConfiguredOptimizers:
-        """Return the module's optimizers and schedulers. Hooks: configure_optimizers.
+        """Return the module's optimizers and schedulers, before the strategy sets them up. Hooks: configure_optimizers.
 
         Raises:
             TypeError, ValueError: As `read_configuration` raises them.
@@ -122,6 +97,15 @@ class StandardOptimizationFactory:
         settings: OptimizationSettings,
     ) -> UpdateMode:
         """Choose by the module's `automatic_optimization`, its optimizers, and whether its batches are split.
+
+        No hook of the training has been bound yet.
+
+        Args:
+            run: The run.
+            configured: The result of `configure`, as the strategy has set it up.
+            progress: The counters of the fit, `global_step` among them.
+            limits: Limits of the fit.
+            settings: Settings of the updates.
 
         Raises:
             ValueError: If the settings contradict the module's kind of optimization.
@@ -177,6 +161,10 @@ class StandardOptimizationFactory:
     def make_toggle(self, context: UpdateContext) -> OptimizerToggle:
         """Return the toggle by which the parameters of the optimizer at work alone require gradients."""
         return toggle_of(context.run.module, context.configured.optimizers) or context.configured.toggle
+
+
+OptimizationFactory = StandardOptimizationFactory
+"""The type of `Run.optimization_factory`."""
 
 
 def _check_automatic(context: UpdateContext) -> None:

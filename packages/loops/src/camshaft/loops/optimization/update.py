@@ -560,15 +560,7 @@ def with_hiddens(outputs: Any, hiddens: Any) -> Any:
 
 def detached(value: Any) -> Any:
     """Return a value without its graph: all that can be detached, in collections of any nesting."""
-    return map_nested(value, _can_be_detached, _detach)
-
-
-def _can_be_detached(value: Any) -> bool:
-    return isinstance(value, Tensor) or hasattr(value, "detach")
-
-
-def _detach(value: Any) -> Any:
-    return value.detach()
+    return map_nested(value, lambda leaf: hasattr(leaf, "detach"), lambda leaf: leaf.detach())
 
 
 def with_arguments(hooks: Hooks, name: str, **values: Any) -> Callable[..., Any] | None:

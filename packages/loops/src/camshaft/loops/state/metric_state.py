@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -41,14 +41,14 @@ def metric_states(module: nn.Module) -> dict[str, Any]:
     """
     copies: _Copies = {}
     states: dict[str, Any] = {}
-    for name, metric in _metrics(module):
+    for name, metric in _metrics(module).items():
         if _is_updated(metric):
             states[name] = _state_of(name, metric, copies)
-    for name, collection in _grouped_collections(module):
+    for name, collection in _grouped_collections(module).items():
         if collection._groups_checked:
             groups = [list(members) for members in collection.compute_groups.values()]
             states[name] = {"compute_groups": groups, "is_copied": collection._state_is_copy}
-    for name, tracker in _trackers(module):
+    for name, tracker in _trackers(module).items():
         if tracker.n_steps:
             states[name] = {"num_steps": tracker.n_steps}
     return states
@@ -67,10 +67,10 @@ def restore_metric_states(module: nn.Module, states: dict[str, Any]) -> None:
     Raises:
         ValueError: If the module has no metric of a name, or one with other states.
     """
-    for name, tracker in _trackers(module):
+    for name, tracker in _trackers(module).items():
         _restore_tracker(tracker, states.get(name, {"num_steps": 0})["num_steps"])
-    metrics, collections = dict(_metrics(module)), dict(_grouped_collections(module))
-    known = metrics.keys() | collections.keys() | dict(_trackers(module)).keys()
+    metrics, collections = _metrics(module), _grouped_collections(module)
+    known = metrics.keys() | collections.keys() | _trackers(module).keys()
     unknown = sorted(states.keys() - known)
     if unknown:
         rule = f"states of the module's metrics ({', '.join(sorted(known)) or 'none'})"
@@ -87,27 +87,25 @@ def restore_metric_states(module: nn.Module, states: dict[str, Any]) -> None:
         _restore_groups(collection, states.get(name))
 
 
-def _metrics(module: nn.Module) -> Iterator[tuple[str, Any]]:
-    for name, submodule in module.named_modules():
-        if (
-            not isinstance(submodule, (nn.ModuleDict, nn.ModuleList))  # collections: their members hold the states
-            and all(callable(getattr(submodule, method, None)) for method in ("update", "compute", "reset"))
-            and hasattr(submodule, "metric_state")
-        ):
-            yield name, submodule
+def _metrics(module: nn.Module) -> dict[str, Any]:
+    return {
+        name: submodule
+        for name, submodule in module.named_modules()
+        if not isinstance(submodule, (nn.ModuleDict, nn.ModuleList))  # collections: their members hold the states
+        and all(callable(getattr(submodule, method, None)) for method in ("update", "compute", "reset"))
+        and hasattr(submodule, "metric_state")
+    }
 
 
-def _grouped_collections(module: nn.Module) -> Iterator[tuple[str, Any]]:
+def _grouped_collections(module: nn.Module) -> dict[str, Any]:
     """Return the collections of torchmetrics whose metrics share states from their first update on."""
-    for name, submodule in module.named_modules():
-        if isinstance(submodule, nn.ModuleDict) and getattr(submodule, "_enable_compute_groups", None) is True:
-            yield name, submodule
+    dictionaries = {name: each for name, each in module.named_modules() if isinstance(each, nn.ModuleDict)}
+    return {name: each for name, each in dictionaries.items() if getattr(each, "_enable_compute_groups", None) is True}
 
 
-def _trackers(module: nn.Module) -> Iterator[tuple[str, Any]]:
-    for name, submodule in module.named_modules():
-        if isinstance(submodule, nn.ModuleList) and hasattr(submodule, "increment") and hasattr(submodule, "n_steps"):
-            yield name, submodule
+def _trackers(module: nn.Module) -> dict[str, Any]:
+    lists = {name: each for name, each in module.named_modules() if isinstance(each, nn.ModuleList)}
+    return {name: each for name, each in lists.items() if hasattr(each, "increment") and hasattr(each, "n_steps")}
 
 
 def _is_updated(metric: Any) -> bool:
@@ -202,30 +200,40 @@ def _restore_tracker(tracker: Any, num_steps: int) -> None:
 
 def _copied(value: Any, where: str, copies: _Copies) -> Any:
     """Return a copy of tensors and plain values in lists, tuples and dictionaries."""
-    if isinstance(value, Tensor):
-        if id(value) not in copies:
-            copies[id(value)] = value, value.detach().clone()
-        return copies[id(value)][1]
-    if isinstance(value, (list, tuple)):
-        items = [_copied(item, where, copies) for item in value]
-        return items if isinstance(value, list) else tuple(items)
-    if isinstance(value, dict):
-        return {key: _copied(item, where, copies) for key, item in value.items()}
-    if type(value) in _PLAIN:
-        return value
-    action = "Keep it as a tensor."
-    raise TypeError(must_be(where, "made of tensors and plain values", value, "metric_states", action))
+
+    def copied(leaf: Any) -> Any:
+        if isinstance(leaf, Tensor):
+            return _once(leaf, copies, lambda: leaf.detach().clone())
+        if type(leaf) in _PLAIN:
+            return leaf
+        rule, action = "made of tensors and plain values", "Keep it as a tensor."
+        raise TypeError(must_be(where, rule, leaf, "metric_states", action))
+
+    return _mapped(value, copied)
 
 
 def _placed(value: Any, device: Any, copies: _Copies) -> Any:
     """Return a copy of a saved value with its tensors on a device; None leaves them where they are."""
-    if isinstance(value, Tensor):
-        if id(value) not in copies:
-            copies[id(value)] = value, value.to(device=value.device if device is None else device, copy=True)
-        return copies[id(value)][1]
+
+    def placed(leaf: Any) -> Any:
+        if not isinstance(leaf, Tensor):
+            return leaf
+        return _once(leaf, copies, lambda: leaf.to(device=leaf.device if device is None else device, copy=True))
+
+    return _mapped(value, placed)
+
+
+def _once(tensor: Tensor, copies: _Copies, copy: Callable[[], Tensor]) -> Tensor:
+    if id(tensor) not in copies:
+        copies[id(tensor)] = tensor, copy()
+    return copies[id(tensor)][1]
+
+
+def _mapped(value: Any, function: Callable[[Any], Any]) -> Any:
+    """Return plain lists, tuples and dictionaries in place of those of any class, with their leaves mapped."""
     if isinstance(value, (list, tuple)):
-        items = [_placed(item, device, copies) for item in value]
+        items = [_mapped(item, function) for item in value]
         return items if isinstance(value, list) else tuple(items)
     if isinstance(value, dict):
-        return {key: _placed(item, device, copies) for key, item in value.items()}
-    return value
+        return {key: _mapped(item, function) for key, item in value.items()}
+    return function(value)

@@ -29,10 +29,8 @@ class Counters:
 
     def add(self, other: Counters) -> None:
         """Add the counts of another one."""
-        self.ready += other.ready
-        self.started += other.started
-        self.processed += other.processed
-        self.completed += other.completed
+        for name, count in other.state_dict().items():
+            setattr(self, name, getattr(self, name) + count)
 
     def state_dict(self) -> dict[str, int]:
         """Return the counts by name."""
@@ -42,6 +40,33 @@ class Counters:
         """Restore the counts."""
         for name, count in state.items():
             setattr(self, name, int(count))
+
+
+@attrs.frozen
+class BatchProgressView:
+    """The counters of batches under the names of Lightning's progress, to be read.
+
+    Args:
+        _batches: Those of an epoch.
+        _earlier: Those of the epochs before.
+        is_last_batch: Whether the batch that runs is known to be its epoch's last.
+    """
+
+    _batches: Counters
+    _earlier: Counters
+    is_last_batch: bool = False
+
+    @property
+    def current(self) -> Counters:
+        """Those of the epoch; for training all 0 between epochs."""
+        return attrs.evolve(self._batches)
+
+    @property
+    def total(self) -> Counters:
+        """Those of all epochs."""
+        total = attrs.evolve(self._earlier)
+        total.add(self._batches)
+        return total
 
 
 @attrs.define(eq=False)
@@ -55,6 +80,7 @@ class FitProgress:
         earlier_batches: The training batches of earlier epochs.
         elapsed_seconds: Time of training when it was last saved or stopped.
         should_stop: Whether training was asked to stop; no part of the state.
+        last_batch_idx: Index of the last batch of the epoch before, -1 without one; no part of the state.
     """
 
     global_step: int = 0
@@ -63,6 +89,7 @@ class FitProgress:
     earlier_batches: Counters = attrs.field(factory=Counters)
     elapsed_seconds: float = 0.0
     should_stop: bool = attrs.field(default=False, init=False)
+    last_batch_idx: int = attrs.field(default=-1, init=False)
 
     @property
     def current_epoch(self) -> int:
@@ -81,6 +108,7 @@ class FitProgress:
 
     def end_epoch(self) -> None:
         """Count the current epoch's batches among those of the epochs before."""
+        self.last_batch_idx = self.batches.ready - 1
         self.earlier_batches.add(self.batches)
         self.batches.reset()
 

@@ -5,12 +5,13 @@ from __future__ import annotations
 import os
 import random
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
 import torch
+from torch import Tensor
 from torch.utils.data import DataLoader
 
 from camshaft.hooks_core.messages import must_be
@@ -102,6 +103,17 @@ def isolated_randomness(generators: Sequence[torch.Generator] = ()) -> Iterator[
         yield
     finally:
         restore_random_state(state, generators)
+
+
+def are_same(one: Any, other: Any) -> bool:
+    """Return whether two states are equal."""
+    if isinstance(one, Tensor) or isinstance(other, Tensor):
+        return isinstance(one, Tensor) and isinstance(other, Tensor) and torch.equal(one, other)
+    if isinstance(one, Mapping) and isinstance(other, Mapping):
+        return one.keys() == other.keys() and all(are_same(one[key], other[key]) for key in one)
+    if isinstance(one, (list, tuple)) and isinstance(other, (list, tuple)):
+        return len(one) == len(other) and all(map(are_same, one, other))
+    return bool(one == other)
 
 
 SEED_WORKERS_VARIABLE = "PL_SEED_WORKERS"

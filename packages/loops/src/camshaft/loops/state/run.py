@@ -9,7 +9,7 @@ import attrs
 
 from camshaft.hooks_core import Callback, Hooks, resolve
 from camshaft.hooks_core.dispatch.implementation import implementation
-from camshaft.hooks_core.messages import noting
+from camshaft.hooks_core.messages import note_errors
 from camshaft.loops.state.callback_state import check_state_keys
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from camshaft.loops.optimization.mode import OptimizationFactory
 
 
-_LOADER_HOOKS = {
+LOADER_HOOKS = {
     "train": "train_dataloader",
     "validate": "val_dataloader",
     "test": "test_dataloader",
@@ -50,6 +50,15 @@ class FitOrder:
 
     train_start_first: bool = False
     epoch_end_first: bool = False
+
+
+_OF_VERB = frozenset(
+    {
+        *("checkpoint", "read", "call_wrappers", "adapters", "epoch_state", "optimization_factory"),
+        *("hooks", "save_requests", "batch_functions", "on_preempt", "_attached", "stop_workers", "_saving"),
+    }
+)
+"""Attributes of a run that its copies do not have: hooks, what adapts them, and what waits for a verb to go on."""
 
 
 class EpochState(Protocol):
@@ -161,12 +170,30 @@ class Run:
             position=self.position,
             strict=self.strict_hooks,
             read=self.read,
-            uncalled=[hook for stage, hook in _LOADER_HOOKS.items() if self.loaders.get(stage) is not None],
+            uncalled=[hook for stage, hook in LOADER_HOOKS.items() if self.loaders.get(stage) is not None],
             place=cast(Any, self.metrics) if hasattr(self.metrics, "hook") else None,
         )
         self._attach_callbacks()
         for adapt in self.adapters:
             adapt(self)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return what copies and pickles hold: what ran on what, but nothing that works only while it runs."""
+        names = [field.name for field in attrs.fields(Run) if field.name not in _OF_VERB]
+        return {name: getattr(self, name) for name in names}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        for name, value in state.items():
+            setattr(self, name, value)
+        for field in attrs.fields(Run):
+            default: Any = field.default
+            if field.name in _OF_VERB and default is not attrs.NOTHING:
+                setattr(self, field.name, default.factory() if hasattr(default, "factory") else default)
+
+    @property
+    def has_hooks(self) -> bool:
+        """True once the hooks are resolved; false for a copy, which may have them resolved again."""
+        return hasattr(self, "hooks")
 
     def release_callbacks(self) -> None:
         """Let callbacks log with the module that they logged with before this run, if there was one."""
@@ -302,7 +329,7 @@ class Run:
         configure = implementation(self.module, "configure_callbacks")
         if configure is None:
             return
-        with noting(self.module, "configure_callbacks", self.position):
+        with note_errors(self.module, "configure_callbacks", self.position):
             added = configure()
         added = list(added) if isinstance(added, (list, tuple)) else [] if added is None else [added]
         types = {type(callback) for callback in added}

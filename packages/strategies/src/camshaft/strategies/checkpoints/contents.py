@@ -10,8 +10,9 @@ import sys
 from argparse import Namespace
 from collections import Counter, OrderedDict, defaultdict
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from types import BuiltinFunctionType, FunctionType
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -28,6 +29,40 @@ _PLAIN_DICTS = (dict, OrderedDict, defaultdict, Counter)
 """Dictionaries that a checkpoint holds as plain ones."""
 
 _EMPTY_PART: dict[str, Any] = {"places": [], "types": [], "namespaces": [], "pickle": None, "tensors": []}
+
+
+class CheckpointError(RuntimeError):
+    """A checkpoint that cannot be read.
+
+    Attributes:
+        path: The file or directory.
+    """
+
+    def __init__(self, message: str, path: str) -> None:
+        self.path = path
+        super().__init__(message)
+
+    def __reduce__(self) -> tuple[type[CheckpointError], tuple[str, str]]:
+        return type(self), (str(self), self.path)
+
+
+def unreadable(
+    path: Path,
+    problem: str,
+    rule: str = "a whole checkpoint of tensors and plain values",
+    action: str = "Use an earlier checkpoint.",
+) -> CheckpointError:
+    """Return the error for a checkpoint that cannot be read.
+
+    Args:
+        path: The file or directory.
+        problem: What is wrong with it, after "which".
+        rule: What it must be.
+        action: What to do about it, as a sentence.
+    """
+    file = str(path)
+    message = f"`path` must be {rule}, but got {file!r} (str), which {problem}, in read_checkpoint. {action}"
+    return CheckpointError(message, file)
 
 
 class NotPlainError(TypeError):
@@ -77,19 +112,45 @@ def separate(
     parts = plain.get(OBJECTS_KEY, [])
     if objects.found:
         plain[OBJECTS_KEY] = [*parts, objects.part(replace_tensor, len(parts))]
-    return plain
+    return ObjectsInPlace(plain) if objects.found and isinstance(checkpoint, ObjectsInPlace) else plain
 
 
-def to_plain(value: Any) -> Any:
-    """Copy nested containers, and raise unless everything in them is a tensor or a plain value.
+class ObjectsInPlace(dict[str, Any]):
+    """A checkpoint whose file gives its objects in place to a plain `torch.load(path, weights_only=False)`.
 
-    Tensors are kept as they are, not copied. NumPy scalars become Python numbers; `defaultdict` and other
-    subclasses of `dict` become `dict`.
-
-    Raises:
-        TypeError: If anything else is in it, or a sharded tensor; the message says where.
+    The file names one function for that, `restored`. Without objects there is no name in it. With objects,
+    `torch.load(path, weights_only=True)` reads it without them wherever camshaft was imported, and elsewhere refuses
+    it, as it does any file with objects. `read_checkpoint` reads it as any other checkpoint.
     """
-    return _Copy(keep_whole).of(value)
+
+    is_plain_dict: ClassVar[bool] = True
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickle the items; with a separate part of objects, for `restored`."""
+        if OBJECTS_KEY in self:
+            return restored, (dict(self),)
+        return OrderedDict, (), None, None, iter(self.items())
+
+
+def restored(checkpoint: dict[str, Any]) -> dict[str, Any]:
+    """Return a checkpoint with its objects in their places; called by plain unpickling alone.
+
+    Files name this function: it stays where it is.
+    """
+    return restore_objects(checkpoint, unpickle=True)
+
+
+def _not_restored(checkpoint: dict[str, Any]) -> dict[str, Any]:
+    """Return a checkpoint as it is: what `restored` is to `torch.load(weights_only=True)`."""
+    return checkpoint
+
+
+def declare_safe() -> None:
+    """Let `torch.load(weights_only=True)` read an `ObjectsInPlace`, without unpickling its objects."""
+    torch.serialization.add_safe_globals([(_not_restored, f"{restored.__module__}.{restored.__qualname__}")])
+
+
+declare_safe()
 
 
 def is_sharded(value: Any) -> bool:
@@ -133,15 +194,13 @@ class _Copy:
             return value
         if isinstance(value, Tensor):
             return self._replace_tensor(value, tuple(self._keys))
-        if kind is list:
-            return [item if type(item) in _PLAIN else self._at(idx, item) for idx, item in enumerate(value)]
-        if kind is tuple:
-            return tuple(
-                [
-                    item if type(item) in _PLAIN else self._at(idx, item, is_in_tuple=True)
-                    for idx, item in enumerate(value)
-                ]
-            )
+        if kind is list or kind is tuple:
+            is_tuple = kind is tuple
+            items = [
+                item if type(item) in _PLAIN else self._at(idx, item, is_in_tuple=is_tuple)
+                for idx, item in enumerate(value)
+            ]
+            return tuple(items) if is_tuple else items
         if kind is OrderedDict and all(isinstance(item, Tensor) for item in value.values()):
             return self._module_state(value)
         if isinstance(value, dict) and self._needs_no_object(kind):
@@ -152,17 +211,12 @@ class _Copy:
         if self._objects is not None and not self._is_in_tuple:
             if kind is Namespace:
                 if not self._is_inside_object:
-                    self._objects.add_namespace(tuple(self._keys))
+                    self._objects.namespaces.append(tuple(self._keys))
                 return self._dictionary(vars(value))
             view = _plain_view(value)
             if view is not None:
                 return self._with_plain_form(value, view)
-        raise NotPlainError(
-            f"`{self._name}` must be a tensor or a plain value (number, string, bytes, None, list, tuple, dict), but "
-            f"got {value!r:.80} ({kind.__qualname__}) in a checkpoint. Convert it before it is saved.",
-            self._name,
-            value,
-        )
+        raise self._refused("be a tensor or a plain value (number, string, bytes, None, list, tuple, dict)", value)
 
     def _needs_no_object(self, kind: type) -> bool:
         """Return whether dictionaries of a class are saved as plain ones only."""
@@ -219,16 +273,12 @@ class _Copy:
         kind = type(key)
         if kind in (str, int, float, bool, type(None)) or (kind is tuple and self.of(key) is not None):
             return key
-        raise NotPlainError(
-            f"`{self._name}` must have strings or numbers as keys, but got {key!r:.80} ({kind.__qualname__}) in a "
-            "checkpoint. Convert it before it is saved.",
-            self._name,
-            key,
-        )
+        raise self._refused("have strings or numbers as keys", key)
 
-    @property
-    def _name(self) -> str:
-        return name_of(tuple(self._keys))
+    def _refused(self, rule: str, value: Any) -> NotPlainError:
+        place, found = name_of(tuple(self._keys)), f"{value!r:.80} ({type(value).__qualname__})"
+        action = "Convert it before it is saved."
+        return NotPlainError(f"`{place}` must {rule}, but got {found} in a checkpoint. {action}", place, value)
 
 
 def _plain_view(value: Any) -> Any:
@@ -247,20 +297,16 @@ class _Objects:
 
     def __init__(self) -> None:
         self._objects: list[tuple[Keys, Any, NotPlainError | None]] = []
-        self._namespaces: list[Keys] = []
+        self.namespaces: list[Keys] = []  # the dictionaries that were namespaces
 
     @property
     def found(self) -> bool:
-        return bool(self._objects or self._namespaces)
+        return bool(self._objects or self.namespaces)
 
     def add(self, keys: Keys, value: Any, refused: NotPlainError | None) -> None:
         """Add an object at its keys, and why it is not plain; None if the checkpoint has a plain copy of it too."""
         if refused is not None or why_unpicklable(value) is None:
             self._objects.append((keys, value, refused))
-
-    def add_namespace(self, keys: Keys) -> None:
-        """Record that the dictionary at these keys was a namespace."""
-        self._namespaces.append(keys)
 
     def part(self, replace_tensor: Callable[[Tensor, Keys], Any], idx: int) -> dict[str, Any]:
         """Return the objects as plain values. An object in several places is restored as one."""
@@ -281,7 +327,7 @@ class _Objects:
         return {
             "places": [list(keys) for keys, _, _ in self._objects],
             "types": [_type_name(value) for _, value, _ in self._objects],
-            "namespaces": [list(keys) for keys in self._namespaces],
+            "namespaces": [list(keys) for keys in self.namespaces],
             "pickle": torch.frombuffer(bytearray(stream.getbuffer()), dtype=torch.uint8) if self._objects else None,
             "tensors": [replace_tensor(tensor, (*where, number)) for number, tensor in enumerate(tensors)],
         }
@@ -314,26 +360,26 @@ class _Pickler(pickle.Pickler):
 def why_unpicklable(value: Any) -> str | None:
     """Return why an object cannot be pickled, in a line; None if it can be. Tensors and arrays are not copied."""
     try:
-        _Pickler(_NullStream(), [], protocol=5, buffer_callback=lambda buffer: None).dump(value)
+        with open(os.devnull, "wb") as discarded:
+            _Pickler(discarded, [], protocol=5, buffer_callback=lambda buffer: None).dump(value)
     except Exception as error:  # an object's own code may raise anything
         return first_line(error)
     return None
 
 
-class _NullStream(io.RawIOBase):
-    """A stream that discards what is written."""
-
-    def writable(self) -> bool:
-        return True
-
-    def write(self, data: Any, /) -> int:
-        return len(data)
-
-
 def is_trusted(weights_only: bool | None) -> bool:
-    """Return whether `weights_only` allows unpickling; `TORCH_FORCE_WEIGHTS_ONLY_LOAD` forbids it."""
-    forced = os.environ.get("TORCH_FORCE_WEIGHTS_ONLY_LOAD", "0").lower() in ("1", "y", "yes", "true")
-    return weights_only is False and not forced
+    """Return whether `weights_only` allows unpickling.
+
+    As for `torch.load`, `TORCH_FORCE_WEIGHTS_ONLY_LOAD` forbids it, and `TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD` allows it
+    where `weights_only` is None.
+    """
+    if _is_set("TORCH_FORCE_WEIGHTS_ONLY_LOAD"):
+        return False
+    return weights_only is False or (weights_only is None and _is_set("TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD"))
+
+
+def _is_set(variable: str) -> bool:
+    return os.environ.get(variable, "0").lower() in ("1", "y", "yes", "true")
 
 
 def restore_objects(checkpoint: dict[str, Any], *, unpickle: bool) -> dict[str, Any]:
@@ -384,18 +430,21 @@ def leave_out(checkpoint: dict[str, Any], objects: Mapping[Keys, str]) -> None:
 
 def _checked_parts(parts: Any) -> list[dict[str, Any]]:
     """Return the parts if they have the format of `_Objects.part`. No object is unpickled."""
-    if not isinstance(parts, list):
+    if not isinstance(parts, list) or not all(map(_is_whole, parts)):
         raise ObjectsError("has a damaged list of objects")
-    for part in parts:
-        is_whole = isinstance(part, dict) and part.keys() == _EMPTY_PART.keys()
-        is_whole = is_whole and all(isinstance(part[name], list) for name in _EMPTY_PART if name != "pickle")
-        is_whole = is_whole and all(isinstance(keys, list) and keys for keys in part["places"] + part["namespaces"])
-        is_whole = is_whole and len(part["places"]) == len(part["types"])
-        is_whole = is_whole and all(isinstance(kind, str) for kind in part["types"])
-        is_whole = is_whole and (part["pickle"] is None or isinstance(part["pickle"], Tensor))
-        if not is_whole:
-            raise ObjectsError("has a damaged list of objects")
     return parts
+
+
+def _is_whole(part: Any) -> bool:
+    return (
+        isinstance(part, dict)
+        and part.keys() == _EMPTY_PART.keys()
+        and all(isinstance(part[name], list) for name in _EMPTY_PART if name != "pickle")
+        and all(isinstance(keys, list) and keys for keys in part["places"] + part["namespaces"])
+        and len(part["places"]) == len(part["types"])
+        and all(isinstance(kind, str) for kind in part["types"])
+        and isinstance(part["pickle"], Tensor | None)
+    )
 
 
 def _unpickled(part: dict[str, Any]) -> list[Any]:

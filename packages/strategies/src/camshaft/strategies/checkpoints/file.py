@@ -1,4 +1,4 @@
-"""One checkpoint in one file: written durably and atomically, read with its checksums verified."""
+"""Checkpoints in one file: written durably and atomically, read with their checksums verified."""
 
 from __future__ import annotations
 
@@ -16,8 +16,15 @@ from typing import Any
 import torch
 
 from camshaft.hooks_core import durable_files
-from camshaft.hooks_core.durable_files import SUFFIX, claimed, flush, is_directory, new_partial_name
-from camshaft.strategies.checkpoints.contents import first_line, is_trusted, separate
+from camshaft.hooks_core.durable_files import SUFFIX, flush, is_directory, lock, new_partial_name
+from camshaft.strategies.checkpoints.contents import (
+    CheckpointError,
+    declare_safe,
+    first_line,
+    is_trusted,
+    separate,
+    unreadable,
+)
 
 PLAIN_FILE = "plain.ckpt"
 """The file that marks a directory as a sharded checkpoint. A directory without it is never replaced."""
@@ -33,21 +40,6 @@ _UNREADABLE = (
 
 _IS_DIRECTORY = 0x10
 """The bit of a zip entry's attributes that marks a directory."""
-
-
-class CheckpointError(RuntimeError):
-    """A checkpoint that cannot be read.
-
-    Attributes:
-        path: The file or directory.
-    """
-
-    def __init__(self, message: str, path: str) -> None:
-        self.path = path
-        super().__init__(message)
-
-    def __reduce__(self) -> tuple[type[CheckpointError], tuple[str, str]]:
-        return type(self), (str(self), self.path)
 
 
 def write_checkpoint(checkpoint: Mapping[str, Any], path: str | os.PathLike[str]) -> None:
@@ -79,7 +71,7 @@ def new_file(target: Path) -> Iterator[str]:
     """Create an empty file beside a target; at the end of the block, flush it to disk and rename it to the target.
 
     A crash at any moment leaves either the earlier file or the new one, and possibly a partial file, which
-    `camshaft.hooks_core.durable_files.abandoned_in` finds. Directories are created as needed.
+    `camshaft.hooks_core.durable_files.abandoned_files` finds. Directories are created as needed.
 
     Args:
         target: The final path; an earlier file there is replaced.
@@ -97,11 +89,11 @@ def new_file(target: Path) -> Iterator[str]:
     with disk_errors(target):
         partial.touch(mode=0o600, exist_ok=False)
         try:
-            with claimed(partial):
+            with lock(partial):
                 yield str(partial)
                 flush(partial)
                 os.chmod(partial, 0o666 & ~_umask())
-                put_in_place(partial, target)
+                rename_durably(partial, target)
         except BaseException:
             with contextlib.suppress(OSError):  # the first error is the one to raise
                 partial.unlink(missing_ok=True)
@@ -148,7 +140,7 @@ def _with_path(number: int, target: Path, cause: BaseException) -> OSError:
     return error
 
 
-def put_in_place(partial: Path, target: Path) -> None:
+def rename_durably(partial: Path, target: Path) -> None:
     """Rename a complete file or directory to its target, if the target may be replaced.
 
     Args:
@@ -160,7 +152,7 @@ def put_in_place(partial: Path, target: Path) -> None:
         OSError: If the disk refuses.
     """
     check_replaceable(target)
-    durable_files.put_in_place(partial, target)
+    durable_files.rename_durably(partial, target)
 
 
 def check_replaceable(target: Path) -> None:
@@ -171,13 +163,12 @@ def check_replaceable(target: Path) -> None:
 
 def read_file(
     path: Path,
-    map_location: torch.device | str | None = "cpu",
+    map_location: Any = "cpu",
     *,
     mmap: bool = False,
     weights_only: bool | None = None,
 ) -> dict[str, Any]:
     """Read a checkpoint that is one file, without restoring its objects; see `read_checkpoint`."""
-    file = str(path)
     check_is_file(path)
     try:
         with path.open("rb") as stream:
@@ -192,17 +183,10 @@ def read_file(
         # EINVAL: an offset beyond a truncated file's end
         if isinstance(error, OSError) and error.errno != errno.EINVAL:
             raise
-        raise CheckpointError(
-            f"`path` must be a whole checkpoint of tensors and plain values, but got {file!r} (str), which cannot be "
-            f"read ({first_line(error)}), in read_checkpoint. Use an earlier checkpoint.",
-            file,
-        ) from error
+        raise unreadable(path, f"cannot be read ({first_line(error)})") from error
     if not isinstance(checkpoint, dict):
-        raise CheckpointError(
-            f"`path` must be a checkpoint (a dictionary), but got {file!r} (str) with a "
-            f"{type(checkpoint).__name__} in read_checkpoint. Pass a checkpoint's path.",
-            file,
-        )
+        rule, problem = "a checkpoint (a dictionary)", f"is a file with a {type(checkpoint).__name__}"
+        raise unreadable(path, problem, rule, "Pass a checkpoint's path.")
     return checkpoint
 
 
@@ -212,11 +196,7 @@ def check_is_file(path: Path) -> None:
     if not stat.S_ISREG(mode):
         kinds = {stat.S_IFIFO: "FIFO", stat.S_IFSOCK: "socket", stat.S_IFCHR: "device", stat.S_IFBLK: "device"}
         kind = kinds.get(stat.S_IFMT(mode), "directory")
-        raise CheckpointError(
-            f"`path` must be a checkpoint's file, but got {str(path)!r} (str), which is a {kind}, in read_checkpoint. "
-            "Pass a checkpoint's path.",
-            str(path),
-        )
+        raise unreadable(path, f"is a {kind}", "a checkpoint's file", "Pass a checkpoint's path.")
 
 
 def check_archive(stream: Any) -> None:
@@ -238,7 +218,8 @@ def check_archive(stream: Any) -> None:
         raise zipfile.BadZipFile(f"wrong checksum or kind of {damaged}")
 
 
-def _load(path: Path, map_location: torch.device | str | None, *, mmap: bool, is_trusted: bool) -> Any:
+def _load(path: Path, map_location: Any, *, mmap: bool, is_trusted: bool) -> Any:
+    declare_safe()  # again, as the list is the process's
     try:
         return torch.load(str(path), map_location=map_location, weights_only=True, mmap=mmap)
     except pickle.UnpicklingError as error:
@@ -248,11 +229,7 @@ def _load(path: Path, map_location: torch.device | str | None, *, mmap: bool, is
             return foreign_files.read_trusted_file(path, map_location, mmap=mmap)
         try:
             return foreign_files.read_foreign_file(path, map_location, mmap=mmap)
-        except foreign_files.UnknownNamesError as unknown:
-            raise CheckpointError(
-                "`path` must be a whole checkpoint of tensors and plain values, but got "
-                f"{str(path)!r} (str), which {unknown}",
-                str(path),
-            ) from unknown
+        except CheckpointError:
+            raise
         except _UNREADABLE:
             raise error from None  # it is damaged, or not written by `torch.save`

@@ -2,7 +2,7 @@
 
 One rule holds for every name that is not torch's own or declared safe, be it of a class, of `eval` or of `os.system`:
 it is neither imported nor called. A plain value replaces it if its meaning is known; anything else is left out, with a
-warning that names it. A file is refused, by `UnknownNamesError`, if it is no checkpoint of a release, or if its weights
+warning that names it. A file is refused, by `CheckpointError`, if it is no checkpoint of a release, or if its weights
 or optimizers need such a name. Only for a caller who trusts a file are its names imported (`read_trusted_file`).
 """
 
@@ -28,7 +28,7 @@ from torch import Tensor
 from torch.serialization import get_unsafe_globals_in_checkpoint, safe_globals
 
 from camshaft.hooks_core.messages import warn_user
-from camshaft.strategies.checkpoints.contents import Keys, leave_out, name_of
+from camshaft.strategies.checkpoints.contents import CheckpointError, Keys, leave_out, name_of, unreadable
 from camshaft.strategies.launch.rank_zero import is_rank_zero
 
 _REQUIRED = ("state_dict", "optimizer_states")
@@ -46,18 +46,6 @@ _RENAMED = "blocked."
 _lock = threading.Lock()  # torch's list of safe names is global
 
 
-class UnknownNamesError(ValueError):
-    """A file that needs names without a plain replacement.
-
-    Attributes:
-        names: The names.
-    """
-
-    def __init__(self, message: str, names: list[str]) -> None:
-        self.names = names
-        super().__init__(message)
-
-
 def read_foreign_file(path: Path, map_location: Any = "cpu", *, mmap: bool = False) -> dict[str, Any]:
     """Read a checkpoint of another framework or release with plain values in place of its names. Import nothing.
 
@@ -73,18 +61,18 @@ def read_foreign_file(path: Path, map_location: Any = "cpu", *, mmap: bool = Fal
         The checkpoint, of plain values; the keys of its "callbacks" are names of classes if they were classes.
 
     Raises:
-        UnknownNamesError: If it is no checkpoint of a release, or weights or optimizers need names.
+        CheckpointError: If it is no checkpoint of a release, or weights or optimizers need names.
         ValueError: If its names cannot be listed, as `names_in`.
     """
     names = names_in(path)
     try:
-        raw = _load_with_stand_ins(path, names, map_location, mmap and zipfile.is_zipfile(path))
+        raw = _load_with_stand_ins(path, names, map_location, mmap)
     except pickle.UnpicklingError:
         if not names:
             raise
         raw = None  # a name is not used as a class is
     if not isinstance(raw, dict) or not {"state_dict", "epoch", "global_step"} <= raw.keys():
-        raise _unknown_names(names, f"needs names that are not imported: {', '.join(names)}")
+        raise _unknown_names(path, names, f"needs names that are not imported: {', '.join(names)}")
     raw_type = raw.get("hparams_type")
     if isinstance(raw_type, type) and issubclass(raw_type, Unknown):
         raw["hparams_type"] = _class_name(raw_type)
@@ -124,7 +112,6 @@ def read_trusted_file(path: Path, map_location: Any = "cpu", *, mmap: bool = Fal
                 return stand_in(absent[-1])
 
     pickle_module = SimpleNamespace(__name__="pickle", Unpickler=Unpickler, load=pickle.load)
-    mmap = mmap and zipfile.is_zipfile(path)
     raw = torch.load(str(path), map_location=map_location, weights_only=False, mmap=mmap, pickle_module=pickle_module)
     if not isinstance(raw, dict):
         return raw
@@ -145,7 +132,7 @@ def _plain_checkpoint(raw: dict[Any, Any], path: Path, problem: str, action: str
         The checkpoint, and the places of references within configurations that stay text.
 
     Raises:
-        UnknownNamesError: If weights or optimizers need a value that is left out.
+        CheckpointError: If weights or optimizers need a value that is left out.
     """
     contents = PlainContents()
     checkpoint: dict[str, Any] = contents.of(raw)
@@ -153,7 +140,7 @@ def _plain_checkpoint(raw: dict[Any, Any], path: Path, problem: str, action: str
     required = {name_of(keys): name for keys, name in contents.left_out.items() if keys and keys[0] in _REQUIRED}
     if required:
         names = sorted(set(required.values()))
-        raise _unknown_names(names, f"needs {', '.join(names)}, which is not imported, at {', '.join(required)}")
+        raise _unknown_names(path, names, f"needs {', '.join(names)}, which is not imported, at {', '.join(required)}")
     leave_out(checkpoint, contents.left_out)
     if places and is_rank_zero():
         listed = ", ".join(f"{place} (a {name})" for place, name in places.items())
@@ -161,12 +148,12 @@ def _plain_checkpoint(raw: dict[Any, Any], path: Path, problem: str, action: str
     return checkpoint, contents.unresolved
 
 
-def _unknown_names(names: list[str], problem: str) -> UnknownNamesError:
+def _unknown_names(path: Path, names: list[str], problem: str) -> CheckpointError:
     action = (
         f"Pass weights_only=False if you trust the file, or declare a plain replacement of each, "
         f"`torch.serialization.add_safe_globals([(stand_in, {names[0]!r})])`."
     )
-    return UnknownNamesError(f"{problem}, in read_checkpoint. {action}", names)
+    return unreadable(path, problem, action=action)
 
 
 def _class_name(value: Any) -> Any:
@@ -271,6 +258,12 @@ _LEFT_OUT = object()
 
 _NAMESPACES = ("argparse.Namespace", "types.SimpleNamespace", "test_tube.argparse_hopt.TTNamespace")
 
+_ATTRIBUTE_DICTS = (
+    *("pytorch_lightning.utilities.parsing.AttributeDict", "lightning.pytorch.utilities.parsing.AttributeDict"),
+    *("lightning_lite.utilities.data.AttributeDict", "lightning_fabric.utilities.data.AttributeDict"),
+    "lightning.fabric.utilities.data.AttributeDict",
+)
+
 _REFERENCE = re.compile(r"\$\{([\w.]+)\}")
 
 
@@ -329,13 +322,7 @@ class PlainContents:
             if _label(key) is not key:  # a class is replaced by its name, at the end
                 value[_label(key)] = value.pop(key)
         if isinstance(value, OrderedDict):
-            attributes = vars(value)
-            for name in list(attributes):  # such as the versions of submodules, "_metadata"
-                item = self._of(attributes[name], (*keys, name))
-                if item is _LEFT_OUT:
-                    del attributes[name]
-                else:
-                    attributes[name] = item
+            attributes = self._mapping(vars(value), keys)  # such as the versions of submodules, "_metadata"
             if _KIND in attributes:
                 return NamedValues(value)
         return value
@@ -504,52 +491,35 @@ def stand_in(name: str, shape: Shape = "object") -> Any:
     """
     if name in _KNOWN:
         return _KNOWN[name]
-    made = {"mapping": _mapping_of, "list": _list_of}[shape](name) if shape != "object" else None
-    return type("StandIn", (Unknown,), {"name": name, "__module__": "stand-in", "__qualname__": name, **(made or {})})
 
-
-def _mapping_of(name: str) -> dict[str, Any]:
-    def new(cls: type, *args: Any) -> OrderedDict[Any, Any]:
+    def mapping(cls: type, *args: Any) -> OrderedDict[Any, Any]:
         made: OrderedDict[Any, Any] = OrderedDict(args[0] if args and isinstance(args[0], dict) else ())
         vars(made)[_KIND] = name
         return made
 
-    return {"__new__": staticmethod(new)}
+    def items(cls: type, *args: Any) -> list[Any]:
+        return list(args[0]) if args and isinstance(args[0], list) else []
 
-
-def _list_of(name: str) -> dict[str, Any]:
-    return {"__new__": staticmethod(lambda cls, *args: list(args[0]) if args and isinstance(args[0], list) else [])}
-
-
-def _default_dict(*args: Any) -> dict[Any, Any]:
-    return dict(args[1]) if len(args) > 1 and isinstance(args[1], dict) else {}
+    made: dict[str, Any] = {"name": name, "__module__": "stand-in", "__qualname__": name}
+    if shape == "mapping" or name in _ATTRIBUTE_DICTS:
+        made["__new__"] = staticmethod(mapping)
+    elif shape == "list":
+        made["__new__"] = staticmethod(items)
+    return type("StandIn", (Unknown,), made)
 
 
 def _numpy_scalar(kind: NumpyType, data: Any = None) -> Any:
-    code = _NUMBERS.get(kind.code or "") if isinstance(kind, NumpyType) else None
+    name = kind.code or "" if isinstance(kind, NumpyType) else ""
+    code = _NUMBERS.get(name)
     if code is not None and isinstance(data, bytes) and len(data) == struct.calcsize("=" + code):
         return struct.unpack("=" + code, data)[0]
-    text = kind.code or "" if isinstance(kind, NumpyType) else ""
-    if text.startswith("U") and isinstance(data, bytes):
+    if name.startswith("U") and isinstance(data, bytes):
         return data.decode(f"utf-32-{'le' if sys.byteorder == 'little' else 'be'}").rstrip("\0")
     return stand_in("numpy.generic")(kind, data)
 
 
-def _attribute_dicts() -> dict[str, Any]:
-    places = (
-        "pytorch_lightning.utilities.parsing",
-        "lightning.pytorch.utilities.parsing",
-        "lightning_lite.utilities.data",
-        "lightning_fabric.utilities.data",
-        "lightning.fabric.utilities.data",
-    )
-    names = [f"{place}.AttributeDict" for place in places]
-    return {name: type("StandIn", (Unknown,), {"name": name, **_mapping_of(name)}) for name in names}
-
-
 _KNOWN: dict[str, Callable[..., Any]] = {
-    **_attribute_dicts(),
-    "collections.defaultdict": _default_dict,
+    "collections.defaultdict": lambda *args: dict(args[1]) if len(args) > 1 and isinstance(args[1], dict) else {},
     "collections.deque": lambda *args: list(args[0]) if args else [],
     "builtins.bytes": lambda *args: b"",  # protocol 2 pickles empty bytes so
     "builtins.frozenset": lambda *args: set(args[0]) if args else set(),

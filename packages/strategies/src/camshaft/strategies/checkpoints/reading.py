@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Any
-
-import torch
+from typing import IO, Any
 
 from camshaft.hooks_core.durable_files import previous_of
-from camshaft.strategies.checkpoints.contents import ObjectsError, is_trusted, restore_objects
-from camshaft.strategies.checkpoints.file import CheckpointError, check_is_file, read_file
+from camshaft.strategies.checkpoints.contents import ObjectsError, is_trusted, restore_objects, unreadable
+from camshaft.strategies.checkpoints.file import check_is_file, read_file
+from camshaft.strategies.checkpoints.local_copy import is_address, local_copy
 
 
 def read_checkpoint(
-    path: str | os.PathLike[str],
-    map_location: torch.device | str | None = "cpu",
+    path: str | os.PathLike[str] | IO[bytes],
+    map_location: Any = "cpu",
     *,
     mmap: bool = False,
     weights_only: bool | None = None,
@@ -27,12 +26,15 @@ def read_checkpoint(
     need such a name, or if it is no checkpoint; see `read_foreign_file`.
 
     Args:
-        path: The file, or the directory of a sharded checkpoint, whose tensors are put together.
-        map_location: The device of the tensors; None keeps those of a file on the device that they were saved from.
+        path: The file, or the directory of a sharded checkpoint, whose tensors are put together; or a binary file
+            object, or an address that begins with http:// or https://, which are copied to a temporary file.
+        map_location: The device of the tensors, or another mapping that `torch.load` takes; None keeps those of a file
+            on the device that they were saved from.
         mmap: Whether the tensors of a file are views of it, which the operating system reads on first use and shares
             among the processes of a machine. The file must stay as long as they are used.
         weights_only: False unpickles the objects in the file, which may run any code: pass it for files that you
-            trust. Otherwise they are left out. The environment variable `TORCH_FORCE_WEIGHTS_ONLY_LOAD` forbids it.
+            trust. Otherwise they are left out, also from an address. The environment variable
+            `TORCH_FORCE_WEIGHTS_ONLY_LOAD` forbids it, and `TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD` turns None into false.
 
     Returns:
         The checkpoint.
@@ -42,6 +44,9 @@ def read_checkpoint(
         CheckpointError: If it is truncated, damaged, lacks a part, is refused, is neither a file nor a directory, or
             holds an object that cannot be unpickled.
     """
+    if not isinstance(path, (str, os.PathLike)) or is_address(path):
+        with local_copy(path) as copy:
+            return read_checkpoint(copy, map_location, weights_only=weights_only)
     found = locate(path)
     if found.is_dir():
         # Imports torch.distributed.checkpoint, which a run on one device does not need.
@@ -54,7 +59,7 @@ def read_checkpoint(
 
 
 def locate(path: str | os.PathLike[str]) -> Path:
-    """Return where a checkpoint is: at its path, or beside it if a crash interrupted `put_in_place`.
+    """Return where a checkpoint is: at its path, or beside it if a crash interrupted `rename_durably`.
 
     Raises:
         FileNotFoundError: If there is none.
@@ -77,9 +82,6 @@ def with_objects(checkpoint: dict[str, Any], path: Path, weights_only: bool | No
     try:
         return restore_objects(checkpoint, unpickle=is_trusted(weights_only))
     except ObjectsError as error:
-        file = str(path)
-        raise CheckpointError(
-            f"`path` must be a whole checkpoint whose objects can be unpickled, but got {file!r} (str), which {error}, "
-            "in read_checkpoint. Make their classes importable, or read it without weights_only=False.",
-            file,
-        ) from error
+        rule = "a whole checkpoint whose objects can be unpickled"
+        action = "Make their classes importable, or read it without weights_only=False."
+        raise unreadable(path, str(error), rule, action) from error

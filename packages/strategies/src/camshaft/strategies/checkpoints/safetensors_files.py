@@ -11,8 +11,8 @@ from typing import Any
 from torch import Tensor
 
 from camshaft.hooks_core.messages import must_be
-from camshaft.strategies.checkpoints.contents import first_line, objects_left_out
-from camshaft.strategies.checkpoints.file import CheckpointError, new_file, write_checkpoint
+from camshaft.strategies.checkpoints.contents import CheckpointError, first_line, objects_left_out
+from camshaft.strategies.checkpoints.file import new_file, write_checkpoint
 from camshaft.strategies.checkpoints.reading import read_checkpoint
 
 SUFFIX = ".safetensors"
@@ -145,6 +145,6 @@ def _import_safetensors() -> ModuleType:
     except ModuleNotFoundError as error:
         raise ModuleNotFoundError(
             "`safetensors` must be installed to read and write its files. "
-            "Run `pip install 'camshaft-strategies[safetensors]'`."
+            "Run `pip install safetensors`, or install camshaft-strategies with its extra `safetensors`."
         ) from error
     return safetensors.torch

@@ -15,7 +15,7 @@ import warnings
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -40,18 +40,17 @@ from torch.distributed.tensor import DTensor, Replicate, Shard
 from torch.distributed.tensor import empty as empty_dtensor
 from torch.futures import Future
 
-from camshaft.hooks_core.durable_files import claimed, flush, new_partial_name, remove
+from camshaft.hooks_core.durable_files import flush, lock, new_partial_name, remove
 from camshaft.hooks_core.messages import must_be
-from camshaft.strategies.checkpoints.contents import Keys, first_line, name_of
+from camshaft.strategies.checkpoints.contents import CheckpointError, Keys, first_line, name_of, unreadable
 from camshaft.strategies.checkpoints.file import (
     PLAIN_FILE,
-    CheckpointError,
     check_archive,
     check_is_file,
     check_replaceable,
     disk_errors,
-    put_in_place,
     read_file,
+    rename_durably,
     write_plain,
 )
 
@@ -110,7 +109,7 @@ def write_sharded(
 
     Collective among the group, in any thread; an error of one rank is raised on all. A directory beside the target is
     written and flushed to disk; rank 0 renames it after all are done. A killed writer leaves a directory that
-    `camshaft.hooks_core.durable_files.abandoned_in` finds.
+    `camshaft.hooks_core.durable_files.abandoned_files` finds.
 
     Args:
         plain: Plain values, with placeholders; those of rank 0 are written.
@@ -129,7 +128,7 @@ def write_sharded(
             with _cause_raised():
                 metadata = save(
                     dict(tensors),
-                    storage_writer=_PartialDirectory(partial, target, claim),
+                    storage_writer=_PartialDirectory(partial, target, claim if is_first else None),
                     planner=_LocalParts(local_parts),
                     process_group=group,
                 )
@@ -159,12 +158,12 @@ def _cause_raised() -> Iterator[None]:
 
 def _finish(plain: Any, metadata: Metadata, partial: Path, target: Path) -> BaseException | None:
     """Write the plain part and rename the directory. Return the error, for the other ranks."""
-    content = {"format": FORMAT, "version": VERSION, "tensors": _index_of(metadata), "checkpoint": plain}
+    content = {"format": FORMAT, "version": VERSION, "tensors": _index_of(metadata), "checkpoint": dict(plain)}
     try:
         with disk_errors(target):
             write_plain(content, partial / PLAIN_FILE)
             flush(partial)
-            put_in_place(partial, target)
+            rename_durably(partial, target)
     except Exception as error:
         return error
     return None
@@ -178,15 +177,8 @@ def _index_of(metadata: Metadata) -> dict[str, dict[str, Any]]:
         chunks = []
         for chunk in entry.chunks:
             place = metadata.storage_data[MetadataIndex(name, chunk.offsets)]
-            chunks.append(
-                {
-                    "offsets": list(chunk.offsets),
-                    "sizes": list(chunk.sizes),
-                    "file": place.relative_path,
-                    "start": place.offset,
-                    "num_bytes": place.length,
-                }
-            )
+            where = {"file": place.relative_path, "start": place.offset, "num_bytes": place.length}
+            chunks.append({"offsets": list(chunk.offsets), "sizes": list(chunk.sizes), **where})
         index[name] = {"dtype": entry.properties.dtype, "size": list(entry.size), "chunks": chunks}
     return index
 
@@ -205,22 +197,17 @@ class _LocalParts(DefaultSavePlanner):
 class _PartialDirectory(FileSystemWriter):
     """A writer into a new directory, which rank 0 locks while it is written."""
 
-    def __init__(self, partial: Path, target: Path, claim: contextlib.ExitStack) -> None:
+    def __init__(self, partial: Path, target: Path, claim: contextlib.ExitStack | None) -> None:
         super().__init__(partial, sync_files=True)
         self._target = target
         self._claim = claim
-        self._is_coordinator = False
-
-    def set_up_storage_writer(self, is_coordinator: bool, *args: Any, **kwargs: Any) -> None:
-        self._is_coordinator = is_coordinator
-        super().set_up_storage_writer(is_coordinator, *args, **kwargs)
 
     def prepare_local_plan(self, plan: SavePlan) -> SavePlan:
-        if not self._is_coordinator:
+        if self._claim is None:
             return plan  # only rank 0 creates the directory
         check_replaceable(self._target)
         Path(self.path).mkdir(parents=True)
-        self._claim.enter_context(claimed(Path(self.path)))
+        self._claim.enter_context(lock(Path(self.path)))
         return super().prepare_local_plan(plan)
 
     def write_data(self, plan: SavePlan, planner: SavePlanner) -> Future[list[WriteResult]]:
@@ -322,9 +309,9 @@ def read_plain_part(directory: Path, map_location: torch.device | str | None = "
     try:
         metadata = _metadata_of(content["tensors"], directory)
         plain = content["checkpoint"]
+    except CheckpointError:
+        raise
     except (KeyError, TypeError, ValueError, AttributeError, OverflowError, RuntimeError) as error:
-        if isinstance(error, CheckpointError):
-            raise
         raise _unreadable(directory, f"has a damaged index in {PLAIN_FILE} ({first_line(error)})") from error
     if not isinstance(plain, dict):
         raise _unreadable(directory, f"has a {type(plain).__name__} in {PLAIN_FILE}")
@@ -451,46 +438,9 @@ class _CheckingReader(FileSystemReader):
         """Verify the checksums of the chunks to be read."""
         with (self._directory / file).open("rb") as stream:
             for place in {self.storage_data[item.storage_index] for item in items}:
-                check_archive(_Region(stream, place.offset, place.length))
-
-
-class _Region(io.RawIOBase):
-    """A part of a file, as a file of its own."""
-
-    def __init__(self, stream: IO[bytes], start: int, num_bytes: int) -> None:
-        super().__init__()
-        self._stream = stream
-        self._start = start
-        self._num_bytes = num_bytes
-        self._position = 0
-
-    def readable(self) -> bool:
-        return True
-
-    def seekable(self) -> bool:
-        return True
-
-    def tell(self) -> int:
-        return self._position
-
-    def seek(self, offset: int, whence: int = os.SEEK_SET, /) -> int:
-        base = {os.SEEK_SET: 0, os.SEEK_CUR: self._position, os.SEEK_END: self._num_bytes}[whence]
-        if base + offset < 0:
-            raise ValueError(f"negative seek position {base + offset}")
-        self._position = base + offset
-        return self._position
-
-    def readinto(self, buffer: Any, /) -> int:
-        view = memoryview(buffer)[: max(0, self._num_bytes - self._position)]
-        self._stream.seek(self._start + self._position)
-        num_read = self._stream.readinto(view)  # type: ignore[attr-defined]
-        self._position += num_read
-        return int(num_read)
+                stream.seek(place.offset)
+                check_archive(io.BytesIO(stream.read(place.length)))
 
 
 def _unreadable(directory: Path, problem: str) -> CheckpointError:
-    return CheckpointError(
-        f"`path` must be the directory of a whole checkpoint, but got {str(directory)!r} (str), which {problem}, in "
-        "read_checkpoint. Use an earlier checkpoint.",
-        str(directory),
-    )
+    return unreadable(directory, problem, "the directory of a whole checkpoint")

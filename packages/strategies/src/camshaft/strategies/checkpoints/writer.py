@@ -83,9 +83,7 @@ class CheckpointWriter:
         write = self._write_function(parts, path)
         if self._buffers is None:
             _, error = _attempt(write)
-            error = _shared_error(error, self._strategy, path)
-            if error is not None:
-                raise error
+            self._raise_shared(error, path)
             return None
         self._latest = PendingWrite(self._strategy, path, write)
         return self._latest
@@ -112,9 +110,7 @@ class CheckpointWriter:
             from camshaft.strategies.checkpoints.sharded import read_chunks, read_plain_part
 
             content, error = _attempt(lambda: read_plain_part(locate(path)))
-            error = _shared_error(error, self._strategy, path)
-            if error is not None:
-                raise error
+            self._raise_shared(error, path)
             assert content is not None
             return with_objects(read_chunks(content, group), content.directory, weights_only)
         is_copied = sharded or self._strategy.device.type != "cpu"
@@ -128,23 +124,22 @@ class CheckpointWriter:
 
     def _agree_on(self, parts: _Parts, error: BaseException | None, path: str) -> None:
         """Raise on all ranks if one has an error or other sharded tensors. Collective."""
-        if self._strategy.world_size == 1:
-            if error is not None:
-                raise error
-            parts.drop(parts.same_as)
-            return
-        own = None if error is None else _portable(error, self._strategy.global_rank, path)
-        gathered = self._strategy.all_gather((own, parts.names, parts.same_as))
-        error = next((one for one in (error, *(other for other, _, _ in gathered)) if one is not None), None)
-        if error is not None:
-            raise error
-        _, names, same_as = gathered[0]
-        for other_rank, (_, other_names, _) in enumerate(gathered):
+        self._raise_shared(error, path)
+        own = (parts.names, parts.same_as)
+        gathered = [own] if self._strategy.world_size == 1 else self._strategy.all_gather(own)
+        names, same_as = gathered[0]
+        for other_rank, (other_names, _) in enumerate(gathered):
             if other_names != names:
                 differing = sorted(names ^ other_names)
                 rule = f"the same sharded tensors on every rank; ranks 0 and {other_rank} differ in these"
                 raise ValueError(must_be("checkpoint", rule, differing, "save", "Save the same names everywhere."))
         parts.drop(same_as)
+
+    def _raise_shared(self, error: BaseException | None, path: str) -> None:
+        """Raise the error of this rank, or else that of the lowest rank with one. Collective."""
+        shared = _shared_error(error, self._strategy, path)
+        if shared is not None:
+            raise shared
 
     def _write_function(self, parts: _Parts, path: str) -> Callable[[], None] | None:
         """Return the function that writes this rank's part; None if it has none."""
@@ -271,12 +266,6 @@ class PendingWrite:
         if self._error is not None:
             raise self._error
 
-    def report(self) -> None:
-        """Print the error, if there is one."""
-        if self._error is not None:
-            reason = f"{type(self._error).__qualname__}: {self._error}"
-            print(f"error: the checkpoint {self._path!r} was not written ({reason})", file=sys.stderr)
-
     def _run(self, write: Callable[[], None]) -> None:
         try:
             write()
@@ -292,7 +281,8 @@ _unsettled: set[PendingWrite] = set()
 @atexit.register
 def _report_unsettled() -> None:
     for pending in _unsettled:
-        pending.report()
+        path, error = pending._path, pending._error
+        print(f"error: the checkpoint {path!r} was not written ({type(error).__qualname__}: {error})", file=sys.stderr)
 
 
 def _attempt(function: Callable[[], T] | None) -> tuple[T | None, BaseException | None]:

@@ -7,9 +7,9 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
-from types import MappingProxyType
+from types import FunctionType, MappingProxyType, ModuleType
 from typing import Any
 
 import torch
@@ -17,9 +17,7 @@ from attrs import frozen
 
 from camshaft.hooks_core.messages import must_be
 from camshaft.hooks_core.protocols import Strategy
-from camshaft.strategies.conformance import protocol_checks, step_checks
-from camshaft.strategies.conformance import protocol_checks as checkpoint_checks
-from camshaft.strategies.conformance import step_checks as update_checks
+from camshaft.strategies.conformance import protocol_checks, training_checks
 from camshaft.strategies.conformance.trial import CheckStopped, OutOfStepError, RankResult, Ranks, Trial
 
 _POLL_SECONDS = 0.02
@@ -130,7 +128,7 @@ def _wait(done: threading.Event, ranks: Ranks, timeout_seconds: float) -> str | 
         now = time.monotonic()
         if now > deadline:
             return f"the strategy did not return within {timeout_seconds:g} s"
-        if ranks.size > 1 and others_failed_at is None and ranks.first_error() is not None:
+        if others_failed_at is None and ranks.has_failed_elsewhere():
             others_failed_at = now
         if others_failed_at is not None and now > others_failed_at + _GRACE_SECONDS:
             return "the strategy waits for another rank, where the check failed"
@@ -140,7 +138,7 @@ def _wait(done: threading.Event, ranks: Ranks, timeout_seconds: float) -> str | 
 def _findings_of(ended: RankResult | None) -> list[str]:
     if ended is None:
         return ["the check did not end on this rank"]
-    return [*ended.findings, *([ended.text] if ended.kind is not None else [])]
+    return ended.findings + ([ended.text] if ended.kind is not None else [])
 
 
 def _in_words(error: BaseException) -> str:
@@ -161,42 +159,16 @@ def _place(thread: threading.Thread) -> str:
     return " > ".join(names) or "an unknown place"
 
 
-_FUNCTIONS = (
-    protocol_checks.members_are_those_of_the_protocol,
-    protocol_checks.processes_are_numbered,
-    protocol_checks.broadcast_returns_the_value_of_src,
-    protocol_checks.all_gather_returns_all_values_in_order,
-    protocol_checks.reduce_combines_element_by_element,
-    protocol_checks.barriers_wait_for_all,
-    step_checks.modules_keep_their_identity_and_move_to_the_device,
-    step_checks.weights_begin_the_same_on_all_ranks,
-    step_checks.models_built_in_model_context_train,
-    step_checks.batches_move_to_the_device,
-    step_checks.values_are_placed_like_parameters,
-    step_checks.steps_keep_arguments_and_results,
-    step_checks.steps_see_the_modes_of_their_caller,
-    step_checks.evaluation_allows_different_numbers_of_batches,
-    update_checks.training_equals_one_device,
-    update_checks.custom_differentiation_gives_the_same_gradients,
-    update_checks.accumulation_equals_one_device,
-    update_checks.clipping_by_norm_equals_one_device,
-    update_checks.clipping_by_value_equals_one_device,
-    update_checks.unscaled_gradients_have_their_true_size,
-    update_checks.prepared_optimizers_serve_as_the_originals,
-    update_checks.closures_are_evaluated,
-    update_checks.step_hooks_run_for_each_update,
-    update_checks.skipped_updates_are_reported,
-    checkpoint_checks.checkpoints_are_restored_exactly,
-    checkpoint_checks.checkpoints_are_replaced_as_a_whole,
-    checkpoint_checks.checkpoints_are_snapshots,
-    checkpoint_checks.training_resumes_exactly,
-    checkpoint_checks.strategy_state_is_restored,
-    protocol_checks.teardown_is_not_collective,
-    protocol_checks.modules_can_be_reused_after_teardown,
-    protocol_checks.strategies_follow_each_other,
-)
+def _checks_of(module: ModuleType) -> Iterator[Check]:
+    """Yield the checks of a module: its public functions, in the order of their definition."""
+    for name, value in vars(module).items():
+        if isinstance(value, FunctionType) and value.__module__ == module.__name__ and not name.startswith("_"):
+            yield Check(value)
 
-CHECKS: Mapping[str, Check] = MappingProxyType({function.__name__: Check(function) for function in _FUNCTIONS})
+
+CHECKS: Mapping[str, Check] = MappingProxyType(
+    {check.name: check for module in (protocol_checks, training_checks) for check in _checks_of(module)}
+)
 """The checks by name, basic ones first."""
 
 

@@ -1,52 +1,35 @@
-"""Checks of the protocol's members, collectives, life cycle and checkpoints."""
+"""Checks of the protocol's members, collectives, modules, batches and steps."""
 
 from __future__ import annotations
 
 import inspect
-import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections import namedtuple
+from functools import partialmethod
 from pathlib import Path
 from typing import Any, get_args
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from camshaft.hooks_core.protocols import ReduceOp, Strategy
-from camshaft.hooks_core.strategy_defaults import STRATEGY_METHODS
-from camshaft.strategies.conformance.training import (
-    Reference,
-    StrategyRun,
-    Subject,
-    adam,
-    global_batch,
-    momentum,
-    one,
-    sgd,
-    share_of,
-    whole,
-)
+from camshaft.hooks_core.protocols import STRATEGY_METHODS, ReduceOp, Strategy
+from camshaft.strategies.conformance.training import STEPS, DeferredModel, StrategyRun, Subject, whole
 from camshaft.strategies.conformance.trial import Trial, same, shorten
 
-_ATTRIBUTES: dict[str, tuple[type, ...]] = {
-    "device": (torch.device,),
-    "global_rank": (int,),
-    "local_rank": (int,),
-    "world_size": (int,),
-    "has_skipped_step": (bool,),
-    "data_rank": (int,),
-    "num_data_ranks": (int,),
-}
+_NUMBERS = ("global_rank", "local_rank", "world_size", "data_rank", "num_data_ranks")
+_ATTRIBUTES = {"device": torch.device, "has_skipped_step": bool, **dict.fromkeys(_NUMBERS, int)}
 
 
 def members_are_those_of_the_protocol(trial: Trial) -> None:
     """A strategy has every member of the protocol, with its arguments and types."""
     strategy = trial.make_strategy()
-    for name, types in _ATTRIBUTES.items():
+    for name, kind in _ATTRIBUTES.items():
         value = getattr(strategy, name, None)
-        kind = types[0].__name__
-        trial.expect(type(value) in types, f"`{name}` must be a {kind}", f"got {value!r} ({type(value).__name__})")
-    for name, promised in _methods():
+        seen = f"got {value!r} ({type(value).__name__})"
+        trial.expect(type(value) is kind, f"`{name}` must be a {kind.__name__}", seen)
+    for name in STRATEGY_METHODS:
+        signature = inspect.signature(getattr(Strategy, name))
+        promised = signature.replace(parameters=list(signature.parameters.values())[1:])
         method = getattr(strategy, name, None)
         if trial.expect(callable(method), f"`{name}` must be a method", f"got {shorten(method)}"):
             fault = _fault_of_call(method, promised)
@@ -73,13 +56,7 @@ def processes_are_numbered(trial: Trial) -> None:
 
 
 def _numbers(strategy: Strategy) -> dict[str, int]:
-    return {name: int(getattr(strategy, name)) for name, types in _ATTRIBUTES.items() if types == (int,)}
-
-
-def _methods() -> Iterator[tuple[str, inspect.Signature]]:
-    for name in STRATEGY_METHODS:
-        signature = inspect.signature(getattr(Strategy, name))
-        yield name, signature.replace(parameters=list(signature.parameters.values())[1:])
+    return {name: int(getattr(strategy, name)) for name in _NUMBERS}
 
 
 def _fault_of_call(method: Any, promised: inspect.Signature) -> str | None:
@@ -96,59 +73,47 @@ def _fault_of_call(method: Any, promised: inspect.Signature) -> str | None:
 
 
 _DTYPES = (
-    torch.float32,
-    torch.float64,
-    torch.float16,
-    torch.bfloat16,
-    torch.int64,
-    torch.int32,
-    torch.uint8,
-    torch.bool,
+    *(torch.float32, torch.float64, torch.float16, torch.bfloat16),
+    *(torch.int64, torch.int32, torch.uint8, torch.bool),
 )
 _LATE_SECONDS = 0.15
 
 
 def broadcast_returns_the_value_of_src(trial: Trial) -> None:
     """`broadcast` returns the value of the process `src`, the first by default, on every process."""
-    strategy = _connected(trial)
+    strategy = trial.connect()
     rank, size = trial.ranks.rank, trial.ranks.size
     for src in range(size):
         received = strategy.broadcast(_anything(rank), src)
         trial.expect_equal(received, _anything(src), f"what rank {src} broadcasts")
     trial.expect_equal(strategy.broadcast(f"of {rank}"), "of 0", "what is broadcast by default")
     for src in (0, size - 1):
-        tensor = torch.full((2,), float(rank), device=strategy.device)
-        trial.expect_equal(
-            strategy.broadcast(tensor, src).cpu(), torch.full((2,), float(src)), f"a tensor that rank {src} broadcasts"
-        )
-        kept = torch.full((2,), float(rank))
-        trial.expect_equal(tensor.cpu(), kept, "the argument of `broadcast`, afterwards,")
+        tensor = _filled(rank).to(strategy.device)
+        trial.expect_equal(strategy.broadcast(tensor, src).cpu(), _filled(src), f"a tensor that rank {src} broadcasts")
+        trial.expect_equal(tensor.cpu(), _filled(rank), "the argument of `broadcast`, afterwards,")
 
 
 def all_gather_returns_all_values_in_order(trial: Trial) -> None:
     """`all_gather` returns the values of all processes in the order of their ranks, on every process."""
-    strategy = _connected(trial)
+    strategy = trial.connect()
     rank, size = trial.ranks.rank, trial.ranks.size
-    trial.expect_equal(
-        strategy.all_gather(_anything(rank)), [_anything(src) for src in range(size)], "what is gathered"
-    )
+    gathered = strategy.all_gather(_anything(rank))
+    trial.expect_equal(gathered, list(map(_anything, range(size))), "what is gathered")
     trial.expect_equal(strategy.all_gather(None), [None] * size, "nothing, gathered,")
-    own = torch.full((2,), float(rank), device=strategy.device)
-    gathered = [value.cpu() for value in strategy.all_gather(own)]
-    trial.expect_equal(gathered, [torch.full((2,), float(src)) for src in range(size)], "the tensors that are gathered")
+    tensors = [value.cpu() for value in strategy.all_gather(_filled(rank).to(strategy.device))]
+    trial.expect_equal(tensors, list(map(_filled, range(size))), "the tensors that are gathered")
 
 
 def reduce_combines_element_by_element(trial: Trial) -> None:
     """`reduce` gives mean, sum, max or min over the processes, whatever the dtype; its argument stays as it is."""
-    strategy = _connected(trial)
+    strategy = trial.connect()
     rank, size = trial.ranks.rank, trial.ranks.size
     for device in dict.fromkeys(("cpu", strategy.device.type)):
         place = strategy.device if device == strategy.device.type else torch.device(device)
         for dtype in _DTYPES:
             tensors = [_of_rank(src, dtype) for src in range(size)]
             for op in get_args(ReduceOp):
-                own = tensors[rank].to(place)
-                _expect_reduced(trial, strategy, own, tensors, op)
+                _expect_reduced(trial, strategy, tensors[rank].to(place), tensors, op)
         own = torch.tensor(2**53 + rank, device=place)  # too large for floating point
         largest = torch.tensor(2**53 + size - 1)
         trial.expect_equal(strategy.reduce(own, "max").cpu(), largest, "the largest of 64-bit integers")
@@ -159,7 +124,7 @@ def reduce_combines_element_by_element(trial: Trial) -> None:
 
 def barriers_wait_for_all(trial: Trial) -> None:
     """`barrier` returns when every process has called it, not before."""
-    strategy = _connected(trial)
+    strategy = trial.connect()
     rank, size = trial.ranks.rank, trial.ranks.size
     strategy.barrier()
     for late in range(size):
@@ -172,12 +137,6 @@ def barriers_wait_for_all(trial: Trial) -> None:
         trial.stop_if_failed()
 
 
-def _connected(trial: Trial) -> Strategy:
-    strategy = trial.make_strategy()
-    strategy.connect()
-    return strategy
-
-
 def _anything(rank: int) -> dict[str, Any]:
     """Return an object that can be pickled, with another size on each rank."""
     return {
@@ -188,6 +147,10 @@ def _anything(rank: int) -> dict[str, Any]:
         "text": "é" * (1 + 100 * rank),
         "tensor": torch.arange(3 * rank + 1, dtype=torch.float64),
     }
+
+
+def _filled(rank: int) -> Tensor:
+    return torch.full((2,), float(rank))
 
 
 def _of_rank(rank: int, dtype: torch.dtype) -> Tensor:
@@ -216,228 +179,187 @@ def _expect_reduced(trial: Trial, strategy: Strategy, own: Tensor, tensors: list
     trial.expect(close, f"{what} must be {shorten(reduced)}", f"got {shorten(result)}")
 
 
-def teardown_is_not_collective(trial: Trial) -> None:
-    """`teardown` works on one rank after another, and before anything was set up."""
-    strategy = trial.make_strategy()
-    strategy.teardown()
-    strategy.connect()
-    strategy.teardown()
-    run = StrategyRun(trial, Subject())
-    run.__enter__()
-    run.update(0)
-    for rank in range(trial.ranks.size):
-        if rank == trial.ranks.rank:
-            run.strategy.teardown()
-        trial.ranks.exchange(None)
+Pair = namedtuple("Pair", ["left", "right"])
 
 
-def modules_can_be_reused_after_teardown(trial: Trial) -> None:
-    """After `teardown` the module keeps its weights, and the same strategy evaluates it and trains it further."""
+def modules_keep_their_identity_and_move_to_the_device(trial: Trial) -> None:
+    """`setup_module` keeps the module, its names, shapes and flags, and brings all of it to the device."""
+    module = Subject()
+    before, submodules = _described(module), dict(module.named_modules())
+    with StrategyRun(trial, module) as run:
+        trial.expect_equal(_described(module), before, "the parameters and buffers of a module that was set up")
+        kept = all(module.get_submodule(name) is submodule for name, submodule in submodules.items())
+        trial.expect(kept, "submodules must be the same objects after `setup_module`", "some were replaced")
+        device = run.strategy.device
+        for name, value in (*module.named_parameters(), *module.named_buffers()):
+            # a sharded one may be offloaded to the CPU
+            placed = value.device.type == device.type or (hasattr(value, "full_tensor") and value.device.type == "cpu")
+            trial.expect(placed, f"`{name}` must be on {device}", f"it is on {value.device}")
+
+
+def weights_begin_the_same_on_all_ranks(trial: Trial) -> None:
+    """After `setup_module` every rank has the weights of the first, though ranks were initialised differently."""
+    first = Subject(seed=0)
+    with StrategyRun(trial, Subject(seed=trial.ranks.rank)) as run:
+        weights = run.weights()
+        trial.expect_same_everywhere(weights, "weights after `setup_module`")
+        trial.expect_close(weights, first.state_dict(), "what `setup_module` makes of the first rank's")
+
+
+def models_built_in_model_context_train(trial: Trial) -> None:
+    """A model whose layers are made within `model_context` has weights, the same everywhere, after `setup_module`."""
+    with StrategyRun(trial, DeferredModel()) as run:
+        weights = run.weights()
+        varied = all(bool(value.isfinite().all()) and value.double().std() > 0 for value in weights.values())
+        trial.expect(varied, "weights made in `model_context` must be initialised", f"got {weights}")
+        trial.expect_same_everywhere(weights, "weights made in `model_context`")
+        run.update(0)
+        after = run.weights()
+        changed = all(not torch.equal(after[name], value) for name, value in weights.items())
+        trial.expect(changed, "training must change every weight made in `model_context`", "some stayed as they were")
+        trial.expect_same_everywhere(after, "weights made in `model_context`, once trained,")
+
+
+def batches_move_to_the_device(trial: Trial) -> None:
+    """`batch_to_device` moves every tensor of a batch and keeps its structure and whatever else is in it."""
+    strategy = trial.connect()
+    x, anything = torch.arange(4.0), object()
+    batch = {"list": [x, 3], "tuple": (x.long(), "text"), "pair": Pair(x, None), "object": anything}
+    moved = strategy.batch_to_device(batch)
+    devices: set[str] = set()
+    back = _on_cpu(moved, devices)
+    trial.expect_equal(devices, {strategy.device.type}, "the devices of a moved batch")
+    trial.expect(same(back, batch), f"a moved batch must hold {batch}", f"it holds {back}")
+
+
+def values_are_placed_like_parameters(trial: Trial) -> None:
+    """`place_like` makes a new tensor of a whole value on the CPU, placed as the parameter is."""
     with StrategyRun(trial, Subject()) as run:
-        reference = Reference(run.strategy.num_data_ranks)
-        run.update(0)
-        reference.update(0)
-        module, strategy = run.module, run.strategy
-        trained = run.weights()
-    after = run.weights()
-    trial.expect(same(after, trained), "weights must stay as they were trained after `teardown`", "they changed")
-    with StrategyRun(trial, module, lambda _: [], strategy=strategy) as run:
-        module.eval()
-        with torch.inference_mode():
-            output = run.steps["test_step"](run.share(1), 0).cpu()
-        share = share_of(global_batch(1, reference.num_data_ranks), run.data_rank, reference.num_data_ranks)
-        trial.expect_close({"test_step": output}, {"test_step": reference.module(share["inputs"])}, "in another run,")
-    for batch_idx in (1, 2):
-        with StrategyRun(trial, module, strategy=strategy) as run:
-            run.update(batch_idx)
-            reference.update(batch_idx)
-            weights = run.weights()
-            what = f"after {batch_idx + 1} runs of training of one module,"
-            trial.expect_close(weights, reference.weights(), what)
-            trial.expect_same_everywhere(weights, f"weights {what.rstrip(',')}")
+        for number, (name, parameter) in enumerate(run.module.named_parameters()):
+            value = torch.full(parameter.shape, 1.0 + number)
+            placed = run.strategy.place_like(value, parameter)
+            trial.expect_equal(placed.device, parameter.device, f"the device of what is placed like `{name}`")
+            trial.expect_equal(type(placed), type(parameter.data), f"the type of what is placed like `{name}`")
+            placement = getattr(parameter, "placements", None)
+            trial.expect_equal(getattr(placed, "placements", None), placement, f"the placement of that like `{name}`")
+            trial.expect_equal(whole(placed).float(), value, f"the value that was placed like `{name}`")
+            value.zero_()
+            is_copy = bool(whole(placed).all())
+            trial.expect(is_copy, "what `place_like` returns must be a copy", "it changes with the value")
 
 
-def strategies_follow_each_other(trial: Trial) -> None:
-    """A second strategy in the same process trains another module as the first one did its own."""
-    weights = []
-    for _ in range(2):
-        with StrategyRun(trial, Subject(), one(momentum)) as run:
-            run.update(0)
-            run.update(1, 2)
-            weights.append(run.weights())
-    trial.expect_equal(weights[1], weights[0], "weights that a second strategy trains alike")
-    trial.stop_if_failed()
-    with StrategyRun(trial, Subject()) as first, StrategyRun(trial, Subject(seed=1)) as second:
-        before = first.weights()
-        second.update(0)
-        trial.expect_equal(first.weights(), before, "weights of one strategy while another trains")
+def _described(module: nn.Module) -> dict[str, tuple[Any, ...]]:
+    described: dict[str, tuple[Any, ...]] = {"keys": tuple(module.state_dict())}
+    for name, parameter in module.named_parameters():
+        described[name] = ("parameter", tuple(parameter.shape), parameter.requires_grad)
+    for name, buffer in module.named_buffers():
+        described[name] = ("buffer", tuple(buffer.shape), buffer.is_floating_point())
+    return described
 
 
-_PLAIN_TYPES = (bool, int, float, complex, str, bytes, type(None))
+def _on_cpu(value: Any, devices: set[str]) -> Any:
+    """Return a nested value with its tensors on the CPU, and add their device types to `devices`."""
+    if isinstance(value, Tensor):
+        devices.add(value.device.type)
+        return value.cpu()
+    if type(value) is dict:
+        return {key: _on_cpu(item, devices) for key, item in value.items()}
+    if type(value) in (list, tuple):
+        return type(value)(_on_cpu(item, devices) for item in value)
+    return Pair(*(_on_cpu(item, devices) for item in value)) if isinstance(value, Pair) else value
 
 
-def checkpoints_are_restored_exactly(trial: Trial) -> None:
-    """A checkpoint is complete when `save_checkpoint`, or the wait for it, ends; every rank loads it on the CPU."""
-    path, rank = _path(trial), trial.ranks.rank
-    with StrategyRun(trial, Subject(seed=1)) as run:
-        state = run.module.state_dict()
-        _save(run.strategy, {"state_dict": state, "rank": rank, "plain": _plain(), "tensors": _tensors()}, path)
-        _expect_loaded(trial, run.strategy, path, run.weights())  # without a barrier
-        other = trial.make_strategy()
-        other.connect()
-        _expect_loaded(trial, other, path, run.weights())
+class EchoModule(Subject):
+    """A module whose steps return their arguments and the modes in which they run."""
+
+    marker = object()
+
+    def _answer(self, name: str, batch: Any, *args: Any, **kwargs: Any) -> dict[str, Any]:
+        inputs = batch["inputs"]
+        answer = {"step": name, "args": args, "kwargs": kwargs, "modes": _modes(self.training), "marker": self.marker}
+        return answer | {
+            "loss": self(inputs).square().mean(),
+            "nested": [inputs, (None, {"ones": torch.ones_like(inputs, dtype=torch.int64)})],
+        }
+
+    training_step = partialmethod(_answer, "training_step")
+    validation_step = partialmethod(_answer, "validation_step")
+    test_step = partialmethod(_answer, "test_step")
+    predict_step = partialmethod(_answer, "predict_step")
 
 
-def checkpoints_are_replaced_as_a_whole(trial: Trial) -> None:
-    """A save does not write into an earlier checkpoint, and leaves it if it fails, which raises on all ranks."""
-    path = _path(trial)
-    strategy = trial.make_strategy()
-    strategy.connect()
-    tensors = {"a": torch.arange(1000.0)}
-    _save(strategy, {"number": 1, **tensors}, path)
-    files = [file for file in [Path(path), *Path(path).rglob("*")] if file.is_file()]
-    trial.expect(bool(files), "a checkpoint must be at its path once it is saved", "there is nothing")
-    trial.stop_if_failed()
-    opened = [file.open("rb") for file in files]
-    before = [file.read() for file in opened]
-    trial.ranks.exchange(None)  # no rank saves before all have read
-    _save(strategy, {"number": 2, **tensors}, path)
-    for file in opened:
-        file.seek(0)
-    untouched = [file.read() for file in opened] == before
-    trial.expect(untouched, "a save must replace an earlier checkpoint as a whole", "it wrote into the earlier files")
-    trial.expect_equal(strategy.load_checkpoint(path)["number"], 2, "a checkpoint that was saved over another")
-    for file in opened:
-        file.close()
-    has_raised = False
-    try:
-        _save(strategy, {"number": 3, **tensors, "no plain value": threading.Lock()}, path)
-    except Exception:
-        has_raised = True
-    trial.expect(has_raised, "a save of what cannot be saved must raise on every rank", "it did not on this one")
-    trial.stop_if_failed()
-    trial.expect_equal(strategy.load_checkpoint(path)["number"], 2, "an earlier checkpoint after a save that failed")
+def steps_keep_arguments_and_results(trial: Trial) -> None:
+    """Wrapped steps of all stages get every argument as it is, by position or name, and return what the step does."""
+    marker = EchoModule.marker
+    with StrategyRun(trial, EchoModule()) as run:
+        for batch_idx, name in enumerate(STEPS):
+            run.module.eval()
+            batch = run.share(batch_idx)
+            with torch.no_grad():
+                result = run.steps[name](batch, batch_idx, dataloader_idx=1, extra=marker)
+            promise = f"the result of `{name}` must be its dictionary"
+            if not trial.expect(type(result) is dict, promise, f"got {result}"):
+                continue
+            trial.expect_equal(result["step"], name, "the step that a wrapped step runs")
+            trial.expect_equal(result["args"], (batch_idx,), f"positional arguments of `{name}`")
+            trial.expect_equal(list(result["kwargs"]), ["dataloader_idx", "extra"], f"keyword arguments of `{name}`")
+            objects = result["marker"] is marker and result["kwargs"]["extra"] is marker
+            trial.expect(objects, f"objects must go through `{name}` as they are", f"got {result['marker']}")
+            _expect_nested(trial, result["nested"], whole(batch["inputs"]), name)
+            loss = Subject()(whole(batch["inputs"])).square().mean()
+            trial.expect_close({name: result["loss"].cpu()}, {name: loss}, "the loss of")
 
 
-def checkpoints_are_snapshots(trial: Trial) -> None:
-    """Training may change tensors as soon as `save_checkpoint` returns; the checkpoint holds the former values."""
-    path = _path(trial)
-    with StrategyRun(trial, Subject(), one(adam)) as run:
-        run.update(0)
-        weights, extra = run.weights(), torch.ones(100_000)
-        checkpoint = {"state_dict": run.module.state_dict(), "extra": extra}
-        pending = run.strategy.save_checkpoint(checkpoint, path)
-        extra.zero_()
-        run.update(1)
-        if pending is not None:
-            pending.wait()
-        loaded = run.strategy.load_checkpoint(path)
-        trial.expect(
-            bool(loaded["extra"].all()), "a checkpoint must be of the moment of its save", "later zeros are in it"
-        )
-        saved = {name: whole(value) for name, value in loaded["state_dict"].items()}
-        trial.expect(same(saved, weights), "a checkpoint must hold the weights at its save", "it holds others")
+def steps_see_the_modes_of_their_caller(trial: Trial) -> None:
+    """A wrapped step runs in the train or evaluation mode and the gradient mode that its caller set."""
+    with StrategyRun(trial, EchoModule()) as run:
+        for name in STEPS:
+            cases = ((False, torch.no_grad()), (False, torch.inference_mode()), (True, torch.no_grad()))
+            for training, context in cases:
+                run.module.train(training)
+                with context:
+                    expected = _modes(training)
+                    result = run.steps[name](run.share(0), 0)
+                trial.expect_equal(result["modes"], expected, f"the modes in which `{name}` runs")
+        run.module.train()
+        result = run.steps["training_step"](run.share(0), 0)
+        trial.expect_equal(result["modes"], _modes(True), "the modes in which `training_step` runs")
+        requires = result["loss"].requires_grad
+        trial.expect(requires, "the loss of `training_step` must require gradients", "it does not")
+        run.strategy.backward(result["loss"])
 
 
-def training_resumes_exactly(trial: Trial) -> None:
-    """A new strategy that loads weights, optimizers and its own state trains to the same bits as without a stop."""
-    path = _path(trial)
-    with StrategyRun(trial, Subject(), one(adam)) as run:
-        run.update(0)
-        run.update(1, 2)
-        strategy = run.strategy
-        optimizers = [optimizer.state_dict() for optimizer in run.optimizers]
-        state = {"state_dict": run.module.state_dict(), "optimizers": optimizers, "strategy": strategy.state_dict()}
-        _save(strategy, state, path)
-        saved = run.weights()
-        run.update(3)
-        run.update(4, 5)
-        whole_run = run.weights()
-    strategy = trial.make_strategy()
-    strategy.connect()
-    loaded = strategy.load_checkpoint(path)
-    with StrategyRun(trial, Subject(seed=7), one(adam), strategy=strategy, checkpoint=loaded) as run:
-        trial.expect(
-            same(run.weights(), saved), "`load_module_state` must give the weights that were saved", "it did not"
-        )
-        run.update(3)
-        run.update(4, 5)
-        resumed = run.weights()
-        differing = [name for name, value in whole_run.items() if not same(resumed[name], value)]
-        promise = "training from a checkpoint must end with the weights of training that was not stopped"
-        trial.expect(not differing, promise, f"{differing} differ")
+def evaluation_allows_different_numbers_of_batches(trial: Trial) -> None:
+    """Ranks evaluate different numbers of batches; `idle_step` answers the others' steps, and training goes on."""
+    with StrategyRun(trial, Subject()) as run:
+        run.update_both(0)
+        num_own, num_most = 1 + run.strategy.data_rank, run.strategy.num_data_ranks
+        run.module.eval()
+        for name in STEPS[1:]:
+            with torch.inference_mode():
+                for batch_idx in range(num_own):
+                    share = run.share(batch_idx)
+                    output = run.steps[name](share, batch_idx)
+                    expected = run.reference.module(whole(share["inputs"]))
+                    trial.expect_close({name: output.cpu()}, {name: expected}, "the output of")
+                for _ in range(num_most - num_own):
+                    run.strategy.idle_step()
+        if num_most == 1:  # no other rank, so it must change nothing
+            with torch.inference_mode():
+                run.strategy.idle_step()
+        run.update_both(1)
+        run.expect_alike("after evaluation and an update,")
 
 
-def strategy_state_is_restored(trial: Trial) -> None:
-    """`state_dict` is plain and the same on all ranks; `load_state_dict` takes it back, and ignores another kind's."""
-    with StrategyRun(trial, Subject(), one(sgd)) as run:
-        run.warm_up()
-        run.backward_on(0, factor=float("inf"))
-        run.strategy.optimizer_step(run.optimizer)
-        state = run.strategy.state_dict()
-        trial.expect(_is_plain(state), "`state_dict` of a strategy must hold plain values", f"got {shorten(state)}")
-        trial.expect_same_everywhere(state, "`state_dict` of a strategy")
-    with StrategyRun(trial, Subject(), one(sgd)) as run:
-        own = run.strategy.state_dict()
-        run.strategy.load_state_dict({})
-        run.strategy.load_state_dict({"of another kind of strategy": 1})
-        trial.expect_equal(run.strategy.state_dict(), own, "what a strategy learned, after another kind's was loaded,")
-        run.strategy.load_state_dict(state)
-        trial.expect_equal(run.strategy.state_dict(), state, "what a strategy learned, after it was loaded,")
+def _modes(training: bool) -> dict[str, bool]:
+    grad, inference = torch.is_grad_enabled(), torch.is_inference_mode_enabled()
+    return {"training": training, "grad": grad, "inference": inference}
 
 
-def _expect_loaded(trial: Trial, strategy: Strategy, path: str, weights: Mapping[str, Tensor]) -> None:
-    loaded = strategy.load_checkpoint(path)
-    keys = ["plain", "rank", "state_dict", "tensors"]
-    if not trial.expect_equal(sorted(loaded), keys, "the keys of a checkpoint"):
-        return
-    trial.expect_equal(loaded["plain"], _plain(), "plain values of a checkpoint")
-    trial.expect_equal(loaded["rank"], 0, "the rank whose plain values are in a checkpoint")
-    trial.expect_equal(loaded["tensors"], _tensors(), "tensors of a checkpoint")
-    devices = {value.device.type for value in (*loaded["tensors"].values(), *loaded["state_dict"].values())}
-    trial.expect_equal(devices, {"cpu"}, "the devices of a loaded checkpoint's tensors")
-    trial.expect_equal(list(loaded["state_dict"]), list(weights), "the names of a module's state in a checkpoint")
-    for name, value in loaded["state_dict"].items():
-        trial.expect_equal(whole(value), weights[name], f"`{name}` of a module's state in a checkpoint")
-
-
-def _save(strategy: Strategy, checkpoint: Mapping[str, Any], path: str) -> None:
-    pending = strategy.save_checkpoint(checkpoint, path)
-    if pending is not None:
-        pending.wait()
-
-
-def _path(trial: Trial) -> str:
-    return str(trial.directory / "a.ckpt")
-
-
-def _plain() -> dict[str, Any]:
-    numbers = {"epoch": 3, "ratio": 0.1, "infinite": float("inf"), "flag": True, "none": None}
-    return numbers | {
-        "text": "é",
-        "raw": b"\x00\xff",
-        "list": [1, [2.5, "x"]],
-        "tuple": (1, ("a",)),
-        "by int": {1: {2: 3}},
-    }
-
-
-def _tensors() -> dict[str, Tensor]:
-    return {
-        "float": torch.arange(6.0).reshape(2, 3),
-        "half": torch.arange(3).to(torch.bfloat16),
-        "double": torch.tensor([1 / 3], dtype=torch.float64),
-        "int": torch.tensor([2**60]),
-        "bool": torch.tensor([True, False]),
-        "scalar": torch.tensor(5),
-        "empty": torch.empty(0, 4),
-        "transposed": torch.arange(6.0).reshape(2, 3).T,
-    }
-
-
-def _is_plain(value: object) -> bool:
-    if isinstance(value, dict):
-        return all(map(_is_plain, value)) and all(map(_is_plain, value.values()))
-    if isinstance(value, (list, tuple)):
-        return all(map(_is_plain, value))
-    return type(value) in _PLAIN_TYPES
+def _expect_nested(trial: Trial, nested: Any, inputs: Tensor, name: str) -> None:
+    """Expect the structure of a result to be kept; floating-point tensors may have another precision."""
+    form = [type(nested), type(nested[1]), nested[1][0], type(nested[1][1])]
+    trial.expect_equal(form, [list, tuple, None, dict], f"the containers in the result of `{name}`")
+    trial.expect_close({"inputs": nested[0].cpu()}, {"inputs": inputs}, f"in the result of `{name}`,")
+    ones = nested[1][1]["ones"].cpu()
+    trial.expect_equal(ones, torch.ones_like(inputs, dtype=torch.int64), f"integers in the result of `{name}`")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from typing import Any, Generic, TypeVar
 
 import torch
@@ -45,14 +46,10 @@ class Subject(nn.Module):
     def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
         return nn.functional.mse_loss(self(batch["inputs"]), batch["targets"])
 
-    def validation_step(self, batch: Batch, batch_idx: int) -> Any:
-        return self(batch["inputs"])
-
-    def test_step(self, batch: Batch, batch_idx: int) -> Any:
-        return self(batch["inputs"])
-
     def predict_step(self, batch: Batch, batch_idx: int) -> Any:
         return self(batch["inputs"])
+
+    validation_step = test_step = predict_step
 
 
 class DeferredModel(nn.Module):
@@ -105,30 +102,12 @@ def global_batch(batch_idx: int, num_data_ranks: int) -> Batch:
     return {"inputs": inputs, "targets": targets}
 
 
-def share_of(batch: Batch, data_rank: int, num_data_ranks: int) -> Batch:
-    """Return one rank's samples of a batch."""
-    return {name: value[data_rank::num_data_ranks] for name, value in batch.items()}
-
-
-def sgd(parameters: Iterable[nn.Parameter]) -> Optimizer:
-    """Return plain gradient descent, with a learning rate large enough to detect wrong gradients."""
-    return torch.optim.SGD(parameters, lr=0.3)
-
-
-def momentum(parameters: Iterable[nn.Parameter]) -> Optimizer:
-    """Return gradient descent with momentum."""
-    return torch.optim.SGD(parameters, lr=0.1, momentum=0.9)
-
-
-def adam(parameters: Iterable[nn.Parameter]) -> Optimizer:
-    """Return Adam, whose state has tensors and step counts; its epsilon can be represented in 16 bits."""
-    return torch.optim.Adam(parameters, lr=0.02, eps=1e-3)
-
-
-def midpoint(parameters: Iterable[nn.Parameter]) -> Optimizer:
-    """Return an optimizer that evaluates its closure twice."""
-    return Midpoint(parameters, lr=0.3)
-
+# Its learning rate is large enough to detect wrong gradients.
+sgd = partial(torch.optim.SGD, lr=0.3)
+momentum = partial(torch.optim.SGD, lr=0.1, momentum=0.9)
+# Its state has tensors and step counts; its epsilon can be represented in 16 bits.
+adam = partial(torch.optim.Adam, lr=0.02, eps=1e-3)
+midpoint = partial(Midpoint, lr=0.3)
 
 MAX_ATTEMPTS = 40  # halving the scale of losses so often takes it below 1
 
@@ -143,24 +122,46 @@ def one(make_optimizer: Callable[[Any], Optimizer]) -> Configure:
 
 
 PLAIN = one(sgd)
-"""Plain gradient descent on all parameters."""
 
 
-class StrategyRun(Generic[M]):
+class Training(Generic[M]):
+    """The training of a module.
+
+    Attributes:
+        module, optimizers: The module and its optimizers.
+    """
+
+    module: M
+    optimizers: list[Optimizer]
+
+    def weights(self) -> dict[str, Tensor]:
+        """Return copies of all parameters and buffers by name, whole, on the CPU. Collective if they are sharded."""
+        return {name: whole(value) for name, value in self.module.state_dict().items()}
+
+    def gradients(self) -> dict[str, Tensor]:
+        """Return copies of the gradients by name, whole, on the CPU. Collective if they are sharded."""
+        named = self.module.named_parameters()
+        return {name: whole(value.grad) for name, value in named if value.grad is not None}
+
+
+class StrategyRun(Training[M]):
     """A run of a strategy as a context, from `connect` to `teardown`.
 
     Args:
         trial: The check.
         module: The module.
-        configure: A function that makes the optimizers of the module.
+        configure: A function that makes the optimizers of the module; plain gradient descent by default.
         strategy: The strategy; a new one by default.
+        reference: The same training on one device; one that begins now by default.
         checkpoint: A checkpoint to resume from: "state_dict", "optimizers" and "strategy", from `load_checkpoint`.
 
     Attributes:
-        strategy, module: As above.
+        strategy, module, reference: As above.
         steps: The wrapped steps by name.
         optimizers: As the strategy prepared them.
     """
+
+    reference: Reference
 
     def __init__(
         self,
@@ -169,14 +170,16 @@ class StrategyRun(Generic[M]):
         configure: Configure = PLAIN,
         *,
         strategy: Strategy | None = None,
+        reference: Reference | None = None,
         checkpoint: Mapping[str, Any] | None = None,
     ) -> None:
         self.strategy = trial.make_strategy() if strategy is None else strategy
         self.module = module
         self.steps: dict[str, Callable[..., Any]] = {}
-        self.optimizers: list[Optimizer] = []
+        self.optimizers = []
         self._trial = trial
         self._configure = configure
+        self._given_reference = reference
         self._checkpoint = checkpoint
 
     @property
@@ -189,10 +192,10 @@ class StrategyRun(Generic[M]):
         strategy, module = self.strategy, self.module
         self.steps = {name: strategy.wrap_step(getattr(module, name)) for name in STEPS if hasattr(module, name)}
         strategy.connect()
+        self.reference = self._given_reference or Reference(strategy.num_data_ranks, self._configure)
         with strategy.model_context(module):
-            build = getattr(module, "build", None)
-            if build is not None:
-                build()
+            if isinstance(module, DeferredModel):
+                module.build()
         strategy.setup_module(module)
         if self._checkpoint is not None:
             strategy.load_module_state(module, self._checkpoint["state_dict"])
@@ -212,14 +215,11 @@ class StrategyRun(Generic[M]):
 
     def share(self, batch_idx: int) -> Batch:
         """Return this rank's samples of a batch, on the device."""
-        ranks = self.strategy.num_data_ranks
-        batch: Batch = self.strategy.batch_to_device(share_of(global_batch(batch_idx, ranks), self.data_rank, ranks))
+        data_rank, num_data_ranks = self.strategy.data_rank, self.strategy.num_data_ranks
+        whole_batch = global_batch(batch_idx, num_data_ranks)
+        own = {name: value[data_rank::num_data_ranks] for name, value in whole_batch.items()}
+        batch: Batch = self.strategy.batch_to_device(own)
         return batch
-
-    @property
-    def data_rank(self) -> int:
-        """The index of this rank's share of the data."""
-        return self.strategy.data_rank
 
     def backward_on(
         self, *batch_idxs: int, factor: float = 1.0, differentiate: Callable[[Tensor], Any] | None = None
@@ -254,6 +254,17 @@ class StrategyRun(Generic[M]):
                 return
         self._never_updates()
 
+    def update_both(self, *batch_idxs: int, clip: Clip | None = None) -> None:
+        """Make the same update here and on one device. Collective."""
+        self.update(*batch_idxs, clip=clip)
+        self.reference.update(*batch_idxs, clip=clip)
+
+    def expect_alike(self, what: str) -> None:
+        """Expect the weights of one device, and the same on all ranks. Collective."""
+        weights = self.weights()
+        self._trial.expect_close(weights, self.reference.weights(), what)
+        self._trial.expect_same_everywhere(weights, f"weights {what.rstrip(',')}")
+
     def warm_up(self) -> bool:
         """Adapt the loss scale until no update is skipped, without changing weights. Collective.
 
@@ -281,43 +292,30 @@ class StrategyRun(Generic[M]):
             group["lr"] = rate
         return any(self._trial.ranks.exchange(scales))
 
-    def weights(self) -> dict[str, Tensor]:
-        """Return all parameters and buffers by name, whole, on the CPU. Collective."""
-        return {name: whole(value) for name, value in self.module.state_dict().items()}
-
-    def gradients(self) -> dict[str, Tensor]:
-        """Return the gradients by name, whole, on the CPU. Collective."""
-        named = self.module.named_parameters()
-        return {name: whole(value.grad) for name, value in named if value.grad is not None}
-
     def _never_updates(self) -> None:
         promise = "`has_skipped_step` must be false after an update"
         self._trial.expect(False, promise, f"it is true after {MAX_ATTEMPTS} attempts with gradients of common size")
         self._trial.stop_if_failed()
 
 
-class Reference:
+class Reference(Training[Subject]):
     """The same training on one device and whole batches, written by hand.
 
     Args:
         num_data_ranks: The number of shares of a batch in the training that it is compared to.
         configure: A function that makes the optimizers.
-
-    Attributes:
-        num_data_ranks: As above.
-        module, optimizers: The module and its optimizers.
     """
 
-    def __init__(self, num_data_ranks: int, configure: Configure = PLAIN) -> None:
+    def __init__(self, num_data_ranks: int, configure: Configure) -> None:
         self.module = Subject()
         self.optimizers = configure(self.module)
-        self.num_data_ranks = num_data_ranks
+        self._num_data_ranks = num_data_ranks
 
     def backward_on(self, *batch_idxs: int) -> None:
         """Compute the gradients of the mean loss over some batches."""
         self.module.zero_grad()
         for position, batch_idx in enumerate(batch_idxs):
-            loss = self.module.training_step(global_batch(batch_idx, self.num_data_ranks), position)
+            loss = self.module.training_step(global_batch(batch_idx, self._num_data_ranks), position)
             (loss / len(batch_idxs)).backward()  # type: ignore[no-untyped-call]
 
     def update(self, *batch_idxs: int, clip: Clip | None = None) -> None:
@@ -333,15 +331,6 @@ class Reference:
         for optimizer in self.optimizers:
             optimizer.step()
 
-    def weights(self) -> dict[str, Tensor]:
-        """Return all parameters and buffers by name."""
-        return {name: value.detach().clone() for name, value in self.module.state_dict().items()}
-
-    def gradients(self) -> dict[str, Tensor]:
-        """Return the gradients by name."""
-        named = self.module.named_parameters()
-        return {name: value.grad.clone() for name, value in named if value.grad is not None}
-
 
 def whole(value: Tensor) -> Tensor:
     """Return a copy of a tensor on the CPU, gathered if it is sharded (has `full_tensor`). Collective then."""
@@ -351,12 +340,6 @@ def whole(value: Tensor) -> Tensor:
 
 
 def _gradients(optimizer: Optimizer) -> list[Tensor]:
-    """Return this rank's parts of an optimizer's gradients."""
-    parameters = [p for group in optimizer.param_groups for p in group["params"] if p.grad is not None]
-    return [_local(p.grad).detach().clone() for p in parameters]
-
-
-def _local(value: Tensor) -> Tensor:
-    to_local = getattr(value, "to_local", None)
-    local: Tensor = value if to_local is None else to_local()
-    return local
+    """Return copies of this rank's parts of an optimizer's gradients."""
+    gradients = [p.grad for group in optimizer.param_groups for p in group["params"] if p.grad is not None]
+    return [getattr(gradient, "to_local", gradient.detach)().detach().clone() for gradient in gradients]

@@ -43,6 +43,12 @@ class Trial:
         self.findings: list[str] = []
         self._rtol = rtol
 
+    def connect(self) -> Strategy:
+        """Make a strategy, and connect it. Collective."""
+        strategy = self.make_strategy()
+        strategy.connect()
+        return strategy
+
     def expect(self, holds: bool, promise: str, seen: object) -> bool:
         """Record a finding unless a promise holds. Return whether it holds."""
         if not holds:
@@ -190,13 +196,10 @@ class Ranks:
         path = self._path("ended", other)
         return pickle.loads(path.read_bytes()) if path.exists() else None
 
-    def first_error(self) -> tuple[int, RankResult] | None:
-        """Return another rank whose check raised or got stuck, with its result; None if there is none so far."""
-        for other in range(self.size):
-            ended = self.ended(other) if other != self.rank else None
-            if ended is not None and ended.kind is not None:
-                return other, ended
-        return None
+    def has_failed_elsewhere(self) -> bool:
+        """Return whether the check raised or got stuck on another rank so far."""
+        results = [self.ended(other) for other in range(self.size) if other != self.rank]
+        return any(result is not None and result.kind is not None for result in results)
 
     def _wait_for(self, what: str, other: int) -> Any:
         path = self._path(what, other)

@@ -67,12 +67,7 @@ def find_process_environment(variables: Mapping[str, str] | None = None) -> Proc
     """
     variables = os.environ if variables is None else variables
     if dist.is_available() and dist.is_initialized():
-        return ProcessEnvironment(
-            "initialised",
-            dist.get_rank(),
-            dist.get_world_size(),
-            *_local_facts(variables),
-        )
+        return ProcessEnvironment("initialised", dist.get_rank(), dist.get_world_size(), *_local_facts(variables))
     if "RANK" in variables or "WORLD_SIZE" in variables:
         return _from_variables(variables)
     if _is_slurm_task(variables):
@@ -147,9 +142,10 @@ def _local_facts(variables: Mapping[str, str]) -> tuple[int | None, int | None, 
     """Return the local rank, the number of processes on this machine and the number of machines; None if unknown."""
     if "LOCAL_RANK" not in variables and "RANK" not in variables and _is_slurm_task(variables):
         node_idx = _number_or_none(variables, "SLURM_NODEID") or 0
+        num_local = _tasks_of_node(variables.get("SLURM_STEP_TASKS_PER_NODE", ""), node_idx)
         return (
             _number_or_none(variables, "SLURM_LOCALID"),
-            _tasks_of_node(variables.get("SLURM_STEP_TASKS_PER_NODE", ""), node_idx),
+            num_local,
             _number_or_none(variables, "SLURM_STEP_NUM_NODES"),
         )
     names = ("LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_WORLD_SIZE")

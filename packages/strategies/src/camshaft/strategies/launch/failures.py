@@ -17,17 +17,19 @@ import sys
 import threading
 import time
 import traceback
+from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
 
 import torch.distributed as dist
-from attrs import asdict, field, frozen
+from attrs import field, frozen
 from torch.distributed import Store  # type: ignore[attr-defined]
 
 from camshaft.strategies.launch.peers import (
     OwnPosition,
     PeerProcess,
     ProcessPosition,
+    StoredAsJson,
     describe_positions,
     missing_ranks,
     own_identity,
@@ -132,16 +134,13 @@ class FailureWatch:
         self._is_leaving.set()
         if self._first is not None:
             self._kill_silent_neighbours()
-        deadline = time.monotonic() + 2 * self._interval + 2
         try:
             if not self._is_store_lost:
                 self._store.set(position_key(self._rank), self._here.leave().to_json())
                 self._store.set(f"left/{self._rank}", "1")
                 self._inform(self._store)
-            while self._rank == 0 and not self._is_store_lost and time.monotonic() < deadline:
-                if self._store.add("num_informed", 0) >= self._world_size:
-                    break
-                time.sleep(0.02)
+                if self._rank == 0:
+                    _wait_until(lambda: self._has_everyone("num_informed"), 2 * self._interval + 2)
         except dist.DistError:
             self._is_store_lost = True  # the process that held it has ended
         self.stop()
@@ -159,12 +158,9 @@ class FailureWatch:
         Raises:
             CollectiveError: If some have not within the timeout.
         """
-        deadline = time.monotonic() + self._timeout
         try:
-            while self._store.add("num_failed", 0) < self._world_size:
-                if time.monotonic() > deadline:
-                    self.check("connect")
-                time.sleep(0.05)
+            if not _wait_until(lambda: self._has_everyone("num_failed"), self._timeout):
+                self.check("connect")
         except dist.DistError:
             self.check("connect")
             raise
@@ -193,12 +189,11 @@ class FailureWatch:
     def _await_cause(self) -> bool:
         """Wait for another rank to publish the cause of this one's failure. Returns whether one did."""
         self._store.set(position_key(self._rank), self._here.look().to_json())
-        deadline = time.monotonic() + 2 * self._interval + 0.5
-        while time.monotonic() < deadline:
-            if self._store.check(["failure"]):
-                return True
-            time.sleep(0.02)
-        return False
+        return _wait_until(lambda: self._store.check(["failure"]), 2 * self._interval + 0.5)
+
+    def _has_everyone(self, counter: str) -> bool:
+        """Return whether every process has counted itself."""
+        return bool(self._store.add(counter, 0) >= self._world_size)
 
     def _positions(self, store: Store) -> dict[int, ProcessPosition]:
         """Return the last published position of each process, by rank."""
@@ -209,9 +204,7 @@ class FailureWatch:
         """Wait for missing processes to print their stacks, and send the stack signal to those that do not."""
         missing = [rank for rank in missing if not self._store.check([f"left/{rank}"])]
         keys = [f"stack/{rank}" for rank in missing]
-        deadline = time.monotonic() + 2 * self._interval + 0.5
-        while time.monotonic() < deadline and not self._store.check(keys):
-            time.sleep(0.02)
+        _wait_until(lambda: self._store.check(keys), 2 * self._interval + 0.5)
         silent = [rank for rank in missing if not self._store.check([f"stack/{rank}"])]
         peers = [PeerProcess(rank, self._timeout / 2, self._interval) for rank in silent]
         if any([peer.print_stack(self._store) for peer in peers]):
@@ -330,7 +323,7 @@ class CollectiveError(RuntimeError):
 
 
 @frozen
-class Failure:
+class Failure(StoredAsJson):
     """The cause of a run's end.
 
     Attributes:
@@ -345,14 +338,15 @@ class Failure:
     unix_seconds: int = field(factory=lambda: int(time.time()))
     missing: list[int] = field(factory=list, hash=False)
 
-    def to_json(self) -> str:
-        """Return this failure as JSON."""
-        return json.dumps(asdict(self))
 
-    @classmethod
-    def from_json(cls, stored: str | bytes) -> Failure:
-        """Return the failure of a JSON text."""
-        return cls(**json.loads(stored))
+def _wait_until(is_true: Callable[[], bool], seconds: float) -> bool:
+    """Wait until a condition is true, at most for some time. Return whether it is."""
+    deadline = time.monotonic() + seconds
+    while not is_true():
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.02)
+    return True
 
 
 def error_text(error: BaseException) -> str:

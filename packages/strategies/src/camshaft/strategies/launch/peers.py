@@ -13,8 +13,10 @@ import time
 import traceback
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 from types import FrameType
+from typing import Self
 
 import torch.distributed as dist
 from attrs import asdict, evolve, field, frozen
@@ -115,10 +117,8 @@ class PeerProcess:
         self._stack_signal = int(stack_signal)
         own_place = own_identity().rpartition("/")[0]
         if place == own_place and hasattr(os, "pidfd_open"):
-            try:
+            with suppress(OSError):
                 self._handle = os.pidfd_open(int(number))
-            except OSError:
-                self._handle = None
         self._is_known = True
         return True
 
@@ -157,16 +157,13 @@ def print_stacks_on_signal() -> int | None:
     Returns:
         The number of the signal; None if none is free.
     """
-    number = next((one for one in _stack_signals() if signal.getsignal(one) is signal.SIG_DFL), None)
+    # The last real-time signals, which programs rarely use.
+    last = getattr(signal, "SIGRTMAX", None) if hasattr(signal, "pidfd_send_signal") else None
+    candidates = [] if last is None else [last - offset for offset in range(2, 8)]
+    number = next((one for one in candidates if signal.getsignal(one) is signal.SIG_DFL), None)
     if number is not None:
         faulthandler.register(number, file=_STDERR, all_threads=True, chain=False)
     return number
-
-
-def _stack_signals() -> list[int]:
-    """Return the last real-time signals, which programs rarely use."""
-    last = getattr(signal, "SIGRTMAX", None)
-    return [] if last is None or not hasattr(signal, "pidfd_send_signal") else [last - offset for offset in range(2, 8)]
 
 
 def own_identity() -> str:
@@ -190,7 +187,21 @@ def _has_ended(handle: int) -> bool:
 
 
 @frozen
-class ProcessPosition:
+class StoredAsJson:
+    """The base of attrs classes of plain values that are published in the store."""
+
+    def to_json(self) -> str:
+        """Return this object as JSON."""
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def from_json(cls, stored: str | bytes) -> Self:
+        """Return the object of a JSON text."""
+        return cls(**json.loads(stored))
+
+
+@frozen
+class ProcessPosition(StoredAsJson):
     """The position of a process in its run.
 
     Attributes:
@@ -214,15 +225,6 @@ class ProcessPosition:
     since: float = field(factory=time.time, eq=False)
     seen: float = field(factory=time.time, eq=False)
     has_left: bool = False
-
-    def to_json(self) -> str:
-        """Return this position as JSON."""
-        return json.dumps(asdict(self))
-
-    @classmethod
-    def from_json(cls, stored: str | bytes) -> ProcessPosition:
-        """Return the position of a JSON text."""
-        return cls(**json.loads(stored))
 
     @property
     def text(self) -> str:
@@ -291,14 +293,10 @@ def position_of(frames: list[FrameType], place: str) -> ProcessPosition:
         frames: The frames of the thread, innermost first.
         place: The verb, stage, epoch and batch of its run.
     """
-    return ProcessPosition(
-        place=place,
-        hook=running_hook(frames),
-        activity=_activity(frames),
-        collective=_collective(frames),
-        num_collectives=_num_collectives(),
-        line=_line(frames),
-    )
+    activities = (_ACTIVITIES.get((module, frame.f_code.co_name), "") for frame, module in _modules(frames))
+    activity = next(filter(None, activities), "")
+    hook, collective = running_hook(frames), _collective(frames)
+    return ProcessPosition(place, hook, activity, collective, _num_collectives(), _line(frames))
 
 
 def frames_of(thread_id: int | None) -> list[FrameType]:
@@ -342,10 +340,7 @@ def describe_positions(positions: Mapping[int, ProcessPosition], missing: list[i
     elif missing:
         verb = "has" if len(missing) == 1 else "have"
         lines = [f"{ranks}{verb} entered fewer collectives than others; every rank must call the same ones:"]
-    elif (
-        all(position.collective for position in positions.values())
-        and len({one.text for one in positions.values()}) > 1
-    ):
+    elif all(one.collective for one in positions.values()) and len({one.text for one in positions.values()}) > 1:
         lines = ["Every rank waits, but not in the same collective; every rank must call the same ones:"]
     else:
         lines = ["The ranks were last seen here:"]
@@ -377,11 +372,6 @@ def _ranks(ranks: list[int]) -> str:
 
 def _modules(frames: list[FrameType]) -> Iterator[tuple[FrameType, str]]:
     return ((frame, str(frame.f_globals.get("__name__", ""))) for frame in frames)
-
-
-def _activity(frames: list[FrameType]) -> str:
-    found = (_ACTIVITIES.get((module, frame.f_code.co_name), "") for frame, module in _modules(frames))
-    return next(filter(None, found), "")
 
 
 def _collective(frames: list[FrameType]) -> str:

@@ -23,12 +23,14 @@ class Placement:
         local_rank: The index of the process on its machine.
         world_size: The number of processes.
         num_nodes: The number of machines.
+        device_ids: The index of each device that is used on this machine; on the CPU they are numbered from 0.
     """
 
     device: torch.device
     local_rank: int
     world_size: int
     num_nodes: int
+    device_ids: tuple[int, ...]
 
 
 def place_process(
@@ -66,7 +68,9 @@ def place_process(
             action = f"Leave it out, or start {num_devices} processes per machine."
             raise ValueError(must_be("devices", rule, devices, where, action))
     device = _device(kind, device_idxs, local_rank, num_local, where)
-    return Placement(device, local_rank, world_size, nodes)
+    sees_own_only = kind == "cuda" and device_idxs is None and _num_devices(kind) == 1
+    device_ids = device_idxs or ([0] if sees_own_only else range(num_local))
+    return Placement(device, local_rank, world_size, nodes, tuple(device_ids))
 
 
 def _device_kind(accelerator: str, where: str) -> str:
@@ -140,9 +144,8 @@ def _device(kind: str, device_idxs: list[int] | None, local_rank: int, num_local
         return torch.device("cuda", 0)
     if num_local > num_present:
         rule = f"at most {num_present}, as many CUDA devices as this machine has"
-        raise ValueError(
-            must_be("devices", rule, num_local, where, "Start fewer processes, or pass accelerator='cpu'.")
-        )
+        action = "Start fewer processes, or pass accelerator='cpu'."
+        raise ValueError(must_be("devices", rule, num_local, where, action))
     return torch.device("cuda", local_rank)
 
 

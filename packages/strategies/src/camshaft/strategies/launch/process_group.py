@@ -29,6 +29,7 @@ from torch.distributed import (  # type: ignore[attr-defined]
     Store,
     rendezvous,
 )
+from torch.distributed.distributed_c10d import _get_default_store  # it has no public name
 
 from camshaft.hooks_core.messages import must_be
 from camshaft.hooks_core.processes import make_forks_safe
@@ -127,10 +128,13 @@ def join_process_group(
         _abandon(_joined)
     make_forks_safe()
     is_own = not dist.is_initialized()
-    if not is_own:
-        _check_same_rank(environment)
+    expected = (environment.global_rank, environment.world_size)
+    if not is_own and (found := (dist.get_rank(), dist.get_world_size())) != expected:
+        rule = f"rank {expected[0]} of {expected[1]}, as it was when the strategy was made"
+        action = "Initialise torch.distributed before making the strategy."
+        raise RuntimeError(must_be("process group", rule, found, "connect", action))
     _generation += 1
-    store = _open_store(environment, timeout) if is_own else _store_of_default_group()
+    store = _open_store(environment, timeout) if is_own else _get_default_store()
     # All ranks join equally often, and a restarted job may get the same store again.
     store = PrefixStore(f"camshaft/{restart_count()}/{environment.world_size}/{_generation}", store)
     watch = None
@@ -139,9 +143,20 @@ def join_process_group(
         watch.start()
     try:
         if is_own:
-            initialise = partial(_initialise, environment, device, backend, timeout, store)
+            initialise = partial(
+                dist.init_process_group,
+                backend,
+                store=store,
+                rank=environment.global_rank,
+                world_size=environment.world_size,
+                timeout=timeout,
+                device_id=device if device.type == "cuda" and "nccl" in backend else None,
+            )
             initialise() if join is None else custom_join(join, initialise, environment, store)
-        default, cpu_group = _default_groups(timeout)
+        default = dist.group.WORLD
+        assert default is not None
+        has_cpu = "cpu" in _device_types(default)
+        cpu_group = default if has_cpu else dist.new_group(backend="gloo", timeout=timeout)
     except BaseException as error:
         if watch is not None:
             watch.note(error)
@@ -169,14 +184,6 @@ def _abandon(joined: JoinedGroup) -> None:
     joined.release()
 
 
-def _check_same_rank(environment: ProcessEnvironment) -> None:
-    found = (dist.get_rank(), dist.get_world_size())
-    if found != (environment.global_rank, environment.world_size):
-        rule = f"rank {environment.global_rank} of {environment.world_size}, as it was when the strategy was made"
-        action = "Initialise torch.distributed before making the strategy."
-        raise RuntimeError(must_be("process group", rule, found, "connect", action))
-
-
 def _open_store(environment: ProcessEnvironment, timeout: timedelta) -> Store:
     """Return the store of the job, the same for all of its groups.
 
@@ -197,35 +204,6 @@ def _open_store(environment: ProcessEnvironment, timeout: timedelta) -> Store:
         store.set_timeout(timeout)
         _stores[rank, world_size] = store
     return _stores[rank, world_size]
-
-
-def _initialise(
-    environment: ProcessEnvironment, device: torch.device, backend: str, timeout: timedelta, store: Store
-) -> None:
-    dist.init_process_group(
-        backend,
-        store=store,
-        rank=environment.global_rank,
-        world_size=environment.world_size,
-        timeout=timeout,
-        device_id=device if device.type == "cuda" and "nccl" in backend else None,
-    )
-
-
-def _default_groups(timeout: timedelta) -> tuple[dist.ProcessGroup, dist.ProcessGroup]:
-    """Return the default group, and the group for the CPU. Collective."""
-    default = dist.group.WORLD
-    assert default is not None
-    has_cpu = "cpu" in _device_types(default)
-    return default, default if has_cpu else dist.new_group(backend="gloo", timeout=timeout)
-
-
-def _store_of_default_group() -> Store:
-    from torch.distributed.distributed_c10d import _get_default_store
-
-    # No public name gives the store of a group that was initialised elsewhere.
-    store: Store = _get_default_store()
-    return store
 
 
 def _device_types(group: dist.ProcessGroup) -> set[str]:
@@ -302,7 +280,9 @@ def custom_join(join: JoinProcesses, default: Callable[[], None], this: ProcessE
         Exception: Any error of `join`.
     """
     if this.global_rank == 0:
-        store.set("master_port", str(_free_port()))
+        with socket.socket() as probe:
+            probe.bind(("", 0))
+            store.set("master_port", str(probe.getsockname()[1]))
     values = {
         "RANK": str(this.global_rank),
         "WORLD_SIZE": str(this.world_size),
@@ -322,22 +302,14 @@ def custom_join(join: JoinProcesses, default: Callable[[], None], this: ProcessE
         raise RuntimeError(must_be("process group", rule, found, "connect", _JOIN_ACTION))
 
 
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("", 0))
-        return int(probe.getsockname()[1])
-
-
 @contextmanager
 def _variables(values: dict[str, str]) -> Iterator[None]:
     """Set environment variables inside only: later strategies would take them for a launcher's."""
-    before = {name: os.environ.get(name) for name in values}
+    before = {name: os.environ[name] for name in values.keys() & os.environ.keys()}
     os.environ.update(values)
     try:
         yield
     finally:
-        for name, value in before.items():
-            if value is None:
-                os.environ.pop(name, None)
-            else:
-                os.environ[name] = value
+        for name in values:
+            os.environ.pop(name, None)
+        os.environ.update(before)

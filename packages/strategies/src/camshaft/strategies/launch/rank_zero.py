@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from contextvars import ContextVar
 from functools import wraps
 from typing import ParamSpec, TypeVar
 
@@ -15,14 +15,8 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 
-class _ActiveCode(threading.local):
-    """The depth of nested rank-zero-only code in this thread, and the name of the outermost."""
-
-    depth = 0
-    name = ""
-
-
-_active = _ActiveCode()
+# The description of the outermost rank-zero-only code that this thread runs.
+_active: ContextVar[str | None] = ContextVar("rank_zero_only_code", default=None)
 
 
 def is_rank_zero() -> bool:
@@ -75,15 +69,13 @@ def rank_zero_first(strategy: Strategy) -> Iterator[None]:
 
 def rank_zero_only_code() -> str | None:
     """Return the description of the rank-zero-only code that the calling thread runs; None if it runs none."""
-    return _active.name if _active.depth else None
+    return _active.get()
 
 
 @contextmanager
 def _marking(name: str) -> Iterator[None]:
-    if _active.depth == 0:
-        _active.name = name
-    _active.depth += 1
+    token = _active.set(_active.get() or name)
     try:
         yield
     finally:
-        _active.depth -= 1
+        _active.reset(token)

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import torch
-
 from camshaft.hooks_core.messages import must_be
-from camshaft.strategies.precision.formats import AutocastPrecision, Precision, TruePrecision
+from camshaft.strategies.precision.formats import TRUE_DTYPES, AutocastPrecision, Precision, TruePrecision
 
 PRECISIONS = ("32-true", "16-mixed", "bf16-mixed", "bf16-true", "16-true", "64-true")
 _ALIASES = {"32": "32-true", "16": "16-mixed", "bf16": "bf16-mixed", "64": "64-true"}
@@ -36,18 +34,10 @@ def choose_precision(name: str | int | Precision, device_type: str) -> Precision
     if full_name == "64-true" and device_type == "mps":
         rule = "any but '64-true' on 'mps', which has no float64"
         raise ValueError(must_be("precision", rule, name, "choose_precision", "Pass '32-true'."))
-    match full_name:
-        case "16-mixed":
-            from camshaft.strategies.precision.gradient_scaling import ScaledPrecision  # rarely needed
+    if full_name == "16-mixed":
+        from camshaft.strategies.precision.gradient_scaling import ScaledPrecision  # rarely needed
 
-            return ScaledPrecision(device_type)
-        case "bf16-mixed":
-            return AutocastPrecision(device_type)
-        case "bf16-true":
-            return TruePrecision(torch.bfloat16)
-        case "16-true":
-            return TruePrecision(torch.float16)
-        case "64-true":
-            return TruePrecision(torch.float64)
-        case _:
-            return Precision()
+        return ScaledPrecision(device_type)
+    if full_name == "bf16-mixed":
+        return AutocastPrecision(device_type)
+    return Precision() if full_name == "32-true" else TruePrecision(TRUE_DTYPES[full_name])

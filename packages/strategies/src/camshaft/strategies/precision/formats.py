@@ -13,6 +13,7 @@ from torch.optim import Optimizer
 from camshaft.hooks_core.messages import must_be
 from camshaft.hooks_core.transfer import map_nested
 
+TRUE_DTYPES = {"bf16-true": torch.bfloat16, "16-true": torch.float16, "64-true": torch.float64}
 _CONVERTED = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 
 
@@ -85,22 +86,17 @@ class TruePrecision(Precision):
     param_dtype: torch.dtype
 
     def __init__(self, param_dtype: torch.dtype) -> None:
-        names = {torch.bfloat16: "bf16-true", torch.float16: "16-true", torch.float64: "64-true"}
-        if param_dtype not in names:
+        if param_dtype not in TRUE_DTYPES.values():
             rule = "torch.bfloat16, torch.float16 or torch.float64"
             action = "Pass one of these, or precision='32-true'."
             raise ValueError(must_be("param_dtype", rule, param_dtype, "TruePrecision", action))
-        self.name = names[param_dtype]
+        self.name = next(name for name, dtype in TRUE_DTYPES.items() if dtype == param_dtype)
         self.param_dtype = param_dtype
 
     def convert_module(self, module: nn.Module) -> None:
         """Bring a module's floating-point parameters and buffers into the format, in place; complex ones stay."""
-        if self.param_dtype == torch.float64:
-            module.double()
-        elif self.param_dtype == torch.bfloat16:
-            module.bfloat16()
-        else:
-            module.half()
+        convert = {torch.float64: module.double, torch.bfloat16: module.bfloat16, torch.float16: module.half}
+        convert[self.param_dtype]()
 
     def wrap_step(self, step: Callable[..., Any]) -> Callable[..., Any]:
         """Return a step whose floating-point inputs and default dtype have the format."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -70,7 +71,9 @@ class ScaledPrecision(AutocastPrecision):
             growth_interval=growth_interval,
         )
         self._optimizers: dict[int, ScaledOptimizer] = {}
-        self._overflow_elsewhere = OverflowElsewhere()
+        # Stands for an optimizer to the scaler: its infinite gradient informs it of an overflow on another rank.
+        self._overflow_elsewhere = SimpleNamespace(param_groups=[{"params": [_with_infinite_gradient()]}])
+        self._has_noted_overflow = False  # since the scale last changed
         self._has_scaled = False
         self._is_loss_scaled = False  # true during `differentiate` in `backward`
         self._has_unscaled = False  # since the scale last changed; the next backward updates it
@@ -176,8 +179,8 @@ class ScaledPrecision(AutocastPrecision):
             scaled.has_stepped = self._has_stepped = True
         if self.agree is not None and self.agree(not is_finite) and is_finite:
             is_finite = False
-            if not self._overflow_elsewhere.is_noted:
-                self._overflow_elsewhere.is_noted = self._has_unscaled = self._has_stepped = True
+            if not self._has_noted_overflow:
+                self._has_noted_overflow = self._has_unscaled = self._has_stepped = True
                 self._scaler.unscale_(self._overflow_elsewhere)  # type: ignore[arg-type]
         self.has_skipped_step = not is_finite
         return step() if is_finite else None
@@ -200,7 +203,7 @@ class ScaledPrecision(AutocastPrecision):
         for scaled in self._optimizers.values():
             self._holds_other_scales |= scaled.record_scale(self._scaler)
         self._scaler.update()
-        self._overflow_elsewhere.is_noted = self._has_unscaled = self._has_stepped = False
+        self._has_noted_overflow = self._has_unscaled = self._has_stepped = False
 
 
 class ScaledOptimizer:
@@ -219,19 +222,13 @@ class ScaledOptimizer:
         is_finite: Whether the latest step was finite, as the scaler found.
     """
 
-    def __init__(
-        self,
-        optimizer: Optimizer,
-        scaled_step: Callable[[ScaledOptimizer, Callable[[], Any]], Any],
-        *,
-        is_sharded: bool = False,
-    ) -> None:
+    def __init__(self, optimizer: Optimizer, scaled_step: ScaledStep, *, is_sharded: bool) -> None:
         self.is_unscaled = False
         self.has_stepped = False
         self.is_finite = False
         self._gradient_scale: float | None = None  # if other than the scaler's
         self._optimizer = optimizer
-        self._scaled_step: Callable[[ScaledOptimizer, Callable[[], Any]], Any] | None = scaled_step
+        self._scaled_step: ScaledStep | None = scaled_step
         self._is_sharded = is_sharded
         self._evaluates_closure = steps_with_closure(optimizer)
         self._copies_weights: bool | None = None  # None until known; see `_step_with_closure`
@@ -253,9 +250,8 @@ class ScaledOptimizer:
 
     def has_gradients(self) -> bool:
         """Return whether any parameter has a gradient."""
-        return any(
-            parameter.grad is not None for group in self._optimizer.param_groups for parameter in group["params"]
-        )
+        groups = self._optimizer.param_groups
+        return any(parameter.grad is not None for group in groups for parameter in group["params"])
 
     def record_scale(self, scaler: GradScaler) -> bool:
         """Record the scale of its gradients before the scaler updates its own. Return whether there are any."""
@@ -350,26 +346,18 @@ class ScaledOptimizer:
         return returned
 
 
+ScaledStep = Callable[[ScaledOptimizer, Callable[[], Any]], Any]
+"""A function of an optimizer and its original step."""
+
+
 class _OverflowError(Exception):
     """Overflowing gradients, which end the step of an optimizer."""
 
 
-class OverflowElsewhere:
-    """A stand-in for an optimizer that informs a scaler of an overflow on another rank.
-
-    Attributes:
-        is_noted: Whether the scaler was informed since its scale last changed.
-    """
-
-    def __init__(self) -> None:
-        self.is_noted = False
-
-    @property
-    def param_groups(self) -> list[dict[str, Any]]:
-        """One parameter with an infinite gradient."""
-        parameter = torch.zeros(1)
-        parameter.grad = torch.full((1,), float("inf"))
-        return [{"params": [parameter]}]
+def _with_infinite_gradient() -> Tensor:
+    parameter = torch.zeros(1)
+    parameter.grad = torch.full((1,), float("inf"))
+    return parameter
 
 
 def _local_part(parameter: Any) -> Tensor:

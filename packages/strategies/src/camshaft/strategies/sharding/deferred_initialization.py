@@ -29,6 +29,7 @@ from camshaft.strategies.sharding.operation_recorder import (
     WHERE,
     DeferredInitializationError,
     OperationRecorder,
+    execute_on_meta,
     storage_key,
     traits_of,
 )
@@ -341,10 +342,7 @@ class FullValues:
         else:
             result = self._recorder.dispatch(function, whole_args, whole_kwargs)
         if function._schema.name in _KEEPS_LAYOUT and isinstance(args[0], DTensor):
-            if kwargs.get("device") is not None:
-                kwargs = {**kwargs, "device": META}
-            kwargs.pop("pin_memory", None)
-            like = function(*args, **kwargs)
+            like = execute_on_meta(function, args, kwargs)
             local = _local(like)
             self._known[storage_key(local)] = (local, result)
             return like

@@ -133,7 +133,7 @@ class OperationRecorder:
             message = must_be(str(function), rule, "tensors without values", WHERE, action)
             raise DeferredInitializationError(message)
         elif traits.needs_values:
-            return self._execute_early(function, tensors, leaves, structure)
+            return self._execute_early(function, leaves, structure)
         try:
             return self._record(function, traits, leaves, structure)
         except NotImplementedError as error:  # torch has no meta kernel
@@ -141,7 +141,7 @@ class OperationRecorder:
                 action = "Do this in `__init__`, with real tensors, or after the hooks."
                 rule = "an operation that torch can carry out on the meta device"
                 raise DeferredInitializationError(must_be("operation", rule, function, WHERE, action)) from error
-            return self._execute_early(function, tensors, leaves, structure)
+            return self._execute_early(function, leaves, structure)
 
     def is_deferred(self, tensor: Tensor) -> bool:
         """Return whether a tensor has no values yet, or waits for recorded operations."""
@@ -201,7 +201,9 @@ class OperationRecorder:
         for leaf in leaves:
             if isinstance(leaf, Tensor):
                 refs.append(self.ref(leaf))
-                stand_ins.append(leaf if leaf.is_meta else _meta_like(leaf))
+                size, stride = leaf.size(), leaf.stride()
+                like = leaf if leaf.is_meta else torch.empty_strided(size, stride, dtype=leaf.dtype, device=META)
+                stand_ins.append(like)
                 originals[id(stand_ins[-1])] = leaf
             elif isinstance(leaf, Generator):
                 generator = leaf
@@ -210,7 +212,8 @@ class OperationRecorder:
             else:
                 refs.append(CPU if leaf == META and isinstance(leaf, torch.device) else leaf)
                 stand_ins.append(leaf)
-        result = _execute_on_meta(function, stand_ins, structure)
+        args, kwargs = pytree.tree_unflatten(stand_ins, structure)
+        result = execute_on_meta(function, args, kwargs)
         known = {leaf.storage_idx for leaf in refs if isinstance(leaf, TensorRef)}
         results: list[TensorRef | None] = []
         for item in pytree.tree_leaves(result):
@@ -221,47 +224,37 @@ class OperationRecorder:
             args, kwargs = pytree.tree_unflatten(refs, structure)
             if traits.takes_dtype and kwargs.get("dtype") is None and made:
                 kwargs["dtype"] = next(item.dtype for item in results if item is not None)
-            self._add(function, traits, args, kwargs, results, made, generator if traits.is_random else None)
+            written = _written(traits, args, kwargs)
+            leaves, structure = pytree.tree_flatten((args, kwargs))
+            read = [leaf for leaf in leaves if isinstance(leaf, TensorRef) and not any(leaf is ref for ref in written)]
+            others = {ref.storage_idx for ref in read}
+            written_idxs = {ref.storage_idx for ref in written}
+            whole = {ref.storage_idx for ref in written if ref.covers(self.num_bytes[ref.storage_idx])}
+            overwritten = whole - others if traits.writes_only else set[int]()
+            reads = frozenset((others | written_idxs) - overwritten)
+            changes, overwrites = frozenset(written_idxs | made), frozenset(overwritten | made)
+            drawn_from = generator if traits.is_random else None
+            operation = Operation(function, leaves, structure, results, reads, changes, overwrites, drawn_from)
+            self._add(operation, made, written_idxs)
         return pytree.tree_map(lambda item: originals.get(id(item), item), result)
 
-    def _execute_early(
-        self, function: OpOverload, tensors: list[Tensor], leaves: list[Any], structure: pytree.TreeSpec
-    ) -> Any:
+    def _execute_early(self, function: OpOverload, leaves: list[Any], structure: pytree.TreeSpec) -> Any:
         """Execute an operation on the present values of its arguments. Return real tensors, or numbers."""
-        values = self.values_of(tensors)
+        values = self.values_of(leaf for leaf in leaves if isinstance(leaf, Tensor))
         real = [values.pop(0) if isinstance(leaf, Tensor) else leaf for leaf in leaves]
         args, kwargs = pytree.tree_unflatten(real, structure)
         return function(*args, **kwargs)
 
-    def _add(
-        self,
-        function: OpOverload,
-        traits: _Traits,
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
-        results: list[TensorRef | None],
-        made: set[int],
-        generator: Generator | None,
-    ) -> None:
-        leaves, structure = pytree.tree_flatten((args, kwargs))
-        written = _written(traits, args, kwargs)
-        written_idxs = {ref.storage_idx for ref in written}
-        others = [leaf for leaf in leaves if isinstance(leaf, TensorRef) and not any(leaf is ref for ref in written)]
-        whole = {ref.storage_idx for ref in written if ref.covers(self.num_bytes[ref.storage_idx])}
-        overwritten = (whole if traits.writes_only else set()) - {ref.storage_idx for ref in others}
-        reads = ({ref.storage_idx for ref in others} | written_idxs) - overwritten
-        changes, overwrites = frozenset(written_idxs | made), frozenset(overwritten | made)
-        operation = Operation(function, leaves, structure, results, frozenset(reads), changes, overwrites, generator)
-        if generator is not None:
-            self.generators.record_change(generator)
+    def _add(self, operation: Operation, made: set[int], written: set[int]) -> None:
+        if operation.generator is not None:
+            self.generators.record_change(operation.generator)
         self.entries.append(operation)
-        for idx in made:
-            self.made_by[idx] = operation
-        for idx in written_idxs:
+        self.made_by |= dict.fromkeys(made, operation)
+        for idx in written:
             self.writers.setdefault(idx, []).append(operation)
-        self.pending |= written_idxs & self.real_storages.keys()
-        if generator is not None:
-            self.generators.advance(generator)
+        self.pending |= written & self.real_storages.keys()
+        if operation.generator is not None:
+            self.generators.advance(operation.generator)
 
     def values_of(self, tensors: Iterable[Tensor]) -> list[Tensor]:
         """Return the present values of tensors, by executing the recorded operations that they depend on.
@@ -269,8 +262,7 @@ class OperationRecorder:
         Returns:
             Real tensors, which later calls change in place.
         """
-        refs = [self.ref(tensor) for tensor in tensors]
-        return self._early_values.of(refs)
+        return self._early_values.of([self.ref(tensor) for tensor in tensors])
 
 
 def _written(traits: _Traits, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
@@ -282,23 +274,18 @@ def _written(traits: _Traits, args: tuple[Any, ...], kwargs: dict[str, Any]) -> 
     return found
 
 
-def _execute_on_meta(function: OpOverload, leaves: list[Any], structure: pytree.TreeSpec) -> Any:
+def execute_on_meta(function: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Return the result of an operation, without memory."""
-    args, kwargs = pytree.tree_unflatten(leaves, structure)
-    if kwargs.get("device") is not None:
-        kwargs["device"] = META
-    kwargs.pop("pin_memory", None)
-    return function(*args, **kwargs)
+    options = {name: value for name, value in kwargs.items() if name != "pin_memory"}
+    if options.get("device") is not None:
+        options["device"] = META
+    return function(*args, **options)
 
 
 def _allocates_elsewhere(function: OpOverload, kwargs: dict[str, Any]) -> bool:
     """Return whether an operation allocates a tensor like a meta tensor on a real device, as `to_empty` does."""
     device, name = kwargs.get("device"), function._schema.name
     return device is not None and torch.device(device) != META and (name.endswith("_like") or "::new_" in name)
-
-
-def _meta_like(tensor: Tensor) -> Tensor:
-    return torch.empty_strided(tensor.size(), tensor.stride(), dtype=tensor.dtype, device=META)
 
 
 def storage_key(tensor: Tensor) -> int:

@@ -113,7 +113,11 @@ class Sharding:
         if self.activation_checkpointing is not None:
             for block in blocks_of(module, self.activation_checkpointing, "activation_checkpointing"):
                 block.forward = _checkpointed(block.forward)
-        of_blocks = self._mixed_precision(autocast_dtype)
+        of_blocks = self.mixed_precision
+        if of_blocks is None:
+            # Inputs are cast to the dtype of the parameters, for operations that autocast does not cover.
+            reduced = None if autocast_dtype is None else torch.float32
+            of_blocks = MixedPrecisionPolicy(autocast_dtype, reduced)
         offload = CPUOffloadPolicy() if self.cpu_offload and mesh.device_type != "cpu" else OffloadPolicy()
         num_parameters = len(list(module.parameters()))
         needs_blocks = self.policy is not None or self.compile is not False or of_blocks.param_dtype is not None
@@ -137,14 +141,6 @@ class Sharding:
                 options = {} if self.compile is True else self.compile
                 block.forward = torch.compile(block.forward, **options)
 
-    def _mixed_precision(self, autocast_dtype: torch.dtype | None) -> MixedPrecisionPolicy:
-        if self.mixed_precision is not None:
-            return self.mixed_precision
-        if autocast_dtype is None:
-            return MixedPrecisionPolicy()
-        # inputs are cast to the dtype of the parameters, for operations that autocast does not cover
-        return MixedPrecisionPolicy(autocast_dtype, torch.float32)
-
 
 def blocks_of(root: nn.Module, policy: Policy | None, argument: str = "policy") -> list[nn.Module]:
     """Return the submodules that a policy chooses, inner ones first.
@@ -160,7 +156,8 @@ def blocks_of(root: nn.Module, policy: Policy | None, argument: str = "policy") 
     Raises:
         ValueError: If there are no modules of the classes.
     """
-    candidates = [module for module in _inner_first(root) if module is not root and _can_be_block(module)]
+    with_forward = [part for part in _inner_first(root) if part is not root and not isinstance(part, _WITHOUT_FORWARD)]
+    candidates = [part for part in with_forward if next(part.parameters(), None) is not None]
     if isinstance(policy, int):
         return _by_size(candidates, policy)
     if policy is None:
@@ -219,10 +216,6 @@ def _inner_first(module: nn.Module, seen: set[int] | None = None) -> Iterator[nn
         for child in module.children():
             yield from _inner_first(child, seen)
         yield module
-
-
-def _can_be_block(module: nn.Module) -> bool:
-    return not isinstance(module, _WITHOUT_FORWARD) and next(module.parameters(), None) is not None
 
 
 def _parameter_uses(module: nn.Module) -> Iterator[int]:
@@ -297,35 +290,22 @@ def class_name(module: nn.Module) -> str:
     return next(kind for kind in type(module).__mro__ if not issubclass(kind, FSDPModule)).__qualname__
 
 
-class ModelParts:
-    """A record of a model's submodules, parameters and buffers by name.
-
-    Args:
-        module: The model.
-    """
-
-    def __init__(self, module: nn.Module) -> None:
-        self._parts = _parts(module)
-
-    def check_unchanged(self, module: nn.Module) -> None:
-        """Raise `RuntimeError` with the first part that has changed since, if any."""
-        parts = _parts(module)
-        for name in [*self._parts, *parts]:
-            before, now = self._parts.get(name), parts.get(name)
-            if before is now:
-                continue
-            change = "is new" if before is None else "is gone" if now is None else "was replaced"
-            rule = "left as they are once they are configured: these hooks run in every stage"
-            where = f"configure_sharded_model or configure_model of {class_name(module)}"
-            action = "Do nothing there if it is done already, as in `if self.layer is None: self.layer = ...`."
-            raise RuntimeError(must_be("parts of the model", rule, f"{name} {change}", where, action))
+def parts_of(module: nn.Module) -> dict[str, object]:
+    """Return a model's submodules, parameters and buffers by name."""
+    parts: dict[str, object] = {f"module {name!r}": part for name, part in module.named_modules(remove_duplicate=False)}
+    parts |= {f"parameter {name!r}": one for name, one in module.named_parameters(remove_duplicate=False)}
+    return parts | {f"buffer {name!r}": one for name, one in module.named_buffers(remove_duplicate=False)}
 
 
-def _parts(module: nn.Module) -> dict[str, object]:
-    parts: dict[str, object] = {}
-    for prefix, part in module.named_modules(remove_duplicate=False):
-        parts[f"module {prefix!r}"] = part
-        dot = f"{prefix}." if prefix else ""
-        parts |= {f"parameter {dot + name!r}": value for name, value in part._parameters.items() if value is not None}
-        parts |= {f"buffer {dot + name!r}": value for name, value in part._buffers.items() if value is not None}
-    return parts
+def check_unchanged(known: Mapping[str, object], module: nn.Module) -> None:
+    """Raise `RuntimeError` with the first of a model's parts that is not among the known ones, if any."""
+    parts = parts_of(module)
+    for name in [*known, *parts]:
+        before, now = known.get(name), parts.get(name)
+        if before is now:
+            continue
+        change = "is new" if before is None else "is gone" if now is None else "was replaced"
+        rule = "left as they are once they are configured: these hooks run in every stage"
+        where = f"configure_sharded_model or configure_model of {class_name(module)}"
+        action = "Do nothing there if it is done already, as in `if self.layer is None: self.layer = ...`."
+        raise RuntimeError(must_be("parts of the model", rule, f"{name} {change}", where, action))

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from camshaft.hooks_core import Callback, Receiver
-from camshaft.hooks_core.receiver_names import ReceiverNames
+from camshaft.hooks_core.dispatch.implementation import ReceiverNames
 
 if TYPE_CHECKING:
     from camshaft.hooks_core.protocols import TrainerProtocol

@@ -2,50 +2,22 @@
 
 from __future__ import annotations
 
-import inspect
+import os
 import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, NoReturn
 
-from torch import nn
+from camshaft.callbacks.arguments import InvalidArgumentError
+from camshaft.hooks_core.messages import must_be
+from camshaft.strategies import CheckpointError
+from camshaft.trainer.cli import SaveConfigCallback, TrainerCLI
 
-from camshaft.hooks_core import Callback, DataHooks, StrategyDefaults
-from camshaft.hooks_core.spec import VERBS
-from camshaft.trainer.seeding import seed_everything
-from camshaft.trainer.trainer import Trainer
-
-try:
-    from camshaft.trainer.cli.option_parser import OptionParser
-except ModuleNotFoundError as error:
-    raise ModuleNotFoundError(
-        "The command line needs jsonargparse. Install the extra: camshaft-trainer[cli].", name=error.name
-    ) from error
-
-
-class _Logger(Protocol):
-    """The method that identifies a logger's class: the parser compares whole signatures, annotations included."""
-
-    def finalize(self, status: str) -> None: ...
-
-
-# Types of arguments that take many forms, restricted to those of a command line or a file.
-_TRAINER_TYPES: dict[str, Any] = {
-    "callbacks": list[Callback] | Callback | None,
-    "logger": bool | list[_Logger] | _Logger | None,
-    "strategy": StrategyDefaults | str,
-    "devices": int | list[int] | str,
-    "precision": int | str | None,
-}
-_GIVEN_OTHERWISE = {"model", "datamodule", "dataloaders", "train_dataloaders", "val_dataloaders", "return_predictions"}
-_ALL = "Train and evaluate modules; or `run SCRIPT`, a file that imports pytorch_lightning or lightning, as it is."
-_ABOUT = {
-    "fit": "Train a module, and save it.",
-    "validate": "Run the validation of a module once.",
-    "test": "Run the test of a module once.",
-    "predict": "Predict every batch, for callbacks that write predictions.",
-}
+_ABOUT = "Train and evaluate a module."
+_SCRIPTS = "A script that imports pytorch_lightning or lightning is run by `python -m camshaft.compat run SCRIPT`."
+_FOUND_BY_TRAINER = ("best", "last")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -61,70 +33,89 @@ def main(arguments: Sequence[str] | None = None) -> int:
         SystemExit: With 2 if the arguments cannot be carried out, after a message on the standard error; with 0 after
             `--help` and `--print_config`.
     """
-    words = sys.argv[1:] if arguments is None else arguments
-    parsers = {verb: _parser_of(verb) for verb in VERBS}
-    parser = OptionParser(prog="python -m camshaft.trainer", description=_ALL)
-    verbs = parser.add_subcommands(required=True)
-    for verb, verb_parser in parsers.items():
-        verbs.add_subcommand(verb, verb_parser, help=_ABOUT[verb])
-    config = parser.parse_args([_with_dots(word) for word in words])
-    verb = config.subcommand
-    if config[verb].seed is not None:
-        seed_everything(config[verb].seed)  # the module draws its first weights
-    given = parser.instantiate(config)[verb]
-    try:
-        trainer = Trainer(**vars(given.trainer))
-    except (TypeError, ValueError) as error:
-        parser.error(str(error))
-    if verb == "fit":
-        trainer.callbacks.append(ConfigFile(parsers[verb].dump(config[verb])))
-    options = {name: getattr(given, name) for name in vars(given) if name in _options_of(verb)}
-    if verb == "predict":
-        options["return_predictions"] = False  # no caller takes them
-    getattr(trainer, verb)(given.model, datamodule=given.data, **options)
+    words = [_with_dots(word) for word in (sys.argv[1:] if arguments is None else arguments)]
+    if words[:1] == ["run"]:
+        _refuse(f"`run` is no verb of a trainer. {_SCRIPTS}")
+    _CommandLine(words)
     return 0
 
 
-class ConfigFile(Callback):
-    """Writes the configuration of a run beside its logs, as `config.yaml`, or with a number if there is one.
+class NumberedConfig(SaveConfigCallback):
+    """Saves the configuration with a number in its name if another run has left one in the folder."""
 
-    Args:
-        config: The configuration, in YAML.
-    """
-
-    def __init__(self, config: str) -> None:
-        self._config = config
-
-    def setup(self, trainer: Trainer, module: Any, stage: str) -> None:
-        """Write the file, once there is a folder for this run's logs."""
-        log_dir = trainer.logger.log_dir if trainer.is_global_zero and trainer.logger is not None else None
-        if log_dir is None or trainer.fast_dev_run:
-            return
-        folder = Path(log_dir)
-        folder.mkdir(parents=True, exist_ok=True)
-        path, num_others = folder / "config.yaml", 0
-        while path.exists() and path.read_text(encoding="utf-8") != self._config:
+    def choose_path(self, log_dir: Path) -> Path:
+        """Return the first path that is free, or has the same configuration."""
+        path, num_others = log_dir / self.config_filename, 0
+        text = self.parser.dump(self.config, skip_unset=False)
+        while path.exists() and not path.read_text(encoding="utf-8").endswith(text):
             num_others += 1
-            path = folder / f"config_{num_others}.yaml"
-        path.write_text(self._config, encoding="utf-8")
+            path = log_dir / f"{Path(self.config_filename).stem}_{num_others}.yaml"
+        return path
 
 
-def _parser_of(verb: str) -> OptionParser:
-    parser = OptionParser(description=_ABOUT[verb])
-    parser.add_argument("--config", action="config", help="a file in YAML with any of these options")
-    parser.add_argument("--seed", type=int | None, default=None, help="seeds Python, NumPy and torch")
-    parser.add_class_arguments(Trainer, "trainer", skip=set(_TRAINER_TYPES), fail_untyped=False, instantiate=False)
-    for name, kind in _TRAINER_TYPES.items():
-        default = "auto" if name in ("strategy", "devices") else None
-        parser.add_argument(f"--trainer.{name}", type=kind, default=default, help=f"see Trainer: {name}")
-    parser.add_subclass_arguments(nn.Module, "model", required=True, fail_untyped=False)
-    parser.add_subclass_arguments(DataHooks, "data", required=False, fail_untyped=False)
-    parser.add_method_arguments(Trainer, verb, skip=_GIVEN_OTHERWISE, fail_untyped=False)
-    return parser
+class _CommandLine(TrainerCLI):
+    """The command line of any module, whose errors about arguments are told in a line."""
+
+    def __init__(self, words: list[str]) -> None:
+        parsers = {"prog": "python -m camshaft.trainer", "description": f"{_ABOUT} {_SCRIPTS}"}
+        saving = {"overwrite": True}  # of the same configuration only
+        super().__init__(
+            save_config_callback=NumberedConfig, save_config_kwargs=saving, parser_kwargs=parsers, args=words
+        )
+
+    def parse_arguments(self, parser: Any, args: Any) -> None:
+        """Parse the words."""
+        self.config = parser.parse_args(args)
+        self._check_checkpoint()
+
+    def instantiate_classes(self) -> None:
+        """Make the objects; what a stock callback or a logger refuses is an error of the options."""
+        try:
+            super().instantiate_classes()
+        except InvalidArgumentError as error:
+            self.parser_of_run.error(str(error))
+
+    def instantiate_trainer(self, **kwargs: Any) -> Any:
+        """Return a trainer; what it refuses is an error of the options."""
+        try:
+            return super().instantiate_trainer(**kwargs)
+        except (TypeError, ValueError) as error:
+            named = re.match(r"`(\w+)` must be", str(error))
+            option = f"--trainer.{named[1]}: " if named and named[1] in self._made("trainer") else ""
+            self.parser_of_run.error(f"{option}{error}")
+
+    def predict(self, **options: Any) -> None:
+        """Predict for the callbacks alone, as nobody takes what is returned."""
+        self.trainer.predict(**{**options, "return_predictions": False})
+
+    def _take_arguments_of_checkpoint(self) -> None:
+        with _checkpoint_errors_in_a_line():
+            super()._take_arguments_of_checkpoint()
+
+    def _run_subcommand(self, subcommand: str) -> None:
+        with _checkpoint_errors_in_a_line():
+            super()._run_subcommand(subcommand)
+
+    def _check_checkpoint(self) -> None:
+        config = self.config[self.config.subcommand]
+        path = config.get("ckpt_path")
+        if path and path not in _FOUND_BY_TRAINER and not os.path.exists(path):
+            action = "Check the path."
+            _refuse(must_be("--ckpt_path", "an existing checkpoint, 'best' or 'last'", path, "options", action))
 
 
-def _options_of(verb: str) -> set[str]:
-    return set(inspect.signature(getattr(Trainer, verb)).parameters) - _GIVEN_OTHERWISE - {"self"}
+@contextmanager
+def _checkpoint_errors_in_a_line() -> Iterator[None]:
+    try:
+        yield
+    except CheckpointError as error:
+        _refuse(" ".join(str(error).split()))
+
+
+def _refuse(message: str) -> NoReturn:
+    """Print an error in a line, and exit with 2."""
+    print(f"error: {message}", file=sys.stderr)
+    raise SystemExit(2)
 
 
 def _with_dots(word: str) -> str:

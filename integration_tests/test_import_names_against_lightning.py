@@ -1,0 +1,153 @@
+"""Import names of Lightning: which there are, and what the functions and classes among them do, on both sides."""
+
+from __future__ import annotations
+
+import warnings
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from camshaft.compat.names import accelerators, environments, model_functions, saving
+from camshaft.compat.names.released import released, released_modules
+
+pytest.importorskip("lightning")
+
+# Modules that are in one of Lightning's packages alone, need a library that is not installed, or are scripts.
+NEED_MORE = ("__about__", "strategies.launchers.xla", "consolidate_checkpoint", "utilities.upgrade_checkpoint")
+HPARAMS = {"width": 3, "rate": 0.1, "sizes": [1, 2], "shape": (3, 4), "name": "x", "nothing": None, "deep": {"a": True}}
+
+
+def theirs(place: str) -> Any:
+    root = "lightning.fabric" if place.startswith("@fabric") else "lightning.pytorch"
+    return import_module(f"{root}.{place.removeprefix('@fabric').removeprefix('.')}".rstrip("."))
+
+
+def places() -> list[str]:
+    known = [
+        place for place in released_modules() if not released(place).is_gone and not place.startswith("@lightning")
+    ]
+    return [place for place in known if not place.endswith(NEED_MORE)]
+
+
+def test_every_name_of_the_table_is_one_of_lightning() -> None:
+    missing = []
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for place in places():
+            module = theirs(place)
+            missing += [f"{place}:{name}" for name in released(place).current if not hasattr(module, name)]
+    # These are under a condition that this machine does not meet.
+    assert [one for one in missing if "_AVAILABLE" not in one] == []
+
+
+def test_every_public_name_of_lightning_is_in_the_table() -> None:
+    for place in places():
+        public = [name for name in getattr(theirs(place), "__all__", ()) if not name.startswith("_")]
+        assert set(public) <= {*released(place).current}, place
+
+
+@pytest.mark.parametrize(
+    "gpus", [0, 1, 2, -1, "0", "1", "2", "-1", "0,1", "1,", [1], [0, 1], (1,), [], None, 1.5, [True], 3, [2]]
+)
+def test_gpus_are_read_alike(gpus: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+
+    def outcome(parse: Any) -> Any:
+        try:
+            return parse(gpus, include_cuda=True)
+        except Exception as error:
+            return isinstance(error, TypeError)
+
+    assert outcome(accelerators.parse_gpu_ids) == outcome(theirs("@fabric.utilities.device_parser")._parse_gpu_ids)
+
+
+@pytest.mark.parametrize("devices", ["auto", 1, "1", 2])
+def test_connectors_have_the_same_flags(devices: Any) -> None:
+    connector = theirs("trainer.connectors.accelerator_connector")._AcceleratorConnector
+    for name in ("cpu", "auto"):
+        found = [kind(accelerator=name, devices=devices) for kind in (connector, accelerators.AcceleratorConnector)]
+        flags = [(one._accelerator_flag, one._devices_flag, one.accelerator.name()) for one in found]
+        assert flags[0] == flags[1]
+
+
+@pytest.mark.parametrize(
+    "batch",
+    [torch.ones(3), torch.tensor(1), [torch.ones(2)], {"a": torch.ones(4)}, ["x", torch.ones(1)], [], "x", [[]]],
+)
+def test_batch_sizes_are_found_alike(batch: Any) -> None:
+    def outcome(module: Any) -> Any:
+        try:
+            return module.extract_batch_size(batch)
+        except Exception as error:
+            return type(error).__name__
+
+    assert outcome(model_functions) == outcome(theirs("utilities.data"))
+
+
+def test_norms_shared_parameters_and_tensors_are_alike() -> None:
+    model = nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 3), nn.Tanh())
+    model[1].weight = model[0].weight
+    model(torch.ones(2, 3)).sum().backward()
+    for order in (1, 2, 3.5, "inf"):
+        ours = model_functions.grad_norm(model, order)
+        assert {name: float(norm) for name, norm in ours.items()} == {
+            name: float(norm) for name, norm in theirs("utilities.grads").grad_norm(model, order).items()
+        }
+    tying = theirs("utilities.parameter_tying")
+    assert model_functions.find_shared_parameters(model) == tying.find_shared_parameters(model)
+    data = {"a": 1, "b": [True, 2.5], "c": "x", "d": torch.ones(2)}
+    made = [
+        module.convert_to_tensors(data, torch.device("cpu"))
+        for module in (model_functions, theirs("@fabric.utilities.apply_func"))
+    ]
+    assert str(made[0]) == str(made[1])
+    assert [one.dtype for one in made[0]["b"]] == [one.dtype for one in made[1]["b"]]
+
+
+@pytest.mark.parametrize("kind", ["tags_csv", "yaml"])
+def test_files_of_hyperparameters_are_read_by_either(kind: str, tmp_path: Path) -> None:
+    sides = (saving, theirs("core.saving"))
+    for index, side in enumerate(sides):
+        file = tmp_path / f"{index}.{kind}"
+        getattr(side, f"save_hparams_to_{kind}")(file, dict(HPARAMS))
+        read = [getattr(reader, f"load_hparams_from_{kind}")(file) for reader in sides]
+        assert read[0] == read[1]
+
+
+def test_environments_are_alike(monkeypatch: pytest.MonkeyPatch) -> None:
+    variables = {
+        "SLURM_NTASKS": "4",
+        "SLURM_PROCID": "3",
+        "SLURM_LOCALID": "1",
+        "SLURM_NODEID": "1",
+        "SLURM_JOB_ID": "123456",
+        "SLURM_JOB_NAME": "train",
+        "SLURM_NODELIST": "node[007-009,12],other",
+        "SLURM_NTASKS_PER_NODE": "2",
+        "LOCAL_RANK": "1",
+        "RANK": "3",
+        "WORLD_SIZE": "4",
+        "GROUP_RANK": "1",
+    }
+    for name in ("SLURMEnvironment", "TorchElasticEnvironment", "LightningEnvironment"):
+        facts = []
+        for module in (environments, theirs("@fabric.plugins.environments")):
+            with monkeypatch.context() as patch:
+                for variable in ("MASTER_ADDR", "MASTER_PORT"):
+                    patch.setenv(variable, "")
+                    patch.delenv(variable)
+                patch.setenv("STANDALONE_PORT", "4321")
+                for variable, value in variables.items():
+                    patch.setenv(variable, value)
+                one = getattr(module, name)()
+                facts.append(
+                    (
+                        *(one.main_address, one.main_port, one.creates_processes_externally, one.detect()),
+                        *(one.world_size(), one.global_rank(), one.local_rank(), one.node_rank()),
+                    )
+                )
+        assert facts[0] == facts[1], name

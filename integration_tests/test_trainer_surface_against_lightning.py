@@ -1,0 +1,112 @@
+"""What a trainer says of itself, beside Lightning's: arguments, state in every hook, counters, checkpoints."""
+
+from __future__ import annotations
+
+import inspect
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch.utils.data import DataLoader
+
+from camshaft.compat import Callback, Trainer, TrainingModule
+
+lightning = pytest.importorskip("lightning.pytorch")
+
+_HOOKS = (
+    "setup on_fit_start on_sanity_check_start on_sanity_check_end on_train_start on_train_epoch_start "
+    "on_train_batch_start on_train_batch_end on_validation_start on_validation_end on_train_epoch_end on_train_end "
+    "on_fit_end on_test_start on_test_end on_predict_start on_predict_end teardown"
+)
+_FLAGS = "training validating testing predicting evaluating sanity_checking interrupted"
+
+
+def read(trainer: Any, hook: str) -> tuple[Any, ...]:
+    state, loop = trainer.state, trainer.fit_loop
+    parts = (state.status.value, state.fn and state.fn.value, state.stage and state.stage.value)
+    flags = [name for name in _FLAGS.split() if getattr(trainer, name)]
+    counters = (loop.epoch_loop.batch_idx, loop.epoch_loop.total_batch_idx, loop.epoch_progress.current.completed)
+    # ours are known earlier
+    interval = trainer.val_check_batch if loop.epoch_loop.batch_idx >= 0 else None
+    ckpt_path = None if hook == "setup" else trainer.ckpt_path
+    return (*parts, flags, counters, interval, ckpt_path, trainer.precision, trainer.device_ids)
+
+
+def noting(base: type) -> Any:
+    """Return a callback that notes the trainer in every hook."""
+    seen: list[Any] = []
+
+    def hook(name: str) -> Any:
+        def note(self: Any, trainer: Any, *rest: Any, **others: Any) -> None:
+            seen.append((name, *read(trainer, name)))
+
+        return note
+
+    kind = type("Noting", (base,), {name: hook(name) for name in _HOOKS.split()})
+    return kind(), seen
+
+
+def run(library: Any, folder: Path) -> tuple[list[Any], Any]:
+    """Fit, test with the checkpoint, predict."""
+
+    class Module(library.LightningModule):  # type: ignore[misc]
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = torch.nn.Linear(2, 1)
+
+        def training_step(self, batch: Any, batch_idx: int) -> Any:
+            return self.layer(batch).sum()
+
+        def validation_step(self, batch: Any, batch_idx: int) -> None:
+            self.log("loss", self.layer(batch).sum())
+
+        test_step = validation_step
+
+        def predict_step(self, batch: Any, batch_idx: int) -> Any:
+            return self.layer(batch)
+
+        def configure_optimizers(self) -> Any:
+            return torch.optim.SGD(self.parameters(), lr=0.1)
+
+    callback, seen = noting(library.Callback)
+    quiet = {"enable_progress_bar": False, "enable_model_summary": False, "enable_checkpointing": False}
+    settings = {"max_epochs": 2, "val_check_interval": 0.5, "num_sanity_val_steps": 1, "logger": False, **quiet}
+    trainer = library.Trainer("cpu", callbacks=[callback], default_root_dir=folder, **settings)
+    data = DataLoader(torch.ones(8, 2), batch_size=2)
+    module = Module()
+    trainer.fit(module, data, data)
+    seen.append(("between", *read(trainer, "between")))
+    path = str(folder / "saved.ckpt")
+    trainer.save_checkpoint(filepath=path)
+    trainer.test(module, data, ckpt_path=path, verbose=False)
+    trainer.predict(module, data)
+    seen.append(("after", *read(trainer, "after")))
+    return [tuple(str(part).replace(str(folder), "") for part in one) for one in seen], trainer
+
+
+class _Camshaft:
+    LightningModule, Trainer, Callback = TrainingModule, Trainer, Callback
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_the_state_in_every_hook_is_lightnings(tmp_path: Path) -> None:
+    ours, _ = run(_Camshaft, tmp_path / "ours")
+    theirs, _ = run(lightning, tmp_path / "theirs")
+    assert len(ours) == len(theirs)
+    assert [(one, other) for one, other in zip(ours, theirs, strict=True) if one != other] == []
+
+
+def test_arguments_have_lightnings_order_and_defaults() -> None:
+    ours = inspect.signature(Trainer.__init__).parameters
+    theirs = inspect.signature(lightning.Trainer.__init__).parameters
+    assert list(ours)[: len(theirs)] == list(theirs)
+    assert {name: one.default for name, one in theirs.items()} == {name: ours[name].default for name in theirs}
+
+
+def test_stages_and_verbs_have_lightnings_values() -> None:
+    from camshaft.trainer import states
+
+    for name in ("TrainerStatus", "TrainerFn", "RunningStage"):
+        theirs = getattr(lightning.trainer.states, name)
+        assert {one.name: one.value for one in getattr(states, name)} == {one.name: one.value for one in theirs}

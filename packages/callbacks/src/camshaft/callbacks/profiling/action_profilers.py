@@ -1,0 +1,295 @@
+"""Profilers of named actions: the base class, one that only times, one on cProfile."""
+
+from __future__ import annotations
+
+import cProfile
+import io
+import math
+import os
+import pstats
+import re
+import time
+from abc import ABC, abstractmethod
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from camshaft.callbacks.arguments import InvalidArgumentError, check_number
+
+_NOT_IN_FILE_NAMES = re.compile(r'[\\/:*?"<>|\n\r\t_]+')
+
+
+class ActionProfiler(ABC):
+    """Base class of profilers: define `start` and `stop`, and `summary` for the report.
+
+    A trainer that gets it as `profiler` calls these around each hook of each receiver, and `describe` at the end of
+    each verb. Code of one's own may measure parts by `with trainer.profiler.profile("name"):`.
+
+    Args:
+        dirpath: Folder of the report; None is the run's log folder.
+        filename: Name of its file, without extension: the report is appended to `<verb>-<filename>.txt`, with several
+            processes `<verb>-<filename>-<local rank>.txt`. None prints it, on the first process of each machine.
+    """
+
+    def __init__(self, dirpath: str | os.PathLike[str] | None = None, filename: str | None = None) -> None:
+        self.dirpath = dirpath
+        self.filename = filename
+        self._stage: str | None = None
+        self._local_rank: int | None = None
+
+    @abstractmethod
+    def start(self, action_name: str) -> None:
+        """Begin to measure an action."""
+
+    @abstractmethod
+    def stop(self, action_name: str) -> None:
+        """Note that an action has ended."""
+
+    @contextmanager
+    def profile(self, action_name: str) -> Iterator[str]:
+        """Measure the body of a `with` statement."""
+        try:
+            self.start(action_name)
+            yield action_name
+        finally:
+            self.stop(action_name)
+
+    def summary(self) -> str:
+        """Return the report; "" for none."""
+        return ""
+
+    def describe(self) -> None:
+        """Write or print the report, and end the stage."""
+        summary = self.summary()
+        if summary and self.filename and self.dirpath:
+            path = Path(self.dirpath, self._prepare_filename())
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with path.open("a", encoding="utf-8") as file:
+                file.write(summary)
+        elif summary and self.local_rank == 0:
+            print(summary, flush=True)
+        self.teardown(self._stage)
+
+    def setup(self, stage: str, local_rank: int | None = None, log_dir: str | None = None) -> None:
+        """Begin a stage.
+
+        Args:
+            stage: The verb.
+            local_rank: Index of this process on its machine; None if there is one process.
+            log_dir: Folder of the report unless `dirpath` is given.
+        """
+        self._stage = stage
+        self._local_rank = local_rank
+        self.dirpath = self.dirpath or log_dir
+
+    def teardown(self, stage: str | None) -> None:  # noqa: B027
+        """End a stage. Does nothing by default."""
+
+    @property
+    def local_rank(self) -> int:
+        """Index of this process on its machine."""
+        return self._local_rank or 0
+
+    def _prepare_filename(self, action_name: str | None = None, extension: str = ".txt") -> str:
+        """Return the name of a file of the stage, without characters that file systems refuse."""
+        parts = [self._stage, self.filename or None, self._local_rank, action_name]
+        name = "-".join(str(part) for part in parts if part is not None)
+        return (_NOT_IN_FILE_NAMES.sub("_", name).strip() or "profile") + extension
+
+    def _stats_to_str(self, stats: Mapping[str, str]) -> str:
+        """Return a report with a section per action."""
+        rank = "" if self._local_rank is None else f" rank: {self._local_rank}"
+        lines = [self._title()]
+        for action, text in stats.items():
+            lines += [f"Profile stats for: {action}{rank}", text]
+        return os.linesep.join(lines)
+
+    def _title(self) -> str:
+        return f"{'' if self._stage is None else f'{self._stage.upper()} '}Profiler Report"
+
+
+class PassThroughProfiler(ActionProfiler):
+    """Measures nothing; a trainer's `profiler` if it got none."""
+
+    def start(self, action_name: str) -> None:
+        """Do nothing."""
+
+    def stop(self, action_name: str) -> None:
+        """Do nothing."""
+
+
+class SimpleProfiler(ActionProfiler):
+    """Times each action, and reports means and sums. It keeps the duration of each call.
+
+    Args:
+        dirpath, filename: As in `ActionProfiler`.
+        extended: Whether the report has numbers of calls and shares of the whole time.
+
+    Attributes:
+        recorded_durations: Durations in seconds, by action.
+        current_actions: When the actions that run now began, by action.
+        start_time: When the profiler was made.
+    """
+
+    def __init__(
+        self,
+        dirpath: str | os.PathLike[str] | None = None,
+        filename: str | None = None,
+        extended: bool = True,
+    ) -> None:
+        super().__init__(dirpath, filename)
+        self.extended = extended
+        self.current_actions: dict[str, float] = {}
+        self.recorded_durations: dict[str, list[float]] = defaultdict(list)
+        self.start_time = time.perf_counter()
+
+    def start(self, action_name: str) -> None:
+        """Begin to time an action.
+
+        Raises:
+            ValueError: If it runs already.
+        """
+        if action_name in self.current_actions:
+            raise ValueError(f"Attempted to start {action_name}, which has already started. Stop it first.")
+        self.current_actions[action_name] = time.perf_counter()
+
+    def stop(self, action_name: str) -> None:
+        """Note the duration of an action.
+
+        Raises:
+            ValueError: If it does not run.
+        """
+        end = time.perf_counter()
+        if action_name not in self.current_actions:
+            raise ValueError(
+                f"Attempting to stop recording an action ({action_name}) which was never started. Start it first."
+            )
+        self.recorded_durations[action_name].append(end - self.current_actions.pop(action_name))
+
+    def summary(self) -> str:
+        """Return the table of the actions, slowest first."""
+        whole = time.perf_counter() - self.start_time
+        found = {name: (len(each), math.fsum(each)) for name, each in self.recorded_durations.items() if each}
+        columns: tuple[str, ...] = ("Mean duration (s)", "Total time (s)")
+        rows: list[tuple[str, ...]]
+        if self.extended:
+            columns = ("Mean duration (s)", "Num calls", "Total time (s)", "Percentage %")
+            slowest = sorted(found.items(), key=lambda item: item[1][1], reverse=True)
+            calls = sum(number for number, _ in found.values())
+            rows = [("Total", "-", f"{calls}", f"{whole:.5}", "100 %")]
+            rows += [
+                (name, f"{total / number:.5}", f"{number}", f"{total:.5}", f"{100 * total / whole:.5}")
+                for name, (number, total) in slowest
+            ]
+        else:
+            slowest = sorted(found.items(), key=lambda item: item[1][1] / item[1][0], reverse=True)
+            rows = [(name, f"{total / number:.5}", f"{total:.5}") for name, (number, total) in slowest]
+        table = _table(("Action", *columns), rows, num_heads=1 if self.extended else 0) if found else ""
+        return f"{self._title()}{os.linesep}{table}{os.linesep}"
+
+
+def _table(head: Sequence[str], rows: Sequence[Sequence[str]], num_heads: int) -> str:
+    """Return a table; `num_heads` first rows are set apart from the others."""
+    width = max(len(row[0]) for row in (*rows[num_heads:], rows[0]))
+
+    def line(cells: Sequence[str]) -> str:
+        return f"{os.linesep}|  {cells[0]:<{width}s}\t|" + "".join(f"  {cell:<15}\t|" for cell in cells[1:])
+
+    rule = f"{os.linesep}{'-' * len(line(head).expandtabs())}"
+    parts = [rule, line(head), rule]
+    for row in rows[:num_heads]:
+        parts += [line(row), rule]
+    return "".join([*parts, *map(line, rows[num_heads:]), rule])
+
+
+class AdvancedProfiler(ActionProfiler):
+    """Profiles the Python functions of each action with cProfile, one report per action.
+
+    cProfile cannot run inside itself: while an action runs inside of another, only the inner one is measured, and the
+    outer one goes on afterwards.
+
+    Args:
+        dirpath, filename: As in `ActionProfiler`.
+        line_count_restriction: Functions that are listed per action: an int is a number, a float from 0 to 1 a share.
+        dump_stats: Whether to write what cProfile measured, for each action, to `<verb>-<action>.prof` in `dirpath`.
+
+    Attributes:
+        profiled_actions: What was measured since the stage began, by action.
+
+    Raises:
+        InvalidArgumentError: If `line_count_restriction` is negative.
+    """
+
+    def __init__(
+        self,
+        dirpath: str | os.PathLike[str] | None = None,
+        filename: str | None = None,
+        line_count_restriction: float = 1.0,
+        dump_stats: bool = False,
+    ) -> None:
+        super().__init__(dirpath, filename)
+        check_number(type(self).__name__, least=0, line_count_restriction=line_count_restriction)
+        self.line_count_restriction = line_count_restriction
+        self.dump_stats = dump_stats
+        self.profiled_actions: dict[str, cProfile.Profile] = defaultdict(cProfile.Profile)
+        self._running: list[str] = []
+
+    def start(self, action_name: str) -> None:
+        """Begin to profile an action, in place of the one that it runs in."""
+        if self._running:
+            self.profiled_actions[self._running[-1]].disable()
+        self._running.append(action_name)
+        self.profiled_actions[action_name].enable()
+
+    def stop(self, action_name: str) -> None:
+        """End an action; the one that it ran in goes on.
+
+        Raises:
+            ValueError: If it does not run.
+        """
+        if action_name not in self._running:
+            raise ValueError(
+                f"Attempting to stop recording an action ({action_name}) which was never started. Start it first."
+            )
+        self.profiled_actions[self._running[-1]].disable()
+        while self._running.pop() != action_name:
+            pass
+        if self._running:
+            self.profiled_actions[self._running[-1]].enable()
+
+    def summary(self) -> str:
+        """Return the slowest functions of each action."""
+        found = {}
+        for action, profiled in self.profiled_actions.items():
+            profiled.create_stats()
+            if self.dump_stats:
+                self._dump(action, profiled)
+            if not profiled.stats:
+                continue
+            text = io.StringIO()
+            stats = pstats.Stats(profiled, stream=text).strip_dirs().sort_stats("cumulative")
+            stats.print_stats(self.line_count_restriction)
+            found[action] = text.getvalue()
+        return self._stats_to_str(found)
+
+    def teardown(self, stage: str | None) -> None:
+        """Forget what was measured."""
+        for profiled in self.profiled_actions.values():
+            profiled.disable()
+        self.profiled_actions.clear()
+        self._running.clear()
+
+    def _dump(self, action: str, profiled: cProfile.Profile) -> None:
+        if not self.dirpath:
+            action_to_take = "Pass `dirpath`."
+            rule = "given for `dump_stats`"
+            raise InvalidArgumentError("dirpath", rule, self.dirpath, type(self).__name__, action_to_take)
+        path = Path(self.dirpath, self._prepare_filename(action, ".prof"))
+        path.parent.mkdir(parents=True, exist_ok=True)
+        profiled.dump_stats(path)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Leave out what was measured, which cannot be pickled."""
+        return {**vars(self), "profiled_actions": defaultdict(cProfile.Profile), "_running": []}

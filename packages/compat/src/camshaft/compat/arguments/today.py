@@ -1,0 +1,94 @@
+"""The trainer's arguments of Lightning 2.6 and ours: their order, positions, defaults of the environment, callbacks of
+installed packages."""
+
+from __future__ import annotations
+
+import inspect
+import os
+from ast import literal_eval
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from importlib.metadata import entry_points
+from typing import Any
+
+from camshaft.hooks_core.messages import must_be
+
+_NAMES = """
+    accelerator strategy devices num_nodes precision logger callbacks fast_dev_run max_epochs min_epochs max_steps
+    min_steps max_time limit_train_batches limit_val_batches limit_test_batches limit_predict_batches
+    overfit_batches val_check_interval check_val_every_n_epoch num_sanity_val_steps log_every_n_steps
+    enable_checkpointing enable_progress_bar enable_model_summary accumulate_grad_batches gradient_clip_val
+    gradient_clip_algorithm deterministic benchmark inference_mode use_distributed_sampler profiler detect_anomaly
+    barebones plugins sync_batchnorm reload_dataloaders_every_n_epochs default_root_dir enable_autolog_hparams
+    model_registry"""
+ORDER = _NAMES.split()
+"""Lightning's arguments in its order, in which they may be passed by position."""
+
+_OF_LIGHTNING_ALONE = ("plugins", "model_registry")
+_CALLBACKS_GROUP = "lightning.pytorch.callbacks_factory"
+
+
+def signature_of(ours: inspect.Signature) -> inspect.Signature:
+    """Return the signature of the constructor: Lightning's arguments in its order, then those that are only ours.
+
+    Args:
+        ours: The signature of our own, with `self`.
+    """
+    parameters = dict(ours.parameters)
+    owner = parameters.pop("self")
+    for name in _OF_LIGHTNING_ALONE:
+        parameters[name] = inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation="Any")
+    known = [parameters.pop(name).replace(kind=inspect.Parameter.POSITIONAL_OR_KEYWORD) for name in ORDER]
+    return ours.replace(parameters=[owner, *known, *parameters.values()])
+
+
+def by_name(positional: Sequence[Any], given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return arguments that were passed by position in Lightning's order, by their names.
+
+    Args:
+        positional: These arguments.
+        given: Arguments that were passed by name.
+
+    Raises:
+        TypeError: If the first is none of Lightning 2.x, there are too many, or one was passed by name, too.
+    """
+    if not positional:
+        return {}
+    first = positional[0]
+    if not isinstance(first, str) and not hasattr(first, "auto_device_count"):
+        rule, action = "an accelerator, as the first by position", "Write `logger=...`, or the name of what it is."
+        raise TypeError(must_be("the first argument", rule, first, "Trainer", action))
+    if len(positional) > len(ORDER):
+        action = "Pass them by name."
+        raise TypeError(must_be("arguments", f"at most {len(ORDER)} by position", len(positional), "Trainer", action))
+    named = dict(zip(ORDER, positional, strict=False))
+    for name in named:
+        if name in given:
+            raise TypeError(must_be(name, "passed once", given[name], "Trainer", "It is passed by position, too."))
+    return named
+
+
+def from_environment(class_name: str, names: Sequence[str]) -> dict[str, Any]:
+    """Return the arguments that variables such as `PL_TRAINER_MAX_EPOCHS` set: Python literals, or else text.
+
+    Args:
+        class_name: The class of the trainer, in the middle of the variables' names.
+        names: The arguments.
+    """
+    found = {}
+    for name in names:
+        text = os.environ.get(f"PL_{class_name.upper()}_{name.upper()}", "")
+        if text:
+            found[name] = text
+            with suppress(ValueError, SyntaxError):
+                found[name] = literal_eval(text)
+    return found
+
+
+def callbacks_of_packages() -> list[Any]:
+    """Return the callbacks that installed packages give to every trainer, by an entry point of Lightning."""
+    callbacks: list[Any] = []
+    for entry in entry_points(group=_CALLBACKS_GROUP):
+        made = entry.load()()
+        callbacks += made if isinstance(made, list) else [made]
+    return callbacks

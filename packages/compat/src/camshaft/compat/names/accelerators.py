@@ -1,0 +1,468 @@
+"""Kinds of devices as classes: asked for availability and counts, and read by libraries from a connector."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from camshaft.compat.trainer import Trainer
+from camshaft.hooks_core.messages import must_be
+
+_ALL = -1
+_Register = Callable[[Any], Any]
+
+
+class Accelerator(ABC):
+    """A kind of device. Subclasses can be asked, but not passed to a trainer, which takes a kind's name."""
+
+    @abstractmethod
+    def setup_device(self, device: torch.device) -> None:
+        """Prepare a device."""
+
+    @abstractmethod
+    def teardown(self) -> None:
+        """Free what was prepared."""
+
+    @staticmethod
+    @abstractmethod
+    def parse_devices(devices: Any) -> Any:
+        """Return the devices of an argument `devices`."""
+
+    @staticmethod
+    @abstractmethod
+    def get_parallel_devices(devices: Any) -> Any:
+        """Return the devices of what `parse_devices` returned, as torch has them."""
+
+    @staticmethod
+    @abstractmethod
+    def auto_device_count() -> int:
+        """Return the number of devices for "auto"."""
+
+    @staticmethod
+    @abstractmethod
+    def is_available() -> bool:
+        """Return whether there is such a device."""
+
+    @staticmethod
+    @abstractmethod
+    def name() -> str:
+        """Return the name, as in `Trainer(accelerator=...)`."""
+
+    @classmethod
+    def register_accelerators(cls, accelerator_registry: AcceleratorRegistryType) -> None:
+        """Put the class under its name into a registry; by default nothing."""
+        return
+
+    def get_device_stats(self, device: Any) -> dict[str, Any]:
+        """Return measurements of a device.
+
+        Raises:
+            NotImplementedError: If a subclass has not defined it.
+        """
+        raise NotImplementedError
+
+
+class _Stock(Accelerator):
+    """Base of the kinds of torch's devices."""
+
+    def setup_device(self, device: torch.device) -> None:
+        """Make a GPU the current one.
+
+        Raises:
+            ValueError: If it is of another kind.
+        """
+        if device.type != self.name():
+            action = "Pass one of this kind."
+            raise ValueError(must_be("device", f"of the kind {self.name()!r}", device, type(self).__name__, action))
+        if device.type == "cuda":
+            torch.cuda.set_device(device)
+
+    def teardown(self) -> None:
+        """Free cached memory of GPUs."""
+        if self.name() == "cuda":
+            torch.cuda.empty_cache()
+
+    @classmethod
+    def register_accelerators(cls, accelerator_registry: AcceleratorRegistryType) -> None:
+        """Put the class under its name into a registry."""
+        accelerator_registry.register(cls.name(), cls, cls.__name__)
+
+
+class CPUAccelerator(_Stock):
+    """The CPU, whose devices are processes."""
+
+    @staticmethod
+    def parse_devices(devices: int | str) -> int:
+        """Return the number of processes.
+
+        Raises:
+            TypeError: If it is no positive int, nor a text of one.
+        """
+        number = int(devices) if isinstance(devices, str) and devices.strip().isdecimal() else devices
+        if isinstance(number, bool) or not isinstance(number, int) or number <= 0:
+            action = "Pass the number of processes."
+            raise TypeError(must_be("devices", "an int from 1 on the CPU", devices, "CPUAccelerator", action))
+        return number
+
+    @staticmethod
+    def get_parallel_devices(devices: int | str) -> list[torch.device]:
+        """Return the CPU, once for each process."""
+        return [torch.device("cpu")] * CPUAccelerator.parse_devices(devices)
+
+    @staticmethod
+    def auto_device_count() -> int:
+        """Return 1."""
+        return 1
+
+    @staticmethod
+    def is_available() -> bool:
+        """Return True."""
+        return True
+
+    @staticmethod
+    def name() -> str:
+        """Return "cpu"."""
+        return "cpu"
+
+    def get_device_stats(self, device: Any) -> dict[str, Any]:
+        """Return the load and memory of this machine; see `get_cpu_stats`."""
+        return get_cpu_stats()
+
+
+class CUDAAccelerator(_Stock):
+    """The GPUs that torch has as CUDA devices."""
+
+    @staticmethod
+    def parse_devices(devices: int | str | Sequence[int]) -> list[int] | None:
+        """Return the indexes of the devices; see `parse_gpu_ids`."""
+        return parse_gpu_ids(devices, include_cuda=True)
+
+    @staticmethod
+    def get_parallel_devices(devices: Sequence[int]) -> list[torch.device]:
+        """Return the devices of these indexes."""
+        return [torch.device("cuda", index) for index in devices]
+
+    @staticmethod
+    def auto_device_count() -> int:
+        """Return the number of visible devices."""
+        return num_cuda_devices()
+
+    @staticmethod
+    def is_available() -> bool:
+        """Return whether there is a visible device."""
+        return num_cuda_devices() > 0
+
+    @staticmethod
+    def name() -> str:
+        """Return "cuda"."""
+        return "cuda"
+
+    def get_device_stats(self, device: Any) -> dict[str, Any]:
+        """Return torch's statistics of the device's memory."""
+        return dict(torch.cuda.memory_stats(device))
+
+
+class MPSAccelerator(_Stock):
+    """The GPU of an Apple processor."""
+
+    @staticmethod
+    def parse_devices(devices: int | str | Sequence[int]) -> list[int] | None:
+        """Return the indexes of the devices; see `parse_gpu_ids`."""
+        return parse_gpu_ids(devices, include_mps=True)
+
+    @staticmethod
+    def get_parallel_devices(devices: int | str | Sequence[int]) -> list[torch.device]:
+        """Return the devices of an argument `devices`."""
+        return [torch.device("mps", index) for index in range(len(MPSAccelerator.parse_devices(devices) or ()))]
+
+    @staticmethod
+    def auto_device_count() -> int:
+        """Return 1."""
+        return 1
+
+    @staticmethod
+    def is_available() -> bool:
+        """Return whether torch has such a device here."""
+        return torch.backends.mps.is_available()
+
+    @staticmethod
+    def name() -> str:
+        """Return "mps"."""
+        return "mps"
+
+    def get_device_stats(self, device: Any) -> dict[str, Any]:
+        """Return the load and memory of this machine."""
+        return {name.replace("cpu_", "M1_", 1): value for name, value in get_cpu_stats().items()}
+
+
+class AcceleratorRegistryType(dict[str, dict[str, Any]]):
+    """Kinds of devices by name."""
+
+    def register(
+        self,
+        name: str,
+        accelerator: _Register | None = None,
+        description: str = "",
+        override: bool = False,
+        **kwargs: Any,
+    ) -> _Register:
+        """Add a class under a name, or decorate it.
+
+        Args:
+            name: The name.
+            accelerator: The class; None returns a decorator.
+            description: A text.
+            override: Whether one of that name may be replaced.
+            kwargs: Arguments of its constructor.
+
+        Raises:
+            ValueError: If the name is there already.
+        """
+        if name in self and not override:
+            action = "Pass override=True."
+            raise ValueError(must_be("name", "a new name", name, "AcceleratorRegistry.register", action))
+
+        def register(made: _Register) -> _Register:
+            facts = {"description": description, "init_params": kwargs, "accelerator": made, "accelerator_name": name}
+            self[name] = facts
+            return made
+
+        return register if accelerator is None else register(accelerator)
+
+    def get(self, name: str, default: Any = None) -> Any:
+        """Return an object of the class of that name.
+
+        Raises:
+            KeyError: If there is none, and no default.
+        """
+        if name in self:
+            return self[name]["accelerator"](**self[name]["init_params"])
+        if default is None:
+            raise KeyError(
+                must_be("name", f"one of {', '.join(self)}", name, "AcceleratorRegistry", "Pass one of these.")
+            )
+        return default
+
+    def remove(self, name: str) -> None:
+        """Remove the class of that name."""
+        self.pop(name)
+
+    def available_accelerators(self) -> set[str]:
+        """Return the names."""
+        return set(self)
+
+
+AcceleratorRegistry = AcceleratorRegistryType()
+for _kind in (CPUAccelerator, CUDAAccelerator, MPSAccelerator):
+    _kind.register_accelerators(AcceleratorRegistry)
+
+
+def num_cuda_devices() -> int:
+    """Return the number of visible CUDA devices."""
+    return torch.cuda.device_count()
+
+
+def is_cuda_available() -> bool:
+    """Return whether torch can use CUDA."""
+    return torch.cuda.is_available()
+
+
+def find_usable_cuda_devices(num_devices: int = -1) -> list[int]:
+    """Return the indexes of CUDA devices on which a tensor can be made.
+
+    Args:
+        num_devices: The number that is wanted; -1 for all of these.
+
+    Raises:
+        ValueError: If this machine has not so many.
+        RuntimeError: If so many cannot be used at the moment.
+    """
+    where, present = "find_usable_cuda_devices", num_cuda_devices()
+    if num_devices == 0:
+        return []
+    if num_devices > present or not present:
+        raise ValueError(must_be("num_devices", f"at most {present}", num_devices, where, "Ask for fewer devices."))
+    usable: list[int] = []
+    for index in range(present):
+        if len(usable) == num_devices:
+            break
+        try:
+            torch.tensor(0, device=torch.device("cuda", index))
+        except RuntimeError:  # it may be used by another process alone
+            continue
+        usable.append(index)
+    if num_devices != _ALL and len(usable) < num_devices:
+        rule = f"at most {len(usable)}, as many as are free"
+        raise RuntimeError(must_be("num_devices", rule, num_devices, where, "Ask for fewer devices, or wait."))
+    return usable
+
+
+def parse_gpu_ids(gpus: Any, include_cuda: bool = False, include_mps: bool = False) -> list[int] | None:
+    """Return the indexes of GPUs: the first ones for a number, all for -1; None for none of them.
+
+    Args:
+        gpus: A number, a text of it or of indexes with commas between, or a sequence of indexes.
+        include_cuda: Whether CUDA devices count.
+        include_mps: Whether the GPU of an Apple processor counts.
+
+    Raises:
+        TypeError: If it is none of these.
+        ValueError: If this machine has not these devices, or one is named twice.
+    """
+    where = "parse_gpu_ids"
+    numbers = list(gpus) if isinstance(gpus, (list, tuple)) else [gpus]
+    if any(type(one) is not int for one in numbers) and not isinstance(gpus, str):
+        rule = "an int, a string or a sequence of ints"
+        raise TypeError(must_be("devices", rule, gpus, where, "Pass a number of devices, or indexes."))
+    if isinstance(gpus, str):
+        numbers = [int(part) for part in gpus.split(",") if part.strip()]
+    is_number = not isinstance(gpus, (list, tuple)) and not (isinstance(gpus, str) and "," in gpus)
+    if numbers in ([], [0]) and (is_number or not numbers):
+        return None
+    present = list(range(num_cuda_devices() if include_cuda else 0))
+    present += [0] if include_mps and MPSAccelerator.is_available() else []
+    if is_number:
+        numbers = present if numbers == [_ALL] else list(range(numbers[0]))
+    if not numbers or not set(numbers) <= set(present) or len(set(numbers)) < len(numbers):
+        rule = f"different ones of this machine's ({', '.join(map(str, present)) or 'it has none'})"
+        raise ValueError(must_be("devices", rule, gpus, where, "Pass these, or `accelerator='cpu'`."))
+    return numbers
+
+
+def get_cpu_stats() -> dict[str, float]:
+    """Return the load of the CPU and the use of memory in percent, by the package psutil.
+
+    Raises:
+        ModuleNotFoundError: If it is not installed.
+    """
+    import psutil  # type: ignore[import-untyped, unused-ignore]
+
+    return {
+        "cpu_vm_percent": psutil.virtual_memory().percent,
+        "cpu_percent": psutil.cpu_percent(),
+        "cpu_swap_percent": psutil.swap_memory().percent,
+    }
+
+
+def find_accelerator(name: str) -> Accelerator:
+    """Return the object for a kind of device, such as "cuda"."""
+    accelerator: Accelerator = AcceleratorRegistry.get(name)
+    return accelerator
+
+
+def choose_accelerator(name: str | Accelerator) -> Accelerator:
+    """Return the object of a name: the best of this machine for "auto", its GPUs for "gpu".
+
+    Raises:
+        ValueError: If the name is unknown.
+        RuntimeError: If this machine has no such device.
+    """
+    names = {"auto": ("mps", "cuda", "cpu"), "gpu": ("mps", "cuda")}.get(str(name), (name,))
+    found = [one if isinstance(one, Accelerator) else find_accelerator(one) for one in names if _is_kind(one)]
+    if not found:
+        rule = f"one of auto, gpu, {', '.join(AcceleratorRegistry)}"
+        raise ValueError(must_be("accelerator", rule, name, "_AcceleratorConnector", "Pass one of these."))
+    present = [accelerator for accelerator in found if accelerator.is_available()]
+    if not present:
+        action = "Pass 'auto' or 'cpu'."
+        raise RuntimeError(must_be("accelerator", "present on this machine", name, "_AcceleratorConnector", action))
+    return present[0]
+
+
+def _is_kind(name: Any) -> bool:
+    return isinstance(name, Accelerator) or name in AcceleratorRegistry
+
+
+class AcceleratorConnector:
+    """Devices and strategy that `Trainer` would choose, for libraries that ask without a trainer.
+
+    Args:
+        devices: A number, indexes, or "auto".
+        num_nodes: The number of machines.
+        accelerator: A name or an `Accelerator`; "auto" is the best of this machine.
+        strategy: A name or a strategy.
+        plugins, precision, sync_batchnorm, benchmark, use_distributed_sampler, deterministic: As in the trainer.
+
+    Attributes:
+        accelerator: The kind of device.
+        strategy: The strategy, made when it is asked for.
+        is_distributed: Return whether the strategy is one for several processes.
+
+    Raises:
+        ValueError: If the number of machines is no positive int, or this machine has not these devices.
+        RuntimeError: If it has none of this kind.
+    """
+
+    def __init__(
+        self,
+        devices: Any = "auto",
+        num_nodes: int = 1,
+        accelerator: Any = "auto",
+        strategy: Any = "auto",
+        plugins: Any = None,
+        precision: Any = None,
+        sync_batchnorm: bool = False,
+        benchmark: bool | None = None,
+        use_distributed_sampler: bool = True,
+        deterministic: Any = None,
+    ) -> None:
+        if isinstance(num_nodes, bool) or not isinstance(num_nodes, int) or num_nodes < 1:
+            action = "Pass the number of machines."
+            raise ValueError(must_be("num_nodes", "a positive int", num_nodes, "_AcceleratorConnector", action))
+        self.use_distributed_sampler = use_distributed_sampler
+        self.accelerator = choose_accelerator(accelerator)
+        self._accelerator_flag = accelerator if isinstance(accelerator, Accelerator) else self.accelerator.name()
+        asked = self.accelerator.auto_device_count() if devices == "auto" else devices
+        self._devices_flag = self.accelerator.parse_devices(asked)
+        self._parallel_devices = self.accelerator.get_parallel_devices(self._devices_flag)
+        self._num_nodes_flag = num_nodes
+        self._strategy_flag = strategy
+        self._others = {
+            "plugins": plugins,
+            "precision": precision,
+            "sync_batchnorm": sync_batchnorm,
+            "benchmark": benchmark,
+            "use_distributed_sampler": use_distributed_sampler,
+            "deterministic": deterministic,
+        }
+        self._trainer: Trainer | None = None
+
+    @property
+    def strategy(self) -> Any:
+        """The strategy of a trainer with these arguments."""
+        return self._made().strategy
+
+    @property
+    def precision_plugin(self) -> Any:
+        """The precision of the strategy."""
+        return self._made().strategy.precision
+
+    @property
+    def is_distributed(self) -> bool:
+        """Return whether the strategy is one for several processes."""
+        return is_distributed(self.strategy)
+
+    def _made(self) -> Trainer:
+        if self._trainer is None:
+            self._trainer = Trainer(
+                accelerator=self.accelerator.name(),
+                devices=self._devices_flag,
+                num_nodes=self._num_nodes_flag,
+                strategy=self._strategy_flag,
+                logger=False,
+                enable_checkpointing=False,
+                enable_progress_bar=False,
+                enable_model_summary=False,
+                **self._others,
+            )
+        return self._trainer
+
+
+def is_distributed(strategy: Any) -> bool:
+    """Return whether a strategy is one for several processes, be it of one at the moment."""
+    from camshaft.strategies import ParallelStrategy
+
+    return isinstance(strategy, ParallelStrategy) or int(strategy.world_size) > 1

@@ -1,0 +1,54 @@
+"""Loggers under the names of `lightning.fabric.loggers`, whose first argument is `root_dir`.
+
+They have the folder under `save_dir`; their attribute `root_dir` is the folder of the experiment in it, as in loggers
+of the trainer.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+from camshaft.compat.names import loggers
+
+_Path = str | os.PathLike[str]
+
+
+class FabricCSVLogger(loggers.CSVLogger):
+    """`camshaft.callbacks.CSVLogger`.
+
+    Args:
+        root_dir: The folder of all experiments.
+        name: As there; the default is that of Lightning.
+        args: Further arguments, as there.
+        kwargs: Likewise.
+    """
+
+    def __init__(self, root_dir: _Path, name: str | None = "lightning_logs", *args: Any, **kwargs: Any) -> None:
+        super().__init__(root_dir, name, *args, **kwargs)
+
+
+class FabricTensorBoardLogger(loggers.TensorBoardLogger):
+    """`camshaft.callbacks.TensorBoardLogger`.
+
+    Args:
+        root_dir: The folder of all experiments.
+        name: As there; the default is that of Lightning.
+        version: As there.
+        default_hp_metric: As there.
+        prefix: As there.
+        sub_dir: As there.
+        kwargs: Arguments of `SummaryWriter`.
+    """
+
+    def __init__(
+        self,
+        root_dir: _Path,
+        name: str | None = "lightning_logs",
+        version: int | str | None = None,
+        default_hp_metric: bool = True,
+        prefix: str = "",
+        sub_dir: _Path | None = None,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(root_dir, name, version, False, default_hp_metric, prefix, sub_dir, **kwargs)

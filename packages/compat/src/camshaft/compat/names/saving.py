@@ -1,0 +1,272 @@
+"""Files of hyperparameters, file systems, and the building of modules from checkpoints, as functions."""
+
+from __future__ import annotations
+
+import ast
+import csv
+import inspect
+import os
+from argparse import Namespace
+from collections.abc import Callable, Mapping, MutableMapping
+from pathlib import Path
+from typing import IO, Any
+
+import torch
+import yaml  # type: ignore[import-untyped, unused-ignore]
+
+from camshaft.compat.data_module import DataModule
+from camshaft.compat.module import TrainingModule
+from camshaft.hooks_core import is_overridden
+from camshaft.hooks_core.messages import must_be, warn_user
+from camshaft.trainer.hyperparameters import HYPER_PARAMETERS_KEY, NAME_KEY, accepted_by, parameters_of
+
+_Path = str | os.PathLike[str]
+
+CHECKPOINT_PAST_HPARAMS_KEYS = ("hparams", "module_arguments")
+"""Keys of the hyperparameters in checkpoints of early releases."""
+
+
+def get_filesystem(path: _Path, **kwargs: Any) -> Any:
+    """Return the file system of a path, by the package fsspec.
+
+    Args:
+        path: A path or a URL.
+        kwargs: Options of the file system.
+
+    Raises:
+        ModuleNotFoundError: If fsspec, or what it needs for that protocol, is not installed.
+    """
+    from fsspec.core import url_to_fs  # type: ignore[import-untyped, unused-ignore]
+
+    return url_to_fs(str(path), **kwargs)[0]
+
+
+def is_local_file_protocol(path: _Path) -> bool:
+    """Return whether a path is one of this machine's own file system."""
+    protocol, separator, _ = str(path).partition("://")
+    return not separator or protocol in ("file", "local")
+
+
+def is_dir(fs: Any, path: _Path, strict: bool = False) -> bool:
+    """Return whether a path is a directory; in a store of objects, whether it is no file, unless `strict`."""
+    is_store = type(fs).__name__ in ("S3FileSystem", "GCSFileSystem", "AzureBlobFileSystem")
+    return bool(not fs.isfile(path) if is_store and not strict else fs.isdir(path))
+
+
+def load_hparams_from_tags_csv(tags_csv: _Path) -> dict[str, Any]:
+    """Return the hyperparameters in a table of keys and values; with a warning none, if there is no such file."""
+    if not _exists(tags_csv):
+        warn_user(f"There are no hyperparameters in {os.fspath(tags_csv)}, which does not exist.", RuntimeWarning)
+        return {}
+    with _open(tags_csv, "r") as file:
+        return {row[0]: convert(row[1]) for row in list(csv.reader(file))[1:]}
+
+
+def save_hparams_to_tags_csv(tags_csv: _Path, hparams: Mapping[str, Any] | Namespace) -> None:
+    """Write hyperparameters as a table of keys and values.
+
+    Raises:
+        RuntimeError: If the folder does not exist.
+    """
+    _check_folder(tags_csv, "tags_csv")
+    with _open(tags_csv, "w") as file:
+        csv.writer(file).writerows([("key", "value"), *_items(hparams).items()])
+
+
+def load_hparams_from_yaml(config_yaml: _Path, use_omegaconf: bool = True) -> Any:
+    """Return the hyperparameters in a YAML file of plain values; with a warning none, if there is no such file.
+
+    Args:
+        config_yaml: The file. It is not to hold objects: names in it are never imported.
+        use_omegaconf: If true and OmegaConf is installed, they are a configuration of it.
+
+    Raises:
+        yaml.YAMLError: If it cannot be read so.
+    """
+    if not _exists(config_yaml):
+        warn_user(f"There are no hyperparameters in {os.fspath(config_yaml)}, which does not exist.", RuntimeWarning)
+        return {}
+    with _open(config_yaml, "r") as file:
+        hparams = yaml.load(file, _PlainLoader)
+    configurations = _omegaconf() if use_omegaconf else None
+    if configurations is None:
+        return hparams
+    try:
+        return configurations.OmegaConf.create(hparams)
+    except (configurations.errors.UnsupportedValueType, configurations.errors.ValidationError):
+        return hparams
+
+
+# They also read and write tuples, which have a tag of Python's.
+_PlainLoader: Any = type("_PlainLoader", (yaml.SafeLoader,), {})
+_PlainDumper: Any = type("_PlainDumper", (yaml.SafeDumper,), {})
+_TUPLE = "tag:yaml.org,2002:python/tuple"
+_PlainLoader.add_constructor(_TUPLE, lambda loader, node: tuple(loader.construct_sequence(node, deep=True)))
+_PlainDumper.add_representer(tuple, lambda dumper, value: dumper.represent_sequence(_TUPLE, value))
+
+
+def save_hparams_to_yaml(
+    config_yaml: _Path, hparams: Mapping[str, Any] | Namespace, use_omegaconf: bool = True
+) -> None:
+    """Write hyperparameters as YAML; with a warning without those that it cannot have.
+
+    Args:
+        config_yaml: The file.
+        hparams: The hyperparameters.
+        use_omegaconf: If true, configurations of OmegaConf in it are resolved.
+
+    Raises:
+        RuntimeError: If the folder does not exist.
+        TypeError: If the hyperparameters are no dictionary, namespace or configuration.
+    """
+    _check_folder(config_yaml, "config_yaml")
+    values: Any = vars(hparams) if isinstance(hparams, Namespace) else hparams
+    if not isinstance(values, Mapping):
+        action = "Pass `vars(hparams)`."
+        raise TypeError(must_be("hparams", "a dictionary or a namespace", hparams, "save_hparams_to_yaml", action))
+    configurations = _omegaconf() if use_omegaconf else None
+    kept = {}
+    for key, value in dict(values).items():
+        if configurations is not None and configurations.OmegaConf.is_config(value):
+            value = configurations.OmegaConf.to_container(value, resolve=True)
+        value = getattr(value, "name", value) if hasattr(type(value), "__members__") else value
+        try:
+            yaml.dump(value, Dumper=_PlainDumper)
+        except yaml.representer.RepresenterError:
+            warn_user(f"The hyperparameter {key!r} is not in {os.fspath(config_yaml)}, since YAML cannot have it.")
+        else:
+            kept[key] = value
+    with _open(config_yaml, "w") as file:
+        yaml.dump(kept, file, _PlainDumper)
+
+
+def update_hparams(hparams: MutableMapping[str, Any], updates: Mapping[str, Any]) -> None:
+    """Update nested hyperparameters in place."""
+    for key, value in updates.items():
+        if isinstance(value, dict) and key in hparams:
+            update_hparams(hparams[key], value)
+        else:
+            hparams[key] = value
+
+
+def convert(val: str) -> Any:
+    """Return the plain value that a text is a literal of; else the text."""
+    try:
+        return ast.literal_eval(val)
+    except (ValueError, SyntaxError):
+        return val
+
+
+def load_from_checkpoint(
+    cls: type,
+    checkpoint_path: Any,
+    map_location: Any = None,
+    hparams_file: _Path | None = None,
+    strict: bool | None = None,
+    weights_only: bool | None = None,
+    **kwargs: Any,
+) -> Any:
+    """Build a module or a data module from a checkpoint, past an override of its `load_from_checkpoint`.
+
+    Args:
+        cls: The class.
+        checkpoint_path, map_location, hparams_file, strict, weights_only, kwargs: As in the method.
+
+    Raises:
+        TypeError: If the class is neither.
+    """
+    if issubclass(cls, DataModule):
+        return _past_overrides(DataModule)(
+            cls, checkpoint_path, map_location, hparams_file, weights_only=weights_only, **kwargs
+        )
+    if issubclass(cls, TrainingModule):
+        return _past_overrides(TrainingModule)(
+            cls, checkpoint_path, map_location, hparams_file, strict=strict, weights_only=weights_only, **kwargs
+        )
+    rule = "a subclass of LightningModule or LightningDataModule"
+    raise TypeError(must_be("cls", rule, cls, "load_from_checkpoint", "Load its weights with `torch.load`."))
+
+
+def _past_overrides(base: Any) -> Callable[..., Any]:
+    function: Callable[..., Any] = base.load_from_checkpoint.__func__
+    return function
+
+
+def load_state(cls: type, checkpoint: dict[str, Any], strict: bool | None = None, **kwargs: Any) -> Any:
+    """Build a module or a data module from what `torch.load` read of a checkpoint.
+
+    Hooks: configure_model, on_load_checkpoint, of the new module.
+
+    Args:
+        cls: The class.
+        checkpoint: The checkpoint.
+        strict: If true, the weights must fit exactly; None takes the module's `strict_loading`.
+        kwargs: Arguments of `__init__`, before those in the checkpoint.
+
+    Raises:
+        RuntimeError: If the weights do not fit.
+    """
+    hparams: dict[str, Any] = {}
+    for key in (*CHECKPOINT_PAST_HPARAMS_KEYS, HYPER_PARAMETERS_KEY):
+        hparams.update(checkpoint.get(key) or {})
+    known = {name: value for name, value in kwargs.items() if name in parameters_of(cls)}
+    made = cls(**{**accepted_by(cls, {**hparams, **kwargs}, checkpoint.get(NAME_KEY)), **known})
+    if isinstance(made, DataModule):
+        if cls.__qualname__ in checkpoint:
+            made.load_state_dict(checkpoint[cls.__qualname__])
+        return made
+    if isinstance(made, TrainingModule):
+        if is_overridden(made, "configure_model"):
+            made.configure_model()
+        made.on_load_checkpoint(checkpoint)
+    of_module = getattr(made, "strict_loading", True)
+    made.load_state_dict(checkpoint["state_dict"], strict=of_module if strict is None else strict)
+    return made
+
+
+def default_map_location(storage: Any, location: str) -> Any:
+    """Return the storage on the CPU, where this machine lacks the device that it was saved from; else None."""
+    available: dict[str, Callable[[], bool]] = {
+        "cuda": torch.cuda.is_available,
+        "mps": torch.backends.mps.is_available,
+        "xla": lambda: False,
+    }
+    kind = next((kind for kind in available if location.startswith(kind)), None)
+    return storage.cpu() if kind is not None and not available[kind]() else None
+
+
+def parse_class_init_keys(cls: type) -> tuple[str, str | None, str | None]:
+    """Return the names of the first argument of a class's constructor, of `*args`, and of `**kwargs`; None without."""
+    parameters = list(inspect.signature(cls.__init__).parameters.values())  # type: ignore[misc]
+    kinds = {one.kind: one.name for one in parameters}
+    kind = inspect.Parameter
+    return parameters[0].name, kinds.get(kind.VAR_POSITIONAL), kinds.get(kind.VAR_KEYWORD)
+
+
+def _items(hparams: Mapping[str, Any] | Namespace) -> Mapping[str, Any]:
+    return vars(hparams) if isinstance(hparams, Namespace) else hparams
+
+
+def _exists(path: _Path) -> bool:
+    return Path(path).is_file() if is_local_file_protocol(path) else bool(get_filesystem(path).exists(str(path)))
+
+
+def _open(path: _Path, mode: str) -> IO[str]:
+    if is_local_file_protocol(path) and "://" not in str(path):
+        return open(path, mode, newline="", encoding="utf-8")
+    opened: IO[str] = get_filesystem(path).open(str(path), mode, newline="", encoding="utf-8")
+    return opened
+
+
+def _check_folder(path: _Path, field: str) -> None:
+    if is_local_file_protocol(path) and "://" not in str(path) and not Path(path).parent.is_dir():
+        action = "Make the folder first."
+        raise RuntimeError(must_be(field, "in a folder that exists", os.fspath(path), "the arguments", action))
+
+
+def _omegaconf() -> Any:
+    try:
+        import omegaconf  # type: ignore[import-not-found, unused-ignore]
+    except ModuleNotFoundError:
+        return None
+    return omegaconf

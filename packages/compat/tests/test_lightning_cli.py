@@ -1,0 +1,91 @@
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("jsonargparse")
+
+SCRIPT = """
+import torch
+from lightning.pytorch import LightningDataModule, LightningModule, Trainer
+from lightning.pytorch.callbacks import ModelCheckpoint
+from lightning.pytorch.cli import ArgsType, LightningArgumentParser, LightningCLI, SaveConfigCallback
+from lightning.pytorch.loggers import CSVLogger
+from torch.utils.data import DataLoader
+
+
+class Net(LightningModule):
+    def __init__(self, width: int = 2):
+        super().__init__()
+        self.save_hyperparameters()
+        self.layer = torch.nn.Linear(width, 1)
+
+    def training_step(self, batch, batch_idx):
+        return self.layer(batch).sum()
+
+
+class Data(LightningDataModule):
+    def train_dataloader(self):
+        return DataLoader(torch.ones(4, 2))
+
+
+class OwnCLI(LightningCLI):
+    def add_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
+        parser.add_lightning_class_args(ModelCheckpoint, "saving")
+        parser.set_defaults({"saving.monitor": None, "saving.save_last": True})
+
+    def after_fit(self):
+        assert type(self.trainer) is Trainer
+        assert type(self.trainer.logger) is CSVLogger
+        assert self.trainer.max_epochs == 2
+        assert self.trainer.checkpoint_callback.save_last
+        assert any(isinstance(one, SaveConfigCallback) for one in self.trainer.callbacks)
+        print("optimizer", type(self.trainer.optimizers[0]).__name__, self.trainer.optimizers[0].defaults["lr"])
+
+
+if __name__ == "__main__":
+    OwnCLI(Net, subclass_mode_model=True, parser_kwargs={"default_env": True})
+"""
+
+RUN = """
+trainer:
+  enable_progress_bar: false
+  strategy: auto
+  logger:
+    class_path: lightning.pytorch.loggers.CSVLogger
+    init_args: {save_dir: logs}
+model: {class_path: Net}
+data: Data
+optimizer: {class_path: SGD, init_args: {lr: 0.5}}
+"""
+
+
+@pytest.mark.processes
+def test_a_script_with_a_command_line_runs_as_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "train.py").write_text(SCRIPT)
+    (tmp_path / "run.yaml").write_text(RUN)
+    monkeypatch.setenv("PL_FIT__TRAINER__MAX_EPOCHS", "2")
+    command = [sys.executable, "-m", "camshaft.compat", "run", "train.py", "fit", "--config", "run.yaml"]
+    result = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, timeout=180)
+    assert result.returncode == 0, result.stderr
+    assert "optimizer SGD 0.5" in result.stdout
+    assert "max_epochs: 2" in (tmp_path / "logs" / "lightning_logs" / "version_0" / "config.yaml").read_text()
+    again = [*command, "--trainer.logger.init_args.version", "0"]
+    assert "overwriting" in subprocess.run(again, capture_output=True, text=True, cwd=tmp_path, timeout=180).stderr
+
+
+def test_short_names_mean_the_classes_with_the_arguments_of_earlier_releases() -> None:
+    from camshaft.compat.names import callbacks, loggers
+    from camshaft.compat.names.command_line import LightningCLI
+    from camshaft.compat.trainer import Trainer
+
+    quiet = {"enable_progress_bar": False}
+    words = ["--trainer.callbacks+=EarlyStopping", "--trainer.callbacks.monitor=x", "--trainer.logger=CSVLogger"]
+    words += ["--trainer.logger.save_dir=."]
+    cli = LightningCLI(args=["--model=TrainingModule", *words], run=False, trainer_defaults=quiet)
+    assert type(cli.trainer) is Trainer
+    assert type(cli.trainer.logger) is loggers.CSVLogger
+    assert any(type(one) is callbacks.EarlyStopping for one in cli.trainer.callbacks)

@@ -1,0 +1,125 @@
+"""What code for Lightning 2.6 passes to a trainer and reads of it."""
+
+from __future__ import annotations
+
+import inspect
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from compat_parts import Regression, quiet_trainer
+from trainer_parts import NO_VALIDATION, loader
+
+from camshaft.callbacks import SimpleProfiler
+from camshaft.compat import Trainer, TrainingModule
+from camshaft.compat.names.types_and_flags import RunningStage, TrainerFn
+from camshaft.hooks_core import Callback
+
+pytestmark = pytest.mark.filterwarnings(NO_VALIDATION)
+
+
+def test_the_signature_has_lightnings_order_and_every_name() -> None:
+    names = list(inspect.signature(Trainer.__init__).parameters)
+    assert names[:7] == ["self", "accelerator", "strategy", "devices", "num_nodes", "precision", "logger"]
+    assert {"plugins", "enable_autolog_hparams", "model_registry", "strict_hooks", "zero_grad"} <= set(names)
+
+
+def test_arguments_may_be_passed_by_position() -> None:
+    trainer = Trainer("cpu", "auto", 1, 1, "bf16-true", False, max_epochs=3)  # type: ignore[misc]
+    assert (trainer.precision, trainer.logger, trainer.max_epochs) == ("bf16-true", None, 3)
+    with pytest.raises(TypeError, match="`accelerator` must be passed once"):
+        Trainer("cpu", accelerator="cpu")  # type: ignore[misc]
+
+
+def test_arguments_come_from_the_environment_unless_passed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PL_TRAINER_MAX_EPOCHS", "4")
+    monkeypatch.setenv("PL_TRAINER_LOGGER", "False")
+    monkeypatch.setenv("PL_TRAINER_ACCELERATOR", "cpu")
+    monkeypatch.setenv("PL_TRAINER_MAX_NB_EPOCHSS", "no argument")
+    trainer = Trainer(min_epochs=2)
+    assert (trainer.max_epochs, trainer.min_epochs, trainer.logger) == (4, 2, None)
+    assert Trainer(max_epochs=5).max_epochs == 5
+
+
+def test_installed_packages_may_add_callbacks(monkeypatch: pytest.MonkeyPatch) -> None:
+    one, two = SimpleProfiler(), Callback()
+    factories = [SimpleNamespace(load=lambda: lambda: one), SimpleNamespace(load=lambda: lambda: [two])]
+    asked = []
+    monkeypatch.setattr("camshaft.compat.arguments.today.entry_points", lambda group: asked.append(group) or factories)
+    assert Trainer(logger=False).callbacks[:2] == [one, two]
+    assert asked == ["lightning.pytorch.callbacks_factory"]
+
+
+def test_unlimited_epochs_are_minus_one() -> None:
+    assert (Trainer(max_epochs=-1).max_epochs, Trainer(max_steps=3).max_epochs, Trainer().max_epochs) == (-1, -1, 1000)
+
+
+@pytest.mark.parametrize("name", ["ddp_notebook", "DDP_fork", "ddp_spawn_find_unused_parameters_false"])
+def test_names_of_forms_of_start_are_ddp(name: str) -> None:
+    with pytest.warns(UserWarning, match="started once for each process"):
+        trainer = Trainer(accelerator="cpu", devices=1, strategy=name, logger=False)
+    assert type(trainer.strategy).__name__ == "DDPStrategy"
+
+
+def test_the_state_has_the_enumerations_of_the_import_names(tmp_path: Path) -> None:
+    class Asking(Regression):
+        def training_step(self, batch: Any, batch_idx: int) -> Any:
+            seen.append((self.trainer.state.fn, self.trainer.state.stage))
+            return super().training_step(batch, batch_idx)
+
+    seen: list[Any] = []
+    trainer = quiet_trainer(tmp_path, max_epochs=1)
+    trainer.fit(Asking(), loader(1))
+    ((function, stage),) = seen
+    assert function is TrainerFn.FITTING and stage is RunningStage.TRAINING
+    assert trainer.state.finished and trainer.state.stage is None
+
+
+def test_the_source_of_validation_loaders_is_known_when_optimizers_are_made(tmp_path: Path) -> None:
+    class Asking(Regression):
+        def configure_optimizers(self) -> Any:
+            source = self.trainer.fit_loop.epoch_loop.val_loop._data_source
+            seen.append((source.is_defined(), source.is_module()))
+            return super().configure_optimizers()
+
+    class Providing(Asking):
+        def val_dataloader(self) -> Any:
+            return loader(1)
+
+    seen: list[tuple[bool, bool]] = []
+    for module, loaders in ((Asking(), None), (Asking(), loader(1)), (Providing(), None)):
+        quiet_trainer(tmp_path, max_epochs=1).fit(module, loader(1), loaders)
+    assert seen == [(False, False), (True, False), (True, True)]
+
+
+def test_whether_a_strategy_is_for_several_processes_is_known() -> None:
+    assert not Trainer(accelerator="cpu")._accelerator_connector.is_distributed
+    connector = Trainer(accelerator="cpu", devices=1, strategy="ddp")._accelerator_connector
+    assert connector.is_distributed and connector.use_distributed_sampler
+
+
+def test_code_that_profiles_by_hand_finds_a_profiler(tmp_path: Path) -> None:
+    with Trainer(logger=False).profiler.profile("by hand"):
+        pass
+    assert isinstance(Trainer(logger=False, profiler="simple").profiler, SimpleProfiler)
+
+
+def test_checkpoints_take_no_options_of_a_store(tmp_path: Path) -> None:
+    trainer = quiet_trainer(tmp_path, max_epochs=1)
+    trainer.fit(Regression(), loader(1))
+    with pytest.raises(TypeError, match="`storage_options` must be left out"):
+        trainer.save_checkpoint(tmp_path / "a.ckpt", storage_options={"anon": True})
+    trainer.save_checkpoint(filepath=tmp_path / "a.ckpt", weights_only=True)
+    assert (tmp_path / "a.ckpt").exists()
+
+
+def test_a_registry_of_models_is_refused() -> None:
+    with pytest.raises(ValueError, match="`model_registry` must be left out"):
+        Trainer(model_registry="name")  # type: ignore[call-arg]
+
+
+def test_a_trainer_can_be_given_to_a_module() -> None:
+    module, trainer = TrainingModule(), Trainer(logger=False)
+    module.trainer = trainer
+    assert module.trainer is trainer

@@ -1,0 +1,156 @@
+"""Training batches for steps of a callback that leave no trace; see `FitLoop.trial`."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from itertools import islice
+from typing import Any
+
+from torch.utils.data import DataLoader
+
+from camshaft.hooks_core.messages import must_be
+from camshaft.loops.data.combined_loader import (
+    CombinedLoader,
+    copy_loader,
+    has_state,
+    is_plain,
+    is_stream,
+    length_of,
+    samplers_of,
+)
+from camshaft.loops.data.fit_data import FitData
+from camshaft.loops.data.loaders import batch_mover, leaves_of
+from camshaft.loops.evaluation.loops import ModuleModes
+from camshaft.loops.metrics import StandaloneLog
+from camshaft.loops.state.metric_state import metric_states, restore_metric_states
+from camshaft.loops.state.random_state import isolated_randomness
+from camshaft.loops.state.run import Run
+
+
+class TrialBatches:
+    """Batches of a loader, on their device; each pass over them begins anew.
+
+    Args:
+        loader: The loader.
+        run: The run; its metric log gets each batch.
+        num_batches: Maximum number of batches; inf takes all.
+
+    Attributes:
+        batch_size: That of the loader; None if it has none, or several.
+    """
+
+    def __init__(self, loader: Any, run: Run, num_batches: int | float) -> None:
+        self._loader = loader
+        self._run = run
+        self._num_batches = min(num_batches, length_of(loader))
+        self.batch_size: int | None = getattr(loader, "batch_size", None) or getattr(
+            getattr(loader, "batch_sampler", None), "batch_size", None
+        )
+
+    def __len__(self) -> int:
+        if self._num_batches == float("inf"):
+            raise TypeError(f"{type(self._loader).__name__} does not tell how many batches it gives.")
+        return int(self._num_batches)
+
+    def __iter__(self) -> Iterator[Any]:
+        move, metrics = batch_mover(self._run), self._run.metrics
+        limit = None if self._num_batches == float("inf") else int(self._num_batches)
+        for batch in islice(self._loader, limit):
+            if move is not None:
+                batch = move(batch, 0)
+            if metrics is not None:
+                metrics.batch = batch
+            yield batch
+
+
+@contextmanager
+def in_trial(run: Run, data: FitData | None, *, reload: bool) -> Iterator[TrialBatches]:
+    """Yield batches for training steps that leave no trace but in weights and optimizers. Collective.
+
+    The state of a dataset or a sampler is restored if it has `state_dict` and `load_state_dict`.
+
+    Args:
+        run: The fit that runs.
+        data: Data of the fit.
+        reload: If true, the training loader is asked for anew, and again before the next epoch.
+
+    Raises:
+        RuntimeError: If the training loader was not asked for yet.
+        ValueError: If it cannot be read without a trace, or not be asked for again.
+    """
+    if data is None or data.loader is None:
+        rule = "used when the training loader is known"
+        raise RuntimeError(must_be("trial", rule, None, "Trainer", "Use it from `on_fit_start` on."))
+    metrics, modes, stage = metric_states(run.module), ModuleModes(run.module), run.stage
+    try:
+        with isolated_randomness(data.generators):
+            loader = _without_trace(data.loader_anew() if reload else data.loader)
+            with _isolated(loader), _unlogged(run):
+                run.stage = "train"
+                yield TrialBatches(loader, run, float("inf") if reload else data.num_batches)
+    finally:
+        run.stage = stage
+        modes.restore()
+        restore_metric_states(run.module, metrics)
+
+
+def _without_trace(loader: Any) -> Any:
+    """Return a loader that reads the same without changing the state of the given one."""
+    if isinstance(loader, CombinedLoader):
+        return loader.with_loaders(_without_trace)
+    if is_plain(loader) or type(loader).__module__.startswith("torchdata.stateful_dataloader"):
+        if is_stream(loader):
+            order = {"batch_size": loader.batch_size, "drop_last": loader.drop_last}
+        elif loader.batch_sampler is None:
+            order = {"batch_size": None, "sampler": loader.sampler}
+        else:
+            order = {"batch_sampler": loader.batch_sampler}
+        return copy_loader(loader, DataLoader, **order)
+    if has_state(loader) or isinstance(loader, Iterator):
+        rule = "a DataLoader, or one without a state that begins anew each time, to be tried out"
+        raise ValueError(must_be("train loader", rule, loader, "Trainer.trial", "Pass a DataLoader."))
+    return loader
+
+
+@contextmanager
+def _isolated(loader: Any) -> Iterator[None]:
+    """Restore the states of datasets and samplers that have one."""
+    leaves = leaves_of(loader)
+    parts: Iterable[Any] = [part for leaf in leaves for part in (getattr(leaf, "dataset", None), *samplers_of(leaf))]
+    remembered = [(part, copy.deepcopy(part.state_dict())) for part in parts if has_state(part)]
+    try:
+        yield
+    finally:
+        for part, state in remembered:
+            part.load_state_dict(state)
+        for leaf in leaves:
+            if isinstance(leaf, DataLoader):
+                leaf._iterator = None  # ends persistent workers
+
+
+@contextmanager
+def _unlogged(run: Run) -> Iterator[None]:
+    """Discard everything that is logged."""
+    metrics = run.metrics
+    logs = [(part, part.__dict__.get("_metric_log")) for part in run.module.modules()]
+    alone = [(part, log) for part, log in logs if isinstance(log, StandaloneLog)]
+    for part, _ in alone:
+        part.__dict__["_metric_log"] = StandaloneLog()
+    in_epoch = metrics.state_dict() if metrics is not None and run.stage == "train" else None
+    moment = None if metrics is None else metrics.moment
+    if metrics is not None:
+        metrics.start_epoch("train", is_trial=True)
+        metrics.moment = "batch"
+    try:
+        yield
+    finally:
+        for part, log in alone:
+            part.__dict__["_metric_log"] = log
+        if metrics is not None:
+            metrics.discard()
+            if in_epoch is not None:
+                metrics.start_epoch("train")
+                metrics.load_state_dict(in_epoch)
+                metrics.moment = moment

@@ -1,0 +1,189 @@
+"""Starting scripts in several real processes, as users start them, and collecting what each process found.
+
+This file imports nothing but the standard library, so that scripts may import `report` from it at no cost.
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+Launcher = Literal["torchrun", "bare", "slurm"]
+
+_REPORTS = "CAMSHAFT_TEST_REPORTS"
+_OF_LAUNCHERS = ("SLURM_", "TORCHELASTIC_", "RANK", "LOCAL_", "WORLD_SIZE", "GROUP_", "ROLE_", "MASTER_", "PMI_")
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What became of a start.
+
+    Attributes:
+        exit_code: 0 if all was well; else the first non-zero exit status (negative: ended by that signal).
+        exit_codes: The status of every process that was started: one for torchrun and bare, one a rank for SLURM.
+        output: What all processes wrote to stdout and stderr, interleaved.
+        reports: By rank: what its process passed to `report`, in order.
+        seconds: How long it took.
+    """
+
+    exit_code: int
+    exit_codes: list[int]
+    output: str
+    reports: list[list[Any]]
+    seconds: float
+
+    @property
+    def named(self) -> list[dict[str, Any]]:
+        """By rank: the values that its process reported under a name."""
+        return [dict(values) for values in self.reports]
+
+    def succeeded(self) -> Outcome:
+        """This outcome, if all was well; otherwise an assertion fails and shows the output."""
+        assert self.exit_code == 0, f"exit statuses {self.exit_codes} after {self.seconds:.0f} s:\n{self.output}"
+        return self
+
+    def failed(self) -> Outcome:
+        """This outcome, if every process that was started ended non-zero; otherwise an assertion fails."""
+        assert all(self.exit_codes), f"exit statuses {self.exit_codes} after {self.seconds:.0f} s:\n{self.output}"
+        return self
+
+
+def report(*values: Any) -> None:
+    """In a script: hand the test a picklable value, or a name and a value; both are in `Outcome.reports` as passed."""
+    rank = os.environ.get("RANK") or os.environ.get("SLURM_PROCID") or "0"
+    with Path(os.environ[_REPORTS], rank).open("ab") as file:
+        file.write(pickle.dumps(values[0] if len(values) == 1 else values))
+
+
+def run_ranks(
+    script_or_code: Path | str,
+    num_processes: int,
+    *,
+    launcher: Launcher = "torchrun",
+    timeout: float = 240.0,
+    env: Mapping[str, str] | None = None,
+    args: Sequence[str | Path] = (),
+    options: Sequence[str] = (),
+) -> Outcome:
+    """Run a script in several processes on this machine and wait for all of them.
+
+    Args:
+        script_or_code: A script's path, or Python code as a string that becomes a script.
+        num_processes: How many; only passed to the script (as `NUM_PROCESSES`) where it starts them itself ("bare").
+        launcher: "torchrun"; "bare" is `python script.py`; "slurm" is what `srun` does: one process a rank, with
+            SLURM's variables and nobody who watches over them.
+        timeout: After so many seconds everything is killed and the test fails.
+        env: Environment variables for the processes, beyond this process's without those of launchers.
+        args: Command-line arguments of the script.
+        options: Options of torchrun.
+    """
+    with tempfile.TemporaryDirectory(prefix="camshaft-ranks-") as folder:
+        script = script_or_code
+        if not isinstance(script, Path):
+            script = Path(folder, "script.py")
+            script.write_text(str(script_or_code))
+        reports = Path(folder, "reports")
+        reports.mkdir()
+        environment = (
+            clean_environment() | {_REPORTS: str(reports), "NUM_PROCESSES": str(num_processes)} | dict(env or {})
+        )
+        command = [sys.executable, str(script), *map(str, args)]
+        if launcher == "torchrun":
+            elastic = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={num_processes}"]
+            command[1:1] = [*elastic, *options]
+        environments = [environment]
+        if launcher == "slurm":
+            slurm = slurm_environments(num_processes)
+            environments = [environment | variables for variables in slurm]
+        started = time.monotonic()
+        with Path(folder, "output").open("w+") as output:
+            exit_codes = _run([(command, variables) for variables in environments], output.fileno(), timeout)
+            output.seek(0)
+            text = output.read()
+        seconds = time.monotonic() - started
+        assert exit_codes is not None, f"still running after {timeout} s; killed. Its output:\n{text}"
+        exit_code = next((code for code in exit_codes if code), 0)
+        by_rank = [_read_reports(reports / str(rank)) for rank in range(num_processes)]
+    return Outcome(exit_code, exit_codes, text, by_rank, seconds)
+
+
+def free_port() -> int:
+    """A TCP port of localhost that nobody listens on."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def slurm_environments(num_processes: int, *, job_id: int | None = None) -> list[dict[str, str]]:
+    """What `srun --ntasks=<num_processes>` on one node sets for each task, as far as anybody asks."""
+    host = "localhost"
+    # Nobody else's port: strategies derive theirs from the job's number.
+    job = str(job_id if job_id is not None else free_port())
+    shared = {
+        "SLURM_JOB_ID": job,
+        "SLURM_JOB_NAME": "train",
+        "SLURM_JOB_NUM_NODES": "1",
+        "SLURM_NNODES": "1",
+        "SLURM_NTASKS": str(num_processes),
+        "SLURM_STEP_ID": "0",
+        "SLURM_STEP_NODELIST": host,
+        "SLURM_STEP_NUM_TASKS": str(num_processes),
+        "SLURM_STEP_NUM_NODES": "1",
+        "SLURM_STEP_TASKS_PER_NODE": str(num_processes),
+        "SLURM_NODELIST": host,
+        "SLURM_NODEID": "0",
+    }
+    return [shared | {"SLURM_PROCID": str(rank), "SLURM_LOCALID": str(rank)} for rank in range(num_processes)]
+
+
+def clean_environment() -> dict[str, str]:
+    """This process's environment without what launchers set, such that scripts find the modules of this folder."""
+    own = {name: value for name, value in os.environ.items() if not name.startswith(_OF_LAUNCHERS)}
+    own["PYTHONPATH"] = os.pathsep.join(filter(None, [str(Path(__file__).parent), own.get("PYTHONPATH")]))
+    return own | {"OMP_NUM_THREADS": "1"}
+
+
+def _run(commands: list[tuple[list[str], dict[str, str]]], output: int, timeout: float) -> list[int] | None:
+    """Run commands side by side. Returns their exit statuses, or None if the time was up and they were killed."""
+    processes = [
+        # A file rather than a pipe: a process that outlives its parent cannot keep the test waiting.
+        subprocess.Popen(command, env=environment, stdout=output, stderr=output, start_new_session=True)
+        for command, environment in commands
+    ]
+    deadline = time.monotonic() + timeout
+    try:
+        return [process.wait(max(0.0, deadline - time.monotonic())) for process in processes]
+    except subprocess.TimeoutExpired:
+        return None
+    finally:
+        for process in processes:
+            _end(process)
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    if process.poll() is None:
+        process.terminate()  # an agent then ends its workers, which have sessions of their own
+        try:
+            process.wait(15)
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+
+
+def _read_reports(path: Path) -> list[Any]:
+    values: list[Any] = []
+    if path.exists():
+        with path.open("rb") as file:
+            while file.peek(1):
+                values.append(pickle.load(file))
+    return values
