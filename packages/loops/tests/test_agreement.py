@@ -107,6 +107,44 @@ def test_a_preempted_run_saves_and_stops_on_all_ranks_whatever_the_minimum(size:
         assert trainer.load("left.ckpt")["global_step"] == batch_idx + 1
 
 
+@pytest.mark.parametrize("rank", [0, 1])
+@pytest.mark.parametrize("is_before", [True, False])
+@settings(deadline=None, max_examples=20)
+@given(num_rounds=st.integers(1, 24))
+def test_a_preemption_in_the_middle_of_a_round_holds_at_the_next_one(
+    rank: int, is_before: bool, num_rounds: int
+) -> None:
+    class SignalledStrategy(ThreadedStrategy):
+        """Gets the signal when this process has said what it wants, or before it knows what the others do."""
+
+        num_reductions = 0
+        trainer: Any = None
+
+        def reduce(self, tensor: Any, op: Any = "mean") -> Any:
+            self.num_reductions += self.trainer is not None
+            is_now = self.global_rank == rank and self.num_reductions == num_rounds
+            if is_now and is_before:
+                self.trainer.run.preempt("left.ckpt")
+            reduced = super().reduce(tensor, op)
+            if is_now and not is_before:
+                self.trainer.run.preempt("left.ckpt")
+            return reduced
+
+    def run(strategy: Any) -> BareTrainer:
+        strategy.__class__ = SignalledStrategy
+
+        def on_train_start(trainer: Any, module: Any) -> None:
+            strategy.trainer = trainer
+
+        arguments = {"max_epochs": 3, "min_epochs": 3, "agree_every_n_batches": 1}
+        callback = hooked(on_train_start=on_train_start)
+        return BareTrainer(Net(), callbacks=[callback], strategy=strategy, **arguments).fit(batches(12))
+
+    first, second = on_ranks(2, run)
+    assert first.global_step == second.global_step < 36
+    assert first.load("left.ckpt")["global_step"] == second.load("left.ckpt")["global_step"] == first.global_step
+
+
 def test_a_preempted_run_does_not_validate_before_it_leaves() -> None:
     class Validating(Net):
         num_validated = 0

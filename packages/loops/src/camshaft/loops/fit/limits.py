@@ -399,11 +399,11 @@ class StoppingRules:
     def _preempt(self, path: str) -> None:
         """Carry out `Run.preempt`."""
         assert self._run is not None
-        self.progress.should_stop = True
         if self.agreement is not None:
             self.agreement.preempt_path = path
         else:
             self._stop_for_preemption(self._run, path)
+        self.progress.should_stop = True
 
     def _stop_for_preemption(self, run: Run, path: str) -> None:
         self.is_preempted = True
@@ -492,17 +492,23 @@ class Agreement:
         Returns:
             The file to save to before all processes stop, or None.
         """
-        has_path = self.preempt_path is not None
-        wants = [self._progress.should_stop, has_path, -self._next_interval(), is_time_to_validate]
+        # A signal may come between any two lines: `_preempt` stores the path first, so the path is read last, and what
+        # was requested since then is kept for the next round.
+        should_stop = self._progress.should_stop
+        path = self.preempt_path
+        wants = [should_stop or path is not None, path is not None, -self._next_interval(), is_time_to_validate]
         agreed = self._strategy.reduce(torch.tensor(wants, dtype=torch.int64), "max").tolist()
-        self.should_stop = self._progress.should_stop = bool(agreed[0])
+        self.should_stop = bool(agreed[0])
+        if self.should_stop:
+            self._progress.should_stop = True
         self._interval = self._num_left = -agreed[2]
         self.is_time_to_validate = bool(agreed[3])
         self._time = time.perf_counter()
         if not agreed[1]:
             return None
-        paths = self._strategy.all_gather(self.preempt_path)
-        self.preempt_path = None
+        paths = self._strategy.all_gather(path)
+        if self.preempt_path is path:
+            self.preempt_path = None
         return next(path for path in paths if path is not None)
 
     def _next_interval(self) -> int:
