@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 import tomllib
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +15,19 @@ class LastRelease:
     folder: str
     version: str
     commit: str
+
+    def is_known(self, root: Path) -> bool:
+        """Return whether the repository has the commit; a shallow clone may not."""
+        return _git(root, "cat-file", "-e", f"{self.commit}^{{commit}}")
+
+    def is_unchanged(self, root: Path) -> bool:
+        """Return whether the package in the tree is the released one: its sources and its pyproject.toml."""
+        folder = f"packages/{self.folder}"
+        return _git(root, "diff", "--quiet", self.commit, "--", f"{folder}/src", f"{folder}/pyproject.toml")
+
+
+def _git(root: Path, *arguments: str) -> bool:
+    return subprocess.run(["git", *arguments], cwd=root, capture_output=True, check=False).returncode == 0
 
 
 def read_releases(root: Path) -> list[LastRelease]:

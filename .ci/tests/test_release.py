@@ -10,7 +10,7 @@ import pytest
 from packaging.version import Version
 
 from release import ROOT, ReleaseError, edits, main, plan, projects, range_from
-from releases import read_releases
+from releases import LastRelease, read_releases
 
 TODAY = datetime.date(2026, 11, 22)
 ENTRY = '[{folder}]\nversion = "{version}"\ncommit = "{commit}"\n'
@@ -183,3 +183,18 @@ def test_a_package_that_releases_toml_lacks_is_an_error(repository: Path) -> Non
     (repository / "releases.toml").write_text(ENTRY.format(folder="engine", version="", commit=""))
     with pytest.raises(ValueError, match=r"releases\.toml must name every package, but lacks car\."):
         read_releases(repository)
+
+
+def test_a_package_is_unchanged_as_long_as_its_sources_and_its_project_are_the_released_ones(repository: Path) -> None:
+    def engine() -> LastRelease:
+        return next(one for one in read_releases(repository) if one.folder == "engine")
+
+    assert not engine().is_known(repository)  # as in a shallow clone
+    git(repository, "tag", "camshaft-engine-v0.1.0")
+    package = repository / "packages" / "engine"
+    (package / "tests" / "test_engine.py").write_text("x = 1\n")
+    assert engine().is_known(repository) and engine().is_unchanged(repository)
+    (package / "src").mkdir()
+    (package / "src" / "engine.py").write_text("x = 1\n")
+    commit(repository)
+    assert not engine().is_unchanged(repository)
