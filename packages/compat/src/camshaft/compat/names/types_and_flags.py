@@ -7,7 +7,6 @@ import re
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from enum import Enum
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from typing import Any, Literal, NoReturn, NotRequired, Protocol, Required, TypedDict, runtime_checkable
@@ -15,6 +14,8 @@ from typing import Any, Literal, NoReturn, NotRequired, Protocol, Required, Type
 import torch
 from torch import Tensor
 from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
+
+from camshaft.trainer import states
 
 _DEVICE = torch.device | str | int
 _MAP_LOCATION_TYPE = (
@@ -146,7 +147,7 @@ class LightningOptimizer:
         raise TypeError("Optimizers are torch's own and need no LightningOptimizer around them. Use them as they are.")
 
 
-class LightningEnum(str, Enum):  # noqa: UP042
+class LightningEnum(states.StateName):
     """An enumeration whose members equal their values, in upper or lower case."""
 
     @classmethod
@@ -154,16 +155,6 @@ class LightningEnum(str, Enum):  # noqa: UP042
         """Return the member of that name or value; None if there is none."""
         wanted = value.lower()
         return next((member for member in cls if wanted in (member.name.lower(), member.value.lower())), None)
-
-    def __eq__(self, other: object) -> bool:
-        other = other.value if isinstance(other, Enum) else other
-        return isinstance(other, str) and self.value.lower() == other.lower()
-
-    def __hash__(self) -> int:
-        return hash(self.value.lower())
-
-    def __str__(self) -> str:
-        return str(self.value)
 
 
 class TrainerFn(LightningEnum):
@@ -186,16 +177,8 @@ class RunningStage(LightningEnum):
     PREDICTING = "predict"
     TUNING = "tune"
 
-    @property
-    def evaluating(self) -> bool:
-        """True for the stages of evaluation."""
-        return self in (RunningStage.VALIDATING, RunningStage.TESTING, RunningStage.SANITY_CHECKING)
-
-    @property
-    def dataloader_prefix(self) -> str:
-        """The word for the stage in names of loader hooks, such as "val" in `val_dataloader`."""
-        is_validation = self in (RunningStage.VALIDATING, RunningStage.SANITY_CHECKING)
-        return "val" if is_validation else str(self.value)
+    evaluating = states.RunningStage.evaluating  # it compares values
+    dataloader_prefix = states.RunningStage.dataloader_prefix
 
 
 class GradClipAlgorithmType(LightningEnum):
