@@ -38,12 +38,17 @@ class ConnectorView:
     @property
     def is_distributed(self) -> bool:
         """True if the strategy is one for several processes, be it of one at the moment."""
-        return isinstance(self.strategy, ParallelStrategy) or int(self.strategy.world_size) > 1
+        return is_distributed(self.strategy)
 
     @property
     def use_distributed_sampler(self) -> bool:
         """True if several processes share the data of loaders."""
         return bool(self._trainer.fit_loop.use_distributed_sampler)
+
+
+def is_distributed(strategy: Any) -> bool:
+    """Return whether a strategy is one for several processes, be it of one at the moment."""
+    return isinstance(strategy, ParallelStrategy) or int(strategy.world_size) > 1
 
 
 @attrs.frozen

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
+from functools import cached_property
 from typing import Any
 
 import torch
 
+from camshaft.compat.private_parts import ConnectorView
 from camshaft.compat.trainer import Trainer
 from camshaft.hooks_core.messages import must_be
 
@@ -389,7 +391,7 @@ class AcceleratorConnector:
     Attributes:
         accelerator: The kind of device.
         strategy: The strategy, made when it is asked for.
-        is_distributed: Return whether the strategy is one for several processes.
+        is_distributed: True if the strategy is one for several processes, be it of one at the moment.
 
     Raises:
         ValueError: If the number of machines is no positive int, or this machine has not these devices.
@@ -428,26 +430,26 @@ class AcceleratorConnector:
             "use_distributed_sampler": use_distributed_sampler,
             "deterministic": deterministic,
         }
-        self._trainer: Trainer | None = None
 
     @property
     def strategy(self) -> Any:
         """The strategy of a trainer with these arguments."""
-        return self._made().strategy
+        return self._view.strategy
 
     @property
     def precision_plugin(self) -> Any:
         """The precision of the strategy."""
-        return self._made().strategy.precision
+        return self._view.precision_plugin
 
     @property
     def is_distributed(self) -> bool:
-        """Return whether the strategy is one for several processes."""
-        return is_distributed(self.strategy)
+        """True if the strategy is one for several processes, be it of one at the moment."""
+        return self._view.is_distributed
 
-    def _made(self) -> Trainer:
-        if self._trainer is None:
-            self._trainer = Trainer(
+    @cached_property
+    def _view(self) -> ConnectorView:
+        return ConnectorView(
+            Trainer(
                 accelerator=self.accelerator.name(),
                 devices=self._devices_flag,
                 num_nodes=self._num_nodes_flag,
@@ -458,11 +460,4 @@ class AcceleratorConnector:
                 enable_model_summary=False,
                 **self._others,
             )
-        return self._trainer
-
-
-def is_distributed(strategy: Any) -> bool:
-    """Return whether a strategy is one for several processes, be it of one at the moment."""
-    from camshaft.strategies import ParallelStrategy
-
-    return isinstance(strategy, ParallelStrategy) or int(strategy.world_size) > 1
+        )
