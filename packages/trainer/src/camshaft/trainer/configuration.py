@@ -258,23 +258,23 @@ def choose_strategy(
         _check_beside(strategy, accelerator, devices, num_nodes, precision)
         _check_syncs(strategy, sync_batchnorm)
         return strategy
-    if strategy.lower() not in STRATEGY_NAMES:
+    name = strategy.lower()
+    if name not in STRATEGY_NAMES:
         rule = f"one of {', '.join(map(repr, STRATEGY_NAMES))} or a strategy object"
-        near = get_close_matches(strategy.lower(), STRATEGY_NAMES, n=1)
+        near = get_close_matches(name, STRATEGY_NAMES, n=1)
         action = f"Did you mean {near[0]!r}?" if near else "Pass one of these."
         raise ValueError(must_be("strategy", rule, strategy, _WHERE, action))
-    strategy = strategy.lower()
     precision = "32-true" if precision is None else precision
-    if strategy == "auto":
-        strategy = "single_device" if _is_for_one(accelerator, devices, num_nodes) else "ddp"
-    if strategy == "single_device":
+    if name == "auto":
+        name = "single_device" if _is_for_one(accelerator, devices, num_nodes) else "ddp"
+    if name == "single_device":
         return SingleDeviceStrategy(_only_device(accelerator, devices, num_nodes), precision=precision)
     arguments = {"accelerator": accelerator, "devices": devices, "num_nodes": num_nodes, "precision": precision}
     # imported on access
-    if strategy in _SHARDED:
-        _check_syncs(strategy, sync_batchnorm)
+    if name in _SHARDED:
+        _check_syncs(name, sync_batchnorm)
         return strategies.ShardedStrategy(**arguments)
-    return strategies.DDPStrategy(**arguments, **_DDP[strategy], sync_batchnorm=sync_batchnorm)
+    return strategies.DDPStrategy(**arguments, **_DDP[name], sync_batchnorm=sync_batchnorm)
 
 
 def num_devices_of(strategy: Any) -> int:
