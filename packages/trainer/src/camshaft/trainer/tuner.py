@@ -153,21 +153,20 @@ class Tuner:
         self, kind: type[Callback], method: str, train_dataloaders: Any, val_dataloaders: Any, dataloaders: Any
     ) -> None:
         """Raise `ValueError` if arguments contradict each other, or the trainer searches by itself."""
-        where = _WHERE
         if method not in get_args(Verb):
             rule = f"one of {', '.join(map(repr, get_args(Verb)))}"
-            raise ValueError(must_be("method", rule, method, where, "Pass the verb whose batches are to be tried."))
+            raise ValueError(must_be("method", rule, method, _WHERE, "Pass the verb whose batches are to be tried."))
         given = {"train_dataloaders": train_dataloaders, "val_dataloaders": val_dataloaders}
         if method == "fit":
             given = {"dataloaders": dataloaders}
         action = f"Pass `{'train_dataloaders' if method == 'fit' else 'dataloaders'}`."
         for field, value in given.items():
             if value is not None:
-                raise ValueError(must_be(field, f"None with method={method!r}", value, where, action))
+                raise ValueError(must_be(field, f"None with method={method!r}", value, _WHERE, action))
         own = next((callback for callback in self._trainer.callbacks if isinstance(callback, kind)), None)
         if own is not None:
             action = "Remove it, or let `fit` search."
-            raise ValueError(must_be("callbacks", f"without a {kind.__name__}", own, where, action))
+            raise ValueError(must_be("callbacks", f"without a {kind.__name__}", own, _WHERE, action))
 
     def _search_in(self, verb: Verb, finder: BatchSizeFinder, module: Any, dataloaders: Any, datamodule: Any) -> None:
         """Search with short runs of an evaluating verb."""

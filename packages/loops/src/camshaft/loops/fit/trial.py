@@ -67,19 +67,7 @@ class TrialBatches:
 
 @contextmanager
 def in_trial(run: Run, data: FitData | None, *, reload: bool) -> Iterator[TrialBatches]:
-    """Yield batches for training steps that leave no trace but in weights and optimizers. Collective.
-
-    The state of a dataset or a sampler is restored if it has `state_dict` and `load_state_dict`.
-
-    Args:
-        run: The fit that runs.
-        data: Data of the fit.
-        reload: If true, the training loader is asked for anew, and again before the next epoch.
-
-    Raises:
-        RuntimeError: If the training loader was not asked for yet.
-        ValueError: If it cannot be read without a trace, or not be asked for again.
-    """
+    """Yield batches of a fit's data; see `FitLoop.trial`. Collective."""
     if data is None or data.loader is None:
         rule = "used when the training loader is known"
         raise RuntimeError(must_be("trial", rule, None, "Trainer", "Use it from `on_fit_start` on."))
