@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import inspect
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from compat_parts import Regression, quiet_trainer
 from trainer_parts import NO_VALIDATION, loader
 
-from camshaft.callbacks import SimpleProfiler
+from camshaft.callbacks import SimpleProfiler, Timer
 from camshaft.compat import Trainer, TrainingModule
 from camshaft.compat.names.types_and_flags import RunningStage, TrainerFn
-from camshaft.hooks_core import Callback
 
 pytestmark = pytest.mark.filterwarnings(NO_VALIDATION)
 
@@ -42,13 +40,26 @@ def test_arguments_come_from_the_environment_unless_passed(monkeypatch: pytest.M
     assert Trainer(max_epochs=5).max_epochs == 5
 
 
-def test_installed_packages_may_add_callbacks(monkeypatch: pytest.MonkeyPatch) -> None:
-    one, two = SimpleProfiler(), Callback()
-    factories = [SimpleNamespace(load=lambda: lambda: one), SimpleNamespace(load=lambda: lambda: [two])]
-    asked = []
-    monkeypatch.setattr("camshaft.compat.arguments.today.entry_points", lambda group: asked.append(group) or factories)
-    assert Trainer(logger=False).callbacks[:2] == [one, two]
-    assert asked == ["lightning.pytorch.callbacks_factory"]
+def test_installed_packages_may_add_callbacks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "adding.py").write_text(
+        "from camshaft.callbacks import SimpleProfiler, Timer\n"
+        "def one(): return SimpleProfiler()\n"
+        "def several(): return [Timer(duration='00:00:01:00')]\n"
+    )
+    folder = tmp_path / "adding-1.0.dist-info"
+    folder.mkdir()
+    (folder / "METADATA").write_text("Metadata-Version: 2.1\nName: adding\nVersion: 1.0\n")
+    entries = "[lightning.pytorch.callbacks_factory]\none = adding:one\nseveral = adding:several\n"
+    (folder / "entry_points.txt").write_text(entries)
+    assert not any(isinstance(callback, Timer) for callback in Trainer(logger=False).callbacks)
+    monkeypatch.syspath_prepend(tmp_path)
+    first = Trainer(logger=False).callbacks
+    assert [type(callback) for callback in first[:2]] == [SimpleProfiler, Timer]
+
+    monkeypatch.delattr("camshaft.compat.arguments.today.entry_points")  # read once
+    second = Trainer(logger=False).callbacks
+    assert [type(callback) for callback in second[:2]] == [SimpleProfiler, Timer]
+    assert second[1] is not first[1]  # made for each trainer
 
 
 def test_unlimited_epochs_are_minus_one() -> None:
