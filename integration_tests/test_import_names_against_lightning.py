@@ -11,8 +11,9 @@ import pytest
 import torch
 from torch import nn
 
-from camshaft.compat.names import accelerators, environments, model_functions, saving
+from camshaft.compat.names.plugins import accelerators, environments
 from camshaft.compat.names.released import released, released_modules
+from camshaft.compat.names.utilities import model_functions, saving
 
 pytest.importorskip("lightning")
 

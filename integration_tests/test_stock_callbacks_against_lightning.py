@@ -16,7 +16,7 @@ from torch.nn.utils import prune
 from torch.utils.data import DataLoader, TensorDataset
 
 import camshaft.callbacks
-from camshaft.compat.names import callbacks as compat_callbacks
+from camshaft.compat.names.trainer import callbacks as compat_callbacks
 
 CALLBACKS = {LIGHTNING.name: lightning_callbacks, CAMSHAFT.name: camshaft.callbacks}
 

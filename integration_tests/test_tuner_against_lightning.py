@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import camshaft.compat
-from camshaft.compat.names.finders import Tuner
+from camshaft.compat.names.trainer.finders import Tuner
 
 SIDES: dict[str, tuple[Any, Any, Any]] = {
     "lightning": (pl.LightningModule, pl.Trainer, LightningTuner),

@@ -15,7 +15,7 @@ from trainer_parts import NO_VALIDATION, loader
 import camshaft.callbacks as ours
 from camshaft.callbacks import CSVLogger
 from camshaft.compat import Trainer
-from camshaft.compat.names.callbacks import (
+from camshaft.compat.names.trainer.callbacks import (
     EarlyStopping,
     ModelCheckpoint,
     ProgressBar,
@@ -23,7 +23,7 @@ from camshaft.compat.names.callbacks import (
     StochasticWeightAveraging,
     TQDMProgressBar,
 )
-from camshaft.compat.names.profilers import AdvancedProfiler, PyTorchProfiler, SimpleProfiler
+from camshaft.compat.names.trainer.profilers import AdvancedProfiler, PyTorchProfiler, SimpleProfiler
 from camshaft.hooks_core import Callback
 
 

@@ -13,8 +13,8 @@ import torch
 from torch.utils.data import DataLoader
 from trainer_parts import Regression, quiet_trainer
 
-from camshaft.compat.names import combined_loader as source
-from camshaft.compat.names.combined_loader import CombinedLoader
+from camshaft.compat.names.utilities import combined_loader as source
+from camshaft.compat.names.utilities.combined_loader import CombinedLoader
 from camshaft.loops import CombinedLoader as OurCombinedLoader
 
 

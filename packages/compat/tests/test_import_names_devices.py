@@ -11,7 +11,7 @@ from import_names_parts import names_of_earlier_code
 
 from camshaft.callbacks import PreemptionCheckpoint
 from camshaft.compat import Trainer
-from camshaft.compat.names.accelerators import (
+from camshaft.compat.names.plugins.accelerators import (
     Accelerator,
     AcceleratorConnector,
     AcceleratorRegistry,
@@ -21,13 +21,13 @@ from camshaft.compat.names.accelerators import (
     find_usable_cuda_devices,
     parse_gpu_ids,
 )
-from camshaft.compat.names.environments import (
+from camshaft.compat.names.plugins.environments import (
     ClusterEnvironment,
     LightningEnvironment,
     SLURMEnvironment,
     TorchElasticEnvironment,
 )
-from camshaft.compat.names.precision import DoublePrecision, HalfPrecision, MixedPrecision, Precision
+from camshaft.compat.names.plugins.precision import DoublePrecision, HalfPrecision, MixedPrecision, Precision
 from camshaft.strategies import DDPStrategy, SingleDeviceStrategy
 from camshaft.strategies.precision import AutocastPrecision, ScaledPrecision, TruePrecision
 

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from camshaft.compat import DataModule, Trainer, TrainingModule
-from camshaft.compat.names.boring_classes import (
+from camshaft.compat.names.modules.boring_classes import (
     BoringDataModule,
     BoringDataModuleNoLen,
     BoringModel,
@@ -20,7 +20,7 @@ from camshaft.compat.names.boring_classes import (
     RandomDictDataset,
     RandomIterableDatasetWithLen,
 )
-from camshaft.compat.names.constructors import (
+from camshaft.compat.names.utilities.constructors import (
     clean_namespace,
     collect_init_args,
     get_init_args,
@@ -29,7 +29,7 @@ from camshaft.compat.names.constructors import (
     lightning_setattr,
     save_hyperparameters,
 )
-from camshaft.compat.names.saving import (
+from camshaft.compat.names.utilities.saving import (
     default_map_location,
     get_filesystem,
     is_local_file_protocol,

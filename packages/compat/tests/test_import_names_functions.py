@@ -21,8 +21,15 @@ from trainer_parts import NO_VALIDATION, loader
 import camshaft.strategies as strategies
 from camshaft.callbacks import Summary
 from camshaft.compat import Trainer, TrainingModule
-from camshaft.compat.names import callbacks, functions
-from camshaft.compat.names.functions import (
+from camshaft.compat.names.plugins.strategies import (
+    DDPPlugin,
+    DDPStrategy,
+    FSDPStrategy,
+    SingleDeviceStrategy,
+)
+from camshaft.compat.names.trainer import callbacks
+from camshaft.compat.names.utilities import functions
+from camshaft.compat.names.utilities.functions import (
     EarlierCombinedLoader,
     atomic_save,
     auto_move_data,
@@ -30,13 +37,7 @@ from camshaft.compat.names.functions import (
     is_overridden,
     load,
 )
-from camshaft.compat.names.strategies import (
-    DDPPlugin,
-    DDPStrategy,
-    FSDPStrategy,
-    SingleDeviceStrategy,
-)
-from camshaft.compat.names.types_and_flags import (
+from camshaft.compat.names.utilities.types_and_flags import (
     GradClipAlgorithmType,
     LightningEnum,
     LightningOptimizer,

@@ -12,8 +12,7 @@ from trainer_parts import NO_VALIDATION, loader
 
 import camshaft.callbacks as ours
 from camshaft.compat import Trainer
-from camshaft.compat.names.functions import rank_zero_only
-from camshaft.compat.names.loggers import (
+from camshaft.compat.names.trainer.loggers import (
     CSVLogger,
     DummyExperiment,
     DummyLogger,
@@ -24,6 +23,7 @@ from camshaft.compat.names.loggers import (
     merge_dicts,
     rank_zero_experiment,
 )
+from camshaft.compat.names.utilities.functions import rank_zero_only
 
 
 class Recorder(LightningLoggerBase):
@@ -199,7 +199,7 @@ def test_a_csv_logger_has_the_experiment_and_the_files_of_lightning(tmp_path: Pa
 
 
 def test_loggers_of_fabric_write_below_their_root_dir(tmp_path: Path) -> None:
-    from camshaft.compat.names.fabric_loggers import FabricCSVLogger, FabricTensorBoardLogger
+    from camshaft.compat.names.trainer.fabric_loggers import FabricCSVLogger, FabricTensorBoardLogger
 
     logger = FabricCSVLogger(root_dir=tmp_path, version=3, flush_logs_every_n_steps=1)
     logger.log_metrics({"loss": 0.5}, 0)

@@ -12,8 +12,8 @@ pytest.importorskip("torchmetrics")
 
 import torchmetrics
 
-import camshaft.compat.names.metrics as functions
-import camshaft.compat.names.metrics as metrics
+import camshaft.compat.names.modules.metrics as functions
+import camshaft.compat.names.modules.metrics as metrics
 
 
 def draw(seed: int, *shape: int, num_classes: int = 0) -> Tensor:

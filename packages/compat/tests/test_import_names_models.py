@@ -10,9 +10,13 @@ from torch import nn
 from torch.utils.data import DataLoader
 
 from camshaft.compat import TrainingModule
-from camshaft.compat.names import types_and_flags as types
-from camshaft.compat.names.functions import PossibleUserWarning, disable_possible_user_warnings, rank_prefixed_message
-from camshaft.compat.names.model_functions import (
+from camshaft.compat.names.utilities import types_and_flags as types
+from camshaft.compat.names.utilities.functions import (
+    PossibleUserWarning,
+    disable_possible_user_warnings,
+    rank_prefixed_message,
+)
+from camshaft.compat.names.utilities.model_functions import (
     ModuleMode,
     add_prefix,
     check_finite_loss,

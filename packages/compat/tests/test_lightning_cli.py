@@ -78,8 +78,8 @@ def test_a_script_with_a_command_line_runs_as_it_is(tmp_path: Path, monkeypatch:
 
 
 def test_short_names_mean_the_classes_with_the_arguments_of_earlier_releases() -> None:
-    from camshaft.compat.names import callbacks, loggers
-    from camshaft.compat.names.command_line import LightningCLI
+    from camshaft.compat.names.trainer import callbacks, loggers
+    from camshaft.compat.names.trainer.command_line import LightningCLI
     from camshaft.compat.trainer import Trainer
 
     quiet = {"enable_progress_bar": False}

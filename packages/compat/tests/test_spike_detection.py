@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from camshaft.callbacks import TrainingSpikeException
-from camshaft.compat.names.spike_detection import SpikeDetection
+from camshaft.compat.names.trainer.spike_detection import SpikeDetection
 
 
 def trainer_in(folder: Path, **strategy: Any) -> Any:

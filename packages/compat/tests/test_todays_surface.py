@@ -12,7 +12,7 @@ from trainer_parts import NO_VALIDATION, loader
 
 from camshaft.callbacks import SimpleProfiler, Timer
 from camshaft.compat import Trainer, TrainingModule
-from camshaft.compat.names.types_and_flags import RunningStage, TrainerFn
+from camshaft.compat.names.utilities.types_and_flags import RunningStage, TrainerFn
 
 pytestmark = pytest.mark.filterwarnings(NO_VALIDATION)
 

@@ -27,7 +27,7 @@ from camshaft.compat.eras.processes import delegate_early
 from camshaft.compat.eras.releases import behaviour_in
 from camshaft.compat.module import scheduler_settings
 from camshaft.compat.names.finder import is_alias, load
-from camshaft.compat.names.types_and_flags import RunningStage, TrainerFn
+from camshaft.compat.names.utilities.types_and_flags import RunningStage, TrainerFn
 from camshaft.compat.private_parts import ConnectorView, attach_sources
 from camshaft.hooks_core import is_overridden
 from camshaft.hooks_core.messages import must_be
@@ -48,7 +48,7 @@ _DEFAULTS: Mapping[str, Any] = {
 _RESULTS = "camshaft.compat.results"
 """The module of what steps of 0.9 returned, imported where a step may return it."""
 
-_LOGGERS = "camshaft.compat.names.loggers"
+_LOGGERS = "camshaft.compat.names.trainer.loggers"
 """The module of loggers under the import names, imported where one is made."""
 
 _OPTIMIZERS = "`trainer.optimizers` and `trainer.lr_scheduler_configs`"
@@ -410,7 +410,7 @@ class Trainer(ArgparseArguments, _Trainer):
     @property
     def accelerator(self) -> Any:
         """The kind of device, an `Accelerator`."""
-        return load("camshaft.compat.names.accelerators:find_accelerator")(self.strategy.device.type)
+        return load("camshaft.compat.names.plugins.accelerators:find_accelerator")(self.strategy.device.type)
 
     @property
     def _accelerator_connector(self) -> ConnectorView:

@@ -324,7 +324,7 @@ def _plugin(name: str, plugin: Any) -> Translation:
         return Translation(arguments={"strategy": plugin})
     if isinstance(plugin, Precision):
         return Translation(arguments={"precision": plugin})
-    from camshaft.compat.names import environments  # rarely passed
+    from camshaft.compat.names.plugins import environments  # rarely passed
 
     if isinstance(plugin, environments.SLURMEnvironment) and plugin.auto_requeue and plugin.detect():
         requeued = "SIGUSR1" if plugin.requeue_signal is None else signal.Signals(plugin.requeue_signal).name

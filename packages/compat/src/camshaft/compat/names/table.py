@@ -89,58 +89,59 @@ _STANDS_FOR: Mapping[str, str] = {
         RichProgressBarTheme Throughput TrainingSpikeException WriteInterval get_available_flops measure_flops
         CometLogger PassThroughProfiler Profiler=ActionProfiler BaseProfiler=ActionProfiler
         AbstractProfiler=ActionProfiler""",
-    f"{_HERE}.spike_detection": "SpikeDetection",
+    f"{_HERE}.trainer.spike_detection": "SpikeDetection",
     "camshaft.callbacks.weights.finetuning": "multiplicative",
     "camshaft.callbacks.progress.tqdm_progress_bar": "Tqdm",
     "camshaft.strategies": "ParallelStrategy Strategy=TorchStrategy",
     "torch.nn.parallel": "LightningDistributedDataParallel=DistributedDataParallel",
-    f"{_HERE}.callbacks": f"""
+    f"{_HERE}.trainer.callbacks": f"""
         {_ADAPTED_CALLBACKS} FunctionalModelSummary=ModelSummary get_human_readable_count summarize""",
-    f"{_HERE}.profilers": "AdvancedProfiler PyTorchProfiler SimpleProfiler",
+    f"{_HERE}.trainer.profilers": "AdvancedProfiler PyTorchProfiler SimpleProfiler",
     "camshaft.callbacks.profiling.pytorch_profiler": "RegisterRecordFunction",
-    f"{_HERE}.finders": f"{_FINDERS} Tuner _LRFinder=LRFinder",
-    f"{_HERE}.loggers": """
+    f"{_HERE}.trainer.finders": f"{_FINDERS} Tuner _LRFinder=LRFinder",
+    f"{_HERE}.trainer.loggers": """
         CSVLogger ExperimentWriter MLFlowLogger TensorBoardLogger WandbLogger LightningLoggerBase
         Logger=LightningLoggerBase DummyLogger DummyExperiment rank_zero_experiment merge_dicts""",
-    f"{_HERE}.strategies": """
+    f"{_HERE}.plugins.strategies": """
         DDPPlugin DDPStrategy FSDPStrategy DDPFullyShardedNativeStrategy=FSDPStrategy
         SingleDevicePlugin=SingleDeviceStrategy SingleDeviceStrategy""",
-    f"{_HERE}.combined_loader": "CombinedLoader",
-    f"{_HERE}.functions": f"""
+    f"{_HERE}.utilities.combined_loader": "CombinedLoader",
+    f"{_HERE}.utilities.functions": f"""
         {_RANK_ZERO} _get_rank=get_rank EarlierCombinedLoader
         LightningDeprecationWarning PossibleUserWarning WarningCache apply_to_collection
         atomic_save auto_move_data data_loader distributed_available flatten_dict garbage_collection_cuda
         get_model_size_mb get_rank has_iterable_dataset has_len is_oom_error is_overridden is_picklable isolate_rng load
         disable_possible_user_warnings logger move_data_to_device pl_worker_init_function rank_prefixed_message
         recursive_detach reset_seed seed_everything str_to_bool str_to_bool_or_str""",
-    f"{_HERE}.types_and_flags": f"""
+    f"{_HERE}.utilities.types_and_flags": f"""
         {_FLAGS} {_TYPES} {_SAME_TYPES} FLOAT16_EPSILON FLOAT32_EPSILON FLOAT64_EPSILON GradClipAlgorithmType
         LightningEnum
         LightningOptimizer MisconfigurationException RunningStage TrainerFn _MLFLOW_AVAILABLE _WANDB_AVAILABLE
         __version__=VERSION lightning_version=LIGHTNING_VERSION""",
-    f"{_HERE}.accelerators": f"""
+    f"{_HERE}.plugins.accelerators": f"""
         {_ACCELERATORS} ACCELERATOR_REGISTRY=AcceleratorRegistry _AcceleratorConnector=AcceleratorConnector
         _parse_gpu_ids=parse_gpu_ids""",
-    f"{_HERE}.environments": _ENVIRONMENTS,
-    f"{_HERE}.precision": f"{_PRECISIONS} precision_plugin=Precision",
-    f"{_HERE}.boring_classes": _DEMOS,
-    f"{_HERE}.saving": f"""
+    f"{_HERE}.plugins.environments": _ENVIRONMENTS,
+    f"{_HERE}.plugins.precision": f"{_PRECISIONS} precision_plugin=Precision",
+    f"{_HERE}.modules.boring_classes": _DEMOS,
+    f"{_HERE}.utilities.saving": f"""
         {_SAVING} _default_map_location=default_map_location _is_dir=is_dir
         _is_local_file_protocol=is_local_file_protocol _load_from_checkpoint=load_from_checkpoint
         _load_state=load_state""",
-    f"{_HERE}.constructors": _CONSTRUCTORS,
-    f"{_HERE}.model_functions": f"""
+    f"{_HERE}.utilities.constructors": _CONSTRUCTORS,
+    f"{_HERE}.utilities.model_functions": f"""
         {_OF_MODELS} _ModuleMode=ModuleMode _add_prefix=add_prefix _convert_params=convert_params
         _restricted_classmethod=restricted_classmethod check_finite_loss""",
     "lightning_utilities.core.imports": "RequirementCache compare_version module_available package_available",
-    f"{_HERE}.fabric_loggers": "fabric_csv_logger=FabricCSVLogger fabric_tensorboard_logger=FabricTensorBoardLogger",
+    f"{_HERE}.trainer.fabric_loggers": """
+        fabric_csv_logger=FabricCSVLogger fabric_tensorboard_logger=FabricTensorBoardLogger""",
     "torch.distributed": "ProcessGroup ReduceOp",
     "torchmetrics": "MetricCollection MeanSquaredLogError",
     "torchmetrics.utilities.distributed": "gather_all_tensors",
     "torchmetrics.utilities.data": "to_categorical to_onehot",
-    f"{_HERE}.command_line": "LightningArgumentParser LightningCLI",
+    f"{_HERE}.trainer.command_line": "LightningArgumentParser LightningCLI",
     "camshaft.trainer.cli": _CLI,
-    f"{_HERE}.metrics": """
+    f"{_HERE}.modules.metrics": """
         AUROC Accuracy ConfusionMatrix ExplainedVariance F1 FBeta MAE=MeanAbsoluteError MSE=MeanSquaredError
         MeanAbsoluteError MeanSquaredError Metric PSNR Precision R2Score RMSE Recall SSIM
         accuracy auc confusion_matrix_of=confusion_matrix explained_variance f1 f1_score=f1 fbeta fbeta_score=fbeta
@@ -357,7 +358,7 @@ EVERYWHERE = frozenset(
 FLAG = re.compile(r"_[A-Z0-9_]+_AVAILABLE|_[A-Z]+_GREATER_EQUAL_[0-9_]+|_IS_WINDOWS|_IS_INTERACTIVE")
 """The names of flags about this machine, which are found in the module `FLAGS`."""
 
-FLAGS = f"{_HERE}.types_and_flags"
+FLAGS = f"{_HERE}.utilities.types_and_flags"
 
 
 def _submodules() -> dict[str, frozenset[str]]:

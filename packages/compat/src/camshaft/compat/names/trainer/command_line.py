@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-import camshaft.compat.names.callbacks  # noqa: F401 - so that its classes have short names
-from camshaft.compat.names.loggers import LightningLoggerBase
-from camshaft.compat.names.strategies import DDPStrategy
+import camshaft.compat.names.trainer.callbacks  # noqa: F401 - so that its classes have short names
+from camshaft.compat.names.plugins.strategies import DDPStrategy
+from camshaft.compat.names.trainer.loggers import LightningLoggerBase
 from camshaft.compat.trainer import Trainer
 from camshaft.trainer.cli import SaveConfigCallback, TrainerArgumentParser, TrainerCLI
 from camshaft.trainer.cli.class_types import LoggerClass, StrategyClass

@@ -8,8 +8,8 @@ from dataclasses import fields, is_dataclass
 from types import FrameType
 from typing import Any
 
-from camshaft.compat.names.functions import is_picklable
-from camshaft.compat.names.saving import parse_class_init_keys
+from camshaft.compat.names.utilities.functions import is_picklable
+from camshaft.compat.names.utilities.saving import parse_class_init_keys
 from camshaft.hooks_core.messages import must_be, warn_user
 
 

@@ -22,8 +22,8 @@ from camshaft.callbacks.loggers.csv_logger import MetricsFile
 from camshaft.callbacks.loggers.logged_values import Hyperparameters, jsonable, named
 from camshaft.callbacks.loggers.logger import SilentExperiment as DummyExperiment
 from camshaft.callbacks.loggers.run_folder import RunFolderLogger
-from camshaft.compat.names.functions import flatten_dict
 from camshaft.compat.names.stand_ins import StandIn, refuse_argument, refuse_overrides
+from camshaft.compat.names.utilities.functions import flatten_dict
 from camshaft.hooks_core.durable_files import replace_file
 from camshaft.hooks_core.messages import warn_user
 from camshaft.strategies import is_rank_zero

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from typing import Any
 
-from camshaft.compat.names import loggers
+from camshaft.compat.names.trainer import loggers
 
 _Path = str | os.PathLike[str]
 

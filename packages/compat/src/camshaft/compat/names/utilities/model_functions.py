@@ -15,13 +15,13 @@ from typing import Any, NoReturn
 import torch
 from torch import Tensor, nn
 
-from camshaft.compat.names.functions import (
+from camshaft.compat.names.utilities.functions import (
     WarningCache,
     apply_to_collection,
     has_iterable_dataset,
     move_data_to_device,
 )
-from camshaft.compat.names.types_and_flags import MisconfigurationException
+from camshaft.compat.names.utilities.types_and_flags import MisconfigurationException
 from camshaft.hooks_core.messages import must_be, warn_user
 
 warning_cache = WarningCache()

@@ -1,0 +1,1 @@
+"""Earlier names of modules: metrics, and the demos' boring classes."""

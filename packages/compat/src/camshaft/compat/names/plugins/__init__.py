@@ -1,0 +1,1 @@
+"""Earlier names of strategies, accelerators, cluster environments and precisions."""

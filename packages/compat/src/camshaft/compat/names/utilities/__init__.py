@@ -1,0 +1,1 @@
+"""Earlier names of functions, flags, types and exceptions."""
