@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sized
+from functools import partial
 from typing import IO, TYPE_CHECKING, Any, ClassVar, Self
 
+import torch
+from torch.utils.data import DataLoader, Dataset, IterableDataset
+
 from camshaft.hooks_core import CheckpointHooks, DataHooks
+from camshaft.hooks_core.transfer import map_nested
 from camshaft.trainer.checkpoints import CheckpointFormat
 from camshaft.trainer.forwarding import class_only
 from camshaft.trainer.hyperparameters import (
@@ -15,12 +20,14 @@ from camshaft.trainer.hyperparameters import (
     NAME_KEY,
     TYPE_KEY,
     HyperparametersMixin,
+    parameters_of,
+    takes_any,
 )
 
 if TYPE_CHECKING:
-    from torch.utils.data import Dataset
-
     from camshaft.trainer.trainer import Trainer
+
+_STAGES = {"train": "Train", "val": "Validation", "test": "Test", "predict": "Predict"}
 
 
 class DataModule(HyperparametersMixin, DataHooks, CheckpointHooks):
@@ -88,10 +95,15 @@ class DataModule(HyperparametersMixin, DataHooks, CheckpointHooks):
             {Test dataloader: None}
             {Predict dataloader: None}
         """
-        from camshaft.trainer.datasets import from_datasets  # rarely needed
-
         datasets = {"train": train_dataset, "val": val_dataset, "test": test_dataset, "predict": predict_dataset}
-        return from_datasets(cls, datasets, batch_size, num_workers, datamodule_kwargs)
+        settings: dict[str, Any] = {"batch_size": batch_size, "num_workers": num_workers}
+        known = settings if takes_any(cls) else parameters_of(cls)
+        data = cls(**datamodule_kwargs, **{name: value for name, value in settings.items() if name in known})
+        for stage, given in datasets.items():
+            if given is not None:
+                make = partial(_load, shuffles=stage == "train", settings=settings)
+                setattr(data, f"{stage}_dataloader", partial(map_nested, given, _is_dataset, make))
+        return data
 
     @class_only
     def load_from_checkpoint(
@@ -139,12 +151,40 @@ class DataModule(HyperparametersMixin, DataHooks, CheckpointHooks):
 
         It makes the loaders, which are then dropped.
         """
-        from camshaft.trainer.datasets import describe  # rarely needed
-
-        return describe(self)
+        lines = []
+        for stage, title in _STAGES.items():
+            lines.append(f"{{{title} dataloader: {_sizes(getattr(self, f'{stage}_dataloader'))}}}")
+        return os.linesep.join(lines)
 
     def __getstate__(self) -> dict[str, Any]:
         """Return the state without the trainer, for copies and pickles."""
         state = dict(self.__dict__)
         state.pop("_trainer", None)
         return state
+
+
+def _is_dataset(value: Any) -> bool:
+    return isinstance(value, Dataset)
+
+
+def _load(dataset: Dataset[Any], *, shuffles: bool, settings: dict[str, Any]) -> DataLoader[Any]:
+    shuffle = shuffles and not isinstance(dataset, IterableDataset)
+    return DataLoader(dataset, shuffle=shuffle, pin_memory=torch.accelerator.is_available(), **settings)
+
+
+def _sizes(make: Callable[[], Any]) -> str:
+    """Return the sizes of the datasets of loaders; "None" if there are no loaders, or not yet."""
+    try:
+        loaders = make()
+        if isinstance(loaders, DataLoader):
+            return f"size={_size(loaders)}"
+        items = loaders.values() if isinstance(loaders, dict) else loaders
+        parts = [f"{idx}. size={_size(loader)}" for idx, loader in enumerate(items, start=1)]
+    except Exception:  # whatever the code of a data module that was not set up raises
+        return "None"
+    return " ; ".join(parts)
+
+
+def _size(loader: Any) -> str:
+    dataset = loader.dataset
+    return str(len(dataset)) if isinstance(dataset, Sized) else "NA"

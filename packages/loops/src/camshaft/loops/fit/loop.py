@@ -19,12 +19,11 @@ from camshaft.loops.evaluation.loops import ValidationLoop
 from camshaft.loops.evaluation.sanity_check import num_sanity_batches
 from camshaft.loops.fit.fit_run import FitRun, state_outside_of_fit
 from camshaft.loops.fit.limits import FitLimits, StoppingRules, check_equal_arguments
-from camshaft.loops.fit.progress_views import EpochProgressView, UpdateProgressView
 from camshaft.loops.fit.trial import in_trial
 from camshaft.loops.optimization.configuration import ConfiguredOptimizers
 from camshaft.loops.optimization.mode import UpdateMode
 from camshaft.loops.optimization.settings import OptimizationSettings
-from camshaft.loops.state.progress import BatchProgressView, FitProgress
+from camshaft.loops.state.progress import BatchProgressView, EpochProgressView, FitProgress, UpdateProgressView
 from camshaft.loops.state.run import Run
 
 

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
 
 from camshaft.hooks_core.durable_files import previous_of
 from camshaft.strategies.checkpoints.contents import ObjectsError, is_trusted, restore_objects, unreadable
 from camshaft.strategies.checkpoints.file import check_is_file, read_file
-from camshaft.strategies.checkpoints.local_copy import is_address, local_copy
+
+_ADDRESSES = ("http://", "https://")
 
 
 def read_checkpoint(
@@ -85,3 +89,34 @@ def with_objects(checkpoint: dict[str, Any], path: Path, weights_only: bool | No
         rule = "a whole checkpoint whose objects can be unpickled"
         action = "Make their classes importable, or read it without weights_only=False."
         raise unreadable(path, str(error), rule, action) from error
+
+
+def is_address(path: str | os.PathLike[str]) -> bool:
+    """Return whether a checkpoint is on the web."""
+    return isinstance(path, str) and path.startswith(_ADDRESSES)
+
+
+@contextmanager
+def local_copy(source: str | os.PathLike[str] | IO[bytes]) -> Iterator[Path]:
+    """Copy a file object from its position on, or what an address gives, to a file that ends with the block.
+
+    Yields:
+        The path of the copy.
+
+    Raises:
+        OSError: If it cannot be read (`urllib.error.URLError` for an address).
+    """
+    import tempfile  # rarely needed
+
+    with tempfile.TemporaryDirectory() as directory:
+        name = os.path.basename(source) if isinstance(source, (str, os.PathLike)) else "file object"
+        copy = Path(directory, name or "checkpoint")
+        with copy.open("wb") as file:
+            if isinstance(source, (str, os.PathLike)):
+                from urllib.request import urlopen  # imports much
+
+                with urlopen(os.fspath(source)) as stream:
+                    shutil.copyfileobj(stream, file)
+            else:
+                shutil.copyfileobj(source, file)
+        yield copy
