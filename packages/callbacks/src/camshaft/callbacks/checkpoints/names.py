@@ -132,7 +132,7 @@ class CheckpointNames:
     Args:
         name: Of those that are kept.
         last: Of "last"; None if there is none.
-        rescue: Of one that an exception leads to.
+        exception: Of one that an exception leads to.
         extension: With the dot.
         has_versions: Whether a name that is taken gets one; otherwise the file is replaced.
     """

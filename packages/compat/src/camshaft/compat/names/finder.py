@@ -13,8 +13,8 @@ from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Any
 
-from camshaft.compat.names.missing import MissingName, stand_in
 from camshaft.compat.names.released import defining_places, released, released_modules, released_submodules
+from camshaft.compat.names.stand_ins import MissingName, stand_in
 from camshaft.compat.names.table import (
     COUNTERPARTS,
     EVERYWHERE,
