@@ -7,6 +7,7 @@ import os
 from collections.abc import Callable, Mapping
 from datetime import timedelta
 from functools import partial
+from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
@@ -29,14 +30,20 @@ from camshaft.callbacks.checkpoints.names import (
     check_distinct,
     first_free_path,
 )
-from camshaft.callbacks.checkpoints.state import PendingSave, PendingSaves, TopK, lies_in
+from camshaft.callbacks.checkpoints.state import (
+    KeptCheckpoints,
+    PendingSave,
+    PendingSaves,
+    TopK,
+    lies_in,
+    unwritten_saves,
+)
 from camshaft.callbacks.monitoring import (
     check_mode,
     from_rank_zero,
     is_due_at_train_epoch_end,
     read_scalar,
     validates,
-    worst_score,
 )
 from camshaft.hooks_core.durable_files import remove, replace_file
 from camshaft.hooks_core.messages import warn_user
@@ -53,6 +60,15 @@ _WRITING_METHODS = (
 
 _OWN_FOLDER = "Pass `dirpath`, or set `self.dirpath` in `setup`."
 _OWN_ARGUMENTS = "Override `__init__`, and hand the arguments on."
+
+
+def _of_kept(name: str, doc: str) -> Any:
+    """Return a property for an attribute of the kept checkpoints."""
+
+    def set_(callback: ModelCheckpoint, value: Any) -> None:
+        setattr(callback._kept, name, value)
+
+    return property(attrgetter(f"_kept.{name}"), set_, doc=doc)
 
 
 class ModelCheckpoint(Checkpoint):
@@ -133,6 +149,14 @@ class ModelCheckpoint(Checkpoint):
         "_ModelCheckpoint__validate_init_configuration": _OWN_ARGUMENTS,
     }
 
+    best_k_models: dict[str, Tensor] = _of_kept("best_k_models", "Scores by path, oldest first.")
+    best_model_path: str = _of_kept("best_model_path", "Path of the best kept checkpoint.")
+    last_model_path: str = _of_kept("last_model_path", 'Path of "last".')
+    current_score: Tensor | None = _of_kept("current_score", "Score of the newest kept checkpoint.")
+    best_model_score: Tensor | None = _of_kept("best_model_score", "Score of the best kept checkpoint.")
+    kth_best_model_path: str = _of_kept("kth_best_model_path", "Path of the worst kept checkpoint.")
+    kth_value: Tensor = _of_kept("kth_value", "Score of the worst kept checkpoint.")
+
     def __init__(
         self,
         dirpath: str | os.PathLike[str] | None = None,
@@ -178,11 +202,7 @@ class ModelCheckpoint(Checkpoint):
         self._names = self._make_names()
         self._time = None if train_time_interval is None else TimeInterval(train_time_interval.total_seconds())
         self._num_intervals = 0  # of `every_n_train_steps` that have passed
-        self.best_model_path = ""
-        self.last_model_path = ""
-        self.current_score: Tensor | None = None
-        self._top_k = TopK(save_top_k, check_mode(mode, where))
-        self._update_scores()
+        self._kept = KeptCheckpoints(TopK(save_top_k, check_mode(mode, where)))
         self._pending: PendingSaves | None = None
         self._unwritten: list[dict[str, Any]] = []
         self._last_global_step_saved = 0  # before the first update there is nothing worth saving
@@ -202,15 +222,6 @@ class ModelCheckpoint(Checkpoint):
         fields = ["monitor", "mode", "every_n_train_steps", "every_n_epochs", "train_time_interval"]
         fields += [name for name in ("filename", "save_weights_only") if getattr(self, name)]
         return f"{type(self).__qualname__}{ {name: getattr(self, name) for name in fields}!r}"
-
-    @property
-    def best_k_models(self) -> dict[str, Tensor]:
-        """Paths of the kept checkpoints with their scores, oldest first. Empty without a `monitor`."""
-        return self._top_k.scores
-
-    @best_k_models.setter
-    def best_k_models(self, scores: dict[str, Tensor]) -> None:
-        self._top_k.scores = scores
 
     def setup(self, trainer: TrainerProtocol, module: Any, stage: str) -> None:
         """Find the folder, and remove unfinished files of killed processes in it. Collective in fit."""
@@ -333,13 +344,7 @@ class ModelCheckpoint(Checkpoint):
     def state_dict(self) -> dict[str, Any]:
         """Return the kept checkpoints with their scores, "last", and when the latest save was."""
         return {
-            "best_k_models": dict(self.best_k_models),
-            "best_model_path": self.best_model_path,
-            "last_model_path": self.last_model_path,
-            "current_score": self.current_score,
-            "best_model_score": self.best_model_score,
-            "kth_best_model_path": self.kth_best_model_path,
-            "kth_value": self.kth_value,
+            **self._kept.state_dict(),
             "monitor": self.monitor,
             "dirpath": self.dirpath,
             "step_saved_at": self._last_global_step_saved,
@@ -355,13 +360,7 @@ class ModelCheckpoint(Checkpoint):
         self._restore(state_dict)
         look = partial(self._find_lost, state_dict)
         self._unwritten, missing = look() if self._strategy is None else from_rank_zero(self._strategy, look)
-        for path in missing:
-            self.best_k_models.pop(path, None)
-        if self.best_model_path in missing:
-            self.best_model_path = self._top_k.best_path
-        if self.last_model_path in missing:
-            self.last_model_path = ""
-        self._update_scores()
+        self._kept.forget(missing)
         self._loaded_dirpath = state_dict["dirpath"]
         self._warn_if_moved()
         if self._pending is not None:
@@ -405,7 +404,7 @@ class ModelCheckpoint(Checkpoint):
 
     def check_monitor_top_k(self, trainer: TrainerProtocol, current: Tensor | None = None) -> bool:
         """Return whether a score is good enough to be kept; all ranks have to return the same."""
-        return current is not None and self._top_k.takes(current)
+        return current is not None and self._kept.top_k.takes(current)
 
     # methods that subclasses of Lightning's class override
 
@@ -546,24 +545,11 @@ class ModelCheckpoint(Checkpoint):
 
     def _keep(self, trainer: TrainerProtocol, candidates: dict[str, Tensor], score: Tensor | None) -> None:
         """Rank a checkpoint, displace others, and request it. Collective."""
-        top_k = self._top_k
-        if score is not None:
-            displaced = top_k.displaced()
-        else:
-            displaced = (self.best_model_path,) if top_k.k == 1 and self.best_model_path else ()
+        displaced = self._kept.displaced_by(score)
         del_filepath = displaced if len(displaced) > 1 else next(iter(displaced), None)
         path = self._get_metric_interpolated_filepath_name(candidates, trainer, del_filepath)
-        if path in top_k.scores:
-            displaced = (path,)  # the same name again takes its predecessor's place
-        for one in displaced:
-            top_k.scores.pop(one, None)
-        if score is not None:
-            top_k.add(path, score)
-            self.current_score = top_k.scores[path]
-        self.best_model_path = path if score is None else top_k.best_path
-        self._update_scores()
+        others = self._kept.add(path, score, displaced)
         self._print_decision(trainer, path, score, self.monitor)
-        others = (one for one in displaced if one != path)
         superfluous = tuple(one for one in others if self._should_remove_checkpoint(trainer, one, path))
         self._request_save(trainer, path, superfluous)
 
@@ -693,7 +679,7 @@ class ModelCheckpoint(Checkpoint):
             return
         moment = f"epoch {trainer.current_epoch}, step {trainer.global_step}"
         shown = "" if score is None else f"{monitor} is {float(score):.6g}, "
-        kept = f"saving {path}" if path else f"not among the best {self._top_k.k}"
+        kept = f"saving {path}" if path else f"not among the best {self._kept.top_k.k}"
         print(f"ModelCheckpoint, {moment}: {shown}{kept}", flush=True)
 
     def _finish_save(self, trainer: TrainerProtocol, pending: PendingSaves, save: PendingSave) -> None:
@@ -706,35 +692,13 @@ class ModelCheckpoint(Checkpoint):
             if notify is not None:
                 notify(self)
 
-    def _update_scores(self) -> None:
-        """Update the attributes that are derived from the kept checkpoints."""
-        top_k = self._top_k
-        self.best_model_score = top_k.scores.get(self.best_model_path)
-        self.kth_best_model_path = top_k.worst_path if len(top_k.scores) >= top_k.k else ""
-        self.kth_value = top_k.scores.get(self.kth_best_model_path, torch.tensor(worst_score(top_k.mode)))
-
     def _find_lost(self, state_dict: dict[str, Any]) -> tuple[list[dict[str, Any]], list[str]]:
         """Return the saves of a state that were never written, and its checkpoints that no longer exist."""
-        folder = Path(self.dirpath or "")
-        unwritten = [
-            save
-            for save in state_dict.get("pending", [])
-            if all(lies_in(path, folder) for path in (save["path"], save["last_path"]) if path is not None)
-            and not os.path.exists(save["path"])
-        ]
-        known = dict.fromkeys([*self.best_k_models, self.best_model_path, self.last_model_path])
-        still_to_write = ["", *(save["path"] for save in unwritten)]
-        missing = [path for path in known if path not in still_to_write and not os.path.exists(path)]
-        if missing:
-            warn_user(f"ModelCheckpoint forgets checkpoints that no longer exist: {missing}.")
-        return unwritten, missing
+        unwritten = unwritten_saves(state_dict.get("pending", []), Path(self.dirpath or ""))
+        return unwritten, self._kept.missing_files([save["path"] for save in unwritten])
 
     def _restore(self, memory: dict[str, Any]) -> None:
-        self.best_k_models = dict(memory["best_k_models"])
-        self.best_model_path = memory["best_model_path"]
-        self.last_model_path = memory["last_model_path"]
-        self.current_score = memory["current_score"]
-        self._update_scores()
+        self._kept.load_state_dict(memory)
         self._last_global_step_saved = memory["step_saved_at"]
         self._is_deferred = memory["is_deferred"]
 

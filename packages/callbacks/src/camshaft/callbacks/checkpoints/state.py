@@ -1,4 +1,4 @@
-"""State of a `ModelCheckpoint`: the best scores by path, and the saves that are not durable yet."""
+"""State of a `ModelCheckpoint`: the checkpoints that it keeps, and the saves that are not durable yet."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from camshaft.callbacks.monitoring import Mode, is_better, worst_score
+from camshaft.hooks_core.messages import warn_user
 
 
 class TopK:
@@ -64,6 +65,107 @@ class TopK:
 
     def _without_nan(self, score: Tensor) -> Tensor:
         return torch.full_like(score, worst_score(self.mode)) if math.isnan(float(score)) else score
+
+
+class KeptCheckpoints:
+    """The checkpoints that a `ModelCheckpoint` keeps: their ranking, "last", and the scores that follow from them.
+
+    Its attributes are those of `ModelCheckpoint`, which documents them.
+
+    Args:
+        top_k: The ranking; empty without a monitored metric.
+    """
+
+    def __init__(self, top_k: TopK) -> None:
+        self.top_k = top_k
+        self.best_model_path = ""
+        self.last_model_path = ""
+        self.current_score: Tensor | None = None
+        self._update_scores()
+
+    @property
+    def best_k_models(self) -> dict[str, Tensor]:
+        """Paths with their scores, oldest first."""
+        return self.top_k.scores
+
+    @best_k_models.setter
+    def best_k_models(self, scores: dict[str, Tensor]) -> None:
+        self.top_k.scores = scores
+
+    def displaced_by(self, score: Tensor | None) -> tuple[str, ...]:
+        """Return the paths that a new checkpoint displaces; without a score that of the newest, if one is kept."""
+        if score is not None:
+            return self.top_k.displaced()
+        return (self.best_model_path,) if self.top_k.k == 1 and self.best_model_path else ()
+
+    def add(self, path: str, score: Tensor | None, displaced: tuple[str, ...]) -> tuple[str, ...]:
+        """Keep a checkpoint.
+
+        Args:
+            path: Its path; that of a kept one displaces that one alone.
+            score: Its score; None without a monitored metric.
+            displaced: The paths that it displaces.
+
+        Returns:
+            The other paths that are no longer kept.
+        """
+        if path in self.top_k.scores:
+            displaced = (path,)
+        for one in displaced:
+            self.top_k.scores.pop(one, None)
+        if score is None:
+            self.best_model_path = path
+        else:
+            self.top_k.add(path, score)
+            self.current_score = self.top_k.scores[path]
+            self.best_model_path = self.top_k.best_path
+        self._update_scores()
+        return tuple(one for one in displaced if one != path)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the paths and scores."""
+        return {
+            "best_k_models": dict(self.best_k_models),
+            "best_model_path": self.best_model_path,
+            "last_model_path": self.last_model_path,
+            "current_score": self.current_score,
+            "best_model_score": self.best_model_score,
+            "kth_best_model_path": self.kth_best_model_path,
+            "kth_value": self.kth_value,
+        }
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Restore paths and scores, whether the files exist or not."""
+        self.best_k_models = dict(state_dict["best_k_models"])
+        self.best_model_path = state_dict["best_model_path"]
+        self.last_model_path = state_dict["last_model_path"]
+        self.current_score = state_dict["current_score"]
+        self._update_scores()
+
+    def missing_files(self, expected: list[str]) -> list[str]:
+        """Return the kept paths at which nothing exists, with a warning; those that are expected are left out."""
+        known = dict.fromkeys([*self.best_k_models, self.best_model_path, self.last_model_path])
+        missing = [path for path in known if path and path not in expected and not os.path.exists(path)]
+        if missing:
+            warn_user(f"ModelCheckpoint forgets checkpoints that no longer exist: {missing}.")
+        return missing
+
+    def forget(self, paths: list[str]) -> None:
+        """Keep some checkpoints no longer."""
+        for path in paths:
+            self.best_k_models.pop(path, None)
+        if self.best_model_path in paths:
+            self.best_model_path = self.top_k.best_path
+        if self.last_model_path in paths:
+            self.last_model_path = ""
+        self._update_scores()
+
+    def _update_scores(self) -> None:
+        """Derive the scores of the best and the worst."""
+        top_k = self.top_k
+        self.best_model_score = top_k.scores.get(self.best_model_path)
+        self.kth_best_model_path = top_k.worst_path if len(top_k.scores) >= top_k.k else ""
+        self.kth_value = top_k.scores.get(self.kth_best_model_path, torch.tensor(worst_score(top_k.mode)))
 
 
 @attrs.define(eq=False)
@@ -190,6 +292,16 @@ class PendingSaves:
     def _remove(self, path: str) -> None:
         if lies_in(path, self.folder):
             self.remove_checkpoint(path)
+
+
+def unwritten_saves(pending: list[dict[str, Any]], folder: Path) -> list[dict[str, Any]]:
+    """Return the pending saves of a saved state that were never written and belong into a folder."""
+    return [
+        save
+        for save in pending
+        if all(lies_in(path, folder) for path in (save["path"], save["last_path"]) if path is not None)
+        and not os.path.exists(save["path"])
+    ]
 
 
 def lies_in(path: str, folder: Path) -> bool:
