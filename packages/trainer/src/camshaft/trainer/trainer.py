@@ -65,6 +65,11 @@ def _in_stage(stage: RunningStage, doc: str) -> Any:
     return property(lambda trainer: trainer._stage is stage, doc=doc)
 
 
+def _of_strategy(read: Callable[[Any], Any], doc: str) -> Any:
+    """Return a property for what a function reads of the strategy."""
+    return property(lambda trainer: read(trainer.strategy), doc=doc)
+
+
 class Trainer:
     """Trains, validates, tests and predicts with a module.
 
@@ -579,11 +584,9 @@ class Trainer:
 
     # progress
 
-    @property
-    def current_epoch(self) -> int:
-        """Index of the training epoch; after it has ended, of the next."""
-        return self.fit_loop.current_epoch
-
+    current_epoch: int = forwarded(
+        "fit_loop.current_epoch", "Index of the training epoch; after it has ended, of the next."
+    )
     global_step: int = forwarded("fit_loop.progress.global_step", "Updates so far, whatever the number of optimizers.")
     should_stop: bool = forwarded(
         "fit_loop.should_stop", "True if training is to stop at the next opportunity; set it anywhere.", settable=True
@@ -665,8 +668,8 @@ class Trainer:
         "fit_loop.optimization.schedulers", "Schedulers of the current or last fit, each with its settings."
     )
 
-    @property
-    def accumulate_grad_batches(self) -> int:
+    accumulate_grad_batches: int = forwarded(
+        "fit_loop.accumulate_grad_batches",
         """Batches whose gradients make one update.
 
         Set until `on_train_epoch_start`, it counts from the epoch's first batch on, else from the next epoch on. Set it
@@ -674,12 +677,9 @@ class Trainer:
 
         Raises:
             TypeError, ValueError: On setting anything but a positive int, or a number that the running fit cannot have.
-        """
-        return self.fit_loop.accumulate_grad_batches
-
-    @accumulate_grad_batches.setter
-    def accumulate_grad_batches(self, value: int) -> None:
-        self.fit_loop.accumulate_grad_batches = value
+        """,
+        settable=True,
+    )
 
     @property
     def gradient_clip_val(self) -> float | None:
@@ -848,20 +848,24 @@ class Trainer:
     global_rank: int = forwarded("strategy.global_rank", "Index of this process among all.")
     local_rank: int = forwarded("strategy.local_rank", "Index of this process on its machine.")
 
-    @property
-    def num_devices(self) -> int:
-        """Number of processes per machine, each with a device."""
-        return num_devices_of(self.strategy)
+    num_nodes: int = _of_strategy(num_nodes_of, "Number of machines.")
+    num_devices: int = _of_strategy(num_devices_of, "Number of processes per machine, each with a device.")
+    device_ids: list[int] = _of_strategy(
+        device_ids_of, "Index of each device of this machine that is used, from 0 where devices have no index."
+    )
+    precision: str | None = _of_strategy(
+        precision_of, 'Name of the number format, such as "32-true"; None for a strategy of others that does not tell.'
+    )
 
     @property
-    def device_ids(self) -> list[int]:
-        """Index of each device of this machine that is used; they are numbered from 0 where devices have no index."""
-        return device_ids_of(self.strategy)
+    def node_rank(self) -> int:
+        """Index of this machine."""
+        return self.global_rank // self.num_devices
 
     @property
-    def precision(self) -> str | None:
-        """Name of the number format, such as "32-true"; None for a strategy of others that does not tell."""
-        return precision_of(self.strategy)
+    def is_global_zero(self) -> bool:
+        """True on rank 0, which writes files."""
+        return self.global_rank == 0
 
     @property
     def distributed_sampler_kwargs(self) -> dict[str, int] | None:
@@ -892,21 +896,6 @@ class Trainer:
             bar.print(*args, **kwargs)
         else:
             print(*args, **kwargs)
-
-    @property
-    def num_nodes(self) -> int:
-        """Number of machines."""
-        return num_nodes_of(self.strategy)
-
-    @property
-    def node_rank(self) -> int:
-        """Index of this machine."""
-        return self.global_rank // self.num_devices
-
-    @property
-    def is_global_zero(self) -> bool:
-        """True on rank 0, which writes files."""
-        return self.global_rank == 0
 
     # metrics, loggers, files
 

@@ -80,7 +80,7 @@ class TrainingEpoch:
                 batch = move(batch, 0)
             if metrics is not None:
                 metrics.batch = batch
-            # a hook without receivers is the function `nobody`: to compare costs less than to call it
+            # a hook without receivers is `no_op`: to compare costs less than to call it
             if batch_start is not no_op and batch_start(batch, batch_idx) == SKIP_EPOCH:
                 return True
             counts.started += 1
