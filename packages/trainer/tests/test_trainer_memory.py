@@ -89,6 +89,11 @@ class Measuring(Callback):
 
     on_validation_batch_end = on_test_batch_end = on_predict_batch_end = measure
 
+    @property
+    def grown(self) -> tuple[int, int]:
+        """Numbers of tensors and of bytes that were added in between."""
+        return self.num_tensors[1] - self.num_tensors[0], self.num_bytes[1] - self.num_bytes[0]
+
 
 def validate(trainer: Trainer, module: Regression, batches: Any) -> Any:
     return trainer.validate(module, batches, verbose=False)
@@ -110,30 +115,37 @@ def run(verb: Verb, folder: Path) -> tuple[Watched, Measuring, Any]:
     module, measuring = Watched(), Measuring()
     logger = CSVLogger(folder, flush_logs_every_n_steps=1)
     trainer = quiet_trainer(folder, callbacks=measuring, logger=logger)
+    gc.collect()
+    gc.freeze()  # what tests before have left is not counted, so it may be freed meanwhile
     tracemalloc.start()
     try:
         result = verb(trainer, module, DataLoader(Fresh(MANY)))
     finally:
         tracemalloc.stop()
+        gc.unfreeze()
     assert measuring.num_batches == MANY
     return module, measuring, result
 
 
 @pytest.mark.parametrize("verb", [validate, run_test, predict])
 def test_nothing_is_kept_of_a_batch_once_the_next_one_runs(verb: Verb, tmp_path: Path) -> None:
-    module, measuring, _ = run(verb, tmp_path)
-    assert module.most_alive <= MOST_ALIVE
-    after_few, after_many = measuring.num_tensors
-    assert after_many == after_few
-    assert measuring.num_bytes[1] - measuring.num_bytes[0] < MOST_GROWTH_BYTES
-    gc.collect()
-    assert [tensor for reference in module.watched if (tensor := reference()) is not None] == []
+    growths = []
+    while not growths or (growths[-1][1] >= MOST_GROWTH_BYTES and len(growths) < 3):
+        # what first uses and other threads allocate does not recur in the next run; what is kept of batches does
+        module, measuring, _ = run(verb, tmp_path / str(len(growths)))
+        assert module.most_alive <= MOST_ALIVE
+        gc.collect()
+        assert [tensor for reference in module.watched if (tensor := reference()) is not None] == []
+        growths.append(measuring.grown)
+    num_tensors, num_bytes = map(min, zip(*growths, strict=True))
+    assert num_tensors == 0
+    assert num_bytes < MOST_GROWTH_BYTES
 
 
 def test_predictions_that_are_wanted_are_all_there(tmp_path: Path) -> None:
     """So that the test above can fail."""
     module, measuring, predictions = run(predict_and_return, tmp_path)
     assert len(predictions) == MANY <= module.most_alive
-    after_few, after_many = measuring.num_tensors
-    assert after_many - after_few >= MANY - FEW
-    assert measuring.num_bytes[1] - measuring.num_bytes[0] > 2 * MOST_GROWTH_BYTES
+    num_tensors, num_bytes = measuring.grown
+    assert num_tensors >= MANY - FEW
+    assert num_bytes > 2 * MOST_GROWTH_BYTES
