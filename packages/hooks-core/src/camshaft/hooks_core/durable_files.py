@@ -43,6 +43,42 @@ def rename_durably(partial: Path, target: Path) -> None:
 
 
 @contextlib.contextmanager
+def new_file(target: Path) -> Iterator[Path]:
+    """Create an empty file beside a target; at the end of the block, flush it to disk and rename it to the target.
+
+    A crash at any moment leaves either the earlier file or the new one, and possibly a partial file, which
+    `abandoned_files` finds.
+
+    Args:
+        target: The final path; an earlier file there is replaced. Its directory is there.
+
+    Yields:
+        The path of the empty file.
+
+    Raises:
+        OSError: If the disk refuses; the target is untouched then, and no partial file stays.
+    """
+    partial = new_partial_name(target)
+    partial.touch(mode=0o600, exist_ok=False)
+    try:
+        with lock(partial):
+            yield partial
+            flush(partial)
+            os.chmod(partial, 0o666 & ~_umask())
+            rename_durably(partial, target)
+    except BaseException:
+        with contextlib.suppress(OSError):  # the first error is the one to raise
+            partial.unlink(missing_ok=True)
+        raise
+
+
+def _umask() -> int:
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask
+
+
+@contextlib.contextmanager
 def replace_file(path: Path) -> Iterator[Path]:
     """Give a path beside a file, which replaces the file when the block ends: never half a file, but not flushed.
 

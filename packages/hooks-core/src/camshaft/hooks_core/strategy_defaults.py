@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from camshaft.hooks_core.durable_files import flush, rename_durably
+from camshaft.hooks_core.durable_files import new_file
 from camshaft.hooks_core.messages import must_be
 from camshaft.hooks_core.protocols import PendingSave, ReduceOp, reduce_op_named
 from camshaft.hooks_core.transfer import move_to_device
@@ -212,10 +211,5 @@ def _write(checkpoint: dict[str, Any], path: Path) -> None:
     from torch import save
 
     path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
-    try:
+    with new_file(path) as partial:
         save(checkpoint, partial)
-        flush(partial)
-        rename_durably(partial, path)
-    finally:
-        partial.unlink(missing_ok=True)

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 from camshaft.hooks_core import durable_files
-from camshaft.hooks_core.durable_files import SUFFIX, flush, is_directory, lock, new_partial_name
+from camshaft.hooks_core.durable_files import SUFFIX, is_directory
 from camshaft.strategies.checkpoints.contents import (
     CheckpointError,
     declare_safe,
@@ -68,42 +68,19 @@ def write_plain(checkpoint: Any, path: str | os.PathLike[str]) -> None:
 
 @contextlib.contextmanager
 def new_file(target: Path) -> Iterator[str]:
-    """Create an empty file beside a target; at the end of the block, flush it to disk and rename it to the target.
+    """Give the path of an empty file that replaces a target durably when the block ends.
 
-    A crash at any moment leaves either the earlier file or the new one, and possibly a partial file, which
-    `camshaft.hooks_core.durable_files.abandoned_files` finds. Directories are created as needed.
-
-    Args:
-        target: The final path; an earlier file there is replaced.
-
-    Yields:
-        The path of the empty file.
+    As `camshaft.hooks_core.durable_files.new_file`; directories are created as needed.
 
     Raises:
         IsADirectoryError: If the target is a directory that is no checkpoint.
-        OSError: If the disk refuses; the target is untouched then, and no partial file stays.
+        OSError: If the disk refuses; it names the target, which is untouched then.
     """
     check_replaceable(target)
     target.parent.mkdir(parents=True, exist_ok=True)
-    partial = new_partial_name(target)
-    with disk_errors(target):
-        partial.touch(mode=0o600, exist_ok=False)
-        try:
-            with lock(partial):
-                yield str(partial)
-                flush(partial)
-                os.chmod(partial, 0o666 & ~_umask())
-                rename_durably(partial, target)
-        except BaseException:
-            with contextlib.suppress(OSError):  # the first error is the one to raise
-                partial.unlink(missing_ok=True)
-            raise
-
-
-def _umask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask
+    with disk_errors(target), durable_files.new_file(target) as partial:
+        yield str(partial)
+        check_replaceable(target)
 
 
 @contextlib.contextmanager
