@@ -376,7 +376,7 @@ class TestErrors:
             ({"filename": "{epoch"}, "filename"),
             ({"filename": "../{epoch}"}, "filename"),
             ({"filename": "/tmp/{epoch}"}, "filename"),
-            ({"dirpath": "s3://bucket/run"}, "dirpath"),
+            ({"dirpath": "https://bucket/run"}, "dirpath"),
             ({"monitor": 3}, "monitor"),
             ({"save_top_k": True}, "save_top_k"),
             ({"every_n_train_steps": 2.5}, "every_n_train_steps"),

@@ -119,7 +119,7 @@ def test_says_that_there_is_no_slurm(tmp_path: Path, monkeypatch: pytest.MonkeyP
         ({"signals": ["SIGTREM"]}, "signals"),
         ({"filename": ""}, "filename"),
         ({"filename": "a/b"}, "filename"),
-        ({"dirpath": "s3://bucket/x"}, "dirpath"),
+        ({"dirpath": "nowhere://bucket/x"}, "dirpath"),
         ({"exit_code": 256}, "exit_code"),
         ({"exit_code": True}, "exit_code"),
     ],

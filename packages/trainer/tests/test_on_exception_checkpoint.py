@@ -72,7 +72,7 @@ def test_several_processes_wait_for_nobody_and_say_that_nothing_was_saved(tmp_pa
         rescue.on_exception(Trainer(), None, ValueError("x"))  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("arguments", [{"filename": ""}, {"filename": "../x"}, {"dirpath": "s3://b"}])
+@pytest.mark.parametrize("arguments", [{"filename": ""}, {"filename": "../x"}, {"dirpath": "https://b"}])
 def test_where_it_could_not_save_is_an_error_at_once(arguments: dict[str, Any], tmp_path: Path) -> None:
     with pytest.raises(InvalidArgumentError, match="in OnExceptionCheckpoint"):
         OnExceptionCheckpoint(**({"dirpath": tmp_path} | arguments))

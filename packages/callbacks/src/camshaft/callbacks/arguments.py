@@ -11,6 +11,7 @@ from importlib.util import find_spec
 from typing import Any
 
 from camshaft.hooks_core.messages import must_be
+from camshaft.hooks_core.remote_files import check_store, is_url, local_path
 
 _NO_QUOTES = str.maketrans("", "", " '\"")
 
@@ -161,9 +162,26 @@ def check_local(field: str, path: str, where: str) -> None:
     Raises:
         InvalidArgumentError: If it is a URL.
     """
-    if "://" in path:
-        action = "Mount it, or copy the files there afterwards."
+    if is_url(path):
+        action = "Pass a local folder, and copy the files there afterwards."
         raise InvalidArgumentError(field, "a folder of this machine's file systems", path, where, action)
+
+
+def usable_path(field: str, path: str | os.PathLike[str], where: str) -> str:
+    """Return the path of a folder or file of this machine, or of a store; that of "file:///folder" is "/folder".
+
+    Raises:
+        InvalidArgumentError: If it is a URL where nothing can be written.
+        ModuleNotFoundError: If it is a URL, and fsspec is not installed.
+        ImportError: If fsspec misses the library for the store.
+    """
+    try:
+        found = local_path(path)
+        check_store(field, found, where)
+    except ValueError as error:
+        rule, action = "a local path, or a string with the URL of a store", "Pass one such as 's3://bucket/folder'."
+        raise InvalidArgumentError(field, rule, path, where, action) from error
+    return found
 
 
 def check_installed(library: str, extra: str, where: str) -> None:

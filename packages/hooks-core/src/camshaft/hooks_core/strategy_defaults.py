@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from camshaft.hooks_core.durable_files import new_file
+from camshaft.hooks_core import durable_files, remote_files
 from camshaft.hooks_core.messages import must_be
 from camshaft.hooks_core.protocols import PendingSave, ReduceOp, reduce_op_named
 from camshaft.hooks_core.transfer import move_to_device
@@ -174,7 +174,7 @@ class StrategyDefaults:
         """Do nothing: there is no state."""
 
     def save_checkpoint(self, checkpoint: Mapping[str, Any], path: str) -> PendingSave | None:
-        """Write a checkpoint with `torch.save` on the first process, durably and atomically.
+        """Write a checkpoint with `torch.save` on the first process, durably and atomically, to a path or URL.
 
         Raises:
             OSError: If the disk refuses; the file is as it was then.
@@ -183,7 +183,7 @@ class StrategyDefaults:
         failure: Exception | None = None
         if self.global_rank == 0:
             try:
-                _write(dict(checkpoint), Path(path))
+                _write(dict(checkpoint), path)
             except Exception as error:
                 failure = error
         told = self.broadcast(None if failure is None else repr(failure))
@@ -197,7 +197,8 @@ class StrategyDefaults:
         """Read a checkpoint with `torch.load`, onto the CPU; `weights_only=False` unpickles any object in it."""
         from torch import load
 
-        checkpoint: dict[str, Any] = load(path, map_location="cpu", weights_only=weights_only is not False)
+        with remote_files.local_copy(remote_files.local_path(path)) as file:
+            checkpoint: dict[str, Any] = load(file, map_location="cpu", weights_only=weights_only is not False)
         return checkpoint
 
     def teardown(self) -> None:
@@ -207,9 +208,11 @@ class StrategyDefaults:
         """Do nothing: no other process waits."""
 
 
-def _write(checkpoint: dict[str, Any], path: Path) -> None:
+def _write(checkpoint: dict[str, Any], path: str) -> None:
     from torch import save
 
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with new_file(path) as partial:
+    place = remote_files.local_path(path)
+    remote_files.make_folder(remote_files.parent_of(place) or ".")
+    is_url = remote_files.is_url(place)
+    with remote_files.new_file(place) if is_url else durable_files.new_file(Path(place)) as partial:
         save(checkpoint, partial)

@@ -7,6 +7,8 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version
+from itertools import groupby
+from operator import itemgetter
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -15,6 +17,18 @@ from torch import nn
 import camshaft.callbacks as stock  # imports its exports on access
 from camshaft.callbacks.monitoring import from_rank_zero
 from camshaft.hooks_core.messages import must_be, warn_user
+from camshaft.hooks_core.remote_files import (
+    INDEX_FILE,
+    entries_of,
+    exists,
+    files_below,
+    is_folder,
+    is_url,
+    join,
+    local_path,
+    modified,
+    parent_of,
+)
 from camshaft.hooks_core.spec import Verb
 from camshaft.loops import FitLoop, Run, collect
 from camshaft.strategies import CheckpointError, job_id, objects_left_out, restart_count
@@ -58,7 +72,7 @@ def read_requested(
     found = format_of(checkpoint, trainer.checkpoint_formats)
     if found is not None:
         return path, found.for_run(checkpoint, trainer)
-    _check_left_out(trainer, checkpoint, verb, "last" if ckpt_path is None else os.fspath(ckpt_path))
+    _check_left_out(trainer, checkpoint, verb, "last" if ckpt_path is None else local_path(ckpt_path))
     return path, checkpoint
 
 
@@ -70,7 +84,7 @@ def _find(
     if ckpt_path == "last":
         return _read_last(trainer, verb, weights_only)
     path = from_rank_zero(
-        trainer.strategy, lambda: _best(trainer, verb) if ckpt_path == "best" else os.fspath(ckpt_path)
+        trainer.strategy, lambda: _best(trainer, verb) if ckpt_path == "best" else local_path(ckpt_path)
     )
     try:
         return path, _read(trainer, path, weights_only)
@@ -142,55 +156,79 @@ def _read_after_restart(trainer: Any, fit_idx: int, weights_only: bool | None) -
 
 
 def _readable(trainer: Any, weights_only: bool | None) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield the checkpoints of the trainer's callbacks, newest first; warn of each that cannot be read."""
-    paths = from_rank_zero(trainer.strategy, lambda: _newest_first(_saved_by(trainer)))
-    for path in paths:
-        try:
-            checkpoint = _read(trainer, path, weights_only)
-        except CheckpointError as error:
-            _warn_on_rank_zero(trainer, f"{error} Trying the one before.")
-        else:
-            yield path, checkpoint
+    """Yield the checkpoints of the trainer's callbacks, newest first; warn of each that cannot be read.
+
+    Of those that were written at the same time, as far as the clock tells (that of S3 has whole seconds), the one with
+    the most steps is the newest.
+    """
+    for _, paths in groupby(from_rank_zero(trainer.strategy, lambda: _newest_first(_saved_by(trainer))), itemgetter(0)):
+        found = []
+        for _, path in paths:
+            try:
+                found.append((path, _read(trainer, path, weights_only)))
+            except CheckpointError as error:
+                _warn_on_rank_zero(trainer, f"{error} Trying the one before.")
+        yield from sorted(found, key=lambda one: one[1].get("global_step", 0), reverse=True)
 
 
-def _saved_by(trainer: Any) -> Iterator[Path]:
+def _saved_by(trainer: Any) -> Iterator[str]:
     """Yield every checkpoint in the folders where the trainer's callbacks save, or did in the run before."""
-    folders: set[Path] = set()
+    folders: set[str] = set()
     for callback in trainer.callbacks:
         if isinstance(callback, stock.ModelCheckpoint):
-            folders |= {Path(callback.dirpath)} if callback.dirpath is not None else set(_default_folders(trainer))
+            folders |= {callback.dirpath} if callback.dirpath is not None else set(_default_folders(trainer))
     for folder in folders:
         yield from _checkpoints_in(folder)
 
 
-def _checkpoints_in(folder: Path) -> Iterator[Path]:
+def _checkpoints_in(folder: str) -> Iterator[str]:
     """Yield the checkpoints in a folder and below it; a checkpoint may be a directory."""
     extension = stock.ModelCheckpoint.FILE_EXTENSION
-    for path in folder.rglob(f"*{extension}"):
+    if is_url(folder):
+        names = (url.removeprefix(join(folder, "")) for url in files_below(folder))
+        found = (re.match(rf"(?:[^/]+/)*?[^/]*{re.escape(extension)}(?=/|$)", name) for name in names)
+        yield from dict.fromkeys(join(folder, match[0]) for match in found if match)
+        return
+    for path in Path(folder).rglob(f"*{extension}"):
         if not any(parent.endswith(extension) for parent in path.relative_to(folder).parts[:-1]):
-            yield path
+            yield str(path)
 
 
-def _default_folders(trainer: Any) -> Iterator[Path]:
+def _default_folders(trainer: Any) -> Iterator[str]:
     """Yield the folders of a callback without `dirpath`: beside the logs, also those of an earlier run.
 
     Loggers number their runs: a new run is recognised by its empty folder.
     """
-    log_dir = Path(trainer.log_dir)
-    folder = log_dir / "checkpoints"
-    if re.fullmatch(r"version_\d+", log_dir.name) and not any(_checkpoints_in(folder)):
-        yield from log_dir.parent.glob("version_*/checkpoints")
+    root = parent_of(trainer.log_dir)
+    folder = join(trainer.log_dir, "checkpoints")
+    if re.fullmatch(r"version_\d+", trainer.log_dir.removeprefix(join(root, ""))) and not any(_checkpoints_in(folder)):
+        for version in entries_of(root):
+            if version.startswith("version_"):
+                yield join(root, version, "checkpoints")
     else:
         yield folder
 
 
 def _others_beside(path: str) -> list[str]:
-    others = _newest_first(Path(path).parent.glob(f"*{stock.ModelCheckpoint.FILE_EXTENSION}"))
-    return [other for other in others if not os.path.samefile(other, path)]
+    folder = parent_of(path)
+    names = [name for name in entries_of(folder) if name.endswith(stock.ModelCheckpoint.FILE_EXTENSION)]
+    others = [other for _, other in _newest_first(join(folder, name) for name in names)]
+    return [other for other in others if not (other == path if is_url(path) else os.path.samefile(other, path))]
 
 
-def _newest_first(paths: Iterable[Path]) -> list[str]:
-    return [str(path) for path in sorted(paths, key=lambda path: path.stat().st_mtime_ns, reverse=True)]
+def _newest_first(paths: Iterable[str]) -> list[tuple[int, str]]:
+    """Return paths with their times of writing, in nanoseconds."""
+    return sorted(((_written_at(path), path) for path in paths), key=itemgetter(0), reverse=True)
+
+
+def _written_at(path: str) -> int:
+    if not is_url(path):
+        return os.stat(path).st_mtime_ns
+    files = [path]
+    if is_folder(path):
+        index = join(path, INDEX_FILE)
+        files = [index] if exists(index) else files_below(path)
+    return max(int(modified(file).timestamp() * 1e9) for file in files)
 
 
 def _read(trainer: Any, path: str, weights_only: bool | None) -> dict[str, Any]:

@@ -12,6 +12,7 @@ import torch
 from torch import nn
 
 from camshaft.hooks_core.messages import must_be
+from camshaft.hooks_core.remote_files import check_on_disk
 from camshaft.hooks_core.transfer import move_to_device
 
 
@@ -29,12 +30,14 @@ def to_torchscript(
             inputs = _example(module, example, "example_inputs", where)
             exported = torch.jit.trace(module, inputs, **options)  # type: ignore[no-untyped-call]
     if file_path is not None:
+        check_on_disk("file_path", os.fspath(file_path), where)
         torch.jit.save(exported, os.fspath(file_path))
     return exported
 
 
 def to_onnx(module: Any, file_path: str | os.PathLike[str], example: Any, options: Mapping[str, Any]) -> None:
     """See `TrainingModule.to_onnx`."""
+    check_on_disk("file_path", os.fspath(file_path), f"{type(module).__qualname__}.to_onnx")
     example = _example(module, example, "input_sample", f"{type(module).__qualname__}.to_onnx")
     with _for_export(module):
         torch.onnx.export(

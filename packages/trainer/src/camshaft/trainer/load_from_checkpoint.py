@@ -15,6 +15,7 @@ from torch import Tensor
 
 from camshaft.hooks_core import is_overridden
 from camshaft.hooks_core.messages import must_be, warn_user
+from camshaft.hooks_core.remote_files import local_copy, local_path
 from camshaft.loops.fit.resume import warn_of_other_names
 from camshaft.strategies import objects_left_out, read_checkpoint
 from camshaft.trainer.checkpoints import CheckpointFormat, format_of, note_left_out
@@ -127,7 +128,7 @@ def _built(
     if hparams_file is not None and "hparams_file" in parameters_of(cls):
         arguments, hparams_file = {**arguments, "hparams_file": hparams_file}, None  # it is an argument of the class
     if hparams_file is not None:
-        checkpoint[prefix + HYPER_PARAMETERS_KEY] = _read_hyperparameters(os.fspath(hparams_file))
+        checkpoint[prefix + HYPER_PARAMETERS_KEY] = _read_hyperparameters(local_path(hparams_file))
     missing = _missing(checkpoint, prefix) if hparams_file is None else {}
     facts = checkpoint
     if prefix:
@@ -174,7 +175,7 @@ def _read_hyperparameters(path: str) -> dict[str, Any]:
     where = "load_from_checkpoint"
     extension = Path(path).suffix.lower()
     if extension == ".csv":
-        with open(path, newline="", encoding="utf-8") as stream:
+        with local_copy(path) as file, file.open(newline="", encoding="utf-8") as stream:
             return {row["key"]: _value(row["value"]) for row in csv.DictReader(stream)}
     if extension not in (".yaml", ".yml"):
         raise ValueError(must_be("hparams_file", "a file of .yaml, .yml or .csv", path, where, "Pass another."))
@@ -183,7 +184,7 @@ def _read_hyperparameters(path: str) -> dict[str, Any]:
         raise ModuleNotFoundError(must_be("hparams_file", "read with PyYAML", path, where, action))
     import yaml  # type: ignore[import-untyped, unused-ignore]
 
-    with open(path, encoding="utf-8") as stream:
+    with local_copy(path) as file, file.open(encoding="utf-8") as stream:
         read = yaml.safe_load(stream)
     if not isinstance(read, dict):
         raise ValueError(must_be("hparams_file", "one of names and values", read, where, "Pass another."))

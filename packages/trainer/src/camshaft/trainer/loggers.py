@@ -13,6 +13,7 @@ import camshaft.callbacks as stock  # imports its exports on access
 from camshaft.callbacks.monitoring import from_rank_zero
 from camshaft.hooks_core.messages import describe, must_be
 from camshaft.hooks_core.protocols import Strategy
+from camshaft.hooks_core.remote_files import absolute
 from camshaft.trainer.hyperparameters import hyperparameters_for_loggers
 
 _METHODS = ("log_metrics", "log_hyperparams", "save", "finalize")
@@ -40,7 +41,7 @@ def choose_loggers(
         loggers = list(logger) if isinstance(logger, (list, tuple)) else [logger]
         for each in loggers:
             _check_logger(each)
-    return loggers if report is None else [*loggers, stock.CurveReport(os.path.expanduser(report))]
+    return loggers if report is None else [*loggers, stock.CurveReport(absolute(report))]
 
 
 def share_log_dir(strategy: Strategy, loggers: list[Any], default_root_dir: str) -> str | None:

@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from torch import Tensor, nn
 
 import camshaft.callbacks as stock  # imports its exports on access
-from camshaft.callbacks.arguments import check_local
+from camshaft.callbacks.arguments import usable_path
 from camshaft.hooks_core import Hooks, is_overridden
 from camshaft.hooks_core.known_attributes import check_attribute
 from camshaft.hooks_core.messages import must_be, warn_user
+from camshaft.hooks_core.remote_files import absolute
 from camshaft.hooks_core.spec import ZeroGrad
 from camshaft.loops import EvaluationLoop, FitLimits, FitLoop, Run, SaveRequest, StatelessLoaders, run_verb
 from camshaft.loops.metrics import EpochEndReduction, MetricLog
@@ -146,7 +147,8 @@ class Trainer:
         report: A folder for curves of everything that is logged, as PNG files, drawn when a verb ends; see
             `camshaft.callbacks.CurveReport`. None draws nothing.
         enable_autolog_hparams: If true, loggers get the hyperparameters of module and data module when fit begins.
-        default_root_dir: Directory of files by default, "~" being the home directory; None means the working directory.
+        default_root_dir: Directory of files by default, "~" being the home directory, or its URL ("s3://bucket/run");
+            None means the working directory.
         barebones: If true, nothing is attached: no logger, checkpoint, progress bar, sanity check or metric
             log. Values that a module logs are then in its `logged_metrics` only.
         compare_hooks_every_n_steps: Updates after which several processes compare the hooks that they have called, and
@@ -245,8 +247,7 @@ class Trainer:
             num_sanity_val_steps = log_every_n_steps = 0
         self.barebones, self.strict_hooks = barebones, strict_hooks
         self.verb_state = VerbState()
-        check_local("default_root_dir", os.fspath(default_root_dir or ""), "Trainer")
-        self._default_root_dir = os.path.abspath(os.path.expanduser(default_root_dir or os.curdir))
+        self._default_root_dir = absolute(usable_path("default_root_dir", default_root_dir or os.curdir, "Trainer"))
         self.strategy = choose_strategy(
             strategy,
             accelerator=accelerator,
@@ -499,7 +500,7 @@ class Trainer:
         the validation that it triggered, or of the epoch's end. Otherwise it is carried out at once.
 
         Args:
-            filepath: The file; a directory if the state is sharded.
+            filepath: The file, or its URL in a store that fsspec reaches; a directory if the state is sharded.
             weights_only: If true, everything that only matters for resuming is left out.
             on_saved: Function to call when the checkpoint is durable.
 
@@ -507,7 +508,9 @@ class Trainer:
             RuntimeError: If this trainer has no module yet.
         """
         run = self._started_run("save_checkpoint")
-        run.request_save(SaveRequest(os.fspath(filepath), bool(weights_only), on_saved))
+        run.request_save(
+            SaveRequest(usable_path("filepath", filepath, "save_checkpoint"), bool(weights_only), on_saved)
+        )
         if not self.is_running:
             run.finish_saving()  # no verb does it
 
@@ -549,7 +552,7 @@ class Trainer:
         if run is None or not self.is_running or run.verb != "fit":
             warn_user(f"Nothing is being trained, so there is nothing to save to {os.fspath(path)!r} and to stop.")
             return
-        run.preempt(os.fspath(path))
+        run.preempt(usable_path("path", path, "preempt"))
 
     @contextmanager
     def trial(self, *, reload: bool = False) -> Iterator[Iterable[Any]]:

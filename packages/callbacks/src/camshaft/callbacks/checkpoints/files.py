@@ -19,16 +19,18 @@ from camshaft.hooks_core.durable_files import (
     rename_durably,
 )
 from camshaft.hooks_core.messages import warn_user
+from camshaft.hooks_core.remote_files import absolute, copy, is_url, join
 
 if TYPE_CHECKING:
     from camshaft.hooks_core.protocols import Strategy, TrainerProtocol
 
 
-def point_last_at(checkpoint: Path, last: Path, *, by_link: bool = False) -> None:
+def point_last_at(checkpoint: str | os.PathLike[str], last: str | os.PathLike[str], *, by_link: bool = False) -> None:
     """Make `last` the same checkpoint as `checkpoint`, durably and atomically.
 
     The data is shared by hard links, and copied where the file system has none. Removing either leaves the other
     intact. A folder is replaced in two renames, so a crash between them leaves no `last`, and `checkpoint` as it was.
+    A store has no links: it copies the data, without its passing through this machine where the store can.
 
     Args:
         checkpoint: A file or folder that is durable.
@@ -39,6 +41,13 @@ def point_last_at(checkpoint: Path, last: Path, *, by_link: bool = False) -> Non
     Raises:
         OSError: If `checkpoint` does not exist or the folder of `last` cannot be written.
     """
+    if isinstance(checkpoint, str) and isinstance(last, str) and is_url(last):
+        copy(checkpoint, last)
+    else:
+        _point_on_disk(Path(checkpoint), Path(last), by_link)
+
+
+def _point_on_disk(checkpoint: Path, last: Path, by_link: bool) -> None:
     last.parent.mkdir(parents=True, exist_ok=True)
     workplace = new_partial_name(last)
     workplace.mkdir()
@@ -83,21 +92,24 @@ def _link_or_copy(source: str | Path, target: str | Path) -> None:
 def default_folder(trainer: TrainerProtocol) -> str:
     """Return the default folder of checkpoints: "checkpoints" in `log_dir`, else in `default_root_dir`."""
     root = trainer.log_dir or trainer.default_root_dir
-    return os.path.abspath(os.path.join(os.path.expanduser(root), "checkpoints"))
+    return join(absolute(root), "checkpoints")
 
 
-def remove_abandoned(folder: Path, extension: str, depth: int = 0) -> None:
+def remove_abandoned(folder: str, extension: str, depth: int = 0) -> None:
     """Remove the unfinished files that killed saves left in a folder; see `partial_paths.abandoned_files`.
 
-    A file that cannot be removed stays, with a warning.
+    A file that cannot be removed stays, with a warning. In a store none is looked for: whether their writers are gone
+    cannot be known there.
 
     Args:
         folder: The folder; it need not exist.
         extension: That of the checkpoints, with the dot; no other file is considered.
         depth: Number of levels of subfolders to search as well.
     """
+    if is_url(folder):
+        return
     for level in range(depth + 1):
-        for path in abandoned_files(folder, "*/" * level + f".*{extension}*{SUFFIX}"):
+        for path in abandoned_files(Path(folder), "*/" * level + f".*{extension}*{SUFFIX}"):
             try:
                 remove(path)
             except OSError as error:

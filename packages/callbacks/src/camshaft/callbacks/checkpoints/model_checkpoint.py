@@ -8,7 +8,6 @@ from collections.abc import Callable, Mapping
 from datetime import timedelta
 from functools import partial
 from operator import attrgetter
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import torch
@@ -35,7 +34,6 @@ from camshaft.callbacks.checkpoints.state import (
     PendingSave,
     PendingSaves,
     TopK,
-    lies_in,
     unwritten_saves,
 )
 from camshaft.callbacks.monitoring import (
@@ -45,8 +43,8 @@ from camshaft.callbacks.monitoring import (
     read_scalar,
     validates,
 )
-from camshaft.hooks_core.durable_files import remove, replace_file
 from camshaft.hooks_core.messages import warn_user
+from camshaft.hooks_core.remote_files import absolute, exists, join, lies_in, local_path, remove, replace_file
 
 if TYPE_CHECKING:
     from camshaft.hooks_core.protocols import Strategy, TrainerProtocol
@@ -90,13 +88,15 @@ class ModelCheckpoint(Checkpoint):
     overridden `_save_checkpoint` writes "last" as well, unless it is a link.
 
     Args:
-        dirpath: Folder of the checkpoints; None chooses it when fit begins, as described above.
+        dirpath: Folder of the checkpoints, or its URL in a store that fsspec reaches ("s3://bucket/run"); None chooses
+            it when fit begins, as described above.
         filename: Name without extension, with places such as {epoch}, {step} (both zero-based counts as the trainer
             has them) and {val_loss:.2f}; it may lead to folders in `dirpath`. None is "{epoch}-{step}".
         monitor: Name of the logged scalar that ranks checkpoints; None keeps the newest.
         verbose: Whether rank 0 prints each decision.
         save_last: Whether every due time also updates "last.ckpt", whatever `save_top_k` keeps. Where the checkpoint
-            is kept, it is a second name for the same data and takes no room; "link" makes it a symbolic link.
+            is kept, it is a second name for the same data and takes no room; "link" makes it a symbolic link. In a
+            store it is a copy.
         save_top_k: How many of the best to keep; -1 all, 0 none. Without a `monitor`: -1, 0 or 1.
         save_on_exception: Whether an exception in training, `KeyboardInterrupt` too, also saves a checkpoint, named
             by `filename` and never removed; "exception-{epoch}-{step}" if a metric in `filename` is not logged yet.
@@ -235,10 +235,10 @@ class ModelCheckpoint(Checkpoint):
             shares_folder = self.dirpath == other.dirpath
             check_distinct(self.state_key, other.state_key, self._names, other._names if shares_folder else None)
         if trainer.is_global_zero and not trainer.fast_dev_run:
-            remove_abandoned(Path(self.dirpath), self.FILE_EXTENSION, self._names.depth)
+            remove_abandoned(self.dirpath, self.FILE_EXTENSION, self._names.depth)
         self._has_validated = False
         self._pending = PendingSaves(
-            Path(self.dirpath),
+            self.dirpath,
             self.state_dict(),
             point_last=partial(self._point_last, trainer),
             remove_checkpoint=partial(self._remove_checkpoint, trainer),
@@ -372,7 +372,7 @@ class ModelCheckpoint(Checkpoint):
         Args:
             filepath: The file; None is "best_k_models.yaml" in `dirpath`.
         """
-        path = Path(self.dirpath or "", "best_k_models.yaml") if filepath is None else Path(filepath)
+        path = join(self.dirpath or "", "best_k_models.yaml") if filepath is None else local_path(filepath)
         with replace_file(path) as fresh:
             lines = (f"{json.dumps(kept)}: {float(score)!r}\n" for kept, score in self.best_k_models.items())
             fresh.write_text("".join(lines) or "{}\n", encoding="utf-8")
@@ -396,11 +396,11 @@ class ModelCheckpoint(Checkpoint):
             filename or self.filename, metrics, prefix=prefix, auto_insert_metric_name=self.auto_insert_metric_name
         )
         name = name if ver is None else f"{name}{self.CHECKPOINT_JOIN_CHAR}v{ver}"
-        return os.path.join(self.dirpath or "", f"{name}{self.FILE_EXTENSION}")
+        return join(self.dirpath or "", f"{name}{self.FILE_EXTENSION}")
 
     def file_exists(self, filepath: str | os.PathLike[str], trainer: TrainerProtocol) -> bool:
         """Return whether rank 0 finds a file or folder at a path. Collective."""
-        return from_rank_zero(trainer.strategy, lambda: os.path.exists(filepath))
+        return from_rank_zero(trainer.strategy, lambda: exists(local_path(filepath)))
 
     def check_monitor_top_k(self, trainer: TrainerProtocol, current: Tensor | None = None) -> bool:
         """Return whether a score is good enough to be kept; all ranks have to return the same."""
@@ -523,25 +523,25 @@ class ModelCheckpoint(Checkpoint):
     def _should_remove_checkpoint(self, trainer: TrainerProtocol, previous: str, current: str) -> bool:
         """Return whether a checkpoint goes when another displaces it; not if the run was resumed from it."""
         resumed = getattr(trainer, "ckpt_path", None)
-        if resumed is not None and os.path.abspath(resumed) == os.path.abspath(previous):
+        if resumed is not None and absolute(resumed) == absolute(previous):
             return False
-        return previous != current and self.dirpath is not None and lies_in(previous, Path(self.dirpath))
+        return previous != current and self.dirpath is not None and lies_in(previous, self.dirpath)
 
     def _remove_checkpoint(self, trainer: TrainerProtocol, filepath: str) -> None:
         """Remove a checkpoint; called on all ranks."""
         if trainer.is_global_zero:
-            remove(Path(filepath))
+            remove(filepath)
 
     @staticmethod
     def _link_checkpoint(trainer: TrainerProtocol, filepath: str, linkpath: str) -> None:
         """Make a symbolic link to a checkpoint. Collective."""
-        from_rank_zero(trainer.strategy, lambda: point_last_at(Path(filepath), Path(linkpath), by_link=True))
+        from_rank_zero(trainer.strategy, lambda: point_last_at(filepath, linkpath, by_link=True))
 
     def _point_last(self, trainer: TrainerProtocol, path: str, last_path: str) -> None:
         if self.save_last == "link":
             self._link_checkpoint(trainer, path, last_path)
         else:
-            from_rank_zero(trainer.strategy, lambda: point_last_at(Path(path), Path(last_path)))
+            from_rank_zero(trainer.strategy, lambda: point_last_at(path, last_path))
 
     def _keep(self, trainer: TrainerProtocol, candidates: dict[str, Tensor], score: Tensor | None) -> None:
         """Rank a checkpoint, displace others, and request it. Collective."""
@@ -641,7 +641,7 @@ class ModelCheckpoint(Checkpoint):
                 return True
             if path in reusable or not self.enable_version_counter:
                 return False
-            return os.path.lexists(path) or any(one._claims(path) for one in others)
+            return exists(path) or any(one._claims(path) for one in others)
 
         def path_of(version: int | None) -> str:
             # only what is needed, since an override may take no more
@@ -694,7 +694,7 @@ class ModelCheckpoint(Checkpoint):
 
     def _find_lost(self, state_dict: dict[str, Any]) -> tuple[list[dict[str, Any]], list[str]]:
         """Return the saves of a state that were never written, and its checkpoints that no longer exist."""
-        unwritten = unwritten_saves(state_dict.get("pending", []), Path(self.dirpath or ""))
+        unwritten = unwritten_saves(state_dict.get("pending", []), self.dirpath or "")
         return unwritten, self._kept.missing_files([save["path"] for save in unwritten])
 
     def _restore(self, memory: dict[str, Any]) -> None:

@@ -13,10 +13,11 @@ from typing import Any
 from camshaft.callbacks.arguments import (
     InvalidArgumentError,
     MissingMetricError,
-    check_local,
     check_number,
     check_one_of,
+    usable_path,
 )
+from camshaft.hooks_core.remote_files import absolute
 
 
 class NameTemplate:
@@ -223,11 +224,9 @@ def check_arguments(
 
 
 def absolute_folder(dirpath: str | os.PathLike[str], where: str) -> str:
-    """Return the absolute path of a folder of checkpoints; "~" is the home directory.
+    """Return the absolute path or the URL of a folder of checkpoints; "~" is the home directory.
 
     Raises:
-        InvalidArgumentError: If it is a URL.
+        InvalidArgumentError, ImportError: If it is a URL where nothing can be written; see `usable_path`.
     """
-    path = os.fspath(dirpath)
-    check_local("dirpath", path, where)
-    return os.path.abspath(os.path.expanduser(path))
+    return absolute(usable_path("dirpath", dirpath, where))

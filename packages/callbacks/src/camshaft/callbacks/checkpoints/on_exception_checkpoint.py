@@ -9,6 +9,7 @@ from camshaft.callbacks.arguments import check_file_name
 from camshaft.callbacks.checkpoints.files import can_save_alone
 from camshaft.callbacks.checkpoints.names import absolute_folder
 from camshaft.hooks_core import Callback
+from camshaft.hooks_core.remote_files import join
 
 if TYPE_CHECKING:
     from camshaft.hooks_core.protocols import TrainerProtocol
@@ -23,11 +24,11 @@ class OnExceptionCheckpoint(Callback):
     raised warns, and waits for no other.
 
     Args:
-        dirpath: Folder of the checkpoint.
+        dirpath: Folder of the checkpoint, or its URL.
         filename: Its name without extension; a file of this name is replaced.
 
     Raises:
-        InvalidArgumentError: If `filename` is empty or has a folder in it, or `dirpath` is no local folder.
+        InvalidArgumentError: If `filename` is empty or has a folder in it, or nothing can be written to `dirpath`.
     """
 
     FILE_EXTENSION: ClassVar[str] = ".ckpt"
@@ -42,7 +43,7 @@ class OnExceptionCheckpoint(Callback):
     @property
     def ckpt_path(self) -> str:
         """Path of the checkpoint."""
-        return os.path.join(self.dirpath, self.filename + self.FILE_EXTENSION)
+        return join(self.dirpath, self.filename + self.FILE_EXTENSION)
 
     def on_train_start(self, trainer: TrainerProtocol, module: Any) -> None:
         """Save from here on."""

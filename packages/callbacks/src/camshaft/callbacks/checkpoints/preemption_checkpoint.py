@@ -18,6 +18,7 @@ from camshaft.callbacks.monitoring import from_rank_zero
 from camshaft.hooks_core import Callback
 from camshaft.hooks_core.messages import warn_user
 from camshaft.hooks_core.processes import OrderlyExit
+from camshaft.hooks_core.remote_files import join
 
 if TYPE_CHECKING:
     from camshaft.hooks_core.protocols import TrainerProtocol
@@ -40,8 +41,8 @@ class PreemptionCheckpoint(Callback):
 
     Args:
         signals: Their names. The default leaves out what the system does not have.
-        dirpath: Folder of the checkpoint; None is where the trainer's first `ModelCheckpoint` saves, so that
-            `fit(ckpt_path="last")` finds it, else "checkpoints" as there.
+        dirpath: Folder of the checkpoint, or its URL; None is where the trainer's first `ModelCheckpoint` saves, so
+            that `fit(ckpt_path="last")` finds it, else "checkpoints" as there.
         filename: Its name without extension; a file of this name is replaced.
         requeue: Whether rank 0 requeues the SLURM job, by `scontrol requeue`, once the checkpoint is durable. It does
             not after SIGTERM alone, which is `scancel`, or a preemption after which SLURM requeues by itself: ask for
@@ -54,8 +55,8 @@ class PreemptionCheckpoint(Callback):
         ckpt_path: Path of the checkpoint; None before fit.
 
     Raises:
-        InvalidArgumentError: If a signal cannot be caught, `filename` is empty or has a folder in it, `dirpath` is no
-            local folder, or `exit_code` is not from 0 to 255.
+        InvalidArgumentError: If a signal cannot be caught, `filename` is empty or has a folder in it, nothing can be
+            written to `dirpath`, or `exit_code` is not from 0 to 255.
     """
 
     FILE_EXTENSION: ClassVar[str] = ".ckpt"
@@ -92,7 +93,7 @@ class PreemptionCheckpoint(Callback):
             return
         self.preempted = self._should_requeue = self._has_failed = False
         folder = from_rank_zero(trainer.strategy, lambda: self._folder(trainer))
-        self.ckpt_path = path = os.path.join(folder, self.filename + self.FILE_EXTENSION)
+        self.ckpt_path = path = join(folder, self.filename + self.FILE_EXTENSION)
         if self.requeue and slurm_job() is None and trainer.is_global_zero:
             warn_user(f"{type(self).__name__} will not requeue: this is not a SLURM job.")
         self._caught = CaughtSignals(self.signals, lambda: trainer.preempt(path))

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import attrs
@@ -14,6 +12,7 @@ from torch import Tensor
 
 from camshaft.callbacks.monitoring import Mode, is_better, worst_score
 from camshaft.hooks_core.messages import warn_user
+from camshaft.hooks_core.remote_files import exists, lies_in
 
 
 class TopK:
@@ -145,7 +144,7 @@ class KeptCheckpoints:
     def missing_files(self, expected: list[str]) -> list[str]:
         """Return the kept paths at which nothing exists, with a warning; those that are expected are left out."""
         known = dict.fromkeys([*self.best_k_models, self.best_model_path, self.last_model_path])
-        missing = [path for path in known if path and path not in expected and not os.path.exists(path)]
+        missing = [path for path in known if path and path not in expected and not exists(path)]
         if missing:
             warn_user(f"ModelCheckpoint forgets checkpoints that no longer exist: {missing}.")
         return missing
@@ -208,7 +207,7 @@ class PendingSaves:
 
     def __init__(
         self,
-        folder: Path,
+        folder: str,
         durable_state: dict[str, Any],
         *,
         point_last: Callable[[str, str], None],
@@ -294,16 +293,11 @@ class PendingSaves:
             self.remove_checkpoint(path)
 
 
-def unwritten_saves(pending: list[dict[str, Any]], folder: Path) -> list[dict[str, Any]]:
+def unwritten_saves(pending: list[dict[str, Any]], folder: str) -> list[dict[str, Any]]:
     """Return the pending saves of a saved state that were never written and belong into a folder."""
     return [
         save
         for save in pending
         if all(lies_in(path, folder) for path in (save["path"], save["last_path"]) if path is not None)
-        and not os.path.exists(save["path"])
+        and not exists(save["path"])
     ]
-
-
-def lies_in(path: str, folder: Path) -> bool:
-    """Return whether a path is below a folder; paths that are read from checkpoints may lead out of it by ".."."""
-    return folder in Path(os.path.abspath(path)).parents

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from camshaft.callbacks.arguments import check_one_of
+from camshaft.callbacks.arguments import check_local, check_one_of
 
 if TYPE_CHECKING:
     from camshaft.callbacks.checkpoints.model_checkpoint import ModelCheckpoint
@@ -66,6 +66,7 @@ class CheckpointLog:
         """Return the checkpoints to log now that a callback's `saved_path` has become durable."""
         if not self.log_model:
             return []
+        check_local("dirpath", callback.saved_path, type(callback).__name__)
         if not any(callback is known for known in self._callbacks):
             self._callbacks.append(callback)
         if self.log_model == "all" or callback.save_top_k == -1:

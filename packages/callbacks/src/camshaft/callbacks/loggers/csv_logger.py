@@ -13,6 +13,7 @@ from camshaft.callbacks.arguments import InvalidArgumentError, check_number
 from camshaft.callbacks.loggers.logged_values import numbers_by_name
 from camshaft.callbacks.loggers.run_folder import RunFolderLogger
 from camshaft.hooks_core.durable_files import replace_file
+from camshaft.hooks_core.remote_files import edit_file, is_url, join, parent_of
 
 Row = Mapping[str, float | int | None]
 """Numbers by column; None leaves a cell empty."""
@@ -22,11 +23,12 @@ class CSVLogger(RunFolderLogger):
     """Writes `<save_dir>/<name>/<version>/metrics.csv` and, beside it, `hparams.json`.
 
     The CSV file has a column "step" and one per metric; each call of `log_metrics` makes a row. Rows are buffered
-    and written in groups; those that `save` or `finalize` has written survive a crash. Only rank 0 writes: the trainer
+    and written in groups; those that `save` or `finalize` has written survive a crash. In a store each group makes the
+    file anew. Only rank 0 writes: the trainer
     calls loggers there. See `RunFolderLogger` for when a version is claimed and its folder made.
 
     Args:
-        save_dir: Folder of all experiments.
+        save_dir: Folder of all experiments, or its URL.
         name: Folder of the experiment in it; "" uses `save_dir` itself.
         version: Folder of the run in that: a number n is "version_n", a text is the folder's name. None is the number
             after the highest that exists when it is first read. A given version is continued if it exists.
@@ -64,7 +66,7 @@ class CSVLogger(RunFolderLogger):
         return self._file
 
     def _open(self) -> MetricsFile:
-        return MetricsFile(Path(self.log_dir, self.METRICS_FILE))
+        return MetricsFile(join(self.log_dir, self.METRICS_FILE))
 
     def log_metrics(self, metrics: Mapping[str, float], step: int | None = None) -> None:
         """Add a row. Tensors are read now, which waits for their device.
@@ -122,15 +124,17 @@ class MetricsFile:
     first row.
 
     Args:
-        path: Path of the file; its folder is made when needed.
+        path: Path of the file, or its URL; its folder is made when needed. A store cannot append: each time the whole
+            file is read, and a longer one is uploaded in its place.
 
     Attributes:
         columns: Names of the file's columns, known once rows were appended.
         metrics: Rows that `save` is to append.
     """
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self._url = path if isinstance(path, str) and is_url(path) else None
+        self.path = Path(path)
         self.columns: list[str] = []
         self.metrics: list[Row] = []
         self._is_open = False
@@ -146,12 +150,12 @@ class MetricsFile:
     @property
     def log_dir(self) -> str:
         """Folder of the file."""
-        return str(self.path.parent)
+        return parent_of(self.metrics_file_path)
 
     @property
     def metrics_file_path(self) -> str:
         """Path of the file."""
-        return str(self.path)
+        return self._url or str(self.path)
 
     @property
     def metrics_keys(self) -> list[str]:
@@ -187,6 +191,12 @@ class MetricsFile:
             OSError: If the file cannot be written.
         """
         if not rows:
+            return
+        if self._url is not None:
+            with edit_file(self._url) as copied:
+                longer = MetricsFile(copied)
+                longer.append(rows)
+            self.columns = longer.columns
             return
         if not self._is_open:
             self._continue_or_create()

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from camshaft.callbacks.arguments import check_installed
 from camshaft.callbacks.loggers.csv_logger import CSVLogger
-from camshaft.hooks_core.durable_files import replace_file
+from camshaft.hooks_core.remote_files import absolute, exists, join, local_copy, replace_file
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -36,7 +36,7 @@ class CurveReport(CSVLogger):
     again replaces them. Needs matplotlib (the extra `camshaft-callbacks[plot]`).
 
     Args:
-        save_dir: The folder.
+        save_dir: The folder, or its URL.
 
     Raises:
         ModuleNotFoundError: If matplotlib is not installed.
@@ -51,23 +51,26 @@ class CurveReport(CSVLogger):
     @property
     def log_dir(self) -> str:
         """The folder."""
-        return os.path.abspath(self.save_dir)
+        return absolute(self.save_dir)
 
     def finalize(self, status: str) -> None:
         """Write the buffered rows, and draw."""
         super().finalize(status)
-        path = Path(self.log_dir, self.METRICS_FILE)
-        pictures = _group_by_picture(read_curves(path)) if path.exists() else {}
+        path = join(self.log_dir, self.METRICS_FILE)
+        if not exists(path):
+            return
+        with local_copy(path) as file:
+            pictures = _group_by_picture(read_curves(file))
         if not pictures:
             return
-        _draw(Path(self.log_dir, self.OVERVIEW), pictures)
+        _draw(join(self.log_dir, self.OVERVIEW), pictures)
         taken = {self.OVERVIEW}
         for name, curves in pictures.items():
             file_name = re.sub(r"[^\w.-]+", "_", name)
             while f"{file_name}.png" in taken:
                 file_name += "_"
             taken.add(f"{file_name}.png")
-            _draw(Path(self.log_dir, f"{file_name}.png"), {name: curves})
+            _draw(join(self.log_dir, f"{file_name}.png"), {name: curves})
 
 
 def read_curves(path: Path) -> dict[str, Curve]:
@@ -101,7 +104,7 @@ def _group_by_picture(curves: Mapping[str, Curve]) -> dict[str, dict[str, Curve]
     return dict(sorted(pictures.items()))
 
 
-def _draw(path: Path, pictures: Mapping[str, Mapping[str, Curve]]) -> None:
+def _draw(path: str, pictures: Mapping[str, Mapping[str, Curve]]) -> None:
     """Draw pictures side by side into a file, which is replaced atomically."""
     from matplotlib.figure import Figure
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urlparse
 
-from camshaft.callbacks.arguments import check_installed
+from camshaft.callbacks.arguments import check_installed, check_local, usable_path
 from camshaft.callbacks.loggers.checkpoint_log import CheckpointLog, LoggedCheckpoint, LogModel
 from camshaft.callbacks.loggers.logged_values import Hyperparameters, flat, named, numbers_by_name
 from camshaft.callbacks.loggers.logger import Logger
@@ -84,6 +84,8 @@ class MLFlowLogger(Logger):
         synchronous: bool = True,
     ) -> None:
         check_installed("mlflow", "mlflow", type(self).__name__)
+        save_dir = usable_path("save_dir", save_dir, type(self).__name__)
+        check_local("save_dir", save_dir, type(self).__name__)
         uri = tracking_uri or os.environ.get("MLFLOW_TRACKING_URI") or Path(save_dir).absolute().as_uri()
         check_database(uri, type(self).__name__)
         self.tracking_uri = uri

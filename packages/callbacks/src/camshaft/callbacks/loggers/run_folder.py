@@ -9,10 +9,10 @@ import weakref
 from pathlib import Path
 from typing import Any, ClassVar
 
-from camshaft.callbacks.arguments import check_local
+from camshaft.callbacks.arguments import usable_path
 from camshaft.callbacks.loggers.logged_values import Hyperparameters, jsonable, named
 from camshaft.callbacks.loggers.logger import Logger, is_rank_zero
-from camshaft.hooks_core.durable_files import replace_file
+from camshaft.hooks_core.remote_files import claim, entries_of, is_url, join, remove, replace_file
 
 
 class RunFolderLogger(Logger):
@@ -25,7 +25,7 @@ class RunFolderLogger(Logger):
     run rank 0 claims.
 
     Args:
-        save_dir: Folder of all experiments.
+        save_dir: Folder of all experiments, or its URL.
         name: Folder of the experiment in it; "" and None use `save_dir` itself.
         version: Folder of the run in that: a number n is "version_n", a text is the folder's name. None is the number
             after the highest that exists when it is first read. A given version is continued if it exists.
@@ -34,15 +34,14 @@ class RunFolderLogger(Logger):
         hparams: The hyperparameters so far.
 
     Raises:
-        InvalidArgumentError: If `save_dir` is a URL.
+        InvalidArgumentError, ImportError: If `save_dir` is a URL where nothing can be written.
     """
 
     HPARAMS_FILE: ClassVar[str] = "hparams.json"
 
     def __init__(self, save_dir: str | os.PathLike[str], name: str | None, version: int | str | None) -> None:
         self.hparams: dict[str, Any] = {}
-        self._save_dir = os.fspath(save_dir)
-        check_local("save_dir", self._save_dir, type(self).__name__)
+        self._save_dir = usable_path("save_dir", save_dir, type(self).__name__)
         self._name = name or ""
         self._version = version
 
@@ -59,7 +58,7 @@ class RunFolderLogger(Logger):
     @property
     def root_dir(self) -> str:
         """Folder of the experiment, which holds its versions."""
-        return os.path.join(self._save_dir, self.name) if self.name else self._save_dir
+        return join(self._save_dir, self.name) if self.name else self._save_dir
 
     @property
     def version(self) -> int | str:
@@ -72,7 +71,7 @@ class RunFolderLogger(Logger):
     def log_dir(self) -> str:
         """Folder of the run."""
         version = self.version
-        return os.path.join(self.root_dir, version if isinstance(version, str) else f"version_{version}")
+        return join(self.root_dir, version if isinstance(version, str) else f"version_{version}")
 
     def log_hyperparams(self, params: Hyperparameters | None = None) -> None:
         """Add hyperparameters to `hparams.json`; an existing name gets the new value.
@@ -82,9 +81,7 @@ class RunFolderLogger(Logger):
                 adds none.
         """
         self.hparams.update(named(params or {}))
-        path = Path(self.log_dir, self.HPARAMS_FILE)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with replace_file(path) as fresh:
+        with replace_file(join(self.log_dir, self.HPARAMS_FILE)) as fresh:
             fresh.write_text(self._hparams_text(jsonable(self.hparams)), encoding="utf-8")
 
     def _hparams_text(self, hparams: dict[str, Any]) -> str:
@@ -99,6 +96,8 @@ class RunFolderLogger(Logger):
 
     def _claim_version(self) -> int:
         """Make the folder of the next version, and return its number."""
+        if is_url(self.root_dir):
+            return self._claim_in_store()
         root = Path(os.path.abspath(self.root_dir))
         missing = [folder for folder in (root, *root.parents) if not folder.exists()]
         while True:
@@ -116,26 +115,44 @@ class RunFolderLogger(Logger):
             _CLAIMS[self] = weakref.finalize(self, _remove_empty, [folder, *missing], os.getpid())
             return version
 
+    def _claim_in_store(self) -> int:
+        """Make a file in the folder of the next version, as a store has no empty folders, and return its number."""
+        while True:
+            version = self._next_version()
+            folder = join(self.root_dir, f"version_{version}")
+            if claim(join(folder, _CLAIM_FILE)):
+                _CLAIMS[self] = weakref.finalize(self, _release_in_store, folder, os.getpid())
+                return version
+
     def _version_of_rank_zero(self) -> int:
         """Return the version that rank 0 of this run claims: the newest, if its folder is still empty."""
         version = self._next_version()
-        try:
-            is_claimed = version > 0 and not os.listdir(os.path.join(self.root_dir, f"version_{version - 1}"))
-        except OSError:
-            is_claimed = False
-        return version - is_claimed
+        if version > 0 and set(entries_of(join(self.root_dir, f"version_{version - 1}"))) <= {_CLAIM_FILE}:
+            return version - 1
+        return version
 
     def _next_version(self) -> int:
-        try:
-            names = os.listdir(self.root_dir)
-        except OSError:
-            return 0
-        matches = (re.fullmatch(r"version_(\d+)", name) for name in names)
+        matches = (re.fullmatch(r"version_(\d+)", name) for name in entries_of(self.root_dir))
         return max((int(match[1]) for match in matches if match), default=-1) + 1
 
 
 _CLAIMS: weakref.WeakKeyDictionary[RunFolderLogger, weakref.finalize[Any, Any]] = weakref.WeakKeyDictionary()
 """Functions that release the version of a logger; kept outside of it, since loggers are copied and pickled."""
+
+
+_CLAIM_FILE = ".claim"
+"""The file that claims a version in a store, until the logger is finalized."""
+
+
+def _release_in_store(folder: str, process_id: int) -> bool:
+    """Remove the file that claims a folder of a store; return whether there was no other."""
+    if os.getpid() != process_id:
+        return False
+    remove(join(folder, _CLAIM_FILE))
+    is_empty = not entries_of(folder)
+    if is_empty:
+        remove(folder)
+    return is_empty
 
 
 def _remove_empty(folders: list[Path], process_id: int) -> bool:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from torch import Tensor, nn
 
-from camshaft.callbacks.arguments import InvalidArgumentError, check_installed, check_keywords
+from camshaft.callbacks.arguments import InvalidArgumentError, check_installed, check_keywords, check_local
 from camshaft.callbacks.loggers.logged_values import Hyperparameters, flat, numbers_by_name
 from camshaft.callbacks.loggers.run_folder import RunFolderLogger
 from camshaft.callbacks.progress.example_forward import countable, example_call, reason_not_to_run, restored
@@ -62,6 +62,7 @@ class TensorBoardLogger(RunFolderLogger):
         default_hp_metric: bool = True,
         **kwargs: Any,
     ) -> None:
+        check_local("save_dir", os.fspath(save_dir), type(self).__name__)  # the writer cannot replace a file of a store
         super().__init__(save_dir, name, version)
         check_installed("tensorboard", "tensorboard", type(self).__name__)
         if kwargs.get("comment") == "":

@@ -9,7 +9,14 @@ from weakref import WeakSet
 
 from torch import nn
 
-from camshaft.callbacks.arguments import InvalidArgumentError, check_installed, check_keywords, check_one_of
+from camshaft.callbacks.arguments import (
+    InvalidArgumentError,
+    check_installed,
+    check_keywords,
+    check_local,
+    check_one_of,
+    usable_path,
+)
 from camshaft.callbacks.loggers.checkpoint_log import CheckpointLog, LoggedCheckpoint, LogModel
 from camshaft.callbacks.loggers.logged_values import Hyperparameters, jsonable, named, numbers_by_name
 from camshaft.callbacks.loggers.logger import Logger
@@ -100,7 +107,8 @@ class WandbLogger(Logger):
         self._checkpoint_name = checkpoint_name
         self._add_file_policy = add_file_policy
         self._checkpoints = CheckpointLog(log_model, where)
-        self._save_dir = os.fspath(save_dir if dir is None else dir)
+        self._save_dir = usable_path("save_dir", save_dir if dir is None else dir, where)
+        check_local("save_dir", self._save_dir, where)
         self._project = project or os.environ.get("WANDB_PROJECT") or "camshaft_logs"
         self._run_name = name
         self._id = version if version is not None else id

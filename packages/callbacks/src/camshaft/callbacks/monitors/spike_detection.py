@@ -7,13 +7,12 @@ import math
 import os
 from collections import deque
 from collections.abc import Mapping
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from camshaft.callbacks.arguments import InvalidArgumentError, check_number
+from camshaft.callbacks.arguments import InvalidArgumentError, check_number, usable_path
 from camshaft.callbacks.monitoring import check_mode, is_better
 from camshaft.callbacks.monitors.loss_watch import Action, BatchValues, LossWatch
-from camshaft.hooks_core.durable_files import replace_file
+from camshaft.hooks_core.remote_files import join, replace_file
 
 if TYPE_CHECKING:
     from camshaft.hooks_core.protocols import TrainerProtocol
@@ -115,7 +114,9 @@ class SpikeDetection(LossWatch):
         self.warmup = warmup
         self.atol = atol
         self.rtol = rtol
-        self.exclude_batches_path = None if exclude_batches_path is None else os.fspath(exclude_batches_path)
+        self.exclude_batches_path = exclude_batches_path and usable_path(
+            "exclude_batches_path", exclude_batches_path, where
+        )
         self.finite_only = finite_only
         self.bad_batches: list[tuple[int, int]] = []
         self._good: deque[float] = deque(maxlen=window)
@@ -179,10 +180,9 @@ class SpikeDetection(LossWatch):
     def _write_bad_batches(self, trainer: TrainerProtocol) -> None:
         if not trainer.is_global_zero:
             return
-        path = Path(self.exclude_batches_path or trainer.log_dir or trainer.default_root_dir)
-        if path.suffix != ".json":
-            path /= "skip_batches.json"
-        path.parent.mkdir(parents=True, exist_ok=True)
+        path = self.exclude_batches_path or trainer.log_dir or trainer.default_root_dir
+        if os.path.splitext(path)[1] != ".json":
+            path = join(path, "skip_batches.json")
         rows = [{"epoch": epoch, "batch_idx": batch_idx} for epoch, batch_idx in self.bad_batches]
         with replace_file(path) as fresh:
             fresh.write_text(json.dumps(rows, indent=2) + "\n", encoding="utf-8")

@@ -14,10 +14,11 @@ from zipfile import ZIP_STORED, ZipFile
 import torch
 from torch import Tensor
 
-from camshaft.callbacks.arguments import InvalidArgumentError, check_installed, check_number
+from camshaft.callbacks.arguments import InvalidArgumentError, check_installed, check_local, check_number
 from camshaft.callbacks.monitoring import from_rank_zero
 from camshaft.callbacks.predictions.prediction_writer import BasePredictionWriter
 from camshaft.hooks_core.durable_files import flush, remove, rename_durably
+from camshaft.hooks_core.remote_files import local_path
 
 if TYPE_CHECKING:
     import numpy as np
@@ -61,7 +62,8 @@ class PredictionFiles(BasePredictionWriter, ABC):
         super().__init__("batch")
         check_number(type(self).__name__, least=1, rows_per_file=rows_per_file)
         check_installed(self.library, self.extra, type(self).__name__)
-        self.dirpath = Path(dirpath)
+        check_local("dirpath", local_path(dirpath), type(self).__name__)
+        self.dirpath = Path(local_path(dirpath))
         self.rows_per_file = rows_per_file
         self.overwrite = overwrite
         self._rank, self._num_ranks = 0, 1
@@ -185,7 +187,8 @@ def complete_files(dirpath: str | os.PathLike[str], suffix: str, where: str) -> 
     Raises:
         FileNotFoundError: If the folder has no prediction, or one whose files are not all there.
     """
-    folder = Path(dirpath)
+    folder = Path(local_path(dirpath))
+    check_local("dirpath", local_path(dirpath), "read_predictions")
     ends = {path.name: json.loads(path.read_text()) for path in sorted(folder.glob(f"{_PREFIX}*.json"))}
     started = {match[1] for path in folder.glob(f"{_PREFIX}*") if (match := re.search(r"-of-(\d+)", path.name))}
     num_ranks = int(max(started)) if started else 0

@@ -13,10 +13,10 @@ from abc import ABC, abstractmethod
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
-from camshaft.callbacks.arguments import InvalidArgumentError, check_number
+from camshaft.callbacks.arguments import InvalidArgumentError, check_number, usable_path
+from camshaft.hooks_core.remote_files import edit_file, join, replace_file
 
 _NOT_IN_FILE_NAMES = re.compile(r'[\\/:*?"<>|\n\r\t_]+')
 
@@ -28,13 +28,13 @@ class ActionProfiler(ABC):
     each verb. Code of one's own may measure parts by `with trainer.profiler.profile("name"):`.
 
     Args:
-        dirpath: Folder of the report; None is the run's log folder.
+        dirpath: Folder of the report, or its URL; None is the run's log folder.
         filename: Name of its file, without extension: the report is appended to `<verb>-<filename>.txt`, with several
             processes `<verb>-<filename>-<local rank>.txt`. None prints it, on the first process of each machine.
     """
 
     def __init__(self, dirpath: str | os.PathLike[str] | None = None, filename: str | None = None) -> None:
-        self.dirpath = dirpath
+        self.dirpath = None if dirpath is None else usable_path("dirpath", dirpath, type(self).__name__)
         self.filename = filename
         self._stage: str | None = None
         self._local_rank: int | None = None
@@ -64,9 +64,10 @@ class ActionProfiler(ABC):
         """Write or print the report, and end the stage."""
         summary = self.summary()
         if summary and self.filename and self.dirpath:
-            path = Path(self.dirpath, self._prepare_filename())
-            path.parent.mkdir(parents=True, exist_ok=True)
-            with path.open("a", encoding="utf-8") as file:
+            with (
+                edit_file(join(self.dirpath, self._prepare_filename())) as path,
+                path.open("a", encoding="utf-8") as file,
+            ):
                 file.write(summary)
         elif summary and self.local_rank == 0:
             print(summary, flush=True)
@@ -286,9 +287,8 @@ class AdvancedProfiler(ActionProfiler):
             action_to_take = "Pass `dirpath`."
             rule = "given for `dump_stats`"
             raise InvalidArgumentError("dirpath", rule, self.dirpath, type(self).__name__, action_to_take)
-        path = Path(self.dirpath, self._prepare_filename(action, ".prof"))
-        path.parent.mkdir(parents=True, exist_ok=True)
-        profiled.dump_stats(path)
+        with replace_file(join(self.dirpath, self._prepare_filename(action, ".prof"))) as path:
+            profiled.dump_stats(path)
 
     def __getstate__(self) -> dict[str, Any]:
         """Leave out what was measured, which cannot be pickled."""

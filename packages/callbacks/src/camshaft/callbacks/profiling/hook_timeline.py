@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
-from camshaft.callbacks.arguments import check_file_name, check_number
+from camshaft.callbacks.arguments import check_file_name, check_number, usable_path
 from camshaft.callbacks.profiling.timeline_recording import EDGES, OPTIMIZER_STEP, EventLog, Recording
 from camshaft.callbacks.profiling.timeline_report import VerbTimes, report_html, trace_json
 from camshaft.hooks_core import Callback, Receiver
 from camshaft.hooks_core.dispatch.implementation import ReceiverNames
-from camshaft.hooks_core.durable_files import replace_file
+from camshaft.hooks_core.remote_files import join, replace_file
 
 
 class HookTimeline(Callback):
@@ -32,7 +31,8 @@ class HookTimeline(Callback):
     buckets, at most 0.8 % off. The trace has the newest `max_events` calls.
 
     Args:
-        dirpath: Folder of the files. None is the run's log folder: `trainer.log_dir`, or `default_root_dir`.
+        dirpath: Folder of the files, or its URL. None is the run's log folder: `trainer.log_dir`, or
+            `default_root_dir`.
         filename: Prefix of the files' names.
         max_events: Largest number of calls, and of spans that are longer than a batch, in the trace.
 
@@ -55,7 +55,7 @@ class HookTimeline(Callback):
         where = type(self).__name__
         check_number(where, least=1, max_events=max_events)
         check_file_name(where, filename)
-        self.dirpath = None if dirpath is None else os.fspath(dirpath)
+        self.dirpath = None if dirpath is None else usable_path("dirpath", dirpath, where)
         self.filename = filename
         self.max_events = max_events
         self.json_path: str | None = None
@@ -128,19 +128,15 @@ class HookTimeline(Callback):
     def _write(self, trainer: Any) -> None:
         rank = getattr(getattr(trainer, "strategy", None), "global_rank", 0)
         log_dir = getattr(trainer, "log_dir", None) or getattr(trainer, "default_root_dir", None) or os.getcwd()
-        folder = Path(self.dirpath if self.dirpath is not None else log_dir)
-        folder.mkdir(parents=True, exist_ok=True)
+        start = join(log_dir if self.dirpath is None else self.dirpath, f"{self.filename}-rank{rank}")
         events = [*self._spans, *self._events]
         num_all = sum(tally.num_calls for times in self._verbs.values() for tally in times.tallies.values())
         num_dropped = max(num_all - len(events), 0)
-        path = folder / f"{self.filename}-rank{rank}.json"
-        with replace_file(path) as fresh:
+        self.json_path, self.html_path = f"{start}.json", f"{start}.html"
+        with replace_file(self.json_path) as fresh:
             fresh.write_text(trace_json(events, rank, num_dropped), encoding="utf-8")
-        self.json_path = str(path)
-        path = path.with_suffix(".html")
-        with replace_file(path) as fresh:
+        with replace_file(self.html_path) as fresh:
             fresh.write_text(report_html(self._verbs, rank), encoding="utf-8")
-        self.html_path = str(path)
 
 
 def _edge(self: HookTimeline, *arguments: Any) -> None:

@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from torch.profiler import ProfilerActivity, profile, record_function, schedule
 
-from camshaft.callbacks.arguments import STAGES, InvalidArgumentError, check_number, check_one_of
+from camshaft.callbacks.arguments import STAGES, InvalidArgumentError, check_local, check_number, check_one_of
 from camshaft.hooks_core import Callback
 from camshaft.hooks_core.messages import warn_user
+from camshaft.hooks_core.remote_files import local_path
 
 if TYPE_CHECKING:
     from camshaft.hooks_core.protocols import TrainerProtocol
@@ -92,7 +93,7 @@ class Profiler(Callback):
         if not self.stages or not set(self.stages) <= set(STAGES):
             rule = f"some of {', '.join(STAGES)}"
             raise InvalidArgumentError("stages", rule, self.stages, where, "Name some of these.")
-        self.dirpath = None if dirpath is None else os.fspath(dirpath)
+        self.dirpath = None if dirpath is None else local_path(dirpath)
         self.wait, self.warmup, self.active, self.repeat = wait, warmup, active, repeat
         self.activities = None if activities is None else list(activities)
         self.record_shapes, self.profile_memory = record_shapes, profile_memory
@@ -111,7 +112,8 @@ class Profiler(Callback):
         self._trainer: TrainerProtocol | None = None
 
     def setup(self, trainer: TrainerProtocol, module: Any, stage: str) -> None:
-        """Reset, and refuse a second profiler."""
+        """Reset, and refuse a second profiler, and a folder where torch cannot write."""
+        check_local("dirpath", self.dirpath or trainer.log_dir or trainer.default_root_dir, type(self).__name__)
         if sum(isinstance(callback, Profiler) for callback in trainer.callbacks) > 1:
             rule, action = "with one Profiler at most", "Name all stages in one."
             raise InvalidArgumentError("callbacks", rule, trainer.callbacks, type(self).__name__, action)

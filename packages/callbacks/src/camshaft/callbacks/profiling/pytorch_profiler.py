@@ -15,7 +15,7 @@ from torch import nn
 from torch.autograd.profiler_util import EventList
 from torch.profiler import ProfilerAction, profile, record_function, schedule, tensorboard_trace_handler
 
-from camshaft.callbacks.arguments import InvalidArgumentError, check_keywords, check_one_of
+from camshaft.callbacks.arguments import InvalidArgumentError, check_keywords, check_local, check_one_of
 from camshaft.callbacks.profiling.action_profilers import ActionProfiler
 from camshaft.hooks_core.messages import warn_user
 
@@ -128,6 +128,15 @@ class PyTorchProfiler(ActionProfiler):
     def attach(self, trainer: Any, module: nn.Module) -> None:
         """Note trainer and module of the stage that begins."""
         self._trainer, self._module = proxy(trainer), proxy(module)
+
+    def setup(self, stage: str, local_rank: int | None = None, log_dir: str | None = None) -> None:
+        """Begin a stage.
+
+        Raises:
+            InvalidArgumentError: If the folder is a URL, where torch cannot write.
+        """
+        super().setup(stage, local_rank, log_dir)
+        check_local("dirpath", self.dirpath or "", type(self).__name__)
 
     def start(self, action_name: str) -> None:
         """Begin a range; the first one starts torch's profiler."""

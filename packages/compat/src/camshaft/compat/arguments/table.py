@@ -13,6 +13,7 @@ import camshaft.callbacks as callbacks  # what it exports is imported when it is
 from camshaft.compat.arguments.translation import EarlierArgument, Translate, Translation
 from camshaft.hooks_core import StrategyDefaults
 from camshaft.hooks_core.messages import must_be
+from camshaft.hooks_core.remote_files import absolute
 from camshaft.strategies.precision import Precision
 from camshaft.trainer import GradientNorms
 from camshaft.trainer.configuration import STRATEGY_NAMES, listed
@@ -452,7 +453,7 @@ def flush_logs(name: str, value: Any, given: _Given) -> Translation:
     if given.get("logger") not in (None, True):
         return Translation(remark="is left out: loggers write by their own arguments")
     root = given.get("default_root_dir") or given.get("default_save_path") or os.curdir
-    logger = callbacks.CSVLogger(os.path.abspath(os.path.expanduser(root)), flush_logs_every_n_steps=value)
+    logger = callbacks.CSVLogger(absolute(root), flush_logs_every_n_steps=value)
     return Translation(arguments={"logger": logger})
 
 

@@ -47,7 +47,7 @@ class CheckpointError(RuntimeError):
 
 
 def unreadable(
-    path: Path,
+    path: Path | str,
     problem: str,
     rule: str = "a whole checkpoint of tensors and plain values",
     action: str = "Use an earlier checkpoint.",

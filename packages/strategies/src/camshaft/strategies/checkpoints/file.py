@@ -6,6 +6,7 @@ import contextlib
 import errno
 import os
 import pickle
+import re
 import stat
 import struct
 import zipfile
@@ -15,8 +16,9 @@ from typing import Any
 
 import torch
 
-from camshaft.hooks_core import durable_files
+from camshaft.hooks_core import durable_files, remote_files
 from camshaft.hooks_core.durable_files import SUFFIX, is_directory
+from camshaft.hooks_core.remote_files import INDEX_FILE, is_url
 from camshaft.strategies.checkpoints.contents import (
     CheckpointError,
     declare_safe,
@@ -26,7 +28,7 @@ from camshaft.strategies.checkpoints.contents import (
     unreadable,
 )
 
-PLAIN_FILE = "plain.ckpt"
+PLAIN_FILE = INDEX_FILE
 """The file that marks a directory as a sharded checkpoint. A directory without it is never replaced."""
 
 _FAILED_WRITE = ("inline_container.cc", "PytorchStreamWriter")
@@ -46,12 +48,13 @@ def write_checkpoint(checkpoint: Mapping[str, Any], path: str | os.PathLike[str]
     """Write a checkpoint durably and atomically.
 
     It is written beside its target, flushed to disk and renamed, so a crash at any moment leaves either the earlier
-    file or the new one. Directories are created as needed.
+    file or the new one. Directories are created as needed. In a store it is published whole; see
+    `camshaft.hooks_core.remote_files`.
 
     Args:
         checkpoint: Nested dictionaries and lists of tensors and plain values. Other objects go into a separate part;
             see `read_checkpoint`.
-        path: The target.
+        path: The target, or its URL.
 
     Raises:
         TypeError: If an object in it cannot be pickled; nothing is written then.
@@ -62,20 +65,28 @@ def write_checkpoint(checkpoint: Mapping[str, Any], path: str | os.PathLike[str]
 
 def write_plain(checkpoint: Any, path: str | os.PathLike[str]) -> None:
     """Write the result of `separate`, as `write_checkpoint` does."""
-    with new_file(Path(path)) as partial, open(partial, "wb") as file:
+    with new_file(path) as partial, open(partial, "wb") as file:
         torch.save(checkpoint, file)
 
 
 @contextlib.contextmanager
-def new_file(target: Path) -> Iterator[str]:
+def new_file(path: str | os.PathLike[str]) -> Iterator[str]:
     """Give the path of an empty file that replaces a target durably when the block ends.
 
-    As `camshaft.hooks_core.durable_files.new_file`; directories are created as needed.
+    As `camshaft.hooks_core.durable_files.new_file`, or as `camshaft.hooks_core.remote_files.new_file` for a URL;
+    directories are created as needed.
 
     Raises:
         IsADirectoryError: If the target is a directory that is no checkpoint.
         OSError: If the disk refuses; it names the target, which is untouched then.
     """
+    place = remote_files.local_path(path)
+    if is_url(place):
+        check_replaceable_in_store(place)
+        with remote_files.new_file(place) as fresh:
+            yield str(fresh)
+        return
+    target = Path(place)
     check_replaceable(target)
     target.parent.mkdir(parents=True, exist_ok=True)
     with disk_errors(target), durable_files.new_file(target) as partial:
@@ -138,14 +149,32 @@ def check_replaceable(target: Path) -> None:
         raise IsADirectoryError(errno.EISDIR, "a directory that is no checkpoint is not replaced", str(target))
 
 
+def check_replaceable_in_store(url: str) -> None:
+    """Raise `IsADirectoryError`, as `check_replaceable` does, for a URL; what a killed writer left may be replaced."""
+    names = [file.removeprefix(remote_files.join(url, "")) for file in remote_files.files_below(url)]
+    if PLAIN_FILE not in names and not all(re.fullmatch(r"__\w+\.distcp", name) for name in names):
+        raise IsADirectoryError(errno.EISDIR, "a directory that is no checkpoint is not replaced", url)
+
+
 def read_file(
-    path: Path,
+    path: Path | str,
     map_location: Any = "cpu",
     *,
     mmap: bool = False,
     weights_only: bool | None = None,
 ) -> dict[str, Any]:
-    """Read a checkpoint that is one file, without restoring its objects; see `read_checkpoint`."""
+    """Read a checkpoint that is one file, without restoring its objects; see `read_checkpoint`.
+
+    Args:
+        path: The file; a string is the URL of one in a store, of which a copy is read.
+        map_location, mmap, weights_only: As there; a copy is never mapped.
+    """
+    if isinstance(path, str):
+        with remote_files.local_copy(path) as copy:
+            try:
+                return read_file(copy, map_location, weights_only=weights_only)
+            except CheckpointError as error:
+                raise CheckpointError(str(error).replace(str(copy), path), path) from error
     check_is_file(path)
     try:
         with path.open("rb") as stream:

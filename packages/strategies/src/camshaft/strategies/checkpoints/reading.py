@@ -9,8 +9,14 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
 
+from camshaft.hooks_core import remote_files
 from camshaft.hooks_core.durable_files import previous_of
-from camshaft.strategies.checkpoints.contents import ObjectsError, is_trusted, restore_objects, unreadable
+from camshaft.strategies.checkpoints.contents import (
+    ObjectsError,
+    is_trusted,
+    restore_objects,
+    unreadable,
+)
 from camshaft.strategies.checkpoints.file import check_is_file, read_file
 
 _ADDRESSES = ("http://", "https://")
@@ -30,8 +36,9 @@ def read_checkpoint(
     need such a name, or if it is no checkpoint; see `read_foreign_file`.
 
     Args:
-        path: The file, or the directory of a sharded checkpoint, whose tensors are put together; or a binary file
-            object, or an address that begins with http:// or https://, which are copied to a temporary file.
+        path: The file, or the directory of a sharded checkpoint, whose tensors are put together; or the URL of either,
+            in a store that fsspec reaches; or a binary file object, or an address that begins with http:// or https://.
+            What is no file of this machine is copied to a temporary one.
         map_location: The device of the tensors, or another mapping that `torch.load` takes; None keeps those of a file
             on the device that they were saved from.
         mmap: Whether the tensors of a file are views of it, which the operating system reads on first use and shares
@@ -52,7 +59,7 @@ def read_checkpoint(
         with local_copy(path) as copy:
             return read_checkpoint(copy, map_location, weights_only=weights_only)
     found = locate(path)
-    if found.is_dir():
+    if remote_files.is_folder(str(found)):
         # Imports torch.distributed.checkpoint, which a run on one device does not need.
         from camshaft.strategies.checkpoints.sharded import read_whole
 
@@ -62,26 +69,32 @@ def read_checkpoint(
     return with_objects(checkpoint, found, weights_only)
 
 
-def locate(path: str | os.PathLike[str]) -> Path:
+def locate(path: str | os.PathLike[str]) -> Path | str:
     """Return where a checkpoint is: at its path, or beside it if a crash interrupted `rename_durably`.
+
+    Returns:
+        The path; a string if it is a URL.
 
     Raises:
         FileNotFoundError: If there is none.
         CheckpointError: If the path is neither a file nor a directory.
     """
-    candidates = (Path(path), previous_of(Path(path)))
-    found = next((candidate for candidate in candidates if candidate.exists()), None)
+    place = remote_files.local_path(path)
+    if remote_files.is_url(place):
+        found: Path | str | None = place if remote_files.exists(place) else None
+    else:
+        found = next((candidate for candidate in (Path(place), previous_of(Path(place))) if candidate.exists()), None)
     if found is None:
         raise FileNotFoundError(
             f"`path` must be an existing checkpoint, but got {os.fspath(path)!r} ({type(path).__name__}) in "
             "read_checkpoint. Check the path."
         )
-    if not found.is_dir():
+    if isinstance(found, Path) and not found.is_dir():
         check_is_file(found)
     return found
 
 
-def with_objects(checkpoint: dict[str, Any], path: Path, weights_only: bool | None) -> dict[str, Any]:
+def with_objects(checkpoint: dict[str, Any], path: Path | str, weights_only: bool | None) -> dict[str, Any]:
     """Restore the objects of a checkpoint that was read; see `read_checkpoint`."""
     try:
         return restore_objects(checkpoint, unpickle=is_trusted(weights_only))

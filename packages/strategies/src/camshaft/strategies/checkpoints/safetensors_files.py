@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import errno
 import os
-from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 from torch import Tensor
 
+from camshaft.hooks_core import remote_files
 from camshaft.hooks_core.messages import must_be
 from camshaft.strategies.checkpoints.contents import CheckpointError, first_line, objects_left_out
 from camshaft.strategies.checkpoints.file import new_file, write_checkpoint
@@ -33,7 +33,7 @@ def consolidate_checkpoint(source: str | os.PathLike[str], target: str | os.Path
         ModuleNotFoundError: If safetensors is needed and not installed.
         OSError: If the disk refuses.
     """
-    if os.path.isdir(target):
+    if remote_files.is_folder(remote_files.local_path(target)):
         raise IsADirectoryError(errno.EISDIR, "the target must be a file", os.fspath(target))
     imports, exports = (os.fspath(path).endswith(SUFFIX) for path in (source, target))
     if imports and exports:
@@ -67,7 +67,7 @@ def export_safetensors(checkpoint_path: str | os.PathLike[str], path: str | os.P
     """
     safetensors = _import_safetensors()
     weights = _weights_of(read_checkpoint(checkpoint_path), os.fspath(checkpoint_path))
-    with new_file(Path(path)) as partial:
+    with new_file(path) as partial:
         try:
             safetensors.save_file(_without_sharing(weights), partial, metadata={"format": "pt"})
         except Exception as error:  # safetensors raises a class of its own, for errors of the disk too
@@ -86,12 +86,13 @@ def read_safetensors(path: str | os.PathLike[str]) -> dict[str, Tensor]:
         ModuleNotFoundError: If safetensors is not installed.
     """
     safetensors = _import_safetensors()
-    file = os.fspath(path)
-    if not os.path.isfile(file):
+    file = remote_files.local_path(path)
+    if not remote_files.exists(file) or remote_files.is_folder(file):
         rule, action = "an existing safetensors file", "Check the path."
         raise FileNotFoundError(must_be("path", rule, file, "read_safetensors", action))
     try:
-        tensors: dict[str, Tensor] = safetensors.load_file(file)
+        with remote_files.local_copy(file) as copy:
+            tensors: dict[str, Tensor] = safetensors.load_file(copy)
     except Exception as error:  # safetensors raises a class of its own that is not public
         rule = f"a whole safetensors file ({first_line(error)})"
         raise CheckpointError(must_be("path", rule, file, "read_safetensors", "Write it again."), file) from error

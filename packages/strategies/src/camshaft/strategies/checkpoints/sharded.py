@@ -11,11 +11,12 @@ import contextlib
 import io
 import math
 import os
+import uuid
 import warnings
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 import torch.distributed as dist
@@ -42,6 +43,7 @@ from torch.futures import Future
 
 from camshaft.hooks_core.durable_files import flush, lock, new_partial_name, remove
 from camshaft.hooks_core.messages import must_be
+from camshaft.hooks_core.remote_files import exists, is_url, join, local_path, size_of
 from camshaft.strategies.checkpoints.contents import CheckpointError, Keys, first_line, name_of, unreadable
 from camshaft.strategies.checkpoints.file import (
     PLAIN_FILE,
@@ -109,39 +111,48 @@ def write_sharded(
 
     Collective among the group, in any thread; an error of one rank is raised on all. A directory beside the target is
     written and flushed to disk; rank 0 renames it after all are done. A killed writer leaves a directory that
-    `camshaft.hooks_core.durable_files.abandoned_files` finds.
+    `camshaft.hooks_core.durable_files.abandoned_files` finds. In a store files with names of their own are written into
+    the directory itself, and rank 0 publishes the plain part, which lists them.
 
     Args:
         plain: Plain values, with placeholders; those of rank 0 are written.
         tensors: The tensors, under the same names on every rank. Only shapes and placements are read.
         local_parts: This rank's parts of them.
-        path: The target.
+        path: The target, or its URL.
         group: All ranks, with a backend for the CPU.
     """
-    target = Path(path)
     is_first = dist.get_rank(group) == 0
-    names: list[Any] = [str(new_partial_name(target)) if is_first else None]
+    place = local_path(path)
+    names: list[Any] = [None]
+    if is_first:
+        names = [f"__{uuid.uuid4().hex[:8]}" if is_url(place) else str(new_partial_name(Path(place)))]
     dist.broadcast_object_list(names, src=0, group=group)
-    partial = Path(names[0])
-    with disk_errors(target), contextlib.ExitStack() as claim:
+    directory: NewDirectory
+    if is_url(place):
+        from camshaft.strategies.checkpoints.sharded_in_store import NewStoreDirectory  # imports fsspec
+
+        directory = NewStoreDirectory(place, names[0], is_first)
+    else:
+        directory = _NewLocalDirectory(Path(place), Path(names[0]), is_first)
+    with directory.opened():
         try:
             with _cause_raised():
                 metadata = save(
                     dict(tensors),
-                    storage_writer=_PartialDirectory(partial, target, claim if is_first else None),
+                    storage_writer=directory.writer,
                     planner=_LocalParts(local_parts),
                     process_group=group,
                 )
             outcome: list[BaseException | None] = [None]
             if is_first:
-                outcome = [_finish(plain, metadata, partial, target)]
+                outcome = [_finish(plain, metadata, directory)]
             dist.broadcast_object_list(outcome, src=0, group=group)
             if outcome[0] is not None:
                 raise outcome[0]
         except BaseException:
             if is_first:
-                with contextlib.suppress(OSError):  # the first error is the one to raise
-                    remove(partial)
+                with contextlib.suppress(Exception):  # the first error is the one to raise
+                    directory.discard()
             raise
 
 
@@ -156,14 +167,11 @@ def _cause_raised() -> Iterator[None]:
         raise cause from failure
 
 
-def _finish(plain: Any, metadata: Metadata, partial: Path, target: Path) -> BaseException | None:
-    """Write the plain part and rename the directory. Return the error, for the other ranks."""
+def _finish(plain: Any, metadata: Metadata, directory: NewDirectory) -> BaseException | None:
+    """Write the plain part and publish the directory. Return the error, for the other ranks."""
     content = {"format": FORMAT, "version": VERSION, "tensors": _index_of(metadata), "checkpoint": dict(plain)}
     try:
-        with disk_errors(target):
-            write_plain(content, partial / PLAIN_FILE)
-            flush(partial)
-            rename_durably(partial, target)
+        directory.publish(content, metadata)
     except Exception as error:
         return error
     return None
@@ -192,6 +200,49 @@ class _LocalParts(DefaultSavePlanner):
 
     def lookup_object(self, index: MetadataIndex) -> Tensor:
         return self._local_parts[index.fqn]
+
+
+class NewDirectory(Protocol):
+    """A directory that all ranks write and rank 0 publishes, whole.
+
+    Attributes:
+        writer: Writes this rank's parts of the tensors.
+    """
+
+    writer: FileSystemWriter
+
+    def opened(self) -> contextlib.AbstractContextManager[None]:
+        """Return what goes around all of the writing."""
+
+    def publish(self, content: dict[str, Any], metadata: Metadata) -> None:
+        """Write the plain part, and give the directory its name."""
+
+    def discard(self) -> None:
+        """Remove what was written."""
+
+
+class _NewLocalDirectory:
+    """A directory beside its target, to which it is renamed."""
+
+    def __init__(self, target: Path, partial: Path, is_first: bool) -> None:
+        self._target = target
+        self._partial = partial
+        self._claim = contextlib.ExitStack()
+        self.writer: FileSystemWriter = _PartialDirectory(partial, target, self._claim if is_first else None)
+
+    @contextlib.contextmanager
+    def opened(self) -> Iterator[None]:
+        with disk_errors(self._target), self._claim:
+            yield
+
+    def publish(self, content: dict[str, Any], metadata: Metadata) -> None:
+        with disk_errors(self._target):
+            write_plain(content, self._partial / PLAIN_FILE)
+            flush(self._partial)
+            rename_durably(self._partial, self._target)
+
+    def discard(self) -> None:
+        remove(self._partial)
 
 
 class _PartialDirectory(FileSystemWriter):
@@ -234,17 +285,17 @@ class ShardedContent:
     """The plain part of a directory.
 
     Attributes:
-        directory: The directory.
+        directory: The directory; a string if it is a URL.
         plain: Nested plain values with placeholders.
         metadata: The index of the sharded tensors, for `torch.distributed.checkpoint`.
     """
 
-    directory: Path
+    directory: Path | str
     plain: Any
     metadata: Metadata
 
 
-def read_whole(directory: Path, map_location: torch.device | str | None = "cpu") -> dict[str, Any]:
+def read_whole(directory: Path | str, map_location: torch.device | str | None = "cpu") -> dict[str, Any]:
     """Read the directory of a sharded checkpoint with whole tensors. Not collective.
 
     Args:
@@ -293,15 +344,16 @@ def read_chunks(content: ShardedContent, group: dist.ProcessGroup) -> dict[str, 
     return _filled(content, tensors)
 
 
-def read_plain_part(directory: Path, map_location: torch.device | str | None = "cpu") -> ShardedContent:
+def read_plain_part(directory: Path | str, map_location: torch.device | str | None = "cpu") -> ShardedContent:
     """Read the plain part of a directory. Not collective.
 
     Raises:
         CheckpointError: If there is none or it is damaged.
     """
-    if not (directory / PLAIN_FILE).is_file():
+    index = join(str(directory), PLAIN_FILE)
+    if not exists(index):
         raise _unreadable(directory, f"has no {PLAIN_FILE}")
-    content = read_file(directory / PLAIN_FILE, map_location)
+    content = read_file(index if is_url(index) else Path(index), map_location)
     if content.get("format") != FORMAT:
         raise _unreadable(directory, f"has a {PLAIN_FILE} of another format")
     if content.get("version") != VERSION:
@@ -318,7 +370,7 @@ def read_plain_part(directory: Path, map_location: torch.device | str | None = "
     return ShardedContent(directory, plain, metadata)
 
 
-def _metadata_of(index: dict[str, dict[str, Any]], directory: Path) -> Metadata:
+def _metadata_of(index: dict[str, dict[str, Any]], directory: Path | str) -> Metadata:
     """Return the index as torch's metadata; raise `ValueError` if it is inconsistent.
 
     Sizes are compared with those of the files, so that a damaged index never allocates more memory than these.
@@ -355,10 +407,11 @@ def _metadata_of(index: dict[str, dict[str, Any]], directory: Path) -> Metadata:
     return Metadata(entries, storage_data=places)
 
 
-def _check_size(directory: Path, file: str, num_bytes: int) -> None:
+def _check_size(directory: Path | str, file: str, num_bytes: int) -> None:
     try:
-        check_is_file(directory / file)
-        size = (directory / file).stat().st_size
+        if isinstance(directory, Path):
+            check_is_file(directory / file)
+        size = size_of(join(str(directory), file))
     except FileNotFoundError as error:
         raise _unreadable(directory, f"has no {file}") from error
     if num_bytes > size:
@@ -377,7 +430,7 @@ def _load(content: ShardedContent, tensors: dict[str, Tensor], group: dist.Proce
     with _cause_raised():
         load(
             tensors,
-            storage_reader=_CheckingReader(content),
+            storage_reader=_reader_of(content),
             planner=DefaultLoadPlanner(flatten_state_dict=False, flatten_sharded_tensors=False),
             process_group=group,
             no_dist=group is None,
@@ -405,7 +458,15 @@ def _filled(content: ShardedContent, tensors: dict[str, Tensor]) -> dict[str, An
     return filled
 
 
-class _CheckingReader(FileSystemReader):
+def _reader_of(content: ShardedContent) -> FileSystemReader:
+    if isinstance(content.directory, Path):
+        return CheckingReader(content)
+    from camshaft.strategies.checkpoints.sharded_in_store import StoreReader  # imports fsspec
+
+    return StoreReader(content)
+
+
+class CheckingReader(FileSystemReader):
     """A reader that verifies the chunks' checksums, by an index that is no pickle."""
 
     def __init__(self, content: ShardedContent) -> None:
@@ -436,11 +497,11 @@ class _CheckingReader(FileSystemReader):
 
     def _check(self, file: str, items: list[ReadItem]) -> None:
         """Verify the checksums of the chunks to be read."""
-        with (self._directory / file).open("rb") as stream:
+        with self.fs.create_stream(self.fs.concat_path(self.path, file), "rb") as stream:
             for place in {self.storage_data[item.storage_index] for item in items}:
                 stream.seek(place.offset)
                 check_archive(io.BytesIO(stream.read(place.length)))
 
 
-def _unreadable(directory: Path, problem: str) -> CheckpointError:
+def _unreadable(directory: Path | str, problem: str) -> CheckpointError:
     return unreadable(directory, problem, "the directory of a whole checkpoint")

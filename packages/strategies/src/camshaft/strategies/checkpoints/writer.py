@@ -16,6 +16,7 @@ from torch import Tensor
 
 from camshaft.hooks_core.messages import must_be
 from camshaft.hooks_core.protocols import Collectives, PendingSave
+from camshaft.hooks_core.remote_files import is_folder
 from camshaft.strategies.checkpoints.contents import Keys, is_sharded, separate
 from camshaft.strategies.checkpoints.file import write_plain
 from camshaft.strategies.checkpoints.reading import locate, read_checkpoint, with_objects
@@ -106,7 +107,7 @@ class CheckpointWriter:
         """
         self._wait_for_latest()
         group = self._checkpoint_group() if sharded and dist.is_initialized() else None
-        if group is not None and locate(path).is_dir():
+        if group is not None and is_folder(str(locate(path))):
             from camshaft.strategies.checkpoints.sharded import read_chunks, read_plain_part
 
             content, error = _attempt(lambda: read_plain_part(locate(path)))

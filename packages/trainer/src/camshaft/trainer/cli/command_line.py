@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import sys
 from collections.abc import Iterator, Sequence
@@ -12,6 +11,7 @@ from typing import Any, NoReturn
 
 from camshaft.callbacks.arguments import InvalidArgumentError
 from camshaft.hooks_core.messages import must_be
+from camshaft.hooks_core.remote_files import exists, join, local_copy, local_path
 from camshaft.strategies import CheckpointError
 from camshaft.trainer.cli import SaveConfigCallback, TrainerCLI
 
@@ -43,14 +43,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
 class NumberedConfig(SaveConfigCallback):
     """Saves the configuration with a number in its name if another run has left one in the folder."""
 
-    def choose_path(self, log_dir: Path) -> Path:
+    def choose_path(self, log_dir: str) -> str:
         """Return the first path that is free, or has the same configuration."""
-        path, num_others = log_dir / self.config_filename, 0
+        path, num_others = join(log_dir, self.config_filename), 0
         text = self.parser.dump(self.config, skip_unset=False)
-        while path.exists() and not path.read_text(encoding="utf-8").endswith(text):
+        while exists(path) and not _text_of(path).endswith(text):
             num_others += 1
-            path = log_dir / f"{Path(self.config_filename).stem}_{num_others}.yaml"
+            path = join(log_dir, f"{Path(self.config_filename).stem}_{num_others}.yaml")
         return path
+
+
+def _text_of(path: str) -> str:
+    with local_copy(path) as file:
+        return file.read_text(encoding="utf-8")
 
 
 class _CommandLine(TrainerCLI):
@@ -99,7 +104,7 @@ class _CommandLine(TrainerCLI):
     def _check_checkpoint(self) -> None:
         config = self.config[self.config.subcommand]
         path = config.get("ckpt_path")
-        if path and path not in _FOUND_BY_TRAINER and not os.path.exists(path):
+        if path and path not in _FOUND_BY_TRAINER and not exists(local_path(path)):
             action = "Check the path."
             _refuse(must_be("--ckpt_path", "an existing checkpoint, 'best' or 'last'", path, "options", action))
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+import tempfile
 from pathlib import Path
 from typing import Any
 
 from camshaft.callbacks.monitoring import from_rank_zero
 from camshaft.hooks_core import Callback
 from camshaft.hooks_core.messages import must_be
+from camshaft.hooks_core.remote_files import exists, is_url, join, parent_of, replace_file
 
 
 class SaveConfigCallback(Callback):
@@ -68,24 +70,37 @@ class SaveConfigCallback(Callback):
         `self.parser.dump(self.config, skip_unset=False)`.
         """
 
-    def choose_path(self, log_dir: Path) -> Path:
+    def choose_path(self, log_dir: str) -> str:
         """Return the path to write.
 
         Raises:
             RuntimeError: If there is such a file and `overwrite` is false.
         """
-        path = log_dir / self.config_filename
-        if path.exists() and not self.overwrite:
+        path = join(log_dir, self.config_filename)
+        if exists(path) and not self.overwrite:
             rule = "a new file; Aborting to avoid overwriting that of another run"
             action = (
                 "Delete it, or pass `save_config_kwargs={'overwrite': True}` or `save_config_callback=None` to the CLI."
             )
-            raise RuntimeError(must_be("config_filename", rule, str(path), type(self).__name__, action))
+            raise RuntimeError(must_be("config_filename", rule, path, type(self).__name__, action))
         return path
+
+    def _save_as(self, path: str, overwrite: bool) -> None:
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        self.parser.save(self.config, path, skip_unset=False, overwrite=overwrite, multifile=self.multifile)
+
+    def _save_in_store(self, url: str) -> None:
+        with tempfile.TemporaryDirectory() as folder:
+            self._save_as(os.path.join(folder, url.rpartition("/")[2]), overwrite=True)
+            for file in Path(folder).iterdir():  # several with `multifile`
+                with replace_file(join(parent_of(url), file.name)) as fresh:
+                    fresh.write_bytes(file.read_bytes())
 
     def _save(self, trainer: Any, pl_module: Any, stage: str) -> None:
         if self.save_to_log_dir:
-            path = self.choose_path(Path(trainer.log_dir))
-            os.makedirs(path.parent, exist_ok=True)
-            self.parser.save(self.config, path, skip_unset=False, overwrite=self.overwrite, multifile=self.multifile)
+            path = self.choose_path(trainer.log_dir)
+            if is_url(path):
+                self._save_in_store(path)
+            else:
+                self._save_as(path, self.overwrite)
         self.save_config(trainer, pl_module, stage)

@@ -19,6 +19,7 @@ from torch.optim import Optimizer
 
 from camshaft.hooks_core import is_overridden
 from camshaft.hooks_core.messages import must_be, warn_user
+from camshaft.hooks_core.remote_files import exists, local_path
 from camshaft.strategies import read_checkpoint
 from camshaft.trainer.cli.argument_parser import AUTOMATIC, TrainerArgumentParser
 from camshaft.trainer.cli.instantiation import Instantiator, named_classes
@@ -360,7 +361,7 @@ class TrainerCLI:
         """Let the hyperparameters in a checkpoint, `--ckpt_path`, take the place of the module's arguments."""
         config = self.config_of_run
         path = None if self.subcommand is None else config.get("ckpt_path")
-        if not path or not os.path.exists(path):  # "best" and "last" are found by the trainer
+        if not path or not exists(local_path(path)):  # "best" and "last" are found by the trainer
             return
         saved = read_checkpoint(path, mmap=True).get(HYPER_PARAMETERS_KEY)
         hparams = {name: value for name, value in dict(saved or {}).items() if name != "_instantiator"}

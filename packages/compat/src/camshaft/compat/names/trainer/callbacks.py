@@ -21,6 +21,7 @@ from camshaft.callbacks.progress.progress_bar import overridden_names
 from camshaft.compat.names.stand_ins import StandIn, note, refuse_argument, refuse_overrides
 from camshaft.hooks_core.dispatch.implementation import mentions_method
 from camshaft.hooks_core.messages import must_be
+from camshaft.hooks_core.remote_files import is_url, parent_of
 
 UNSET: Final[Any] = type("Unset", (), {"__repr__": lambda self: "left out"})()
 """The default of an argument for which None means something."""
@@ -192,6 +193,8 @@ def _names_a_file(second: Any) -> bool:
 
 
 def _split(path: str) -> tuple[str, str | None]:
+    if is_url(path):
+        return parent_of(path), path.rpartition("/")[2] or None
     if os.path.isdir(path):
         return path, None
     folder, name = os.path.split(path)

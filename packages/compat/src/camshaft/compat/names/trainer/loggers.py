@@ -7,7 +7,6 @@ import os
 from argparse import Namespace
 from collections.abc import Callable, Mapping, MutableMapping, Sequence
 from importlib.util import find_spec
-from pathlib import Path
 from typing import Any, ClassVar
 
 from torch import Tensor
@@ -24,8 +23,8 @@ from camshaft.callbacks.loggers.logger import SilentExperiment as DummyExperimen
 from camshaft.callbacks.loggers.run_folder import RunFolderLogger
 from camshaft.compat.names.stand_ins import StandIn, refuse_argument, refuse_overrides
 from camshaft.compat.names.utilities.functions import flatten_dict
-from camshaft.hooks_core.durable_files import replace_file
 from camshaft.hooks_core.messages import warn_user
+from camshaft.hooks_core.remote_files import exists, is_url, join, local_path, remove, replace_file
 from camshaft.strategies import is_rank_zero
 
 _EXPERIMENT = "lightning_logs"
@@ -135,17 +134,17 @@ class ExperimentWriter(MetricsFile):
     NAME_HPARAMS_FILE: ClassVar[str] = _HparamsInYaml.HPARAMS_FILE
 
     def __init__(self, log_dir: str | os.PathLike[str]) -> None:
-        super().__init__(Path(log_dir, self.NAME_METRICS_FILE))
+        super().__init__(join(local_path(log_dir), self.NAME_METRICS_FILE))
         self.hparams: dict[str, Any] = {}
-        if self.path.exists():
-            warn_user(f"{self.path} of an earlier run is replaced. Pass CSVLogger another `version` to keep both.")
-            self.path.unlink()
+        path = self.metrics_file_path
+        if exists(path):
+            warn_user(f"{path} of an earlier run is replaced. Pass CSVLogger another `version` to keep both.")
+            remove(path)
 
     def log_hparams(self, params: Hyperparameters) -> None:
         """Add hyperparameters to `hparams.yaml`."""
         self.hparams.update(named(params))
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        with replace_file(Path(self.log_dir, self.NAME_HPARAMS_FILE)) as fresh:
+        with replace_file(join(self.log_dir, self.NAME_HPARAMS_FILE)) as fresh:
             fresh.write_text(_yaml(jsonable(self.hparams)), encoding="utf-8")
 
 
@@ -171,9 +170,10 @@ class CSVLogger(_HparamsInYaml, _CSVLogger, metaclass=StandIn):
 def default_logger(save_dir: str) -> Any:
     """Return the logger that a trainer makes: for TensorBoard where that is installed, else a CSV logger.
 
-    In a job of SLURM the version is the job's number.
+    In a store it is a CSV logger: that for TensorBoard cannot write there. In a job of SLURM the version is the
+    job's number.
     """
-    if find_spec("tensorboard") is None:
+    if find_spec("tensorboard") is None or is_url(save_dir):
         return CSVLogger(save_dir)
     is_interactive = os.environ.get("SLURM_JOB_NAME") in ("bash", "interactive")
     job = os.environ.get("SLURM_JOB_ID", "")

@@ -7,7 +7,6 @@ import math
 import os
 from collections import deque
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any, ClassVar
 
 import torch
@@ -16,8 +15,8 @@ from camshaft.callbacks import SpikeDetection as _SpikeDetection
 from camshaft.callbacks import TrainingSpikeException
 from camshaft.compat.names.stand_ins import StandIn
 from camshaft.hooks_core import Callback
-from camshaft.hooks_core.durable_files import replace_file
 from camshaft.hooks_core.messages import must_be
+from camshaft.hooks_core.remote_files import join, local_path, replace_file
 
 
 class SpikeDetection(Callback, metaclass=StandIn):
@@ -107,8 +106,7 @@ class SpikeDetection(Callback, metaclass=StandIn):
     def _handle_spike(self, trainer: Any, batch_idx: int) -> None:
         self.bad_batches += [batch_idx - 1, batch_idx]
         if trainer.is_global_zero:
-            path = Path(self.exclude_batches_path or trainer.default_root_dir)
-            path = path if path.suffix == ".json" else path / "skip_batches.json"
-            path.parent.mkdir(parents=True, exist_ok=True)
+            path = local_path(self.exclude_batches_path or trainer.default_root_dir)
+            path = path if os.path.splitext(path)[1] == ".json" else join(path, "skip_batches.json")
             with replace_file(path) as fresh:
                 fresh.write_text(json.dumps(self.bad_batches, indent=4), encoding="utf-8")
