@@ -135,7 +135,7 @@ MUTANTS: dict[str, list[tuple[type[Any], str]]] = {
     "checkpoints_are_replaced_as_a_whole": [
         (
             mutants.WritesInPlace,
-            "a save must replace an earlier checkpoint as a whole, but it wrote into the earlier files",
+            "a save must replace a previous checkpoint as a whole, but it wrote into the previous files",
         ),
         (mutants.DeletesFirst, "it raised FileNotFoundError: `path` must be an existing checkpoint"),
         (mutants.FailsInSilence, "a save of what cannot be saved must raise on every rank, but it did not on this one"),

@@ -345,7 +345,7 @@ class Trainer(ArgparseArguments, _Trainer):
     def max_epochs(self, value: int | None) -> None:
         self.fit_loop.max_epochs = value
 
-    @property
+    @property  # type: ignore[override]
     def current_epoch(self) -> int:
         """The index of the training epoch; after it has ended, of the next.
 

@@ -65,7 +65,7 @@ class Replica:
         self._unused = UnusedParameterCheck(module) if self._needs_all else None
 
     def set_sync(self, is_on: bool) -> None:
-        """Set whether the backwards of the steps that follow average gradients, earlier local ones included."""
+        """Set whether the backwards of the steps that follow average gradients, previous local ones included."""
         self.syncs = is_on
         if not is_on:
             self.holds_local_gradients, self.is_plain = True, False
@@ -152,7 +152,7 @@ class Replica:
     def _mark_local_gradients(self) -> None:
         """Tell DistributedDataParallel which parameters have local gradients.
 
-        With `find_unused_parameters`, it also averages gradients of parameters that only earlier backwards without
+        With `find_unused_parameters`, it also averages gradients of parameters that only previous backwards without
         averaging have used. It records these in each backward; in a resumed run there has been none.
         """
         local = [(one, one.grad, one.requires_grad) for one in self.trainable if one.grad is not None]
@@ -265,7 +265,7 @@ class UnusedParameterCheck:
         return bool(self._reached)
 
     def begin(self) -> None:
-        """Forget the gradients of earlier backwards."""
+        """Forget the gradients of previous backwards."""
         self._reached.clear()
 
     def end(self) -> None:

@@ -264,7 +264,7 @@ class StoppingRules:
         self.step_limit, self.max_seconds = limits.step_limit, limits.max_seconds
 
     def reset(self) -> None:
-        """Forget requests to stop of earlier runs."""
+        """Forget requests to stop of previous runs."""
         self.progress.should_stop = self.is_preempted = False
         self.reason = None
 
@@ -286,7 +286,7 @@ class StoppingRules:
         self._stopwatch = self.agreement = self._run = self.validation_clock = None
 
     def start_clock(self) -> None:
-        """Start to measure the time of training, on top of that of earlier parts."""
+        """Start to measure the time of training, on top of that of previous parts."""
         self._stopwatch = Stopwatch(self.progress.elapsed_seconds)
 
     def start_validation_clock(self) -> None:
@@ -414,7 +414,7 @@ class Stopwatch:
     """Measures the time of training, over all of its resumed parts.
 
     Args:
-        elapsed_seconds: Time of the earlier parts.
+        elapsed_seconds: Time of the previous parts.
     """
 
     def __init__(self, elapsed_seconds: float = 0.0) -> None:

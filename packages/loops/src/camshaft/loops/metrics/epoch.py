@@ -49,7 +49,7 @@ class StepRow:
     """The values that one evaluation batch logged for itself.
 
     Attributes:
-        step: Number of earlier batches of its loader that logged anything.
+        step: Number of previous batches of its loader that logged anything.
         values: By the names under which loggers get them.
     """
 
@@ -66,7 +66,7 @@ class EpochLog:
         num_dataloaders: Number of loaders; with several, each has entries of its own.
         sends_steps: Whether evaluation batches are sent to loggers.
         is_shared: Whether other processes log to the same epoch.
-        num_steps: Number of batches of each loader that logged in earlier epochs.
+        num_steps: Number of batches of each loader that logged in previous epochs.
 
     Attributes:
         entries: Entries in the order in which they began: of one name in several hooks the later value is the epoch's.
@@ -199,7 +199,7 @@ class EpochLog:
         return read
 
     def supersede(self, values: Iterable[LiveValue]) -> None:
-        """Let values of another stage's epoch replace those of earlier steps of the same names."""
+        """Let values of another stage's epoch replace those of previous steps of the same names."""
         names = frozenset(name for live in values if live.of_epoch for name in (live.entry.plain_name, live.name))
         for entry in self.entries.values():
             if entry.options.on_step and not names.isdisjoint((entry.plain_name, entry.step_name)):

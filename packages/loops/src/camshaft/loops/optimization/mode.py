@@ -37,7 +37,7 @@ class UpdateMode(Protocol):
 
     @property
     def holds_gradients(self) -> bool:
-        """True if gradients of earlier batches or splits wait for the update that ends their window."""
+        """True if gradients of previous batches or splits wait for the update that ends their window."""
 
     @property
     def keeps_gradients(self) -> bool:

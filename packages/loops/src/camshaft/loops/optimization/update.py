@@ -311,7 +311,7 @@ class OptimizerUpdate:
                     parameter.grad.mul_(factor)
 
     def _evaluate_again(self) -> None:
-        """Discard an earlier evaluation of the closure."""
+        """Discard a previous evaluation of the closure."""
         if self._window.length != 1:
             rule = "called once per update, since the gradients of a window are added up"
             action = "Call it once, or pass accumulate_grad_batches=1."

@@ -47,7 +47,7 @@ _IS_DIRECTORY = 0x10
 def write_checkpoint(checkpoint: Mapping[str, Any], path: str | os.PathLike[str]) -> None:
     """Write a checkpoint durably and atomically.
 
-    It is written beside its target, flushed to disk and renamed, so a crash at any moment leaves either the earlier
+    It is written beside its target, flushed to disk and renamed, so a crash at any moment leaves either the previous
     file or the new one. Directories are created as needed. In a store it is published whole; see
     `camshaft.hooks_core.remote_files`.
 

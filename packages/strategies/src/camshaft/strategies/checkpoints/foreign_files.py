@@ -1,8 +1,8 @@
-"""Reading files of other frameworks and of earlier releases, whose pickles need names.
+"""Reading files of other frameworks, whose pickles need names.
 
 One rule holds for every name that is not torch's own or declared safe, be it of a class, of `eval` or of `os.system`:
 it is neither imported nor called. A plain value replaces it if its meaning is known; anything else is left out, with a
-warning that names it. A file is refused, by `CheckpointError`, if it is no checkpoint of a release, or if its weights
+warning that names it. A file is refused, by `CheckpointError`, if it is no checkpoint, or if its weights
 or optimizers need such a name. Only for a caller who trusts a file are its names imported (`read_trusted_file`).
 """
 
@@ -47,7 +47,7 @@ _lock = threading.Lock()  # torch's list of safe names is global
 
 
 def read_foreign_file(path: Path, map_location: Any = "cpu", *, mmap: bool = False) -> dict[str, Any]:
-    """Read a checkpoint of another framework or release with plain values in place of its names. Import nothing.
+    """Read a checkpoint of another framework with plain values in place of its names. Import nothing.
 
     The module's docstring has the rule. Rank 0 warns of values that are left out, such as objects among the
     hyperparameters; `objects_left_out` lists them too.
@@ -61,7 +61,7 @@ def read_foreign_file(path: Path, map_location: Any = "cpu", *, mmap: bool = Fal
         The checkpoint, of plain values; the keys of its "callbacks" are names of classes if they were classes.
 
     Raises:
-        CheckpointError: If it is no checkpoint of a release, or weights or optimizers need names.
+        CheckpointError: If it is no checkpoint, or weights or optimizers need names.
         ValueError: If its names cannot be listed, as `names_in`.
     """
     names = names_in(path)

@@ -233,7 +233,7 @@ def checkpoints_are_restored_exactly(trial: Trial) -> None:
 
 
 def checkpoints_are_replaced_as_a_whole(trial: Trial) -> None:
-    """A save does not write into an earlier checkpoint, and leaves it if it fails, which raises on all ranks."""
+    """A save does not write into a previous checkpoint, and leaves it if it fails, which raises on all ranks."""
     path = _path(trial)
     strategy = trial.connect()
     tensors = {"a": torch.arange(1000.0)}
@@ -248,7 +248,7 @@ def checkpoints_are_replaced_as_a_whole(trial: Trial) -> None:
     for file in opened:
         file.seek(0)
     untouched = [file.read() for file in opened] == before
-    trial.expect(untouched, "a save must replace an earlier checkpoint as a whole", "it wrote into the earlier files")
+    trial.expect(untouched, "a save must replace a previous checkpoint as a whole", "it wrote into the previous files")
     trial.expect_equal(strategy.load_checkpoint(path)["number"], 2, "a checkpoint that was saved over another")
     for file in opened:
         file.close()
@@ -259,7 +259,7 @@ def checkpoints_are_replaced_as_a_whole(trial: Trial) -> None:
         has_raised = True
     trial.expect(has_raised, "a save of what cannot be saved must raise on every rank", "it did not on this one")
     trial.stop_if_failed()
-    trial.expect_equal(strategy.load_checkpoint(path)["number"], 2, "an earlier checkpoint after a save that failed")
+    trial.expect_equal(strategy.load_checkpoint(path)["number"], 2, "a previous checkpoint after a save that failed")
 
 
 def checkpoints_are_snapshots(trial: Trial) -> None:

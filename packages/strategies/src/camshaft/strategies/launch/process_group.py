@@ -266,7 +266,7 @@ def custom_join(join: JoinProcesses, default: Callable[[], None], this: ProcessE
     """Initialise the default process group by a custom function. Collective.
 
     Meanwhile the environment has `RANK`, `WORLD_SIZE`, `MASTER_ADDR` and `MASTER_PORT` as under torchrun, with an
-    unused port: the store at the job's port may hold the keys of an earlier group, and the store of an elastic agent
+    unused port: the store at the job's port may hold the keys of a previous group, and the store of an elastic agent
     would be used despite another address.
 
     Args:

@@ -64,7 +64,7 @@ class Operation:
         results: For each tensor that it returns, a reference if it is new; None if it is an argument.
         reads: Storages whose values it needs.
         changes: Storages that it writes to or creates.
-        overwrites: Those of them whose earlier values do not matter.
+        overwrites: Those of them whose previous values do not matter.
         generator: The generator that it draws random numbers from, if any.
     """
 
@@ -89,8 +89,8 @@ class GeneratorChange:
 
     Args:
         generator: The generator.
-        state: Its new state; None if it is an earlier one.
-        position: Position of the operation after which it had the earlier state; -1 for the beginning.
+        state: Its new state; None if it is a previous one.
+        position: Position of the operation after which it had the previous state; -1 for the beginning.
     """
 
     generator: Generator
@@ -99,7 +99,7 @@ class GeneratorChange:
 
     @property
     def key(self) -> tuple[int, int]:
-        """The key of the earlier state in `Replay.states`."""
+        """The key of the previous state in `Replay.states`."""
         return id(self.generator), self.position
 
 
@@ -288,7 +288,7 @@ class GeneratorStates:
     """The generators that recorded operations draw from.
 
     Each recorded operation advances its generator a little. So each state identifies the operation after which it was
-    read, and a state that user code sets is recognized as an earlier or a new one.
+    read, and a state that user code sets is recognized as a previous or a new one.
 
     Args:
         entries: The list of entries, to which changes of states are added.
@@ -300,7 +300,7 @@ class GeneratorStates:
         self._track(torch.default_generator)
 
     def record_change(self, generator: Generator) -> None:
-        """Record that a generator was seeded or set to an earlier state, if it was."""
+        """Record that a generator was seeded or set to a previous state, if it was."""
         track = self._track(generator)
         state = generator.get_state()
         key = _to_bytes(state)
