@@ -345,8 +345,8 @@ class Trainer(ArgparseArguments, _Trainer):
     def max_epochs(self, value: int | None) -> None:
         self.fit_loop.max_epochs = value
 
-    @property  # type: ignore[override]
-    def current_epoch(self) -> int:
+    @property
+    def current_epoch(self) -> int:  # type: ignore[override]
         """The index of the training epoch; after it has ended, of the next.
 
         From the end of a fit on, that of the last epoch for a module of a release before 1.6, as it was there.
