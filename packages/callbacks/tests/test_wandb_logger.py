@@ -6,6 +6,7 @@ import os
 import pickle
 import random
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -162,6 +163,42 @@ def test_a_checkpoint_that_is_a_folder_is_logged_as_one_and_may_stay_where_it_is
     (artifact,) = read(tmp_path).artifacts
     (file,) = artifact.manifest.contents
     assert (file.path, file.local_path) == ("model.ckpt/0.distcp", f"{callback.saved_path}{os.sep}0.distcp")
+
+
+def test_an_artifact_of_the_server_cannot_be_used_offline(tmp_path: Path) -> None:
+    logger = offline(tmp_path)
+    with pytest.raises(TypeError, match="Cannot use artifact when in offline mode"):
+        logger.use_artifact("model-abc:best")
+    with pytest.raises(TypeError, match="Cannot use artifact when in offline mode"):
+        WandbLogger.download_artifact("model-abc:best", tmp_path)
+
+
+def test_an_artifact_is_downloaded_to_the_folder_and_noted_by_the_run_if_there_is_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    artifact, asked = wandb.Artifact("model-abc", "model"), []
+
+    def find(by: str, name: str, type: str | None) -> wandb.Artifact:
+        asked.append((by, name, type))
+        return artifact
+
+    class Server:
+        artifact = staticmethod(partial(find, "server"))
+
+    monkeypatch.setattr(wandb, "Api", Server)
+    monkeypatch.setattr(wandb.Artifact, "download", lambda artifact, root: root or "chosen by W&B")
+    monkeypatch.setattr(wandb.Run, "use_artifact", lambda run, name, type: find("run", name, type))
+    assert WandbLogger.download_artifact("model-abc:best") == "chosen by W&B"
+    logger = offline(tmp_path)
+    assert logger.use_artifact("data:v1", "dataset") is artifact
+    assert WandbLogger.download_artifact("model-abc:v0", tmp_path, "model") == str(tmp_path)
+    assert WandbLogger.download_artifact("model-abc:v0", use_artifact=False) == "chosen by W&B"
+    assert asked == [
+        ("server", "model-abc:best", None),
+        ("run", "data:v1", "dataset"),
+        ("run", "model-abc:v0", "model"),
+        ("server", "model-abc:v0", None),
+    ]
 
 
 def test_a_failure_ends_the_run_and_what_comes_after_it_continues_it(tmp_path: Path) -> None:

@@ -257,6 +257,9 @@ class WandbLogger(Logger):
 
         Returns:
             The folder with its files.
+
+        Raises:
+            TypeError: If the run is to note it, and is offline (from W&B).
         """
         import wandb
 
@@ -267,7 +270,7 @@ class WandbLogger(Logger):
         return str(found.download(root=None if save_dir is None else os.fspath(save_dir)))
 
     def use_artifact(self, artifact: str, artifact_type: str | None = None) -> Any:
-        """Return an artifact, and note that the run uses it; arguments as those of `download_artifact`."""
+        """Return an artifact, and note that the run uses it; arguments and errors as those of `download_artifact`."""
         return self.experiment.use_artifact(artifact, type=artifact_type)
 
     def watch(
