@@ -22,6 +22,9 @@ class Wide(Regression):
         torch.manual_seed(1)
         self.layer = nn.Sequential(nn.Linear(3, 8), nn.Linear(8, 1))
 
+    def configure_optimizers(self) -> Any:
+        return torch.optim.Adam(self.parameters(), 0.05)
+
 
 def pruning(**arguments: Any) -> ModelPruning:
     chosen = {"amount": lambda epoch: 0.3 if epoch in (0, 2) else 0, **arguments}
@@ -32,10 +35,17 @@ def weights(module: nn.Module) -> dict[str, torch.Tensor]:
     return {name: value.clone() for name, value in module.state_dict().items()}
 
 
+@pytest.mark.parametrize("names", [["weight"], None])
 @pytest.mark.parametrize("ticket", [False, True])
 @pytest.mark.parametrize("permanent", [False, True])
-def test_a_fit_that_is_resumed_has_the_same_masks(tmp_path: Path, permanent: bool, ticket: bool) -> None:
-    arguments = {"make_pruning_permanent": permanent, "use_lottery_ticket_hypothesis": ticket}
+def test_a_fit_that_is_resumed_has_the_same_masks(
+    tmp_path: Path, permanent: bool, ticket: bool, names: list[str] | None
+) -> None:
+    arguments = {
+        "make_pruning_permanent": permanent,
+        "use_lottery_ticket_hypothesis": ticket,
+        "parameter_names": names,
+    }
     whole, resumed = Wide(), Wide()
     with torch.no_grad():
         resumed.layer[0].weight.add_(1.0)  # what the checkpoint brings instead

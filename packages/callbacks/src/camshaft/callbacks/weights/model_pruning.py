@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from copy import deepcopy
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
@@ -147,13 +148,14 @@ class ModelPruning(Callback):
             amount: See the class.
         """
         before = [_pruned(module, name) for module, name in self._parameters_to_prune]
-        if self._use_global_unstructured:
-            takes_amount = "amount" in inspect.signature(self._function).parameters
-            options = {**self._options, "amount": amount} if takes_amount else self._options
-            prune.global_unstructured(list(self._parameters_to_prune), self._function, **options)
-        else:
-            for module, name in self._parameters_to_prune:
-                self._function(module, name=name, amount=amount, **self._options)
+        with _in_order(module for module, _ in self._parameters_to_prune):
+            if self._use_global_unstructured:
+                takes_amount = "amount" in inspect.signature(self._function).parameters
+                options = {**self._options, "amount": amount} if takes_amount else self._options
+                prune.global_unstructured(list(self._parameters_to_prune), self._function, **options)
+            else:
+                for module, name in self._parameters_to_prune:
+                    self._function(module, name=name, amount=amount, **self._options)
         if self._verbose:
             self._print(before, amount)
 
@@ -171,11 +173,12 @@ class ModelPruning(Callback):
 
     def make_pruning_permanent(self, module: nn.Module) -> None:
         """Apply the masks of a module for good."""
-        for part in module.modules():
-            for key, hook in list(part._forward_pre_hooks.items()):
-                if isinstance(hook, prune.BasePruningMethod):
-                    hook.remove(part)
-                    del part._forward_pre_hooks[key]
+        with _in_order(module.modules()):
+            for part in module.modules():
+                for key, hook in list(part._forward_pre_hooks.items()):
+                    if isinstance(hook, prune.BasePruningMethod):
+                        hook.remove(part)
+                        del part._forward_pre_hooks[key]
 
     @staticmethod
     def sanitize_parameters_to_prune(
@@ -394,4 +397,17 @@ def _mask(module: nn.Module, path: str, mask: Tensor) -> None:
     if f"{name}_orig" in part._parameters:
         getattr(part, f"{name}_mask").copy_(mask)
     else:
-        prune.custom_from_mask(part, name, mask.to(getattr(part, name).device))  # type: ignore[no-untyped-call]
+        with _in_order([part]):
+            prune.custom_from_mask(part, name, mask.to(getattr(part, name).device))  # type: ignore[no-untyped-call]
+
+
+@contextmanager
+def _in_order(parts: Iterable[nn.Module]) -> Iterator[None]:
+    """Keep the order of parameters, by which optimizers load states, while functions of torch rename some."""
+    before = [(part, list(part._parameters)) for part in parts]
+    yield
+    for part, names in before:
+        for name in names:
+            renamed = (name, f"{name}_orig", name.removesuffix("_orig"))
+            now = next(one for one in renamed if one in part._parameters)
+            part._parameters[now] = part._parameters.pop(now)
