@@ -48,8 +48,9 @@ def fit(framework: Framework, folder: Path, callbacks: list[Any], **arguments: A
     loggers = [framework.csv_logger(folder / "logs")] if arguments.pop("logs", False) else False
     val = loader(1) if arguments.pop("validates", True) else None
     arguments = {"max_epochs": 3, "num_sanity_val_steps": 0, "logger": loggers, **framework.quiet, **arguments}
+    ckpt_path = arguments.pop("ckpt_path", None)
     trainer = framework.trainer(default_root_dir=folder, callbacks=callbacks, **arguments)
-    trainer.fit(make_module(framework), loader(NUM_BATCHES), val)
+    trainer.fit(make_module(framework), loader(NUM_BATCHES), val, ckpt_path=ckpt_path)
     return trainer
 
 
@@ -123,6 +124,32 @@ def test_the_same_checkpoints_are_there_at_the_end(tmp_path: Path, rhythm: dict[
         (tmp_path / str(number)).mkdir()
         theirs, ours = both(tmp_path / str(number), train)
         assert ours == theirs, (options, run)
+
+
+@pytest.mark.parametrize("top_k", [{}, {"monitor": "score"}, {"monitor": "score", "save_top_k": 2}, {"save_top_k": 0}])
+@pytest.mark.parametrize("save_last", [True, "link"])
+def test_a_fit_that_goes_on_from_last_leaves_the_same_behind(
+    tmp_path: Path, save_last: Any, top_k: dict[str, Any]
+) -> None:
+    def train(framework: Framework, folder: Path) -> Any:
+        for max_epochs, ckpt_path in ((2, None), (3, "last")):
+            saving = framework.model_checkpoint(folder / "kept", filename="{step}", save_last=save_last, **top_k)
+            fit(framework, folder, [saving], max_epochs=max_epochs, ckpt_path=ckpt_path)
+        return found_in(folder / "kept"), memory_of(saving, folder / "kept")
+
+    theirs, ours = both(tmp_path, train)
+    assert ours == theirs
+
+
+def test_last_is_the_newest_also_where_nothing_was_good_enough_to_be_kept(tmp_path: Path) -> None:
+    def train(framework: Framework, folder: Path) -> Any:
+        saving = framework.model_checkpoint(folder / "kept", filename="{step}", save_last=True, monitor="score")
+        fit(framework, folder, [saving], max_epochs=4)
+        return {name: step for name, (step, _) in found_in(folder / "kept").items()}
+
+    theirs, ours = both(tmp_path, train)
+    assert ours == {"last.ckpt": 24, "step=18.ckpt": 18}
+    assert theirs == {"last.ckpt": 18, "step=18.ckpt": 18}
 
 
 def after_ranking(base: Any) -> Any:

@@ -124,6 +124,18 @@ STATED: tuple[Stated, ...] = (
         ),
     ),
     Stated(
+        name="when last.ckpt moves",
+        topic="checkpoints",
+        lightning="leaves it where it is when no checkpoint is among the best `save_top_k`",
+        camshaft="moves it at every time that is due",
+        reason="a run that goes on from it loses nothing",
+        write="Read `best_model_path` for the best.",
+        proof=(
+            "integration_tests/test_model_checkpoint_against_lightning.py"
+            "::test_last_is_the_newest_also_where_nothing_was_good_enough_to_be_kept"
+        ),
+    ),
+    Stated(
         name="hyperparameters of command lines",
         topic="checkpoints",
         lightning="imports every class that a checkpoint of LightningCLI names, in `load_from_checkpoint` and for "

@@ -158,10 +158,16 @@ def _read_after_restart(trainer: Any, fit_idx: int, weights_only: bool | None) -
 def _readable(trainer: Any, weights_only: bool | None) -> Iterator[tuple[str, dict[str, Any]]]:
     """Yield the checkpoints of the trainer's callbacks, newest first; warn of each that cannot be read.
 
-    Of those that were written at the same time, as far as the clock tells (that of S3 has whole seconds), the one with
-    the most steps is the newest.
+    Of those in a store that were written at the same time, as far as its clock tells (that of S3 has whole seconds),
+    the one with the most steps is the newest.
     """
-    for _, paths in groupby(from_rank_zero(trainer.strategy, lambda: _newest_first(_saved_by(trainer))), itemgetter(0)):
+    names = tuple(
+        callback.CHECKPOINT_NAME_LAST.partition("{")[0]
+        for callback in trainer.callbacks
+        if isinstance(callback, stock.ModelCheckpoint)
+    )
+    newest = from_rank_zero(trainer.strategy, lambda: _newest_first(_saved_by(trainer), names))
+    for _, paths in groupby(newest, lambda one: one[0] if is_url(one[1]) else one[1]):
         found = []
         for _, path in paths:
             try:
@@ -216,9 +222,13 @@ def _others_beside(path: str) -> list[str]:
     return [other for other in others if not (other == path if is_url(path) else os.path.samefile(other, path))]
 
 
-def _newest_first(paths: Iterable[str]) -> list[tuple[int, str]]:
-    """Return paths with their times of writing, in nanoseconds."""
-    return sorted(((_written_at(path), path) for path in paths), key=itemgetter(0), reverse=True)
+def _newest_first(paths: Iterable[str], names_of_last: tuple[str, ...] = ()) -> list[tuple[int, str]]:
+    """Return paths with their times of writing, in nanoseconds.
+
+    Of several names of one file, "last" is first, so that the others can be displaced.
+    """
+    ages = {path: (_written_at(path), os.path.basename(path).startswith(names_of_last), path) for path in paths}
+    return [(ages[path][0], path) for path in sorted(ages, key=ages.__getitem__, reverse=True)]
 
 
 def _written_at(path: str) -> int:
