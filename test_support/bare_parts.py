@@ -11,6 +11,7 @@ import attrs
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
+from torch.optim.lr_scheduler import StepLR
 from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
 from camshaft.hooks_core import Callback, StrategyDefaults
@@ -110,6 +111,22 @@ class Net(nn.Module):
 
     def configure_optimizers(self) -> Any:
         return self.configure(self)
+
+
+class StepsByHand(Net):
+    """Steps its optimizer, and nothing else; its scheduler halves the rate at each `interval`."""
+
+    automatic_optimization = False
+    interval = "epoch"
+
+    def training_step(self, batch: Batch, batch_idx: int) -> None:
+        self.optimizer.zero_grad()
+        self.loss(batch).backward()
+        self.optimizer.step()
+
+    def configure_optimizers(self) -> Any:
+        self.optimizer = torch.optim.SGD(self.parameters(), lr=1.0)
+        return [self.optimizer], [{"scheduler": StepLR(self.optimizer, 1, gamma=0.5), "interval": self.interval}]
 
 
 def sgd(module: nn.Module) -> Optimizer:

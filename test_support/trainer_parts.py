@@ -63,6 +63,21 @@ class Regression(TrainingModule):
         return torch.optim.SGD(self.parameters(), lr=self.hparams.learning_rate)
 
 
+class Twins(TrainingModule):
+    """Two layers, an optimizer each."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(3, 1), nn.Linear(3, 1)
+
+    def configure_optimizers(self) -> Any:
+        return [torch.optim.SGD(layer.parameters(), lr=0.1) for layer in (self.first, self.second)]
+
+    def loss(self, batch: list[Tensor]) -> Tensor:
+        inputs, targets = batch
+        return nn.functional.mse_loss(self.first(inputs) + self.second(inputs), targets)
+
+
 class RegressionData(DataModule):
     """Four loaders for it, and a list of what was called."""
 

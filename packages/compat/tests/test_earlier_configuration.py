@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from bare_parts import BareStrategy, Net, Sized, hooked, make_batches, same_bits, seeded, weights
+from bare_parts import BareStrategy, Net, Sized, StepsByHand, hooked, make_batches, same_bits, seeded, weights
 from compat_parts import BareTrainer
 from earlier_parts import OneNet, make_inputs
 from recording_sink import RecordingSink
@@ -212,21 +212,6 @@ def test_before_1_0_a_scheduler_on_plateau_follows_val_loss() -> None:
         BareTrainer(seeded(Flat), metrics=RecordingSink(), max_epochs=1).fit(Sized(make_inputs(1)))
 
 
-class ByHand(Net):
-    """Steps its optimizer, and nothing else."""
-
-    automatic_optimization = False
-
-    def training_step(self, batch: Any, batch_idx: int) -> None:
-        self.optimizer.zero_grad()
-        self.loss(batch).backward()
-        self.optimizer.step()
-
-    def configure_optimizers(self) -> Any:
-        self.optimizer = SGD(self.parameters(), lr=1.0)
-        return [self.optimizer], [{"scheduler": StepLR(self.optimizer, 1, gamma=0.5), "interval": self.interval}]
-
-
 @pytest.mark.parametrize("interval", ["epoch", "step"])
 @pytest.mark.parametrize(
     ("era", "steps"), [(None, False), ("1.0", True), ("1.1", True), ("1.2.10", True), ("1.3", False), ("1.9", False)]
@@ -234,7 +219,7 @@ class ByHand(Net):
 def test_who_optimizes_by_hand_steps_schedulers_by_hand_but_from_1_0_to_1_2(
     interval: str, era: str | None, steps: bool
 ) -> None:
-    module = type("OfEra", (ByHand,), {"interval": interval, "hook_era": era} if era else {"interval": interval})()
+    module = type("OfEra", (StepsByHand,), {"interval": interval, "hook_era": era} if era else {"interval": interval})()
     trainer = BareTrainer(module, max_epochs=1).fit(Sized(make_batches(3)))
     assert trainer.fit_loop.optimization.schedulers[0].interval == interval
     rate = module.optimizer.param_groups[0]["lr"]

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 import torch
 from compat_parts import Regression, quiet_trainer
-from torch import Tensor, nn
-from trainer_parts import loader, own_frames
+from torch import Tensor
+from trainer_parts import Twins, loader, own_frames
 
 from camshaft.callbacks import BatchSizeFinder, LearningRateFinder
 from camshaft.callbacks.arguments import InvalidArgumentError
@@ -20,25 +20,10 @@ MOST_FRAMES = 8
 """One more than without compat, whose `fit` reads earlier arguments."""
 
 
-class Twins(TrainingModule):
-    """Two layers, an optimizer each."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.first, self.second = nn.Linear(3, 1), nn.Linear(3, 1)
-
-    def configure_optimizers(self) -> Any:
-        return [torch.optim.SGD(layer.parameters(), lr=0.1) for layer in (self.first, self.second)]
-
-    def loss(self, batch: list[Tensor]) -> Tensor:
-        inputs, targets = batch
-        return nn.functional.mse_loss(self.first(inputs) + self.second(inputs), targets)
-
-
 def test_each_optimizer_gets_a_step_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delitem(sys.modules, "camshaft.compat.results", raising=False)  # other tests return results of 0.9
 
-    class PerOptimizer(Twins):
+    class PerOptimizer(Twins, TrainingModule):
         frames: list[str]
 
         def training_step(self, batch: Any, batch_idx: int, optimizer_idx: int) -> Tensor:

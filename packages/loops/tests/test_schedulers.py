@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 import torch
-from bare_parts import BareTrainer, Net, Sized, hooked, make_batches, seeded, sgd
+from bare_parts import BareTrainer, Net, Sized, StepsByHand, hooked, make_batches, seeded, sgd
 from recording_sink import RecordingSink
-from torch.optim.lr_scheduler import ReduceLROnPlateau, StepLR
+from torch.optim.lr_scheduler import ReduceLROnPlateau
 
 from camshaft.hooks_core.protocols import MetricSink
 
@@ -147,31 +147,16 @@ def test_a_monitored_value_that_nobody_logged_is_a_warning_if_it_is_not_strict()
         assert fit({"monitor": "val_loss", "strict": False}, metrics=RecordingSink()) == []
 
 
-class ByHand(Net):
-    """Steps its optimizer, and nothing else."""
-
-    automatic_optimization = False
-
-    def training_step(self, batch: Any, batch_idx: int) -> None:
-        self.optimizer.zero_grad()
-        self.loss(batch).backward()
-        self.optimizer.step()
-
-    def configure_optimizers(self) -> Any:
-        self.optimizer = torch.optim.SGD(self.parameters(), lr=1.0)
-        return [self.optimizer], [{"scheduler": StepLR(self.optimizer, 1, gamma=0.5), "interval": self.interval}]
-
-
 @pytest.mark.parametrize("interval", ["epoch", "step"])
 def test_who_optimizes_by_hand_steps_schedulers_by_hand(interval: str) -> None:
-    module = type("Own", (ByHand,), {"interval": interval})()
+    module = type("Own", (StepsByHand,), {"interval": interval})()
     trainer = BareTrainer(module, max_epochs=1).fit(Sized(make_batches(3)))
     assert trainer.fit_loop.optimization.schedulers[0].interval == interval
     assert module.optimizer.param_groups[0]["lr"] == 1.0
 
 
 def test_a_scheduler_on_plateau_needs_no_monitor_where_the_module_steps_it() -> None:
-    class OnPlateau(ByHand):
+    class OnPlateau(StepsByHand):
         def configure_optimizers(self) -> Any:
             self.optimizer = sgd(self)
             self.plateau = ReduceLROnPlateau(self.optimizer, factor=0.5, patience=0)

@@ -10,7 +10,17 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
-from trainer_parts import NO_VALIDATION, ListLogger, Regression, assert_same, loader, own_frames, quiet_trainer, weights
+from trainer_parts import (
+    NO_VALIDATION,
+    ListLogger,
+    Regression,
+    Twins,
+    assert_same,
+    loader,
+    own_frames,
+    quiet_trainer,
+    weights,
+)
 
 from camshaft.callbacks import BatchSizeFinder, LearningRateFinder, ModelCheckpoint
 from camshaft.loops.optimization.update import LossError
@@ -109,21 +119,6 @@ def test_checkpoints_every_few_steps_fall_on_the_ends_of_batches(tmp_path: Path)
     trainer.fit(Sequences(), sequences(num_batches=7))  # three updates each: after 3, 6, 9, 12, 15, 18, 21
     steps = sorted(int(path.stem.split("=")[1]) for path in tmp_path.glob("*.ckpt"))
     assert steps == [6, 9, 12, 18, 21]
-
-
-class Twins(TrainingModule):
-    """Two layers, an optimizer each."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.first, self.second = nn.Linear(3, 1), nn.Linear(3, 1)
-
-    def configure_optimizers(self) -> Any:
-        return [torch.optim.SGD(layer.parameters(), lr=0.1) for layer in (self.first, self.second)]
-
-    def loss(self, batch: list[Tensor]) -> Tensor:
-        inputs, targets = batch
-        return nn.functional.mse_loss(self.first(inputs) + self.second(inputs), targets)
 
 
 def test_one_optimizer_at_work_freezes_the_others_by_hand(tmp_path: Path) -> None:
