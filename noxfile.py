@@ -39,6 +39,7 @@ BENCHMARK_PEERS = ("lightning", "pytorch-ignite", "torchtnt", "setuptools<81")  
 EXAMPLE_REQUIREMENTS = ("scikit-learn", "matplotlib", "torchmetrics", "rich")
 ADAPTED_LIBRARIES = ("accelerate", "lightning")  # examples run the loops on them; tests compare with the second, too
 STARTING_LIBRARIES = ("ray[train]",)  # that start the processes in which an example trains
+STORE_LIBRARIES = ("s3fs", "moto[server]")  # a client and a server of S3, which no package needs for its quick tests
 LIBRARIES = {path.stem.removeprefix("use_"): path for path in sorted((ROOT / "ecosystem/scripts").glob("use_*.py"))}
 PYTEST_NO_TESTS = 5
 QUICK = "not processes"
@@ -228,7 +229,7 @@ def demo(session: nox.Session) -> None:
 @nox.session
 def integration(session: nox.Session) -> None:
     """Tests of all packages together, against other frameworks, and of the examples."""
-    others = (*ADAPTED_LIBRARIES, *STARTING_LIBRARIES, *EXAMPLE_REQUIREMENTS)
+    others = (*ADAPTED_LIBRARIES, *STARTING_LIBRARIES, *STORE_LIBRARIES, *EXAMPLE_REQUIREMENTS)
     install(session, PACKAGES.values(), *others, extras=["test"])
     pytest(session, "integration_tests")
 

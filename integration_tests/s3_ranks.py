@@ -1,4 +1,4 @@
-"""A script for several ranks: trains with its files below a path or URL, and reports losses and weights.
+"""A script for several ranks: trains with its files below a path or URL, and reports the weights.
 
 python s3_ranks.py ROOT MAX_EPOCHS [--ckpt_path=last] [--strategy=ddp]
 """
@@ -24,7 +24,6 @@ class Net(TrainingModule):
         super().__init__()
         self.save_hyperparameters()
         self.layers = nn.Sequential(nn.Linear(4, 8), nn.Dropout(0.2), nn.Linear(8, 2))
-        self.losses: list[float] = []
 
     def training_step(self, batch: Tensor, batch_idx: int) -> Any:
         loss = (self.layers(batch) - torch.rand(1)).pow(2).mean()

@@ -78,7 +78,9 @@ def test_a_resumed_run_ends_with_the_same_bits(bucket: str, tmp_path: Path) -> N
     names = names_in(f"{bucket}/run")
     on_disk = sorted(str(path.relative_to(tmp_path / "whole")) for path in (tmp_path / "whole").rglob("*.ckpt"))
     assert [name for name in names if name.endswith(".ckpt")] == on_disk
-    assert {name for name in names if name.endswith(".csv")} == {f"camshaft_logs/version_{n}/metrics.csv" for n in (3, 6)}
+    assert {name for name in names if name.endswith(".csv")} == {
+        f"camshaft_logs/version_{n}/metrics.csv" for n in (3, 6)
+    }
 
 
 @pytest.mark.parametrize("strategy", ["ddp", "sharded"])
@@ -145,6 +147,7 @@ def test_what_another_process_writes_is_seen(bucket: str) -> None:
     )
     subprocess.run([sys.executable, "-c", program, f"{bucket}/run/a"], check=True)
     assert names_in(bucket) == ["run/a"]
+    assert not claim(f"{bucket}/run/a") and claim(f"{bucket}/run/c")
     with new_file(f"{bucket}/run/b") as file:
         file.write_text(json.dumps([]))
-    assert names_in(bucket) == ["run/a", "run/b"]
+    assert names_in(bucket) == ["run/a", "run/b", "run/c"]
