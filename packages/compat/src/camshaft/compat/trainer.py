@@ -346,7 +346,7 @@ class Trainer(ArgparseArguments, _Trainer):
         self.fit_loop.max_epochs = value
 
     @property
-    def current_epoch(self) -> int:  # type: ignore[override]
+    def current_epoch(self) -> int:
         """The index of the training epoch; after it has ended, of the next.
 
         From the end of a fit on, that of the last epoch for a module of a release before 1.6, as it was there.

@@ -8,7 +8,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version
 from itertools import groupby
-from operator import itemgetter
 from pathlib import Path
 from typing import Any, Protocol
 

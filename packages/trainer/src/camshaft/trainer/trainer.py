@@ -587,9 +587,11 @@ class Trainer:
 
     # progress
 
-    current_epoch: int = forwarded(
-        "fit_loop.current_epoch", "Index of the training epoch; after it has ended, of the next."
-    )
+    @property
+    def current_epoch(self) -> int:
+        """Index of the training epoch; after it has ended, of the next."""
+        return self.fit_loop.current_epoch
+
     global_step: int = forwarded("fit_loop.progress.global_step", "Updates so far, whatever the number of optimizers.")
     should_stop: bool = forwarded(
         "fit_loop.should_stop", "True if training is to stop at the next opportunity; set it anywhere.", settable=True
