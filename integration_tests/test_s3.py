@@ -16,7 +16,7 @@ import pytest
 import torch
 from launching import run_ranks
 
-from camshaft.hooks_core.remote_files import files_below, new_file
+from camshaft.hooks_core.remote_files import claim, files_below, new_file
 from camshaft.strategies import read_checkpoint, write_checkpoint
 
 pytest.importorskip("s3fs")

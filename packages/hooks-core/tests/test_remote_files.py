@@ -152,6 +152,12 @@ def test_files_are_replaced_edited_and_removed(root: str) -> None:
     assert not exists(join(root, "deep")) and entries_of(join(root, "deep")) == []
 
 
+def test_a_file_without_a_folder_is_in_the_working_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    write("a.txt", "a")
+    assert entries_of(parent_of("a.txt")) == ["a.txt"] and read("a.txt") == "a"
+
+
 def test_a_block_that_fails_changes_nothing(root: str) -> None:
     path = join(root, "a.txt")
     write(path, "earlier")

@@ -16,6 +16,7 @@ from torch.utils.data import DataLoader
 from camshaft.callbacks import HookTimeline, ModelCheckpoint, Profiler, TensorBoardLogger
 from camshaft.hooks_core.remote_files import files_below, is_url, join, local_copy, modified, remove
 from camshaft.trainer import Trainer, TrainingModule
+from camshaft.trainer.cli import TrainerCLI
 
 QUIET: dict[str, Any] = {"enable_progress_bar": False, "enable_model_summary": False}
 
@@ -128,6 +129,22 @@ def test_checkpoints_can_be_saved_by_hand_and_to_a_file_url(tmp_path: Path) -> N
         assert torch.equal(Net.load_from_checkpoint(path).layer.weight, module.layer.weight)
         remove("memory://by")
     assert (tmp_path / "hand.ckpt").is_file()
+
+
+def test_the_configuration_of_a_command_line_is_saved_there() -> None:
+    def run(width: int) -> None:
+        TrainerCLI(
+            Net,
+            run=False,
+            trainer_defaults={"default_root_dir": "memory://run", "logger": False, "fast_dev_run": False, **QUIET},
+            args=[f"--model.width={width}"],
+        ).trainer.fit(Net(width), data())
+
+    run(3)
+    with local_copy("memory://run/config.yaml") as file:
+        assert "width: 3" in file.read_text()
+    with pytest.raises(RuntimeError, match=r"a new file; Aborting.*memory://run/config\.yaml"):
+        run(4)
 
 
 @pytest.mark.parametrize("attempt", ["trainer", "tensorboard", "profiler", "onnx"])

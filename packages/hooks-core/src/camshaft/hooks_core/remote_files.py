@@ -165,7 +165,7 @@ def entries_of(folder: str) -> list[str]:
     """Return the names of the files and folders in a folder; none if it does not exist."""
     if not is_url(folder):
         try:
-            return os.listdir(folder)
+            return os.listdir(folder or os.curdir)
         except OSError:
             return []
     store, place = _store(folder)
