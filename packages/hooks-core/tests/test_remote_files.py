@@ -152,6 +152,11 @@ def test_files_are_replaced_edited_and_removed(root: str) -> None:
     assert not exists(join(root, "deep")) and entries_of(join(root, "deep")) == []
 
 
+def test_a_link_that_leads_nowhere_is_no_file(tmp_path: Path) -> None:
+    (tmp_path / "last").symlink_to("gone")
+    assert not exists(str(tmp_path / "last")) and entries_of(str(tmp_path)) == ["last"]
+
+
 def test_a_file_without_a_folder_is_in_the_working_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     write("a.txt", "a")

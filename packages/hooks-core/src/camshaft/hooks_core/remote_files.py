@@ -132,12 +132,12 @@ def lies_in(path: str, folder: str) -> bool:
 
 
 def exists(path: str) -> bool:
-    """Return whether there is a file, a folder, or a link that leads nowhere.
+    """Return whether there is a file or a folder, or a link to one.
 
     Raises:
         Exception: If a store cannot be asked; "no" would let its files be replaced.
     """
-    return os.path.lexists(path) if not is_url(path) else _info(*_store(path)) is not None
+    return os.path.exists(path) if not is_url(path) else _info(*_store(path)) is not None
 
 
 def is_folder(path: str) -> bool:

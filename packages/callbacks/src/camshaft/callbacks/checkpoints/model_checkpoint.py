@@ -641,7 +641,7 @@ class ModelCheckpoint(Checkpoint):
                 return True
             if path in reusable or not self.enable_version_counter:
                 return False
-            return exists(path) or any(one._claims(path) for one in others)
+            return exists(path) or os.path.islink(path) or any(one._claims(path) for one in others)
 
         def path_of(version: int | None) -> str:
             # only what is needed, since an override may take no more

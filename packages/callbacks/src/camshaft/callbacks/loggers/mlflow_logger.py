@@ -84,8 +84,8 @@ class MLFlowLogger(Logger):
         synchronous: bool = True,
     ) -> None:
         check_installed("mlflow", "mlflow", type(self).__name__)
+        check_local("save_dir", os.fspath(save_dir), type(self).__name__)
         save_dir = usable_path("save_dir", save_dir, type(self).__name__)
-        check_local("save_dir", save_dir, type(self).__name__)
         uri = tracking_uri or os.environ.get("MLFLOW_TRACKING_URI") or Path(save_dir).absolute().as_uri()
         check_database(uri, type(self).__name__)
         self.tracking_uri = uri

@@ -107,8 +107,9 @@ class WandbLogger(Logger):
         self._checkpoint_name = checkpoint_name
         self._add_file_policy = add_file_policy
         self._checkpoints = CheckpointLog(log_model, where)
-        self._save_dir = usable_path("save_dir", save_dir if dir is None else dir, where)
-        check_local("save_dir", self._save_dir, where)
+        folder = save_dir if dir is None else dir
+        check_local("save_dir", os.fspath(folder), where)
+        self._save_dir = usable_path("save_dir", folder, where)
         self._project = project or os.environ.get("WANDB_PROJECT") or "camshaft_logs"
         self._run_name = name
         self._id = version if version is not None else id

@@ -132,11 +132,12 @@ class HookTimeline(Callback):
         events = [*self._spans, *self._events]
         num_all = sum(tally.num_calls for times in self._verbs.values() for tally in times.tallies.values())
         num_dropped = max(num_all - len(events), 0)
-        self.json_path, self.html_path = f"{start}.json", f"{start}.html"
-        with replace_file(self.json_path) as fresh:
+        with replace_file(f"{start}.json") as fresh:
             fresh.write_text(trace_json(events, rank, num_dropped), encoding="utf-8")
-        with replace_file(self.html_path) as fresh:
+        self.json_path = f"{start}.json"
+        with replace_file(f"{start}.html") as fresh:
             fresh.write_text(report_html(self._verbs, rank), encoding="utf-8")
+        self.html_path = f"{start}.html"
 
 
 def _edge(self: HookTimeline, *arguments: Any) -> None:
