@@ -1,13 +1,16 @@
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from bare_parts import BareStrategy, Batch, Net, Sized, hooked, make_batches, same_bits, seeded, weights
-from compat_parts import BareTrainer
+from compat_parts import BareTrainer, Regression, quiet_trainer
 from torch import Tensor, nn
+from trainer_parts import loader
 
+from camshaft.callbacks import ModelSummary
 from camshaft.compat.eras import extend
 from camshaft.loops import Run
 from camshaft.loops.lifecycle import prepare_data
@@ -164,6 +167,18 @@ def test_a_module_summarizes_itself_as_the_trainer_asks(capsys: pytest.CaptureFi
         trainer.weights_summary = mode
         trainer.fit(Sized(make_batches(1)))
         assert ("summary: full" in capsys.readouterr().out) == (mode == "full")
+
+
+@pytest.mark.filterwarnings("ignore:There is a `validation_step`")
+@pytest.mark.parametrize("is_own", [True, False])
+def test_a_callback_leaves_the_summary_to_a_module_that_has_its_own(
+    is_own: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    methods = {"hook_era": "1.5", "summarize": lambda module, mode: "my own"} if is_own else {}
+    module = type("Summarizing", (Regression,), methods)()
+    quiet_trainer(tmp_path, callbacks=[ModelSummary()], enable_model_summary=True, max_epochs=1).fit(module, loader(1))
+    out = capsys.readouterr().out
+    assert ("my own" in out, "trainable parameters" in out) == (is_own, not is_own)
 
 
 class Restoring(Net):

@@ -60,8 +60,7 @@ class ModelSummary(Callback):
 
     def on_fit_start(self, trainer: TrainerProtocol, module: Any) -> None:
         """Print the summary. Collective where the module's forward is."""
-        prints_own_summary = getattr(getattr(trainer, "hooks", None), "summarize", None) is not None  # of the module
-        if self.max_depth == 0 or prints_own_summary:
+        if self.max_depth == 0:
             return
         self.summary = summarize(module, self.max_depth, self.example_input_array)
         if trainer.is_global_zero:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import cast
+from typing import Any, cast
 
 from torch import nn
 
+from camshaft.callbacks import ModelSummary
 from camshaft.compat.eras.callback_states import ReturnedStates
 from camshaft.compat.eras.optimization import EraOptimization
 from camshaft.compat.eras.outputs import ReadReturned, adapt_outputs
@@ -34,7 +35,7 @@ def extend(run: Run, read_returned: ReadReturned | None = None) -> None:
     """
     states = ReturnedStates(run)
     run.read = read_receivers
-    run.call_wrappers.append(states)
+    run.call_wrappers += [states, OwnSummary(run)]
     run.adapters += [states.attach, partial(adapt, read_returned=read_returned)]
 
 
@@ -78,6 +79,30 @@ def finds_unused(module: nn.Module) -> bool:
     if step is not None and "optimizer_idx" in parameter_names(step):
         return True
     return read_era(module, Receiver.MODULE, CATALOGUE).behaviour.finds_unused_parameters
+
+
+class OwnSummary:
+    """A wrapper that leaves out a `ModelSummary` where the module has `summarize`; one of `Run.call_wrappers`.
+
+    Args:
+        run: The run of the module.
+    """
+
+    def __init__(self, run: Run) -> None:
+        self._run = run
+
+    def wrap_call(
+        self, hook: str, kind: Receiver, receiver: object, function: Callable[..., Any]
+    ) -> Callable[..., Any]:
+        """Return what is called in place of a receiver's hook: for all but this one of summaries, the same."""
+        if hook != "on_fit_start" or kind is not Receiver.CALLBACK or not isinstance(receiver, ModelSummary):
+            return function
+
+        def on_fit_start(*arguments: Any, **keywords: Any) -> None:
+            if self._run.hooks.summarize is None:
+                function(*arguments, **keywords)
+
+        return on_fit_start
 
 
 def summarize(run: Run) -> None:
