@@ -97,6 +97,56 @@ def test_the_state_in_every_hook_is_lightnings(tmp_path: Path) -> None:
     assert [(one, other) for one, other in zip(ours, theirs, strict=True) if one != other] == []
 
 
+def resumed(library: Any, folder: Path) -> list[str]:
+    """Return the order of calls around a callback's state in a fit that goes on, and in a test with the checkpoint."""
+    called: list[str] = []
+
+    class Noting(library.Callback):  # type: ignore[misc]
+        def setup(self, trainer: Any, pl_module: Any, stage: str) -> None:
+            called.append("setup")
+
+        def on_load_checkpoint(self, trainer: Any, pl_module: Any, checkpoint: dict[str, Any]) -> None:
+            called.append("on_load_checkpoint")
+
+        def state_dict(self) -> dict[str, Any]:
+            return {"kept": 1}
+
+        def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+            called.append(f"load_state_dict {state_dict}")
+
+        def on_fit_start(self, trainer: Any, pl_module: Any) -> None:
+            called.append("on_fit_start")
+
+    class Module(library.LightningModule):  # type: ignore[misc]
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = torch.nn.Linear(2, 1)
+
+        def training_step(self, batch: Any, batch_idx: int) -> Any:
+            return self.layer(batch).sum()
+
+        def test_step(self, batch: Any, batch_idx: int) -> None:
+            pass
+
+        def configure_optimizers(self) -> Any:
+            called.append("configure_optimizers")
+            return torch.optim.SGD(self.parameters(), lr=0.1)
+
+    quiet = {"enable_progress_bar": False, "enable_model_summary": False, "enable_checkpointing": False}
+    data, path = DataLoader(torch.ones(4, 2)), str(folder / "saved.ckpt")
+    for max_epochs, ckpt_path in ((1, None), (2, path)):
+        trainer = library.Trainer("cpu", callbacks=[Noting()], logger=False, max_epochs=max_epochs, **quiet)
+        trainer.fit(Module(), data, ckpt_path=ckpt_path)
+        trainer.save_checkpoint(path)
+    trainer.test(Module(), data, ckpt_path=path, verbose=False)
+    return called
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_callbacks_get_their_state_when_lightnings_do(tmp_path: Path) -> None:
+    assert resumed(_Camshaft, tmp_path / "ours") == resumed(lightning, tmp_path / "theirs")
+
+
 def test_arguments_have_lightnings_order_and_defaults() -> None:
     ours = inspect.signature(Trainer.__init__).parameters
     theirs = inspect.signature(lightning.Trainer.__init__).parameters

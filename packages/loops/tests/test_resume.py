@@ -200,6 +200,28 @@ def test_a_data_module_gets_its_memory_back() -> None:
     assert second.data.memory == checkpoint["data"]["memory"] == 42
 
 
+@pytest.mark.parametrize("verb", ["fit", "validate"])
+def test_states_are_there_when_loaders_and_optimizers_are_made(verb: str) -> None:
+    first = Process(plain_training(scheduler=None), seed=0, stops_after=0)
+    first.data.memory = 40
+    checkpoint = first.fit().trainer.load("epoch 0")
+    seen: dict[str, tuple[int, int]] = {}
+    again, callback, data = BareTrainer(seeded(), max_epochs=2), Stateful(), Data()
+
+    def note(name: str, result: Any = None) -> Any:
+        seen[name] = (len(callback.drawn), data.memory)
+        return result
+
+    data.train_dataloader = lambda: note("loader", first.loader)
+    data.val_dataloader = lambda: note("loader", Sized(make_batches(1)))
+    again.module.configure_optimizers = lambda: note("optimizers", adam(again.module))
+    callback.on_fit_start = lambda trainer, module: note("start")
+    again.callbacks, again.data = [callback], data
+    again.verb(verb, again.fit_loop if verb == "fit" else ValidationLoop(), {}, checkpoint)
+    there = (len(checkpoint["callbacks"]["Stateful"]["drawn"]), 42)
+    assert seen == dict.fromkeys(["loader", "optimizers", "start"] if verb == "fit" else ["loader"], there)
+
+
 def save_after(batch_idx: int, weights_only: bool = False) -> dict[str, Any]:
     def ask(trainer: Any, module: Any, outputs: Any, batch: Any, idx: int) -> None:
         if idx == batch_idx:

@@ -741,7 +741,7 @@ class Callback:
     @hook(
         _CALLBACK,
         _DATA,
-        when="When a checkpoint is restored: the state that `state_dict` returned.",
+        when="When a verb begins with a checkpoint, after its weights are loaded: what `state_dict` returned.",
         kind="state",
         stage="checkpoint",
     )

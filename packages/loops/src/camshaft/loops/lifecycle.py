@@ -13,7 +13,7 @@ from camshaft.hooks_core.messages import describe
 from camshaft.hooks_core.processes import OrderlyExit, make_forks_safe, track_run
 from camshaft.hooks_core.protocols import check_strategy
 from camshaft.loops.evaluation.loops import ModuleModes
-from camshaft.loops.fit.resume import restore_module
+from camshaft.loops.fit.resume import restore_callbacks, restore_data_module, restore_module
 from camshaft.loops.state.run import Run
 
 
@@ -38,7 +38,8 @@ def run_verb(run: Run, loop: Loop) -> Any:
     """Run a loop with everything around it: preparation, set-up, weights, device, tear-down. Collective.
 
     Hooks: configure_callbacks, prepare_data, setup, configure_sharded_model, configure_model,
-    on_load_checkpoint, then the loop's, then teardown; on_exception if anything raises.
+    on_load_checkpoint, load_state_dict of the data module and of callbacks, then the loop's, then teardown;
+    on_exception if anything raises.
 
     Args:
         run: The receivers and what they run on.
@@ -71,8 +72,11 @@ def run_verb(run: Run, loop: Loop) -> Any:
         if run.checkpoint is not None:
             hooks.on_load_checkpoint(run.checkpoint)
         strategy.setup_module(run.module)
-        if run.checkpoint is not None and run.restores_weights:
-            restore_module(run, run.checkpoint)
+        if run.checkpoint is not None:
+            if run.restores_weights:
+                restore_module(run, run.checkpoint)
+            restore_data_module(run, run.checkpoint)  # loaders, optimizers and `on_fit_start` may depend on these
+            restore_callbacks(run, run.checkpoint)
         if not loop.defers_saves:
             run.save_at_once()
         result = loop.run(run)

@@ -421,7 +421,7 @@ class Trainer:
             model: The module, with the weights that it has. None takes the one of the last verb; if that was trained,
                 with the weights of the best checkpoint that its fit kept, and a warning that says so.
             dataloaders: A loader of validation batches, or a list of them; None asks the data module, then the module.
-            ckpt_path: A checkpoint whose weights to use: a path, "best" or "last".
+            ckpt_path: A checkpoint to load, with states of callbacks and data module: a path, "best" or "last".
             verbose: If true, the results are printed.
             datamodule: A data module.
             weights_only: As in `fit`.
@@ -471,7 +471,7 @@ class Trainer:
             dataloaders: A loader, or a list of them; None asks the data module, then the module.
             datamodule: A data module.
             return_predictions: If true or None, predictions are kept and returned; if false, memory does not grow.
-            ckpt_path: A checkpoint whose weights to use: a path, "best" or "last".
+            ckpt_path: A checkpoint to load, with states of callbacks and data module: a path, "best" or "last".
             weights_only: As in `fit`.
             gather: If true, each of several processes returns the predictions of all, in the order of the dataset,
                 instead of those of its own batches.

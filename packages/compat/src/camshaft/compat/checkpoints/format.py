@@ -110,6 +110,7 @@ class ReleaseAdapter:
     states_apart: dict[str, Any] = attrs.field(factory=dict)
     has_average: bool = False
     _scheduler_lag: int = attrs.field(default=1, init=False)
+    _left_out: list[str] = attrs.field(factory=list, init=False)
 
     def weights(self, saved: Mapping[str, Any], module: nn.Module) -> Mapping[str, Any]:
         """Return the weights without prefixes of wrappers; see `unwrapped`."""
@@ -120,13 +121,16 @@ class ReleaseAdapter:
         state = checkpoint.get(type(data).__qualname__)
         return {"data": state} if isinstance(state, dict) else {}
 
-    def training(self, checkpoint: dict[str, Any], run: Run) -> dict[str, Any]:
-        """Return states for callbacks and schedulers, and settle the progress by the data; warn of assumptions.
-
-        Collective.
-        """
+    def callback_states(self, checkpoint: dict[str, Any], run: Run) -> dict[str, dict[str, Any]]:
+        """Return the states that today's callbacks can take."""
         from camshaft.compat.checkpoints.callback_states import callback_states
 
+        saved = {**checkpoint, "callbacks": {**checkpoint["callbacks"], **self.states_apart}}
+        states, self._left_out = callback_states(saved, run.callbacks)
+        return states
+
+    def training(self, checkpoint: dict[str, Any], run: Run) -> dict[str, Any]:
+        """Return states for schedulers, and settle the progress by the data; warn of assumptions. Collective."""
         trainer = self.trainer
         self.progress = progress = settled(
             self.progress, checkpoint, trainer.num_training_batches, trainer.accumulate_grad_batches
@@ -137,14 +141,12 @@ class ReleaseAdapter:
         checkpoint["rng"] = random_state(trainer.fit_loop.data.generators)  # files have none: that of now, to go on
         # before 0.7 schedulers were given the index of the epoch that was over, so the first step changed nothing
         self._scheduler_lag = 2 if checkpoint_release(checkpoint) == UNVERSIONED else 1
-        saved = {**checkpoint, "callbacks": {**checkpoint["callbacks"], **self.states_apart}}
-        states, left_out = callback_states(saved, run.callbacks)
         schedulers, added = _scheduler_states(checkpoint, trainer)
         if self.has_average:
             schedulers = [_of_averaging(state) if "_step_count" in state else state for state in schedulers[:1]]
         if trainer.is_global_zero:
-            warn_user(_summary(checkpoint, progress, left_out, added))
-        return {"callbacks": states, "lr_schedulers": schedulers}
+            warn_user(_summary(checkpoint, progress, self._left_out, added))
+        return {"lr_schedulers": schedulers}
 
     def finish(self, run: Run) -> None:
         """Step the schedulers that releases stepped after they had saved the end of an epoch."""

@@ -20,7 +20,6 @@ from camshaft.loops.fit.resume import (
     classes_of,
     gradients_of,
     of_this_rank,
-    restore_data_module,
     restore_gradients,
     restore_training,
 )
@@ -87,8 +86,7 @@ class FitRun:
     def set_up(self) -> None:
         """Load the data, configure the optimizers, and restore the checkpoint if there is one. Collective.
 
-        Hooks: load_state_dict of the data module, train_dataloader, val_dataloader, configure_optimizers, on_fit_start,
-        load_state_dict of callbacks.
+        Hooks: train_dataloader, val_dataloader, configure_optimizers, on_fit_start.
         """
         run, data, progress, stopping = self._run, self.data, self._progress, self._stopping
         checkpoint = run.checkpoint
@@ -96,7 +94,6 @@ class FitRun:
         if checkpoint is not None:
             check_resumable(checkpoint)
             checkpoint = run.checkpoint = of_this_rank(checkpoint, run.strategy)
-            restore_data_module(run, checkpoint)  # its loaders may depend on it
         elif progress.is_inside_epoch:
             progress.end_epoch()
         run.epoch = progress.current_epoch

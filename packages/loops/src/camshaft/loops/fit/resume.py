@@ -35,6 +35,9 @@ class CheckpointAdapter(Protocol):
     def data_state(self, checkpoint: dict[str, Any], data: object) -> dict[str, Any]:
         """Return the state of the data module, as "data"; an empty dictionary without one."""
 
+    def callback_states(self, checkpoint: dict[str, Any], run: Run) -> dict[str, dict[str, Any]]:
+        """Return the states of the run's callbacks by their keys."""
+
     def training(self, checkpoint: dict[str, Any], run: Run) -> dict[str, Any]:
         """Restore progress and random numbers; return states that replace those of the checkpoint."""
 
@@ -145,12 +148,25 @@ def restore_data_module(run: Run, checkpoint: dict[str, Any]) -> None:
             load(saved["data"])
 
 
-def restore_training(run: Run, checkpoint: dict[str, Any], configured: ConfiguredOptimizers) -> None:
-    """Restore optimizers, schedulers, strategy and callbacks; warns of callbacks that are absent.
-
-    Collective.
+def restore_callbacks(run: Run, checkpoint: dict[str, Any]) -> None:
+    """Restore the states of callbacks; warns in fit of callbacks that are absent. Collective where a callback's is.
 
     Hooks: load_state_dict of callbacks.
+    """
+    adapter: CheckpointAdapter | None = checkpoint.get(ADAPTER_KEY)
+    states = checkpoint.get("callbacks", {}) if adapter is None else adapter.callback_states(checkpoint, run)
+    if run.verb == "fit" and run.strategy.global_rank == 0:
+        warn_of_absent(states, run.callbacks)
+    for callback in run.callbacks:
+        load = implementation(callback, "load_state_dict")
+        state = states.get(state_key(callback))
+        if load is not None and state is not None:
+            with note_errors(callback, "load_state_dict", run.position):
+                load(state)
+
+
+def restore_training(run: Run, checkpoint: dict[str, Any], configured: ConfiguredOptimizers) -> None:
+    """Restore optimizers, schedulers and strategy. Collective.
 
     Raises:
         ValueError: If the checkpoint holds other optimizers or schedulers than the module has, or optimizers of other
@@ -170,15 +186,6 @@ def restore_training(run: Run, checkpoint: dict[str, Any], configured: Configure
     for scheduler, state in zip(schedulers, scheduler_states, strict=True):
         scheduler.load_state_dict(state)
     run.strategy.load_state_dict(checkpoint.get("strategy", {}))
-    states = checkpoint.get("callbacks", {})
-    if run.strategy.global_rank == 0:
-        warn_of_absent(states, run.callbacks)
-    for callback in run.callbacks:
-        load = implementation(callback, "load_state_dict")
-        state = states.get(state_key(callback))
-        if load is not None and state is not None:
-            with note_errors(callback, "load_state_dict", run.position):
-                load(state)
     if adapter is not None:
         adapter.finish(run)
 
