@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from camshaft.callbacks.checkpoints.files import point_last_at
-from camshaft.callbacks.checkpoints.state import PendingSave, PendingSaves, TopK
+from camshaft.callbacks.checkpoints.state import KeptCheckpoints, PendingSave, PendingSaves, TopK, unwritten_saves
 from camshaft.callbacks.monitoring import Mode
 
 SCORES = st.lists(st.sampled_from([0.0, 1.0, 2.0, -1.5, math.nan, math.inf, -math.inf]), max_size=12)
@@ -149,3 +149,21 @@ def test_a_save_whose_last_cannot_be_moved_is_not_remembered_as_durable(tmp_path
     with pytest.raises(OSError, match="No space left"):
         pending.finish(request(pending, "b", displaced=("a",), last="last"))
     assert pending and pending.drop_all() == {"newest": "a"} and (tmp_path / "a").exists()
+
+
+def test_a_saved_state_tells_saves_that_were_never_written_from_files_that_are_gone(tmp_path: Path) -> None:
+    paths = [str(tmp_path / name) for name in ("written", "unwritten", "gone")]
+    elsewhere = str(tmp_path.parent / "unwritten")
+    Path(paths[0]).touch()
+    pending = [{"path": path, "displaced": [], "last_path": None} for path in (*paths[:2], elsewhere)]
+    assert [save["path"] for save in unwritten_saves(pending, tmp_path)] == [paths[1]]
+
+    kept = KeptCheckpoints(TopK(-1, "min"))
+    for idx, path in enumerate(reversed(paths)):
+        kept.add(path, torch.tensor(float(idx)), ())
+    with pytest.warns(UserWarning, match="forgets checkpoints that no longer exist.*gone"):
+        missing = kept.missing_files([paths[1]])
+    assert missing == [paths[2]] and kept.best_model_path == paths[2]
+    kept.forget(missing)
+    assert list(kept.best_k_models) == [paths[1], paths[0]] and kept.best_model_path == paths[1]
+    assert float(kept.best_model_score or 0) == 1.0
