@@ -7,9 +7,9 @@ import handwritten_loop
 import pytest
 from handwritten_loop import Model, Trainer
 
-from camshaft.hooks_core import CATALOGUE
+from camshaft.hooks_core import CATALOGUE, resolve
 from camshaft.hooks_core.check import ConformanceError
-from camshaft.hooks_core.conformance import FEATURES, SCENARIOS, Adapter, Scenario, conform, run_scenario
+from camshaft.hooks_core.conformance import FEATURES, SCENARIOS, Adapter, Scenario, certify, conform, run_scenario
 from camshaft.hooks_core.spec import VERBS, ZERO_GRADS, ZeroGrad
 
 
@@ -75,6 +75,7 @@ def test_a_run_that_raises_has_no_counts() -> None:
     assert counts(raise_in="on_train_start") == {}
 
 
+DECLARED = {"monitoring", "after_module"}
 BY_NAME = {scenario.name: scenario for scenario in SCENARIOS}
 
 
@@ -82,7 +83,7 @@ BY_NAME = {scenario.name: scenario for scenario in SCENARIOS}
 def test_a_right_trainer_passes(scenario: Scenario) -> None:
     trace = run_scenario(handwritten_loop.adapter(), scenario)
     kinds = [str(participant.kind) for participant in trace.participants]
-    assert kinds == ["callback"] * 4 + ["data", "module", "strategy"]
+    assert kinds == ["callback"] * (3 if scenario.features & DECLARED else 2) + ["data", "module", "strategy"]
     assert len(trace) > 0
 
 
@@ -132,6 +133,33 @@ def test_a_trainer_without_data_and_strategy_needs_neither() -> None:
     assert conform(Adapter(handwritten_loop.run(), Model)).passed
 
 
+@pytest.mark.parametrize("by_callback", [False, True])
+def test_the_module_or_a_callback_ends_the_epoch(by_callback: bool) -> None:
+    name = "fit-skip-epoch-by-callback" if by_callback else "fit-skip-epoch"
+    trace = run_scenario(handwritten_loop.adapter(), BY_NAME[name])
+    skipping = [event.label for event in trace if event.hook == "on_train_batch_start" and event.result == "-1"]
+    assert skipping == ["callback:Scripted" if by_callback else "module:Model"]
+
+
+def run_in_turn(scenario: Scenario, module: Any, callbacks: Sequence[Any]) -> None:
+    """Call every callback in its turn, whatever it declares."""
+    for callback in callbacks:
+        callback.monitors, callback.after_module = False, frozenset()
+    handwritten_loop.run()(scenario, module, callbacks)
+
+
+@pytest.mark.parametrize(
+    ("feature", "hook"), [("monitoring", "on_train_epoch_end"), ("after_module", "on_train_batch_end")]
+)
+def test_what_a_callback_declares_is_held(feature: str, hook: str) -> None:
+    report = certify(Adapter(run_in_turn, Model))
+    departing = {outcome.scenario.name: outcome.error for outcome in report.outcomes if outcome.error is not None}
+    of_feature = {scenario.name for scenario in SCENARIOS if feature in scenario.features}
+    assert of_feature <= departing.keys()
+    assert departing.keys() == {scenario.name for scenario in SCENARIOS if scenario.features & DECLARED}
+    assert departing[f"fit-{feature.replace('_', '-')}"].hook == hook
+
+
 class NoEpochEnd(Trainer):
     """Forgets a hook."""
 
@@ -154,6 +182,56 @@ class NoZeroing(Trainer):
     def optimize(self, epoch: int, batch_idx: int) -> Any:
         self.hooks.on_before_zero_grad = lambda optimizer: None
         return super().optimize(epoch, batch_idx)
+
+
+class WithoutBackwardHooks(Trainer):
+    """Has no hooks around backward."""
+
+    def __init__(self, scenario: Scenario, hooks: Any) -> None:
+        super().__init__(scenario, hooks)
+        hooks.on_before_backward = lambda loss: None
+        hooks.on_after_backward = lambda: None
+
+
+def test_hooks_that_a_trainer_never_calls_are_no_departure() -> None:
+    around_backward = {"on_before_backward", "on_after_backward"}
+    report = certify(handwritten_loop.adapter(WithoutBackwardHooks), without=around_backward)
+    assert report.passed
+    assert [(scenario.name, needs) for scenario, needs in report.left_out] == [
+        ("fit-exception-in-backward", ("on_before_backward",))
+    ]
+    trace = run_scenario(handwritten_loop.adapter(WithoutBackwardHooks), BY_NAME["fit"], without=around_backward)
+    assert not any(participant.hooks & around_backward for participant in trace.participants)
+    with pytest.raises(ConformanceError, match="on_before_backward"):
+        run_scenario(handwritten_loop.adapter(WithoutBackwardHooks), BY_NAME["fit"], without=["on_after_backward"])
+
+
+def run_silent_to_module(scenario: Scenario, module: Any, callbacks: Sequence[Any]) -> None:
+    hooks: Any = resolve(callbacks=callbacks, module=module)
+    hooks.on_exception = resolve(callbacks=callbacks).on_exception
+    Trainer(scenario, hooks).run()
+
+
+def test_a_hook_may_be_missing_for_one_kind_of_receiver() -> None:
+    adapter, scenario = Adapter(run_silent_to_module, Model), BY_NAME["fit-exception-in-epoch"]
+    assert len(run_scenario(adapter, scenario, without=["module:on_exception"])) > 0
+    with pytest.raises(ConformanceError, match="must be on_exception on module:Model"):
+        run_scenario(adapter, scenario, without=["strategy:on_exception"])
+
+
+@pytest.mark.parametrize("name", ["on_lunch", "waiter:on_exception"])
+def test_a_missing_hook_that_is_none_is_an_error(name: str) -> None:
+    with pytest.raises(ValueError, match=rf"`without` must be names of hooks, .* but got '{name}' \(str\) in conform"):
+        conform(handwritten_loop.adapter(), without=[name])
+
+
+def test_a_scenario_that_shows_nothing_without_a_hook_is_left_out() -> None:
+    report = certify(handwritten_loop.adapter(), without=["callback:on_before_optimizer_step", "on_train_batch_start"])
+    assert {scenario.name: needs for scenario, needs in report.left_out} == {
+        "fit-accumulation": ("on_before_optimizer_step",),
+        "fit-skip-epoch": ("on_train_batch_start",),
+        "fit-skip-epoch-by-callback": ("on_train_batch_start",),
+    }
 
 
 class DeafToSkipping(Trainer):
@@ -230,6 +308,21 @@ class StepsLast(Trainer):
 def test_a_wrong_trainer_fails_with_the_reason(trainer: type[Trainer], scenario: str, message: str) -> None:
     with pytest.raises(ConformanceError, match=message):
         run_scenario(handwritten_loop.adapter(trainer), BY_NAME[scenario])
+
+
+@pytest.mark.parametrize(
+    ("trainer", "scenario", "hook"),
+    [
+        (NoEpochEnd, "fit", "on_train_end"),
+        (TooFewBatches, "fit-epochs", "on_train_epoch_start"),
+        (NoTeardown, "test-exception", "teardown"),
+        (Swallowing, "fit-exception-in-epoch", None),
+    ],
+)
+def test_an_error_names_the_hook_that_departs(trainer: type[Trainer], scenario: str, hook: str | None) -> None:
+    with pytest.raises(ConformanceError) as caught:
+        run_scenario(handwritten_loop.adapter(trainer), BY_NAME[scenario])
+    assert caught.value.hook == hook
 
 
 def test_conform_raises_the_whole_report() -> None:

@@ -71,6 +71,20 @@ def test_the_marker_chooses_verbs_and_features(pytester: pytest.Pytester) -> Non
     result.assert_outcomes(passed=3 + 2)
 
 
+def test_the_marker_leaves_out_what_needs_a_missing_hook(pytester: pytest.Pytester) -> None:
+    result = run(
+        pytester,
+        """
+        import pytest
+
+        @pytest.mark.conformance(verbs=["fit"], features=["exceptions"], without=["on_before_backward"])
+        def test_fit(conformance_scenario):
+            assert conformance_scenario.name in ("fit", "fit-epochs", "fit-exception-in-epoch")
+        """,
+    )
+    result.assert_outcomes(passed=3)
+
+
 def test_a_departure_fails_the_test_with_its_message(pytester: pytest.Pytester) -> None:
     result = run(
         pytester,
@@ -113,7 +127,8 @@ def test_hook_trace_is_fresh_for_each_test(pytester: pytest.Pytester) -> None:
     [
         ("verbs=['train']", "*the marker `conformance` must name verbs (fit, validate, *'train'*"),
         ("features=['magic']", "*must name verbs*and features (validation, *'magic'*"),
-        ("verb=['fit']", "*the marker is conformance(verbs=None, features=None)*"),
+        ("without=['on_lunch']", "*`without` must be names of hooks*'on_lunch'*"),
+        ("verb=['fit']", "*the marker is conformance(verbs=None, features=None, without=())*"),
     ],
 )
 def test_a_wrong_marker_is_an_error(pytester: pytest.Pytester, marker: str, message: str) -> None:

@@ -26,15 +26,24 @@ class ConformanceError(AssertionError):
         index: Index of the first event that departs, or the number of events if the trace ends too early. None if the
             fault is not in the order of events.
         event: That event; None if the trace ends too early.
+        hook: The hook that departs: that of the event, that which is missing where the trace ends too early, or that
+            which was called too often or too rarely. None if no hook is at fault.
         expected: What was allowed there, in words.
     """
 
     def __init__(
-        self, message: str, *, index: int | None = None, event: Event | None = None, expected: Sequence[str] = ()
+        self,
+        message: str,
+        *,
+        index: int | None = None,
+        event: Event | None = None,
+        hook: str | None = None,
+        expected: Sequence[str] = (),
     ) -> None:
         super().__init__(message)
         self.index = index
         self.event = event
+        self.hook = event.hook if event is not None else hook
         self.expected = tuple(expected)
 
 
@@ -138,11 +147,11 @@ class _Walk:
                 at = self._move(automaton, at, index, event)
         num_events = len(self._events)
         if self._open:
-            self._depart(num_events, [str(_end_of(self._open[-1]))])
+            self._depart(num_events, [_end_of(self._open[-1])])
         if self._raised is not None:
             return self._run_after_exception(num_events)
         if not automaton.is_end(at):
-            self._depart(num_events, [str(step) for step in automaton.expected(at)])
+            self._depart(num_events, automaton.expected(at))
 
     def _leaves_life_cycle(self, index: int, event: Event) -> bool:
         """Return whether what follows an exception begins here; it may have been raised in a hook or elsewhere."""
@@ -168,7 +177,7 @@ class _Walk:
             if not self._track(index, event):  # a further error makes no difference here
                 at = self._move(tail, at, index, event)
         if not tail.is_end(at):
-            self._depart(len(self._events), [str(step) for step in tail.expected(at)])
+            self._depart(len(self._events), tail.expected(at))
 
     def _track(self, index: int, event: Event) -> bool:
         """Keep the calls that are open; returns whether the event is free."""
@@ -179,7 +188,7 @@ class _Walk:
                 self._torn_down.add(event.label)
         else:
             if not self._open or (self._open[-1].hook, self._open[-1].label) != (event.hook, event.label):
-                self._depart(index, [str(_end_of(self._open[-1]))] if self._open else ["a call to begin"])
+                self._depart(index, [_end_of(self._open[-1])] if self._open else ["a call to begin"])
             self._open.pop()
         return is_free
 
@@ -192,11 +201,13 @@ class _Walk:
     def _move(self, automaton: Automaton, at: int, index: int, event: Event) -> int:
         there = automaton.move(at, _step_of(event), event.result)
         if there is None:
-            expected = [str(step) for step in automaton.expected(at)]
-            self._depart(index, expected + (["the end of the run"] if automaton.is_end(at) else []))
+            self._depart(index, [*automaton.expected(at), *(["the end of the run"] if automaton.is_end(at) else [])])
         return there
 
-    def _depart(self, index: int, expected: Sequence[str]) -> NoReturn:
+    def _depart(self, index: int, steps: Sequence[Step | str]) -> NoReturn:
+        """Raise an error; the last of the steps that were allowed there is the one that cannot be left out."""
+        expected = [str(step) for step in steps]
+        missing = steps[-1] if steps else None
         event = self._events[index] if index < len(self._events) else None
         got = "the end of the trace" if event is None else str(_step_of(event))
         got += f" by {event.raised}" if event is not None and event.raised else ""
@@ -209,6 +220,7 @@ class _Walk:
             + ("\nBefore it:" + "".join(before) if before else ""),
             index=index,
             event=event,
+            hook=missing.hook if isinstance(missing, Step) else None,
             expected=expected,
         )
 

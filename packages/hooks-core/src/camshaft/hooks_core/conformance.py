@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 from collections import Counter
 from collections.abc import Callable, Collection, Sequence
 from typing import Any
@@ -13,17 +14,20 @@ from camshaft.hooks_core.bases import Callback
 from camshaft.hooks_core.check import ConformanceError, check
 from camshaft.hooks_core.messages import must_be
 from camshaft.hooks_core.spec import SKIP_EPOCH, VERBS, ZERO_GRADS, Receiver, Verb, ZeroGrad
-from camshaft.hooks_core.trace import Trace, frozen_names
+from camshaft.hooks_core.trace import Trace, check_without, frozen_names
 
 FEATURES = {
     "validation": "validates after an epoch's last batch",
     "mid_epoch_validation": "validates within an epoch, every `val_check_interval` batches",
     "sanity_check": "runs a few validation batches before training",
     "accumulation": "updates once every `accumulate_grad_batches` batches",
-    "skip_epoch": "ends an epoch's batches where `on_train_batch_start` returns -1",
+    "skip_epoch": "ends an epoch's batches where the module's `on_train_batch_start` returns -1",
+    "skip_epoch_by_callback": "ends an epoch's batches where a callback's `on_train_batch_start` returns -1",
     "skip_update": "goes on to the next batch where `training_step` returns None",
     "optimizer_step": "lets the module override `optimizer_step` and hands it a closure",
     "exceptions": "calls `on_exception` and `teardown` when a hook raises, and raises the same exception",
+    "monitoring": "calls callbacks that monitor after the module when an epoch ends",
+    "after_module": "calls callbacks after the module for the hooks that they name in `after_module`",
 }
 """Optional features of a trainer, by name."""
 
@@ -38,7 +42,8 @@ class Scenario:
         name: Its name.
         description: What it tries, in words.
         verb: "fit", "validate", "test" or "predict".
-        features: The names of the features that it needs; see `FEATURES`.
+        features: The names of the features that it needs; see `FEATURES`. "monitoring" and "after_module" add a
+            callback that declares this; "skip_epoch_by_callback" lets one return -1 at `skip_at`.
         num_epochs: Training epochs to run.
         num_batches: Batches of each training epoch, or of the only epoch of another verb.
         num_val_batches: Batches of each validation inside fit; 0 runs none.
@@ -65,6 +70,24 @@ class Scenario:
     no_loss_at: int | None = None
     raise_in: str | None = None
     override: tuple[str, ...] = ()
+
+    @property
+    def hooks(self) -> frozenset[str]:
+        """Hooks without which a trainer cannot run the scenario, or the trace shows nothing of what it tries."""
+        told = {"on_train_batch_start"} if self.skip_at is not None else set()
+        shown = {"on_before_optimizer_step"} if self.accumulate_grad_batches > 1 else set()
+        return frozenset({*self.override, *filter(None, [self.raise_in]), *told, *shown})
+
+    def missing(
+        self, verbs: Collection[str] = VERBS, features: Collection[str] | None = None, without: Collection[str] = ()
+    ) -> tuple[str, ...]:
+        """Return the verb, features and hooks that a trainer lacks for it; the arguments are those of `conform`."""
+        claimed = FEATURES if features is None else features
+        return (
+            *sorted({self.verb} - {*verbs}),
+            *sorted(self.features - {*claimed}),
+            *sorted(self.hooks & {one.rpartition(":")[2] for one in without}),
+        )
 
     def expected_counts(self, zero_grad: ZeroGrad | None = None) -> dict[str, int]:
         """Return the expected number of calls per receiver, by hook; empty if the run raises.
@@ -160,8 +183,15 @@ SCENARIOS: tuple[Scenario, ...] = (
     ),
     Scenario(
         name="fit-skip-epoch",
-        description="-1 from on_train_batch_start ends the first epoch's batches; the second runs whole",
+        description="-1 from the module's on_train_batch_start ends the first epoch's batches; the second runs whole",
         features=("skip_epoch",),
+        num_epochs=2,
+        skip_at=1,
+    ),
+    Scenario(
+        name="fit-skip-epoch-by-callback",
+        description="the same by a callback",
+        features=("skip_epoch_by_callback",),
         num_epochs=2,
         skip_at=1,
     ),
@@ -189,6 +219,17 @@ SCENARIOS: tuple[Scenario, ...] = (
         features=("exceptions",),
         raise_in="on_before_backward",
     ),
+    Scenario(
+        name="fit-monitoring",
+        description="a callback that monitors is called after the module when an epoch ends",
+        features=("monitoring",),
+        num_epochs=2,
+    ),
+    Scenario(
+        name="fit-after-module",
+        description="a callback is called after the module when a batch ends",
+        features=("after_module",),
+    ),
     Scenario(name="validate", verb="validate", description="validation as a verb of its own"),
     Scenario(name="test", verb="test", description="a test"),
     Scenario(name="predict", verb="predict", description="a prediction"),
@@ -199,6 +240,15 @@ SCENARIOS: tuple[Scenario, ...] = (
             description="a callback raises when a batch starts",
             features=("exceptions",),
             raise_in=f"on_{_STAGE_WORDS[verb]}_batch_start",
+        )
+        for verb in ("validate", "test", "predict")
+    ),
+    *(
+        Scenario(
+            name=f"{verb}-after-module",
+            verb=verb,
+            description="a callback is called after the module when the stage starts",
+            features=("after_module",),
         )
         for verb in ("validate", "test", "predict")
     ),
@@ -269,15 +319,18 @@ def conform(
     *,
     verbs: Collection[str] = VERBS,
     features: Collection[str] | None = None,
+    without: Collection[str] = (),
     scenarios: Sequence[Scenario] = SCENARIOS,
     zero_grad: ZeroGrad | None = None,
 ) -> Report:
-    """Run a trainer through every scenario that it claims to master.
+    """Run a trainer through every scenario that it claims to master, and raise if it fails one.
 
     Args:
         adapter: How to run it.
         verbs: The verbs that it has.
         features: The features that it has; None claims all of `FEATURES`.
+        without: The hooks that it never calls; "module:on_exception" is one that it never calls on the module. They are
+            not recorded, and scenarios that cannot do without them are left out.
         scenarios: The scenarios to choose from.
         zero_grad: Where it zeroes gradients, as `life_cycle` takes it; None for camshaft's own place.
 
@@ -286,31 +339,52 @@ def conform(
 
     Raises:
         ConformanceError: If one failed; the message is the whole report.
-        ValueError: If a verb, a feature or the place of zeroing is unknown, or no scenario is left.
+        ValueError: If a verb, a feature, a hook or the place of zeroing is unknown, or no scenario is left.
     """
-    claimed = frozenset(FEATURES if features is None else features)
-    _check_known("verbs", verbs, VERBS)
-    _check_known("features", claimed, tuple(FEATURES))
-    _check_known("zero_grad", [zero_grad] if zero_grad else [], ZERO_GRADS)
-    needs = {scenario: (*({scenario.verb} - {*verbs}), *sorted(scenario.features - claimed)) for scenario in scenarios}
-    chosen = [scenario for scenario in scenarios if not needs[scenario]]
-    if not chosen:
-        raise ValueError(must_be("verbs", "those of at least one scenario", tuple(verbs), "conform", "Name a verb."))
-    outcomes = []
-    for scenario in chosen:
-        try:
-            run_scenario(adapter, scenario, zero_grad=zero_grad)
-        except Exception as error:  # one scenario's failure is reported with the others' results
-            outcomes.append(Outcome(scenario, error))
-        else:
-            outcomes.append(Outcome(scenario))
-    report = Report(tuple(outcomes), tuple((scenario, missing) for scenario, missing in needs.items() if missing))
+    report = certify(adapter, verbs=verbs, features=features, without=without, scenarios=scenarios, zero_grad=zero_grad)
     if not report.passed:
         raise ConformanceError(f"The trainer departs from the hook protocol.\n{report}")
     return report
 
 
-def run_scenario(adapter: Adapter, scenario: Scenario, *, zero_grad: ZeroGrad | None = None) -> Trace:
+def certify(
+    adapter: Adapter,
+    *,
+    verbs: Collection[str] = VERBS,
+    features: Collection[str] | None = None,
+    without: Collection[str] = (),
+    scenarios: Sequence[Scenario] = SCENARIOS,
+    zero_grad: ZeroGrad | None = None,
+) -> Report:
+    """Return the report of a trainer on every scenario that it claims to master, whether it passes or not.
+
+    The arguments are those of `conform`.
+
+    Raises:
+        ValueError: If a verb, a feature, a hook or the place of zeroing is unknown, or no scenario is left.
+    """
+    _check_known("verbs", verbs, VERBS)
+    _check_known("features", features or (), tuple(FEATURES))
+    check_without(without, "conform")
+    _check_known("zero_grad", [zero_grad] if zero_grad else [], ZERO_GRADS)
+    missing = {scenario: scenario.missing(verbs, features, without) for scenario in scenarios}
+    chosen = [scenario for scenario in scenarios if not missing[scenario]]
+    if not chosen:
+        raise ValueError(must_be("verbs", "those of at least one scenario", tuple(verbs), "conform", "Name a verb."))
+    outcomes = []
+    for scenario in chosen:
+        try:
+            run_scenario(adapter, scenario, without=without, zero_grad=zero_grad)
+        except Exception as error:  # one scenario's failure is reported with the others' results
+            outcomes.append(Outcome(scenario, error))
+        else:
+            outcomes.append(Outcome(scenario))
+    return Report(tuple(outcomes), tuple((scenario, needs) for scenario, needs in missing.items() if needs))
+
+
+def run_scenario(
+    adapter: Adapter, scenario: Scenario, *, without: Collection[str] = (), zero_grad: ZeroGrad | None = None
+) -> Trace:
     """Run a trainer through one scenario.
 
     Besides the order of calls it checks how often each hook was called, so that a trainer that runs fewer batches or
@@ -319,6 +393,7 @@ def run_scenario(adapter: Adapter, scenario: Scenario, *, zero_grad: ZeroGrad | 
     Args:
         adapter: How to run the trainer.
         scenario: The scenario.
+        without: The hooks that the trainer never calls, as `conform` takes them.
         zero_grad: Where it zeroes gradients, as `life_cycle` takes it; None for camshaft's own place.
 
     Returns:
@@ -329,11 +404,14 @@ def run_scenario(adapter: Adapter, scenario: Scenario, *, zero_grad: ZeroGrad | 
         ValueError: If `zero_grad` is none of the places, or the module optimizes by hand or not at all.
         Exception: Whatever the trainer raises by itself.
     """
-    trace = Trace()
+    trace = Trace(without=without)
     module = adapter.make_module()
     if scenario.no_loss_at is not None:
         _return_none_at(module, scenario.no_loss_at)
-    callbacks: list[Callback] = [Plain(), Monitoring(), Scripted(scenario), AfterModule()]
+    if scenario.skip_at is not None and "skip_epoch_by_callback" not in scenario.features:
+        _skip_epoch_at(module, scenario.skip_at)
+    declaring = [make() for feature, make in _DECLARING.items() if feature in scenario.features]
+    callbacks: list[Callback] = [Plain(), *declaring, Scripted(scenario)]
     for callback in callbacks:
         trace.record(callback, Receiver.CALLBACK)
     extras: dict[str, Any] = {}
@@ -378,6 +456,9 @@ class AfterModule(Callback):
     after_module = frozenset({"on_train_batch_end", "on_validation_start", "on_test_start", "on_predict_start"})
 
 
+_DECLARING: dict[str, Callable[[], Callback]] = {"monitoring": Monitoring, "after_module": AfterModule}
+
+
 class Scripted(Callback):
     """A callback that does what the scenario says: return -1 once, or raise once.
 
@@ -386,7 +467,7 @@ class Scripted(Callback):
     """
 
     def __init__(self, scenario: Scenario) -> None:
-        self._skip_at = scenario.skip_at
+        self._skip_at = scenario.skip_at if "skip_epoch_by_callback" in scenario.features else None
         if scenario.raise_in is not None:
             method = getattr(self, scenario.raise_in)
             object.__setattr__(self, scenario.raise_in, _raising(method, scenario.raise_in))
@@ -419,6 +500,19 @@ def _return_none_at(module: Any, batch_idx: int) -> None:
     object.__setattr__(module, "training_step", training_step)
 
 
+def _skip_epoch_at(module: Any, batch_idx: int) -> None:
+    """Let a module's `on_train_batch_start` return -1 for one batch of the first epoch, which it knows by counting."""
+    start = getattr(module, "on_train_batch_start", lambda batch, batch_idx: None)
+    batches = itertools.count()
+
+    @functools.wraps(start)
+    def on_train_batch_start(*args: Any, **kwargs: Any) -> Any:
+        result = start(*args, **kwargs)
+        return SKIP_EPOCH if next(batches) == batch_idx else result
+
+    object.__setattr__(module, "on_train_batch_start", on_train_batch_start)
+
+
 def _check_counts(trace: Trace, scenario: Scenario, zero_grad: ZeroGrad | None) -> None:
     counts = Counter((event.label, event.hook) for event in trace if event.kind == "enter")
     for hook, expected in scenario.expected_counts(zero_grad).items():
@@ -427,7 +521,8 @@ def _check_counts(trace: Trace, scenario: Scenario, zero_grad: ZeroGrad | None) 
             if hook in participant.hooks and got != expected:
                 raise ConformanceError(
                     f"{hook} must be called {_times(expected)} on {participant.label}, but got {_times(got)} in the "
-                    f"scenario {scenario.name}. Run as many epochs, batches and validations as the scenario says."
+                    f"scenario {scenario.name}. Run as many epochs, batches and validations as the scenario says.",
+                    hook=hook,
                 )
 
 

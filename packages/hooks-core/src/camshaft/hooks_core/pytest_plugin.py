@@ -1,7 +1,7 @@
 """pytest plugin with which third-party trainers, loops and callbacks prove that they follow the hook protocol.
 
 It offers two fixtures. `hook_trace` is an empty `Trace`. A test that takes `conformance_scenario` runs once for each
-scenario of the kit; `@pytest.mark.conformance(verbs=..., features=...)` chooses among them.
+scenario of the kit; `@pytest.mark.conformance(verbs=..., features=..., without=...)` chooses among them.
 """
 
 from __future__ import annotations
@@ -15,7 +15,10 @@ if TYPE_CHECKING:
     from camshaft.hooks_core.trace import Trace
 
 _FIXTURE = "conformance_scenario"
-_MARKER = "conformance(verbs=None, features=None): run `conformance_scenario` for these verbs and features alone"
+_MARKER = (
+    "conformance(verbs=None, features=None, without=()): run `conformance_scenario` for these verbs and features, "
+    "without those that need a hook of `without`"
+)
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -41,10 +44,11 @@ def hook_trace() -> Trace:
 def _chosen(test: pytest.Item) -> list[Scenario]:
     from camshaft.hooks_core.conformance import FEATURES, SCENARIOS
     from camshaft.hooks_core.spec import VERBS
+    from camshaft.hooks_core.trace import check_without
 
     marker = test.get_closest_marker("conformance")
     options = dict(marker.kwargs) if marker else {}
-    verbs, features = options.pop("verbs", None), options.pop("features", None)
+    verbs, features, without = (options.pop(name, None) for name in ("verbs", "features", "without"))
     if options or (marker and marker.args):
         raise pytest.UsageError(f"{test.nodeid}: the marker is {_MARKER.partition(':')[0]}")
     verbs, features = frozenset(verbs or VERBS), frozenset(FEATURES if features is None else features)
@@ -54,4 +58,8 @@ def _chosen(test: pytest.Item) -> list[Scenario]:
             f"{test.nodeid}: the marker `conformance` must name verbs ({', '.join(VERBS)}) and features "
             f"({', '.join(FEATURES)}), but got {', '.join(map(repr, unknown))}. Leave these out."
         )
-    return [scenario for scenario in SCENARIOS if scenario.verb in verbs and scenario.features <= features]
+    try:
+        check_without(without or (), "the marker `conformance`")
+    except ValueError as error:
+        raise pytest.UsageError(f"{test.nodeid}: {error}") from error
+    return [scenario for scenario in SCENARIOS if not scenario.missing(verbs, features, without or ())]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 import json
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from os import PathLike
 from typing import Any, Literal, TypeVar
 
@@ -32,10 +32,19 @@ class Trace:
         catalogue: The hooks that there are.
         read: As `resolve` takes it: says how the methods of a receiver are called. What it finds to be of an earlier
             era is recorded as well, and the receiver's release. It is not asked in the trace of an era.
+        without: Names of hooks that are not recorded, such as those that a trainer never calls; "module:on_exception"
+            is one that is not recorded on modules.
+
+    Raises:
+        ValueError: If there is no such era, or `without` names no hook.
     """
 
     def __init__(
-        self, era: str | None = None, catalogue: Catalogue = CATALOGUE, read: ReadReceivers | None = None
+        self,
+        era: str | None = None,
+        catalogue: Catalogue = CATALOGUE,
+        read: ReadReceivers | None = None,
+        without: Collection[str] = (),
     ) -> None:
         check_era(era)
         self.era = era
@@ -43,6 +52,8 @@ class Trace:
         self.participants: list[Participant] = []
         self._catalogue = catalogue
         self._read = read
+        check_without(without, "Trace", catalogue)
+        self._without = frozenset(without)
         self._recorded: list[object] = []  # kept, so that a receiver's identity stays its own
 
     def record(
@@ -176,7 +187,8 @@ class Trace:
                 name for name, spec in known.items() if spec.kind == "event" or implementation(receiver, name)
             )
         methods = {name: _method(receiver, spec, kind, self.era) for name, spec in known.items()}
-        return [(known[name], method) for name, method in methods.items() if method and name in only | further]
+        wanted = {name for name in only | further if not self._without & {name, f"{kind}:{name}"}}
+        return [(known[name], method) for name, method in methods.items() if method and name in wanted]
 
     def _free_name(self, receiver: object, name: str | None) -> str:
         taken = {participant.name for participant in self.participants}
@@ -210,6 +222,15 @@ class Trace:
 
         recorded.__recorded__ = method  # type: ignore[attr-defined]
         return recorded
+
+
+def check_without(without: Collection[str], where: str, catalogue: Catalogue = CATALOGUE) -> None:
+    """Raise ValueError unless each name is that of a hook, alone or behind a kind of receiver and a colon."""
+    for one in without:
+        kind, _, name = one.rpartition(":")
+        if name not in catalogue or (kind and kind not in tuple(Receiver)):
+            rule = "names of hooks, such as 'on_exception', or 'module:on_exception' for one kind of receiver"
+            raise ValueError(must_be("without", rule, one, where, "Leave it out."))
 
 
 def _method(receiver: object, spec: HookSpec, kind: Receiver, era: str | None) -> Callable[..., Any] | None:
