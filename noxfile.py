@@ -36,6 +36,7 @@ from releases import LastRelease, read_releases  # noqa: E402
 
 CONSTRAINTS = ROOT / "constraints.txt"
 BENCHMARK_PEERS = ("lightning", "pytorch-ignite", "torchtnt", "setuptools<81")  # torchtnt 0.2.4 imports pkg_resources
+CERTIFIED = (*BENCHMARK_PEERS, "accelerate", "transformers")
 EXAMPLE_REQUIREMENTS = ("scikit-learn", "matplotlib", "torchmetrics", "rich")
 ADAPTED_LIBRARIES = ("accelerate", "lightning")  # examples run the loops on them; tests compare with the second, too
 STARTING_LIBRARIES = ("ray[train]",)  # that start the processes in which an example trains
@@ -161,6 +162,15 @@ def install(
     session.install("--no-build-isolation", "-c", str(constraints), *editables, *map(str, wheels.values()), *others)
 
 
+def constraints_without(session: nox.Session, *names: str) -> Path:
+    """Return a file with constraints.txt without the pins of some distributions, which a session needs older."""
+    lines = CONSTRAINTS.read_text(encoding="utf-8").splitlines()
+    kept = [line for line in lines if line.partition("==")[0] not in names]
+    path = Path(session.create_tmp()).resolve() / "constraints.txt"
+    path.write_text("\n".join(kept) + "\n", encoding="utf-8")
+    return path
+
+
 def pytest(session: nox.Session, *arguments: str, success_codes: Iterable[int] = (0,)) -> None:
     session.run("python", "-m", "pytest", *arguments, *session.posargs, success_codes=success_codes)
 
@@ -274,6 +284,14 @@ def library_session(library: str, script: Path) -> Callable[[nox.Session], None]
 
 for _library, _script in LIBRARIES.items():
     nox.session(name=f"ecosystem-{_library}", default=False)(library_session(_library, _script))
+
+
+@nox.session
+def certify(session: nox.Session) -> None:
+    """The conformance kit on other frameworks, whose table the docs show, in no gate; `-- ignite fabric` picks some."""
+    constraints = constraints_without(session, "setuptools")
+    install(session, [PACKAGES["camshaft-trainer"]], *CERTIFIED, constraints=constraints)
+    session.run("python", "-m", "certify.run", *session.posargs)
 
 
 @nox.session
@@ -398,7 +416,8 @@ def build(session: nox.Session) -> None:
 @nox.session
 def bench(session: nox.Session) -> None:
     """Overhead per step, next to other frameworks; arguments after `--` go to benchmarks/overhead.py."""
-    install(session, [PACKAGES["camshaft-trainer"]], *BENCHMARK_PEERS)
+    constraints = constraints_without(session, "setuptools")
+    install(session, [PACKAGES["camshaft-trainer"]], *BENCHMARK_PEERS, constraints=constraints)
     session.run("python", "benchmarks/overhead.py", *session.posargs)
 
 

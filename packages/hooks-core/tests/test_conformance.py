@@ -1,6 +1,8 @@
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import handwritten_loop
@@ -364,3 +366,27 @@ def test_trying_nothing_is_an_error() -> None:
 
 def test_every_feature_is_described() -> None:
     assert all(FEATURES.values())
+
+
+def program_of_the_readme() -> str:
+    readme = (Path(__file__).parents[1] / "README.md").read_text()
+    (program,) = re.findall(r"```python\n(# certify_my_trainer\.py.*?)```", readme, re.DOTALL)
+    return str(program)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "expected"),
+    [
+        ("", "", ["passed", "passed"]),
+        ("step(number)\n", "...\n", ["FAILED", "FAILED"]),
+        ("range(self.num_epochs)", "range(1)", ["passed", "FAILED"]),
+    ],
+)
+def test_the_readme_certifies_a_trainer(
+    old: str, new: str, expected: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    program = program_of_the_readme()
+    assert old in program
+    exec(program.replace(old, new, 1) if old else program, {"__name__": "certify_my_trainer"})
+    words = [line.split()[0] for line in capsys.readouterr().out.splitlines() if not line.startswith(" ")]
+    assert words == expected + ["left"] * (len(SCENARIOS) - 2)
