@@ -382,7 +382,7 @@ def types(session: nox.Session) -> None:
     scripts = [".ci", "examples", "benchmarks"]  # scripts import what lies beside them
     session.env["MYPYPATH"] = os.pathsep.join([*sources, *scripts, "ecosystem"])
     session.run("mypy", "--strict", "--no-warn-unused-configs", *sources, *session.posargs)
-    session.run("mypy", "noxfile.py", "conftest.py", "ecosystem/compare.py", *scripts, *session.posargs)
+    session.run("mypy", "noxfile.py", "conftest.py", "ecosystem/compare.py", "certify", *scripts, *session.posargs)
 
 
 @nox.session

@@ -76,7 +76,8 @@ class Line(Steps, ModelHooks):
 
 def loader(num_batches: int) -> Any:
     """Return a loader of so many batches of one sample."""
-    return DataLoader(torch.ones(num_batches, 2), batch_size=1)
+    samples: Any = torch.ones(num_batches, 2)
+    return DataLoader(samples, batch_size=1)
 
 
 def sgd(module: nn.Module, hooks: Any = None) -> torch.optim.Optimizer:

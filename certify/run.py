@@ -165,7 +165,8 @@ def with_table(page: str, results: dict[str, Result]) -> str:
     """Return the page with the table and what belongs to each framework, in place of what stood there."""
     before, _, rest = page.partition(BEGIN)
     after = rest.partition(END)[2]
-    details = "".join(map(details_of, results.values()))
+    scenarios = "".join(f"- `{one.name}`: {one.description}.\n" for one in SCENARIOS)
+    details = f"\nThe scenarios:\n\n{scenarios}" + "".join(map(details_of, results.values()))
     return f"{before}{BEGIN}\n{table([*results.values()])}{details}\n{END}{after}"
 
 

@@ -1,13 +1,13 @@
-"""The table of certified trainers: its form, its adapters, and what those of the libraries installed here give today."""
+"""The table of certified trainers: its form, its adapters, and the columns of libraries that are installed here."""
 
 from __future__ import annotations
 
 from typing import Any
 
 import pytest
+from certify import run
 
 from camshaft.hooks_core.conformance import SCENARIOS
-from certify import run
 
 ADAPTERS = sorted((run.FOLDER / "adapters").glob("*.py"))
 INSTALLED = ("camshaft", "lightning", "accelerate", "fabric")

@@ -17,7 +17,7 @@ class Module(Steps, TrainingModule):
         return sgd(self)
 
 
-def run(scenario: Scenario, module: Module, callbacks: list[Any], data: DataModule, strategy: Any) -> None:
+def run(scenario: Scenario, module: Module, callbacks: list[Any], data: Any, strategy: Any) -> None:
     trainer = Trainer(
         strategy=strategy,
         max_epochs=scenario.num_epochs,

@@ -190,7 +190,7 @@ SCENARIOS: tuple[Scenario, ...] = (
     ),
     Scenario(
         name="fit-skip-epoch-by-callback",
-        description="the same by a callback",
+        description="-1 from a callback's on_train_batch_start ends the first epoch's batches; the second runs whole",
         features=("skip_epoch_by_callback",),
         num_epochs=2,
         skip_at=1,
