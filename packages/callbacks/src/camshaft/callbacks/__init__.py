@@ -15,6 +15,9 @@ if TYPE_CHECKING:
     from camshaft.callbacks.finders.learning_rate_finder import LearningRateCurve, LearningRateFinder
     from camshaft.callbacks.gradient_accumulation_scheduler import GradientAccumulationScheduler
     from camshaft.callbacks.lambda_callback import LambdaCallback
+    from camshaft.callbacks.ledger.comparison import Comparison, compare
+    from camshaft.callbacks.ledger.ledger_file import LedgerError
+    from camshaft.callbacks.ledger.run_ledger import RunLedger
     from camshaft.callbacks.loggers.comet_logger import CometLogger
     from camshaft.callbacks.loggers.csv_logger import CSVLogger
     from camshaft.callbacks.loggers.curve_report import CurveReport
@@ -61,6 +64,7 @@ __all__ = [
     "Callback",
     "Checkpoint",
     "CometLogger",
+    "Comparison",
     "CurveReport",
     "DeviceStatsMonitor",
     "EMAWeightAveraging",
@@ -72,6 +76,7 @@ __all__ = [
     "LearningRateCurve",
     "LearningRateFinder",
     "LearningRateMonitor",
+    "LedgerError",
     "Logger",
     "MLFlowLogger",
     "ModelCheckpoint",
@@ -91,6 +96,7 @@ __all__ = [
     "RichModelSummary",
     "RichProgressBar",
     "RichProgressBarTheme",
+    "RunLedger",
     "SimpleProfiler",
     "SpikeDetection",
     "StochasticWeightAveraging",
@@ -104,6 +110,7 @@ __all__ = [
     "WandbLogger",
     "WeightAveraging",
     "WriteInterval",
+    "compare",
     "get_available_flops",
     "measure_flops",
     "rank_zero_experiment",
@@ -121,6 +128,9 @@ _EXPORTS = {
     "finders.learning_rate_finder": ("LearningRateCurve", "LearningRateFinder"),
     "gradient_accumulation_scheduler": ("GradientAccumulationScheduler",),
     "lambda_callback": ("LambdaCallback",),
+    "ledger.comparison": ("Comparison", "compare"),
+    "ledger.ledger_file": ("LedgerError",),
+    "ledger.run_ledger": ("RunLedger",),
     "loggers.comet_logger": ("CometLogger",),
     "loggers.csv_logger": ("CSVLogger",),
     "loggers.curve_report": ("CurveReport",),

@@ -496,3 +496,17 @@ class TrainerProtocol(Protocol):
             RuntimeError: If nothing is being trained, or a batch is.
             ValueError: If the training loader cannot be read without a trace, or not be asked for again.
         """
+
+
+@runtime_checkable
+class SampleSource(Protocol):
+    """What a trainer offers beside `TrainerProtocol`, if it knows which samples its training batches hold."""
+
+    def follow_samples(self) -> Callable[[], Any]:
+        """Record the samples of training batches, from the next one on; called in `on_fit_start`.
+
+        Returns:
+            A function that returns, called once for each batch, the dataset indices of the samples of the newest one
+            in this process, as a list of ints in their order; a list with such a list for each loader (None for one
+            that gave nothing) where several are combined. None if they are unknown, as those of a stream.
+        """

@@ -566,6 +566,19 @@ class Trainer:
         with self.silenced(), self.fit_loop.trial(run, reload=reload) as batches:
             yield batches
 
+    def follow_samples(self) -> Callable[[], Any]:
+        """Record which samples training batches hold; see `camshaft.hooks_core.protocols.SampleSource`.
+
+        Raises:
+            RuntimeError: If no fit runs whose loaders are there.
+        """
+        data = self.fit_loop.data if self.is_running else None
+        if data is None or data.loader is None:
+            action = "Use it in `on_fit_start`."
+            rule = "used in fit, once the loaders are there"
+            raise RuntimeError(must_be("follow_samples", rule, None, type(self).__qualname__, action))
+        return data.follow_samples()
+
     @contextmanager
     def silenced(self) -> Iterator[None]:
         """Replace the loggers by ones that write nothing, for the length of a `with` statement."""

@@ -91,6 +91,34 @@ class ResumableLoader:
         """True if the loader may give another number of batches than it promises."""
         return is_stream(self.loader)
 
+    def follow_samples(self) -> bool:
+        """Record the samples of each batch from the next iteration on, also of one that goes on from a state.
+
+        Returns:
+            Whether they can be known: if the loader reads a dataset by indices, in the order of its sampler, and has no
+            state of its own, nor its sampler.
+        """
+        order = self._order
+        if order is not None and order.recorded is None:
+            order.recorded = {}
+        return order is not None
+
+    def take_samples(self) -> list[int] | None:
+        """Return the dataset indices of the newest batch, once; None if they are unknown or were taken."""
+        order = self._order
+        if order is None or order.recorded is None:
+            return None
+        indices: list[int] | None = order.recorded.pop(self._num_read - 1, None)
+        return indices
+
+    @property
+    def _order(self) -> ReplayedSampler | None:
+        """The sampler whose items are the batches of this loader, one each; None if there is none."""
+        if not self._is_converted or is_stream(self.loader) or not getattr(self.loader, "in_order", True):
+            return None
+        order = self._source.sampler if self._source.batch_sampler is None else self._source.batch_sampler
+        return order if isinstance(order, ReplayedSampler) else None
+
     def end_iteration(self) -> None:
         """Let an iteration that was left count as over: the next one begins anew."""
         self._resumed = None

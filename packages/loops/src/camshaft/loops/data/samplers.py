@@ -211,14 +211,22 @@ class ReplayedSampler:
         sampler: A sampler of indices, or of batches of them.
         generators: Generators that it may draw from, beside the global ones.
         parts: Samplers within it that have a state; it is put back as well.
+
+    Attributes:
+        recorded: What passes from now on give, by its place in the pass, until a reader takes it out; None, the
+            default, records nothing.
     """
 
     sampler: Any
     generators: Sequence[torch.Generator]
     parts: Sequence[Any] = ()
+    recorded: dict[int, Any] | None = attrs.field(default=None, init=False)
 
     def __iter__(self) -> _ReplayedIndices:
-        return _ReplayedIndices(self)
+        if self.recorded is None:
+            return _ReplayedIndices(self)
+        self.recorded.clear()  # of a pass that was left
+        return _RecordedIndices(self)
 
     def __len__(self) -> int:
         return len(self.sampler)
@@ -270,3 +278,18 @@ class _ReplayedIndices(Iterator[Any]):
         owner = self._owner
         parts = [copy.deepcopy(part.state_dict()) for part in owner.parts]
         return {"start": random_state(owner.generators), "parts": parts}
+
+
+class _RecordedIndices(_ReplayedIndices):
+    """One pass that records what it gives, as ints; None where it is anything else."""
+
+    def __next__(self) -> Any:
+        place = self._num_given
+        index = super().__next__()
+        recorded = self._owner.recorded
+        if recorded is not None:
+            try:
+                recorded[place] = array("q", index if isinstance(index, (list, tuple)) else (index,)).tolist()
+            except (TypeError, OverflowError):
+                recorded[place] = None
+        return index

@@ -1,0 +1,346 @@
+"""Digests of tensors, batches, optimizers and random numbers: 64 bits each, the same wherever and however it lies.
+
+They know of no trainer. A digest of a tensor is a sum over its elements, modulo 2**64, of a mix of an element's bits and
+its index in the whole tensor. So it depends neither on the order in which elements are added nor on how a tensor is
+shared out over processes, and is computed on the tensor's device without waiting for it. -0.0 and 0.0, and NaNs of
+different bits, have different digests. It tells faults and departures apart from equal values; it is no protection
+against somebody who looks for two tensors with the same digest.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import random
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+
+from camshaft.hooks_core.transfer import parts_of
+
+if TYPE_CHECKING:
+    from camshaft.hooks_core.protocols import Collectives
+
+NUM_PER_CHUNK = 1 << 20
+"""Elements that are mixed at a time: the memory that a digest needs is some tens of megabytes, whatever the tensor."""
+
+# Multipliers of the finalizer of SplitMix64 and the golden ratio, as signed 64-bit integers.
+_GOLDEN, _FIRST, _SECOND = -7046029254386353131, -4658895280553007687, -7723592293110705685
+_INTEGERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+_keys_of_first: dict[torch.device, Tensor] = {}
+
+
+def digest_of(tensor: Tensor) -> Tensor:
+    """Return the digest of this process's part of a tensor, without waiting for the device.
+
+    Args:
+        tensor: A dense tensor of any dtype, or a `DTensor`. Of a shard, elements count with their indices in the whole;
+            of several replicas only the one at the first place of the mesh, others give 0. So the sum of the digests of
+            all processes (modulo 2**64, as int64 wraps) is the digest of the whole tensor.
+
+    Returns:
+        A scalar of dtype int64 on the tensor's device.
+
+    Raises:
+        TypeError: If a `DTensor` holds partial sums.
+    """
+    with torch.no_grad():
+        if hasattr(tensor, "device_mesh"):
+            return _digest_of_shard(tensor)
+        if tensor.layout != torch.strided:
+            dense = tensor.detach().to_dense()
+            return _digest(dense.reshape(-1), None)
+        return _digest(tensor.detach().reshape(-1), None)
+
+
+def digests_of(tensors: Mapping[str, Tensor], collectives: Collectives, device: torch.device) -> Tensor:
+    """Return the digests of whole tensors, the same on every process. Collective, in one reduction for all.
+
+    Args:
+        tensors: Tensors by name; those that are no `DTensor` are taken from rank 0, and cost the others nothing. Every
+            process must have the same names in the same order.
+        collectives: A strategy, or what else has `reduce`, `world_size` and `global_rank`.
+        device: Where the digests are gathered.
+
+    Returns:
+        An int64 tensor on that device, with a digest for each tensor.
+    """
+    rank: int = collectives.global_rank  # type: ignore[attr-defined]
+    world_size: int = collectives.world_size  # type: ignore[attr-defined]
+    zero = torch.zeros((), dtype=torch.int64, device=device)
+    own = [
+        digest_of(tensor).to(device, non_blocking=True) if rank == 0 or hasattr(tensor, "device_mesh") else zero
+        for tensor in tensors.values()
+    ]
+    digests = torch.stack(own) if own else torch.zeros(0, dtype=torch.int64, device=device)
+    return collectives.reduce(digests, "sum") if world_size > 1 and own else digests
+
+
+def weights_of(module: nn.Module) -> dict[str, Tensor]:
+    """Return the parameters and buffers of a module by name; those without values yet are left out."""
+    named = [*module.named_parameters(), *module.named_buffers()]
+    return {name: value for name, value in named if not nn.parameter.is_lazy(value)}
+
+
+def states_of(module: nn.Module, optimizers: Sequence[Any]) -> dict[str, Tensor]:
+    """Return the tensors in the states of optimizers, as `<optimizer>.<state>.<parameter>`.
+
+    A parameter that the module does not have is named by its place, as `group0.1`.
+    """
+    names = {parameter: name for name, parameter in module.named_parameters()}
+    states: dict[str, Tensor] = {}
+    for optimizer_idx, optimizer in enumerate(optimizers):
+        for group_idx, group in enumerate(optimizer.param_groups):
+            for place, parameter in enumerate(group["params"]):
+                name = names.get(parameter, f"group{group_idx}.{place}")
+                for key, value in (optimizer.state.get(parameter) or {}).items():
+                    for path, leaf in _named_leaves(value, f"{optimizer_idx}.{key}"):
+                        if isinstance(leaf, Tensor):
+                            states[f"{path}.{name}"] = leaf
+    return states
+
+
+def settings_of(optimizers: Sequence[Any]) -> list[list[dict[str, Any]]]:
+    """Return the settings of each optimizer's parameter groups, such as learning rates, as plain values."""
+    return [
+        [{key: plain(value) for key, value in group.items() if key != "params"} for group in optimizer.param_groups]
+        for optimizer in optimizers
+    ]
+
+
+def plain(value: Any) -> Any:
+    """Return a value as JSON has it; of what it has not, the name of the class. A scalar tensor becomes a number."""
+    if isinstance(value, Tensor) and value.numel() == 1:
+        return value.item()
+    if value is None or isinstance(value, (bool, int, float, str)):
+        return value
+    if isinstance(value, Mapping):
+        return {str(key): plain(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [plain(item) for item in value]
+    return f"{type(value).__module__}.{type(value).__qualname__}"
+
+
+class BatchDigest:
+    """The digest of a batch: its structure, and dtype, shape and bits of each tensor.
+
+    What lies on a device is read when `hex` is called, so that taking the digest waits for nothing.
+
+    Args:
+        batch: Tensors, arrays and plain values in collections, mappings and dataclasses, nested at will. Of other
+            objects what `vars` gives counts, else the name of the class.
+    """
+
+    def __init__(self, batch: Any) -> None:
+        self._words: list[str] = []
+        self._digests: list[Tensor] = []
+        for path, leaf in _named_leaves(batch, ""):
+            if isinstance(leaf, Tensor):
+                self._words.append(f"{path}:{leaf.dtype}{list(leaf.shape)}")
+                self._digests.append(digest_of(leaf))
+            else:
+                self._words.append(f"{path}:{type(leaf).__qualname__}={_text_of(leaf)}")
+
+    def hex(self) -> str:
+        """Return it as 16 hexadecimal digits. Waits for the device."""
+        numbers = [str(int(digest)) for digest in self._digests]
+        return hex_of("\n".join([*self._words, *numbers]).encode())
+
+
+def hex_of(data: bytes) -> str:
+    """Return 64 bits of the SHA-256 of some bytes, as 16 hexadecimal digits."""
+    return hashlib.sha256(data).hexdigest()[:16]
+
+
+def signed_as_hex(number: int) -> str:
+    """Return a digest, which came from an int64 tensor, as 16 hexadecimal digits."""
+    return f"{number & 0xFFFF_FFFF_FFFF_FFFF:016x}"
+
+
+def slow_generators() -> dict[str, str]:
+    """Return digests of Python's and NumPy's (if imported) global generators; reading these costs some 50 µs."""
+    import sys
+
+    digests = {"python": hex_of(repr(random.getstate()).encode())}
+    numpy = sys.modules.get("numpy")
+    if numpy is not None:
+        name, keys, *rest = numpy.random.get_state()
+        digests["numpy"] = hex_of(name.encode() + keys.tobytes() + repr([float(one) for one in rest]).encode())
+    return digests
+
+
+class TorchGenerators:
+    """Digests of the states of torch's generators: that of the CPU, and that of one CUDA device.
+
+    `read` only copies; `take` digests what was read, each state that differs from the one before.
+
+    Args:
+        device: The device whose generator counts beside the CPU's.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self._generator = torch.default_generator
+        self._states: list[Tensor] = []
+        self._places: list[tuple[int, int]] = []  # seed and offset on the device
+        self._on_device: torch.Generator | None = None
+        if device.type == "cuda":
+            idx = torch.cuda.current_device() if device.index is None else device.index
+            self._on_device = torch.cuda.default_generators[idx]
+        self.read = self._read_both if self._on_device is not None else self._read_cpu
+        self._last: tuple[Tensor, str] | None = None
+
+    def _read_cpu(self) -> None:
+        self._states.append(self._generator.get_state())
+
+    def _read_both(self) -> None:
+        generator = self._on_device
+        assert generator is not None
+        self._states.append(self._generator.get_state())
+        self._places.append((generator.initial_seed(), generator.get_offset()))
+
+    def read_again(self) -> None:
+        """Read what takes the place of the last reading."""
+        del self._states[-1:], self._places[-1:]
+        self.read()
+
+    def take(self) -> list[dict[str, str]]:
+        """Return and forget the digests of what was read, in order, by the names "torch" and "cuda"."""
+        if not self._states:
+            return []
+        states = torch.stack(self._states)
+        before, self._states = self._last, []
+        is_new = (states[1:].view(torch.int64) != states[:-1].view(torch.int64)).any(1).tolist()
+        is_first_new = before is None or not torch.equal(states[0], before[0])
+        digest = "" if before is None else before[1]
+        digests = []
+        for place, differs in enumerate([is_first_new, *is_new]):
+            if differs:
+                digest = hex_of(states[place].numpy().tobytes())
+            digests.append({"torch": digest})
+        self._last = states[-1].clone(), digest  # a view would keep all of them
+        places, self._places = self._places, []
+        for of_cpu, (seed, offset) in zip(digests, places, strict=False):
+            of_cpu["cuda"] = hex_of(f"{seed} {offset}".encode())
+        return digests
+
+
+def _digest_of_shard(tensor: Any) -> Tensor:
+    from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor
+
+    mesh, placements = tensor.device_mesh, tensor.placements
+    local: Tensor = tensor.to_local().detach()
+    coordinate = mesh.get_coordinate()
+    if coordinate is None:
+        return torch.zeros((), dtype=torch.int64, device=local.device)
+    for place, placement in zip(coordinate, placements, strict=True):
+        if placement.is_partial():
+            raise TypeError(f"`tensor` must be sharded or replicated to be digested, but got {placement} in {mesh}.")
+        if placement.is_replicate() and place != 0:
+            return torch.zeros((), dtype=torch.int64, device=local.device)
+
+    def along(dim: int) -> Tensor:
+        """Return the indices along a dimension that this shard holds: those of a vector that is sharded likewise."""
+        own: list[Any] = []
+        for placement in placements:
+            if getattr(placement, "dim", None) != dim:
+                own.append(Replicate())
+            elif isinstance(placement, Shard):
+                own.append(Shard(0))
+            else:  # strided, where a dimension is sharded by two meshes from the inner to the outer one
+                own.append(type(placement)(0, split_factor=placement.split_factor))
+        vector = torch.arange(tensor.shape[dim], device=local.device)
+        part: DTensor = distribute_tensor(vector, mesh, own, src_data_rank=None)  # which sends nothing
+        return part.to_local()
+
+    stride, indices = 1, []
+    for dim in reversed(range(tensor.dim())):
+        indices.append(along(dim) * stride)
+        stride *= tensor.shape[dim]
+    return _digest(local.reshape(-1), (tuple(local.shape), list(reversed(indices))))
+
+
+def _digest(values: Tensor, places: tuple[tuple[int, ...], list[Tensor]] | None) -> Tensor:
+    """Return the digest of flat values.
+
+    Args:
+        values: The values.
+        places: Shape of the shard that they are, and along each of its dimensions the indices in the whole tensor, times
+            the stride there; None for a whole tensor.
+    """
+    if values.is_complex() and values.element_size() > 8:
+        halves = [_digest(torch.view_as_real(values)[:, half].contiguous(), places) for half in (0, 1)]
+        return halves[0] + halves[1] * _GOLDEN
+    total: Tensor | None = None
+    for start in range(0, values.numel(), NUM_PER_CHUNK):
+        chunk = values[start : start + NUM_PER_CHUNK]
+        bits = chunk.contiguous().view(_INTEGERS[chunk.element_size()]).to(torch.int64)
+        if places is None:
+            keys = _keys(start, chunk.numel(), chunk.device)
+        else:
+            keys = _mix(_whole_indices(start, chunk.numel(), *places, chunk.device))
+        part = _mix(bits + keys).sum()
+        total = part if total is None else total + part
+    return torch.zeros((), dtype=torch.int64, device=values.device) if total is None else total
+
+
+def _keys(start: int, length: int, device: torch.device) -> Tensor:
+    """Return the mixed indices of elements; those of the first chunk are kept."""
+    if start:
+        return _mix(torch.arange(start, start + length, device=device))
+    kept = _keys_of_first.get(device)
+    if kept is None or kept.numel() < length:
+        kept = _keys_of_first[device] = _mix(torch.arange(length, device=device))
+    return kept[:length]
+
+
+def _whole_indices(
+    start: int, length: int, shape: tuple[int, ...], along: list[Tensor], device: torch.device
+) -> Tensor:
+    """Return the indices in the whole tensor of the elements of a shard, from one on."""
+    rest = torch.arange(start, start + length, device=device)
+    whole = torch.zeros_like(rest)
+    for size, indices in zip(reversed(shape), reversed(along), strict=True):
+        whole += indices[rest % size]
+        rest = rest // size
+    return whole
+
+
+def _mix(values: Tensor) -> Tensor:
+    """Return the values mixed by SplitMix64's finalizer, but with shifts that keep the sign; it is one to one."""
+    mixed = values * _GOLDEN
+    mixed = (mixed ^ (mixed >> 30)) * _FIRST
+    mixed = (mixed ^ (mixed >> 27)) * _SECOND
+    return mixed ^ (mixed >> 31)
+
+
+def _named_leaves(value: Any, path: str) -> Iterator[tuple[str, Any]]:
+    """Yield what is no collection, with its path."""
+    if isinstance(value, Tensor):
+        yield path, value
+        return
+    parts = parts_of(value)
+    if parts is None:
+        attributes = None if _is_plain(value) else getattr(value, "__dict__", None)
+        if not attributes:
+            yield path, value
+            return
+        names, parts = list(attributes), list(attributes.values())
+    else:
+        names = list(value) if isinstance(value, Mapping) and len(value) == len(parts) else list(range(len(parts)))
+        yield path, f"{type(value).__qualname__} of {len(parts)}"
+    for name, part in zip(names, parts, strict=True):
+        yield from _named_leaves(part, f"{path}.{name}" if path else str(name))
+
+
+def _is_plain(value: Any) -> bool:
+    return value is None or isinstance(value, (bool, int, float, complex, str, bytes, type)) or hasattr(value, "dtype")
+
+
+def _text_of(value: Any) -> str:
+    """Return a text that stands for a plain value or an array; of anything else only its class counts."""
+    if not _is_plain(value):
+        return ""
+    if hasattr(value, "tobytes") and value.dtype.kind != "O":
+        return f"{value.dtype}{value.shape}{hex_of(value.tobytes())}"
+    return repr(value)

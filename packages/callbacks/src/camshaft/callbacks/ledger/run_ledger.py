@@ -1,0 +1,457 @@
+"""The callback that keeps a run's ledger."""
+
+from __future__ import annotations
+
+import math
+import os
+import platform
+import struct
+import sys
+from collections.abc import Callable, Sequence
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import attrs
+import torch
+from torch import Tensor
+
+from camshaft.callbacks.arguments import check_number
+from camshaft.callbacks.ledger.digests import (
+    BatchDigest,
+    TorchGenerators,
+    digests_of,
+    plain,
+    settings_of,
+    signed_as_hex,
+    slow_generators,
+    states_of,
+    weights_of,
+)
+from camshaft.callbacks.ledger.ledger_file import LedgerFile, Position, json_of, ledger_path
+from camshaft.callbacks.monitoring import from_rank_zero
+from camshaft.callbacks.monitors.loss_watch import gradient_norm
+from camshaft.hooks_core import Callback
+
+if TYPE_CHECKING:
+    from camshaft.hooks_core.protocols import TrainerProtocol
+
+NUM_PER_GROUP = 100
+"""Updates after which lines are written."""
+
+_DISTRIBUTIONS = ("hooks-core", "loops", "strategies", "callbacks", "trainer", "compat")
+_ARGUMENTS = (
+    *("max_epochs", "max_steps", "accumulate_grad_batches", "gradient_clip_val", "gradient_clip_algorithm"),
+    *("val_check_interval", "check_val_every_n_epoch"),
+)
+_FORMATS = {torch.float32: ">f", torch.float64: ">d", torch.float16: ">e"}
+
+Number = tuple[float | Tensor, torch.dtype]
+"""A float, or a scalar that is still on its device, and the dtype that it has or had."""
+
+
+class RunLedger(Callback):
+    """Writes down what each update did, to the bit, so that two runs can be compared; see `compare`.
+
+    A line per update holds, under these names:
+
+    - "step" (from 1), "epoch", and "batches": the indices of the batches since the line before, so those of its window.
+    - "samples": for each process and batch the dataset indices, where the trainer knows them (a `SampleSource`), else a
+      digest of the batch as it comes to the step.
+    - "random": for each process digests of the states of torch's generators, of the CPU ("torch") and of the process's
+      CUDA device ("cuda"), right before the update.
+    - "loss": for each process the bits of each loss that was differentiated for the update, as `dtype:hexadecimal`.
+      Losses of a window are divided by its length by then.
+    - "norm": for each process the bits of the 2-norm of the gradients before clipping, for each optimizer. On the CPU it
+      is the root, in double precision, of the sum of the squares of the norms of the parameters.
+
+    In the first line, and every `weights_every_n_steps` updates after it, as the update finds them:
+
+    - "weights" and "optimizer": digests of each parameter, buffer and tensor of an optimizer's state, the same on any
+      number of processes and however they are sharded; "settings" of the optimizers' groups.
+    - "random" also covers Python's and NumPy's global generators ("python", "numpy"), which are slow to read.
+
+    The last line of a run that came to its end has "end", its last step, and these three of then.
+
+    The first line of the file is a header: versions, arguments, lengths of data, processes, switches of determinism.
+    What differs in a run that goes on is noted in a line with "resumed" and "changed". Nothing waits for a device at a
+    step: values stay there and are written every 100 updates, at the end of an epoch, and before a checkpoint, which
+    are collective. Rank 0 writes. A checkpoint holds the place in the ledger: a run that is resumed cuts off the lines
+    after it, so the ledger of a run that was killed and resumed is that of one that was not, line for line. The ledger
+    is on the disk before the checkpoint is. A run that begins anew keeps the ledger of the one before beside its own,
+    as `ledger.previous.jsonl`.
+
+    Random numbers of worker processes are not covered; what they change in a batch shows in its loss.
+
+    Args:
+        path: The file, or a folder (a path without a suffix) for `ledger.jsonl`; on this machine's file systems.
+        every_n_steps: Updates from one line to the next; the first update always has one.
+        weights_every_n_steps: Updates between two lines with digests of weights; such an update has a line anyway.
+
+    Attributes:
+        path: The file.
+
+    Raises:
+        InvalidArgumentError: If the path is a URL or a number is less than 1.
+        FileNotFoundError, LedgerError: When training begins, on all ranks, if the ledger of the run that is resumed is
+            not there, is damaged, or is another run's.
+    """
+
+    def __init__(
+        self, path: str | os.PathLike[str], every_n_steps: int = 1, weights_every_n_steps: int = 100
+    ) -> None:
+        where = type(self).__name__
+        limits: dict[str, Any] = {"least": 1, "is_int": True}
+        check_number(where, **limits, every_n_steps=every_n_steps, weights_every_n_steps=weights_every_n_steps)
+        self._file = LedgerFile(Path(os.fspath(path)) if "://" in os.fspath(path) else ledger_path(path))
+        self.every_n_steps = every_n_steps
+        self.weights_every_n_steps = weights_every_n_steps
+        self._trainer: TrainerProtocol | None = None  # while it trains
+        self._take_samples: Callable[[], Any] | None = None
+        self._generators: TorchGenerators | None = None
+        self._reads_at_once = True  # on the CPU, where reading a value waits for nothing
+        self._epoch = 0
+        self._batch: tuple[int, Any, Any] = (0, None, None)  # the newest: index, samples, and the batch itself
+        self._window = _Window()
+        self._rows: list[_Row] = []
+        self._state: dict[str, Any] = {}  # as in checkpoints
+        self._loaded: dict[str, Any] = {}
+
+    @property
+    def path(self) -> Path:
+        """The file."""
+        return self._file.path
+
+    def on_fit_start(self, trainer: TrainerProtocol, module: Any) -> None:
+        """Follow the samples of the batches, if the trainer knows them."""
+        follow = getattr(trainer, "follow_samples", None)
+        self._take_samples = None if follow is None else follow()
+        self._window, self._rows = _Window(), []
+
+    def on_train_start(self, trainer: TrainerProtocol, module: Any) -> None:
+        """Begin the ledger, or go on with that of the run that is resumed. Collective."""
+        strategy = trainer.strategy
+        self._trainer, self._epoch = trainer, trainer.current_epoch
+        self._generators = TorchGenerators(strategy.device)
+        self._reads_at_once = strategy.device.type == "cpu"
+        data_ranks = strategy.all_gather(strategy.data_rank)
+        state, self._loaded = self._loaded or (self._state if trainer.global_step else {}), {}
+        if state and len(state["windows"]) == strategy.world_size:
+            self._window = _Window(*state["windows"][strategy.global_rank])
+        from_rank_zero(strategy, lambda: self._open(state, _facts(trainer, module, data_ranks), trainer.global_step))
+
+    def on_train_epoch_start(self, trainer: TrainerProtocol, module: Any) -> None:
+        """Forget batches whose gradients were dropped at the end of the epoch before."""
+        self._epoch = trainer.current_epoch
+        self._window = _Window()
+
+    def on_train_batch_start(self, trainer: TrainerProtocol, module: Any, batch: Any, batch_idx: int) -> None:
+        """Note a batch."""
+        samples = None if self._take_samples is None else self._take_samples()
+        self._batch = batch_idx, samples, batch
+        if self.every_n_steps == 1 or self._is_due(trainer.global_step + 1):
+            self._add_batch()
+
+    def on_before_backward(self, trainer: TrainerProtocol, module: Any, loss: Tensor) -> None:
+        """Note a loss."""
+        if self.every_n_steps != 1 and not self._is_due(trainer.global_step + 1):
+            return
+        window = self._window
+        if not window.batches:  # a further update of the same batch
+            self._add_batch()
+        window.losses.append((loss.item() if self._reads_at_once else loss.detach().clone(), loss.dtype))
+
+    def on_before_optimizer_step(self, trainer: TrainerProtocol, module: Any, optimizer: Any) -> None:
+        """Note an update. Collective where parameters are sharded, and where weights are digested."""
+        step = trainer.global_step + 1
+        if self.every_n_steps != 1 and not self._is_due(step):
+            return
+        window = self._window
+        norm = self._norm_of(optimizer)
+        if norm is not None:
+            window.norms.append(norm)
+        self._window = _Window()
+        rows = self._rows
+        assert self._generators is not None
+        if rows and rows[-1].step == step:  # of another optimizer, or evaluated again, or skipped before
+            rows[-1].window.add(window)
+            self._generators.read_again()
+            return
+        if len(rows) >= NUM_PER_GROUP:
+            self._write(trainer)
+            rows = self._rows
+        self._generators.read()
+        digests = self._digests(trainer, module) if (step - 1) % self.weights_every_n_steps == 0 else None
+        rows.append(_Row(step, self._epoch, window, digests))
+
+    def on_train_epoch_end(self, trainer: TrainerProtocol, module: Any) -> None:
+        """Write the lines. Collective."""
+        self._write(trainer)
+
+    def on_train_end(self, trainer: TrainerProtocol, module: Any) -> None:
+        """Write the lines, and the last one. Collective."""
+        self._state = self._collect(trainer)
+        digests = self._digests(trainer, module)
+        if trainer.is_global_zero:
+            self._file.append([json_of({"end": trainer.global_step, **digests.read()})])
+            self._file.sync()
+        self._trainer = None
+
+    def on_exception(self, trainer: TrainerProtocol, module: Any, exception: BaseException) -> None:
+        """Write the lines of a single process; several cannot exchange theirs after an error."""
+        if self._trainer is not None and trainer.strategy.world_size == 1:
+            self._write(trainer)
+
+    def teardown(self, trainer: TrainerProtocol, module: Any, stage: str) -> None:
+        """Forget what was not written, as after an error."""
+        self._trainer = self._take_samples = self._generators = None
+        self._batch, self._rows = (0, None, None), []
+
+    def state_dict(self) -> dict[str, Any]:
+        """Write the lines, durably, and return the place in the ledger and the open windows. Collective in training."""
+        trainer = self._trainer
+        if trainer is not None and (trainer.strategy.world_size == 1 or sys.exception() is None):
+            self._state = self._collect(trainer)
+        return self._state
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Take the place in the ledger at which a resumed run goes on."""
+        self._loaded = state_dict
+
+    def _is_due(self, step: int) -> bool:
+        return (step - 1) % self.every_n_steps == 0 or (step - 1) % self.weights_every_n_steps == 0
+
+    def _add_batch(self) -> None:
+        batch_idx, samples, batch = self._batch
+        self._window.batches.append(batch_idx)
+        self._window.samples.append(BatchDigest(batch) if samples is None else samples)
+
+    def _norm_of(self, optimizer: Any) -> Number | None:
+        """Return the norm of an optimizer's gradients; None if there are none. Collective if they are sharded."""
+        if self._reads_at_once:
+            gradients = [
+                gradient
+                for group in optimizer.param_groups
+                for parameter in group["params"]
+                if (gradient := parameter.grad) is not None
+            ]
+            if all([type(one) is Tensor and one.layout is torch.strided for one in gradients]):
+                # a third of the time of torch's own function, which sorts gradients by device and dtype
+                norms = torch._foreach_norm(gradients) if gradients else []
+                return (math.hypot(*[norm.item() for norm in norms]), torch.float64) if norms else None
+        norm = gradient_norm(optimizer)
+        return None if norm is None else (norm, norm.dtype)
+
+    def _digests(self, trainer: TrainerProtocol, module: Any) -> _Digests:
+        """Return digests of weights and optimizers. Collective."""
+        weights, states = weights_of(module), states_of(module, trainer.optimizers)
+        named = {f"w{name}": value for name, value in weights.items()}
+        named |= {f"s{name}": value for name, value in states.items()}
+        digests = digests_of(named, trainer.strategy, trainer.strategy.device)
+        return _Digests(list(weights), list(states), digests, settings_of(trainer.optimizers), slow_generators())
+
+    def _open(self, state: dict[str, Any], facts: dict[str, Any], step: int) -> None:
+        """Begin or go on with the file, on rank 0."""
+        if not state:
+            self._file.begin({**facts, "first_step": step + 1})
+            return
+        header = self._file.resume(Position(*state["position"]))
+        changed = {name: [header.get(name), fact] for name, fact in facts.items() if header.get(name) != fact}
+        if changed:
+            self._file.append([json_of({"resumed": step, "changed": changed})])
+
+    def _collect(self, trainer: TrainerProtocol) -> dict[str, Any]:
+        """Write the lines, durably. Returns the state for a checkpoint. Collective."""
+        self._write(trainer)
+        windows = trainer.strategy.all_gather(self._window.plain())
+        if trainer.is_global_zero:
+            self._file.sync()
+        position = self._file.position
+        return {"position": None if position is None else list(attrs.astuple(position)), "windows": windows}
+
+    def _write(self, trainer: TrainerProtocol) -> None:
+        """Write the lines of all updates that were made. Collective."""
+        rows, self._rows = self._rows, []
+        generators = self._generators
+        if not rows or generators is None:
+            return
+        random = generators.take()
+        if rows[-1].step > trainer.global_step:  # a scaler of losses skipped it: the next one has the same step
+            skipped = rows.pop().window
+            skipped.add(self._window)
+            self._window = skipped
+        slow = [{} if row.digests is None else row.digests.slow_generators for row in rows]
+        numbers = iter(_bits_of([number for row in rows for number in (*row.window.losses, *row.window.norms)]))
+        own = []
+        for row, state, further in zip(rows, random, slow, strict=False):
+            window = row.window
+            losses = [next(numbers) for _ in window.losses]
+            norms = [next(numbers) for _ in window.norms]
+            own.append((_json_of_samples(window.samples), json_of(state | further), _json(losses), _json(norms)))
+        strategy = trainer.strategy
+        of_ranks = [own] if strategy.world_size == 1 else strategy.all_gather(own)
+        if not trainer.is_global_zero:
+            return
+        bodies = []
+        for row, parts in zip(rows, zip(*of_ranks, strict=True), strict=True):
+            samples, states, losses, norms = map(",".join, zip(*parts, strict=True))
+            body = (
+                f'{{"step":{row.step},"epoch":{row.epoch},"batches":{row.window.batches},"samples":[{samples}],'
+                f'"random":[{states}],"loss":[{losses}],"norm":[{norms}]}}'
+            )
+            if row.digests is not None:
+                body = f"{body[:-1]},{json_of(row.digests.read())[1:]}"
+            bodies.append(body)
+        if bodies:
+            self._file.append(bodies)
+
+
+class _Window:
+    """What was noted of the batches since the latest update.
+
+    Args:
+        batches: Indices of the batches.
+        samples: For each its indices in the dataset, or its digest.
+        losses: The losses that were differentiated.
+        norms: Norms of gradients, of updates that a scaler of losses skipped.
+    """
+
+    __slots__ = ("batches", "losses", "norms", "samples")
+
+    def __init__(
+        self,
+        batches: Sequence[int] = (),
+        samples: Sequence[Any] = (),
+        losses: Sequence[Any] = (),
+        norms: Sequence[Any] = (),
+    ) -> None:
+        self.batches, self.samples, self.losses, self.norms = [*batches], [*samples], [*losses], [*norms]
+
+    def add(self, later: _Window) -> None:
+        """Add what was noted later for the same update."""
+        if self.batches and later.batches[:1] == self.batches[-1:]:  # the same batch once more
+            del later.batches[0], later.samples[0]
+        self.batches += later.batches
+        self.samples += later.samples
+        self.losses += later.losses
+        self.norms += later.norms
+
+    def plain(self) -> list[list[Any]]:
+        """Return it as plain values, the arguments of another one; waits for the device."""
+        samples = [one.hex() if isinstance(one, BatchDigest) else one for one in self.samples]
+        losses, norms = _bits_of(self.losses), _bits_of(self.norms)
+        return [self.batches, samples, losses, norms]
+
+
+class _Row:
+    """An update that was noted, to be written."""
+
+    __slots__ = ("digests", "epoch", "step", "window")
+
+    def __init__(self, step: int, epoch: int, window: _Window, digests: _Digests | None) -> None:
+        self.step, self.epoch, self.window, self.digests = step, epoch, window, digests
+
+
+@attrs.frozen
+class _Digests:
+    """Digests of weights and optimizers, still on their device."""
+
+    weights: list[str]
+    states: list[str]
+    digests: Tensor
+    settings: Any
+    slow_generators: dict[str, str]
+
+    def read(self) -> dict[str, Any]:
+        """Return them as a line has them. Waits for the device."""
+        texts = [signed_as_hex(digest) for digest in self.digests.tolist()]
+        weights = dict(zip(self.weights, texts, strict=False))
+        states = dict(zip(self.states, texts[len(self.weights) :], strict=True))
+        return {"weights": weights, "optimizer": states, "settings": self.settings}
+
+
+def _bits_of(numbers: list[Any]) -> list[str]:
+    """Return the bits of numbers, as `dtype:hexadecimal`; texts stay. Waits for the device, once for each dtype."""
+    waiting: dict[tuple[torch.device, torch.dtype], list[int]] = {}
+    values: list[Any] = [number if isinstance(number, str) else number[0] for number in numbers]
+    for place, value in enumerate(values):
+        if isinstance(value, Tensor):
+            waiting.setdefault((value.device, value.dtype), []).append(place)
+    for places in waiting.values():
+        read = torch.stack([values[place].reshape(()) for place in places]).tolist()
+        for place, value in zip(places, read, strict=True):
+            values[place] = value
+    return [
+        value if isinstance(value, str) else _bits(value, number[1])
+        for value, number in zip(values, numbers, strict=True)
+    ]
+
+
+def _bits(value: float, dtype: torch.dtype) -> str:
+    if dtype is torch.bfloat16:
+        return f"bfloat16:{struct.pack('>f', value)[:2].hex()}"
+    layout = _FORMATS.get(dtype)
+    if layout is None:
+        return f"{dtype}:{value!r}".removeprefix("torch.")
+    return f"{str(dtype)[6:]}:{struct.pack(layout, value).hex()}"
+
+
+def _json(texts: list[str]) -> str:
+    """Return texts without quotes or escapes in them as JSON, in a fraction of the time that `json` takes."""
+    return '["' + '","'.join(texts) + '"]' if texts else "[]"
+
+
+def _json_of_samples(samples: list[Any]) -> str:
+    if all([type(one) is list and one and type(one[0]) is int for one in samples]):
+        return repr(samples)
+    return json_of([one.hex() if isinstance(one, BatchDigest) else one for one in samples])
+
+
+def _facts(trainer: TrainerProtocol, module: Any, data_ranks: list[int]) -> dict[str, Any]:
+    """Return what a run is, as the header has it: plain values that are the same when the same run is started again."""
+    strategy = trainer.strategy
+    device = strategy.device
+    cudnn = torch.backends.cudnn
+    return {
+        "versions": _versions(),
+        "platform": [platform.system(), platform.machine()],
+        "device": torch.cuda.get_device_name(device) if device.type == "cuda" else device.type,
+        "world_size": strategy.world_size,
+        "data_ranks": data_ranks,
+        "strategy": plain(strategy),
+        "precision": str(getattr(trainer, "precision", None)),
+        "arguments": plain({name: getattr(trainer, name, None) for name in _ARGUMENTS}),
+        "module": plain(module),
+        "hyperparameters": plain(getattr(module, "hparams", None) or {}),
+        "num_parameters": sum(parameter.numel() for parameter in module.parameters()),
+        "optimizers": [type(optimizer).__name__ for optimizer in trainer.optimizers],
+        "data": {"num_batches": str(trainer.num_training_batches), "num_samples": _num_samples(trainer)},
+        "seed": os.environ.get("PL_GLOBAL_SEED"),
+        "determinism": {
+            "deterministic_algorithms": torch.are_deterministic_algorithms_enabled(),
+            "cudnn_deterministic": cudnn.deterministic,
+            "cudnn_benchmark": cudnn.benchmark,
+            "float32_matmul_precision": torch.get_float32_matmul_precision(),
+            "num_threads": torch.get_num_threads(),
+            "CUBLAS_WORKSPACE_CONFIG": os.environ.get("CUBLAS_WORKSPACE_CONFIG"),
+            "PYTHONHASHSEED": os.environ.get("PYTHONHASHSEED"),
+        },
+    }
+
+
+def _versions() -> dict[str, str]:
+    versions = {"python": platform.python_version(), "torch": torch.__version__}
+    for name in _DISTRIBUTIONS:
+        try:
+            versions[f"camshaft-{name}"] = version(f"camshaft-{name}")
+        except PackageNotFoundError:  # not installed, or run from its sources
+            continue
+    return versions
+
+
+def _num_samples(trainer: TrainerProtocol) -> int | None:
+    dataset = getattr(trainer.train_dataloader, "dataset", None)
+    try:
+        return len(dataset)  # type: ignore[arg-type]
+    except (TypeError, NotImplementedError):
+        return None
