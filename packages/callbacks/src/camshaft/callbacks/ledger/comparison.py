@@ -216,13 +216,13 @@ class _Comparing:
 
     def _note(self) -> None:
         """Note what cannot be compared, and where a run was changed."""
-        for updates, ledger in zip(self.updates, self.ledgers, strict=True):
+        for idx, ledger in enumerate(self.ledgers):
             for line in ledger.lines:
                 if "resumed" in line:
                     changes = "; ".join(_differing(*_sides(line["changed"]), ""))
-                    where = f"{self._name(self.ledgers.index(ledger))} went on after step {line['resumed']:,}"
-                    self.notes.append(f"{where} with another {changes}")
-            del updates
+                    self.notes.append(
+                        f"{self._name(idx)} went on after step {line['resumed']:,} with another {changes}"
+                    )
         if self.rtol is not None:
             self.notes.append(
                 f"Numbers are equal within a relative distance of {self.rtol:g}; random numbers and weights after the "

@@ -82,19 +82,19 @@ class LedgerFile:
     The disk is reached in `_read`, `_append`, `_cut` and `_begin` alone: storage of another kind takes their places.
 
     Args:
-        path: The file, on a file system of this machine.
+        path: The file, or a folder, as `ledger_path` takes it, on a file system of this machine.
 
     Attributes:
-        path: The same.
+        path: The file.
         position: The place after the last line; None until `begin` or `resume`.
 
     Raises:
         InvalidArgumentError: If the path is a URL.
     """
 
-    def __init__(self, path: Path) -> None:
-        check_local("path", str(path), "RunLedger")
-        self.path = path
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        check_local("path", os.fspath(path), "RunLedger")
+        self.path = ledger_path(path)
         self.position: Position | None = None
 
     def begin(self, header: dict[str, Any]) -> None:

@@ -28,7 +28,7 @@ from camshaft.callbacks.ledger.digests import (
     states_of,
     weights_of,
 )
-from camshaft.callbacks.ledger.ledger_file import LedgerFile, Position, json_of, ledger_path
+from camshaft.callbacks.ledger.ledger_file import LedgerFile, Position, json_of
 from camshaft.callbacks.monitoring import from_rank_zero
 from camshaft.callbacks.monitors.loss_watch import gradient_norm
 from camshaft.hooks_core import Callback
@@ -103,7 +103,7 @@ class RunLedger(Callback):
         where = type(self).__name__
         limits: dict[str, Any] = {"least": 1, "is_int": True}
         check_number(where, **limits, every_n_steps=every_n_steps, weights_every_n_steps=weights_every_n_steps)
-        self._file = LedgerFile(Path(os.fspath(path)) if "://" in os.fspath(path) else ledger_path(path))
+        self._file = LedgerFile(path)
         self.every_n_steps = every_n_steps
         self.weights_every_n_steps = weights_every_n_steps
         self._trainer: TrainerProtocol | None = None  # while it trains
