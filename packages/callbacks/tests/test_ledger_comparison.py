@@ -94,7 +94,9 @@ def test_what_differs_from_the_beginning_and_what_was_changed_is_told(tmp_path: 
     found = compared(tmp_path, lambda lines: lines.insert(2, note), seed="1", versions={"torch": "2.12"})
     assert found.header == ["seed: '0' and '1'", "versions.torch: '2.13' and '2.12'"]
     assert found.is_equal
-    assert found.notes == [f"{tmp_path / 'b.jsonl'} went on after step 2 with another versions.torch: '2.13' and '2.14'"]
+    assert found.notes == [
+        f"{tmp_path / 'b.jsonl'} went on after step 2 with another versions.torch: '2.13' and '2.14'"
+    ]
 
 
 def test_a_tolerance_compares_numbers_by_their_distance(tmp_path: Path) -> None:

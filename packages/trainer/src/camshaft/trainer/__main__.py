@@ -1,8 +1,12 @@
-"""`python -m camshaft.trainer`: the four verbs of a trainer."""
+"""`python -m camshaft.trainer`: the four verbs of a trainer, and the comparison of runs."""
 
 import sys
 
 if __name__ == "__main__":
+    if sys.argv[1:2] == ["compare"]:  # which needs no jsonargparse
+        from camshaft.trainer.cli.compare_command import main as compare
+
+        sys.exit(compare(sys.argv[2:]))
     from camshaft.trainer.cli.command_line import main
 
     sys.exit(main())

@@ -74,9 +74,7 @@ class Comparison:
         return "\n".join(lines)
 
 
-def compare(
-    a: str | os.PathLike[str], b: str | os.PathLike[str], rtol: float | None = None
-) -> Comparison:
+def compare(a: str | os.PathLike[str], b: str | os.PathLike[str], rtol: float | None = None) -> Comparison:
     """Compare two runs by their ledgers, update by update.
 
     Samples are compared exactly, in their order within each process; between runs with different numbers of processes,

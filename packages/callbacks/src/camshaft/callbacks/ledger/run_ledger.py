@@ -97,9 +97,7 @@ class RunLedger(Callback):
             not there, is damaged, or is another run's.
     """
 
-    def __init__(
-        self, path: str | os.PathLike[str], every_n_steps: int = 1, weights_every_n_steps: int = 100
-    ) -> None:
+    def __init__(self, path: str | os.PathLike[str], every_n_steps: int = 1, weights_every_n_steps: int = 100) -> None:
         where = type(self).__name__
         limits: dict[str, Any] = {"least": 1, "is_int": True}
         check_number(where, **limits, every_n_steps=every_n_steps, weights_every_n_steps=weights_every_n_steps)
