@@ -37,7 +37,7 @@ def test_no_byte_can_be_changed_unnoticed(data: st.DataObject, tmp_path_factory:
     place = data.draw(st.integers(0, len(content) - 2))
     content[place] ^= data.draw(st.integers(1, 255))
     path.write_bytes(content)
-    with pytest.raises(LedgerError, match="must be (whole|a file that RunLedger wrote)"):
+    with pytest.raises(LedgerError, match=r"must be (whole|a file that RunLedger wrote)"):
         read_ledger(path)
 
 
@@ -46,7 +46,7 @@ def test_lines_that_are_left_out_or_moved_are_noticed(tmp_path: Path) -> None:
     header, *lines = path.read_bytes().splitlines(keepends=True)
     for others in (lines[1:], [lines[0], *lines[2:]], [lines[1], lines[0], *lines[2:]]):
         path.write_bytes(b"".join([header, *others]))
-        with pytest.raises(LedgerError, match="got 'another line [234]'"):
+        with pytest.raises(LedgerError, match=r"got 'another line [234]'"):
             read_ledger(path)
 
 
@@ -87,7 +87,7 @@ def test_going_on_needs_the_ledger_of_that_run(tmp_path: Path) -> None:
         LedgerFile(path).resume(position)
     assert path.read_bytes() == before
     path.write_bytes(b"".join(before.splitlines(keepends=True)[:3]))
-    with pytest.raises(LedgerError, match="at least 4 lines.* but got 3") as caught:
+    with pytest.raises(LedgerError, match=r"at least 4 lines.* but got 3") as caught:
         LedgerFile(path).resume(position)
     assert str(pickle.loads(pickle.dumps(caught.value))) == str(caught.value)
     with pytest.raises(FileNotFoundError, match="resume without RunLedger"):

@@ -153,17 +153,18 @@ class Given:
 def test_batches_whose_indices_are_unknown_have_digests(tmp_path: Path) -> None:
     batches = [[torch.full((2, 3), float(idx)), torch.zeros(2, 1)] for idx in range(3)]
 
-    def change(module: Any, batch: Any) -> None:
-        batch[0] += 1  # after the ledger has seen it
-
-    class Doubled(Drawing):
+    class Changing(Drawing):
         def on_after_batch_transfer(self, batch: Any, dataloader_idx: int) -> Any:
             return [part.clone() for part in batch]
+
+        def training_step(self, batch: Any, batch_idx: int) -> Tensor:
+            batch[0] += 1  # after the ledger has seen it
+            return super().training_step(batch, batch_idx)
 
     ledgers = [RunLedger(tmp_path / name) for name in ("a", "b")]
     for ledger, first in zip(ledgers, (batches[0], batches[2]), strict=True):
         loader = Given(first, batches[1], batches[1])
-        fit(tmp_path, ledger, At(2, change), module=Doubled(), max_epochs=1, loader=loader)
+        fit(tmp_path, ledger, module=Changing(), max_epochs=1, loader=loader)
     found = [[line["samples"] for line in read_ledger(ledger.path).lines if "step" in line] for ledger in ledgers]
     assert found[0][1:] == found[1][1:] and found[0][1] == found[0][2] and found[0][0] != found[1][0]
     assert all(isinstance(samples[0][0], str) for samples in found[0])

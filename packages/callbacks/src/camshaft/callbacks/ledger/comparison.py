@@ -78,9 +78,9 @@ def compare(a: str | os.PathLike[str], b: str | os.PathLike[str], rtol: float | 
     """Compare two runs by their ledgers, update by update.
 
     Samples are compared exactly, in their order within each process; between runs with different numbers of processes,
-    those of an update as a whole. Numbers are compared bit for bit, and so are digests, unless there is a tolerance: then
-    losses and norms of an update count as means, and of random numbers and weights only those before the first update
-    are compared, as they say nothing of how far numbers are apart.
+    those of an update as a whole. Numbers are compared bit for bit, and so are digests, unless there is a tolerance:
+    then losses and norms of an update count as means, and of random numbers and weights only those before the first
+    update are compared, as they say nothing of how far numbers are apart.
 
     Args:
         a: The ledger of a run, or a folder that holds it.

@@ -1,7 +1,7 @@
 """Digests of tensors, batches, optimizers and random numbers: 64 bits each, the same wherever and however it lies.
 
-They know of no trainer. A digest of a tensor is a sum over its elements, modulo 2**64, of a mix of an element's bits and
-its index in the whole tensor. So it depends neither on the order in which elements are added nor on how a tensor is
+They know of no trainer. A digest of a tensor is a sum over its elements, modulo 2**64, of a mix of an element's bits
+and its index in the whole tensor. So it depends neither on the order in which elements are added nor on how a tensor is
 shared out over processes, and is computed on the tensor's device without waiting for it. -0.0 and 0.0, and NaNs of
 different bits, have different digests. It tells faults and departures apart from equal values; it is no protection
 against somebody who looks for two tensors with the same digest.
@@ -265,8 +265,8 @@ def _digest(values: Tensor, places: tuple[tuple[int, ...], list[Tensor]] | None)
 
     Args:
         values: The values.
-        places: Shape of the shard that they are, and along each of its dimensions the indices in the whole tensor, times
-            the stride there; None for a whole tensor.
+        places: Shape of the shard that they are, and along each of its dimensions the indices in the whole tensor,
+            times the stride there; None for a whole tensor.
     """
     if values.is_complex() and values.element_size() > 8:
         halves = [_digest(torch.view_as_real(values)[:, half].contiguous(), places) for half in (0, 1)]

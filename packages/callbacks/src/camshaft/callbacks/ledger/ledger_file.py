@@ -2,9 +2,9 @@
 
 The format knows of no trainer:
 
-- Each line is a JSON object that ends with `"chain"`: 64 bits of the SHA-256 of the chain of the line before and of the
-  line up to there, as 16 hexadecimal digits. So a line that was changed, left out or moved is found, and one chain stands
-  for all lines up to it.
+- Each line is a JSON object that ends with `"chain"`: 64 bits, as 16 hexadecimal digits, of the SHA-256 of the chain of
+  the line before and of the line up to there. So a line that was changed, left out or moved is found, and one chain
+  stands for all lines up to it.
 - The first line is the header: `"ledger"` is the version of this format, everything else is up to the writer.
 - A last line without a line break is one that a killed process left unfinished. It does not count.
 """

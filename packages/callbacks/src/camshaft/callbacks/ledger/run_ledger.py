@@ -62,8 +62,8 @@ class RunLedger(Callback):
       CUDA device ("cuda"), right before the update.
     - "loss": for each process the bits of each loss that was differentiated for the update, as `dtype:hexadecimal`.
       Losses of a window are divided by its length by then.
-    - "norm": for each process the bits of the 2-norm of the gradients before clipping, for each optimizer. On the CPU it
-      is the root, in double precision, of the sum of the squares of the norms of the parameters.
+    - "norm": for each process the bits of the 2-norm of the gradients before clipping, for each optimizer. On the CPU
+      it is computed in double precision from the norms of the parameters.
 
     In the first line, and every `weights_every_n_steps` updates after it, as the update finds them:
 
@@ -283,19 +283,19 @@ class RunLedger(Callback):
         own = []
         for row, state, further in zip(rows, random, slow, strict=False):
             window = row.window
-            losses = [next(numbers) for _ in window.losses]
-            norms = [next(numbers) for _ in window.norms]
-            own.append((_json_of_samples(window.samples), json_of(state | further), _json(losses), _json(norms)))
+            losses = _json([next(numbers) for _ in window.losses])
+            norms = _json([next(numbers) for _ in window.norms])
+            own.append((_json_of_samples(window.samples), json_of(state | further), losses, norms))
         strategy = trainer.strategy
         of_ranks = [own] if strategy.world_size == 1 else strategy.all_gather(own)
         if not trainer.is_global_zero:
             return
         bodies = []
         for row, parts in zip(rows, zip(*of_ranks, strict=True), strict=True):
-            samples, states, losses, norms = map(",".join, zip(*parts, strict=True))
+            samples, states, of_losses, of_norms = map(",".join, zip(*parts, strict=True))
             body = (
                 f'{{"step":{row.step},"epoch":{row.epoch},"batches":{row.window.batches},"samples":[{samples}],'
-                f'"random":[{states}],"loss":[{losses}],"norm":[{norms}]}}'
+                f'"random":[{states}],"loss":[{of_losses}],"norm":[{of_norms}]}}'
             )
             if row.digests is not None:
                 body = f"{body[:-1]},{json_of(row.digests.read())[1:]}"

@@ -203,8 +203,8 @@ class FitData:
 
         Returns:
             A function that returns, once for each batch, the dataset indices of the samples of the one that was given
-            last, in their order; for a `CombinedLoader` a list with those of each of its loaders, None for one that gave
-            nothing. It returns None if they are unknown: of streams, and of loaders or samplers with an own state.
+            last, in their order; for a `CombinedLoader` a list with those of each of its loaders, None for one that
+            gave nothing. It returns None if they are unknown: of streams, and of loaders or samplers with an own state.
         """
         self._follows_samples = True
         self.batches.follow_samples()

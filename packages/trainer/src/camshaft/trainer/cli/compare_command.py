@@ -40,7 +40,8 @@ def main(words: Sequence[str]) -> int:
     from camshaft.callbacks.ledger.comparison import draw
 
     try:
-        found = compare(*options.runs, rtol=options.rtol)
+        one, other = options.runs
+        found = compare(one, other, rtol=options.rtol)
         print(found)
         if options.plot is not None:
             draw(found, options.plot)
