@@ -18,7 +18,7 @@ from framework_overhead.terminal import NullTerminal
 from framework_overhead.workload import LOG_EVERY_N_STEPS, build_batches, flat_weights
 
 from .rows import Equivalent, Row
-from .taking_turns import SlicedBatches, Slices, Turns
+from .taking_turns import SlicedBatches, Slices, Turns, indices_of, loader_by_indices
 from .work import build_module
 
 WITHOUT, WITH = 0, 1
@@ -113,7 +113,10 @@ class _Arm:
         row, framework = self._row, self._framework
         batches = build_batches()
 
-        def build_loader(batch_size: int) -> SlicedBatches:
+        def build_loader(batch_size: int) -> Any:
+            if row.has_indices:
+                self._loader = SlicedBatches(indices_of(batches), self._slices, give_way, batch_size)
+                return loader_by_indices(batches, self._loader)
             self._loader = SlicedBatches(batches, self._slices, give_way, batch_size)
             return self._loader
 

@@ -56,6 +56,8 @@ class Row:
         has_backbone: True to train behind a frozen layer, in both runs.
         is_uneven: True if the work does not recur in every slice of a run (by the clock, or every so many rows), so
             that whole runs are compared, one after the other.
+        has_indices: True for a `DataLoader` that asks for prebuilt batches by the indices of their samples, in place of
+            a plain iterable, in both runs.
         draws: True if it must draw something.
         keeps_weights: False if the weights at the end are others than without it.
         has_worked: `(callback, text of the CSV file)` to whether it did what it is for; None if that is not to be seen.
@@ -74,6 +76,7 @@ class Row:
     verb: str = "fit"
     has_backbone: bool = False
     is_uneven: bool = False
+    has_indices: bool = False
     draws: bool = False
     keeps_weights: bool = True
     has_worked: Callable[[Any, str], bool] | None = None
@@ -174,6 +177,13 @@ ROWS = (
     Row("PreemptionCheckpoint", lambda folder: {"dirpath": str(folder)}, lightning=False),
     Row("SpikeDetection", lambda _: {"atol": 1e6}),
     Row("NonFiniteGuard", lightning=False),
+    Row(
+        "RunLedger",
+        lambda folder: {"path": str(folder / "ledger"), "weights_every_n_steps": NEVER},
+        lightning=False,
+        has_indices=True,
+        has_worked=lambda callback, _: '"samples":[[[' in callback.path.read_text().splitlines()[-2],
+    ),
     Row(
         "LearningRateFinder",
         lambda _: {"num_training_steps": 20, "update_attr": False},

@@ -10,6 +10,8 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TypeVar
 
+from torch.utils.data import DataLoader, Dataset
+
 from framework_overhead.workload import BATCH_SIZE, Batch
 
 NUM_WARMUP = 60
@@ -114,3 +116,28 @@ class SlicedBatches:
             yield from itertools.islice(source, num_steps)
             self.microseconds_per_step.append((clock() - started) / num_steps * 1e6)
         yield from itertools.islice(source, NUM_TAIL)
+
+
+def indices_of(batches: list[Batch]) -> list[list[int]]:
+    """Return the indices of the samples of prebuilt batches, as a batch sampler gives them."""
+    return [[*range(BATCH_SIZE * idx, BATCH_SIZE * (idx + 1))] for idx in range(len(batches))]
+
+
+def loader_by_indices(batches: list[Batch], order: SlicedBatches) -> DataLoader[Batch]:
+    """Return a loader that reads prebuilt batches in an order of the indices of their samples."""
+    return DataLoader(_Prebuilt(batches), batch_sampler=order, collate_fn=_as_it_is)  # type: ignore[arg-type]
+
+
+class _Prebuilt(Dataset[Batch]):
+    def __init__(self, batches: list[Batch]) -> None:
+        self._batches = batches
+
+    def __len__(self) -> int:
+        return len(self._batches) * BATCH_SIZE
+
+    def __getitems__(self, indices: list[int]) -> Batch:
+        return self._batches[indices[0] // BATCH_SIZE]
+
+
+def _as_it_is(batch: Batch) -> Batch:
+    return batch

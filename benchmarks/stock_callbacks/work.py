@@ -11,13 +11,11 @@ from torch.nn.functional import cross_entropy
 
 from framework_overhead.workload import BATCH_SIZE, LEARNING_RATE, NUM_FEATURES, Batch, build_model, build_optimizer
 
-from .taking_turns import SlicedBatches
-
 WATCHED = "watched"
 """What the module logs at the end of an epoch, for callbacks that watch something."""
 
 
-def build_module(base: Any, build_loader: Callable[[int], SlicedBatches], *, has_backbone: bool) -> Any:
+def build_module(base: Any, build_loader: Callable[[int], Any], *, has_backbone: bool) -> Any:
     """Return a user module of a framework.
 
     Args:
@@ -56,10 +54,10 @@ def build_module(base: Any, build_loader: Callable[[int], SlicedBatches], *, has
         def configure_optimizers(self) -> torch.optim.Optimizer:
             return build_optimizer(self.model)
 
-        def train_dataloader(self) -> SlicedBatches:
+        def train_dataloader(self) -> Any:
             return build_loader(self.batch_size)
 
-        def predict_dataloader(self) -> SlicedBatches:
+        def predict_dataloader(self) -> Any:
             return build_loader(self.batch_size)
 
     return Module()

@@ -148,8 +148,8 @@ class BatchDigest:
         return hex_of("\n".join([*self._words, *numbers]).encode())
 
 
-def hex_of(data: bytes) -> str:
-    """Return 64 bits of the SHA-256 of some bytes, as 16 hexadecimal digits."""
+def hex_of(data: Any) -> str:
+    """Return 64 bits of the SHA-256 of bytes, or of another buffer, as 16 hexadecimal digits."""
     return hashlib.sha256(data).hexdigest()[:16]
 
 
@@ -216,7 +216,7 @@ class TorchGenerators:
         digests = []
         for place, differs in enumerate([is_first_new, *is_new]):
             if differs:
-                digest = hex_of(states[place].numpy().tobytes())
+                digest = hex_of(states[place].numpy())
             digests.append({"torch": digest})
         self._last = states[-1].clone(), digest  # a view would keep all of them
         places, self._places = self._places, []

@@ -28,6 +28,7 @@ FORMAT_VERSION = 1
 FILE_NAME = "ledger.jsonl"
 
 _CHAIN = ',"chain":"'
+_encode = json.JSONEncoder(separators=(",", ":")).encode
 _LENGTH_OF_CHAIN = len(_CHAIN) + 16 + len('"}')
 
 
@@ -256,4 +257,4 @@ def chain_of(lines: Iterable[bytes], path: Path) -> str:
 
 def json_of(value: Any) -> str:
     """Return a value as JSON in a line, without blanks."""
-    return json.dumps(value, separators=(",", ":"))
+    return _encode(value)
