@@ -220,7 +220,7 @@ def test_lines_every_few_steps_are_those_of_every_step(tmp_path: Path) -> None:
 
 
 def test_groups_are_written_while_an_epoch_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("camshaft.callbacks.ledger.run_ledger.NUM_PER_GROUP", 3)
+    monkeypatch.setattr(RunLedger, "NUM_PER_GROUP", 3)
     lengths: list[int] = []
     path = tmp_path / "ledger.jsonl"
     watch = At(0, None)

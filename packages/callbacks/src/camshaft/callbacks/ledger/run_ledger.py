@@ -11,7 +11,7 @@ import sys
 from collections.abc import Callable, Sequence
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import attrs
 import torch
@@ -37,9 +37,6 @@ from camshaft.hooks_core import Callback
 
 if TYPE_CHECKING:
     from camshaft.hooks_core.protocols import TrainerProtocol
-
-NUM_PER_GROUP = 100
-"""Updates after which lines are written."""
 
 _DISTRIBUTIONS = ("hooks-core", "loops", "strategies", "callbacks", "trainer", "compat")
 _ARGUMENTS = (
@@ -102,6 +99,8 @@ class RunLedger(Callback):
         FileNotFoundError, LedgerError: When training begins, on all ranks, if the ledger of the run that is resumed is
             not there, is damaged, or is another run's.
     """
+
+    NUM_PER_GROUP: ClassVar[int] = 100
 
     def __init__(self, path: str | os.PathLike[str], every_n_steps: int = 1, weights_every_n_steps: int = 100) -> None:
         where = type(self).__name__
@@ -184,7 +183,7 @@ class RunLedger(Callback):
             rows[-1].window.add(window)
             self._generators.read_again()
             return
-        if len(rows) >= NUM_PER_GROUP:
+        if len(rows) >= self.NUM_PER_GROUP:
             self._write(trainer)
             rows = self._rows
         self._generators.read()
