@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 from torch import Tensor
@@ -53,6 +54,15 @@ class RecordingSink:
 
     def discard(self) -> None:
         self.calls.append("discard")
+
+    @contextmanager
+    def trial(self) -> Iterator[None]:
+        before = self._moment, self.batch, self.dataloader_idx
+        self.calls.append("trial")
+        self._moment = "batch"
+        yield
+        self._moment, self.batch, self.dataloader_idx = before
+        self.calls.append("end of trial")
 
     def state_dict(self) -> dict[str, Any]:
         return {"values": dict(self.values)}

@@ -177,6 +177,7 @@ ROWS = (
     Row("PreemptionCheckpoint", lambda folder: {"dirpath": str(folder)}, lightning=False),
     Row("SpikeDetection", lambda _: {"atol": 1e6}),
     Row("NonFiniteGuard", lightning=False),
+    Row("RepeatedStep", lightning=False),
     Row(
         "RunLedger",
         lambda folder: {"path": str(folder / "ledger"), "weights_every_n_steps": NEVER},

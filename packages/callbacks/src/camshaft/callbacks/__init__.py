@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from camshaft.callbacks.monitors.device_stats_monitor import DeviceStatsMonitor
     from camshaft.callbacks.monitors.learning_rate_monitor import LearningRateMonitor
     from camshaft.callbacks.monitors.non_finite_guard import NonFiniteError, NonFiniteGuard
+    from camshaft.callbacks.monitors.repeated_step import CorruptionError, RepeatedStep
     from camshaft.callbacks.monitors.spike_detection import SpikeDetection, TrainingSpikeException
     from camshaft.callbacks.monitors.throughput import Throughput, get_available_flops, measure_flops
     from camshaft.callbacks.monitors.throughput_monitor import ThroughputMonitor
@@ -65,6 +66,7 @@ __all__ = [
     "Checkpoint",
     "CometLogger",
     "Comparison",
+    "CorruptionError",
     "CurveReport",
     "DeviceStatsMonitor",
     "EMAWeightAveraging",
@@ -93,6 +95,7 @@ __all__ = [
     "Profiler",
     "ProgressBar",
     "PyTorchProfiler",
+    "RepeatedStep",
     "RichModelSummary",
     "RichProgressBar",
     "RichProgressBarTheme",
@@ -141,6 +144,7 @@ _EXPORTS = {
     "monitors.device_stats_monitor": ("DeviceStatsMonitor",),
     "monitors.learning_rate_monitor": ("LearningRateMonitor",),
     "monitors.non_finite_guard": ("NonFiniteError", "NonFiniteGuard"),
+    "monitors.repeated_step": ("CorruptionError", "RepeatedStep"),
     "monitors.spike_detection": ("SpikeDetection", "TrainingSpikeException"),
     "monitors.throughput": ("Throughput", "get_available_flops", "measure_flops"),
     "monitors.throughput_monitor": ("ThroughputMonitor",),

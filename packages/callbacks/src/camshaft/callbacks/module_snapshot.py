@@ -47,6 +47,12 @@ def save_module(module: nn.Module, *, with_parameters: bool) -> Iterator[Restore
                 yield from _save_contents(value, seen)
 
 
+def save_gradients(module: nn.Module) -> Iterator[Restore]:
+    """Yield functions that restore the gradients of all parameters, bit for bit."""
+    for parameter in module.parameters():
+        yield _save_gradient(parameter)
+
+
 def save_optimizer(optimizer: Optimizer) -> Iterator[Restore]:
     """Yield functions that restore attributes, groups and state; unlike `load_state_dict`, without converting types."""
     seen = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}

@@ -329,6 +329,9 @@ class MetricSink(Protocol):
     def discard(self) -> None:
         """Forget the values of the stage's epoch unpublished: a trial leaves no trace."""
 
+    def trial(self) -> AbstractContextManager[None]:
+        """Return a context that collects for a training epoch of its own; afterwards everything is as before."""
+
     def state_dict(self) -> dict[str, Any]:
         """Return published values and those of the running training epoch: tensors and plain values only.
 
@@ -509,4 +512,19 @@ class SampleSource(Protocol):
             A function that returns, called once for each batch, the dataset indices of the samples of the newest one
             in this process, as a list of ints in their order; a list with such a list for each loader (None for one
             that gave nothing) where several are combined. None if they are unknown, as those of a stream.
+        """
+
+
+@runtime_checkable
+class StepTrials(Protocol):
+    """What a trainer offers beside `TrainerProtocol`, if callbacks may try out a training step."""
+
+    def trial_step(self) -> AbstractContextManager[None]:
+        """Return a context for training steps with the batch that waits, in `on_train_batch_start`. Collective.
+
+        It discards and restores what `trial` does. Weights, buffers, gradients and optimizers are the callback's to
+        put back.
+
+        Raises:
+            RuntimeError: If no batch waits.
         """

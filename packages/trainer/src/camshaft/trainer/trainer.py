@@ -580,6 +580,16 @@ class Trainer:
         return data.follow_samples()
 
     @contextmanager
+    def trial_step(self) -> Iterator[None]:
+        """Undo what a callback's steps with the waiting batch change; see `TrainerProtocol.trial_step`. Collective."""
+        run = self.current_run
+        if run is None or not self.is_running or run.verb != "fit":
+            action = "Use it in `on_train_batch_start`."
+            raise RuntimeError(must_be("trial_step", "used in fit, while a batch waits", None, "Trainer", action))
+        with self.silenced(), self.fit_loop.trial_step(run):
+            yield
+
+    @contextmanager
     def silenced(self) -> Iterator[None]:
         """Replace the loggers by ones that write nothing, for the length of a `with` statement."""
         loggers, self._loggers = self._loggers, [SilentLogger() for _ in self._loggers]

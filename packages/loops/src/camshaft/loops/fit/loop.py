@@ -19,7 +19,7 @@ from camshaft.loops.evaluation.loops import ValidationLoop
 from camshaft.loops.evaluation.sanity_check import num_sanity_batches
 from camshaft.loops.fit.fit_run import FitRun, state_outside_of_fit
 from camshaft.loops.fit.limits import FitLimits, StoppingRules, check_equal_arguments
-from camshaft.loops.fit.trial import in_trial
+from camshaft.loops.fit.trial import in_trial, undone
 from camshaft.loops.optimization.configuration import ConfiguredOptimizers
 from camshaft.loops.optimization.mode import UpdateMode
 from camshaft.loops.optimization.settings import OptimizationSettings
@@ -162,6 +162,21 @@ class FitLoop:
             ValueError: If it cannot be read without a trace, or not be asked for again.
         """
         return in_trial(run, self.data, reload=reload)
+
+    def trial_step(self, run: Run) -> AbstractContextManager[None]:
+        """Return a context for steps with the batch that waits in `on_train_batch_start`; else as `trial`.
+
+        Args:
+            run: The fit that runs.
+
+        Raises:
+            RuntimeError: If no batch waits.
+        """
+        batches = self.progress.batches
+        if self.data is None or batches.ready == batches.started:
+            action = "Use it in `on_train_batch_start`."
+            raise RuntimeError(must_be("trial_step", "used while a batch waits", run.position(), "fit", action))
+        return undone(run, self.data)
 
     def state_dict(self, run: Run) -> dict[str, Any]:
         """Return the state beside weights, optimizers, progress and callbacks; see `FitRun.state_dict`."""

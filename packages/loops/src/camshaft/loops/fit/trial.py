@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from itertools import islice
 from typing import Any
 
@@ -71,13 +71,20 @@ def in_trial(run: Run, data: FitData | None, *, reload: bool) -> Iterator[TrialB
     if data is None or data.loader is None:
         rule = "used when the training loader is known"
         raise RuntimeError(must_be("trial", rule, None, "Trainer", "Use it from `on_fit_start` on."))
+    with undone(run, data):
+        loader = _without_trace(data.loader_anew() if reload else data.loader)
+        with _isolated(loader):
+            yield TrialBatches(loader, run, float("inf") if reload else data.num_batches)
+
+
+@contextmanager
+def undone(run: Run, data: FitData) -> Iterator[None]:
+    """Restore random numbers, states of metrics, train/eval modes and logged values at the end of the block."""
     metrics, modes, stage = metric_states(run.module), ModuleModes(run.module), run.stage
     try:
-        with isolated_randomness(data.generators):
-            loader = _without_trace(data.loader_anew() if reload else data.loader)
-            with _isolated(loader), _unlogged(run):
-                run.stage = "train"
-                yield TrialBatches(loader, run, float("inf") if reload else data.num_batches)
+        with isolated_randomness(data.generators), _unlogged(run):
+            run.stage = "train"
+            yield
     finally:
         run.stage = stage
         modes.restore()
@@ -126,19 +133,9 @@ def _unlogged(run: Run) -> Iterator[None]:
     alone = [(part, log) for part, log in logs if isinstance(log, StandaloneLog)]
     for part, _ in alone:
         part.__dict__["_metric_log"] = StandaloneLog()
-    in_epoch = metrics.state_dict() if metrics is not None and run.stage == "train" else None
-    moment = None if metrics is None else metrics.moment
-    if metrics is not None:
-        metrics.start_epoch("train", is_trial=True)
-        metrics.moment = "batch"
     try:
-        yield
+        with nullcontext() if metrics is None else metrics.trial():
+            yield
     finally:
         for part, log in alone:
             part.__dict__["_metric_log"] = log
-        if metrics is not None:
-            metrics.discard()
-            if in_epoch is not None:
-                metrics.start_epoch("train")
-                metrics.load_state_dict(in_epoch)
-                metrics.moment = moment

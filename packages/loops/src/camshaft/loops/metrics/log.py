@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import reduce
 from typing import Any, ClassVar
 
@@ -459,6 +460,22 @@ class MetricLog(MetricLogging):
         self._current.reset()
         self._epochs.pop(self._current.stage, None)
         self._leave()
+
+    @contextmanager
+    def trial(self) -> Iterator[None]:
+        """Collect for a training epoch that is forgotten afterwards; everything else is then as it was before."""
+        epochs, current, next_send = self._epochs, self._current, self._sender.next_send
+        moment, batch, dataloader_idx, hook = self._moment, self.batch, self._dataloader_idx, self.hook
+        self._epochs = {}
+        self.start_epoch("train", is_trial=True)
+        self.moment = "batch"
+        try:
+            yield
+        finally:
+            self.discard()
+            self._epochs, self._sender.next_send = epochs, next_send
+            self._go_to(current, moment)
+            self.batch, self._dataloader_idx, self.hook = batch, dataloader_idx, hook
 
     def _leave(self) -> None:
         self._go_to(EpochLog(), None)  # nothing can be logged there
