@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from camshaft.callbacks import ModelPruning
-from camshaft.compat.names.spike_detection import SpikeDetection
+from camshaft.compat.names.trainer.spike_detection import SpikeDetection
 
 PRUNINGS = {LIGHTNING.name: lightning_callbacks.ModelPruning, CAMSHAFT.name: ModelPruning}
 DETECTIONS = {LIGHTNING.name: lightning_callbacks.SpikeDetection, CAMSHAFT.name: SpikeDetection}

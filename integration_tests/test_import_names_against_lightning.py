@@ -9,13 +9,16 @@ from typing import Any
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from torch import nn
 
+from camshaft.compat import TrainingModule
 from camshaft.compat.names.plugins import accelerators, environments
 from camshaft.compat.names.released import released, released_modules
-from camshaft.compat.names.utilities import model_functions, saving
+from camshaft.compat.names.utilities import compiled, model_functions, model_summaries, saving
 
-pytest.importorskip("lightning")
+lightning = pytest.importorskip("lightning.pytorch")
 
 # Modules that are in one of Lightning's packages alone, need a library that is not installed, or are scripts.
 NEED_MORE = ("__about__", "strategies.launchers.xla", "consolidate_checkpoint", "utilities.upgrade_checkpoint")
@@ -152,3 +155,62 @@ def test_environments_are_alike(monkeypatch: pytest.MonkeyPatch) -> None:
                     )
                 )
         assert facts[0] == facts[1], name
+
+
+class _Layers(lightning.LightningModule):  # type: ignore[misc]
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Sequential(nn.Linear(2, 3), nn.LSTM(3, 4))
+        self.last = nn.Linear(4, 1).eval()
+        self.own = nn.Parameter(torch.ones(5), requires_grad=False)
+        self.example_input_array = torch.ones(7, 6, 2)
+
+    def forward(self, batch: torch.Tensor) -> torch.Tensor:
+        output, _ = self.first(batch)
+        return torch.as_tensor(self.last(output))
+
+
+@pytest.mark.parametrize("max_depth", [-1, 0, 1, 2])
+def test_summaries_say_the_same_of_layers(max_depth: int) -> None:
+    ours, others = (
+        module.summarize(_Layers(), max_depth) for module in (model_summaries, theirs("utilities.model_summary"))
+    )
+    names = (
+        "layer_names layer_types in_sizes out_sizes param_nums training_modes total_training_modes total_parameters "
+        "trainable_parameters total_layer_params model_size"
+    )
+    assert {name: getattr(ours, name) for name in names.split()} == {
+        name: getattr(others, name) for name in names.split()
+    }
+    # Lightning's count leaves out what an LSTM computes
+    tables = [[column for column in one._get_summary_data() if column[0] != "FLOPs"] for one in (ours, others)]
+    assert tables[0] == tables[1]
+
+
+def test_flops_are_counted_alike() -> None:
+    model = lightning.LightningModule()
+    model.net, model.example_input_array = nn.Sequential(nn.Linear(2, 3), nn.Conv1d(3, 4, 1)), torch.ones(1, 3, 2)
+    model.forward = lambda batch: model.net[1](model.net[0](batch).mT)
+    ours, others = (module.summarize(model, -1) for module in (model_summaries, theirs("utilities.model_summary")))
+    assert (ours.total_flops, ours.flop_counts) == (others.total_flops, others.flop_counts)
+    assert ours.total_flops > 0
+
+
+@given(st.integers(0, 10**17))
+def test_counts_are_shortened_alike(count: int) -> None:
+    shorten = theirs("utilities.model_summary").get_human_readable_count
+    assert model_summaries.get_human_readable_count(count) == shorten(count)
+
+
+def test_compiled_modules_are_taken_apart_alike() -> None:
+    facts = []
+    for side, base in ((compiled, TrainingModule), (theirs("utilities.compile"), lightning.LightningModule)):
+        module = type("Module", (base,), {"training_step": lambda self, batch, batch_idx: None})()
+        wrapped = torch.compile(module, backend="eager")
+        inner = side.from_compiled(wrapped)
+        changed = {name for name in compiled._STEPS if getattr(inner, name) != getattr(type(inner), name)}
+        outer = side.to_uncompiled(wrapped)
+        facts.append((inner is module, sorted(changed), outer is module, outer._compiler_ctx))
+        with pytest.raises(ValueError, match="compiled LightningModule"):
+            side.to_uncompiled(module)
+    assert facts[0] == facts[1]

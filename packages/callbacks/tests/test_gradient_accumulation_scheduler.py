@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -49,6 +50,12 @@ def test_a_trainer_with_a_number_of_its_own_is_refused_where_it_fits_and_left_al
     trainer.begin("test")
     trainer.end("test")
     assert trainer.accumulate_grad_batches == 3
+
+
+def test_a_module_that_optimizes_manually_is_refused_at_set_up() -> None:
+    module = SimpleNamespace(automatic_optimization=False)
+    with pytest.raises(InvalidArgumentError, match=r"`automatic_optimization` must be True.*Leave the callback out"):
+        GradientAccumulationScheduler({1: 2}).setup(RecordingTrainer("."), module, "fit")
 
 
 @pytest.mark.parametrize(

@@ -449,6 +449,18 @@ def test_rich_columns_and_styles_are_those_that_are_asked_for(
             assert trainer is self.trainer
             return [*super().configure_columns(trainer)[:1], "{task.completed} of {task.total}"]
 
+        def on_train_batch_end(self, *args: Any) -> None:
+            super().on_train_batch_end(*args)
+            task = self.train_progress_bar
+            assert (task.id, task.completed, task.total) == (self.train_progress_bar_id, args[-1] + 1, 6)
+            assert self.val_progress_bar_id is None
+
+        def on_test_end(self, *args: Any) -> None:
+            assert (self.test_progress_bar.total, self.test_progress_bar_id) == (3, self.test_progress_bar.id)
+            with pytest.raises(TypeError, match="`validation task` must be read while its pass is drawn"):
+                _ = self.val_progress_bar
+            super().on_test_end(*args)
+
     theme = RichProgressBarTheme(metrics_format=".1e", metrics_text_delimiter=" | ")
     for bar in (Counting(refresh_rate=1), RichProgressBar(1, theme=theme, console_kwargs={"width": 90})):
         monkeypatch.setattr(sys, "stdout", terminal := FakeTerminal())

@@ -3,6 +3,7 @@ from __future__ import annotations
 import inspect
 import os
 import warnings
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -358,3 +359,13 @@ def test_the_trainer_takes_a_profiler_of_earlier_code(tmp_path: Path) -> None:
     trainer.fit(Regression(), loader())
     assert trainer.profiler is simple
     assert "[Strategy]SingleDeviceStrategy.training_step" in (tmp_path / "fit-times.txt").read_text()
+
+
+@pytest.mark.parametrize("interval", [{"every_n_train_steps": 2}, {"train_time_interval": timedelta(minutes=1)}])
+def test_the_end_of_epochs_means_nothing_beside_steps(interval: dict[str, Any]) -> None:
+    with pytest.warns(
+        UserWarning, match=f"save_on_train_epoch_end=True beside `{next(iter(interval))}`.*no epoch is due"
+    ):
+        callback = ModelCheckpoint(save_on_train_epoch_end=True, **interval)
+    assert callback.save_on_train_epoch_end is None
+    assert ModelCheckpoint(save_on_train_epoch_end=True, every_n_epochs=2).save_on_train_epoch_end

@@ -19,15 +19,8 @@ from torch.utils.data import DataLoader, IterableDataset
 from trainer_parts import NO_VALIDATION, loader
 
 import camshaft.strategies as strategies
-from camshaft.callbacks import Summary
 from camshaft.compat import Trainer, TrainingModule
-from camshaft.compat.names.plugins.strategies import (
-    DDPPlugin,
-    DDPStrategy,
-    FSDPStrategy,
-    SingleDeviceStrategy,
-)
-from camshaft.compat.names.trainer import callbacks
+from camshaft.compat.names.plugins.strategies import DDPPlugin, DDPStrategy, FSDPStrategy, SingleDeviceStrategy
 from camshaft.compat.names.utilities import functions
 from camshaft.compat.names.utilities.functions import (
     EarlierCombinedLoader,
@@ -280,15 +273,6 @@ def test_errors_of_memory_are_recognised() -> None:
     assert not functions.is_oom_error(ValueError("out of memory"))
     assert functions.get_model_size_mb(nn.Linear(999, 1000)) == 4.0
     functions.garbage_collection_cuda()
-
-
-def test_summaries_are_made_by_mode_or_depth() -> None:
-    model = nn.Sequential(nn.Sequential(nn.Linear(2, 3)))
-    top, full = callbacks.ModelSummary(model, mode="top"), callbacks.summarize(model, max_depth=-1)
-    assert isinstance(top, Summary) and len(str(full)) > len(str(top))
-    assert callbacks.get_human_readable_count(1500) == "1.50 K"
-    with pytest.raises(ValueError, match="`mode` must be 'top' or 'full'"):
-        callbacks.ModelSummary(model, mode="all")
 
 
 def test_optimizers_are_no_wrappers() -> None:

@@ -170,7 +170,7 @@ def test_the_mlflow_logger_takes_its_arguments_by_name(tmp_path: Path) -> None:
         logger = MLFlowLogger("research", tracking_uri=uri, tags={"a": 1})
     except ModuleNotFoundError:
         logger = MLFlowLogger("research", tracking_uri=tmp_path.as_uri(), tags={"a": 1})
-    assert logger.name == "research" and logger.tags == {"a": "1"}
+    assert logger.name == logger.experiment_id and logger.tags == {"a": "1"}
     with pytest.raises(TypeError, match="positional"):
         MLFlowLogger("research", uri)  # type: ignore[misc]
 
@@ -184,6 +184,19 @@ def test_the_default_logger_writes_where_libraries_look(tmp_path: Path) -> None:
     assert (tmp_path / "lightning_logs/version_0/checkpoints/epoch=0-step=4.ckpt").is_file()
     hparams = yaml.safe_load((tmp_path / "lightning_logs/version_0/hparams.yaml").read_text())
     assert hparams == {"learning_rate": 0.1, "dropout": 0.0}
+
+
+def test_a_run_that_logs_nothing_has_its_files_too(tmp_path: Path) -> None:
+    logger = TensorBoardLogger(tmp_path)
+    logger.begin_fit(Regression())
+    assert yaml.safe_load(Path(logger.log_dir, "hparams.yaml").read_text()) == {}
+    assert list(Path(logger.log_dir).glob("events.out.tfevents.*"))
+
+
+def test_the_logger_of_a_trial_is_a_dummy(tmp_path: Path) -> None:
+    trainer = Trainer(fast_dev_run=True, default_root_dir=tmp_path, enable_progress_bar=False)
+    assert isinstance(trainer.logger, DummyLogger)
+    assert not isinstance(CSVLogger(tmp_path), DummyLogger)
 
 
 def test_a_csv_logger_has_the_experiment_and_the_files_of_lightning(tmp_path: Path) -> None:

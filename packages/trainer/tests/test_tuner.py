@@ -131,16 +131,20 @@ def test_after_an_error_the_trainer_is_as_before(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("verb", ["fit", "validate", "test", "predict"])
-def test_a_batch_size_is_found_for_each_verb(tmp_path: Path, verb: Any) -> None:
+def test_a_batch_size_is_found_for_each_verb(tmp_path: Path, verb: Any, caplog: pytest.LogCaptureFixture) -> None:
     module, recording = Sized(most=20), Recording()
     trainer = quiet_trainer(tmp_path, callbacks=[recording], max_epochs=1, limit_val_batches=0.5)
     before = weights(module)
-    assert Tuner(trainer).scale_batch_size(module, method=verb) == module.batch_size == 16
+    with caplog.at_level("INFO"):
+        assert Tuner(trainer).scale_batch_size(module, method=verb) == module.batch_size == 16
+    assert "Batch size 16 succeeded, trying batch size 32" in caplog.text
     assert Tuner(trainer).scale_batch_size(module, method=verb, mode="binsearch", margin=0.0) == module.batch_size == 20
     assert_same(weights(module), before)
     assert set(recording.heard) == {f"setup {verb}", f"teardown {verb}"}
     assert trainer.limit_val_batches == trainer.validate_loop.limit_batches == 0.5
     assert trainer.global_step == 0
+    loop = trainer.fit_loop.epoch_loop if verb == "fit" else getattr(trainer, f"{verb}_loop")
+    assert loop.batch_progress.total.completed == 0
     assert not any(isinstance(callback, BatchSizeFinder) for callback in trainer.callbacks)
 
 

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from camshaft.callbacks.arguments import InvalidArgumentError
+from camshaft.callbacks.finders.trials import check_automatic
 from camshaft.hooks_core import Callback
 from camshaft.hooks_core.messages import must_be
 
@@ -27,7 +28,8 @@ class GradientAccumulationScheduler(Callback):
     Raises:
         TypeError: If `scheduling` is no dictionary from ints to ints.
         InvalidArgumentError: If it is empty, an epoch is negative, or a number of batches is less than 1; at the set-up
-            of fit, if the trainer itself was given an `accumulate_grad_batches` other than 1.
+            of fit, if the module optimizes manually, or the trainer itself was given another `accumulate_grad_batches`
+            than 1.
     """
 
     _uncalled_methods: ClassVar[Mapping[str, str]] = {
@@ -57,7 +59,9 @@ class GradientAccumulationScheduler(Callback):
         return self.scheduling[self._epochs[bisect_right(self._epochs, epoch) - 1]]
 
     def setup(self, trainer: TrainerProtocol, module: Any, stage: str) -> None:
-        """Check that the trainer has no `accumulate_grad_batches` of its own."""
+        """Check that the trainer has no `accumulate_grad_batches` of its own, and that the module uses it."""
+        if stage == "fit":
+            check_automatic(module, type(self).__name__)
         given = trainer.accumulate_grad_batches
         if stage == "fit" and given != 1:
             rule = f"left at 1 with {type(self).__name__}, which sets it"

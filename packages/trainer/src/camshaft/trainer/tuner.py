@@ -196,7 +196,7 @@ class Tuner:
             free_memory()  # here, since the error no longer keeps the frames, and what is in them
             return Trial(False, ran_out=True)
 
-        with _searching(trainer, [_OnlySetUp()]), trainer.silenced(), isolated_randomness():
+        with _searching(trainer, [_OnlySetUp()]), loop.uncounted(), trainer.silenced(), isolated_randomness():
             loop.limit_batches = finder.steps_per_trial
             trainer.predict_loop.return_predictions = False
             try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import logging
 from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import islice
@@ -31,6 +32,8 @@ if TYPE_CHECKING:
 SearchMode = Literal["power", "binsearch"]
 """Doubling the size, or bisecting after that."""
 
+_log = logging.getLogger(__name__)
+
 _MISSING: Any = object()
 
 T = TypeVar("T")
@@ -44,7 +47,8 @@ class BatchSizeFinder(SearchBeforeFit):
     requested again. It runs once, at the start of a fit; a resumed fit takes the size from the checkpoint, before
     loaders are requested, and does not search. Under `fast_dev_run` it does nothing.
 
-    The search ends early if an epoch is a single batch, since a larger size would change nothing.
+    The search ends early if an epoch is a single batch, since a larger size would change nothing. It tells how it goes
+    by the logger `camshaft.callbacks.finders.batch_size_finder`, at the level INFO.
 
     With several processes the size is that of each rank, all try the same, and a size must fit on every rank. If one
     rank runs out of memory in a `training_step`, a backward or an update, the others learn of it where ranks compute
@@ -131,8 +135,13 @@ class BatchSizeFinder(SearchBeforeFit):
 
         def fits(size: int) -> bool:
             nonlocal newest
+            if self.trials:
+                outcome = "succeeded" if newest.fits else "failed"
+                _log.info("Batch size %d %s, trying batch size %d.", self.trials[-1][0], outcome, size)
             set_attribute(owners, name, size)
             newest = attempt(size)
+            if newest.is_whole_epoch:
+                _log.info("The batch size %d is greater or equal than the length of your dataset.", size)
             ran_out.append(newest.ran_out)
             self.trials.append((size, newest.fits))
             return newest.fits
@@ -147,6 +156,7 @@ class BatchSizeFinder(SearchBeforeFit):
             set_attribute(owners, name, before)
             raise
         set_attribute(owners, name, size)
+        _log.info("Finished the search of a batch size: %d.", size)
         self.optimal_batch_size = size
         return size
 

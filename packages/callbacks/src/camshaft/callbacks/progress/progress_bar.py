@@ -96,7 +96,7 @@ class ProgressBar(Callback):
 
         Override it to show others than the metrics.
         """
-        return {**_version_metrics(trainer), **_metrics(trainer)}
+        return {**version_metrics(trainer), **_metrics(trainer)}
 
     @property
     def sanity_check_description(self) -> str:
@@ -439,8 +439,8 @@ def _metrics(trainer: TrainerProtocol) -> dict[str, Any]:
     return {} if trainer.sanity_checking else dict(trainer.progress_bar_metrics)
 
 
-def _version_metrics(trainer: TrainerProtocol) -> dict[str, int | str]:
-    """Return the version of the loggers' run as "v_num", a text by its end, if there is one."""
+def version_metrics(trainer: TrainerProtocol) -> dict[str, int | str]:
+    """Return what a bar shows beside metrics: the version of the loggers' run as "v_num", of a text its end."""
     versions = [one for logger in trainer.loggers if (one := getattr(logger, "version", None)) not in (None, "")]
     version = versions[0] if len(versions) == 1 else "_".join(str(one) for one in versions)
     if version == "":

@@ -113,6 +113,10 @@ class ColumnsDisplay:
         metrics_style: Style of the metrics, which are in the last column, or "".
         delimiter: Text between two metrics.
         console_arguments: Arguments of rich's `Console`.
+
+    Attributes:
+        progress: The `Progress`.
+        task_ids: The task of each row that was drawn last.
     """
 
     def __init__(
@@ -126,17 +130,17 @@ class ColumnsDisplay:
         self._delimiter = delimiter
         self._console = Console(**console_arguments or {})
         self.progress = Progress(*columns, column, console=self._console, auto_refresh=False)
-        self._tasks: list[TaskID] = []
+        self.task_ids: list[TaskID] = []
         self.progress.start()
 
     def draw(self, rows: Sequence[Reading], metrics: MetricTexts) -> None:
         """Redraw the rows."""
         progress = self.progress
-        while len(self._tasks) > len(rows):
-            progress.remove_task(self._tasks.pop())
-        while len(self._tasks) < len(rows):
-            self._tasks.append(progress.add_task("", total=None, metrics=""))
-        for row_idx, (task, row) in enumerate(zip(self._tasks, rows, strict=True)):
+        while len(self.task_ids) > len(rows):
+            progress.remove_task(self.task_ids.pop())
+        while len(self.task_ids) < len(rows):
+            self.task_ids.append(progress.add_task("", total=None, metrics=""))
+        for row_idx, (task, row) in enumerate(zip(self.task_ids, rows, strict=True)):
             self._show(task, row, metrics if row_idx == 0 else ())
         progress.refresh()
 

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from camshaft.callbacks.arguments import check_installed
 from camshaft.callbacks.progress.meter import Output, ProgressDisplay
-from camshaft.callbacks.progress.progress_bar import ProgressBar
+from camshaft.callbacks.progress.progress_bar import ProgressBar, Stage
+from camshaft.hooks_core.messages import must_be
+
+if TYPE_CHECKING:
+    from camshaft.hooks_core.protocols import TrainerProtocol
 
 
 @dataclass
@@ -38,6 +42,24 @@ class RichProgressBarTheme:
     metrics: str = "italic"
     metrics_text_delimiter: str = " "
     metrics_format: str = ".3f"
+
+
+def _id_property(stage: str, doc: str) -> property:
+    def get(bar: RichProgressBar) -> Any:
+        return bar._task_id(stage)
+
+    return property(get, doc=doc)
+
+
+def _task_property(stage: str, doc: str) -> property:
+    def get(bar: RichProgressBar) -> Any:
+        task_id = bar._task_id(stage)
+        if task_id is None:
+            where, action = type(bar).__name__, "Pass a `theme` or override `configure_columns` to have tasks."
+            raise TypeError(must_be(f"{stage} task", "read while its pass is drawn", None, where, action))
+        return next(task for task in bar.progress.tasks if task.id == task_id)
+
+    return property(get, doc=f"{doc} Raises `TypeError` while it is not drawn.")
 
 
 class RichProgressBar(ProgressBar):
@@ -74,14 +96,14 @@ class RichProgressBar(ProgressBar):
                 "_stop_progress",
                 "_reset_progress_bar_ids",
                 "refresh",
+                "train_progress_bar",
+                "val_progress_bar",
+                "val_sanity_check_bar",
+                "test_progress_bar",
             ),
             "Override `configure_columns` or `open_display`.",
         ),
         "_update_metrics": "Override `get_metrics`.",
-        "train_progress_bar": "Override `configure_columns`.",
-        "val_progress_bar": "Override `configure_columns`.",
-        "val_sanity_check_bar": "Override `configure_columns`.",
-        "test_progress_bar": "Override `configure_columns`.",
     }
 
     def __init__(
@@ -99,6 +121,7 @@ class RichProgressBar(ProgressBar):
         self._has_theme = theme is not None
         self.theme = RichProgressBarTheme() if theme is None else theme
         self._console_kwargs = console_kwargs or {}
+        self._evaluated: Stage | None = None
 
     def configure_columns(self, trainer: Any) -> list[Any]:
         """Return the columns of a rich `Progress`, before that of the metrics; to be overridden.
@@ -115,6 +138,21 @@ class RichProgressBar(ProgressBar):
         """The rich `Progress` while one is shown: on a terminal, with a theme or an override of `configure_columns`."""
         return getattr(self._display, "progress", None)
 
+    train_progress_bar_id = _id_property("train", "The rich task of the training epoch; None if `progress` has none.")
+    val_progress_bar_id = _id_property("validation", "The rich task of validation; None if `progress` has none.")
+    val_sanity_progress_bar_id = _id_property("sanity", "The rich task of the sanity check; None if there is none.")
+    test_progress_bar_id = _id_property("test", "The rich task of testing; None if `progress` has none.")
+    predict_progress_bar_id = _id_property("predict", "The rich task of prediction; None if `progress` has none.")
+    train_progress_bar = _task_property("train", "The rich `Task` of the training epoch.")
+    val_progress_bar = _task_property("validation", "The rich `Task` of validation.")
+    val_sanity_check_bar = _task_property("sanity", "The rich `Task` of the sanity check.")
+    test_progress_bar = _task_property("test", "The rich `Task` of testing.")
+
+    def refresh(self, hard: bool = False) -> None:
+        """Redraw `progress`, if there is one; `hard` makes no difference."""
+        if self.progress is not None:
+            self.progress.refresh()
+
     def open_display(self, output: Output) -> ProgressDisplay:
         """Return the display."""
         check_installed("rich", "rich", type(self).__name__)
@@ -126,6 +164,16 @@ class RichProgressBar(ProgressBar):
             columns, theme = self.configure_columns(self.trainer), self.theme
             return ColumnsDisplay(columns, theme.metrics, theme.metrics_text_delimiter, self._console_kwargs)
         return TerminalDisplay(self._console_kwargs)
+
+    def _begin_evaluation(self, trainer: TrainerProtocol, module: Any, stage: Stage, num_batches: int | float) -> None:
+        self._evaluated = stage
+        super()._begin_evaluation(trainer, module, stage, num_batches)
+
+    def _task_id(self, stage: str) -> Any:
+        """Return the id of a pass's task, as it was drawn last."""
+        passes = [name for name, meter in (("train", self._train), (self._evaluated, self._evaluation)) if meter]
+        drawn = dict(zip(passes, getattr(self._display, "task_ids", ()), strict=False))
+        return drawn.get(stage)
 
     def _format(self, metrics: Mapping[str, Any]) -> list[tuple[str, str]]:
         if not self._has_theme:

@@ -74,6 +74,10 @@ _OF_MODELS = """
     is_out_of_cpu_memory is_param_in_hook_signature measure_flops print_nan_gradients set_shared_parameters sized_len
     suggested_max_num_workers warning_cache"""
 
+_OF_SUMMARIES = """
+    LEFTOVER_PARAMS_NAME LayerSummary NOT_APPLICABLE PARAMETER_NUM_UNITS UNKNOWN_SIZE get_formatted_model_size
+    get_human_readable_count parse_batch_shape summarize"""
+
 _CLI = """
     ArgsType LRSchedulerCallable LRSchedulerTypeTuple OptimizerCallable SaveConfigCallback instantiate_class"""
 
@@ -92,10 +96,11 @@ _STANDS_FOR: Mapping[str, str] = {
     f"{_HERE}.trainer.spike_detection": "SpikeDetection",
     "camshaft.callbacks.weights.finetuning": "multiplicative",
     "camshaft.callbacks.progress.tqdm_progress_bar": "Tqdm",
+    "camshaft.callbacks.progress.progress_bar": "get_standard_metrics=version_metrics",
     "camshaft.strategies": "ParallelStrategy Strategy=TorchStrategy",
-    "torch.nn.parallel": "LightningDistributedDataParallel=DistributedDataParallel",
-    f"{_HERE}.trainer.callbacks": f"""
-        {_ADAPTED_CALLBACKS} FunctionalModelSummary=ModelSummary get_human_readable_count summarize""",
+    "torch.nn.parallel": "DistributedDataParallel LightningDistributedDataParallel=DistributedDataParallel",
+    f"{_HERE}.trainer.callbacks": _ADAPTED_CALLBACKS,
+    f"{_HERE}.utilities.model_summaries": f"FunctionalModelSummary=ModelSummary {_OF_SUMMARIES}",
     f"{_HERE}.trainer.profilers": "AdvancedProfiler PyTorchProfiler SimpleProfiler",
     "camshaft.callbacks.profiling.pytorch_profiler": "RegisterRecordFunction",
     f"{_HERE}.trainer.finders": f"{_FINDERS} Tuner _LRFinder=LRFinder",
@@ -106,18 +111,19 @@ _STANDS_FOR: Mapping[str, str] = {
         DDPPlugin DDPStrategy FSDPStrategy DDPFullyShardedNativeStrategy=FSDPStrategy
         SingleDevicePlugin=SingleDeviceStrategy SingleDeviceStrategy""",
     f"{_HERE}.utilities.combined_loader": "CombinedLoader",
+    f"{_HERE}.utilities.compiled": "from_compiled to_uncompiled",
     f"{_HERE}.utilities.functions": f"""
         {_RANK_ZERO} _get_rank=get_rank EarlierCombinedLoader
         LightningDeprecationWarning PossibleUserWarning WarningCache apply_to_collection
-        atomic_save auto_move_data data_loader distributed_available flatten_dict garbage_collection_cuda
-        get_model_size_mb get_rank has_iterable_dataset has_len is_oom_error is_overridden is_picklable isolate_rng load
+        atomic_save auto_move_data convert_inf data_loader distributed_available do_nothing_closure flatten_dict
+        garbage_collection_cuda get_model_size_mb get_rank has_iterable_dataset has_len is_oom_error
+        is_overridden is_picklable isolate_rng load
         disable_possible_user_warnings logger move_data_to_device pl_worker_init_function rank_prefixed_message
         recursive_detach reset_seed seed_everything str_to_bool str_to_bool_or_str""",
     f"{_HERE}.utilities.types_and_flags": f"""
         {_FLAGS} {_TYPES} {_SAME_TYPES} FLOAT16_EPSILON FLOAT32_EPSILON FLOAT64_EPSILON GradClipAlgorithmType
-        LightningEnum
-        LightningOptimizer MisconfigurationException RunningStage TrainerFn _MLFLOW_AVAILABLE _WANDB_AVAILABLE
-        __version__=VERSION lightning_version=LIGHTNING_VERSION""",
+        Interval LightningEnum LightningOptimizer MisconfigurationException RunningStage TrainerFn _MLFLOW_AVAILABLE
+        _WANDB_AVAILABLE __version__=VERSION lightning_version=LIGHTNING_VERSION""",
     f"{_HERE}.plugins.accelerators": f"""
         {_ACCELERATORS} ACCELERATOR_REGISTRY=AcceleratorRegistry _AcceleratorConnector=AcceleratorConnector
         _parse_gpu_ids=parse_gpu_ids""",
@@ -140,7 +146,7 @@ _STANDS_FOR: Mapping[str, str] = {
     "torchmetrics.utilities.distributed": "gather_all_tensors",
     "torchmetrics.utilities.data": "to_categorical to_onehot",
     f"{_HERE}.trainer.command_line": "LightningArgumentParser LightningCLI",
-    "camshaft.trainer.cli": _CLI,
+    "camshaft.trainer.cli": f"{_CLI} ReduceLROnPlateau",
     f"{_HERE}.modules.metrics": """
         AUROC Accuracy ConfusionMatrix ExplainedVariance F1 FBeta MAE=MeanAbsoluteError MSE=MeanSquaredError
         MeanAbsoluteError MeanSquaredError Metric PSNR Precision R2Score RMSE Recall SSIM
@@ -208,18 +214,18 @@ MODULES: Mapping[str, str] = {
     "callbacks.progress": "ProgressBar RichProgressBar TQDMProgressBar",
     "callbacks.progress.base": "ProgressBar",
     "callbacks.progress.progress": "ProgressBar",
-    "callbacks.progress.progress_bar": "ProgressBar",
+    "callbacks.progress.progress_bar": "ProgressBar get_standard_metrics",
     "callbacks.progress.rich_progress": "RichProgressBar RichProgressBarTheme",
-    "callbacks.progress.tqdm_progress": "TQDMProgressBar Tqdm",
+    "callbacks.progress.tqdm_progress": "TQDMProgressBar Tqdm convert_inf",
     "callbacks.pruning": "ModelPruning",
     "callbacks.pt_callbacks": "Callback EarlyStopping GradientAccumulationScheduler ModelCheckpoint",
     "callbacks.rich_model_summary": "RichModelSummary",
     "callbacks.spike": "SpikeDetection",
     "callbacks.stochastic_weight_avg": "StochasticWeightAveraging",
     "callbacks.throughput_monitor": "ThroughputMonitor",
-    "callbacks.timer": "Timer",
+    "callbacks.timer": "Interval Timer",
     "callbacks.weight_averaging": "EMAWeightAveraging WeightAveraging",
-    "cli": f"{_CLI} LightningArgumentParser LightningCLI LRSchedulerType LRSchedulerTypeUnion",
+    "cli": f"{_CLI} LightningArgumentParser LightningCLI LRSchedulerType LRSchedulerTypeUnion ReduceLROnPlateau",
     "core": "LightningDataModule LightningModule auto_move_data data_loader",
     "core.datamodule": "LightningDataModule",
     "core.decorators": "auto_move_data data_loader",
@@ -229,7 +235,7 @@ MODULES: Mapping[str, str] = {
     "core.mixins": "HyperparametersMixin",
     "core.mixins.hparams_mixin": "HyperparametersMixin",
     "core.module": "LightningModule",
-    "core.optimizer": "LightningOptimizer",
+    "core.optimizer": "LightningOptimizer do_nothing_closure",
     "core.root_module": "LightningModule",
     "core.saving": f"{_SAVING} _default_map_location _load_from_checkpoint _load_state",
     "core.step_result": "EvalResult Result TrainResult",
@@ -312,6 +318,7 @@ MODULES: Mapping[str, str] = {
     "utilities.cli": f"{_CLI} LightningArgumentParser LightningCLI LRSchedulerType LRSchedulerTypeUnion",
     "utilities.cloud_io": "atomic_save get_filesystem load",
     "utilities.combined_loader": "CombinedLoader",
+    "utilities.compile": "from_compiled to_uncompiled",
     "utilities.data": """
         extract_batch_size has_iterable_dataset has_len has_len_all_ranks is_dataclass_instance sized_len""",
     "utilities.debugging": "MisconfigurationException",
@@ -325,15 +332,14 @@ MODULES: Mapping[str, str] = {
         is_cuda_out_of_memory is_cudnn_snafu is_out_of_cpu_memory garbage_collection_cuda get_model_size_mb
         is_oom_error recursive_detach""",
     "utilities.model_helpers": "_ModuleMode _restricted_classmethod is_overridden",
-    "utilities.model_summary": "ModelSummary=FunctionalModelSummary get_human_readable_count summarize",
-    "utilities.model_summary.model_summary": """
-        ModelSummary=FunctionalModelSummary get_human_readable_count summarize""",
+    "utilities.model_summary": f"ModelSummary=FunctionalModelSummary {_OF_SUMMARIES}",
+    "utilities.model_summary.model_summary": f"ModelSummary=FunctionalModelSummary {_OF_SUMMARIES}",
     "utilities.parsing": f"""
         {_CONSTRUCTORS} parse_class_init_keys AttributeDict flatten_dict is_picklable str_to_bool
         str_to_bool_or_str""",
     "utilities.rank_zero": f"{_RANK_ZERO} WarningCache rank_prefixed_message",
     "utilities.seed": "isolate_rng pl_worker_init_function reset_seed seed_everything",
-    "utilities.types": f"{_TYPES} {_SAME_TYPES}",
+    "utilities.types": f"{_TYPES} {_SAME_TYPES} DistributedDataParallel",
     "utilities.warnings": """
         LightningDeprecationWarning PossibleUserWarning WarningCache rank_zero_deprecation rank_zero_warn""",
 }
@@ -452,7 +458,6 @@ _REFUSED: Mapping[str, str] = {
     "Build large modules in `configure_model`.": "utilities.meta.",
     "Checkpoints of earlier releases are read as they are.": "utilities.upgrade_checkpoint. utilities.migration.",
     "It prints a logo. Leave it out.": "cli_lightning_logo LIGHTNING_LOGO",
-    "Pass the compiled module to the trainer as it is; its `_orig_mod` is the module.": "utilities.compile.",
     "Pass `callbacks=[ThroughputMonitor()]` of `camshaft.callbacks`.": """
         @fabric.utilities.throughput.ThroughputMonitor""",
 }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from itertools import zip_longest
 from typing import Any
 
@@ -81,6 +82,17 @@ class EvaluationLoop:
     def batch_progress(self) -> BatchProgressView:
         """Counters of batches: `current`, those of the current or last run, and `total`, those of all runs."""
         return BatchProgressView(self.progress, self._earlier_batches)
+
+    @contextmanager
+    def uncounted(self) -> Iterator[None]:
+        """Restore the counters of batches afterwards, for passes that leave no trace."""
+        counters = (self.progress, self._earlier_batches)
+        counts = [one.state_dict() for one in counters]
+        try:
+            yield
+        finally:
+            for one, count in zip(counters, counts, strict=True):
+                one.load_state_dict(count)
 
     @property
     def max_batches(self) -> list[int | float]:

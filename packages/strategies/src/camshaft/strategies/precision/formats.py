@@ -37,6 +37,11 @@ class Precision:
     has_skipped_step = False
     agree: Callable[[bool], bool] | None = None
 
+    @property
+    def precision(self) -> str:
+        """The `name`, as Lightning has it."""
+        return self.name
+
     def convert_module(self, module: nn.Module) -> None:
         """Bring a module's floating-point parameters and buffers into `param_dtype`, in place."""
 
@@ -150,6 +155,11 @@ class AutocastPrecision(Precision):
             raise ValueError(must_be("device", rule, device_type, type(self).__name__, action))
         self.device_type = device_type
         self.autocast_dtype = autocast_dtype
+
+    @property
+    def device(self) -> str:
+        """The `device_type`, as Lightning names it."""
+        return self.device_type
 
     def convert_module(self, module: nn.Module) -> None:
         """Leave the module as it is.

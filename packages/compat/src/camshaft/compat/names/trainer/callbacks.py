@@ -1,4 +1,4 @@
-"""Callbacks and model summaries with the arguments of earlier releases."""
+"""Callbacks with the arguments of earlier releases."""
 
 from __future__ import annotations
 
@@ -6,16 +6,11 @@ import os
 from inspect import signature
 from typing import Any, ClassVar, Final
 
-from torch import nn
-
 from camshaft.callbacks import EarlyStopping as _EarlyStopping
 from camshaft.callbacks import ModelCheckpoint as _ModelCheckpoint
 from camshaft.callbacks import RichProgressBar as _RichProgressBar
 from camshaft.callbacks import StochasticWeightAveraging as _StochasticWeightAveraging
-from camshaft.callbacks import Summary
 from camshaft.callbacks import TQDMProgressBar as _TQDMProgressBar
-from camshaft.callbacks import summarize as _summarize
-from camshaft.callbacks.progress.model_summary import format_count
 from camshaft.callbacks.progress.progress_bar import ProgressBar as _ProgressBar
 from camshaft.callbacks.progress.progress_bar import overridden_names
 from camshaft.compat.names.stand_ins import StandIn, note, refuse_argument, refuse_overrides
@@ -136,6 +131,11 @@ class ModelCheckpoint(_ModelCheckpoint, metaclass=StandIn):
                     "every_n_epochs", arguments.get("every_n_epochs"), _CHECKPOINT, f"`{name}` is given", ""
                 )
                 arguments["every_n_epochs"] = every
+        if arguments.get("save_on_train_epoch_end") and not arguments.get("every_n_epochs"):
+            for name in ("every_n_train_steps", "train_time_interval"):
+                if arguments.get(name):
+                    note(_CHECKPOINT, f"save_on_train_epoch_end=True beside `{name}`", "left out: no epoch is due")
+                    arguments["save_on_train_epoch_end"] = None
         if prefix:
             arguments["filename"] = f"{prefix}-{arguments.get('filename') or _EVERY_EPOCH}"
             note(_CHECKPOINT, f"prefix={prefix!r}", f"`filename={arguments['filename']!r}`")
@@ -365,34 +365,3 @@ class RichProgressBar(_RichProgressBar, metaclass=StandIn):
         batches = _refresh_rate(0 if refresh_rate_per_second == 0 else refresh_rate)
         seconds = 1 / refresh_rate_per_second if refresh_rate_per_second and batches is None else None
         super().__init__(batches, leave, theme, console_kwargs, refresh_rate_seconds=seconds)
-
-
-_DEPTHS = {"top": 1, "full": -1}
-
-
-def ModelSummary(model: nn.Module, mode: str | None = None, max_depth: int | None = None) -> Summary:
-    """Return a summary of a model's layers, to be printed.
-
-    Args:
-        model: The model.
-        mode: "top" for its own layers, or "full" for all.
-        max_depth: How deep, where `mode` is not given; None means 1.
-
-    Raises:
-        ValueError: If there is no such mode.
-    """
-    if mode is None:
-        return _summarize(model, 1 if max_depth is None else max_depth)
-    if mode not in _DEPTHS:
-        raise ValueError(must_be("mode", "'top' or 'full'", mode, "ModelSummary", "Pass `max_depth`."))
-    return _summarize(model, _DEPTHS[mode])
-
-
-def summarize(lightning_module: nn.Module, mode: str | None = None, max_depth: int | None = None) -> Summary:
-    """Return a summary, as `ModelSummary`; its name since 1.5."""
-    return ModelSummary(lightning_module, mode, max_depth)
-
-
-def get_human_readable_count(number: int) -> str:
-    """Return a number of parameters in short form."""
-    return format_count(number)

@@ -26,6 +26,7 @@ from camshaft.compat.names.utilities.functions import flatten_dict
 from camshaft.hooks_core.messages import warn_user
 from camshaft.hooks_core.remote_files import exists, is_url, join, local_path, remove, replace_file
 from camshaft.strategies import is_rank_zero
+from camshaft.trainer.loggers import SilentLogger
 
 _EXPERIMENT = "lightning_logs"
 _AGGREGATION = ("the values of a step are logged once", "Put values together before you log them.")
@@ -98,6 +99,12 @@ class TensorBoardLogger(_HparamsInYaml, _TensorBoardLogger, metaclass=StandIn):
             default_hp_metric=default_hp_metric,
             **kwargs,
         )
+
+    def begin_fit(self, module: Any) -> None:
+        """Make the folder of the run and its files, be there something to log or not."""
+        _ = self.experiment  # which makes the folder
+        self.save()
+        super().begin_fit(module)
 
     def log_graph(self, model: Any, input_array: Any = None) -> None:
         """Write the graph of a model if `log_graph` is true; warn if there is no input for it."""
@@ -237,6 +244,11 @@ class MLFlowLogger(_MLFlowLogger, metaclass=StandIn):
     ) -> None:
         super().__init__(experiment_name, save_dir="./mlruns" if save_dir is None else save_dir, **kwargs)
 
+    @property
+    def name(self) -> str | None:
+        """The experiment's id, which the run is made for."""
+        return self.experiment_id
+
 
 _NOT_CALLED = ("agg_and_log_metrics", "update_agg_funcs")
 
@@ -302,8 +314,10 @@ class LightningLoggerBase(_Logger, metaclass=StandIn):
         return {f"{prefix}{self.LOGGER_JOIN_CHAR}{k}": v for k, v in metrics.items()} if prefix else dict(metrics)
 
 
-class DummyLogger(_Logger):
-    """A logger that takes every call, and does nothing."""
+class DummyLogger(_Logger, metaclass=StandIn):
+    """A logger that takes every call, and does nothing; the trainer's own in a trial is an instance."""
+
+    __stands_for__: ClassVar[type] = SilentLogger
 
     def __init__(self) -> None:
         self._experiment = DummyExperiment()

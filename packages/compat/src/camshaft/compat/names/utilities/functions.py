@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import gc
 import logging
+import math
 import os
 import pickle
 import random
@@ -335,6 +336,15 @@ def is_picklable(obj: object) -> bool:
     except (pickle.PicklingError, AttributeError, RuntimeError, TypeError):
         return False
     return True
+
+
+def convert_inf(x: float | None) -> float | None:
+    """Return a number; None for what is infinite or no number, as totals of a bar have it."""
+    return None if x is None or not math.isfinite(x) else x
+
+
+def do_nothing_closure() -> None:
+    """Do nothing: a closure for `optimizer.step` without one."""
 
 
 def garbage_collection_cuda() -> None:

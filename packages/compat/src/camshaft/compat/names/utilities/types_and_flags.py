@@ -188,6 +188,13 @@ class GradClipAlgorithmType(LightningEnum):
     NORM = "norm"
 
 
+class Interval(LightningEnum):
+    """When a `Timer` looks at the clock: after each step or epoch."""
+
+    step = "step"
+    epoch = "epoch"
+
+
 class MisconfigurationException(ValueError):
     """The error of earlier code about contradictory arguments.
 
