@@ -19,6 +19,7 @@ from torch.optim.lr_scheduler import ReduceLROnPlateau
 import camshaft.callbacks as callbacks  # what it exports is imported when it is asked for
 from camshaft.compat import eras
 from camshaft.compat.arguments.argparse_arguments import ArgparseArguments
+from camshaft.compat.arguments.later_strategy import LaterStrategy
 from camshaft.compat.arguments.table import EARLIER_ARGUMENTS
 from camshaft.compat.arguments.today import by_name, callbacks_of_packages, from_environment, signature_of
 from camshaft.compat.arguments.translation import EarlierSettings, ModuleSettings, translate_arguments
@@ -32,6 +33,7 @@ from camshaft.compat.private_parts import ConnectorView, attach_sources
 from camshaft.hooks_core import is_overridden
 from camshaft.hooks_core.messages import must_be
 from camshaft.loops import Run
+from camshaft.strategies import DDPStrategy
 from camshaft.trainer import CheckpointFormat
 from camshaft.trainer import Trainer as _Trainer
 from camshaft.trainer.configuration import listed
@@ -151,6 +153,11 @@ class Trainer(ArgparseArguments, _Trainer):
         of_packages = callbacks_of_packages()
         if of_packages:
             arguments["callbacks"] = [*listed(arguments.get("callbacks")), *of_packages]
+        later = arguments.get("strategy")
+        if isinstance(later, LaterStrategy):
+            arguments["strategy"] = later.make(arguments)
+            if later.kind is DDPStrategy:
+                arguments.pop("sync_batchnorm", None)
         passed = listed(arguments.get("callbacks"))
         _tell(passed, "on_init_start", self)
         super().__init__(**arguments)

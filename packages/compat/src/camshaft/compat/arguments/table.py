@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 import camshaft.callbacks as callbacks  # what it exports is imported when it is asked for, which few trainers do here
+from camshaft.compat.arguments.later_strategy import LaterStrategy
 from camshaft.compat.arguments.translation import EarlierArgument, Translate, Translation
 from camshaft.hooks_core import StrategyDefaults
 from camshaft.hooks_core.messages import must_be
@@ -321,7 +322,7 @@ def plugins(name: str, value: Any, given: _Given) -> Translation:
 def _plugin(name: str, plugin: Any) -> Translation:
     if isinstance(plugin, str) and plugin in _STRATEGIES:
         return _of(plugin, _STRATEGIES)
-    if isinstance(plugin, StrategyDefaults) or (isinstance(plugin, str) and plugin in STRATEGY_NAMES):
+    if isinstance(plugin, (StrategyDefaults, LaterStrategy)) or (isinstance(plugin, str) and plugin in STRATEGY_NAMES):
         return Translation(arguments={"strategy": plugin})
     if isinstance(plugin, Precision):
         return Translation(arguments={"precision": plugin})
