@@ -24,6 +24,7 @@ class GradientAccumulationScheduler(Callback):
 
     Attributes:
         scheduling: The argument, with an entry for epoch 0.
+        epochs: Its epochs, in order.
 
     Raises:
         TypeError: If `scheduling` is no dictionary from ints to ints.
@@ -48,7 +49,7 @@ class GradientAccumulationScheduler(Callback):
         if min(scheduling.values()) < 1:
             raise InvalidArgumentError("scheduling", "one of 1 batch or more", scheduling, where, action)
         self.scheduling: dict[int, int] = {0: 1} | dict(sorted(scheduling.items()))
-        self._epochs = list(self.scheduling)
+        self.epochs = list(self.scheduling)
 
     def going_to_accumulate_grad_batches(self) -> bool:
         """Return whether any epoch accumulates more than one batch."""
@@ -56,7 +57,7 @@ class GradientAccumulationScheduler(Callback):
 
     def get_accumulate_grad_batches(self, epoch: int) -> int:
         """Return the number of batches per update in an epoch."""
-        return self.scheduling[self._epochs[bisect_right(self._epochs, epoch) - 1]]
+        return self.scheduling[self.epochs[bisect_right(self.epochs, epoch) - 1]]
 
     def setup(self, trainer: TrainerProtocol, module: Any, stage: str) -> None:
         """Check that the trainer has no `accumulate_grad_batches` of its own, and that the module uses it."""

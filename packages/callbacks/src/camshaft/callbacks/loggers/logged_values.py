@@ -13,18 +13,17 @@ from camshaft.callbacks.arguments import InvalidArgumentError
 Hyperparameters = Mapping[str, Any] | Namespace
 
 
-def numbers_by_name(metrics: Mapping[str, Any], prefix: str, where: str) -> dict[str, float | int]:
+def numbers_by_name(metrics: Mapping[str, Any], start: str, where: str) -> dict[str, float | int]:
     """Return metrics as numbers. Waits for the device of tensors.
 
     Args:
         metrics: Numbers, or objects whose `item()` returns one, by name.
-        prefix: Prefix of the names, followed by "-"; "" adds none.
+        start: What the names are to begin with; "" adds nothing.
         where: The logger.
 
     Raises:
         InvalidArgumentError: If a value is not a number.
     """
-    start = f"{prefix}-" if prefix else ""
     numbers: dict[str, float | int] = {}
     for name, value in metrics.items():
         number = value.item() if hasattr(value, "item") else value

@@ -6,7 +6,7 @@ import functools
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 
@@ -21,7 +21,18 @@ class Logger(ABC):
 
     The trainer takes any object with the methods of `camshaft.hooks_core.protocols.Logger`; this class has what those
     need not define. The trainer calls loggers on rank 0 alone; other ranks have ones that take every call.
+
+    Attributes:
+        prefix: What the stock loggers begin names of metrics with, followed by `LOGGER_JOIN_CHAR`; "" adds nothing.
     """
+
+    LOGGER_JOIN_CHAR: ClassVar[str] = "-"
+    prefix: str = ""
+
+    @property
+    def _start(self) -> str:
+        """What the names of metrics begin with."""
+        return f"{self.prefix}{self.LOGGER_JOIN_CHAR}" if self.prefix else ""
 
     @property
     @abstractmethod

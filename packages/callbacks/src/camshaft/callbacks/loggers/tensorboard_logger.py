@@ -111,7 +111,7 @@ class TensorBoardLogger(RunFolderLogger):
         """
         if not metrics:
             return
-        where, start = type(self).__name__, f"{self.prefix}-" if self.prefix else ""
+        where, start = type(self).__name__, self._start
         values: Mapping[str, Any] = metrics
         charts = {
             start + name: numbers_by_name(value, "", where)
@@ -119,7 +119,7 @@ class TensorBoardLogger(RunFolderLogger):
             if isinstance(value, Mapping)
         }
         alone = {name: value for name, value in values.items() if not isinstance(value, Mapping)}
-        numbers = numbers_by_name(alone, self.prefix, where)
+        numbers = numbers_by_name(alone, start, where)
         if self._graph_module is not None:
             self._write_graph()
         self._has_metrics = True

@@ -105,7 +105,7 @@ class WandbLogger(Logger):
         check_one_of(where, ("mutable", "immutable"), add_file_policy=add_file_policy)
         self.prefix = prefix
         self._checkpoint_name = checkpoint_name
-        self._add_file_policy = add_file_policy
+        self.add_file_policy = add_file_policy
         self._checkpoints = CheckpointLog(log_model, where)
         folder = save_dir if dir is None else dir
         check_local("save_dir", os.fspath(folder), where)
@@ -165,7 +165,7 @@ class WandbLogger(Logger):
         Raises:
             InvalidArgumentError: If a value is not a number.
         """
-        numbers = numbers_by_name(metrics, self.prefix, type(self).__name__)
+        numbers = numbers_by_name(metrics, self._start, type(self).__name__)
         if numbers:
             self._log(numbers, step)
 
@@ -343,7 +343,7 @@ class WandbLogger(Logger):
         self.experiment.log(values if step is None else {**values, self.STEP_NAME: step})
 
     def _prefixed(self, key: str) -> str:
-        return f"{self.prefix}-{key}" if self.prefix else key
+        return self._start + key
 
     def _log_checkpoint(self, checkpoint: LoggedCheckpoint) -> None:
         import wandb
@@ -351,7 +351,7 @@ class WandbLogger(Logger):
         name = self._checkpoint_name or f"model-{self.experiment.id}"
         artifact = wandb.Artifact(name, "model", metadata=checkpoint.metadata)
         add = artifact.add_dir if checkpoint.path.is_dir() else artifact.add_file
-        add(str(checkpoint.path), name="model.ckpt", policy=self._add_file_policy)
+        add(str(checkpoint.path), name="model.ckpt", policy=self.add_file_policy)
         self.experiment.log_artifact(artifact, aliases=list(checkpoint.aliases))
 
     def __getstate__(self) -> dict[str, Any]:

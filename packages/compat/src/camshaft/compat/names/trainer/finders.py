@@ -83,6 +83,7 @@ class LearningRateFinder(_LearningRateFinder, metaclass=StandIn):
     """
 
     __stands_for__: ClassVar[type] = _LearningRateFinder
+    SUPPORTED_MODES: ClassVar[tuple[str, ...]] = ("linear", "exponential")
 
     def _rates(self) -> Iterator[float]:
         yield self.min_lr
@@ -109,6 +110,7 @@ class BatchSizeFinder(_BatchSizeFinder, metaclass=StandIn):
     """`camshaft.callbacks.BatchSizeFinder` by Lightning's rules: "binsearch" always leaves the margin."""
 
     __stands_for__: ClassVar[type] = _BatchSizeFinder
+    SUPPORTED_MODES: ClassVar[tuple[str, ...]] = ("power", "binsearch")
 
     def setup(self, trainer: Any, module: Any, stage: str) -> None:
         """Check that trial steps are possible; warn outside of fit, where Lightning's callback searches as well."""

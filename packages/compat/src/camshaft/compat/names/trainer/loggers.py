@@ -266,8 +266,6 @@ class LightningLoggerBase(_Logger, metaclass=StandIn):
 
     __stands_for__: ClassVar[type] = _Logger
 
-    LOGGER_JOIN_CHAR: ClassVar[str] = "-"
-
     def __init__(self) -> None:
         self.prefix = getattr(self, "prefix", "")
 
