@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 from camshaft.compat import TrainingModule
-from camshaft.compat.names.plugins import accelerators, environments
+from camshaft.compat.names.plugins import accelerators, environments, samplers
 from camshaft.compat.names.released import released, released_modules
 from camshaft.compat.names.utilities import compiled, model_functions, model_summaries, saving
 
@@ -214,3 +214,17 @@ def test_compiled_modules_are_taken_apart_alike() -> None:
         with pytest.raises(ValueError, match="compiled LightningModule"):
             side.to_uncompiled(module)
     assert facts[0] == facts[1]
+
+
+@given(st.integers(1, 30), st.integers(1, 4), st.booleans(), st.booleans())
+def test_shares_of_a_sampler_are_alike(length: int, num_replicas: int, shuffle: bool, drop_last: bool) -> None:
+    order = [7 * number for number in range(length)]
+    options = {"num_replicas": num_replicas, "shuffle": shuffle, "drop_last": drop_last, "seed": 3}
+    sides = (samplers.DistributedSamplerWrapper, theirs("@fabric.utilities.distributed").DistributedSamplerWrapper)
+    for rank in range(num_replicas):
+        shares = []
+        for kind in sides:
+            one = kind(order, rank=rank, **options)
+            one.set_epoch(2)
+            shares.append((len(one), list(one), list(one)))
+        assert shares[0] == shares[1]

@@ -107,6 +107,7 @@ _STANDS_FOR: Mapping[str, str] = {
     f"{_HERE}.trainer.loggers": """
         CSVLogger ExperimentWriter MLFlowLogger TensorBoardLogger WandbLogger LightningLoggerBase
         Logger=LightningLoggerBase DummyLogger DummyExperiment rank_zero_experiment merge_dicts""",
+    f"{_HERE}.plugins.samplers": "DistributedSamplerWrapper",
     f"{_HERE}.plugins.strategies": """
         DDPPlugin DDPStrategy FSDPStrategy DDPFullyShardedNativeStrategy=FSDPStrategy
         SingleDevicePlugin=SingleDeviceStrategy SingleDeviceStrategy""",
@@ -185,6 +186,7 @@ MODULES: Mapping[str, str] = {
         apply_to_collection convert_tensors_to_scalars convert_to_tensors move_data_to_device""",
     "@fabric.utilities.cloud_io": """
         _atomic_save=atomic_save _is_dir _is_local_file_protocol _load=load get_filesystem""",
+    "@fabric.utilities.distributed": "DistributedSamplerWrapper",
     "@fabric.utilities.rank_zero": _RANK_ZERO,
     "@fabric.utilities.seed": "isolate_rng pl_worker_init_function reset_seed seed_everything",
     "@fabric.utilities.spike": "TrainingSpikeException",
