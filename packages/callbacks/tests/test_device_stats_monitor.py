@@ -63,9 +63,12 @@ def test_nothing_is_measured_where_nothing_is_written(arguments: dict[str, Any],
     assert train(trainer_on("cpu", tmp_path, DeviceStatsMonitor(), **arguments)) == []
 
 
-def test_what_would_log_nothing_is_refused_where_it_fits(tmp_path: Path) -> None:
-    with pytest.raises(InvalidArgumentError, match="`cpu_stats` must be True or None on a CPU, or nothing is logged"):
-        trainer_on("cpu", tmp_path, DeviceStatsMonitor(cpu_stats=False)).begin()
+def test_nothing_is_measured_on_a_cpu_whose_load_is_not_asked_for(tmp_path: Path) -> None:
+    with pytest.warns(UserWarning, match="logs nothing on a CPU with cpu_stats=False"):
+        assert train(trainer_on("cpu", tmp_path, DeviceStatsMonitor(cpu_stats=False))) == []
+
+
+def test_a_trainer_without_a_logger_is_refused_where_it_fits(tmp_path: Path) -> None:
     trainer = trainer_on("cpu", tmp_path, DeviceStatsMonitor(), loggers=[])
     with pytest.raises(InvalidArgumentError, match=r"`logger` must be given to the trainer, .* but got None"):
         trainer.begin()

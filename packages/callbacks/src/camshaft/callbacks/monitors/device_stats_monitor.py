@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 
-from camshaft.callbacks.arguments import InvalidArgumentError, check_installed
+from camshaft.callbacks.arguments import check_installed
 from camshaft.callbacks.monitors.logging_schedule import LoggingSchedule, check_has_logger, log_to_all
 from camshaft.hooks_core import Callback
+from camshaft.hooks_core.messages import warn_user
 
 if TYPE_CHECKING:
     from camshaft.hooks_core.protocols import TrainerProtocol
@@ -29,10 +30,10 @@ class DeviceStatsMonitor(Callback):
 
     Args:
         cpu_stats: Whether to log the machine's load, which needs psutil (the extra `camshaft-callbacks[device-stats]`);
-            None does so if the device is a CPU.
+            None does so if the device is a CPU. False on a CPU logs nothing, with a warning.
 
     Raises:
-        InvalidArgumentError: At the set-up of fit, if the trainer has no logger, or nothing would be logged.
+        InvalidArgumentError: At the set-up of fit, if the trainer has no logger.
         ModuleNotFoundError: Likewise, if psutil is needed and not installed.
     """
 
@@ -56,8 +57,7 @@ class DeviceStatsMonitor(Callback):
             check_has_logger(trainer, where)
         is_cpu = trainer.strategy.device.type == "cpu"
         if is_cpu and self.cpu_stats is False and stage == "fit":
-            action = "Leave the callback out."
-            raise InvalidArgumentError("cpu_stats", "True or None on a CPU, or nothing is logged", False, where, action)
+            warn_user(f"{where} logs nothing on a CPU with cpu_stats=False. Pass True or None for the CPU's load.")
         self._psutil = self._process = None
         if trainer.loggers and (is_cpu if self.cpu_stats is None else self.cpu_stats):
             check_installed("psutil", "device-stats", where)

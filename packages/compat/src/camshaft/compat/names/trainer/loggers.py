@@ -124,7 +124,7 @@ class TensorBoardLogger(_HparamsInYaml, _TensorBoardLogger, metaclass=StandIn):
         super().save()
         has_folder = self._version is not None and os.path.isdir(self.log_dir)
         if has_folder and not os.path.exists(os.path.join(self.log_dir, self.HPARAMS_FILE)):
-            self.log_hyperparams()
+            RunFolderLogger.log_hyperparams(self)  # not an override of it, since there are none to log
 
 
 class ExperimentWriter(MetricsFile):
