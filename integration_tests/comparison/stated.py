@@ -350,6 +350,51 @@ STATED: tuple[Stated, ...] = (
         proof="packages/callbacks/tests/test_logs_in_stores.py::test_what_writes_with_a_library_of_its_own_takes_no_url",
     ),
     Stated(
+        name="loaders that do not follow the size that is searched",
+        topic="callbacks",
+        lightning="tries the same batches again and again, and sets a size that means nothing",
+        camshaft="raises",
+        reason="the size that was found would be of no use",
+        write="Build the loader with the attribute, each time that it is asked for.",
+        proof="packages/trainer/tests/test_batch_size_finder.py::test_a_loader_that_does_not_follow_the_size_is_an_error",
+    ),
+    Stated(
+        name="groups of one name in `LearningRateMonitor`",
+        topic="callbacks",
+        lightning="raises",
+        camshaft="appends a number to the name",
+        reason="each rate is logged under a name of its own",
+        write="Nothing.",
+        proof=(
+            "packages/callbacks/tests/test_learning_rate_monitor.py"
+            "::test_groups_are_told_apart_by_name_or_number_also_those_that_come_later"
+        ),
+    ),
+    Stated(
+        name="the first batch in `ThroughputMonitor`",
+        topic="callbacks",
+        lightning="counts its time, from on_train_start on, and writes a row without rates",
+        camshaft="leaves it out, and writes the first row once there is another",
+        reason="the first batch warms up, and would lower every later rate of its window",
+        write="Nothing.",
+        proof=(
+            "packages/callbacks/tests/test_throughput_monitor.py"
+            "::test_rates_leave_the_first_batch_out_and_rows_come_every_n_updates"
+        ),
+    ),
+    Stated(
+        name="reports of profilers and of `ModelPruning(verbose=1)`",
+        topic="callbacks",
+        lightning="writes them by Python's `logging`, at the level INFO",
+        camshaft="prints them",
+        reason="they are shown without a configuration of logging",
+        write="Pass `dirpath` and `filename` to have a profiler's report in a file.",
+        proof=(
+            "packages/callbacks/tests/test_action_profilers.py"
+            "::test_a_report_is_appended_to_the_file_of_its_stage_or_printed"
+        ),
+    ),
+    Stated(
         name="versions of file loggers",
         topic="callbacks",
         lightning="gives loggers that are made together the same `version_0`",

@@ -77,3 +77,13 @@ def test_hyperparameters_may_be_none(tmp_path: Path) -> None:
     logger = CSVLogger(tmp_path)
     logger.log_hyperparams()
     assert Path(logger.log_dir, "hparams.json").read_text() == "{}\n"
+
+
+def test_a_prefix_is_joined_by_the_loggers_own_character(tmp_path: Path) -> None:
+    class Grouped(CSVLogger):
+        LOGGER_JOIN_CHAR = "/"
+
+    logger = Grouped(tmp_path, prefix="run")
+    logger.log_metrics({"loss": 0.5}, 0)
+    logger.save()
+    assert Path(logger.experiment.metrics_file_path).read_text() == "step,run/loss\n0,0.5\n"

@@ -80,7 +80,7 @@ class CSVLogger(RunFolderLogger):
         """
         if not metrics:
             return
-        row = numbers_by_name(metrics, self._start, type(self).__name__)
+        row = numbers_by_name(metrics, self._names_start, type(self).__name__)
         self._check_names(row)
         logged_step = row.pop("step", None)
         held = self.experiment.metrics

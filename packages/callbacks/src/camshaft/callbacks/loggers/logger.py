@@ -23,14 +23,15 @@ class Logger(ABC):
     need not define. The trainer calls loggers on rank 0 alone; other ranks have ones that take every call.
 
     Attributes:
-        prefix: What the stock loggers begin names of metrics with, followed by `LOGGER_JOIN_CHAR`; "" adds nothing.
+        prefix: What the stock loggers begin names of metrics with, followed by `LOGGER_JOIN_CHAR`; "" and None add
+            nothing.
     """
 
     LOGGER_JOIN_CHAR: ClassVar[str] = "-"
-    prefix: str = ""
+    prefix: str | None = ""
 
     @property
-    def _start(self) -> str:
+    def _names_start(self) -> str:
         """What the names of metrics begin with."""
         return f"{self.prefix}{self.LOGGER_JOIN_CHAR}" if self.prefix else ""
 

@@ -162,7 +162,7 @@ class MLFlowLogger(Logger):
         """
         from mlflow.entities import Metric
 
-        numbers = numbers_by_name(metrics, self._start, type(self).__name__)
+        numbers = numbers_by_name(metrics, self._names_start, type(self).__name__)
         if not numbers:
             return
         if step is not None:

@@ -111,7 +111,7 @@ class TensorBoardLogger(RunFolderLogger):
         """
         if not metrics:
             return
-        where, start = type(self).__name__, self._start
+        where, start = type(self).__name__, self._names_start
         values: Mapping[str, Any] = metrics
         charts = {
             start + name: numbers_by_name(value, "", where)

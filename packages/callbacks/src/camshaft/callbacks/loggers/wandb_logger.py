@@ -165,7 +165,7 @@ class WandbLogger(Logger):
         Raises:
             InvalidArgumentError: If a value is not a number.
         """
-        numbers = numbers_by_name(metrics, self._start, type(self).__name__)
+        numbers = numbers_by_name(metrics, self._names_start, type(self).__name__)
         if numbers:
             self._log(numbers, step)
 
@@ -343,7 +343,7 @@ class WandbLogger(Logger):
         self.experiment.log(values if step is None else {**values, self.STEP_NAME: step})
 
     def _prefixed(self, key: str) -> str:
-        return self._start + key
+        return self._names_start + key
 
     def _log_checkpoint(self, checkpoint: LoggedCheckpoint) -> None:
         import wandb

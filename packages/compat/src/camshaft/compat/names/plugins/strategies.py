@@ -185,7 +185,7 @@ class FSDPStrategy(DDPStrategy):
         """Do nothing, as in `DDPStrategy`."""
 
     @classmethod
-    def make(
+    def make(  # type: ignore[override]  # other arguments than those of the base, which is there for its refusals
         cls,
         accelerator: Any = None,
         parallel_devices: Any = None,

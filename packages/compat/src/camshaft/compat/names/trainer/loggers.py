@@ -245,7 +245,7 @@ class MLFlowLogger(_MLFlowLogger, metaclass=StandIn):
         super().__init__(experiment_name, save_dir="./mlruns" if save_dir is None else save_dir, **kwargs)
 
     @property
-    def name(self) -> str | None:
+    def name(self) -> str:
         """The experiment's id, which the run is made for."""
         return self.experiment_id
 
