@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import inspect
+import logging
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from compat_parts import Regression, quiet_trainer
 from trainer_parts import NO_VALIDATION, loader
 
 from camshaft.callbacks import SimpleProfiler, Timer
 from camshaft.compat import Trainer, TrainingModule
-from camshaft.compat.names.utilities.types_and_flags import RunningStage, TrainerFn
+from camshaft.compat.names.utilities.types_and_flags import LRSchedulerConfig, RunningStage, TrainerFn
+from camshaft.loops.optimization.configuration import read_configuration
 
 pytestmark = pytest.mark.filterwarnings(NO_VALIDATION)
 
@@ -63,7 +66,7 @@ def test_installed_packages_may_add_callbacks(tmp_path: Path, monkeypatch: pytes
 
 
 def test_unlimited_epochs_are_minus_one() -> None:
-    assert (Trainer(max_epochs=-1).max_epochs, Trainer(max_steps=3).max_epochs, Trainer().max_epochs) == (-1, -1, 1000)
+    assert Trainer(max_epochs=-1).max_epochs == -1
 
 
 @pytest.mark.parametrize("name", ["ddp_notebook", "DDP_fork", "ddp_spawn_find_unused_parameters_false"])
@@ -134,3 +137,38 @@ def test_a_trainer_can_be_given_to_a_module() -> None:
     module, trainer = TrainingModule(), Trainer(logger=False)
     module.trainer = trainer
     assert module.trainer is trainer
+
+
+@pytest.mark.parametrize(("arguments", "default"), [({}, 1000), ({"max_steps": 3}, -1)])
+def test_max_epochs_is_none_until_a_fit_has_taken_its_default(
+    tmp_path: Path, arguments: dict[str, int], default: int
+) -> None:
+    trainer = quiet_trainer(tmp_path, max_epochs=None, limit_train_batches=0, **arguments)
+    assert trainer.max_epochs is None
+    trainer.fit(Regression(), loader())
+    assert trainer.max_epochs == default
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "meaning"),
+    [
+        ("limit_val_batches", 1, "1 batch is used"),
+        ("limit_val_batches", 1.0, "100% of the batches are used"),
+        ("val_check_interval", 1, "validation runs after every batch"),
+    ],
+)
+def test_a_limit_of_one_is_explained(caplog: pytest.LogCaptureFixture, name: str, value: float, meaning: str) -> None:
+    with caplog.at_level(logging.INFO):
+        Trainer(logger=False, **{name: value})
+        assert caplog.messages == [f"`Trainer({name}={value})`: {meaning}."]
+        caplog.clear()
+        Trainer(logger=False, limit_val_batches=0.5, val_check_interval=2)
+    assert not caplog.messages
+
+
+def test_settings_of_schedulers_are_compared_by_their_values() -> None:
+    optimizer = torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=1.0)
+    scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 1)
+    ours = read_configuration(([optimizer], [{"scheduler": scheduler, "interval": "step"}])).schedulers[0]
+    assert ours == LRSchedulerConfig(scheduler, interval="step")
+    assert ours != LRSchedulerConfig(scheduler)

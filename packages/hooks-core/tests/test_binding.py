@@ -108,6 +108,11 @@ def test_an_argument_that_the_hook_does_not_have_is_an_error() -> None:
         bind(lambda batch, optimizer_idx: None, ("batch",))
 
 
+def test_an_iterator_of_batches_is_not_filled_by_a_batch() -> None:
+    with pytest.raises(BindingError, match="requires `dataloader_iter`"):
+        bind(lambda dataloader_iter: None, ("batch", "batch_idx"), ("dataloader_idx",))
+
+
 def test_a_required_keyword_that_the_hook_does_not_have_is_an_error() -> None:
     with pytest.raises(BindingError, match="requires `on_tpu`"):
         bind(lambda batch, *, on_tpu: None, ("batch", "batch_idx"))

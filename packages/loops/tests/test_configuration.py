@@ -274,3 +274,13 @@ def test_a_zeroing_that_was_set_on_the_optimizer_or_on_torch_is_called(monkeypat
     monkeypatch.setattr(Optimizer, "zero_grad", lambda self, set_to_none=True: calls.append("torch"))
     dropping_gradients(other)()
     assert calls == ["own", "torch"]
+
+
+def test_a_scheduler_that_only_the_module_steps_needs_no_step() -> None:
+    class Stateful:
+        def state_dict(self) -> dict[str, Any]:
+            return {}
+
+    assert read_configuration(([ONE], [Stateful()]), steps_schedulers=False).schedulers
+    with pytest.raises(TypeError, match="`lr_scheduler` must be one with a `step`"):
+        read_configuration(([ONE], [Stateful()]))

@@ -282,9 +282,12 @@ def test_streams_are_cut_short_as_they_come() -> None:
     assert module.validated == [(0, batch) for batch in module.trained]
 
 
-def test_the_two_ways_to_limit_an_epoch_exclude_each_other() -> None:
-    with pytest.raises(ValueError, match="`limit_train_batches` must be left out with overfit_batches"):
-        BareTrainer(Net(), overfit_batches=1, limit_train_batches=2)
+def test_of_two_limits_of_an_epoch_overfit_batches_counts_with_a_warning() -> None:
+    module = seeded(Seeing)
+    with pytest.warns(UserWarning, match=r"`overfit_batches=1` takes the place of `limit_train_batches=2`"):
+        trainer = BareTrainer(module, max_epochs=2, overfit_batches=1, limit_train_batches=2)
+    trainer.fit(loader())
+    assert module.trained == [[0.0, 1.0]] * 2
 
 
 def test_weights_are_those_of_a_loop_over_the_first_batches() -> None:

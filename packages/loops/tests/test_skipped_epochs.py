@@ -48,7 +48,8 @@ def test_all_skip_where_the_first_of_them_does(skips_at: list[int | None]) -> No
     def run(strategy: ThreadedStrategy) -> list[int]:
         module = seeded(Skipping)
         module.skips_at = skips_at[strategy.global_rank]
-        train(strategy, module)
+        trainer = train(strategy, module)
+        assert trainer.fit_loop.is_last_batch
         return module.seen
 
     expected = list(range(min([6, *(one for one in skips_at if one is not None)])))

@@ -59,6 +59,8 @@ def test_evaluation_takes_the_weights_of_a_checkpoint(verb: str, ckpt_path: str,
     getattr(trainer, verb)(module, loader(), ckpt_path=path)
 
     assert_same(weights(module), trained)
+    if ckpt_path == "last":  # of several names of the newest file
+        assert trainer.ckpt_path == str(tmp_path / "last.ckpt")
 
 
 def test_best_is_the_best_and_not_the_last(tmp_path: Path) -> None:

@@ -254,6 +254,7 @@ def test_the_initial_ones_stay_as_they_were() -> None:
     plain.hparams.scale = 9
     plain.hparams_initial.scale = 8
     assert plain.hparams_initial == {"width": {"sizes": [1]}, "activation": Config(3), "scale": 1.0}
+    assert hyperparameters_for_loggers(plain) == plain.hparams_initial
 
 
 def test_a_configuration_stays_one_until_something_is_added() -> None:

@@ -79,11 +79,6 @@ REFUSED: list[tuple[dict[str, Any], type[Exception], str]] = [
     ({"stateless_loaders": "ignore"}, ValueError, r"`stateless_loaders` must be 'refuse' or 'fast_forward'"),
     ({"max_time": "an hour"}, ValueError, r"`max_time` must be .*DD:HH:MM:SS.*, but got 'an hour'"),
     ({"overfit_batches": 1.5}, ValueError, r"`overfit_batches` must be at least 0, and at most 1.0 as a float"),
-    (
-        {"overfit_batches": 2, "limit_train_batches": 3},
-        ValueError,
-        r"`limit_train_batches` must be left out with overfit_batches, which sets it, but got 3",
-    ),
     ({"reload_dataloaders_every_n_epochs": -1}, ValueError, r"`reload_dataloaders_every_n_epochs` must be at least 0"),
     ({"min_epochs": 3, "max_epochs": 2}, ValueError, r"`min_epochs` must be at most max_epochs \(2\), but got 3"),
     ({"min_steps": 3, "max_steps": 2}, ValueError, r"`min_steps` must be at most max_steps \(2\), but got 3"),

@@ -21,7 +21,13 @@ from camshaft.compat import eras
 from camshaft.compat.arguments.argparse_arguments import ArgparseArguments
 from camshaft.compat.arguments.later_strategy import LaterStrategy
 from camshaft.compat.arguments.table import EARLIER_ARGUMENTS
-from camshaft.compat.arguments.today import by_name, callbacks_of_packages, from_environment, signature_of
+from camshaft.compat.arguments.today import (
+    by_name,
+    callbacks_of_packages,
+    from_environment,
+    signature_of,
+    tell_of_ones,
+)
 from camshaft.compat.arguments.translation import EarlierSettings, ModuleSettings, translate_arguments
 from camshaft.compat.checkpoints.format import ReleaseFormat
 from camshaft.compat.eras.processes import delegate_early
@@ -146,6 +152,7 @@ class Trainer(ArgparseArguments, _Trainer):
     def __init__(self, *positional: Any, **given: Any) -> None:
         names = [*_DEFAULTS, *EARLIER_ARGUMENTS]
         given = {**from_environment(type(self).__name__, names), **by_name(positional, given), **given}
+        tell_of_ones(given)
         arguments, self._earlier = translate_arguments(given, _DEFAULTS, EARLIER_ARGUMENTS)
         if self._earlier.of_module:
             further = ModuleSettings(**self._earlier.of_module)
@@ -343,8 +350,15 @@ class Trainer(ArgparseArguments, _Trainer):
     # progress
 
     @property
-    def max_epochs(self) -> int:
-        """Epochs to train in all; -1 if unlimited. Set it to train on in the next fit."""
+    def max_epochs(self) -> int | None:
+        """Epochs to train in all; -1 if unlimited, None before the first fit if it was left out.
+
+        Set it to train on in the next fit.
+        """
+        run = self.current_run
+        has_begun = self.verb_state.fitted is not None or (run is not None and run.verb == "fit")
+        if self.fit_loop.limits.max_epochs is None and not has_begun:
+            return None
         limit = self.fit_loop.max_epochs
         return -1 if limit is None else limit
 

@@ -247,8 +247,13 @@ def _unsaved(owner: Any, hparams: Mapping[str, Any]) -> dict[str, str]:
 
 
 def hyperparameters_for_loggers(owner: object) -> dict[str, Any]:
-    """Return the hyperparameters for loggers; empty for an object without, or saved with `logger=False`."""
-    hparams = getattr(owner, "hparams", None)
+    """Return the hyperparameters for loggers; empty for an object without, or saved with `logger=False`.
+
+    They are those that were saved, without later changes, which are results of the run.
+    """
+    hparams = getattr(owner, "hparams_initial", None)
+    if not hparams:  # nothing was saved: what the module set by itself
+        hparams = getattr(owner, "hparams", None)
     if not isinstance(hparams, Mapping) or not getattr(owner, "_logs_hparams", True):
         return {}
     return {name: value for name, value in _items(hparams).items() if name not in (CLASS_PATH_KEY, INSTANTIATOR_KEY)}

@@ -153,7 +153,13 @@ class ProgressBar(Callback):
 
     @property
     def total_val_batches(self) -> int | float:
-        """Number of validation batches of all loaders, or of the sanity check while that runs."""
+        """Number of validation batches of all loaders, or of the sanity check while that runs.
+
+        0 in an epoch of training that has no validation.
+        """
+        trainer, every = self.trainer, self.trainer.check_val_every_n_epoch
+        if self._train is not None and every is not None and (trainer.current_epoch + 1) % every:
+            return 0
         return sum(self._num_val_batches())
 
     @property

@@ -26,6 +26,7 @@ _NAMES = """
 ORDER = _NAMES.split()
 """Lightning's arguments in its order, in which they may be passed by position."""
 
+_LIMITS = frozenset(name for name in ORDER if name.startswith("limit_")) | {"overfit_batches", "val_check_interval"}
 _OF_LIGHTNING_ALONE = ("plugins", "model_registry")
 _CALLBACKS_GROUP = "lightning.pytorch.callbacks_factory"
 
@@ -85,6 +86,24 @@ def from_environment(class_name: str, names: Sequence[str]) -> dict[str, Any]:
             with suppress(ValueError, SyntaxError):
                 found[name] = literal_eval(text)
     return found
+
+
+def tell_of_ones(given: Mapping[str, Any]) -> None:
+    """Log what a limit of 1 or of 1.0 stands for, which are easily mistaken for each other.
+
+    Args:
+        given: The arguments that were passed.
+    """
+    for name, value in given.items():
+        if name not in _LIMITS or isinstance(value, bool) or value != 1:
+            continue
+        from camshaft.compat.names.utilities.functions import rank_zero_info  # rarely needed
+
+        is_share = isinstance(value, float)
+        meaning = "100% of the batches are used" if is_share else "1 batch is used"
+        if name == "val_check_interval":
+            meaning = "validation runs at the end of the epoch" if is_share else "validation runs after every batch"
+        rank_zero_info(f"`Trainer({name}={value})`: {meaning}.")
 
 
 def callbacks_of_packages() -> list[Any]:

@@ -15,8 +15,9 @@ LOADER_INDEX = "dataloader_idx"
 _VARIADIC = {inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD}
 
 # Arguments of old eras that nothing of today stands for: a position that means something else must not fill them.
-_OF_OLD_OPTIMIZATION = frozenset(
-    {"optimizer_idx", "optimizer_i", "opt_idx", "opt_i", "second_order_closure", "hiddens"}
+# Nor must it fill an iterator of batches, which a step of Lightning's may take in place of a batch.
+_NOT_BY_POSITION = frozenset(
+    {"optimizer_idx", "optimizer_i", "opt_idx", "opt_i", "second_order_closure", "hiddens", "dataloader_iter"}
 )
 
 
@@ -190,7 +191,7 @@ def _source(
     name = CANONICAL_NAMES.get(provided[position], provided[position])
     if others.get(name, parameter.name) != parameter.name:
         return None
-    if parameter.name in _OF_OLD_OPTIMIZATION and provided[position] not in _OF_OLD_OPTIMIZATION:
+    if parameter.name in _NOT_BY_POSITION and provided[position] not in _NOT_BY_POSITION:
         return None
     if name == LOADER_INDEX and not _may_be_index(parameter):
         return None

@@ -82,6 +82,7 @@ class TrainingEpoch:
                 metrics.batch = batch
             # a hook without receivers is `no_op`: to compare costs less than to call it
             if batch_start is not no_op and batch_start(batch, batch_idx) == SKIP_EPOCH:
+                self.is_last_batch = True
                 return True
             counts.started += 1
             step_before = progress.global_step

@@ -13,7 +13,7 @@ import attrs
 import torch
 
 from camshaft.hooks_core.dispatch.implementation import mentions_method
-from camshaft.hooks_core.messages import must_be
+from camshaft.hooks_core.messages import must_be, warn_user
 from camshaft.hooks_core.protocols import Strategy
 from camshaft.loops.state.progress import FitProgress
 from camshaft.loops.state.run import Run, SaveRequest
@@ -155,11 +155,12 @@ class FitLimits:
         return changed
 
     def check_together(self) -> None:
-        """Raise `TypeError` or `ValueError` if two of the numbers contradict each other."""
-        if self.overfit_batches and self.limit_train_batches != 1.0:
-            rule = "left out with overfit_batches, which sets it"
-            action = "Leave one of the two out."
-            raise ValueError(must_be("limit_train_batches", rule, self.limit_train_batches, WHERE, action))
+        """Raise `TypeError` or `ValueError` if two of the numbers contradict each other; warn of one that is unused."""
+        if self.overfit_batches and self.limit_train_batches not in (1.0, self.overfit_batches):
+            warn_user(
+                f"`overfit_batches={self.overfit_batches}` takes the place of "
+                f"`limit_train_batches={self.limit_train_batches}`."
+            )
         for what, minimum, maximum in (
             ("epochs", self.min_epochs, self.epoch_limit),
             ("steps", self.min_steps, self.step_limit),

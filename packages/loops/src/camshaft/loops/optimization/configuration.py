@@ -51,7 +51,7 @@ class LRSchedulerConfig:
     optimizer_idx: int = attrs.field(default=0, init=False)
 
     def __attrs_post_init__(self) -> None:
-        if not callable(getattr(self.scheduler, "step", None)) or not hasattr(self.scheduler, "state_dict"):
+        if not hasattr(self.scheduler, "state_dict"):
             rule = "a learning-rate scheduler (with `step`, `state_dict` and `load_state_dict`)"
             raise TypeError(must_be("lr_scheduler", rule, self.scheduler, _WHERE, "Return a scheduler."))
         if self.interval not in ("epoch", "step"):
@@ -68,8 +68,12 @@ class LRSchedulerConfig:
         """Check what only matters if the loop steps the scheduler; warns of a `OneCycleLR` that steps by epochs.
 
         Raises:
+            TypeError: If it has no `step`.
             ValueError: If its `step` gets a value, but `monitor` names none.
         """
+        if not callable(getattr(self.scheduler, "step", None)):
+            rule, action = "one with a `step`, which is called under automatic optimization", "Give it that method."
+            raise TypeError(must_be("lr_scheduler", rule, self.scheduler, _WHERE, action))
         if self.reduce_on_plateau and self.monitor is None:
             action = "Return it beside the scheduler, as 'monitor'."
             where = f"{_WHERE}, {type(self.scheduler).__name__}"
@@ -240,7 +244,8 @@ def _takes_value(scheduler: Any, monitor: str | None) -> bool:
     """Return whether the `step` of a scheduler gets what it monitors, where its settings do not say so."""
     if isinstance(scheduler, LRScheduler) or monitor is None:
         return isinstance(scheduler, ReduceLROnPlateau)
-    return next(iter(inspect.signature(scheduler.step).parameters), None) != "epoch"
+    step = getattr(scheduler, "step", None)
+    return step is None or next(iter(inspect.signature(step).parameters), None) != "epoch"
 
 
 def _check_attached(scheduler: Any, optimizers: Sequence[Optimizer]) -> None:

@@ -52,7 +52,7 @@ _PATH = str | os.PathLike[str]
 _PREDICT_OUTPUT = list[Any] | list[list[Any]]
 
 
-@dataclass
+@dataclass(eq=False)
 class LRSchedulerConfig:
     """A learning rate scheduler and when it steps, as `configure_optimizers` may return it in a dictionary.
 
@@ -73,6 +73,10 @@ class LRSchedulerConfig:
     reduce_on_plateau: bool = False
     monitor: str | None = None
     strict: bool = True
+
+    def __eq__(self, other: object) -> bool:
+        """Return whether another one has the same settings, such as one of `trainer.lr_scheduler_configs`."""
+        return all(getattr(other, name, self) == value for name, value in vars(self).items())
 
 
 class LRSchedulerConfigType(TypedDict, total=False):
