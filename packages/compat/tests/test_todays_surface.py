@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import logging
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -145,8 +146,15 @@ def test_max_epochs_is_none_until_a_fit_has_taken_its_default(
 ) -> None:
     trainer = quiet_trainer(tmp_path, max_epochs=None, limit_train_batches=0, **arguments)
     assert trainer.max_epochs is None
-    trainer.fit(Regression(), loader())
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        trainer.fit(Regression(), loader())
+        trainer.fit(Regression(), loader())
     assert trainer.max_epochs == default
+    about = [str(one.message) for one in told if "`max_epochs` is not set" in str(one.message)]
+    assert about == [
+        "`max_epochs` is not set: training ends after 1000 epochs. Set it, or pass max_epochs=-1 for no limit."
+    ] * (default == 1000)
 
 
 @pytest.mark.parametrize(

@@ -37,7 +37,7 @@ from camshaft.compat.names.finder import is_alias, load
 from camshaft.compat.names.utilities.types_and_flags import RunningStage, TrainerFn
 from camshaft.compat.private_parts import ConnectorView, attach_sources
 from camshaft.hooks_core import is_overridden
-from camshaft.hooks_core.messages import must_be
+from camshaft.hooks_core.messages import must_be, warn_user
 from camshaft.loops import Run
 from camshaft.strategies import DDPStrategy
 from camshaft.trainer import CheckpointFormat
@@ -232,6 +232,12 @@ class Trainer(ArgparseArguments, _Trainer):
         """
         loaders = _only_one("fit", train_dataloaders, "train_dataloader", train_dataloader)
         path = _choose_ckpt_path(ckpt_path, self._earlier.ckpt_path)
+        limits = self.fit_loop.limits
+        if self.max_epochs is None and limits.epoch_limit != math.inf and self.is_global_zero:
+            warn_user(
+                f"`max_epochs` is not set: training ends after {limits.epoch_limit} epochs. Set it, or pass "
+                "max_epochs=-1 for no limit."
+            )
         super().fit(model, loaders, val_dataloaders, datamodule, path, weights_only)
 
     def validate(

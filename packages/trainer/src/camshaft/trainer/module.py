@@ -152,11 +152,9 @@ class TrainingModule(MetricLogging, HyperparametersMixin, ModelHooks, DataHooks,
 
     current_epoch: int = forwarded("_trainer.current_epoch", "Index of the epoch; 0 without a trainer.", default=0)
     global_step: int = forwarded("_trainer.global_step", "Optimizer updates so far; 0 without a trainer.", default=0)
-    global_rank: int = forwarded(
-        "_trainer.strategy.global_rank", "Index of this process; 0 without a trainer.", default=0
-    )
+    global_rank: int = forwarded("_trainer.global_rank", "Index of this process; 0 without a trainer.", default=0)
     local_rank: int = forwarded(
-        "_trainer.strategy.local_rank", "Index of this process on its machine; 0 without one.", default=0
+        "_trainer.local_rank", "Index of this process on its machine; 0 without one.", default=0
     )
     logger: Any = forwarded("_trainer.logger", "The trainer's first logger; None without any.", default=None)
 
