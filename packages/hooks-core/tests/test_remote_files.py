@@ -40,6 +40,7 @@ from camshaft.hooks_core.remote_files import (
     replace_file,
     size_of,
 )
+from camshaft.hooks_core.trace import Trace
 
 NAMES = st.text("ab.=[]-", min_size=1, max_size=5).filter(lambda name: name not in (".", ".."))
 
@@ -237,6 +238,11 @@ def test_a_store_that_cannot_be_asked_is_no_empty_one(monkeypatch: pytest.Monkey
 def test_urls_where_nothing_can_be_written(url: str) -> None:
     with pytest.raises(ValueError, match=r"`dirpath` must be .* in Here\. Pass one such as 's3://bucket/folder'"):
         check_store("dirpath", url, "Here")
+
+
+def test_a_trace_is_a_local_file() -> None:
+    with pytest.raises(ValueError, match=r"`path` must be a path of this machine.*memory://run/trace.* in Trace\.save"):
+        Trace().save("memory://run/trace")
 
 
 def test_a_missing_library_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,7 +6,7 @@ import functools
 import inspect
 import json
 from collections.abc import Callable, Collection, Iterable, Iterator
-from os import PathLike
+from os import PathLike, fspath
 from typing import Any, Literal, TypeVar
 
 import attrs
@@ -17,6 +17,7 @@ from camshaft.hooks_core.dispatch.calls import rank, runs_after_module
 from camshaft.hooks_core.dispatch.implementation import implementation, receiver_name
 from camshaft.hooks_core.dispatch.readings import ReadReceivers, ReceiverReading
 from camshaft.hooks_core.messages import must_be
+from camshaft.hooks_core.remote_files import check_on_disk
 from camshaft.hooks_core.spec import HookSpec, Receiver
 
 _Object = TypeVar("_Object")
@@ -139,7 +140,12 @@ class Trace:
         return iter(self.events)
 
     def save(self, path: str | PathLike[str]) -> None:
-        """Write the trace as JSON lines: one for what it is, one for each participant and each event."""
+        """Write the trace as JSON lines: one for what it is, one for each participant and each event.
+
+        Raises:
+            ValueError: If the path is a URL.
+        """
+        check_on_disk("path", fspath(path), "Trace.save")
         with open(path, "w", encoding="utf-8") as file:
             file.write(json.dumps({"format": _FORMAT, "era": self.era, "participants": len(self.participants)}) + "\n")
             for participant in self.participants:
