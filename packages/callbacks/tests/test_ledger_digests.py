@@ -171,18 +171,13 @@ def test_a_batch_is_told_by_structure_types_shapes_bits_and_plain_values() -> No
 def test_generators_are_told_apart_by_what_was_drawn() -> None:
     generators = TorchGenerators(torch.device("cpu"))
     torch.manual_seed(0)
+    found = []
     for draws in (0, 1, 0, 1):
         torch.rand(draws)
-        generators.read()
-    first = [one["torch"] for one in generators.take()]
-    assert first[0] != first[1] == first[2] != first[3]
-    generators.read()
-    assert generators.take() == [{"torch": first[3]}]
+        found.append(generators.read()["torch"])
+    assert found[0] != found[1] == found[2] != found[3]
     torch.manual_seed(0)
-    generators.read()
-    torch.rand(1)
-    generators.read_again()
-    assert generators.take() == [{"torch": first[1]}]
+    assert generators.read() == TorchGenerators(torch.device("cpu")).read() == {"torch": found[0]}
 
     random.seed(0)
     before = slow_generators()
@@ -194,3 +189,17 @@ def test_generators_are_told_apart_by_what_was_drawn() -> None:
 
         numpy.random.rand()
         assert slow_generators()["numpy"] != before["numpy"]
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_digests_on_a_gpu_are_those_on_the_cpu() -> None:
+    device = torch.device("cuda")
+    tensor = torch.randn(7, 5)
+    assert int(digest_of(tensor.to(device))) == int(digest_of(tensor))
+    assert BatchDigest([tensor.to(device), 1]).hex() == BatchDigest([tensor, 1]).hex()
+    generators = TorchGenerators(device)
+    before = generators.read()
+    torch.rand(1, device=device)
+    after = generators.read()
+    assert before["cuda"] != after["cuda"] and before["torch"] == after["torch"]

@@ -252,6 +252,19 @@ def test_a_fit_that_goes_on_cuts_and_one_that_begins_anew_keeps_the_ledger_befor
     assert path.read_bytes() == whole and (tmp_path / "ledger.previous.jsonl").exists()
 
 
+@pytest.mark.parametrize("batch_idx", [2, 3])
+def test_a_fit_that_goes_on_inside_a_window_has_the_ledger_of_a_whole_one(batch_idx: int, tmp_path: Path) -> None:
+    class Saving(Callback):
+        def on_train_batch_end(self, trainer: Any, module: Any, outputs: Any, batch: Any, idx: int) -> None:
+            if (trainer.current_epoch, idx) == (1, batch_idx):
+                trainer.save_checkpoint(tmp_path / "inside.ckpt")
+
+    fit(tmp_path, Saving(), accumulate_grad_batches=2)
+    whole = (tmp_path / "ledger.jsonl").read_text()
+    fit(tmp_path, accumulate_grad_batches=2, ckpt_path=str(tmp_path / "inside.ckpt"))
+    assert (tmp_path / "ledger.jsonl").read_text().splitlines() == whole.splitlines()
+
+
 def test_a_second_fit_of_the_same_trainer_goes_on_in_its_ledger(tmp_path: Path) -> None:
     fit(tmp_path / "whole", max_epochs=2)
     seed_everything(0)

@@ -173,56 +173,29 @@ def slow_generators() -> dict[str, str]:
 class TorchGenerators:
     """Digests of the states of torch's generators: that of the CPU, and that of one CUDA device.
 
-    `read` only copies; `take` digests what was read, each state that differs from the one before.
-
     Args:
         device: The device whose generator counts beside the CPU's.
     """
 
     def __init__(self, device: torch.device) -> None:
         self._generator = torch.default_generator
-        self._states: list[Tensor] = []
-        self._places: list[tuple[int, int]] = []  # seed and offset on the device
         self._on_device: torch.Generator | None = None
         if device.type == "cuda":
             idx = torch.cuda.current_device() if device.index is None else device.index
             self._on_device = torch.cuda.default_generators[idx]
-        self.read = self._read_both if self._on_device is not None else self._read_cpu
-        self._last: tuple[Tensor, str] | None = None
+        self._state = b""
+        self._digest = ""
 
-    def _read_cpu(self) -> None:
-        self._states.append(self._generator.get_state())
-
-    def _read_both(self) -> None:
+    def read(self) -> dict[str, str]:
+        """Return the digests by the names "torch" and "cuda"; waits for no device, as their states are on the host."""
+        state = self._generator.get_state().numpy().tobytes()
+        if state != self._state:  # to compare costs a twentieth of a digest, and many updates draw nothing
+            self._state, self._digest = state, hex_of(state)
         generator = self._on_device
-        assert generator is not None
-        self._states.append(self._generator.get_state())
-        self._places.append((generator.initial_seed(), generator.get_offset()))
-
-    def read_again(self) -> None:
-        """Read what takes the place of the last reading."""
-        del self._states[-1:], self._places[-1:]
-        self.read()
-
-    def take(self) -> list[dict[str, str]]:
-        """Return and forget the digests of what was read, in order, by the names "torch" and "cuda"."""
-        if not self._states:
-            return []
-        states = torch.stack(self._states)
-        before, self._states = self._last, []
-        is_new = (states[1:].view(torch.int64) != states[:-1].view(torch.int64)).any(1).tolist()
-        is_first_new = before is None or not torch.equal(states[0], before[0])
-        digest = "" if before is None else before[1]
-        digests = []
-        for place, differs in enumerate([is_first_new, *is_new]):
-            if differs:
-                digest = hex_of(states[place].numpy())
-            digests.append({"torch": digest})
-        self._last = states[-1].clone(), digest  # a view would keep all of them
-        places, self._places = self._places, []
-        for of_cpu, (seed, offset) in zip(digests, places, strict=False):
-            of_cpu["cuda"] = hex_of(f"{seed} {offset}".encode())
-        return digests
+        if generator is None:
+            return {"torch": self._digest}
+        place = f"{generator.initial_seed()} {generator.get_offset()}"
+        return {"torch": self._digest, "cuda": hex_of(place.encode())}
 
 
 def _digest_of_shard(tensor: Any) -> Tensor:

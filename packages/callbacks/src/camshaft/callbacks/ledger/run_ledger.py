@@ -181,14 +181,13 @@ class RunLedger(Callback):
         assert self._generators is not None
         if rows and rows[-1].step == step:  # of another optimizer, or evaluated again, or skipped before
             rows[-1].window.add(window)
-            self._generators.read_again()
+            rows[-1].states = self._generators.read()
             return
         if len(rows) >= self.NUM_PER_GROUP:
             self._write(trainer)
             rows = self._rows
-        self._generators.read()
         digests = self._digests(trainer, module) if (step - 1) % self.weights_every_n_steps == 0 else None
-        rows.append(_Row(step, self._epoch, window, digests))
+        rows.append(_Row(step, self._epoch, window, self._generators.read(), digests))
 
     def on_train_epoch_end(self, trainer: TrainerProtocol, module: Any) -> None:
         """Write the lines. Collective."""
@@ -281,17 +280,15 @@ class RunLedger(Callback):
     def _write(self, trainer: TrainerProtocol) -> None:
         """Write the lines of all updates that were made. Collective."""
         rows, self._rows = self._rows, []
-        generators = self._generators
-        if not rows or generators is None:
+        if not rows:
             return
-        random = generators.take()
         if rows[-1].step > trainer.global_step:  # a scaler of losses skipped it: the next one has the same step
             skipped = rows.pop().window
             skipped.add(self._window)
             self._window = skipped
         if not self._reads_at_once:
             _fetch([row.window for row in rows])
-        own = [_Parts.of(row, states) for row, states in zip(rows, random, strict=False)]
+        own = [_Parts.of(row) for row in rows]
         strategy = trainer.strategy
         of_ranks = [own] if strategy.world_size == 1 else strategy.all_gather(own)
         if trainer.is_global_zero and rows:
@@ -344,10 +341,12 @@ class _Window:
 class _Row:
     """An update that was noted, to be written."""
 
-    __slots__ = ("digests", "epoch", "step", "window")
+    __slots__ = ("digests", "epoch", "states", "step", "window")
 
-    def __init__(self, step: int, epoch: int, window: _Window, digests: _Digests | None) -> None:
-        self.step, self.epoch, self.window, self.digests = step, epoch, window, digests
+    def __init__(
+        self, step: int, epoch: int, window: _Window, states: dict[str, str], digests: _Digests | None
+    ) -> None:
+        self.step, self.epoch, self.window, self.states, self.digests = step, epoch, window, states, digests
 
 
 @attrs.frozen
@@ -377,9 +376,9 @@ class _Parts(NamedTuple):
     norms: str
 
     @classmethod
-    def of(cls, row: _Row, states: dict[str, str]) -> _Parts:
+    def of(cls, row: _Row) -> _Parts:
         """Return the parts of this process."""
-        window = row.window
+        window, states = row.window, row.states
         if row.digests is not None:
             states = states | row.digests.slow_generators
         random = ",".join([f'"{name}":"{digest}"' for name, digest in states.items()])
