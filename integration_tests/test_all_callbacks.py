@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from launching import run_ranks
 from mlflow import MlflowClient
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from camshaft.callbacks import NPZPredictionWriter, ParquetPredictionWriter
+from camshaft.callbacks import NPZPredictionWriter, ParquetPredictionWriter, compare
 
 SCRIPT = Path(__file__).parent / "all_callbacks.py"
 NUM_EPOCHS = 4
@@ -80,12 +81,14 @@ def test_a_run_that_was_stopped_goes_on_as_if_it_had_not(straight: tuple[int, Pa
     checkpoints = sorted((folder / "steps").glob("*.ckpt"), key=lambda path: int(path.stem.partition("=")[2]))
     for idx in (0, len(checkpoints) // 2):  # before the backbone is trained, and in the middle of an epoch after it
         target = tmp_path / str(idx)
+        shutil.copytree(folder / "ledger", target / "ledger")
         arguments = [str(target), str(NUM_EPOCHS), str(checkpoints[idx])]
         for (result,), before in zip(
             run_ranks(SCRIPT, num_ranks, args=arguments).succeeded().reports, results, strict=True
         ):
             assert result[:2] == before[:2]
             assert torch.equal(result[2], before[2]) and torch.equal(result[3], before[3])
+        assert compare(folder / "ledger", target / "ledger").is_equal
 
 
 def _runs(folder: Path) -> list[str]:

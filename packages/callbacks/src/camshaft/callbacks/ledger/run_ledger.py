@@ -40,9 +40,9 @@ if TYPE_CHECKING:
 
 _DISTRIBUTIONS = ("hooks-core", "loops", "strategies", "callbacks", "trainer", "compat")
 _ARGUMENTS = (
-    *("max_epochs", "max_steps", "accumulate_grad_batches", "gradient_clip_val", "gradient_clip_algorithm"),
+    *("max_epochs", "max_steps", "gradient_clip_val", "gradient_clip_algorithm"),
     *("val_check_interval", "check_val_every_n_epoch"),
-)
+)  # not the length of windows, which may change from epoch to epoch and shows in "batches"
 _PACKED = {
     torch.float32: ("float32:", struct.Struct(">f").pack),
     torch.float64: ("float64:", struct.Struct(">d").pack),
