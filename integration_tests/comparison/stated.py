@@ -439,4 +439,46 @@ STATED: tuple[Stated, ...] = (
             "::test_a_rank_that_hangs_is_named_with_its_position_and_prints_its_stack"
         ),
     ),
+    Stated(
+        name="steps that take `dataloader_iter`",
+        topic="data",
+        lightning="gives them the iterator of the batches",
+        camshaft="refuses them at set-up",
+        reason="an exact restart has to know which batches were taken",
+        write="Take `batch`; take several at once by a batch size or a `CombinedLoader`.",
+        proof="packages/hooks-core/tests/test_binding.py::test_an_iterator_of_batches_is_not_filled_by_a_batch",
+    ),
+    Stated(
+        name="values that are logged for neither step nor epoch",
+        topic="logging",
+        lightning="takes them, and shows them nowhere",
+        camshaft="raises",
+        reason="a value that is lost is a silent mistake",
+        write="Leave out `on_step=False` or `on_epoch=False`.",
+        proof="packages/loops/tests/test_metric_log.py::test_asking_for_neither_step_nor_epoch_is_refused",
+    ),
+    Stated(
+        name="`deterministic`, `benchmark` and `detect_anomaly`",
+        topic="errors",
+        lightning="are set by the constructor, for the rest of the process",
+        camshaft="hold while a verb runs, and are put back",
+        reason="a trainer changes nothing for code that does not use it",
+        write="Set torch's switches yourself where they are to hold before or after.",
+        proof=(
+            "packages/trainer/tests/test_trainer_arguments.py"
+            "::test_switches_of_torch_hold_while_a_verb_runs_and_are_put_back"
+        ),
+    ),
+    Stated(
+        name="Ctrl-C",
+        topic="errors",
+        lightning="leaves a verb by `SystemExit(1)`",
+        camshaft="leaves it by `KeyboardInterrupt`, after hooks and `teardown`",
+        reason="a notebook goes on, and so do handlers of a script's own",
+        write="Catch `KeyboardInterrupt`.",
+        proof=(
+            "packages/trainer/tests/test_trainer_exceptions.py"
+            "::test_a_fit_that_was_interrupted_can_be_continued_by_the_same_trainer"
+        ),
+    ),
 )
