@@ -237,7 +237,7 @@ def test_gradients_are_clipped(attached: bool) -> None:
 def test_only_the_first_process_prints(capsys: pytest.CaptureFixture[str]) -> None:
     module = Regression()
     module.print("one", "two", sep="-")
-    trainer_for(module, strategy=SimpleNamespace(global_rank=1))
+    trainer_for(module, global_rank=1)
     module.print("three")
     assert capsys.readouterr().out == "one-two\n"
 
