@@ -35,33 +35,11 @@ ROOTS = {
 TAG = re.compile(r"(\d+)\.(\d+)\.(\d+)")
 FIRST = (0, 4, 0)
 HEADER = """\
-# Public names of Lightning's modules, by .ci/released_names.py: module|names of {last}|names that only earlier
+# Names of Lightning's public modules, by .ci/released_names.py: module|names of {last}|names that only earlier
 # releases have. A name that several modules define stands as name<module, or as name<module:name there; "name<" is
 # defined in this one, and so is "name!", which no other module defines.
 # "@fabric" is lightning.fabric. "|gone" ends modules that only earlier releases have.
 """
-
-UNDERSCORED = """
-    _ALLOWED_CLI_OPTIONS _AcceleratorConnector _CallbackConnector _CheckpointConnector _DDP_FORK_ALIASES _DEVICE
-    _DUMMY_EXPERIMENT _DataConnector _DataFetcher _DataLoaderIterDataFetcher _DataLoaderSource _DummyExperiment
-    _EVALUATE_OUTPUT _EvaluationLoop _FabricDataLoader _FabricModule _FabricOptimizer _FitLoop _FxValidator
-    _IS_INTERACTIVE _IS_WINDOWS _LRFinder _Launcher _LightningModuleWrapperBase
-    _LightningPrecisionModuleWrapperBase _LightningTrainerRunnerBase _LoggerConnector _Loop _MAP_LOCATION_TYPE
-    _METADATA_FILENAME _METRIC _METRIC_COLLECTION _MNIST _ModuleMode _MultiProcessingLauncher _NUMBER _OUT_DICT
-    _PATH _PRECISION_INPUT _PRECISION_INPUT_INT _PRECISION_INPUT_STR _PRECISION_INPUT_STR_ALIAS _PREDICT_OUTPUT
-    _PredictionLoop _PrefetchDataFetcher _ProcessGroupCollective _Progress _ReadyCompletedTracker
-    _ResultCollection _ResultMetric _RunIf _SignalConnector _StrategyRegistry _SubprocessScriptLauncher _Sync
-    _TrainingEpochLoop _TunerExitException _add_prefix _all_gather_ddp_if_available _atomic_save
-    _auto_add_worker_init_fn _convert_params _default_map_location _dist_get_world_size _distributed_available
-    _distributed_is_initialized _find_tensors _get_dataloader_init_args_and_kwargs
-    _get_default_process_group_backend_for_device _get_filesystem _get_rank _get_supported_strategies
-    _is_dataloader_shuffled _is_dir _is_distributed_available _is_local_file_protocol _jsonargparse _load
-    _load_distributed_checkpoint _load_from_checkpoint _load_state _logger _no_grad_context _parse_gpu_ids
-    _pl_migrate_checkpoint _prepare_for_backward _restricted_classmethod _runif_reasons _scan_checkpoints
-    _select_data_fetcher _set_torch_flags _sync_ddp _sync_ddp_if_available _update_dataloader _update_n
-    _update_properties _verify_loop_configurations
-"""
-"""The underscored names that public code outside of Lightning imports, as far as a sample of it shows."""
 
 Names = dict[str, str]
 """By name, "" if the module defines it; else the module that it comes from, and its name there, with ":" between."""
@@ -139,13 +117,8 @@ def names_of(source: str, package: str) -> Names:
 
 
 def is_kept(name: str) -> bool:
-    flag = name.endswith("_AVAILABLE") or "GREATER_EQUAL" in name
-    return (
-        (not name.startswith("_") and len(name) > 1 and name != "log")
-        or name == "__version__"
-        or name in UNDERSCORED.split()
-        or flag
-    )
+    """Return whether code may import a name: underscored ones, too, but those of Python's alone."""
+    return name == "__version__" or (not name.startswith("__") and len(name) > 1 and name != "log")
 
 
 def assigned(target: ast.expr) -> Iterator[str]:

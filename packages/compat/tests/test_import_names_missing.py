@@ -148,3 +148,12 @@ def test_a_name_that_a_module_imports_from_another_is_the_same_there() -> None:
     assert module.rank_zero_warn is import_module("lightning.pytorch.utilities").rank_zero_warn
     saving: Any = import_module("pytorch_lightning.core.saving")
     assert saving.get_filesystem is import_module("lightning.fabric.utilities.cloud_io").get_filesystem
+
+
+def test_an_underscored_name_without_counterpart_is_imported_too() -> None:
+    with pytest.raises(
+        MissingNameError, match=r"camshaft has no `lightning\.pytorch\.core\.optimizer\._MockOptimizer`"
+    ):
+        imported("from lightning.pytorch.core.optimizer import _MockOptimizer")()
+    with pytest.raises(ImportError, match="_NeverWas"):
+        imported("from lightning.pytorch.core.optimizer import _NeverWas")
