@@ -197,3 +197,11 @@ def test_a_gpu_trains_in_every_precision(name: str) -> None:
         strategy.optimizer_step(optimizer)
         losses.append(loss.item())
     assert losses[-1] < losses[0]
+
+
+def test_gradients_of_several_uses_of_a_weight_are_added_up_in_its_own_dtype() -> None:
+    layer, small = nn.Linear(1, 1, bias=False), 2.0**-12  # 1 + small is 1 in bfloat16
+    precision = choose_precision("bf16-mixed", "cpu")
+    step = precision.wrap_step(lambda: layer(torch.ones(1, 1)).sum() + layer(torch.full((1, 1), small)).sum())
+    precision.backward(step())
+    assert layer.weight.grad is not None and layer.weight.grad.item() == 1 + small

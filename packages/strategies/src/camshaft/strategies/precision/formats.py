@@ -176,7 +176,8 @@ class AutocastPrecision(Precision):
         device_type, dtype = self.device_type, self.autocast_dtype
 
         def run(*args: Any, **kwargs: Any) -> Any:
-            with torch.autocast(device_type, dtype):
+            # Uses of a weight that shared one cached cast would add up their gradients in the cast's dtype.
+            with torch.autocast(device_type, dtype, cache_enabled=False):
                 return step(*args, **kwargs)
 
         return run
