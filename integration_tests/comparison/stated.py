@@ -71,6 +71,15 @@ STATED: tuple[Stated, ...] = (
         proof="packages/loops/tests/test_own_closures.py::test_one_that_evaluates_twice_cannot_accumulate_and_says_so",
     ),
     Stated(
+        name="16-mixed on a CPU",
+        topic="optimization",
+        lightning="computes in bfloat16, with a warning",
+        camshaft="computes in float16 with a gradient scaler; under the import names as Lightning",
+        reason="torch has it, and a name means the same on every device",
+        write='Pass `precision="bf16-mixed"` for bfloat16.',
+        proof=("packages/compat/tests/test_todays_surface.py::test_mixed_float16_on_a_cpu_is_bfloat16_with_a_warning"),
+    ),
+    Stated(
         name="closures under 16-mixed",
         topic="optimization",
         lightning="steps optimizers without their closure",
@@ -208,7 +217,7 @@ STATED: tuple[Stated, ...] = (
         lightning="writes 0 in their place",
         camshaft="raises with the names that were logged",
         reason="two files would have one name",
-        write="Log the metric, or leave it out of `filename`.",
+        write=("Log the metric, or leave it out; `ModelCheckpoint` under the import names writes 0 and warns."),
         proof=(
             "packages/callbacks/tests/test_checkpoint_names.py"
             "::test_a_metric_that_was_not_logged_is_named_with_those_that_were"

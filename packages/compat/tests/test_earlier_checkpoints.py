@@ -16,6 +16,7 @@ from trainer_parts import loader
 
 from camshaft.callbacks import Callback, EarlyStopping, ModelCheckpoint
 from camshaft.compat import DataModule, Trainer, TrainingModule
+from camshaft.strategies.precision import ScaledPrecision
 
 NUM_BATCHES = 4
 SILENT = {"logger": False, "enable_progress_bar": False, "enable_model_summary": False, "num_sanity_val_steps": 0}
@@ -326,7 +327,7 @@ def test_the_gradient_scale_goes_on(saved: dict[str, Any], tmp_path: Path) -> No
             states.append(trainer.strategy.state_dict()["gradient_scaler"])
 
     with pytest.warns(UserWarning, match="goes on after 2 epochs"):
-        resume(path, tmp_path, callbacks=[Looks()], precision="16-mixed", accelerator="cpu", max_epochs=3)
+        resume(path, tmp_path, callbacks=[Looks()], precision=ScaledPrecision("cpu"), accelerator="cpu", max_epochs=3)
     assert states == [SCALER]
 
 

@@ -369,3 +369,10 @@ def test_the_end_of_epochs_means_nothing_beside_steps(interval: dict[str, Any]) 
         callback = ModelCheckpoint(save_on_train_epoch_end=True, **interval)
     assert callback.save_on_train_epoch_end is None
     assert ModelCheckpoint(save_on_train_epoch_end=True, every_n_epochs=2).save_on_train_epoch_end
+
+
+def test_a_metric_in_a_files_name_that_was_not_logged_is_written_as_0_with_a_warning(tmp_path: Path) -> None:
+    checkpoint = ModelCheckpoint(dirpath=tmp_path, filename="{epoch}-{gone:.2f}-{other}")
+    with pytest.warns(UserWarning, match="got 'gone' .* The file's name gets 0 in its place"):
+        name = checkpoint.format_checkpoint_name({"epoch": 3})
+    assert Path(name).name == "epoch=3-gone=0.00-other=0.ckpt"

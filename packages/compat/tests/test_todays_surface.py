@@ -15,8 +15,10 @@ from trainer_parts import NO_VALIDATION, loader
 
 from camshaft.callbacks import SimpleProfiler, Timer
 from camshaft.compat import Trainer, TrainingModule
+from camshaft.compat.names.plugins.accelerators import AcceleratorConnector
 from camshaft.compat.names.utilities.types_and_flags import LRSchedulerConfig, RunningStage, TrainerFn
 from camshaft.loops.optimization.configuration import read_configuration
+from camshaft.strategies.precision import ScaledPrecision
 
 pytestmark = pytest.mark.filterwarnings(NO_VALIDATION)
 
@@ -180,3 +182,31 @@ def test_settings_of_schedulers_are_compared_by_their_values() -> None:
     ours = read_configuration(([optimizer], [{"scheduler": scheduler, "interval": "step"}])).schedulers[0]
     assert ours == LRSchedulerConfig(scheduler, interval="step")
     assert ours != LRSchedulerConfig(scheduler)
+
+
+@pytest.mark.parametrize("precision", [16, "16-mixed"])
+@pytest.mark.parametrize("accelerator", ["cpu", "auto"])
+def test_mixed_float16_on_a_cpu_is_bfloat16_with_a_warning(
+    precision: Any, accelerator: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    monkeypatch.setattr(torch.backends.mps, "is_available", lambda: False)
+    with pytest.warns(UserWarning, match="is taken as 'bf16-mixed' on a CPU"):
+        trainer = Trainer(precision=precision, accelerator=accelerator, logger=False)
+    assert trainer.precision == "bf16-mixed"
+    assert Trainer(precision=ScaledPrecision("cpu"), accelerator="cpu", logger=False).precision == "16-mixed"
+
+
+def test_a_trainers_connector_has_the_flags_of_one_of_its_own() -> None:
+    for arguments in ({"devices": 1}, {"devices": 1, "strategy": "ddp"}):
+        view = Trainer(accelerator="cpu", logger=False, **arguments)._accelerator_connector
+        own = AcceleratorConnector(accelerator="cpu", **arguments)
+        for name in ("_accelerator_flag", "_devices_flag", "_parallel_devices", "is_distributed"):
+            assert getattr(view, name) == getattr(own, name), name
+
+
+def test_the_sharing_of_loaders_may_be_turned_off_through_the_connector() -> None:
+    trainer = Trainer(accelerator="cpu", logger=False)
+    trainer._accelerator_connector.use_distributed_sampler = False
+    loops = (trainer.fit_loop, trainer.fit_loop.validation, trainer.validate_loop, trainer.test_loop)
+    assert not any(loop.use_distributed_sampler for loop in (*loops, trainer.predict_loop))

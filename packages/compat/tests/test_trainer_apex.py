@@ -11,6 +11,8 @@ from compat_parts import Regression, quiet_trainer
 from torch import Tensor
 from trainer_parts import NO_VALIDATION, assert_same, loader, weights
 
+from camshaft.strategies.precision import ScaledPrecision
+
 pytestmark = pytest.mark.filterwarnings(NO_VALIDATION)
 
 
@@ -38,7 +40,8 @@ def fit(module: Regression, folder: Path, precision: str) -> dict[str, Tensor]:
     with torch.no_grad():
         for one in module.parameters():
             one.copy_(torch.linspace(-0.5, 0.5, one.numel()).reshape(one.shape))
-    quiet_trainer(folder, precision=precision, accelerator="cpu", max_epochs=2).fit(module, loader(4))
+    chosen: Any = ScaledPrecision("cpu") if precision == "16-mixed" else precision
+    quiet_trainer(folder, precision=chosen, accelerator="cpu", max_epochs=2).fit(module, loader(4))
     return weights(module)
 
 

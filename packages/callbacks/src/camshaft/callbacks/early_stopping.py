@@ -93,6 +93,7 @@ class EarlyStopping(Callback):
         check_on_train_epoch_end: bool | None = None,
         log_rank_zero_only: bool = False,
     ) -> None:
+        super().__init__()
         where = type(self).__name__
         check_number(where, "Use 0 to stop at the first.", least=0, patience=patience)
         check_number(where, "Choose the direction by `mode`, not by its sign.", least=0, min_delta=min_delta)

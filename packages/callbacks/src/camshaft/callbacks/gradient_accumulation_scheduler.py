@@ -38,6 +38,7 @@ class GradientAccumulationScheduler(Callback):
     }
 
     def __init__(self, scheduling: Mapping[int, int]) -> None:
+        super().__init__()
         where, action = type(self).__name__, "Pass for instance {0: 8, 4: 1}."
         if not isinstance(scheduling, Mapping) or not all(map(_is_int, [*scheduling, *scheduling.values()])):
             rule = "a dictionary from epochs to numbers of batches"

@@ -51,6 +51,7 @@ class Timer(Callback):
         interval: str = "step",
         verbose: bool = True,
     ) -> None:
+        super().__init__()
         check_one_of("Timer", ("step", "epoch"), interval=interval)
         self.interval = interval
         self.verbose = verbose

@@ -5,14 +5,15 @@ from __future__ import annotations
 from typing import Any
 
 import attrs
+import torch
 
 from camshaft.hooks_core import is_overridden
 from camshaft.strategies import ParallelStrategy
 
 
-@attrs.frozen
+@attrs.define
 class ConnectorView:
-    """Devices and strategy of a trainer; `trainer._accelerator_connector`.
+    """Devices and strategy of a trainer; `trainer._accelerator_connector`. The names are those of its counterpart.
 
     Args:
         _trainer: The trainer.
@@ -42,8 +43,28 @@ class ConnectorView:
 
     @property
     def use_distributed_sampler(self) -> bool:
-        """True if several processes share the data of loaders."""
+        """True if several processes share the data of loaders. Setting it counts for loaders asked for later."""
         return bool(self._trainer.fit_loop.use_distributed_sampler)
+
+    @use_distributed_sampler.setter
+    def use_distributed_sampler(self, value: bool) -> None:
+        trainer = self._trainer
+        loops = (trainer.fit_loop, trainer.fit_loop.validation)
+        for loop in (*loops, trainer.validate_loop, trainer.test_loop, trainer.predict_loop):
+            loop.use_distributed_sampler = value
+
+    @property
+    def _accelerator_flag(self) -> str:
+        return str(self._trainer.strategy.device.type)
+
+    @property
+    def _devices_flag(self) -> int | list[int]:
+        of_cpu = self._accelerator_flag == "cpu"
+        return int(self._trainer.num_devices) if of_cpu else list(self._trainer.device_ids)
+
+    @property
+    def _parallel_devices(self) -> list[torch.device]:
+        return list(self.accelerator.get_parallel_devices(self._devices_flag))
 
 
 def is_distributed(strategy: Any) -> bool:

@@ -25,6 +25,7 @@ from camshaft.compat.arguments.today import (
     by_name,
     callbacks_of_packages,
     from_environment,
+    precision_of,
     signature_of,
     tell_of_ones,
 )
@@ -154,6 +155,7 @@ class Trainer(ArgparseArguments, _Trainer):
         given = {**from_environment(type(self).__name__, names), **by_name(positional, given), **given}
         tell_of_ones(given)
         arguments, self._earlier = translate_arguments(given, _DEFAULTS, EARLIER_ARGUMENTS)
+        arguments["precision"] = precision_of(arguments)
         if self._earlier.of_module:
             further = ModuleSettings(**self._earlier.of_module)
             arguments["callbacks"] = [*listed(arguments.get("callbacks")), further]

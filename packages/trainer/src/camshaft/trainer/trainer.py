@@ -230,6 +230,7 @@ class Trainer:
         compare_hooks_every_n_steps: int | None = None,
         strict_hooks: bool = True,
     ) -> None:
+        super().__init__()
         if barebones:
             check_barebones(
                 callbacks,

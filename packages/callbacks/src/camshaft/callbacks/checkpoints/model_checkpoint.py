@@ -175,6 +175,7 @@ class ModelCheckpoint(Checkpoint):
         save_on_train_epoch_end: bool | None = None,
         enable_version_counter: bool = True,
     ) -> None:
+        super().__init__()
         where = type(self).__name__
         intervals: dict[str, int | timedelta | None] = {
             "train_time_interval": train_time_interval,

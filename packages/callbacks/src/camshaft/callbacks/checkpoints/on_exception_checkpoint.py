@@ -34,6 +34,7 @@ class OnExceptionCheckpoint(Callback):
     FILE_EXTENSION: ClassVar[str] = ".ckpt"
 
     def __init__(self, dirpath: str | os.PathLike[str], filename: str = "on_exception") -> None:
+        super().__init__()
         where = type(self).__name__
         self.dirpath = absolute_folder(dirpath, where)
         check_file_name(where, filename)

@@ -53,6 +53,7 @@ class CometLogger(Logger):
         log_model: LogModel = False,
         **kwargs: Any,
     ) -> None:
+        super().__init__()
         check_installed("comet_ml", "comet", type(self).__name__)
         self.prefix = prefix
         self._arguments: dict[str, Any] = {

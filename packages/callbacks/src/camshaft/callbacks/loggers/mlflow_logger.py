@@ -83,6 +83,7 @@ class MLFlowLogger(Logger):
         run_id: str | None = None,
         synchronous: bool = True,
     ) -> None:
+        super().__init__()
         check_installed("mlflow", "mlflow", type(self).__name__)
         check_local("save_dir", os.fspath(save_dir), type(self).__name__)
         save_dir = usable_path("save_dir", save_dir, type(self).__name__)

@@ -91,6 +91,7 @@ class WandbLogger(Logger):
         add_file_policy: Literal["mutable", "immutable"] = "mutable",
         **kwargs: Any,
     ) -> None:
+        super().__init__()
         where, action = type(self).__name__, "Pass one of the two."
         check_installed("wandb", "wandb", where)
         if kwargs:

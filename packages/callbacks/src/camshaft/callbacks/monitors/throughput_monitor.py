@@ -71,6 +71,7 @@ class ThroughputMonitor(Callback):
         dtype: torch.dtype | None = None,
         separator: str = "/",
     ) -> None:
+        super().__init__()
         if isinstance(flops_per_batch, Mapping):
             for stage in flops_per_batch:
                 if stage not in STAGES:

@@ -10,10 +10,11 @@ from ast import literal_eval
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from functools import lru_cache
+from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any
 
-from camshaft.hooks_core.messages import must_be
+from camshaft.hooks_core.messages import must_be, warn_user
 
 _NAMES = """
     accelerator strategy devices num_nodes precision logger callbacks fast_dev_run max_epochs min_epochs max_steps
@@ -28,6 +29,9 @@ ORDER = _NAMES.split()
 
 _LIMITS = frozenset(name for name in ORDER if name.startswith("limit_")) | {"overfit_batches", "val_check_interval"}
 _OF_LIGHTNING_ALONE = ("plugins", "model_registry")
+_ACCELERATORS = "camshaft.compat.names.plugins.accelerators"
+"""The module of kinds of devices, imported where one has to be chosen."""
+
 _CALLBACKS_GROUP = "lightning.pytorch.callbacks_factory"
 
 
@@ -104,6 +108,26 @@ def tell_of_ones(given: Mapping[str, Any]) -> None:
         if name == "val_check_interval":
             meaning = "validation runs at the end of the epoch" if is_share else "validation runs after every batch"
         rank_zero_info(f"`Trainer({name}={value})`: {meaning}.")
+
+
+def precision_of(arguments: Mapping[str, Any]) -> Any:
+    """Return the precision of translated arguments: bfloat16 for mixed float16 on a CPU, as in 2.x, with a warning.
+
+    A strategy object has a precision of its own, and `ScaledPrecision("cpu")` is taken as it is.
+    """
+    precision = arguments.get("precision")
+    if str(precision) not in ("16", "16-mixed") or not isinstance(arguments.get("strategy", "auto"), str):
+        return precision
+    accelerator = arguments.get("accelerator", "auto")
+    if accelerator == "auto":
+        accelerator = import_module(_ACCELERATORS).choose_accelerator("auto").name()
+    if accelerator != "cpu":
+        return precision
+    warn_user(
+        f"Trainer: precision={precision!r} is taken as 'bf16-mixed' on a CPU, as in Lightning 2.x. "
+        "Pass precision=ScaledPrecision('cpu') of `camshaft.strategies.precision` for float16."
+    )
+    return "bf16-mixed"
 
 
 def callbacks_of_packages() -> list[Any]:

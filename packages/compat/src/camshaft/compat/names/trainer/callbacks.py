@@ -11,11 +11,12 @@ from camshaft.callbacks import ModelCheckpoint as _ModelCheckpoint
 from camshaft.callbacks import RichProgressBar as _RichProgressBar
 from camshaft.callbacks import StochasticWeightAveraging as _StochasticWeightAveraging
 from camshaft.callbacks import TQDMProgressBar as _TQDMProgressBar
+from camshaft.callbacks.arguments import MissingMetricError
 from camshaft.callbacks.progress.progress_bar import ProgressBar as _ProgressBar
 from camshaft.callbacks.progress.progress_bar import overridden_names
 from camshaft.compat.names.stand_ins import StandIn, note, refuse_argument, refuse_overrides
 from camshaft.hooks_core.dispatch.implementation import mentions_method
-from camshaft.hooks_core.messages import must_be
+from camshaft.hooks_core.messages import must_be, warn_user
 from camshaft.hooks_core.remote_files import is_url, parent_of
 
 UNSET: Final[Any] = type("Unset", (), {"__repr__": lambda self: "left out"})()
@@ -71,6 +72,8 @@ _EVERY_EPOCH = "{epoch}"
 @_has_arguments_of(_ModelCheckpoint)
 class ModelCheckpoint(_ModelCheckpoint, metaclass=StandIn):
     """`camshaft.callbacks.ModelCheckpoint` with the arguments of releases 0.4 to 1.9, and today's by keyword.
+
+    A metric in `filename` that has not been logged is written as 0, with a warning.
 
     Args:
         args: A folder, or where it has places for metrics a path with a file's name: what came first up to 1.1 and
@@ -148,6 +151,21 @@ class ModelCheckpoint(_ModelCheckpoint, metaclass=StandIn):
         refuse_overrides(
             cls, _NOT_CALLED_ON_SAVING, "Change the checkpoint in `on_save_checkpoint`, or see `camshaft.callbacks`."
         )
+
+    def _format_checkpoint_name(
+        self,
+        filename: str | None,
+        metrics: dict[str, Any],
+        prefix: str | None = None,
+        auto_insert_metric_name: bool = True,
+    ) -> str:
+        """Return the name with 0, and a warning, in place of metrics that have not been logged."""
+        try:
+            return super()._format_checkpoint_name(filename, metrics, prefix, auto_insert_metric_name)
+        except MissingMetricError as error:
+            warn_user(f"{error} The file's name gets 0 in its place.")
+            known = {**metrics, error.metric: 0}
+            return self._format_checkpoint_name(filename, known, prefix, auto_insert_metric_name)
 
     @property
     def best(self) -> Any:

@@ -267,6 +267,7 @@ class LightningLoggerBase(_Logger, metaclass=StandIn):
     __stands_for__: ClassVar[type] = _Logger
 
     def __init__(self) -> None:
+        super().__init__()
         self.prefix = getattr(self, "prefix", "")
 
     def __init_subclass__(cls, **kwargs: Any) -> None:

@@ -54,6 +54,7 @@ class SpikeDetection(Callback, metaclass=StandIn):
         exclude_batches_path: str | os.PathLike[str] | None = None,
         finite_only: bool = True,
     ) -> None:
+        super().__init__()
         if mode not in ("min", "max"):
             raise ValueError(must_be("mode", "'min' or 'max'", mode, "SpikeDetection", "Choose which way spikes go."))
         self.mode = mode
