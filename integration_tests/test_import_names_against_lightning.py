@@ -13,13 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
-<<<<<<< HEAD
 from camshaft.compat import TrainingModule
-from camshaft.compat.names.plugins import accelerators, environments, samplers
-=======
-from camshaft.compat.names import accelerators, environments, model_functions, saving
 from camshaft.compat.names.finder import counterpart_of, load
->>>>>>> 03d91d4 (What further libraries rely on: mixins behind stock classes, flags of the connector, 16-mixed on a CPU, names of files)
+from camshaft.compat.names.plugins import accelerators, environments, samplers
 from camshaft.compat.names.released import released, released_modules
 from camshaft.compat.names.utilities import compiled, model_functions, model_summaries, saving
 
@@ -162,7 +158,6 @@ def test_environments_are_alike(monkeypatch: pytest.MonkeyPatch) -> None:
         assert facts[0] == facts[1], name
 
 
-<<<<<<< HEAD
 class _Layers(lightning.LightningModule):  # type: ignore[misc]
     def __init__(self) -> None:
         super().__init__()
@@ -234,7 +229,8 @@ def test_shares_of_a_sampler_are_alike(length: int, num_replicas: int, shuffle: 
             one.set_epoch(2)
             shares.append((len(one), list(one), list(one)))
         assert shares[0] == shares[1]
-=======
+
+
 class Mixin:
     """A class behind one of Lightning's among the bases of a user's."""
 
@@ -268,4 +264,3 @@ def test_a_mixin_behind_a_class_is_set_up_alike(place: str, name: str, arguments
         return type(name, (cls, Mixin), {})(**arguments).is_made
 
     assert is_made(load(counterpart_of(place, name) or "")) == is_made(getattr(theirs(place), name))
->>>>>>> 03d91d4 (What further libraries rely on: mixins behind stock classes, flags of the connector, 16-mixed on a CPU, names of files)

@@ -183,7 +183,6 @@ def _digests_of_step(
     wanted = [(name, one) for name, one in module.named_parameters() if one.requires_grad]
     plain: list[tuple[str, Any]] = [(name, one) for name, one in wanted if not hasattr(one, "device_mesh")]
     handles = [one.register_hook(partial(note, name)) for name, one in plain]  # before gradients are reduced
-    generators = TorchGenerators(device)
     try:
         loss = steps.forward(batch, batch_idx)
         if loss is not None:
@@ -194,14 +193,10 @@ def _digests_of_step(
             handle.remove()
     digests |= {_REDUCED + name: digest_of(one.grad) for name, one in wanted if one.grad is not None}
     digests |= {f"buffer {name}": digest_of(one) for name, one in module.named_buffers()}
-    generators.read()
-    randoms = {f"random numbers ({name})": int(text, 16) for name, text in _random_digests(generators).items()}
+    generators = TorchGenerators(device).read() | slow_generators()
+    randoms = {f"random numbers ({name})": int(text, 16) for name, text in generators.items()}
     numbers = torch.stack([one.to(device) for one in digests.values()]).tolist() if digests else []
     return dict(zip(digests, numbers, strict=True)) | randoms
-
-
-def _random_digests(generators: TorchGenerators) -> dict[str, str]:
-    return generators.take()[-1] | slow_generators()
 
 
 @contextmanager
