@@ -503,7 +503,7 @@ class TrainerProtocol(Protocol):
 
 @runtime_checkable
 class SampleSource(Protocol):
-    """What a trainer offers beside `TrainerProtocol`, if it knows which samples its training batches hold."""
+    """Optional part of a trainer beside `TrainerProtocol`: it knows which samples its training batches hold."""
 
     def follow_samples(self) -> Callable[[], Any]:
         """Record the samples of training batches, from the next one on; called in `on_fit_start`.
@@ -517,7 +517,7 @@ class SampleSource(Protocol):
 
 @runtime_checkable
 class StepTrials(Protocol):
-    """What a trainer offers beside `TrainerProtocol`, if callbacks may try out a training step."""
+    """Optional part of a trainer beside `TrainerProtocol`: callbacks may try out a training step."""
 
     def trial_step(self) -> AbstractContextManager[None]:
         """Return a context for training steps with the batch that waits, in `on_train_batch_start`. Collective.

@@ -30,7 +30,7 @@ _RANDOM = {
 
 @attrs.frozen
 class Comparison:
-    """What two ledgers have in common.
+    """The comparison of two ledgers.
 
     Attributes:
         num_equal: Number of updates of both that are equal, from the first one on.

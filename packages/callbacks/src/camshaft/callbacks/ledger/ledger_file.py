@@ -51,7 +51,7 @@ class LedgerError(ValueError):
 
 @attrs.frozen
 class Ledger:
-    """What a ledger says.
+    """The content of a ledger.
 
     Attributes:
         path: The file.

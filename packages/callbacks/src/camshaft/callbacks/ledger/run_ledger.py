@@ -297,7 +297,7 @@ class RunLedger(Callback):
 
 
 class _Window:
-    """What was noted of the batches since the latest update.
+    """Notes of the batches since the latest update.
 
     Attributes:
         batches: Indices of the batches.
@@ -368,7 +368,7 @@ class _Digests:
 
 
 class _Parts(NamedTuple):
-    """What a line has of each process, as JSON: that of one process, or of all, with commas between them."""
+    """The part of a line for each process, as JSON: that of one process, or of all, with commas between them."""
 
     samples: str
     random: str

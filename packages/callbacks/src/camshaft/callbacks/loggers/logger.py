@@ -32,7 +32,7 @@ class Logger(ABC):
 
     @property
     def _names_start(self) -> str:
-        """What the names of metrics begin with."""
+        """Prefix of the names of metrics."""
         return f"{self.prefix}{self.LOGGER_JOIN_CHAR}" if self.prefix else ""
 
     @property

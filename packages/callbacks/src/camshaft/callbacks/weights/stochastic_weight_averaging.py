@@ -58,7 +58,7 @@ class StochasticWeightAveraging(Callback):
 
     averages_weights: ClassVar[bool] = True
     includes_last_epoch: ClassVar[bool] = True
-    """Whether the weights after the last epoch are averaged as well."""
+    """True if the weights after the last epoch are averaged as well."""
 
     _uncalled_methods: ClassVar[Mapping[str, str]] = {
         "swa_start": "Pass `swa_epoch_start`.",

@@ -430,7 +430,7 @@ def _load(content: ShardedContent, tensors: dict[str, Tensor], group: dist.Proce
     with _cause_raised():
         load(
             tensors,
-            storage_reader=_reader_of(content),
+            storage_reader=CheckingReader(content),
             planner=DefaultLoadPlanner(flatten_state_dict=False, flatten_sharded_tensors=False),
             process_group=group,
             no_dist=group is None,
@@ -458,19 +458,16 @@ def _filled(content: ShardedContent, tensors: dict[str, Tensor]) -> dict[str, An
     return filled
 
 
-def _reader_of(content: ShardedContent) -> FileSystemReader:
-    if isinstance(content.directory, Path):
-        return CheckingReader(content)
-    from camshaft.strategies.checkpoints.sharded_in_store import StoreReader  # imports fsspec
-
-    return StoreReader(content)
-
-
 class CheckingReader(FileSystemReader):
     """A reader that verifies the chunks' checksums, by an index that is no pickle."""
 
     def __init__(self, content: ShardedContent) -> None:
         super().__init__(content.directory)
+        if not isinstance(content.directory, Path):  # in a store, which torch's `FsspecReader` reaches by this
+            from torch.distributed.checkpoint._fsspec_filesystem import FileSystem  # imports fsspec
+
+            store: Any = FileSystem()
+            self.fs, self.path = store, store.init_path(content.directory)
         self._directory = content.directory
         self._metadata = content.metadata
 

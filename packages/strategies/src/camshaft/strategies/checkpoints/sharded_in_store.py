@@ -1,4 +1,4 @@
-"""A sharded checkpoint in a store that fsspec reaches: written and read by torch's fsspec writer and reader.
+"""A sharded checkpoint in a store that fsspec reaches, written by torch's fsspec writer.
 
 Nothing can be renamed there together. So the ranks write files with new names beside those of an earlier checkpoint in
 the same directory, and rank 0 publishes a new `plain.ckpt`, which lists them: before, the earlier checkpoint is the
@@ -12,7 +12,7 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from typing import Any
 
-from torch.distributed.checkpoint._fsspec_filesystem import FileSystem, FsspecWriter
+from torch.distributed.checkpoint._fsspec_filesystem import FsspecWriter
 from torch.distributed.checkpoint.filesystem import CURRENT_DCP_VERSION, FileSystemWriter
 from torch.distributed.checkpoint.metadata import Metadata, StorageMeta
 from torch.distributed.checkpoint.planner import SavePlan
@@ -20,7 +20,6 @@ from torch.distributed.checkpoint.storage import WriteResult
 
 from camshaft.hooks_core.remote_files import files_below, join, make_folder, new_file, remove
 from camshaft.strategies.checkpoints.file import PLAIN_FILE, check_replaceable_in_store, write_plain
-from camshaft.strategies.checkpoints.sharded import CheckingReader, ShardedContent
 
 _METADATA_FILE = ".metadata"
 """Torch's index, a pickle, for its own tools."""
@@ -90,12 +89,3 @@ class _PrefixingWriter(FsspecWriter):
 
     def storage_meta(self) -> StorageMeta | None:
         return None  # it would hold the URL, and with it perhaps a key
-
-
-class StoreReader(CheckingReader):
-    """A `CheckingReader` of a directory in a store, as torch's `FsspecReader` is a reader there."""
-
-    def __init__(self, content: ShardedContent) -> None:
-        super().__init__(content)
-        self.fs: Any = FileSystem()
-        self.path = self.fs.init_path(content.directory)

@@ -183,7 +183,7 @@ CONVERSION_DTYPES: list[tuple[Any, Callable[..., Tensor]]] = [
     (int, functools.partial(torch.tensor, dtype=torch.int)),
     (float, functools.partial(torch.tensor, dtype=torch.float)),
 ]
-"""What `convert_to_tensors` makes tensors of, beside arrays of NumPy."""
+"""Types that `convert_to_tensors` converts, beside arrays of NumPy."""
 
 
 def convert_to_tensors(data: Any, device: Any) -> Any:

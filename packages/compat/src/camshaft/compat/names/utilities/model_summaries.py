@@ -23,7 +23,7 @@ _DEPTHS = {"top": 1, "full": -1}
 
 
 class LayerSummary:
-    """What is known of a layer: type, parameters and mode, and from its next forward on the sizes of input and output.
+    """Facts about a layer: type, parameters and mode, and from its next forward on the sizes of input and output.
 
     Args:
         module: The layer.
@@ -162,7 +162,7 @@ class ModelSummary:
 
     @property
     def training_modes(self) -> list[bool]:
-        """Whether each layer is in training mode."""
+        """The mode of each layer: true in training mode."""
         return [layer.training for layer in self._layer_summary.values()]
 
     @property
