@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -295,11 +294,3 @@ def test_a_share_of_a_stream_is_refused(tmp_path: Path) -> None:
     stream = torch.utils.data.DataLoader(Stream())
     with pytest.raises(ValueError, match=r"`limit_train_batches` must be 1.0 or an int for a loader of unknown length"):
         quiet_trainer(tmp_path, limit_train_batches=0.5).fit(Regression(), stream)
-
-
-@pytest.mark.parametrize("make", [lambda path: Trainer(default_root_dir=path), CSVLogger, ModelCheckpoint])
-def test_a_folder_that_is_on_no_machine_is_refused(make: Callable[[str], object]) -> None:
-    with pytest.raises(
-        ValueError, match=r"must be a folder of this machine's file systems, but got 's3://bucket/runs'"
-    ):
-        make("s3://bucket/runs")
