@@ -484,13 +484,6 @@ def test_an_update_that_gets_its_closure_in_an_earlier_era_alone_is_none_of_toda
     assert faults_of(with_signatures(optimizer_step="epoch, batch_idx, optimizer")) == []
 
 
-@pytest.mark.parametrize("name", ["training_step", "validation_step", "test_step", "predict_step"])
-def test_a_step_that_would_read_the_loader_by_itself_is_a_fault(name: str) -> None:
-    (fault,) = faults_of(with_signatures(**{name: "dataloader_iter"}))
-    assert fault.startswith(f"Old.{name}: `dataloader_iter` is not passed: a step gets a batch")
-    assert faults_of(with_signatures(**{name: "batch, batch_idx"})) == []
-
-
 def test_a_callback_and_a_data_module_of_an_earlier_era_are_told_their_own_base() -> None:
     callback = with_signatures(Callback, on_epoch_end="trainer, pl_module")
     (fault,) = faults_of(callback, Receiver.CALLBACK)

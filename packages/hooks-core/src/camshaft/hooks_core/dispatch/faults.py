@@ -25,7 +25,6 @@ from camshaft.hooks_core.spec import EARLIER_ERAS, HookSpec, Receiver, kind_in_w
 
 _OR_MARK = "or mark it with `@not_a_hook` if it is a method of your own."
 
-_ITERATOR = "dataloader_iter"
 _CLOSURE = "optimizer_closure"
 _COMPAT = {Receiver.MODULE: "TrainingModule", Receiver.CALLBACK: "Callback", Receiver.DATA: "DataModule"}
 """The base classes of camshaft.compat that run receivers of earlier eras."""
@@ -112,11 +111,11 @@ def find_faults(
         if name in uncalled:
             continue
         if name in read:
-            fault = _defined_twice(receiver, catalogue[name]) or _takes_iterator(receiver, catalogue[name])
+            fault = _defined_twice(receiver, catalogue[name])
         elif spec is None or kind not in spec.receivers:
             fault = _no_hook(receiver, name, kind, catalogue)
         elif spec.is_in(era, kind):
-            fault = _wrong_arity(receiver, spec, kind, era) or _takes_iterator(receiver, spec)
+            fault = _wrong_arity(receiver, spec, kind, era)
             if fault is None and era is None and not has_reader:
                 fault = _lacks_closure(receiver, spec, kind)
         elif name in EVERYDAY_NAMES or mentions_method(own_classes(receiver), name):
@@ -225,17 +224,6 @@ def _wrong_arity(receiver: object, spec: HookSpec, kind: Receiver, era: str | No
     except BindingError as error:
         return _fault(f"{error}. Take these arguments, or fewer of them.")
     return None
-
-
-def _takes_iterator(receiver: object, spec: HookSpec) -> Fault | None:
-    """Return the fault of a step that would read its batches by itself, as Lightning lets it by this name."""
-    method = implementation(receiver, spec.name)
-    assert method is not None
-    if not spec.name.endswith("_step") or _ITERATOR not in inspect.signature(method).parameters:
-        return None
-    return _fault(
-        f"`{_ITERATOR}` is not passed: a step gets a batch, and reads no loader. Take `batch` and `batch_idx`."
-    )
 
 
 def _lacks_closure(receiver: object, spec: HookSpec, kind: Receiver) -> Fault | None:
