@@ -1,7 +1,4 @@
-"""Validate with a running average of the weights, by a loop of one's own in the place of the trainer's.
-
-Run it as `python examples/custom_evaluation_loop.py`.
-"""
+"""Validate with averaged weights, by a loop of one's own: `python examples/custom_evaluation_loop.py`."""
 
 from typing import Any
 
@@ -18,19 +15,22 @@ from k_fold import Digits
 
 
 class AverageWeights(Callback):
+    weights: Any = None  # a resumed fit has those of its checkpoint before `on_fit_start`
+
     def on_fit_start(self, trainer: Any, module: Any) -> None:
-        self.weights = {name: value.clone() for name, value in module.state_dict().items()}
+        begin = self.weights or module.state_dict()
+        self.weights = {name: value.to(module.device, copy=True) for name, value in begin.items()}
 
     def on_train_batch_end(self, trainer: Any, module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
         for name, value in module.state_dict().items():
             if value.is_floating_point():  # not what counts something
                 self.weights[name].lerp_(value, 0.02)
 
-    def state_dict(self) -> dict[str, Any]:  # so that a resumed fit goes on with the average
+    def state_dict(self) -> Any:
         return self.weights
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        self.weights = {name: value.to(self.weights[name].device) for name, value in state_dict.items()}
+        self.weights = state_dict
 
 
 class AveragedValidationLoop(ValidationLoop):
