@@ -15,7 +15,7 @@ LAST_BAR = {
     "rich": r"Epoch 2/2 ━+ 10/10 0:0\d < 0:00 [\d.]+ batches/s loss 0\.03333  val_loss 0\.2500",
     "tqdm": r"Epoch 2/2: 100%\|█+\| 10/10 \[00:0\d<00:00, +[\d.]+batch/s, loss=0\.03333, val_loss=0\.2500\]",
 }
-VALIDATION_BAR = {"rich": r"Validate +━+╸?━* +1/2 .*", "tqdm": r"Validate:  50%\|[^|]*\| 1/2 \[.*\]"}
+VALIDATION_BAR = {"rich": r"Validate +━+[╸╺]?━* +1/2 .*", "tqdm": r"Validate:  50%\|[^|]*\| 1/2 \[.*\]"}
 REDRAWN = {"rich": "\x1b[2K", "tqdm": "\x1b[A"}  # what follows when all rows are drawn
 METRIC_SEPARATOR = {"rich": "  ", "tqdm": ", "}
 
