@@ -90,7 +90,7 @@ class CometLogger(Logger):
     def experiment(self) -> Any:
         """The experiment; started when first read."""
         if self._experiment is None:
-            import comet_ml  # type: ignore[import-not-found]
+            import comet_ml
 
             # metrics come from `log_metrics`, and not a second time from Comet's patches of frameworks
             config = comet_ml.ExperimentConfig(**{"auto_metric_logging": False, **self._config})
