@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from torch.utils.data import DataLoader, Dataset
 
@@ -94,7 +94,7 @@ class SlicedBatches:
     """
 
     def __init__(
-        self, batches: list[Batch], slices: Slices, give_way: Callable[[], None], batch_size: int = BATCH_SIZE
+        self, batches: list[Any], slices: Slices, give_way: Callable[[], None], batch_size: int = BATCH_SIZE
     ) -> None:
         self._batches = batches
         self._slices = slices
@@ -105,7 +105,7 @@ class SlicedBatches:
     def __len__(self) -> int:
         return self._slices.num_batches
 
-    def __iter__(self) -> Iterator[Batch]:
+    def __iter__(self) -> Iterator[Any]:
         source = itertools.cycle(self._batches)
         yield from itertools.islice(source, NUM_WARMUP)
         num_steps, clock = self._slices.steps_per_slice, self._slices.clock
