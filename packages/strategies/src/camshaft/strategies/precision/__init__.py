@@ -5,13 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from camshaft.hooks_core.on_demand import on_demand
-from camshaft.strategies.precision.formats import (
-    PRECISIONS,
-    AutocastPrecision,
-    Precision,
-    TruePrecision,
-    choose_precision,
-)
+from camshaft.strategies.precision.choice import PRECISIONS, choose_precision
+from camshaft.strategies.precision.formats import AutocastPrecision, Precision, TruePrecision
 
 if TYPE_CHECKING:
     from camshaft.strategies.precision.gradient_scaling import ScaledPrecision

@@ -13,9 +13,7 @@ from torch.optim import Optimizer
 from camshaft.hooks_core.messages import must_be
 from camshaft.hooks_core.transfer import map_nested
 
-PRECISIONS = ("32-true", "16-mixed", "bf16-mixed", "bf16-true", "16-true", "64-true")
-_ALIASES = {"32": "32-true", "16": "16-mixed", "bf16": "bf16-mixed", "64": "64-true"}
-_TRUE_DTYPES = {"bf16-true": torch.bfloat16, "16-true": torch.float16, "64-true": torch.float64}
+TRUE_DTYPES = {"bf16-true": torch.bfloat16, "16-true": torch.float16, "64-true": torch.float64}
 _CONVERTED = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 
 
@@ -93,11 +91,11 @@ class TruePrecision(Precision):
     param_dtype: torch.dtype
 
     def __init__(self, param_dtype: torch.dtype) -> None:
-        if param_dtype not in _TRUE_DTYPES.values():
+        if param_dtype not in TRUE_DTYPES.values():
             rule = "torch.bfloat16, torch.float16 or torch.float64"
             action = "Pass one of these, or precision='32-true'."
             raise ValueError(must_be("param_dtype", rule, param_dtype, "TruePrecision", action))
-        self.name = next(name for name, dtype in _TRUE_DTYPES.items() if dtype == param_dtype)
+        self.name = next(name for name, dtype in TRUE_DTYPES.items() if dtype == param_dtype)
         self.param_dtype = param_dtype
 
     def convert_module(self, module: nn.Module) -> None:
@@ -193,37 +191,3 @@ class AutocastPrecision(Precision):
                 super().backward(loss, differentiate)
         else:
             super().backward(loss, differentiate)
-
-
-def choose_precision(name: str | int | Precision, device_type: str) -> Precision:
-    """Return the precision of a name.
-
-    - "32-true" (32): as modules are made.
-    - "bf16-mixed" ("bf16"): parameters as they are made, steps under autocast to bfloat16.
-    - "16-mixed" (16): the same with float16, and a gradient scaler; an update whose gradients overflow is skipped.
-    - "bf16-true", "16-true", "64-true" (64): parameters, inputs and computation in bfloat16, float16 or float64.
-
-    Args:
-        name: One of these, or a `Precision`, which is returned as it is.
-        device_type: Type of the device, such as "cuda".
-
-    Raises:
-        ValueError: If the name is unknown, or the device type has no such precision.
-    """
-    if isinstance(name, Precision):
-        return name
-    is_name = isinstance(name, (str, int)) and not isinstance(name, bool)
-    full_name = _ALIASES.get(str(name), str(name)) if is_name else ""
-    if full_name not in PRECISIONS:
-        rule = f"one of {', '.join(PRECISIONS)} or a Precision"
-        raise ValueError(must_be("precision", rule, name, "choose_precision", "Pass one of these."))
-    if full_name == "64-true" and device_type == "mps":
-        rule = "any but '64-true' on 'mps', which has no float64"
-        raise ValueError(must_be("precision", rule, name, "choose_precision", "Pass '32-true'."))
-    if full_name == "16-mixed":
-        from camshaft.strategies.precision.gradient_scaling import ScaledPrecision  # rarely needed
-
-        return ScaledPrecision(device_type)
-    if full_name == "bf16-mixed":
-        return AutocastPrecision(device_type)
-    return Precision() if full_name == "32-true" else TruePrecision(_TRUE_DTYPES[full_name])
