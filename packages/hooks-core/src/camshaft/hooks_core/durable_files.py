@@ -109,6 +109,26 @@ def remove(path: Path) -> None:
         path.unlink(missing_ok=True)
 
 
+def append(path: Path, data: bytes) -> None:
+    """Append bytes to a file, which is made if it is missing: all of them, or none if writing fails.
+
+    The operating system has them then, so a killed process loses nothing; `flush` waits for the disk.
+
+    Raises:
+        OSError: If they cannot be written.
+    """
+    left = memoryview(data)
+    # Unbuffered, since closing the file would write the rest of a buffer after `truncate`.
+    with path.open("ab", buffering=0) as file:
+        size = file.seek(0, os.SEEK_END)
+        try:
+            while left:
+                left = left[file.write(left) :]
+        except BaseException:
+            file.truncate(size)
+            raise
+
+
 def flush(path: str | os.PathLike[str]) -> None:
     """Flush a file's contents, or a directory's names, to disk."""
     if os.name == "nt" and os.path.isdir(path):

@@ -21,7 +21,7 @@ import attrs
 
 from camshaft.callbacks.arguments import check_local
 from camshaft.callbacks.ledger.digests import hex_of
-from camshaft.hooks_core.durable_files import flush
+from camshaft.hooks_core.durable_files import append, flush
 from camshaft.hooks_core.messages import must_be
 
 FORMAT_VERSION = 1
@@ -171,16 +171,7 @@ class LedgerFile:
         os.truncate(self.path, size)  # in one step of the file system
 
     def _append(self, data: bytes) -> None:
-        # Unbuffered: the operating system has what is written, so that a killed process loses nothing.
-        left = memoryview(data)
-        with self.path.open("ab", buffering=0) as file:
-            size = file.seek(0, os.SEEK_END)
-            try:
-                while left:
-                    left = left[file.write(left) :]
-            except BaseException:
-                file.truncate(size)
-                raise
+        append(self.path, data)
 
 
 def previous_ledger_of(path: Path) -> Path:

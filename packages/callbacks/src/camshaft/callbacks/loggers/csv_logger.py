@@ -12,7 +12,7 @@ from typing import Any, ClassVar, TextIO
 from camshaft.callbacks.arguments import InvalidArgumentError, check_number
 from camshaft.callbacks.loggers.logged_values import numbers_by_name
 from camshaft.callbacks.loggers.run_folder import RunFolderLogger
-from camshaft.hooks_core.durable_files import replace_file
+from camshaft.hooks_core.durable_files import append, replace_file
 from camshaft.hooks_core.remote_files import edit_file, is_url, join, parent_of
 
 Row = Mapping[str, float | int | None]
@@ -206,17 +206,7 @@ class MetricsFile:
             return
         text = io.StringIO(newline="")
         _write(text, self.columns, rows)
-        left = memoryview(text.getvalue().encode())
-        # Unbuffered, since closing the file would write the rest of a buffer after `truncate`. The operating system has
-        # what is written: a killed process loses nothing, and training does not wait for the disk.
-        with self.path.open("ab", buffering=0) as file:
-            size = file.seek(0, os.SEEK_END)
-            try:
-                while left:
-                    left = left[file.write(left) :]
-            except BaseException:
-                file.truncate(size)
-                raise
+        append(self.path, text.getvalue().encode())
 
     def _continue_or_create(self) -> None:
         self.path.parent.mkdir(parents=True, exist_ok=True)
