@@ -31,9 +31,9 @@ def save_module(module: nn.Module, *, with_parameters: bool) -> Iterator[Restore
         with_parameters: Whether to restore parameters and gradients too.
     """
     seen = {id(parameter) for parameter in module.parameters()}
-    for tensor in module.parameters() if with_parameters else ():
-        yield _save_tensor(tensor)
-        yield _save_gradient(tensor)
+    if with_parameters:
+        yield from map(_save_tensor, module.parameters())
+        yield from save_gradients(module)
     for buffer in module.buffers():
         seen.add(id(buffer))
         yield _save_tensor(buffer)
@@ -49,8 +49,7 @@ def save_module(module: nn.Module, *, with_parameters: bool) -> Iterator[Restore
 
 def save_gradients(module: nn.Module) -> Iterator[Restore]:
     """Yield functions that restore the gradients of all parameters, bit for bit."""
-    for parameter in module.parameters():
-        yield _save_gradient(parameter)
+    yield from map(_save_gradient, module.parameters())
 
 
 def save_optimizer(optimizer: Optimizer) -> Iterator[Restore]:

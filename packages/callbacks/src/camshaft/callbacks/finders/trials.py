@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from camshaft.callbacks.arguments import InvalidArgumentError
-from camshaft.callbacks.module_snapshot import save_module, save_optimizer
+from camshaft.callbacks.module_snapshot import save_gradients, save_module, save_optimizer
 from camshaft.hooks_core import Callback
 from camshaft.hooks_core.dispatch.binding import Argument, BindingError, bind
 from camshaft.hooks_core.dispatch.implementation import implementation
@@ -217,7 +217,9 @@ def _bind_step(step: Callable[..., Any], where: str) -> tuple[Argument, ...]:
 
 
 @contextmanager
-def restored(module: nn.Module, optimizers: Sequence[Optimizer], strategy: Strategy) -> Iterator[None]:
+def restored(
+    module: nn.Module, optimizers: Sequence[Optimizer], strategy: Strategy, *, with_weights: bool = True
+) -> Iterator[None]:
     """Restore bit for bit afterwards what training steps change, also if they raise.
 
     Restored are weights, buffers, gradients, the strategy's state (such as the scale of losses), state and groups of
@@ -228,9 +230,12 @@ def restored(module: nn.Module, optimizers: Sequence[Optimizer], strategy: Strat
         module: The module, set up.
         optimizers: Its optimizers, set up.
         strategy: The strategy that set them up.
+        with_weights: False for steps that leave the weights as they are, so that these are not copied.
     """
     strategy_state = strategy.state_dict()
-    restores = list(save_module(module, with_parameters=True))
+    restores = list(save_module(module, with_parameters=with_weights))
+    if not with_weights:
+        restores += save_gradients(module)
     for optimizer in optimizers:
         restores += save_optimizer(optimizer)
     try:

@@ -14,9 +14,8 @@ import torch
 from torch import Tensor, nn
 
 from camshaft.callbacks.arguments import check_number
-from camshaft.callbacks.finders.trials import TrialSteps
+from camshaft.callbacks.finders.trials import TrialSteps, any_rank, restored
 from camshaft.callbacks.ledger.digests import TorchGenerators, digest_of, slow_generators
-from camshaft.callbacks.module_snapshot import save_gradients, save_module
 from camshaft.hooks_core import Callback
 from camshaft.hooks_core.messages import must_be, warn_user
 from camshaft.hooks_core.protocols import StepTrials
@@ -120,15 +119,15 @@ class RepeatedStep(Callback):
         ]
         strategy = trainer.strategy
         if is_first:
-            if any(self._gathered(strategy, bool(differing))):
+            if any_rank(strategy, bool(differing)):
                 self._leave_out(trainer, module, batch, batch_idx, differing)
             return
-        of_ranks = self._gathered(strategy, [name for name in differing if name not in self.left_out])
+        of_ranks = strategy.all_gather([name for name in differing if name not in self.left_out])
         if not any(of_ranks):
             return
         own = {rank: _local(names) for rank, names in enumerate(of_ranks) if _local(names)}
         faulty = own or {rank: names for rank, names in enumerate(of_ranks) if names}
-        devices = dict(enumerate(self._gathered(strategy, _name_of(strategy.device))))
+        devices = dict(enumerate(strategy.all_gather(_name_of(strategy.device))))
         raise CorruptionError(trainer.current_epoch, batch_idx, faulty, {rank: devices[rank] for rank in faulty})
 
     def teardown(self, trainer: TrainerProtocol, module: Any, stage: str) -> None:
@@ -141,7 +140,7 @@ class RepeatedStep(Callback):
         """Note what differs at the start, and warn of it. Collective."""
         with _known_to_torch() as operations:
             self._repeat(trainer, module, batch, batch_idx)
-        of_ranks = self._gathered(trainer.strategy, (differing, operations))
+        of_ranks = trainer.strategy.all_gather((differing, operations))
         self.left_out = sorted({name for names, _ in of_ranks for name in names})
         known = sorted({name for _, names in of_ranks for name in names})
         if not trainer.is_global_zero:
@@ -155,20 +154,8 @@ class RepeatedStep(Callback):
     def _repeat(self, trainer: Any, module: nn.Module, batch: Any, batch_idx: int) -> dict[str, int]:
         """Return digests of what a step computes, and undo it. Collective."""
         assert self._steps is not None
-        strategy_state = trainer.strategy.state_dict()
-        restores = [*save_gradients(module), *save_module(module, with_parameters=False)]
-        try:
-            with trainer.trial_step():
-                return _digests_of_step(self._steps, module, copy.deepcopy(batch), batch_idx, trainer.strategy.device)
-        finally:
-            with torch.no_grad():
-                for restore in restores:
-                    restore()
-            trainer.strategy.load_state_dict(strategy_state)
-
-    @staticmethod
-    def _gathered(strategy: Any, value: Any) -> list[Any]:
-        return [value] if strategy.world_size == 1 else strategy.all_gather(value)
+        with restored(module, (), trainer.strategy, with_weights=False), trainer.trial_step():
+            return _digests_of_step(self._steps, module, copy.deepcopy(batch), batch_idx, trainer.strategy.device)
 
 
 def _digests_of_step(
