@@ -41,6 +41,18 @@ EXAMPLE_REQUIREMENTS = ("scikit-learn", "matplotlib", "torchmetrics", "rich")
 ADAPTED_LIBRARIES = ("accelerate", "lightning")  # examples run the loops on them; tests compare with the second, too
 STARTING_LIBRARIES = ("ray[train]",)  # that start the processes in which an example trains
 STORE_LIBRARIES = ("s3fs", "moto[server]")  # a client and a server of S3, which no package needs for its quick tests
+DOCS_REQUIREMENTS = (
+    "sphinx",
+    "furo",
+    "myst-parser",
+    "sphinx-copybutton",
+    "sphinx-design",
+    "sphinx-gallery",
+    "sphinx-argparse",
+    "sybil",
+    "codespell",
+    "playwright",  # drives the Chromium of the machine
+)
 LIBRARIES = {path.stem.removeprefix("use_"): path for path in sorted((ROOT / "ecosystem/scripts").glob("use_*.py"))}
 PYTEST_NO_TESTS = 5
 QUICK = "not processes"
@@ -242,6 +254,20 @@ def integration(session: nox.Session) -> None:
     others = (*ADAPTED_LIBRARIES, *STARTING_LIBRARIES, *STORE_LIBRARIES, *EXAMPLE_REQUIREMENTS)
     install(session, PACKAGES.values(), *others, extras=["test"])
     pytest(session, "integration_tests")
+
+
+@nox.session
+def docs(session: nox.Session) -> None:
+    """Build the site, and test it; `-- --serve` shows it."""
+    others = (*CERTIFIED, *EXAMPLE_REQUIREMENTS, *DOCS_REQUIREMENTS)
+    install(session, PACKAGES.values(), *others, extras=["test"])
+    site = ROOT / ".nox" / "site"
+    session.run("python", "-m", "sphinx", "-W", "--keep-going", "-q", "-b", "html", "docs", str(site))
+    if "--serve" in session.posargs:
+        session.run("python", "-m", "http.server", "--directory", str(site), "--bind", "127.0.0.1")
+        return
+    session.run("codespell", *map(str, (ROOT / "README.md", ROOT / "docs", ROOT / "packages")))
+    pytest(session, "docs/tests")
 
 
 @nox.session

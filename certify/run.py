@@ -1,4 +1,4 @@
-"""Run the conformance kit on each framework, print the table, and keep it in docs/certified-trainers.md.
+"""Run the conformance kit on each framework, print the table, and keep it in docs/how-it-works/certified-trainers.md.
 
 `python -m certify.run [FRAMEWORK ...]`, in an environment that has the frameworks; `nox -s certify` makes one.
 """
@@ -26,7 +26,7 @@ from camshaft.hooks_core.conformance import SCENARIOS, Outcome, certify
 
 FOLDER = Path(__file__).resolve().parent
 RESULTS = FOLDER / "results"
-PAGE = FOLDER.parent / "docs" / "certified-trainers.md"
+PAGE = FOLDER.parent / "docs" / "how-it-works" / "certified-trainers.md"
 BEGIN, END = "<!-- Written by `nox -s certify`: -->\n", "<!-- End of what `nox -s certify` writes. -->\n"
 NAMES = ("camshaft", "lightning", "torchtnt", "ignite", "accelerate", "fabric", "transformers")
 OWN = NAMES[0]

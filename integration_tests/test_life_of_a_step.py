@@ -1,4 +1,4 @@
-"""docs/life-of-a-step.md names the functions through which each hook is reached."""
+"""docs/how-it-works/life-of-a-step.md names the functions through which each hook is reached."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from torch.utils.data import DataLoader
 
 from camshaft.trainer import Trainer, TrainingModule
 
-PAGE = (Path(__file__).parents[1] / "docs" / "life-of-a-step.md").read_text(encoding="utf-8")
+PAGE = (Path(__file__).parents[1] / "docs" / "how-it-works" / "life-of-a-step.md").read_text(encoding="utf-8")
 STATED = {
     hook: [tuple(line.split()) for line in block.splitlines()]
     for hook, block in re.findall(r"^`(\w+)`\n\n((?: {4}\S.*\n)+)", PAGE, re.MULTILINE)

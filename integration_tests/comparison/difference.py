@@ -19,7 +19,7 @@ def _align_nothing(theirs: Recording, own: Recording, configuration: Configurati
 
 @attrs.frozen(kw_only=True)
 class Described:
-    """A row of the page `docs/coming-from-lightning.md`: what camshaft does on purpose otherwise than Lightning.
+    """A row of the page `docs/coming-from/lightning.md`: what camshaft does on purpose otherwise than Lightning.
 
     Args:
         name: In a few words.

@@ -1,4 +1,4 @@
-"""The tables of `docs/coming-from-lightning.md`; `python -m comparison.page` in integration_tests writes them anew."""
+"""The tables of `docs/coming-from/lightning.md`; `python -m comparison.page` in integration_tests writes them anew."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from comparison.difference import Topic
 from comparison.differences import DIFFERENCES
 from comparison.stated import STATED
 
-PAGE = Path(__file__).parents[2] / "docs" / "coming-from-lightning.md"
+PAGE = Path(__file__).parents[2] / "docs" / "coming-from" / "lightning.md"
 BEGIN, END = "<!-- tables: begin -->", "<!-- tables: end -->"
 _TITLES = {
     "hooks": "Hooks and their order",

@@ -8,7 +8,7 @@ import pytest
 
 from camshaft.compat.arguments.table import EARLIER_ARGUMENTS
 
-PAGE = Path(__file__).parents[3] / "docs" / "migrating.md"
+PAGE = Path(__file__).parents[3] / "docs" / "coming-from" / "earlier-lightning.md"
 
 
 @pytest.mark.skipif(not PAGE.exists(), reason="the page is not part of the package")

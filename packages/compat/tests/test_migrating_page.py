@@ -9,7 +9,7 @@ from camshaft.hooks_core import CATALOGUE
 from camshaft.hooks_core.eras import EARLIER_ERAS, behaviour_of
 from camshaft.hooks_core.spec import CANONICAL_NAMES, HookSpec
 
-PAGE = Path(__file__).parents[3] / "docs" / "migrating.md"
+PAGE = Path(__file__).parents[3] / "docs" / "coming-from" / "earlier-lightning.md"
 
 pytestmark = pytest.mark.skipif(not PAGE.exists(), reason="needs the pages of the project around the package")
 

@@ -1,0 +1,39 @@
+"""Build the documentation: see docs/README.md for what is written by hand and what is made from the code."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+DOCS = Path(__file__).parent
+sys.path.insert(0, str(DOCS / "_extensions"))
+
+project = "camshaft"
+author = "the camshaft authors"
+copyright = "the camshaft authors, Apache-2.0"  # the name that Sphinx reads
+
+extensions = [
+    "myst_parser",
+    "repository_links",
+    "sphinx.ext.autodoc",
+    "sphinx.ext.napoleon",
+    "sphinx.ext.viewcode",
+    "sphinx_copybutton",
+    "sphinx_design",
+]
+exclude_patterns = ["README.md", "_build", "_extensions"]
+source_suffix = {".md": "markdown", ".rst": "restructuredtext"}
+
+myst_enable_extensions = ["attrs_block", "colon_fence", "deflist", "fieldlist"]
+myst_heading_anchors = 4
+
+autodoc_member_order = "bysource"
+autodoc_typehints = "signature"
+napoleon_google_docstring = True
+napoleon_numpy_docstring = False
+
+html_theme = "furo"
+html_title = "camshaft"
+html_static_path = ["_static"]
+html_copy_source = False
+html_show_sphinx = False
