@@ -665,6 +665,6 @@ def full(session: nox.Session) -> None:
 
     alone = [job(f"tests-{package.folder}", "-m", "processes") for package in with_tests()]
     # the longest ones early, so that neither lane is left alone at the end
-    first = ["integration", *(["without-compat"] if (ROOT / "packages" / "compat").exists() else []), "oldest"]
+    first = ["integration", "docs", *(["without-compat"] if (ROOT / "packages" / "compat").exists() else []), "oldest"]
     then = ["types", "mixed", *(f"python-{version}" for version in INTERPRETERS), "build"]
     run_jobs(session, [*map(job, first), *alone[::-1], *map(job, then)], log_dir)
