@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import doctest
 import pickle
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -13,7 +12,6 @@ import torch
 from torch.utils.data import DataLoader
 from trainer_parts import Regression, quiet_trainer
 
-from camshaft.compat.names.utilities import combined_loader as source
 from camshaft.compat.names.utilities.combined_loader import CombinedLoader
 from camshaft.loops import CombinedLoader as OurCombinedLoader
 
@@ -21,10 +19,6 @@ from camshaft.loops import CombinedLoader as OurCombinedLoader
 class Pair(NamedTuple):
     a: Any
     b: Any
-
-
-def test_the_example_in_its_documentation_runs() -> None:
-    assert doctest.testmod(source).failed == 0
 
 
 @pytest.mark.parametrize(

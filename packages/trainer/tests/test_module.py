@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import doctest
 import pickle
 from types import SimpleNamespace
 
@@ -14,7 +13,6 @@ from torch import nn
 from camshaft.hooks_core import CATALOGUE, Receiver, is_overridden, resolve
 from camshaft.loops.metrics import MetricLog
 from camshaft.strategies import SingleDeviceStrategy
-from camshaft.trainer import module as module_source
 from camshaft.trainer.module import TrainingModule, attach_module
 
 
@@ -49,11 +47,6 @@ def trainer_for(module: nn.Module, **attributes: object) -> SimpleNamespace:
     vars(trainer).update(attributes)
     attach_module(module, trainer, None)
     return trainer
-
-
-def test_the_example_in_its_documentation_runs() -> None:
-    (example,) = doctest.DocTestFinder(recurse=False).find(TrainingModule, module=module_source)
-    assert doctest.DocTestRunner().run(example) == (0, 4)
 
 
 def test_a_step_can_be_tested_without_a_trainer() -> None:

@@ -321,9 +321,15 @@ class NPZPredictionWriter(PredictionFiles):
             an error.
 
     Example:
-        >>> writer = NPZPredictionWriter("predictions")
-        >>> trainer.predict(model, loader, return_predictions=False)  # doctest: +SKIP
-        >>> NPZPredictionWriter.read_predictions("predictions")["prediction"]  # doctest: +SKIP
+        >>> from camshaft.trainer import Trainer, TrainingModule
+        >>> class Doubling(TrainingModule):
+        ...     def predict_step(self, batch, batch_idx):
+        ...         return {"double": 2 * batch}
+        >>> trainer = Trainer(callbacks=[NPZPredictionWriter("predictions")], logger=False, enable_progress_bar=False)
+        >>> loader = torch.utils.data.DataLoader(torch.arange(4), batch_size=2)
+        >>> trainer.predict(Doubling(), loader, return_predictions=False)
+        >>> NPZPredictionWriter.read_predictions("predictions")["double"].tolist()
+        [0, 2, 4, 6]
     """
 
     suffix: ClassVar[str] = ".npz"

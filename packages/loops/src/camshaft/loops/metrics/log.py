@@ -33,13 +33,17 @@ from camshaft.loops.metrics.values import (
 class MetricLogging:
     """Adds `log` and `log_dict` to a module; `MetricLog.attach` connects them with a run's log.
 
-    ```python
-    class Regression(MetricLogging, torch.nn.Linear):
-        def training_step(self, batch, batch_idx):
-            loss = torch.nn.functional.mse_loss(self(batch[0]), batch[1])
-            self.log("loss", loss, on_epoch=True)
-            return loss
-    ```
+    Example:
+        >>> import torch
+        >>> class Regression(MetricLogging, torch.nn.Linear):
+        ...     def training_step(self, batch, batch_idx):
+        ...         loss = torch.nn.functional.mse_loss(self(batch[0]), batch[1])
+        ...         self.log("loss", loss, on_epoch=True)
+        ...         return loss
+        >>> module = Regression(2, 1)
+        >>> loss = module.training_step((torch.ones(4, 2), torch.ones(4, 1)), 0)
+        >>> list(module.logged_metrics)
+        ['loss']
     """
 
     # Set in `__dict__`, past `nn.Module.__setattr__`, which would look for submodules.
