@@ -13,13 +13,14 @@ import os
 import sys
 import time
 import warnings
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from framework_overhead.frameworks import OURS, load_framework
 from framework_overhead.lightning_shape import LightningShape
 from framework_overhead.measurement import RunLength, quartiles
-from framework_overhead.report import Conditions, markdown_table, number, signed, text_table
+from framework_overhead.report import Conditions, condition_lines, markdown_table, number, signed, text_table
 from framework_overhead.workload import use_one_thread
 from stock_callbacks.pairs import Cost, has_equivalent, measure_round, title_of
 from stock_callbacks.rows import ROWS, Row
@@ -105,26 +106,30 @@ def measure(framework: LightningShape, row: Row, num_rounds: int, slices: Slices
     return cost
 
 
-def table_rows(rows: list[Row], frameworks: list[LightningShape], results: Results) -> list[list[str]]:
-    """Return the table: its head, and a line for each callback."""
-    head = ["adds to a step (µs)"]
+def table_rows(report: Mapping[str, Any]) -> list[list[str]]:
+    """Return the table of a report of `as_json`: its head, and a line for each callback."""
+    head, frameworks = ["adds to a step (µs)"], list(report["conditions"]["frameworks"])
     for framework in frameworks:
-        head += [framework.name, "quartiles", "step without"]
+        head += [framework, "quartiles", "step without"]
     table = [head]
-    for row in rows:
-        line = [row.name]
+    for name, costs in report["callbacks"].items():
+        line = [name]
         for framework in frameworks:
-            line += _cells(results[row.name].get(framework.name), row.name)
+            line += _cells(costs.get(framework), name)
         table.append(line)
     return table
 
 
-def _cells(cost: Cost | str | None, name: str) -> list[str]:
-    if not isinstance(cost, Cost):
+def _cells(cost: Mapping[str, Any] | None, name: str) -> list[str]:
+    if cost is None or "skipped" in cost:
         return ["-" if cost is None else "n/a", "", ""]
-    lower, middle, upper = quartiles(cost.added)
-    title = "" if cost.title == name else f" ({cost.title})"
-    return [f"{signed(middle)}{title}", f"[{signed(lower)} .. {signed(upper)}]", number(quartiles(cost.without)[1])]
+    lower, middle, upper = cost["added_quartiles"]
+    title = "" if cost["attached"] == name else f" ({cost['attached']})"
+    return [
+        f"{signed(middle)}{title}",
+        f"[{signed(lower)} .. {signed(upper)}]",
+        number(quartiles(cost["step_without"])[1]),
+    ]
 
 
 def as_json(conditions: Conditions, results: Results, is_processor_time: bool) -> dict[str, Any]:
@@ -173,11 +178,15 @@ def main(arguments: list[str]) -> int:
         skipped |= {f"{name} of {framework}": why for framework, why in costs.items() if isinstance(why, str)}
     length = RunLength(num_warmup=NUM_WARMUP + NUM_SETTLING, num_timed=options.steps)
     conditions = Conditions(list(frameworks), skipped, options.rounds, length)
-    header = [*conditions.lines(), f"time of the {'processor' if options.processor_time else 'clock'}"]
-    table = (markdown_table if options.markdown else text_table)(table_rows(rows, frameworks, results))
+    report = as_json(conditions, results, options.processor_time)
+    header = [
+        *condition_lines(report["conditions"]),
+        f"time of the {'processor' if options.processor_time else 'clock'}",
+    ]
+    table = (markdown_table if options.markdown else text_table)(table_rows(report))
     print("\n".join([*(f"- {line}" if options.markdown else line for line in header), "", *table]))
     if options.json is not None:
-        options.json.write_text(json.dumps(as_json(conditions, results, options.processor_time), indent=2) + "\n")
+        options.json.write_text(json.dumps(report, indent=2) + "\n")
     return 0
 
 

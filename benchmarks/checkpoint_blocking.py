@@ -26,7 +26,7 @@ import tempfile
 import threading
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +34,7 @@ import torch
 from torch import nn
 
 from framework_overhead.measurement import quartiles
-from framework_overhead.report import machine_lines, markdown_table, text_table
+from framework_overhead.report import circumstances, circumstances_lines, markdown_table, text_table
 
 NUM_LAYERS, WIDTH = 12, 2044
 AIM_MS = 65.0
@@ -208,12 +208,12 @@ def collect(ways: list[str], num_saves: int, num_rounds: int, folder: Path) -> d
     return results
 
 
-def render(results: dict[str, dict[str, list[float]]], conditions: list[str], markdown: bool) -> str:
-    """The table, and whether the aims are met."""
+def table_rows(report: Mapping[str, Any]) -> list[list[str]]:
+    """Return the table of a report, as it is written by `--json`: its head, and a line for each way of saving."""
     rows = [
         ["way of saving", "blocked (ms)", "complete (ms)", "synced", "step (ms)", "step ratio", "first (ms)", "saves"]
     ]
-    for way, times in results.items():
+    for way, times in report["values"].items():
         idle = statistics.median(times["step_idle"])
         writing = statistics.median(times["step_writing"]) if times["step_writing"] else None
         rows.append(
@@ -228,6 +228,12 @@ def render(results: dict[str, dict[str, list[float]]], conditions: list[str], ma
                 str(len(times["blocked"])),
             ]
         )
+    return rows
+
+
+def render(report: Mapping[str, Any], conditions: list[str], markdown: bool) -> str:
+    """The table, and whether the aims are met."""
+    results, rows = report["values"], table_rows(report)
     lines = [*((f"- {line}" for line in conditions) if markdown else conditions), ""]
     lines += markdown_table(rows) if markdown else text_table(rows)
     if OURS in results:
@@ -245,9 +251,9 @@ def _with_quartiles(values: list[float]) -> str:
     return f"{middle:.0f} [{lower:.0f} .. {upper:.0f}]"
 
 
-def _conditions(folder: Path) -> list[str]:
+def _conditions(facts: Mapping[str, Any], folder: Path) -> list[str]:
     return [
-        *machine_lines(),
+        *circumstances_lines(facts),
         f"one process; files in {folder}; medians [quartiles] over the saves of a process from its second on",
     ]
 
@@ -271,9 +277,10 @@ def main(arguments: list[str]) -> int:
         parser.error(f"--saves must be 7 or more, but got {options.saves}.")
     with tempfile.TemporaryDirectory(dir=options.folder) as folder:
         results = collect(options.ways, options.saves, options.rounds, Path(folder))
-        print(render(results, _conditions(Path(folder)), options.markdown))
+        report = {"conditions": circumstances(), "values": results}
+        print(render(report, _conditions(report["conditions"], Path(folder)), options.markdown))
     if options.json is not None:
-        options.json.write_text(json.dumps(results, indent=2) + "\n")
+        options.json.write_text(json.dumps(report, indent=2) + "\n")
     return 0
 
 

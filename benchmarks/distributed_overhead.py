@@ -14,13 +14,15 @@ import subprocess
 import sys
 import tempfile
 import warnings
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import torch
 
 from distributed_training.contenders import CONTENDERS, Train
 from framework_overhead.measurement import Comparison, require_same_work
-from framework_overhead.report import machine_lines, text_table, timing_rows
+from framework_overhead.report import circumstances, circumstances_lines, text_table, timing_rows
 from framework_overhead.timed_loaders import Clock, TimedBatches
 from framework_overhead.workload import LOG_EVERY_N_STEPS, build_batches, use_one_thread
 
@@ -83,21 +85,33 @@ def run_rank(options: argparse.Namespace, path: Path) -> None:
     torch.distributed.destroy_process_group()
 
 
-def render(values: dict[str, dict[str, list[float]]], options: argparse.Namespace) -> str:
-    """Return the table."""
+def as_json(values: dict[str, dict[str, list[float]]], options: argparse.Namespace) -> dict[str, Any]:
+    """Return conditions and every single value, for `json.dump`."""
+    settings = {"num_ranks": NUM_RANKS, "num_rounds": options.rounds, "num_timed_steps": options.steps}
+    return {"conditions": circumstances() | settings, "values": values}
+
+
+def table_rows(report: Mapping[str, Any]) -> list[list[str]]:
+    """Return the table of a report of `as_json`: its head, and a line for each kind and framework."""
     comparisons = [
         (kind, Comparison(name, False, times[BY_HAND], times[name]))
-        for kind, times in values.items()
+        for kind, times in report["values"].items()
         for name in times
         if name != BY_HAND
     ]
+    return timing_rows(comparisons)
+
+
+def render(report: Mapping[str, Any]) -> str:
+    """Return a report as text."""
+    facts = report["conditions"]
     header = [
-        *machine_lines(),
-        f"{NUM_RANKS} ranks on gloo, one thread each; {options.steps} timed steps a run after {LOG_EVERY_N_STEPS}; "
-        f"medians of {options.rounds} paired rounds; microseconds per step; camshaft is to add at most "
-        f"{AIM_MICROSECONDS}",
+        *circumstances_lines(facts),
+        f"{facts['num_ranks']} ranks on gloo, one thread each; {facts['num_timed_steps']} timed steps a run after "
+        f"{LOG_EVERY_N_STEPS}; medians of {facts['num_rounds']} paired rounds; microseconds per step; camshaft is to "
+        f"add at most {AIM_MICROSECONDS}",
     ]
-    return "\n".join([*header, "", *text_table(timing_rows(comparisons))])
+    return "\n".join([*header, "", *text_table(table_rows(report))])
 
 
 def main(arguments: list[str]) -> int:
@@ -115,9 +129,10 @@ def main(arguments: list[str]) -> int:
         if subprocess.run(command, env=environment).returncode:
             return 1
         values = json.loads(path.read_text())
-    print(render(values, options))
+    report = as_json(values, options)
+    print(render(report))
     if options.json is not None:
-        options.json.write_text(json.dumps(values, indent=2) + "\n")
+        options.json.write_text(json.dumps(report, indent=2) + "\n")
     return 0
 
 

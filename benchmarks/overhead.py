@@ -86,9 +86,9 @@ def main(arguments: list[str]) -> int:
         print(f"measuring: {scenario.title}", file=sys.stderr)
         results[scenario.key] = scenario.compare(by_hand, frameworks, options.rounds, length)
     conditions = Conditions(frameworks, skipped, options.rounds, length)
-    print(render(conditions, scenarios, results, options.markdown))
+    report = as_json(conditions, scenarios, results)
+    print(render(report, options.markdown))
     if options.json is not None:
-        report = as_json(conditions, scenarios, results)
         options.json.write_text(json.dumps(report, indent=2) + "\n")
     return 0
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 import platform
-from collections.abc import Sequence
+import subprocess
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +16,9 @@ import torch
 from .frameworks import BY_HAND, OURS, Framework
 from .measurement import Comparison, RunLength, quartiles
 from .scenarios import Scenario
+
+LOAD_BEFORE = round(os.getloadavg()[0], 1) if hasattr(os, "getloadavg") else None
+"""Processes that kept the machine busy before the benchmark began, on average over a minute."""
 
 Results = dict[str, list[Comparison]]
 """Comparisons by the key of their scenario."""
@@ -36,12 +41,8 @@ class Conditions:
     length: RunLength
 
     def as_dict(self) -> dict[str, Any]:
-        """Return machine, versions and settings as plain values."""
-        return {
-            "python": platform.python_version(),
-            "torch": torch.__version__,
-            "cpu": cpu_name(),
-            "num_cores": os.cpu_count(),
+        """Return circumstances, versions and settings as plain values."""
+        return circumstances() | {
             "num_threads": torch.get_num_threads(),
             "frameworks": {framework.name: framework.version() for framework in self.frameworks},
             "skipped": self.skipped,
@@ -50,42 +51,66 @@ class Conditions:
             "num_timed_steps": self.length.num_timed,
         }
 
-    def lines(self) -> list[str]:
-        """Return the header of the table."""
-        facts = self.as_dict()
-        versions = ", ".join(f"{name} {version}" for name, version in facts["frameworks"].items())
-        return [
-            f"python {facts['python']}, torch {facts['torch']}, {versions or 'no framework'}",
-            f"{facts['cpu']}, {facts['num_cores']} cores, {facts['num_threads']} torch thread(s)",
-            f"{self.length.num_timed} timed steps a run after {self.length.num_warmup} of warm-up; "
-            f"medians of {self.num_rounds} paired rounds",
-            *(f"skipped {name}: {reason}" for name, reason in self.skipped.items()),
-        ]
+
+def circumstances() -> dict[str, Any]:
+    """Return when and where figures are measured, and of which commit, as plain values."""
+    return {
+        "date": datetime.now(UTC).date().isoformat(),
+        "commit": commit(),
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "cpu": cpu_name(),
+        "num_cores": os.cpu_count(),
+        "load_before": LOAD_BEFORE,
+    }
 
 
-def machine_lines() -> list[str]:
-    """Return what ran, and on what."""
+def commit() -> str:
+    """Return the commit of the checkout, with "-dirty" where files differ from it; "unknown" outside of one."""
+    command = ["git", "describe", "--always", "--dirty", "--abbrev=12", "--exclude=*"]
+    try:
+        answer = subprocess.run(command, cwd=Path(__file__).parent, capture_output=True, text=True, check=True)
+    except (OSError, subprocess.CalledProcessError):
+        return "unknown"
+    return answer.stdout.strip()
+
+
+def circumstances_lines(facts: Mapping[str, Any]) -> list[str]:
+    """Return what `circumstances` told, as lines."""
     return [
-        f"python {platform.python_version()}, torch {torch.__version__}",
-        f"{cpu_name()}, {os.cpu_count()} cores",
+        f"{facts['date']}, commit {facts['commit']}",
+        f"python {facts['python']}, torch {facts['torch']}; {facts['cpu']}, {facts['num_cores']} cores, "
+        f"load before the benchmark {'unknown' if facts['load_before'] is None else facts['load_before']}",
     ]
 
 
-def render(conditions: Conditions, scenarios: Sequence[Scenario], results: Results, markdown: bool) -> str:
-    """Return the whole report as plain text or as markdown."""
+def condition_lines(facts: Mapping[str, Any]) -> list[str]:
+    """Return the header of a table: `Conditions.as_dict` as lines."""
+    versions = ", ".join(f"{name} {version}" for name, version in facts["frameworks"].items())
+    return [
+        *circumstances_lines(facts),
+        f"{facts['num_threads']} torch thread(s); {versions or 'no framework'}",
+        f"{facts['num_timed_steps']} timed steps a run after {facts['num_warmup_steps']} of warm-up; "
+        f"medians of {facts['num_rounds']} paired rounds",
+        *(f"skipped {name}: {reason}" for name, reason in facts["skipped"].items()),
+    ]
+
+
+def render(report: Mapping[str, Any], markdown: bool) -> str:
+    """Return a report of `as_json` as plain text or as markdown."""
     table = markdown_table if markdown else text_table
-    header = conditions.lines()
+    header = condition_lines(report["conditions"])
     return "\n".join(
         [
             *((f"- {line}" for line in header) if markdown else header),
             "",
             "Added to the loop written by hand, and its ratio to that loop:",
             "",
-            *table(_summary(conditions, scenarios, results)),
+            *table(summary_rows(report)),
             "",
             "In full (quartiles in brackets):",
             "",
-            *table(_details(scenarios, results)),
+            *table(timing_rows(_titled(report))),
         ]
     )
 
@@ -99,6 +124,7 @@ def as_json(conditions: Conditions, scenarios: Sequence[Scenario], results: Resu
                 "title": scenario.title,
                 "unit": scenario.unit,
                 "aim": scenario.aim,
+                "is_unit_cost": scenario.is_unit_cost,
                 "comparisons": [
                     {
                         "framework": comparison.framework,
@@ -115,18 +141,42 @@ def as_json(conditions: Conditions, scenarios: Sequence[Scenario], results: Resu
     }
 
 
-def _summary(conditions: Conditions, scenarios: Sequence[Scenario], results: Results) -> list[list[str]]:
-    names = [framework.name for framework in conditions.frameworks]
+def comparisons_of(report: Mapping[str, Any], key: str) -> list[Comparison]:
+    """Return the comparisons of a scenario of a report, as `as_json` wrote them."""
+    scenario = report["scenarios"][key]
+    return [
+        Comparison(one["framework"], scenario["is_unit_cost"], one["by_hand"], one["with_framework"])
+        for one in scenario["comparisons"]
+    ]
+
+
+def summary_rows(
+    report: Mapping[str, Any],
+    frameworks: Sequence[str] | None = None,
+    scenarios: Sequence[str] | None = None,
+    *,
+    with_quartiles: bool = False,
+) -> list[list[str]]:
+    """Return the rows of the summary of a report.
+
+    Args:
+        report: What `as_json` returned.
+        frameworks: The columns; None takes those that were measured.
+        scenarios: The rows; None takes all.
+        with_quartiles: Whether cells hold quartiles in place of the ratio.
+    """
+    names = list(report["conditions"]["frameworks"] if frameworks is None else frameworks)
     rows = [["", BY_HAND, f"aim of {OURS}", *names]]
-    for scenario in scenarios:
-        comparisons = {comparison.framework: comparison for comparison in results[scenario.key]}
+    for key in report["scenarios"] if scenarios is None else scenarios:
+        scenario = report["scenarios"][key]
+        comparisons = {comparison.framework: comparison for comparison in comparisons_of(report, key)}
         by_hand = [value for comparison in comparisons.values() for value in comparison.by_hand]
         rows.append(
             [
-                f"{scenario.title} ({scenario.unit})",
+                f"{scenario['title']} ({scenario['unit']})",
                 number(quartiles(by_hand)[1]) if by_hand else "-",
-                "-" if scenario.aim is None else f"at most {scenario.aim:g}",
-                *(_cell(comparisons[name]) if name in comparisons else "n/a" for name in names),
+                "-" if scenario["aim"] is None else f"at most {scenario['aim']:g}",
+                *(_cell(comparisons[name], with_quartiles) if name in comparisons else "n/a" for name in names),
             ]
         )
     return rows
@@ -152,15 +202,17 @@ def timing_rows(comparisons: Sequence[tuple[str, Comparison]]) -> list[list[str]
     return rows
 
 
-def _details(scenarios: Sequence[Scenario], results: Results) -> list[list[str]]:
-    titles = {scenario.key: f"{scenario.title} ({scenario.unit})" for scenario in scenarios}
-    return timing_rows([(titles[key], comparison) for key in titles for comparison in results[key]])
+def _titled(report: Mapping[str, Any]) -> list[tuple[str, Comparison]]:
+    titles = {key: f"{scenario['title']} ({scenario['unit']})" for key, scenario in report["scenarios"].items()}
+    return [(titles[key], comparison) for key in titles for comparison in comparisons_of(report, key)]
 
 
-def _cell(comparison: Comparison) -> str:
-    added = signed(quartiles(comparison.added())[1])
+def _cell(comparison: Comparison, with_quartiles: bool) -> str:
+    lower, middle, upper = quartiles(comparison.added())
+    if with_quartiles:
+        return f"{signed(middle)} [{signed(lower)} .. {signed(upper)}]"
     ratio = _ratio(comparison)
-    return added if ratio == "-" else f"{added} ({ratio})"
+    return signed(middle) if ratio == "-" else f"{signed(middle)} ({ratio})"
 
 
 def _ratio(comparison: Comparison) -> str:
