@@ -20,7 +20,15 @@ from typing import Any
 from framework_overhead.frameworks import OURS, load_framework
 from framework_overhead.lightning_shape import LightningShape
 from framework_overhead.measurement import RunLength, quartiles
-from framework_overhead.report import Conditions, condition_lines, markdown_table, number, signed, text_table
+from framework_overhead.report import (
+    Conditions,
+    circumstances,
+    condition_lines,
+    markdown_table,
+    number,
+    signed,
+    text_table,
+)
 from framework_overhead.workload import use_one_thread
 from stock_callbacks.pairs import Cost, has_equivalent, measure_round, title_of
 from stock_callbacks.rows import ROWS, Row
@@ -155,7 +163,7 @@ def as_json(conditions: Conditions, results: Results, is_processor_time: bool) -
 
 def main(arguments: list[str]) -> int:
     """Measure and print; return 1 if no framework is installed."""
-    options = parse_arguments(arguments)
+    options, before = parse_arguments(arguments), circumstances()
     warnings.filterwarnings("ignore")
     use_one_thread()
     use_one_core()
@@ -177,7 +185,7 @@ def main(arguments: list[str]) -> int:
     for name, costs in results.items():
         skipped |= {f"{name} of {framework}": why for framework, why in costs.items() if isinstance(why, str)}
     length = RunLength(num_warmup=NUM_WARMUP + NUM_SETTLING, num_timed=options.steps)
-    conditions = Conditions(list(frameworks), skipped, options.rounds, length)
+    conditions = Conditions(before, list(frameworks), skipped, options.rounds, length)
     report = as_json(conditions, results, options.processor_time)
     header = [
         *condition_lines(report["conditions"]),

@@ -275,9 +275,10 @@ def main(arguments: list[str]) -> int:
         return 0
     if options.saves < 7:
         parser.error(f"--saves must be 7 or more, but got {options.saves}.")
+    before = circumstances()
     with tempfile.TemporaryDirectory(dir=options.folder) as folder:
         results = collect(options.ways, options.saves, options.rounds, Path(folder))
-        report = {"conditions": circumstances(), "values": results}
+        report = {"conditions": before, "values": results}
         print(render(report, _conditions(report["conditions"], Path(folder)), options.markdown))
     if options.json is not None:
         options.json.write_text(json.dumps(report, indent=2) + "\n")

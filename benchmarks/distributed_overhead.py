@@ -85,10 +85,12 @@ def run_rank(options: argparse.Namespace, path: Path) -> None:
     torch.distributed.destroy_process_group()
 
 
-def as_json(values: dict[str, dict[str, list[float]]], options: argparse.Namespace) -> dict[str, Any]:
+def as_json(
+    before: dict[str, Any], values: dict[str, dict[str, list[float]]], options: argparse.Namespace
+) -> dict[str, Any]:
     """Return conditions and every single value, for `json.dump`."""
     settings = {"num_ranks": NUM_RANKS, "num_rounds": options.rounds, "num_timed_steps": options.steps}
-    return {"conditions": circumstances() | settings, "values": values}
+    return {"conditions": before | settings, "values": values}
 
 
 def table_rows(report: Mapping[str, Any]) -> list[list[str]]:
@@ -121,6 +123,7 @@ def main(arguments: list[str]) -> int:
     if given:
         run_rank(options, Path(given))
         return 0
+    before = circumstances()
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "values.json")
         launch = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={NUM_RANKS}"]
@@ -129,7 +132,7 @@ def main(arguments: list[str]) -> int:
         if subprocess.run(command, env=environment).returncode:
             return 1
         values = json.loads(path.read_text())
-    report = as_json(values, options)
+    report = as_json(before, values, options)
     print(render(report))
     if options.json is not None:
         options.json.write_text(json.dumps(report, indent=2) + "\n")

@@ -17,7 +17,7 @@ from pathlib import Path
 from framework_overhead.frameworks import BY_HAND, FRAMEWORK_NAMES, Framework, load_framework
 from framework_overhead.measurement import RunLength
 from framework_overhead.recurrent import NUM_SPLITS
-from framework_overhead.report import Conditions, Results, as_json, render
+from framework_overhead.report import Conditions, Results, as_json, circumstances, render
 from framework_overhead.scenarios import SCENARIOS
 from framework_overhead.workload import ACCUMULATED_BATCHES, LOG_EVERY_N_STEPS, use_one_thread
 
@@ -71,7 +71,7 @@ def load_installed(names: list[str]) -> tuple[list[Framework], dict[str, str]]:
 
 def main(arguments: list[str]) -> int:
     """Measure and print; return 1 if no framework is installed."""
-    options = parse_arguments(arguments)
+    options, before = parse_arguments(arguments), circumstances()
     warnings.filterwarnings("ignore")
     use_one_thread()
     by_hand = load_framework(BY_HAND)
@@ -85,7 +85,7 @@ def main(arguments: list[str]) -> int:
     for scenario in scenarios:
         print(f"measuring: {scenario.title}", file=sys.stderr)
         results[scenario.key] = scenario.compare(by_hand, frameworks, options.rounds, length)
-    conditions = Conditions(frameworks, skipped, options.rounds, length)
+    conditions = Conditions(before, frameworks, skipped, options.rounds, length)
     report = as_json(conditions, scenarios, results)
     print(render(report, options.markdown))
     if options.json is not None:

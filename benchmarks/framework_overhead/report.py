@@ -17,9 +17,6 @@ from .frameworks import BY_HAND, OURS, Framework
 from .measurement import Comparison, RunLength, quartiles
 from .scenarios import Scenario
 
-LOAD_BEFORE = round(os.getloadavg()[0], 1) if hasattr(os, "getloadavg") else None
-"""Processes that kept the machine busy before the benchmark began, on average over a minute."""
-
 Results = dict[str, list[Comparison]]
 """Comparisons by the key of their scenario."""
 
@@ -29,12 +26,14 @@ class Conditions:
     """What the figures hold for.
 
     Args:
+        circumstances: when and where they were measured.
         frameworks: those measured, in the order of the columns.
         skipped: reason for each framework that could not be.
         num_rounds: rounds asked for.
         length: steps of one timed run.
     """
 
+    circumstances: dict[str, Any]
     frameworks: list[Framework]
     skipped: dict[str, str]
     num_rounds: int
@@ -42,7 +41,7 @@ class Conditions:
 
     def as_dict(self) -> dict[str, Any]:
         """Return circumstances, versions and settings as plain values."""
-        return circumstances() | {
+        return self.circumstances | {
             "num_threads": torch.get_num_threads(),
             "frameworks": {framework.name: framework.version() for framework in self.frameworks},
             "skipped": self.skipped,
@@ -53,7 +52,10 @@ class Conditions:
 
 
 def circumstances() -> dict[str, Any]:
-    """Return when and where figures are measured, and of which commit, as plain values."""
+    """Return when and where figures are measured, and of which commit, as plain values; call it before measuring.
+
+    "load_before" is the number of processes that kept the machine busy in the minute before.
+    """
     return {
         "date": datetime.now(UTC).date().isoformat(),
         "commit": commit(),
@@ -61,7 +63,7 @@ def circumstances() -> dict[str, Any]:
         "torch": torch.__version__,
         "cpu": cpu_name(),
         "num_cores": os.cpu_count(),
-        "load_before": LOAD_BEFORE,
+        "load_before": round(os.getloadavg()[0], 1) if hasattr(os, "getloadavg") else None,
     }
 
 
