@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from camshaft.callbacks.finders.batch_size_finder import BatchSizeFinder
     from camshaft.callbacks.finders.learning_rate_finder import LearningRateCurve, LearningRateFinder
     from camshaft.callbacks.gradient_accumulation_scheduler import GradientAccumulationScheduler
+    from camshaft.callbacks.inspection.step_inspection import StepInspection, inspect_step
     from camshaft.callbacks.lambda_callback import LambdaCallback
     from camshaft.callbacks.ledger.comparison import Comparison, compare
     from camshaft.callbacks.ledger.ledger_file import LedgerError
@@ -102,6 +103,7 @@ __all__ = [
     "RunLedger",
     "SimpleProfiler",
     "SpikeDetection",
+    "StepInspection",
     "StochasticWeightAveraging",
     "Summary",
     "TQDMProgressBar",
@@ -115,6 +117,7 @@ __all__ = [
     "WriteInterval",
     "compare",
     "get_available_flops",
+    "inspect_step",
     "measure_flops",
     "rank_zero_experiment",
     "summarize",
@@ -130,6 +133,7 @@ _EXPORTS = {
     "finders.batch_size_finder": ("BatchSizeFinder",),
     "finders.learning_rate_finder": ("LearningRateCurve", "LearningRateFinder"),
     "gradient_accumulation_scheduler": ("GradientAccumulationScheduler",),
+    "inspection.step_inspection": ("StepInspection", "inspect_step"),
     "lambda_callback": ("LambdaCallback",),
     "ledger.comparison": ("Comparison", "compare"),
     "ledger.ledger_file": ("LedgerError",),

@@ -95,7 +95,7 @@ def states_of(module: nn.Module, optimizers: Sequence[Any]) -> dict[str, Tensor]
             for place, parameter in enumerate(group["params"]):
                 name = names.get(parameter, f"group{group_idx}.{place}")
                 for key, value in (optimizer.state.get(parameter) or {}).items():
-                    for path, leaf in _named_leaves(value, f"{optimizer_idx}.{key}"):
+                    for path, leaf in named_leaves(value, f"{optimizer_idx}.{key}"):
                         if isinstance(leaf, Tensor):
                             states[f"{path}.{name}"] = leaf
     return states
@@ -135,7 +135,7 @@ class BatchDigest:
     def __init__(self, batch: Any) -> None:
         self._words: list[str] = []
         self._digests: list[Tensor] = []
-        for path, leaf in _named_leaves(batch, ""):
+        for path, leaf in named_leaves(batch, ""):
             if isinstance(leaf, Tensor):
                 self._words.append(f"{path}:{leaf.dtype}{list(leaf.shape)}")
                 self._digests.append(digest_of(leaf))
@@ -287,23 +287,29 @@ def _mix(values: Tensor) -> Tensor:
     return mixed ^ (mixed >> 31)
 
 
-def _named_leaves(value: Any, path: str) -> Iterator[tuple[str, Any]]:
-    """Yield what is no collection, with its path."""
+def named_leaves(value: Any, path: str, above: tuple[int, ...] = ()) -> Iterator[tuple[str, Any]]:
+    """Yield what is no collection, with its path.
+
+    Args:
+        value: Tensors, arrays and plain values in collections, mappings, dataclasses and other objects with attributes.
+        path: Its own path; "" for none.
+        above: Ids of the objects that hold it; one that holds itself is not entered again.
+    """
     if isinstance(value, Tensor):
         yield path, value
         return
     parts = parts_of(value)
     if parts is None:
         attributes = None if _is_plain(value) else getattr(value, "__dict__", None)
-        if not attributes:
+        if not attributes or id(value) in above:
             yield path, value
             return
-        names, parts = list(attributes), list(attributes.values())
+        names, parts, above = list(attributes), list(attributes.values()), (*above, id(value))
     else:
         names = list(value) if isinstance(value, Mapping) and len(value) == len(parts) else list(range(len(parts)))
         yield path, f"{type(value).__qualname__} of {len(parts)}"
     for name, part in zip(names, parts, strict=True):
-        yield from _named_leaves(part, f"{path}.{name}" if path else str(name))
+        yield from named_leaves(part, f"{path}.{name}" if path else str(name), above)
 
 
 def _is_plain(value: Any) -> bool:
