@@ -441,7 +441,7 @@ def _facts(trainer: TrainerProtocol, module: Any, data_ranks: list[int]) -> dict
     device = strategy.device
     cudnn = torch.backends.cudnn
     return {
-        "versions": _versions(),
+        "versions": versions(),
         "platform": [platform.system(), platform.machine()],
         "device": torch.cuda.get_device_name(device) if device.type == "cuda" else device.type,
         "world_size": strategy.world_size,
@@ -467,14 +467,15 @@ def _facts(trainer: TrainerProtocol, module: Any, data_ranks: list[int]) -> dict
     }
 
 
-def _versions() -> dict[str, str]:
-    versions = {"python": platform.python_version(), "torch": torch.__version__}
+def versions() -> dict[str, str]:
+    """Return the versions of Python, torch and camshaft's packages."""
+    found = {"python": platform.python_version(), "torch": torch.__version__}
     for name in _DISTRIBUTIONS:
         try:
-            versions[f"camshaft-{name}"] = version(f"camshaft-{name}")
+            found[f"camshaft-{name}"] = version(f"camshaft-{name}")
         except PackageNotFoundError:  # not installed, or run from its sources
             continue
-    return versions
+    return found
 
 
 def _num_samples(trainer: TrainerProtocol) -> int | None:

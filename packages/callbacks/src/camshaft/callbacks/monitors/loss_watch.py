@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
@@ -14,6 +15,7 @@ from camshaft.hooks_core import Callback
 from camshaft.hooks_core.messages import warn_user
 
 if TYPE_CHECKING:
+    from camshaft.callbacks.inspection.step_capture import StepRecorder
     from camshaft.hooks_core.protocols import TrainerProtocol
 
 
@@ -30,6 +32,9 @@ class LossWatch(Callback):
         check_every_n_batches: Batches between two checks; None: 1 with one process on the CPU, else 50.
         checks_loss: Whether losses are checked.
         checks_gradients: Whether the norm of each update's gradients is checked too.
+        capture: Folder for captures of bad updates; None keeps none. With it, each update is checked before it is made,
+            as with "skip".
+        max_captures: Largest number of captures.
 
     Raises:
         InvalidArgumentError: If an argument is out of range.
@@ -42,11 +47,14 @@ class LossWatch(Callback):
         *,
         checks_loss: bool = True,
         checks_gradients: bool = False,
+        capture: str | os.PathLike[str] | None = None,
+        max_captures: int = 1,
     ) -> None:
         where = type(self).__name__
         check_one_of(where, get_args(Action), action=action)
-        if action == "skip" and check_every_n_batches is not None:
-            rule = 'None with action="skip", which checks before each update'
+        self._is_before_update = action == "skip" or capture is not None
+        if self._is_before_update and check_every_n_batches is not None:
+            rule = 'None with action="skip" or `capture`, which check before each update'
             raise InvalidArgumentError("check_every_n_batches", rule, check_every_n_batches, where, "Leave it out.")
         advice = "Pass 1 to check after each batch."
         check_number(where, advice, least=1, or_none=True, check_every_n_batches=check_every_n_batches)
@@ -62,7 +70,13 @@ class LossWatch(Callback):
         self._is_scaled = False
         self._trainer: TrainerProtocol | None = None  # while it trains
         # Hooks that only some arguments need are set on the instance, so that they cost nothing otherwise.
-        if action == "skip":
+        self._recorder: StepRecorder | None = None
+        if capture is not None:
+            from camshaft.callbacks.inspection.step_capture import StepRecorder
+
+            self._recorder = StepRecorder(capture, max_captures, where)
+            vars(self)["wrap_call"] = self._recorder.wrap_call
+        if self._is_before_update:
             vars(self)["on_train_batch_start"] = self._note_batch
             vars(self)["on_before_backward"] = self._add_loss
             vars(self)["on_before_optimizer_step"] = self._check_before_update
@@ -80,8 +94,11 @@ class LossWatch(Callback):
     def on_train_start(self, trainer: TrainerProtocol, module: Any) -> None:
         """Start checking. Raises `InvalidArgumentError` if these optimizers do not allow action "skip"."""
         self._trainer = trainer
+        if self._recorder is not None:
+            self._recorder.start(trainer, module)
         if self.action == "skip":
             self._check_can_skip(trainer)
+        if self._is_before_update:
             # a scaler of losses skips updates whose gradients overflow by itself
             self._is_scaled = hasattr(type(getattr(trainer.strategy, "precision", None)), "scale")
         every = self.check_every_n_batches
@@ -96,7 +113,7 @@ class LossWatch(Callback):
         self, trainer: TrainerProtocol, module: Any, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
         """Add a batch, and check if due. Collective then."""
-        if self.action == "skip":
+        if self._is_before_update:
             return
         loss = _loss_in(outputs, type(self).__name__) if self._checks_loss else None
         norm = self._norm
@@ -121,6 +138,8 @@ class LossWatch(Callback):
     def on_train_epoch_end(self, trainer: TrainerProtocol, module: Any) -> None:
         """Check the remaining batches. Collective."""
         self._check(trainer)
+        if self._recorder is not None:
+            self._recorder.end_update()
         if not self._has_checked_any and not self._has_warned:
             self._has_warned = True
             warn_user(
@@ -133,6 +152,8 @@ class LossWatch(Callback):
         self._trainer = None
         self._waiting = None
         self._norm = self._update_loss = None
+        if self._recorder is not None:
+            self._recorder.stop()
 
     def state_dict(self) -> dict[str, Any]:
         """Check the waiting batches first, so that no checkpoint holds unchecked weights. Collective in training."""
@@ -158,6 +179,8 @@ class LossWatch(Callback):
         if fault is None:
             self._was_bad = False
             return False
+        if self._recorder is not None:
+            self._recorder.write(trainer, str(fault), batch.batch_idx)
         if self.action == "raise":
             raise fault
         if self.action == "stop":
@@ -178,7 +201,7 @@ class LossWatch(Callback):
         if norm is not None:
             self._norm = norm if before is None else torch.maximum(norm, before)
 
-    # with "skip"
+    # with "skip" or `capture`
 
     def _note_batch(self, trainer: TrainerProtocol, module: Any, batch: Any, batch_idx: int) -> None:
         self._batch_idx = batch_idx
@@ -189,15 +212,17 @@ class LossWatch(Callback):
         self._update_loss = loss.clone() if self._update_loss is None else self._update_loss + loss
 
     def _check_before_update(self, trainer: TrainerProtocol, module: Any, optimizer: Any) -> None:
-        """Check an update, and skip it if it is bad. Waits for the device. Collective."""
+        """Check an update; with "skip", skip it if it is bad. Waits for the device. Collective."""
         loss, self._update_loss = self._update_loss, None
         norm = gradient_norm(optimizer) if self._checks_gradients and not self._is_scaled else None
         window = LossWindow(1, trainer.strategy.device)
         window.add(trainer.current_epoch, self._batch_idx, loss if self._checks_loss else None, norm)
         self._has_checked_any = True
         for update in window.take(trainer):
-            if self._judge(update, trainer):
+            if self._judge(update, trainer) and self.action == "skip":
                 skip_update(optimizer)
+        if self._recorder is not None:
+            self._recorder.end_update()
 
     def _check_can_skip(self, trainer: TrainerProtocol) -> None:
         where, action = type(self).__name__, 'Choose an action other than "skip".'

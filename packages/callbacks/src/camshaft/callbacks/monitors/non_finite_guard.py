@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 from typing import TYPE_CHECKING, Any
 
 from camshaft.callbacks.arguments import InvalidArgumentError
@@ -57,14 +58,21 @@ class NonFiniteGuard(LossWatch):
         check_gradients: Whether to check the 2-norm of each update's gradients, before clipping. Computing it is a
             reduction if parameters are sharded.
         check_every_n_batches: Batches between two checks. None: 1 with one process on the CPU, where checks are free,
-            else 50. Must be left out with "skip".
+            else 50. Must be left out with "skip" and with `capture`.
+        capture: Folder (or URL, with the extra `fsspec`) that keeps, for a bad update, the batches, weights, optimizer
+            state and random numbers from just before it, from which `python -m camshaft.trainer replay FOLDER` makes
+            the step again; each process writes its own file. Then losses and gradients are checked before each update, as
+            with "skip", and until its update a copy of each batch, its random numbers and a copy of the buffers are
+            kept. Weights must not be sharded.
+        max_captures: Largest number of updates that are kept; afterwards nothing is copied any more.
 
     Attributes:
         num_bad: Number of bad batches (with "skip", of bad updates).
 
     Raises:
         InvalidArgumentError: If an argument is out of range, or nothing is checked; at the start of training, if action
-            "skip" finds several optimizers, or LBFGS.
+            "skip" or `capture` finds several optimizers, or LBFGS; with `capture` also if the module optimizes by hand,
+            its `training_step` takes `hiddens`, or parameters are sharded.
         NonFiniteError: If something is not finite and the action is "raise".
     """
 
@@ -74,11 +82,21 @@ class NonFiniteGuard(LossWatch):
         check_loss: bool = True,
         check_gradients: bool = False,
         check_every_n_batches: int | None = None,
+        *,
+        capture: str | os.PathLike[str] | None = None,
+        max_captures: int = 1,
     ) -> None:
         if not check_loss and not check_gradients:
             rule, advice = "True if `check_loss` is False", "Choose one of them, or both."
             raise InvalidArgumentError("check_gradients", rule, check_gradients, type(self).__name__, advice)
-        super().__init__(action, check_every_n_batches, checks_loss=check_loss, checks_gradients=check_gradients)
+        super().__init__(
+            action,
+            check_every_n_batches,
+            checks_loss=check_loss,
+            checks_gradients=check_gradients,
+            capture=capture,
+            max_captures=max_captures,
+        )
         self.num_bad = 0
 
     @property

@@ -69,14 +69,21 @@ class SpikeDetection(LossWatch):
             schedulers advance. The loss is then checked before each update, which waits for the device, and is one
             reduction with several processes; it is the mean over the update's accumulation window.
         check_every_n_batches: Batches between two checks. None: 1 with one process on the CPU, where checks are free,
-            else 50. Must be left out with "skip".
+            else 50. Must be left out with "skip" and with `capture`.
+        capture: Folder (or URL, with the extra `fsspec`) that keeps, for a bad update, the batches, weights, optimizer
+            state and random numbers from just before it, from which `python -m camshaft.trainer replay FOLDER` makes
+            the step again; each process writes its own file. Then losses are checked before each update, as
+            with "skip", and until its update a copy of each batch, its random numbers and a copy of the buffers are
+            kept. Weights must not be sharded.
+        max_captures: Largest number of updates that are kept; afterwards nothing is copied any more.
 
     Attributes:
         bad_batches: Epoch and index of the batches in the file.
 
     Raises:
-        InvalidArgumentError: If an argument is out of range; at fit's start, if action "skip" finds several optimizers,
-            or LBFGS.
+        InvalidArgumentError: If an argument is out of range; at fit's start, if action "skip" or `capture` finds
+            several optimizers, or LBFGS; with `capture` also if the module optimizes by hand, its `training_step` takes
+            `hiddens`, or parameters are sharded.
         TrainingSpikeException: If there is a spike and the action is "raise".
     """
 
@@ -101,6 +108,8 @@ class SpikeDetection(LossWatch):
         *,
         action: Action = "raise",
         check_every_n_batches: int | None = None,
+        capture: str | os.PathLike[str] | None = None,
+        max_captures: int = 1,
     ) -> None:
         where = type(self).__name__
         check_number(where, least=1, window=window, warmup=warmup)
@@ -108,7 +117,7 @@ class SpikeDetection(LossWatch):
         if atol is None and rtol is None:
             rule = "given if `atol` is not, since any worse loss would be a spike"
             raise InvalidArgumentError("rtol", rule, rtol, where, "Pass one of them.")
-        super().__init__(action, check_every_n_batches)
+        super().__init__(action, check_every_n_batches, capture=capture, max_captures=max_captures)
         self.mode = check_mode(mode, where)
         self.window = window
         self.warmup = warmup
