@@ -368,9 +368,9 @@ def test_every_feature_is_described() -> None:
     assert all(FEATURES.values())
 
 
-def program_of_the_readme() -> str:
-    readme = (Path(__file__).parents[1] / "README.md").read_text()
-    (program,) = re.findall(r"```python\n(# certify_my_trainer\.py.*?)```", readme, re.DOTALL)
+def program_of_the_guide() -> str:
+    guide = (Path(__file__).parents[3] / "docs/guides/own-loop.md").read_text()
+    (program,) = re.findall(r"```python\n(# certify_my_trainer\.py.*?)```", guide, re.DOTALL)
     return str(program)
 
 
@@ -382,10 +382,10 @@ def program_of_the_readme() -> str:
         ("range(self.num_epochs)", "range(1)", ["passed", "FAILED"]),
     ],
 )
-def test_the_readme_certifies_a_trainer(
+def test_the_guide_certifies_a_trainer(
     old: str, new: str, expected: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    program = program_of_the_readme()
+    program = program_of_the_guide()
     assert old in program
     exec(program.replace(old, new, 1) if old else program, {"__name__": "certify_my_trainer"})
     words = [line.split()[0] for line in capsys.readouterr().out.splitlines() if not line.startswith(" ")]

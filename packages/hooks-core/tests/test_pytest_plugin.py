@@ -43,9 +43,9 @@ def test_a_test_runs_once_for_each_scenario(pytester: pytest.Pytester) -> None:
     result.stdout.fnmatch_lines(["*::test_my_trainer?fit-accumulation? PASSED*"])
 
 
-def test_the_test_file_of_the_readme_passes(pytester: pytest.Pytester) -> None:
-    readme = Path(__file__).parents[1] / "README.md"
-    (program,) = re.findall(r"```python\n(# test_my_loop\.py.*?)```", readme.read_text(), re.DOTALL)
+def test_the_test_file_of_the_guide_passes(pytester: pytest.Pytester) -> None:
+    guide = Path(__file__).parents[3] / "docs/guides/own-loop.md"
+    (program,) = re.findall(r"```python\n(# test_my_loop\.py.*?)```", guide.read_text(), re.DOTALL)
     result = run(pytester, program)
     result.assert_outcomes(passed=len(SCENARIOS_OF_FIT))
     result = run(pytester, program.replace("hooks.on_before_backward(loss)", "pass"))
