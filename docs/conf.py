@@ -15,6 +15,8 @@ copyright = "the camshaft authors, Apache-2.0"  # the name that Sphinx reads
 extensions = [
     "myst_parser",
     "repository_links",
+    "names_in_text",
+    "api_pages",
     "sphinx.ext.autodoc",
     "sphinx.ext.napoleon",
     "sphinx.ext.viewcode",
@@ -29,8 +31,13 @@ myst_heading_anchors = 4
 
 autodoc_member_order = "bysource"
 autodoc_typehints = "signature"
+autodoc_typehints_format = "short"
 napoleon_google_docstring = True
 napoleon_numpy_docstring = False
+napoleon_use_ivar = True
+default_role = "name"
+python_use_unqualified_type_names = True
+python_maximum_signature_line_length = 88
 
 html_theme = "furo"
 html_title = "camshaft"
