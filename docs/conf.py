@@ -14,6 +14,7 @@ copyright = "the camshaft authors, Apache-2.0"  # the name that Sphinx reads
 
 extensions = [
     "myst_parser",
+    "benchmark_tables",
     "repository_links",
     "names_in_text",
     "api_pages",
