@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -76,5 +75,5 @@ def _example(module: Any, given: Any, field: str, where: str) -> Any:
 
 def names_not_exported(cls: type) -> list[str]:
     """Return the names that TorchScript must neither compile nor read: properties, trainer and log."""
-    found = {name: inspect.getattr_static(cls, name) for name in dir(cls)}
+    found = {name: value for base in reversed(cls.__mro__) for name, value in vars(base).items()}
     return [*(name for name, value in found.items() if isinstance(value, property)), "_trainer", "_metric_log"]

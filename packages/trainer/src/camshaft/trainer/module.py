@@ -458,7 +458,7 @@ TrainingModule.__jit_unused_properties__ = TrainingModule.__jit_ignored_attribut
 )
 
 
-@attrs.frozen
+@attrs.frozen(eq=False, repr=False)
 class Attachment:
     """Trainer and log of a training module."""
 

@@ -10,7 +10,6 @@ from textwrap import TextWrapper
 from typing import TYPE_CHECKING
 
 import camshaft.callbacks as stock  # imports its exports on access
-from camshaft.callbacks.progress.meter import format_seconds
 
 if TYPE_CHECKING:
     from camshaft.trainer.trainer import Trainer
@@ -72,6 +71,8 @@ def _reason(trainer: Trainer) -> str:
 
 
 def _amount(trainer: Trainer) -> str:
+    from camshaft.callbacks.progress.meter import format_seconds  # needed at the end only
+
     progress = trainer.fit_loop.progress
     seconds, num_updates = progress.elapsed_seconds, progress.global_step
     rate = f" ({num_updates / seconds:.1f} updates/s, validation included)" if seconds > 0 and num_updates else ""

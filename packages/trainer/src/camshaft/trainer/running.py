@@ -37,7 +37,7 @@ _fit_idxs = count()
 """Index of the next fit of this process, over all trainers: the same where a script runs again."""
 
 
-@attrs.frozen
+@attrs.frozen(eq=False, repr=False)
 class VerbCall:
     """Arguments of one call of a verb.
 
@@ -58,7 +58,7 @@ class VerbCall:
     weights_only: bool | None = None
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, repr=False)
 class VerbState:
     """State of the verb of a trainer that runs, or ran last.
 

@@ -20,7 +20,7 @@ _WHERE = "CombinedLoader"
 _END = object()
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, repr=False)
 class _Progress:
     """Position of one iteration over the leaves, and the context in which it runs.
 

@@ -47,7 +47,7 @@ class LoaderSettings:
     use_distributed_sampler: bool = True
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, repr=False)
 class FitData:
     """The loaders of a fit, and the batches of its epochs.
 

@@ -23,7 +23,7 @@ Uneven = Literal["fill", "cut", "keep"]
 """Treatment of a remainder that the processes cannot share evenly: pad, drop, or one sample for some."""
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, repr=False)
 class SharedSampler:
     """Gives one process its share of what a sampler gives: every so-many-th, beginning with the process's rank.
 
@@ -133,7 +133,7 @@ class SharedSampler:
         return num_each * num_ranks
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, repr=False)
 class _Draw:
     """An order that was drawn, the iterator that it came from, and the random numbers before and after it."""
 
@@ -199,7 +199,7 @@ def _checksum(order: Iterable[Any]) -> int | None:
     return None
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, repr=False)
 class ReplayedSampler:
     """Replays a sampler: keeps the random numbers from which its pass began.
 
@@ -232,7 +232,7 @@ class ReplayedSampler:
         return len(self.sampler)
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, repr=False)
 class _ReplayedIndices(Iterator[Any]):
     """One pass over a sampler. `state_dict` and `load_state_dict` are what torchdata looks for."""
 

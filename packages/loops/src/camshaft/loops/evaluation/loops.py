@@ -22,7 +22,7 @@ from camshaft.loops.state.run import Run
 from camshaft.loops.validators import check_batch_limit
 
 
-@attrs.frozen
+@attrs.frozen(eq=False, repr=False)
 class StageHooks:
     """The hooks of one stage under common names; see the hooks `on_<stage>_...` and the stage's step."""
 

@@ -20,7 +20,7 @@ from camshaft.loops.optimization.update import without_graph
 from camshaft.loops.state.run import Run
 
 
-@attrs.define(eq=False, slots=False)
+@attrs.define(eq=False, repr=False, slots=False)
 class TrainingEpoch:
     """Runs the batches of an epoch, each with its update, and validation where it is due.
 

@@ -32,7 +32,7 @@ from camshaft.loops.state.random_state import random_state, restore_random_state
 from camshaft.loops.state.run import EpochState, Run
 
 
-@attrs.define(eq=False, slots=False)
+@attrs.define(eq=False, repr=False, slots=False)
 class FitRun:
     """One run of a fit loop: its parts and its state. `FitLoop.run` calls its methods in order.
 

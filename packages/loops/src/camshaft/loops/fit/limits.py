@@ -219,7 +219,7 @@ class FitLimits:
         return max(1, int(num_batches * interval + 1e-9))  # 0.29 * 100 is a little less than 29
 
 
-@attrs.define(eq=False, on_setattr=[])
+@attrs.define(eq=False, repr=False, on_setattr=[])
 class StoppingRules:
     """Decides when training ends: at a limit, or on request unless a minimum forbids it.
 

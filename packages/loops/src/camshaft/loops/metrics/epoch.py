@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 Reader = Literal["to_callbacks", "to_loggers", "to_progress_bars"]
 
 
-@attrs.frozen(eq=False)
+@attrs.frozen(eq=False, repr=False)
 class LiveValue:
     """The present value of an entry.
 
@@ -44,7 +44,7 @@ class LiveValue:
         return self.of_epoch or not self.entry.is_superseded(name)
 
 
-@attrs.frozen(eq=False)
+@attrs.frozen(eq=False, repr=False)
 class StepRow:
     """The values that one evaluation batch logged for itself.
 
@@ -57,7 +57,7 @@ class StepRow:
     values: dict[str, Value]
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, repr=False)
 class EpochLog:
     """Entries of one epoch of a stage.
 
@@ -260,7 +260,7 @@ class MetricWriter(Protocol):
     def save(self) -> None: ...
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, repr=False)
 class LoggerSender:
     """Sends values of epochs, of evaluation batches, and every so many updates of training steps.
 

@@ -44,7 +44,7 @@ class MetricMismatchError(ValueError):
         super().__init__(f"`{field}` must be {rule}, but got {got} in log({name!r}). {action}")
 
 
-@attrs.frozen(eq=False)
+@attrs.frozen(eq=False, repr=False)
 class Record:
     """One process's entry for one name, as it is sent to the others, without its values.
 

@@ -327,7 +327,7 @@ BLOCK_SIZE = 128
 """Number of tensors that are kept one by one before a single operation on their device folds them."""
 
 
-@attrs.frozen(eq=False)
+@attrs.frozen(eq=False, repr=False)
 class Part:
     """The contribution of one process to a value that is reduced over processes.
 

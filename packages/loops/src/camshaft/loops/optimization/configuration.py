@@ -83,7 +83,7 @@ class LRSchedulerConfig:
             warn_user(must_be("interval", rule, self.interval, _WHERE, action))
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, repr=False)
 class ConfiguredOptimizers:
     """The optimizers and schedulers of a fit.
 

@@ -23,7 +23,7 @@ from camshaft.loops.state.progress import FitProgress
 from camshaft.loops.state.run import Run
 
 
-@attrs.frozen(eq=False, kw_only=True)
+@attrs.frozen(eq=False, repr=False, kw_only=True)
 class UpdateContext:
     """The parts that all updates of a fit share.
 

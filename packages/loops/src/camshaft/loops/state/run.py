@@ -74,7 +74,7 @@ class EpochState(Protocol):
         """Go on inside an epoch; `state` is None if the checkpoint has none."""
 
 
-@attrs.define(eq=False, kw_only=True)
+@attrs.define(eq=False, repr=False, kw_only=True)
 class Run:
     """One verb on one module: its receivers, its resolved hooks, and its position.
 
