@@ -111,7 +111,9 @@ def _statements(file: Path) -> dict[str, tuple[ast.stmt, str]]:
 
 def _text_below(body: list[ast.stmt], number: int) -> str:
     below = body[number + 1] if number + 1 < len(body) else None
-    is_text = isinstance(below, ast.Expr) and isinstance(below.value, ast.Constant) and isinstance(below.value.value, str)
+    is_text = (
+        isinstance(below, ast.Expr) and isinstance(below.value, ast.Constant) and isinstance(below.value.value, str)
+    )
     return inspect.cleandoc(below.value.value) if is_text else ""  # type: ignore[union-attr,arg-type]
 
 

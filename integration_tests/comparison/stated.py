@@ -353,7 +353,8 @@ STATED: tuple[Stated, ...] = (
         name="event files and predictions at URLs",
         topic="callbacks",
         lightning="hands the URL to TensorBoard, and to its writers of predictions",
-        camshaft="raises when the logger or callback is made; the other files may be there, see [files.md](../how-it-works/files.md)",
+        camshaft="raises when the logger or callback is made; the other files may be there, "
+        "see [files.md](../how-it-works/files.md)",
         reason="such a file would be replaced at every flush, or is written by a library without URLs",
         write="Log with `CSVLogger`, or write to a local folder and copy it afterwards.",
         proof="packages/callbacks/tests/test_logs_in_stores.py::test_what_writes_with_a_library_of_its_own_takes_no_url",
