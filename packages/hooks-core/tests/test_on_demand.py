@@ -17,3 +17,19 @@ def test_collection_is_as_before_after_a_pause_whatever_was_raised_in_it(was_ena
         assert gc.isenabled() is was_enabled
     finally:
         gc.enable()
+
+
+def test_what_an_import_makes_is_old_at_once() -> None:
+    with collection_paused():
+        made: list[object] = []
+    assert any(one is made for one in gc.get_objects(generation=2))
+
+
+def test_what_was_frozen_stays_frozen() -> None:
+    gc.freeze()
+    try:
+        with collection_paused():
+            pass
+        assert gc.get_freeze_count() > 0
+    finally:
+        gc.unfreeze()
