@@ -184,18 +184,21 @@ class TorchGenerators:
             idx = torch.cuda.current_device() if device.index is None else device.index
             self._on_device = torch.cuda.default_generators[idx]
         self._state = b""
-        self._digest = ""
+        self._read = ""
 
-    def read(self) -> dict[str, str]:
-        """Return the digests by the names "torch" and "cuda"; waits for no device, as their states are on the host."""
+    def read(self) -> str:
+        """Return the digests as a JSON object with "torch" and "cuda"; waits for no device, as states are on the host.
+
+        A state is digested once for all updates that find it: to compare costs a fraction, and many draw nothing.
+        """
         state = self._generator.get_state().numpy().tobytes()
-        if state != self._state:  # to compare costs a twentieth of a digest, and many updates draw nothing
-            self._state, self._digest = state, hex_of(state)
+        if state != self._state:
+            self._state, self._read = state, f'{{"torch":"{hex_of(state)}"}}'
         generator = self._on_device
         if generator is None:
-            return {"torch": self._digest}
+            return self._read
         place = f"{generator.initial_seed()} {generator.get_offset()}"
-        return {"torch": self._digest, "cuda": hex_of(place.encode())}
+        return f'{self._read[:-1]},"cuda":"{hex_of(place.encode())}"}}'
 
 
 def _digest_of_shard(tensor: Any) -> Tensor:
