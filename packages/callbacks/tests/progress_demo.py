@@ -1,4 +1,9 @@
-"""Drives a progress bar through a whole run, for tests that look at its output from outside."""
+"""Drives a progress bar through whole runs, for tests that look at its output from outside.
+
+    progress_demo.py KIND BATCH_SECONDS SCENE...
+
+A scene is `fit`, `test`, `fail`, `interrupt`, `metrics`, `endless` or `leave`. A form feed stands between two outputs.
+"""
 
 from __future__ import annotations
 
@@ -66,9 +71,9 @@ def test(trainer: RecordingTrainer, bar: ProgressBar, batch_seconds: float) -> N
     bar.on_test_end(trainer, None)
 
 
-def main(kind: str, verb: str, leave: bool, batch_seconds: float, refresh_rate_seconds: float) -> None:
+def play(kind: str, verb: str, batch_seconds: float) -> None:
     bar_class = {"rich": RichProgressBar, "tqdm": TQDMProgressBar}[kind]
-    bar = bar_class(refresh_rate_seconds=refresh_rate_seconds, leave=leave)
+    bar = bar_class(refresh_rate_seconds=0, leave=verb == "leave")
     trainer = RecordingTrainer(".", callbacks=[bar])
     if verb == "endless":
         trainer.num_training_batches = math.inf
@@ -90,4 +95,8 @@ def main(kind: str, verb: str, leave: bool, batch_seconds: float, refresh_rate_s
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], sys.argv[2], sys.argv[3] == "leave", float(sys.argv[4]), float(sys.argv[5]))
+    kind, seconds, *scenes = sys.argv[1:]
+    for idx, scene in enumerate(scenes):
+        if idx:
+            print("\f", end="", flush=True)
+        play(kind, scene, float(seconds))

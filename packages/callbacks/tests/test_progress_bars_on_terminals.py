@@ -10,6 +10,8 @@ import pytest
 from screen import Screen, run_on_terminal
 
 DEMO = str(Path(__file__).with_name("progress_demo.py"))
+SCENES = ["fit", "leave", "fail", "interrupt", "test", "metrics", "endless"]
+COLUMNS = {"metrics": 80, "endless": 32}
 SAID = ["a line printed by the user", "a line printed by the bar", "a line in two parts", "a line for errors"]
 LAST_BAR = {
     "rich": r"Epoch 2/2 ━+ 10/10 0:0\d < 0:00 [\d.]+ batches/s loss 0\.03333  val_loss 0\.2500",
@@ -22,21 +24,28 @@ METRIC_SEPARATOR = {"rich": "  ", "tqdm": ", "}
 pytestmark = [pytest.mark.processes, pytest.mark.parametrize("kind", ["rich", "tqdm"])]
 
 
-@functools.cache  # a run takes seconds, and none changes anything
-def run(kind: str, verb: str, leave: str = "no", columns: int = 110) -> str:
-    return run_on_terminal([DEMO, kind, verb, leave, "0.002", "0"], columns)
+@functools.cache  # a start takes seconds
+def outputs(kind: str, columns: int) -> dict[str, str]:
+    """What each scene writes on a terminal of a width."""
+    scenes = [scene for scene in SCENES if COLUMNS.get(scene, 110) == columns]
+    output = run_on_terminal([DEMO, kind, "0.002", *scenes], columns)
+    return dict(zip(scenes, output.split("\f"), strict=True))
 
 
-def last_screen(kind: str, verb: str, leave: str = "no", columns: int = 110) -> list[str]:
-    return Screen(columns).feed(run(kind, verb, leave, columns)).lines()
+def run(kind: str, scene: str) -> str:
+    return outputs(kind, COLUMNS.get(scene, 110))[scene]
 
 
-def validating_screen(kind: str, verb: str, columns: int = 110) -> list[str]:
+def last_screen(kind: str, scene: str) -> list[str]:
+    return Screen(COLUMNS.get(scene, 110)).feed(run(kind, scene)).lines()
+
+
+def validating_screen(kind: str, scene: str) -> list[str]:
     """What is on the screen in the middle of the last validation."""
-    output = run(kind, verb, "no", columns)
+    output = run(kind, scene)
     half = [shown.end() for shown in re.finditer(r"Validate[^\n]* 1/2", re.sub(r"\x1b\[[\d;]*m", "", output))]
     plain = re.sub(r"\x1b\[[\d;]*m", "", output)
-    return Screen(columns).feed(plain[: plain.index(REDRAWN[kind], half[-1])]).lines()
+    return Screen(COLUMNS.get(scene, 110)).feed(plain[: plain.index(REDRAWN[kind], half[-1])]).lines()
 
 
 def test_redraws_in_place_below_what_is_printed_and_leaves_the_last_state(kind: str) -> None:
@@ -54,7 +63,7 @@ def test_shows_validation_below_training_while_it_runs(kind: str) -> None:
 
 
 def test_leave_keeps_a_bar_per_epoch(kind: str) -> None:
-    lines = last_screen(kind, "fit", "leave")
+    lines = last_screen(kind, "leave")
     bars = [line for line in lines if line.startswith("Epoch")]
     assert [line[:9] for line in bars] == ["Epoch 0/2", "Epoch 1/2", "Epoch 2/2"]
     assert all("10/10" in line and "val_loss" in line for line in bars)
@@ -75,7 +84,7 @@ def test_an_evaluation_of_its_own_stays(kind: str) -> None:
 
 
 def test_many_metrics_go_below_in_lines_that_break_none(kind: str) -> None:
-    *_, train, validate, first, second = validating_screen(kind, "metrics", columns=80)
+    *_, train, validate, first, second = validating_screen(kind, "metrics")
     assert train.startswith("Epoch 2/2") and validate.startswith("Validate")
     separator = METRIC_SEPARATOR[kind]
     names = [re.split("[ =]", metric)[0] for metric in f"{first}{separator}{second}".split(separator)]
@@ -83,7 +92,7 @@ def test_many_metrics_go_below_in_lines_that_break_none(kind: str) -> None:
 
 
 def test_a_pass_without_a_known_end_fits_a_narrow_terminal(kind: str) -> None:
-    *_, bar, metrics, end = last_screen(kind, "endless", columns=32)
+    *_, bar, metrics, end = last_screen(kind, "endless")
     assert bar.startswith("Epoch 2/2") and "10" in bar and "%" not in bar
     assert metrics.startswith("loss") and end == "after the run"
 
