@@ -1,6 +1,7 @@
 """Shared by the tests of all packages: `gpu` tests are skipped, with the reason, where they cannot run.
 
-`--examples-factor=N` gives every property test N times as many examples as it has in the gate.
+`--examples-factor=N` gives every property test N times as many examples as it says; the gate runs some tests again
+with a tenth of them.
 """
 
 from __future__ import annotations
@@ -31,19 +32,21 @@ def pytest_configure() -> None:
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    help_text = "Times as many examples as usual of each property test, drawn anew in every run."
-    parser.addoption("--examples-factor", type=int, default=1, help=help_text)
+    help_text = "Times as many examples as usual of each property test, drawn anew in every run; may be below 1."
+    parser.addoption("--examples-factor", type=float, default=1.0, help=help_text)
 
 
-def multiply_examples(items: list[pytest.Item], factor: int) -> None:
-    """Let property tests draw more examples, also those that say how many; other tests stay as they are."""
+def multiply_examples(items: list[pytest.Item], factor: float) -> None:
+    """Let property tests draw more or fewer examples, also those that say how many; others stay as they are."""
     from hypothesis import is_hypothesis_test, settings
 
     functions = {id(function): function for function in map(function_of, items) if is_hypothesis_test(function)}
     for function in functions.values():
         own = getattr(function, "_hypothesis_internal_use_settings", None) or settings()
-        more = settings(own, max_examples=own.max_examples * factor, derandomize=False, print_blob=True)
-        function._hypothesis_internal_use_settings = more
+        number = max(1, round(own.max_examples * factor))
+        function._hypothesis_internal_use_settings = settings(
+            own, max_examples=number, derandomize=False, print_blob=True
+        )
 
 
 def function_of(item: pytest.Item) -> Any:

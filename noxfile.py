@@ -56,6 +56,8 @@ DOCS_REQUIREMENTS = (
 LIBRARIES = {path.stem.removeprefix("use_"): path for path in sorted((ROOT / "ecosystem/scripts").glob("use_*.py"))}
 PYTEST_NO_TESTS = 5
 QUICK = "not processes"
+# Where quick tests run again, with other versions around them, a few examples of each property test show the same.
+FEWER_EXAMPLES = "--examples-factor=0.1"
 INTERPRETERS = ("3.12", "3.13", "3.14")  # beside the one that runs nox
 CUDA_LIBRARY = re.compile(r"(nvidia|cuda)-")
 
@@ -193,16 +195,26 @@ def job_environment(session: nox.Session) -> dict[str, str | None]:
     return {"PATH": path, "VIRTUAL_ENV": str(Path(session.bin).parent), "PYTHONPATH": None}
 
 
-def quick_jobs(session: nox.Session, packages: Collection[Package]) -> list[Job]:
+def quick_jobs(session: nox.Session, packages: Collection[Package], *arguments: str) -> list[Job]:
     """Return a job for the quick tests of each package, the longest ones first, judged by how much text they are."""
     folders = [ROOT / package.tests for package in with_tests() if package in packages]
     folders.sort(key=lambda folder: sum(file.stat().st_size for file in folder.rglob("*.py")), reverse=True)
-    command = (str(Path(session.bin) / "python"), "-m", "pytest", "-q", "-m", QUICK)
+    command = (str(Path(session.bin) / "python"), "-m", "pytest", "-q", "-m", QUICK, *arguments)
     environment = job_environment(session)
     codes = (0, PYTEST_NO_TESTS) if session.posargs else (0,)
     return [
         Job(f.parent.name, (*command, str(f.relative_to(ROOT)), *session.posargs), environment, success_codes=codes)
         for f in folders
+    ]
+
+
+def process_jobs(session: nox.Session) -> list[Job]:
+    """Return a job for the tests marked `processes` of each package, the packages on top of the others first."""
+    command = (str(Path(session.bin) / "python"), "-m", "pytest", "-q", "-m", "processes")
+    environment = job_environment(session)
+    return [
+        Job(f"processes-{one.folder}", (*command, one.tests), environment, success_codes=(0, PYTEST_NO_TESTS))
+        for one in reversed(with_tests())
     ]
 
 
@@ -342,15 +354,21 @@ def faults(session: nox.Session) -> None:
 
 @nox.session(reuse_venv=False)
 def oldest(session: nox.Session) -> None:
-    """Quick tests of each package, alone, with the lowest versions that the packages declare for what they run on.
+    """Quick tests of each package, alone, with the lowest versions that it declares; `-- loops trainer` picks some.
 
     Two things stay at the pins of constraints.txt: torch, because its older CPU builds cannot be had
     everywhere, and test tools, because users never install them. Tests that start processes are left out:
-    what they try is torch's, and each package's own session runs them.
+    what they try is torch's, and `full` runs them with the pinned versions.
     """
     directory = Path(session.create_tmp())
     every = {requirement.name for requirement in closure(PACKAGES.values(), extras_of_all())[1]}
+    folders = [package.folder for package in with_tests()]
+    unknown = set(session.posargs) - set(folders)
+    if unknown:
+        session.error(f"The packages must be among {', '.join(folders)}, but got {', '.join(sorted(unknown))}.")
     for package in with_tests():
+        if session.posargs and package.folder not in session.posargs:
+            continue
         # What another package was tried with may be older than what this one has, and torchmetrics imports matplotlib
         # where it is installed.
         needed = {requirement.name for requirement in closure([package], ["test"])[1]}
@@ -358,7 +376,7 @@ def oldest(session: nox.Session) -> None:
         constraints = directory / f"{package.folder}.txt"
         constraints.write_text("\n".join(lowest_versions(session, package)) + "\n", encoding="utf-8")
         install(session, [package], extras=["test"], constraints=constraints)
-        pytest(session, package.tests, "-m", QUICK, success_codes=(0, PYTEST_NO_TESTS))
+        session.run("python", "-m", "pytest", "-q", package.tests, "-m", QUICK, FEWER_EXAMPLES)
 
 
 def extras_of_all() -> set[str]:
@@ -402,13 +420,27 @@ def lint(session: nox.Session) -> None:
 @nox.session
 def types(session: nox.Session) -> None:
     """mypy: strict on the packages, plain on the code around them."""
-    extras = sorted(extras_of_all())
-    install(session, PACKAGES.values(), "mypy", "nox", *EXAMPLE_REQUIREMENTS, extras=extras)
+    install_for_types(session)
+    run_jobs(session, type_jobs(session), ROOT / ".nox" / "logs" / "types")
+
+
+def install_for_types(session: nox.Session) -> None:
+    """Install all packages with whatever they or the scripts may import."""
+    install(session, PACKAGES.values(), "mypy", "nox", *EXAMPLE_REQUIREMENTS, extras=sorted(extras_of_all()))
+
+
+def type_jobs(session: nox.Session) -> list[Job]:
+    """Return the jobs that check types; arguments after `--` reach mypy."""
     sources = [str(package.path / "src") for package in PACKAGES.values()]
     scripts = [".ci", "examples", "benchmarks"]  # scripts import what lies beside them
-    session.env["MYPYPATH"] = os.pathsep.join([*sources, *scripts, "ecosystem"])
-    session.run("mypy", "--strict", "--no-warn-unused-configs", *sources, *session.posargs)
-    session.run("mypy", "noxfile.py", "conftest.py", "ecosystem/compare.py", "certify", *scripts, *session.posargs)
+    environment = {**job_environment(session), "MYPYPATH": os.pathsep.join([*sources, *scripts, "ecosystem"])}
+    others = ["noxfile.py", "conftest.py", "ecosystem/compare.py", "certify", *scripts]
+    mypy = (str(Path(session.bin) / "mypy"), *session.posargs)
+    return [
+        Job("types", (*mypy, "--strict", "--no-warn-unused-configs", *sources), environment),
+        # a cache of its own: mypy's is not made for two at a time
+        Job("types-of-scripts", (*mypy, "--cache-dir=.mypy_cache/scripts", *others), environment),
+    ]
 
 
 @nox.session
@@ -473,7 +505,7 @@ def interpreter_session(version: str) -> Callable[[nox.Session], None]:
         if reason is not None:
             packages = [package for package in packages if not needs_torch(package)]
         install(session, packages, extras=["test"])
-        run_jobs(session, quick_jobs(session, packages), ROOT / ".nox" / "logs" / session.name)
+        run_jobs(session, quick_jobs(session, packages, FEWER_EXAMPLES), ROOT / ".nox" / "logs" / session.name)
         if reason is not None:
             session.skip(f"only {', '.join(package.folder for package in packages)} could be tried: {reason}")
 
@@ -542,7 +574,8 @@ def mixed(session: nox.Session) -> None:
     """Each package at this tree with the others at their last release (releases.toml).
 
     Imports every module of them all, and runs the package's quick tests without those marked `new_feature`. A package
-    that is as it was released is not tried: all packages are their releases then.
+    that is as it was released is not tried: all packages are their releases then. Tests are left to `oldest` where all
+    packages that they need are as released, or where they need none.
     """
     directory = Path(session.create_tmp()).resolve()
     isolate(session)
@@ -564,8 +597,10 @@ def mixed(session: nox.Session) -> None:
         uninstall_all(session)
         install(session, [package], extras=["test"], built=wheels)
         session.run("python", "-I", ".ci/import_all.py", package.module, *(PACKAGES[name].module for name in wheels))
-        marks = f"{QUICK} and not new_feature"
-        pytest(session, package.tests, "-m", marks, success_codes=(0, PYTEST_NO_TESTS))
+        needed = {sibling.folder for sibling in closure([package], ["test"])[0]} - {package.folder}
+        if needed - unchanged:
+            marks = f"{QUICK} and not new_feature"
+            pytest(session, "-q", package.tests, "-m", marks, FEWER_EXAMPLES, success_codes=(0, PYTEST_NO_TESTS))
         num_tried += 1
     for line in left_out:
         session.warn(f"Not tried: {line}")
@@ -633,7 +668,11 @@ def wheels_beside(session: nox.Session, package: Package, releases: Releases) ->
 
 
 def without_compat(session: nox.Session) -> None:
-    """The quick gate and the demo in a copy of this tree without packages/compat: nothing else needs it."""
+    """The other packages' tests, each alone, the import contracts and the demo, in a copy without packages/compat.
+
+    Here `oldest` runs for all packages but compat: it shows with one run that a package needs no more than it declares,
+    no later versions than it declares, and no folder of compat. `full` runs it for compat in the tree itself.
+    """
     # Outside .nox, which git and ruff ignore. `create_tmp` would also set TMPDIR, to a path too long for sockets.
     copy = Path(tempfile.gettempdir()) / f"camshaft-{hashlib.sha256(str(ROOT).encode()).hexdigest()[:8]}"
     copy.mkdir(mode=0o700, exist_ok=True)
@@ -645,26 +684,29 @@ def without_compat(session: nox.Session) -> None:
         if name and not name.startswith("packages/compat/") and (ROOT / name).is_file():
             (copy / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy2(ROOT / name, copy / name)
-    session.run(sys.executable, "-m", "nox", "-f", str(copy / "noxfile.py"), "-s", "tests", "demo", external=True)
+    sessions = ["imports", "demo", "oldest"]
+    session.run(sys.executable, "-m", "nox", "-f", str(copy / "noxfile.py"), "-s", *sessions, external=True)
 
 
 if (ROOT / "packages" / "compat").exists():
     nox.session(name="without-compat", venv_backend="none")(without_compat)
 
 
-@nox.session(venv_backend="none")
+@nox.session
 def full(session: nox.Session) -> None:
-    """What `tests` leaves out, two sessions at a time: see CONTRIBUTING.md for what runs where, and why."""
+    """What `tests` leaves out, two jobs at a time: see CONTRIBUTING.md for what runs where, and why."""
     if session.posargs:
         session.error("`full` passes no arguments on. Give them to one session, such as tests-loops.")
+    install_for_types(session)
     log_dir = ROOT / ".nox" / "logs"
     log_dir.mkdir(parents=True, exist_ok=True)
 
     def job(session_name: str, *arguments: str) -> Job:
         return Job.of_session(Path(__file__), log_dir, session_name, *arguments)
 
-    alone = [job(f"tests-{package.folder}", "-m", "processes") for package in with_tests()]
+    alone = [job("oldest")]
+    if (ROOT / "packages" / "compat").exists():
+        alone = [job("without-compat"), job("oldest", "compat")]
     # the longest ones early, so that neither lane is left alone at the end
-    first = ["integration", "docs", *(["without-compat"] if (ROOT / "packages" / "compat").exists() else []), "oldest"]
-    then = ["types", "mixed", *(f"python-{version}" for version in INTERPRETERS), "build"]
-    run_jobs(session, [*map(job, first), *alone[::-1], *map(job, then)], log_dir)
+    others = [job("mixed"), job("build"), *(job(f"python-{version}") for version in INTERPRETERS)]
+    run_jobs(session, [job("integration"), job("docs"), *alone, *process_jobs(session), *type_jobs(session), *others], log_dir)
