@@ -1,11 +1,12 @@
-"""A training with all stock callbacks and loggers at once, from its beginning or from a checkpoint.
+"""Trainings with all stock callbacks and loggers at once, from their beginning or from checkpoints.
 
-all_callbacks.py FOLDER MAX_EPOCHS [CHECKPOINT]
+all_callbacks.py MAX_EPOCHS FOLDER [CHECKPOINT FOLDER CHECKPOINT ...]
 """
 
 from __future__ import annotations
 
 import sys
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -153,4 +154,6 @@ def train(folder: Path, max_epochs: int, ckpt_path: str | None, **arguments: Any
 
 
 if __name__ == "__main__":
-    report(train(Path(sys.argv[1]), int(sys.argv[2]), sys.argv[3] if len(sys.argv) > 3 else None, accelerator="cpu"))
+    max_epochs, *places = sys.argv[1:]
+    for folder, checkpoint in zip_longest(places[::2], places[1::2]):
+        report(train(Path(folder), int(max_epochs), checkpoint, accelerator="cpu"))

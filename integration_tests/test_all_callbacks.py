@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import shutil
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +30,7 @@ def _file_store(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture(scope="module", params=[1, 2], ids=["one process", "two processes"])
 def straight(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[int, Path, list[Any]]:
     folder = tmp_path_factory.mktemp("straight")
-    reports = run_ranks(SCRIPT, request.param, args=[str(folder), str(NUM_EPOCHS)]).succeeded().reports
+    reports = run_ranks(SCRIPT, request.param, args=[str(NUM_EPOCHS), folder]).succeeded().reports
     return request.param, folder, [result for (result,) in reports]
 
 
@@ -79,16 +80,18 @@ def test_loggers_agree_on_names_and_steps(straight: tuple[int, Path, list[Any]])
 def test_a_run_that_was_stopped_goes_on_as_if_it_had_not(straight: tuple[int, Path, list[Any]], tmp_path: Path) -> None:
     num_ranks, folder, results = straight
     checkpoints = sorted((folder / "steps").glob("*.ckpt"), key=lambda path: int(path.stem.partition("=")[2]))
-    for idx in (0, len(checkpoints) // 2):  # before the backbone is trained, and in the middle of an epoch after it
-        target = tmp_path / str(idx)
+    # before the backbone is trained, and in the middle of an epoch after it
+    resumed = {tmp_path / name: checkpoints[idx] for name, idx in (("early", 0), ("late", len(checkpoints) // 2))}
+    for target in resumed:
         shutil.copytree(folder / "ledger", target / "ledger")
-        arguments = [str(target), str(NUM_EPOCHS), str(checkpoints[idx])]
-        for (result,), before in zip(
-            run_ranks(SCRIPT, num_ranks, args=arguments).succeeded().reports, results, strict=True
-        ):
+    arguments = [NUM_EPOCHS, *chain.from_iterable(resumed.items())]
+    reports = run_ranks(SCRIPT, num_ranks, args=[str(argument) for argument in arguments]).succeeded().reports
+    for of_rank, before in zip(reports, results, strict=True):
+        for result in of_rank:
             assert result[:2] == before[:2]
             assert torch.equal(result[2], before[2]) and torch.equal(result[3], before[3])
-        assert compare(folder / "ledger", target / "ledger").is_equal
+    assert [len(of_rank) for of_rank in reports] == [len(resumed)] * num_ranks
+    assert all(compare(folder / "ledger", target / "ledger").is_equal for target in resumed)
 
 
 def _runs(folder: Path) -> list[str]:

@@ -19,33 +19,37 @@ def train(folder: Path, launcher: Any, *killed: str) -> Outcome:
 
 
 @pytest.fixture(scope="module")
-def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> torch.Tensor:
-    reports = train(tmp_path_factory.mktemp("undisturbed"), "torchrun").reports
-    ((restarts, global_step, weights),), other = reports
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, torch.Tensor]:
+    """The folder and the weights of a job in which no rank is killed."""
+    folder = tmp_path_factory.mktemp("undisturbed")
+    ((restarts, global_step, weights),), other = train(folder, "torchrun").reports
     assert (restarts, global_step) == (0, NUM_UPDATES)
     assert torch.equal(other[0][2], weights)
-    return weights
+    return folder, weights
 
 
-@pytest.mark.parametrize(
-    ("launcher", "rank", "moment"),
-    [("bare", "1", "17"), ("torchrun", "0", "23"), ("torchrun", "1", "1"), ("bare", "0", "0.13s")],
-)
+def assert_ends_like(weights: torch.Tensor, outcome: Outcome) -> None:
+    """Check that both ranks ended, after one restart, with these weights."""
+    for ((restarts, global_step, found),) in outcome.reports:
+        assert (restarts, global_step) == (1, NUM_UPDATES)
+        assert torch.equal(found, weights)
+
+
+# A script that starts its ranks itself, one killed after an update, is tried in the trainer's tests.
+@pytest.mark.parametrize(("launcher", "rank", "moment"), [("torchrun", "0", "23"), ("bare", "0", "0.13s")])
 def test_a_killed_rank_costs_nothing_but_time(
-    launcher: str, rank: str, moment: str, undisturbed: torch.Tensor, tmp_path: Path
+    launcher: str, rank: str, moment: str, undisturbed: tuple[Path, torch.Tensor], tmp_path: Path
 ) -> None:
     outcome = train(tmp_path, launcher, rank, moment)
-    for reports in outcome.reports:
-        ((restarts, global_step, weights),) = reports
-        assert (restarts, global_step) == (1, NUM_UPDATES)
-        assert torch.equal(weights, undisturbed)
-    if moment not in ("1", "0.13s"):  # after the first update nothing was saved yet, in 0.13 s not everywhere
+    assert_ends_like(undisturbed[1], outcome)
+    if moment != "0.13s":  # after which not every rank has saved
         assert "goes on from" in outcome.output
 
 
-def test_a_new_job_does_not_go_on_from_what_another_one_saved(undisturbed: torch.Tensor, tmp_path: Path) -> None:
-    train(tmp_path, "torchrun")
-    for reports in train(tmp_path, "torchrun", "1", "1").reports:
-        ((restarts, _, weights),) = reports
-        assert restarts == 1
-        assert torch.equal(weights, undisturbed)
+def test_a_job_that_has_saved_nothing_begins_anew_whatever_another_one_saved(
+    undisturbed: tuple[Path, torch.Tensor],
+) -> None:
+    folder, weights = undisturbed
+    outcome = train(folder, "torchrun", "1", "1")
+    assert_ends_like(weights, outcome)
+    assert "goes on from" not in outcome.output

@@ -18,8 +18,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-Launcher = Literal["torchrun", "bare", "slurm"]
+Launcher = Literal["forked", "torchrun", "bare", "slurm"]
 
+_FORKED_RANKS = Path(__file__).with_name("forked_ranks.py")
 _REPORTS = "CAMSHAFT_TEST_REPORTS"
 _OF_LAUNCHERS = ("SLURM_", "TORCHELASTIC_", "RANK", "LOCAL_", "WORLD_SIZE", "GROUP_", "ROLE_", "MASTER_", "PMI_")
 
@@ -30,7 +31,7 @@ class Outcome:
 
     Attributes:
         exit_code: 0 if all was well; else the first non-zero exit status (negative: ended by that signal).
-        exit_codes: The status of every process that was started: one for torchrun and bare, one a rank for SLURM.
+        exit_codes: The status of every process that was started: one a rank for SLURM, else one.
         output: What all processes wrote to stdout and stderr, interleaved.
         reports: By rank: what its process passed to `report`, in order.
         seconds: How long it took.
@@ -69,7 +70,7 @@ def run_ranks(
     script_or_code: Path | str,
     num_processes: int,
     *,
-    launcher: Launcher = "torchrun",
+    launcher: Launcher = "forked",
     timeout: float = 240.0,
     env: Mapping[str, str] | None = None,
     args: Sequence[str | Path] = (),
@@ -80,12 +81,13 @@ def run_ranks(
     Args:
         script_or_code: A script's path, or Python code as a string that becomes a script.
         num_processes: How many; only passed to the script (as `NUM_PROCESSES`) where it starts them itself ("bare").
-        launcher: "torchrun"; "bare" is `python script.py`; "slurm" is what `srun` does: one process a rank, with
-            SLURM's variables and nobody who watches over them.
+        launcher: "forked" is the cheapest: processes that are forked after torch was imported, see forked_ranks.py;
+            "torchrun"; "bare" is `python script.py`; "slurm" is what `srun` does: one process a rank, with SLURM's
+            variables and nobody who watches over them.
         timeout: After so many seconds everything is killed and the test fails.
         env: Environment variables for the processes, beyond this process's without those of launchers.
         args: Command-line arguments of the script.
-        options: Options of torchrun.
+        options: Options of torchrun, for that launcher alone.
     """
     with tempfile.TemporaryDirectory(prefix="camshaft-ranks-") as folder:
         script = script_or_code
@@ -98,7 +100,9 @@ def run_ranks(
             clean_environment() | {_REPORTS: str(reports), "NUM_PROCESSES": str(num_processes)} | dict(env or {})
         )
         command = [sys.executable, str(script), *map(str, args)]
-        if launcher == "torchrun":
+        if launcher == "forked":
+            command[1:1] = [str(_FORKED_RANKS), str(num_processes), str(free_port())]
+        elif launcher == "torchrun":
             elastic = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={num_processes}"]
             command[1:1] = [*elastic, *options]
         environments = [environment]

@@ -1,13 +1,14 @@
 """Trains an epoch and saves, or goes on from a checkpoint and trains another one.
 
-    ranks.py save STRATEGY PATH
-    ranks.py resume STRATEGY PATH...
+    ranks.py save STRATEGY,... PATH...     a path for each strategy
+    ranks.py resume STRATEGY,... PATH...   each strategy from each path
 
-Reports, for each path, the weights and the optimizer's state, whole, before and after what it trained.
+Reports, for each strategy and path, the weights and the optimizer's state, whole, before and after what it trained.
 """
 
 from __future__ import annotations
 
+import itertools
 import os
 import sys
 import warnings
@@ -67,9 +68,11 @@ def whole(value: Tensor) -> Tensor:
     return tensor.full_tensor().clone() if isinstance(tensor, DTensor) else tensor.clone()
 
 
-def main(verb: str, name: str, *paths: str) -> None:
+def main(verb: str, names: str, *paths: str) -> None:
     warnings.simplefilter("ignore")
-    for path in paths:
+    strategies = names.split(",")
+    pairs = zip(strategies, paths, strict=True) if verb == "save" else itertools.product(strategies, paths)
+    for name, path in pairs:
         train(verb, name, path)
 
 

@@ -45,5 +45,5 @@ def test_it_finds_the_variables_of_torchrun_for_as_long_as_it_joins() -> None:
 
 def test_an_address_of_its_own_is_heeded_where_an_agent_has_started_the_processes() -> None:
     script = SCRIPT.replace("    dist.init", '    os.environ["MASTER_PORT"] = os.environ["OWN_PORT"]\n    dist.init')
-    outcome = run_ranks(script, 2, env={"OWN_PORT": str(free_port())}).succeeded()
+    outcome = run_ranks(script, 2, launcher="torchrun", env={"OWN_PORT": str(free_port())}).succeeded()
     assert [found[2] for found, _ in outcome.reports] == [3.0, 3.0]

@@ -124,7 +124,7 @@ ParallelStrategy(accelerator="cpu", timeout=3).connect()
 
 
 def test_joining_ends_when_the_others_do_not_come() -> None:
-    outcome = run_ranks(NOBODY_COMES, 2, timeout=120).failed()
+    outcome = run_ranks(NOBODY_COMES, 2, launcher="torchrun", timeout=120).failed()
     assert "Error" in outcome.output and "connect" in outcome.output
 
 

@@ -16,9 +16,8 @@ SAVING = "fit, stage train, epoch 0, saving a checkpoint"
 
 
 def output_of(where: str, victim: int, kind: str, folder: Path) -> str:
-    outcome = run_ranks(
-        Path(__file__).with_name("hanging_training.py"), 2, args=[folder, where, str(victim), kind], timeout=120
-    )
+    script, arguments = Path(__file__).with_name("hanging_training.py"), [folder, where, str(victim), kind]
+    outcome = run_ranks(script, 2, launcher="torchrun", args=arguments, timeout=120)
     assert outcome.exit_code != 0
     return outcome.output
 

@@ -20,7 +20,8 @@ SCENES = Path(__file__).with_name("ledger_scenes.py")
 
 def run(folder: Path, strategy: str, dropout: float, seed: object) -> str:
     arguments = [folder, strategy, str(dropout), str(seed)]
-    return run_ranks(SCENES, 2, args=arguments, options=[f"--max-restarts={NUM_KILLS}"]).succeeded().output
+    options = [f"--max-restarts={NUM_KILLS}"]
+    return run_ranks(SCENES, 2, launcher="torchrun", args=arguments, options=options).succeeded().output
 
 
 @pytest.mark.parametrize("strategy", ["ddp", "sharded"])

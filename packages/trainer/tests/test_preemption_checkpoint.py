@@ -57,7 +57,7 @@ def alone(tmp_path_factory: pytest.TempPathFactory, slurm: dict[str, str]) -> Re
 @pytest.fixture(scope="module")
 def together(tmp_path_factory: pytest.TempPathFactory, slurm: dict[str, str]) -> Reports:
     folder = tmp_path_factory.mktemp("together")
-    outcome = run_ranks(SCRIPT, 2, args=[folder, *TOGETHER], env=slurm)
+    outcome = run_ranks(SCRIPT, 2, launcher="torchrun", args=[folder, *TOGETHER], env=slurm)
     assert outcome.exit_code != 0 and "exitcode  : 7" in outcome.output, outcome.output
     assert "[camshaft]" not in outcome.output, outcome.output  # nobody was told of a failure
     return folder, outcome.named
