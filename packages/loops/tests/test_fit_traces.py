@@ -191,7 +191,7 @@ def record_fit(plan: Plan) -> tuple[Trace, BareTrainer]:
     return trace, trainer
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=80, deadline=None)
 @given(plans())
 def test_every_fit_follows_the_life_cycle(plan: Plan) -> None:
     trace, trainer = record_fit(plan)

@@ -52,7 +52,7 @@ def record(plan: Plan, *, own_split: bool = False, skips: bool = False) -> Trace
     return trace
 
 
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(plans(), st.booleans(), st.booleans())
 def test_every_mode_follows_the_life_cycle(plan: Plan, own_split: bool, skips: bool) -> None:
     trace = record(plan, own_split=own_split, skips=skips)

@@ -11,7 +11,7 @@ from sequence_parts import Plan, Recurrent, fit, plans, train_by_hand
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=80, deadline=None)
 @given(plans())
 def test_weights_and_updates_are_those_of_a_loop_by_hand(plan: Plan) -> None:
     by_hand, by_loop = seeded(Recurrent, plan), seeded(Recurrent, plan)

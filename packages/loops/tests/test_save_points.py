@@ -40,7 +40,7 @@ class AtBatchEnds(Callback):
         self.states[batch_number] = (weights(module), trainer.global_step)
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(
     hook=st.sampled_from(HOOKS_OF_A_BATCH),
     number=st.integers(0, 5),

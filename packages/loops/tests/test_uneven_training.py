@@ -36,7 +36,7 @@ def fit(strategy: ThreadedStrategy, loader: Any, module: Net | None = None, **ar
     return trainer.fit(loader, Sized([]))
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(
     kind=st.sampled_from(KINDS),
     lengths=st.lists(st.integers(1, 5), min_size=2, max_size=3),
