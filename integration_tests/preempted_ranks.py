@@ -40,8 +40,8 @@ def main(verb: str, folder: str, *when: str) -> None:
     loader = make_loader()
     trainer = Trainer(
         strategy=DDPStrategy(accelerator="cpu", devices=2, timeout=60),
-        max_epochs=200,
-        min_epochs=200,
+        max_epochs=100,
+        min_epochs=100,
         callbacks=[LeaveOnSignal(path, int(when[0]), float(when[1]))] if when else None,
         logger=False,
         enable_checkpointing=False,

@@ -160,13 +160,10 @@ def test_a_strategy_of_another_library_trains_with_the_loops_and_the_core_alone(
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize("exit_code", [0, 1])
-def test_the_digits_demo_writes_what_it_says(exit_code: int, tmp_path: Path) -> None:
-    arguments = ["--max-epochs", "3", "--output", "out"]
-    if exit_code == 0:
-        arguments += ["--min-accuracy", "0"]
-    done = run(str(ROOT / "examples/digits.py"), *arguments, cwd=tmp_path)
-    assert done.returncode == exit_code, done.stderr  # three epochs do not reach 98%, which is the default
+def test_the_digits_demo_writes_what_it_says_and_fails_below_its_accuracy(tmp_path: Path) -> None:
+    """The session `demo` trains it to the end, where it must succeed."""
+    done = run(str(ROOT / "examples/digits.py"), "--max-epochs", "3", "--output", "out", cwd=tmp_path)
+    assert done.returncode == 1, done.stderr  # three epochs do not reach 98%, which is the default
     said = dict(re.findall(r"^  (test accuracy|best model|metrics|picture) +(.+)$", done.stdout, re.MULTILINE))
     assert re.match(r"[\d.]+% of 360 digits", said["test accuracy"])
     assert Path(said["best model"]).stat().st_size > 0

@@ -18,7 +18,7 @@ def straight(tmp_path_factory: pytest.TempPathFactory) -> tuple[int, torch.Tenso
     return num_steps, weights
 
 
-@pytest.mark.parametrize(("rank", "seconds"), [("0", "0.2"), ("1", "0.7")])
+@pytest.mark.parametrize(("rank", "seconds"), [("0", "0.1"), ("1", "0.4")])
 def test_a_run_that_left_goes_on_to_the_same_weights(
     rank: str, seconds: str, straight: tuple[int, torch.Tensor], tmp_path: Path
 ) -> None:
