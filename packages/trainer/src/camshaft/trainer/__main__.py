@@ -1,4 +1,4 @@
-"""`python -m camshaft.trainer`: the four verbs of a trainer, and the comparison of runs."""
+"""`python -m camshaft.trainer`: the four verbs of a trainer, the comparison of runs, and the replay of a step."""
 
 import sys
 
@@ -7,6 +7,10 @@ if __name__ == "__main__":
         from camshaft.trainer.cli.compare_command import main as compare
 
         sys.exit(compare(sys.argv[2:]))
+    if sys.argv[1:2] == ["replay"]:
+        from camshaft.trainer.cli.replay_command import main as replay
+
+        sys.exit(replay(sys.argv[2:]))
     from camshaft.trainer.cli.command_line import main
 
     sys.exit(main())

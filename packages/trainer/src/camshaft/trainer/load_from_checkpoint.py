@@ -61,7 +61,7 @@ def rebuild(
         action = "Pass a checkpoint of a module."
         raise ValueError(must_be("path", "a checkpoint with a 'state_dict'", sorted(checkpoint), where, action))
     found = format_of(checkpoint, cls.checkpoint_formats)
-    module: _Module = _built(cls, checkpoint, "", hparams_file, arguments, path, found, weights_only)
+    module: _Module = built(cls, checkpoint, "", hparams_file, arguments, path, found, weights_only)
     strict = _strictness(module, strict, where)
     for hook in ("configure_sharded_model", "configure_model"):
         if is_overridden(module, hook):
@@ -100,7 +100,7 @@ def rebuild_data_module(
     """Build a data module; see `DataModule.load_from_checkpoint`."""
     checkpoint = _read(path, map_location, weights_only)
     found = format_of(checkpoint, cls.checkpoint_formats)
-    data: _Data = _built(cls, checkpoint, DATA_PREFIX, hparams_file, arguments, path, found, weights_only)
+    data: _Data = built(cls, checkpoint, DATA_PREFIX, hparams_file, arguments, path, found, weights_only)
     state = checkpoint.get("data") if found is None else found.data_state(checkpoint, cls)
     if state is not None:
         data.load_state_dict(state)
@@ -113,7 +113,7 @@ def _read(path: _Source, map_location: Any, weights_only: bool | None) -> dict[s
     )
 
 
-def _built(
+def built(
     cls: type[Any],
     checkpoint: dict[str, Any],
     prefix: str,

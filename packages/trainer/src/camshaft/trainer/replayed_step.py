@@ -25,6 +25,7 @@ class ReplayedStep:
         inspection: Statistics of the submodules' outputs and gradients, and where values ceased to be finite.
         gradients: The gradients of the parameters by name that this step gave, before clipping and scaled as
             they were; of parameters that are sharded, this process's part.
+        differences: In what it differs from what was recorded of it; empty if it is equal bit for bit.
     """
 
     step: int
@@ -35,3 +36,4 @@ class ReplayedStep:
     loss: Tensor | None
     inspection: StepInspection
     gradients: dict[str, Tensor] = attrs.field(repr=False)
+    differences: list[str] = attrs.field(factory=list)

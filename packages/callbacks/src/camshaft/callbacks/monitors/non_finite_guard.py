@@ -61,8 +61,8 @@ class NonFiniteGuard(LossWatch):
             else 50. Must be left out with "skip" and with `capture`.
         capture: Folder (or URL, with the extra `fsspec`) that keeps, for a bad update, the batches, weights, optimizer
             state and random numbers from just before it, from which `python -m camshaft.trainer replay FOLDER` makes
-            the step again; each process writes its own file. Then losses and gradients are checked before each update, as
-            with "skip", and until its update a copy of each batch, its random numbers and a copy of the buffers are
+            the step again; each process writes its own file. Then losses and gradients are checked before each update,
+            as with "skip", and until its update a copy of each batch, its random numbers and a copy of the buffers are
             kept. Weights must not be sharded.
         max_captures: Largest number of updates that are kept; afterwards nothing is copied any more.
 

@@ -15,7 +15,10 @@ from camshaft.hooks_core.remote_files import exists, join, local_copy, local_pat
 from camshaft.strategies import CheckpointError
 from camshaft.trainer.cli import SaveConfigCallback, TrainerCLI
 
-_ABOUT = "Train and evaluate a module; `compare RUN RUN` compares two runs by their ledgers."
+_ABOUT = (
+    "Train and evaluate a module; `compare RUN RUN` compares two runs by their ledgers, `replay FOLDER` makes a "
+    "captured training step again."
+)
 _SCRIPTS = "A script that imports pytorch_lightning or lightning is run by `python -m camshaft.compat run SCRIPT`."
 _FOUND_BY_TRAINER = ("best", "last")
 
