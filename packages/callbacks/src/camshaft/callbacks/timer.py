@@ -39,6 +39,7 @@ class Timer(Callback):
         InvalidArgumentError: If `interval` is neither of the two.
     """
 
+    only_observes = True
     _uncalled_methods: ClassVar[Mapping[str, str]] = {
         "_check_time_remaining": "Set `trainer.should_stop` in `on_train_batch_end`.",
         "start_time": "Override `time_elapsed`.",

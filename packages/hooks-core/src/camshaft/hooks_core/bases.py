@@ -548,6 +548,8 @@ class Callback:
         monitors: Whether it reads metrics, so that in `on_train_epoch_end` it runs after the module, which may log
             there.
         after_module: Names of further hooks for which it runs after the module.
+        only_observes: Whether weights and data are the same without it, as it saves, logs, shows, measures or keeps
+            time. A replay of a run leaves it out, and runs all others.
 
     A callback may also have a method `wrap_call(self, hook: str, kind: Receiver, receiver: object, function)`, which is
     no hook: it sees every call of a run without touching the receivers. `resolve` calls it once for each receiver of
@@ -563,6 +565,7 @@ class Callback:
 
     monitors: ClassVar[bool] = False
     after_module: ClassVar[frozenset[str]] = frozenset()
+    only_observes: bool = False
 
     def setup(self, trainer: Any, module: Any, stage: str) -> None:
         """At the beginning of every verb, on every process."""

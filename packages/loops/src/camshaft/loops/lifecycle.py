@@ -17,6 +17,14 @@ from camshaft.loops.fit.resume import restore_callbacks, restore_data_module, re
 from camshaft.loops.state.run import Run
 
 
+class EndOfVerb(BaseException):
+    """Raised in a hook by all processes alike, it ends the verb there, in the midst of a step.
+
+    Everything is torn down as at the verb's end; `on_exception` is not called, and what waits to be saved is dropped.
+    It is no `Exception`, so that code of users does not take it for an error.
+    """
+
+
 class Loop(Protocol):
     """A loop that `run_verb` can run.
 
@@ -46,7 +54,7 @@ def run_verb(run: Run, loop: Loop) -> Any:
         loop: The loop.
 
     Returns:
-        The result of the loop.
+        The result of the loop; None if a hook raised `EndOfVerb`.
 
     Raises:
         TypeError: If the strategy lacks something of the protocol.
@@ -82,6 +90,7 @@ def run_verb(run: Run, loop: Loop) -> Any:
         result = loop.run(run)
         run.finish_saving()
         return result
+    return None
 
 
 def prepare_data(run: Run) -> None:
@@ -121,10 +130,18 @@ class TeardownContext:
     def __enter__(self) -> None:
         torch.set_grad_enabled(True)
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: object) -> None:
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: object) -> bool:
         try:
             if error is None:
                 self._tear_down()
+            elif isinstance(error, EndOfVerb):
+                self._run.forget_saves()
+                try:
+                    self._tear_down()
+                finally:
+                    if self._run.stop_workers is not None:
+                        self._run.stop_workers()
+                return True
             else:
                 self._report(error)
                 _attempt(error, "teardown", partial(_tear_down, self._run))
@@ -134,6 +151,7 @@ class TeardownContext:
         finally:
             torch.set_grad_enabled(self._grad_enabled)
             self._run.release_callbacks()
+        return False
 
     def _tear_down(self) -> None:
         try:

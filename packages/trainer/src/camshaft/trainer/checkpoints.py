@@ -183,10 +183,16 @@ def _saved_by(trainer: Any) -> Iterator[str]:
         if isinstance(callback, stock.ModelCheckpoint):
             folders |= {callback.dirpath} if callback.dirpath is not None else set(_default_folders(trainer))
     for folder in folders:
-        yield from _checkpoints_in(folder)
+        yield from checkpoints_in(folder)
 
 
-def _checkpoints_in(folder: str) -> Iterator[str]:
+def is_folder_of_checkpoints(path: str) -> bool:
+    """Return whether a path is a folder that holds checkpoints, rather than a checkpoint that is a folder itself."""
+    is_checkpoint = path.endswith(stock.ModelCheckpoint.FILE_EXTENSION) or exists(join(path, INDEX_FILE))
+    return not is_checkpoint and is_folder(path)
+
+
+def checkpoints_in(folder: str) -> Iterator[str]:
     """Yield the checkpoints in a folder and below it; a checkpoint may be a directory."""
     extension = stock.ModelCheckpoint.FILE_EXTENSION
     if is_url(folder):
@@ -206,7 +212,7 @@ def _default_folders(trainer: Any) -> Iterator[str]:
     """
     root = parent_of(trainer.log_dir)
     folder = join(trainer.log_dir, "checkpoints")
-    if re.fullmatch(r"version_\d+", trainer.log_dir.removeprefix(join(root, ""))) and not any(_checkpoints_in(folder)):
+    if re.fullmatch(r"version_\d+", trainer.log_dir.removeprefix(join(root, ""))) and not any(checkpoints_in(folder)):
         for version in entries_of(root):
             if version.startswith("version_"):
                 yield join(root, version, "checkpoints")

@@ -70,6 +70,7 @@ class VerbState:
         log_dir: Directory of rank 0's logs, with several processes.
         ckpt_path: The checkpoint that it began with, if any.
         chosen_ckpt_path: The checkpoint that verbs without `ckpt_path` begin with, if the user chose one.
+        is_replaying: Whether a fit is made again, which writes nothing.
     """
 
     run: Run | None = None
@@ -79,6 +80,7 @@ class VerbState:
     log_dir: str | None = None
     ckpt_path: str | os.PathLike[str] | None = None
     chosen_ckpt_path: str | os.PathLike[str] | None = None
+    is_replaying: bool = False
 
     @property
     def is_running(self) -> bool:

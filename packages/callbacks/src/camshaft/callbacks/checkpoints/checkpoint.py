@@ -18,6 +18,7 @@ class Checkpoint(Callback):
         best_model_path: Path of the best checkpoint, which `ckpt_path="best"` stands for; "" if there is none.
     """
 
+    only_observes = True
     monitors: ClassVar[bool] = True
     dirpath: str | None = None
     best_model_path: str = ""

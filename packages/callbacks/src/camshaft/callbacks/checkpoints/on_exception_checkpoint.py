@@ -31,6 +31,7 @@ class OnExceptionCheckpoint(Callback):
         InvalidArgumentError: If `filename` is empty or has a folder in it, or nothing can be written to `dirpath`.
     """
 
+    only_observes = True
     FILE_EXTENSION: ClassVar[str] = ".ckpt"
 
     def __init__(self, dirpath: str | os.PathLike[str], filename: str = "on_exception") -> None:

@@ -59,6 +59,7 @@ class PreemptionCheckpoint(Callback):
             written to `dirpath`, or `exit_code` is not from 0 to 255.
     """
 
+    only_observes = True
     FILE_EXTENSION: ClassVar[str] = ".ckpt"
 
     def __init__(

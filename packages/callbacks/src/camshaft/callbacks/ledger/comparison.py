@@ -97,7 +97,11 @@ def compare(a: str | os.PathLike[str], b: str | os.PathLike[str], rtol: float | 
         InvalidArgumentError: If `rtol` is negative, or the ledgers have no update in common.
     """
     check_number("compare", least=0, or_none=True, rtol=rtol)
-    one, other = read_ledger(find_ledger(a)), read_ledger(find_ledger(b))
+    return compare_ledgers(read_ledger(find_ledger(a)), read_ledger(find_ledger(b)), rtol)
+
+
+def compare_ledgers(one: Ledger, other: Ledger, rtol: float | None = None) -> Comparison:
+    """Compare two ledgers that are read already, as `compare` does."""
     return _Comparing(one, other, rtol).run()
 
 

@@ -35,7 +35,7 @@ from camshaft.callbacks.monitors.loss_watch import gradient_norm
 from camshaft.hooks_core import Callback
 
 if TYPE_CHECKING:
-    from camshaft.hooks_core.protocols import TrainerProtocol
+    from camshaft.hooks_core.protocols import Strategy, TrainerProtocol
 
 _DISTRIBUTIONS = ("hooks-core", "loops", "strategies", "callbacks", "trainer", "compat")
 _ARGUMENTS = (
@@ -101,6 +101,7 @@ class RunLedger(Callback):
             not there, is damaged, or is another run's.
     """
 
+    only_observes = True
     NUM_PER_GROUP: ClassVar[int] = 100
 
     def __init__(self, path: str | os.PathLike[str], every_n_steps: int = 1, weights_every_n_steps: int = 100) -> None:
@@ -110,6 +111,7 @@ class RunLedger(Callback):
         self._file = LedgerFile(path)
         self.every_n_steps = every_n_steps
         self.weights_every_n_steps = weights_every_n_steps
+        self._is_always_due = every_n_steps == 1
         self._trainer: TrainerProtocol | None = None  # while it trains
         self._take_samples: Callable[[], Any] | None = None
         self._generators: TorchGenerators | None = None
@@ -145,7 +147,7 @@ class RunLedger(Callback):
         state, self._loaded = self._loaded or (self._state if trainer.global_step else {}), {}
         if state and len(state["windows"]) == strategy.world_size:
             self._window = _Window.of(state["windows"][strategy.global_rank])
-        from_rank_zero(strategy, lambda: self._open(state, _facts(trainer, module, data_ranks), trainer.global_step))
+        self._open(state, _facts(trainer, module, data_ranks), trainer)
 
     def on_train_epoch_start(self, trainer: TrainerProtocol, module: Any) -> None:
         """Forget batches whose gradients were dropped at the end of the epoch before."""
@@ -156,12 +158,12 @@ class RunLedger(Callback):
         """Note a batch."""
         samples = None if self._take_samples is None else self._take_samples()
         self._batch = batch_idx, samples, batch
-        if self.every_n_steps == 1 or self._is_due(trainer.global_step + 1):
+        if self._is_always_due or self._is_due(trainer.global_step + 1):
             self._add_batch()
 
     def on_before_backward(self, trainer: TrainerProtocol, module: Any, loss: Tensor) -> None:
         """Note a loss."""
-        if self.every_n_steps != 1 and not self._is_due(trainer.global_step + 1):
+        if not self._is_always_due and not self._is_due(trainer.global_step + 1):
             return
         window = self._window
         if not window.batches:  # a further update of the same batch
@@ -171,7 +173,7 @@ class RunLedger(Callback):
     def on_before_optimizer_step(self, trainer: TrainerProtocol, module: Any, optimizer: Any) -> None:
         """Note an update. Collective where parameters are sharded, and where weights are digested."""
         step = trainer.global_step + 1
-        if self.every_n_steps != 1 and not self._is_due(step):
+        if not self._is_always_due and not self._is_due(step):
             return
         window = self._window
         norm = self._norm_of(optimizer)
@@ -187,7 +189,7 @@ class RunLedger(Callback):
         if len(rows) >= self.NUM_PER_GROUP:
             self._write(trainer)
             rows = self._rows
-        digests = self._digests(trainer, module) if (step - 1) % self.weights_every_n_steps == 0 else None
+        digests = self._digests(trainer, module) if self._has_digests(step) else None
         rows.append(_Row(step, self._epoch, window, self._generators.read(), digests))
 
     def on_train_epoch_end(self, trainer: TrainerProtocol, module: Any) -> None:
@@ -225,7 +227,10 @@ class RunLedger(Callback):
         self._loaded = state_dict
 
     def _is_due(self, step: int) -> bool:
-        return (step - 1) % self.every_n_steps == 0 or (step - 1) % self.weights_every_n_steps == 0
+        return (step - 1) % self.every_n_steps == 0 or self._has_digests(step)
+
+    def _has_digests(self, step: int) -> bool:
+        return (step - 1) % self.weights_every_n_steps == 0
 
     def _add_batch(self) -> None:
         batch_idx, samples, batch = self._batch
@@ -259,8 +264,11 @@ class RunLedger(Callback):
         digests = digests_of(named, trainer.strategy, trainer.strategy.device)
         return _Digests(list(weights), list(states), digests, settings_of(trainer.optimizers), slow_generators())
 
-    def _open(self, state: dict[str, Any], facts: dict[str, Any], step: int) -> None:
-        """Begin or go on with the file, on rank 0."""
+    def _open(self, state: dict[str, Any], facts: dict[str, Any], trainer: TrainerProtocol) -> None:
+        """Begin or go on with the ledger. Collective."""
+        from_rank_zero(trainer.strategy, lambda: self._open_file(state, facts, trainer.global_step))
+
+    def _open_file(self, state: dict[str, Any], facts: dict[str, Any], step: int) -> None:
         if not state:
             self._file.begin({**facts, "first_step": step + 1})
             return
@@ -273,7 +281,7 @@ class RunLedger(Callback):
         """Write the lines, durably. Returns the state for a checkpoint. Collective."""
         self._write(trainer)
         windows = trainer.strategy.all_gather(self._window.plain())
-        if trainer.is_global_zero:
+        if self._file.position is not None:  # on rank 0
             self._file.sync()
         position = self._file.position
         return {"position": None if position is None else list(attrs.astuple(position)), "windows": windows}
@@ -292,9 +300,13 @@ class RunLedger(Callback):
         own = [_Parts.of(row) for row in rows]
         strategy = trainer.strategy
         of_ranks = [own] if strategy.world_size == 1 else strategy.all_gather(own)
-        if trainer.is_global_zero and rows:
-            of_rows = own if len(of_ranks) == 1 else [_Parts.joined(parts) for parts in zip(*of_ranks, strict=True)]
-            self._file.append([_line(row, parts) for row, parts in zip(rows, of_rows, strict=True)])
+        of_rows = own if len(of_ranks) == 1 else [_Parts.joined(parts) for parts in zip(*of_ranks, strict=True)]
+        self._take(strategy, rows, of_rows)
+
+    def _take(self, strategy: Strategy, rows: Sequence[_Row], parts: Sequence[_Parts]) -> None:
+        """Take the lines of some updates. Collective."""
+        if strategy.global_rank == 0 and rows:
+            self._file.append(_lines(rows, parts))
 
 
 class _Window:
@@ -386,6 +398,10 @@ class _Parts(NamedTuple):
     def joined(cls, of_ranks: Sequence[_Parts]) -> _Parts:
         """Return the parts of all processes."""
         return cls(*map(",".join, zip(*of_ranks, strict=True)))
+
+
+def _lines(rows: Sequence[_Row], parts: Sequence[_Parts]) -> list[str]:
+    return [_line(row, of_row) for row, of_row in zip(rows, parts, strict=True)]
 
 
 def _line(row: _Row, parts: _Parts) -> str:

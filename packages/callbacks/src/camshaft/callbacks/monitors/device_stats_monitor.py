@@ -37,6 +37,7 @@ class DeviceStatsMonitor(Callback):
         ModuleNotFoundError: Likewise, if psutil is needed and not installed.
     """
 
+    only_observes = True
     _uncalled_methods: ClassVar[Mapping[str, str]] = {
         "_get_and_log_device_stats": "Override `on_train_batch_start` and `on_train_batch_end`.",
     }

@@ -49,6 +49,7 @@ class LearningRateMonitor(Callback):
             logger.
     """
 
+    only_observes = True
     _uncalled_methods: ClassVar[Mapping[str, str]] = {
         "_add_prefix": _OWN_NAMES,
         "_add_suffix": _OWN_NAMES,

@@ -59,6 +59,7 @@ class LossWatch(Callback):
         advice = "Pass 1 to check after each batch."
         check_number(where, advice, least=1, or_none=True, check_every_n_batches=check_every_n_batches)
         self.action = action
+        self.only_observes = action != "skip"
         self.check_every_n_batches = check_every_n_batches
         self._checks_loss = checks_loss
         self._checks_gradients = checks_gradients

@@ -87,6 +87,8 @@ class RepeatedStep(Callback):
         CorruptionError: If two repetitions differ.
     """
 
+    only_observes = True
+
     def __init__(self, every_n_steps: int = 1000) -> None:
         check_number(type(self).__name__, "Pass 1 to repeat every step.", least=1, every_n_steps=every_n_steps)
         self.every_n_steps = every_n_steps

@@ -187,7 +187,7 @@ class SpikeDetection(LossWatch):
         return self.rtol is None or distance >= self.rtol * abs(reference)
 
     def _write_bad_batches(self, trainer: TrainerProtocol) -> None:
-        if not trainer.is_global_zero:
+        if not trainer.is_global_zero or getattr(trainer, "is_replaying", False):
             return
         path = self.exclude_batches_path or trainer.log_dir or trainer.default_root_dir
         if os.path.splitext(path)[1] != ".json":

@@ -54,6 +54,7 @@ class ThroughputMonitor(Callback):
         InvalidArgumentError: If an argument is out of range, or a key of `flops_per_batch` is not a stage.
     """
 
+    only_observes = True
     _uncalled_methods: ClassVar[Mapping[str, str]] = {
         "_start": _OWN_FIGURES,
         "_update": _OWN_FIGURES,

@@ -52,6 +52,7 @@ class BasePredictionWriter(Callback):
         InvalidArgumentError: If `write_interval` is none of these; in `setup`, if the method for it is not overridden.
     """
 
+    only_observes = True
     _records_drawn_orders: ClassVar[bool] = True
 
     def __init__(self, write_interval: Literal["batch", "epoch", "batch_and_epoch"] = "batch") -> None:

@@ -44,6 +44,7 @@ class HookTimeline(Callback):
         InvalidArgumentError: If `max_events` is less than 1, or `filename` is empty or has a folder in it.
     """
 
+    only_observes = True
     after_module = frozenset({"teardown"})
 
     def __init__(

@@ -27,6 +27,7 @@ class ProfiledHooks(Callback):
         strategy_name: The class of the strategy.
     """
 
+    only_observes = True
     after_module = frozenset({"teardown", "on_train_epoch_start", "on_train_batch_start", "on_before_backward"})
 
     def __init__(self, profiler: ActionProfiler, strategy_name: str) -> None:

@@ -68,6 +68,8 @@ class Profiler(Callback):
             `Profiler`: torch can run one at a time.
     """
 
+    only_observes = True
+
     def __init__(
         self,
         dirpath: str | os.PathLike[str] | None = None,

@@ -47,6 +47,7 @@ class ModelSummary(Callback):
         InvalidArgumentError: If `max_depth` is no int, or below -1.
     """
 
+    only_observes = True
     _uncalled_methods: ClassVar[Mapping[str, str]] = {
         "_summary": _OWN_SUMMARY,
         "summarize": _OWN_SUMMARY,

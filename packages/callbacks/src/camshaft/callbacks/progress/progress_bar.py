@@ -42,6 +42,7 @@ class ProgressBar(Callback):
         InvalidArgumentError: If a rate is negative, or both are given.
     """
 
+    only_observes = True
     monitors: ClassVar[bool] = True  # so that an epoch's line has the values that the module logs at its end
 
     _uncalled_methods: ClassVar[Mapping[str, str]] = dict.fromkeys(

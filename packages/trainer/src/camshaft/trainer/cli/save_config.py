@@ -33,6 +33,8 @@ class SaveConfigCallback(Callback):
         ValueError: If nothing would be saved.
     """
 
+    only_observes = True
+
     def __init__(
         self,
         parser: Any,
