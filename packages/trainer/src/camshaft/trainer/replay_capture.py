@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import os
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager, nullcontext, suppress
+from contextlib import ExitStack, contextmanager, nullcontext
 from functools import partial, wraps
 from pdb import Pdb
 from typing import Any
@@ -28,6 +28,7 @@ from camshaft.hooks_core import Callback, no_op
 from camshaft.hooks_core.dispatch.implementation import implementation
 from camshaft.hooks_core.messages import must_be, warn_user
 from camshaft.hooks_core.spec import Receiver
+from camshaft.loops.lifecycle import EndOfVerb
 from camshaft.loops.optimization.update import loss_of, without_graph
 from camshaft.loops.state.random_state import isolated_randomness, restore_random_state
 from camshaft.trainer.hyperparameters import HYPER_PARAMETERS_KEY, UNSAVED_KEY
@@ -161,14 +162,10 @@ def make_again(capture: StepCapture, module: nn.Module, *, debug: bool = False) 
     trainer.fit_loop.epoch_progress.completed = capture.epoch
     loader: Any = DataLoader(batches, batch_size=None, collate_fn=_batch_as_it_is)  # type: ignore[arg-type]
     debugger = _stopping_in_step(module, again) if debug else nullcontext()
-    with _switches(settings), debugger, suppress(_Done):
+    with _switches(settings), debugger:
         trainer.fit(module, loader)
     assert again.replayed is not None
     return again.replayed
-
-
-class _Done(Exception):
-    """Ends the fit before the update."""
 
 
 _LEFT_OUT = ("on_before_batch_transfer", "on_after_batch_transfer", "transfer_batch_to_device")
@@ -220,7 +217,7 @@ class _Again(Callback):
     def on_before_optimizer_step(self, trainer: Any, module: Any, optimizer: Any) -> None:
         """End the fit."""
         self._close()
-        raise _Done
+        raise EndOfVerb
 
     def on_train_batch_end(self, trainer: Any, module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
         """End a call that is not the last one of the update."""
