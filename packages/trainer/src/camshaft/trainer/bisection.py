@@ -13,6 +13,7 @@ import attrs
 import torch
 from torch import nn
 
+from camshaft.callbacks.arguments import InvalidArgumentError
 from camshaft.callbacks.ledger.ledger_check import LedgerCheck
 from camshaft.callbacks.monitoring import from_rank_zero
 from camshaft.hooks_core import Callback
@@ -76,12 +77,12 @@ class _Bisection:
         first, last = self._look_at(good), self._look_at(bad)
         if last.step <= first.step:
             rule = f"a later checkpoint than `good`, which is of step {first.step:,}"
-            raise ValueError(must_be("bad", rule, f"step {last.step:,}", _WHERE, "Swap them, or pass others."))
+            raise InvalidArgumentError("bad", rule, f"step {last.step:,}", _WHERE, "Swap them, or pass others.")
         for name, look, expected in (("good", first, False), ("bad", last, True)):
             if look.holds is not expected:
                 rule = f"a checkpoint at which the predicate is {expected}"
                 action = "Pass one before the change as `good` and one after it as `bad`."
-                raise ValueError(must_be(name, rule, f"{look.holds} at step {look.step:,}", _WHERE, action))
+                raise InvalidArgumentError(name, rule, f"{look.holds} at step {look.step:,}", _WHERE, action)
         return self._search(_State(first.step, good), last.step)
 
     def _search(self, low: _State, high: int) -> int:

@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 import bdb
-import inspect as code_inspection
 import os
-import pdb
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
 from fnmatch import fnmatchcase
 from functools import partial
-from types import CodeType, FrameType
 from typing import TYPE_CHECKING, Any
 
 import attrs
 from torch import Tensor, nn
 
 from camshaft.callbacks import StepInspection, inspect_step
-from camshaft.callbacks.arguments import check_number
+from camshaft.callbacks.arguments import InvalidArgumentError, check_number
 from camshaft.callbacks.ledger.ledger_check import LedgerCheck
 from camshaft.hooks_core import Callback
 from camshaft.hooks_core.dispatch.implementation import implementation
@@ -28,6 +25,7 @@ from camshaft.loops.optimization.update import without_graph
 from camshaft.trainer.replayed_step import ReplayedStep
 from camshaft.trainer.replaying import Replay, beyond_the_end, ledger_check, nearest_checkpoint
 from camshaft.trainer.running import VerbCall
+from camshaft.trainer.step_debugger import StepDebugger
 
 if TYPE_CHECKING:
     from camshaft.trainer.trainer import Trainer
@@ -48,7 +46,7 @@ def replay_step(
     check_number("Trainer.replay", "Updates are counted from 1.", least=1, is_int=True, to_step=to_step)
     if debug and trainer.world_size > 1:
         rule, action = "False with several processes, which share a terminal", "Replay without it."
-        raise ValueError(must_be("debug", rule, debug, "Trainer.replay", action))
+        raise InvalidArgumentError("debug", rule, debug, "Trainer.replay", action)
     call = attrs.evolve(call, ckpt_path=nearest_checkpoint(call.ckpt_path, to_step - 1))
     check = ledger_check(trainer, ledger)
     watch = _StepWatch(to_step, check, inspect, debug=debug)
@@ -91,9 +89,7 @@ class _StepWatch(Callback):
         for pattern in self._patterns or ():
             if not any(fnmatchcase(name, pattern) for name in names):
                 action = f"Pass one that does, such as {next((name for name in names if name), '')!r}."
-                raise ValueError(
-                    must_be("inspect", "patterns that match submodules' names", pattern, "Trainer.replay", action)
-                )
+                raise InvalidArgumentError("inspect", "patterns that match submodules' names", pattern, "Trainer.replay", action)
 
     def on_train_start(self, trainer: Any, module: Any) -> None:
         """Warn if the checkpoint lies inside of the update."""
@@ -168,7 +164,7 @@ class _StepWatch(Callback):
         step = self._open = _OpenStep(self._module, batch, trainer.current_epoch, batch_idx)
         if self._debug:
             self._debug = False  # the first step of the update
-            debugger = _StepDebugger(implementation(self._module, "training_step"))
+            debugger = StepDebugger(implementation(self._module, "training_step"))
             outputs = debugger.runcall(function, *arguments, **keywords)
             if debugger.has_quit:
                 self.has_quit = True
@@ -231,49 +227,6 @@ class _OpenStep:
             }
         epoch, batch_idx, batch = self._facts
         return ReplayedStep(number, epoch, batch_idx, batch, self.outputs, self.loss, found, self._gradients)
-
-
-class _StepDebugger(pdb.Pdb):
-    """Python's debugger, which first stops in a function that is called somewhere inside of what it runs.
-
-    Args:
-        function: The function, bound or not.
-
-    Attributes:
-        has_quit: Whether the user left the debugger.
-    """
-
-    def __init__(self, function: Any) -> None:
-        super().__init__()
-        plain = code_inspection.unwrap(getattr(function, "__func__", function))
-        self._code: CodeType = plain.__code__
-        self._is_there = self.has_quit = False
-
-    def user_call(self, frame: FrameType, argument_list: Any) -> None:
-        """Stop at a call, once the function is reached."""
-        if self._is_there:
-            super().user_call(frame, argument_list)
-
-    def user_line(self, frame: FrameType) -> None:
-        """Stop at a line, from the first of the function on."""
-        self._is_there |= frame.f_code is self._code
-        if self._is_there:
-            super().user_line(frame)
-
-    def user_return(self, frame: FrameType, return_value: Any) -> None:
-        """Stop at a return, once the function is reached."""
-        if self._is_there:
-            super().user_return(frame, return_value)
-
-    def user_exception(self, frame: FrameType, exc_info: Any) -> None:
-        """Stop at an error, once the function is reached."""
-        if self._is_there:
-            super().user_exception(frame, exc_info)
-
-    def set_quit(self) -> None:
-        """Note that the user leaves."""
-        self.has_quit = True
-        super().set_quit()
 
 
 def _matches(name: str, patterns: Sequence[str]) -> bool:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import attrs
 
 from camshaft.callbacks import RunLedger
+from camshaft.callbacks.arguments import InvalidArgumentError
 from camshaft.callbacks.ledger.ledger_check import LedgerCheck
 from camshaft.hooks_core import Callback, no_op
 from camshaft.hooks_core.messages import must_be, warn_user
@@ -172,11 +173,11 @@ def _check_start(trainer: Trainer, run: Run, to_step: int) -> None:
     if run.checkpoint is None and trainer.global_step:
         rule = "a checkpoint, as this trainer has trained already"
         action = "Pass one, or make module and trainer anew with the same seed to begin at the start."
-        raise ValueError(must_be("ckpt_path", rule, None, "Trainer.replay", action))
+        raise InvalidArgumentError("ckpt_path", rule, None, "Trainer.replay", action)
     if step_of(run) >= to_step:
         rule = f"greater than the number of updates of the checkpoint ({step_of(run):,})"
         action = "Pass an earlier checkpoint, or a folder of which the nearest is taken."
-        raise ValueError(must_be("to_step", rule, to_step, "Trainer.replay", action))
+        raise InvalidArgumentError("to_step", rule, to_step, "Trainer.replay", action)
     step_limit = trainer.fit_loop.limits.step_limit
     if to_step > step_limit:
         raise beyond_the_end(to_step, int(step_limit))
@@ -187,10 +188,10 @@ def _check_start(trainer: Trainer, run: Run, to_step: int) -> None:
         )
 
 
-def beyond_the_end(to_step: int, last: int) -> ValueError:
+def beyond_the_end(to_step: int, last: int) -> InvalidArgumentError:
     """Return the error about a step that training does not come to."""
     rule = f"at most the number of updates of the training ({last:,})"
-    return ValueError(must_be("to_step", rule, to_step, "Trainer.replay", "Pass a step that was made."))
+    return InvalidArgumentError("to_step", rule, to_step, "Trainer.replay", "Pass a step that was made.")
 
 
 def _forget(run: Run, callbacks: Sequence[Any]) -> None:

@@ -28,9 +28,8 @@ class DepartureError(RuntimeError):
     def __init__(self, path: str, comparison: Comparison) -> None:
         causes = "; ".join(comparison.differences)
         super().__init__(
-            f"The run departs from its ledger {path!r} at step {comparison.step:,}: {causes}. In each pair the "
-            f"first is of the run, the second of the ledger. {comparison.num_equal:,} steps before it were checked, and "
-            "are equal."
+            f"The run departs from its ledger {path!r} at step {comparison.step:,}: {causes}. In each pair the first "
+            f"is of the run, the second of the ledger. Before that {comparison.num_equal:,} steps were equal."
         )
         for one in comparison.header:
             self.add_note(f"They differ from the beginning in {one}")

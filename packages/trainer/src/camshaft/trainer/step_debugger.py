@@ -1,0 +1,51 @@
+"""Python's debugger, made to stop in a training step."""
+
+from __future__ import annotations
+
+import inspect
+import pdb
+from types import CodeType, FrameType
+from typing import Any
+
+
+class StepDebugger(pdb.Pdb):
+    """Python's debugger, which first stops in a function that is called somewhere inside of what it runs.
+
+    Args:
+        function: The function, bound or not.
+
+    Attributes:
+        has_quit: Whether the user left the debugger.
+    """
+
+    def __init__(self, function: Any) -> None:
+        super().__init__()
+        plain = inspect.unwrap(getattr(function, "__func__", function))
+        self._code: CodeType = plain.__code__
+        self._is_there = self.has_quit = False
+
+    def user_call(self, frame: FrameType, argument_list: Any) -> None:
+        """Stop at a call, once the function is reached."""
+        if self._is_there:
+            super().user_call(frame, argument_list)
+
+    def user_line(self, frame: FrameType) -> None:
+        """Stop at a line, from the first of the function on."""
+        self._is_there |= frame.f_code is self._code
+        if self._is_there:
+            super().user_line(frame)
+
+    def user_return(self, frame: FrameType, return_value: Any) -> None:
+        """Stop at a return, once the function is reached."""
+        if self._is_there:
+            super().user_return(frame, return_value)
+
+    def user_exception(self, frame: FrameType, exc_info: Any) -> None:
+        """Stop at an error, once the function is reached."""
+        if self._is_there:
+            super().user_exception(frame, exc_info)
+
+    def set_quit(self) -> None:
+        """Note that the user leaves."""
+        self.has_quit = True
+        super().set_quit()
