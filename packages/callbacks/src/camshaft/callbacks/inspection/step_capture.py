@@ -403,8 +403,9 @@ def read_capture(path: str, weights_only: bool | None = None) -> StepCapture:
     try:
         with local_copy(path) as file:
             contents = torch.load(file, map_location="cpu", weights_only=True)
-        if contents["format"] != FORMAT:
-            raise CaptureError(must_be("path", f"a file of {FORMAT!r}", contents["format"], path, "Pass another file."))
+        found = contents["format"] if isinstance(contents, dict) else type(contents).__name__
+        if found != FORMAT:
+            raise CaptureError(must_be("path", f"a file of {FORMAT!r}", found, path, "Pass another file."))
         objects = [_object(one, unpickles=weights_only is False) for one in contents["objects"]]
         values = _restored(contents["capture"], objects)
         return StepCapture(**{**values, "calls": [CapturedCall(**call) for call in values["calls"]]})
