@@ -18,6 +18,8 @@ extensions = [
     "repository_links",
     "names_in_text",
     "api_pages",
+    "command_pages",
+    "error_pages",
     "sphinx.ext.autodoc",
     "sphinx.ext.napoleon",
     "sphinx.ext.viewcode",

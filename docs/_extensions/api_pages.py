@@ -13,6 +13,7 @@ from typing import Any
 
 from public_names import PACKAGES, PublicModule, PublicName, public_modules, public_names
 from sphinx.application import Sphinx
+from written_pages import indented, table, title, write
 
 from camshaft.hooks_core import CATALOGUE
 
@@ -21,17 +22,8 @@ Lines = Iterator[str]
 
 
 def write_pages(app: Sphinx) -> None:
-    """Write all pages; one whose text is the same keeps its time, so that it is not read again."""
-    folder = Path(app.srcdir) / FOLDER
-    pages = {name: "\n".join(lines) + "\n" for name, lines in _pages()}
-    for path in sorted(folder.rglob("*.rst")):
-        if path.relative_to(folder).as_posix() not in pages:
-            path.unlink()
-    for name, text in pages.items():
-        path = folder / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        if not path.exists() or path.read_text(encoding="utf-8") != text:
-            path.write_text(text, encoding="utf-8")
+    """Write all pages."""
+    write(Path(app.srcdir) / FOLDER, dict(_pages()))
 
 
 def _pages() -> Iterator[tuple[str, Lines]]:
@@ -52,17 +44,17 @@ def _file(module: PublicModule) -> str:
 
 
 def _package_page(package: PublicModule, modules: list[PublicModule]) -> Lines:
-    yield from _title(package.name, "=")
+    yield from title(package.name, "=")
     yield from (package.doc, "", f".. py:currentmodule:: {package.name}", "")
     classes = [one for one in package.names if one.kind == "class"]
     others = [one for one in package.names if one.kind != "class"]
-    yield from _title("Classes", "-")
-    yield from _table([(f":doc:`{one.name} <{one.name}>`", one.summary) for one in classes])
+    yield from title("Classes", "-")
+    yield from table([(f":doc:`{one.name} <{one.name}>`", one.summary) for one in classes], "35 65")
     rows = [(f":doc:`{one.name} <{_file(one)}>`", one.doc.split("\n")[0]) for one in modules if not one.is_top_level]
-    yield from _title("Public modules", "-")
-    yield from _table(rows)
+    yield from title("Public modules", "-")
+    yield from table(rows, "35 65")
     if others:
-        yield from _title("Functions and values", "-")
+        yield from title("Functions and values", "-")
         for one in others:
             yield from _described(one)
     yield from (".. toctree::", "   :hidden:", "")
@@ -71,20 +63,20 @@ def _package_page(package: PublicModule, modules: list[PublicModule]) -> Lines:
 
 
 def _module_page(module: PublicModule) -> Lines:
-    yield from _title(module.name, "=")
+    yield from title(module.name, "=")
     yield from (module.doc, "", f".. py:module:: {module.name}", "")
     if module.elsewhere:
         links = ", ".join(f":py:obj:`~{path}`" for path in module.elsewhere)
         yield from (f"Described elsewhere: {links}.", "")
     for one in module.names:
-        yield from _title(one.name, "-")
+        yield from title(one.name, "-")
         yield from _described(one)
         if one.kind == "class":
             yield from _inherited(one.value, "~")
 
 
 def _class_page(one: PublicName) -> Lines:
-    yield from _title(one.name, "=")
+    yield from title(one.name, "=")
     yield from (".. code-block:: python", "", f"   from {one.module} import {one.name}", "")
     yield from _described(one)
     yield from _inherited(one.value, "-")
@@ -96,7 +88,8 @@ def _described(one: PublicName) -> Lines:
         yield f".. py:data:: {one.name}"
         if one.text:
             yield f"   :value: {one.text}"
-        yield from ("", *("   " + line for line in one.doc.splitlines()), "")
+        yield ""
+        yield from indented(one.doc)
     elif one.kind == "function":
         yield from (f".. autofunction:: {one.name}", "")
     else:
@@ -161,21 +154,10 @@ def _is_taken_from(base: type, name: str, value: Any, cls: type) -> bool:
     return is_shown and _is_member(value) and inspect.getattr_static(cls, name) is value
 
 
-def _listed(title: str, hooks: list[str], underline: str) -> Lines:
+def _listed(heading: str, hooks: list[str], underline: str) -> Lines:
     if hooks:
-        yield from _title(title, underline)
-        yield from _table([(f":hook:`{name}`", CATALOGUE[name].when) for name in hooks])
-
-
-def _title(text: str, underline: str) -> Lines:
-    yield from (text, underline * len(text), "")
-
-
-def _table(rows: list[tuple[str, str]]) -> Lines:
-    yield from (".. list-table::", "   :widths: 35 65", "")
-    for first, second in rows:
-        yield from (f"   * - {first}", f"     - {' '.join(second.split())}")
-    yield ""
+        yield from title(heading, underline)
+        yield from table([(f":hook:`{name}`", CATALOGUE[name].when) for name in hooks], "35 65")
 
 
 def setup(app: Sphinx) -> dict[str, Any]:

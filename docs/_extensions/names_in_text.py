@@ -1,8 +1,8 @@
 """Make `names` in docstrings code, with a link where the reference describes what they name.
 
 reStructuredText takes single backquotes for a default role: it is `name` here. A name is looked for as Python would from
-where it stands (the class, the module), and then among all public names: `EarlyStopping` is found from anywhere if only
-one package has it. The role `hook` leads to the page of a hook, or to the method of the base class that states it.
+where it stands (the class, the module), and then among all public names: `EarlyStopping` is found
+from anywhere. The role `hook` leads to the page of a hook, or to the method of the base class that states it.
 """
 
 from __future__ import annotations
@@ -54,10 +54,16 @@ def find(app: Sphinx, env: BuildEnvironment, node: addnodes.pending_xref, text: 
     if node.get("refdomain") != "py":
         return None
     first, dot, rest = node["reftarget"].partition(".")
-    paths = {one.path for one in public_names() if one.name == first}
-    if len(paths) != 1:
-        return None
-    return _link(app, env, node, paths.pop() + dot + rest, text)
+    paths = [one.path for one in public_names() if one.name == first]
+    package = ".".join(str(node.get("py:module")).split(".")[:2])
+    paths.sort(key=lambda path: not path.startswith(f"{package}."))  # what is nearer, then as packages build on another
+    return _link(app, env, node, paths[0] + dot + rest, text) if paths else None
+
+
+def look_near(app: Sphinx, doctree: nodes.document) -> None:
+    """Have types in signatures looked for like other names, not among all attributes and methods that there are."""
+    for node in doctree.findall(addnodes.pending_xref):
+        node.attributes.pop("refspecific", None)
 
 
 def _hook_link(app: Sphinx, env: BuildEnvironment, node: addnodes.pending_xref, text: Element) -> Node | None:
@@ -80,5 +86,6 @@ def setup(app: Sphinx) -> dict[str, Any]:
     """Connect the functions of this file."""
     app.add_role("name", name_role)
     app.add_role("hook", hook_role)
+    app.connect("doctree-read", look_near)
     app.connect("missing-reference", find)
     return {"parallel_read_safe": True, "parallel_write_safe": True}

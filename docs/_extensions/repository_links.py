@@ -73,7 +73,8 @@ def _text(path: Path) -> str:
         lexer = get_lexer_for_filename(path.name)
     except ClassNotFound:
         lexer = get_lexer_for_filename("plain.txt")
-    return highlight(path.read_text(encoding="utf-8"), lexer, HtmlFormatter())
+    text = highlight(path.read_text(encoding="utf-8"), lexer, HtmlFormatter(lineanchors="L"))
+    return text.replace('id="L-', 'id="L').replace('name="L-', 'name="L')  # as links to lines are written elsewhere
 
 
 def setup(app: Sphinx) -> dict[str, Any]:
