@@ -16,6 +16,7 @@ from typing import Any
 import callback_overhead
 import checkpoint_blocking
 import distributed_overhead
+from camshaft.hooks_core.messages import must_be
 from framework_overhead.report import circumstances_lines, markdown_table, summary_rows
 
 RESULTS = Path(__file__).parent / "results"
@@ -45,18 +46,30 @@ def markdown_of(
         FileNotFoundError: If the benchmark has no file in `results/`.
         KeyError: If a column or row was not measured.
     """
-    path = RESULTS / f"{benchmark}.json"
+    path = path_of(benchmark)
     if not path.exists():
-        raise FileNotFoundError(
-            f"`benchmark` must be one with a file in {RESULTS}, but got {benchmark!r} (str) in markdown_of. Run "
-            f"`python benchmarks/{benchmark}.py --json benchmarks/results/{benchmark}.json`."
-        )
+        rule = f"one with a file in {RESULTS}"
+        raise FileNotFoundError(must_be("benchmark", rule, benchmark, "markdown_of", _command(benchmark)))
     report = json.loads(path.read_text(encoding="utf-8"))
     if benchmark == "overhead":
         table = summary_rows(report, columns, rows, with_quartiles=quartiles)
     else:
         table = _ROWS[benchmark](report)
     return "\n".join([*markdown_table(table), "", _caption(report["conditions"])])
+
+
+def path_of(benchmark: str) -> Path:
+    """Return the file of a benchmark's figures."""
+    return RESULTS / f"{benchmark}.json"
+
+
+def not_measured(benchmark: str) -> str:
+    """Return a sentence for a benchmark without figures."""
+    return f"Not measured yet. {_command(benchmark)}"
+
+
+def _command(benchmark: str) -> str:
+    return f"Run `python benchmarks/{benchmark}.py --json benchmarks/results/{benchmark}.json`."
 
 
 def _caption(facts: Mapping[str, Any]) -> str:
@@ -69,10 +82,15 @@ def _caption(facts: Mapping[str, Any]) -> str:
 
 
 def with_tables(text: str) -> str:
-    """Return a page's text with the tables between its marks as they are in `results/`."""
+    """Return a page's text with the tables between its marks as they are in `results/`.
+
+    A benchmark without figures has a sentence there that says how to measure them.
+    """
 
     def table(match: re.Match[str]) -> str:
         begin, benchmark, settings, end = match.groups()
+        if not path_of(benchmark).exists():
+            return f"{begin}\n{not_measured(benchmark)}\n\n{end}"
         chosen = dict(word.partition("=")[::2] for word in settings.split())
         columns, rows = (chosen[key].split(",") if key in chosen else None for key in ("columns", "rows"))
         return f"{begin}\n{markdown_of(benchmark, columns, rows, quartiles='quartiles' in chosen)}\n\n{end}"

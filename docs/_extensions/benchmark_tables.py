@@ -35,11 +35,13 @@ class BenchmarkTable(SphinxDirective):
     }
 
     def run(self) -> list[nodes.Node]:
-        """Return the nodes of the table; a benchmark without figures is an error of the page."""
-        from figures import RESULTS, markdown_of
+        """Return the nodes of the table; where there are no figures yet, a note that says how to measure them."""
+        from figures import markdown_of, not_measured, path_of
 
         [benchmark] = self.arguments
-        self.env.note_dependency(str(RESULTS / f"{benchmark}.json"))
+        self.env.note_dependency(str(path_of(benchmark)))
+        if not path_of(benchmark).exists():
+            return self.parse_text_to_nodes(f":::{{note}}\n{not_measured(benchmark)}\n:::")
         try:
             text = markdown_of(
                 benchmark,
@@ -47,8 +49,8 @@ class BenchmarkTable(SphinxDirective):
                 self.options.get("rows"),
                 quartiles="quartiles" in self.options,
             )
-        except (FileNotFoundError, KeyError) as error:
-            raise self.error(str(error)) from error
+        except KeyError as error:
+            raise self.error(f"{error} is no row or column of {benchmark}. Measure it, or leave it out.") from error
         return self.parse_text_to_nodes(text)
 
 
