@@ -20,13 +20,15 @@ extensions = [
     "api_pages",
     "command_pages",
     "error_pages",
+    "gallery",
     "sphinx.ext.autodoc",
     "sphinx.ext.napoleon",
     "sphinx.ext.viewcode",
     "sphinx_copybutton",
     "sphinx_design",
+    "sphinx_gallery.gen_gallery",
 ]
-exclude_patterns = ["README.md", "_build", "_extensions"]
+exclude_patterns = ["README.md", "_build", "_extensions", "tutorials_source"]
 source_suffix = {".md": "markdown", ".rst": "restructuredtext"}
 
 myst_enable_extensions = ["attrs_block", "colon_fence", "deflist", "fieldlist"]
@@ -41,6 +43,23 @@ napoleon_use_ivar = True
 default_role = "name"
 python_use_unqualified_type_names = True
 python_maximum_signature_line_length = 88
+
+sphinx_gallery_conf = {
+    "examples_dirs": "tutorials_source",
+    "gallery_dirs": "tutorials",
+    "filename_pattern": ".*",  # runs all
+    "within_subsection_order": "gallery.ReadingOrder",
+    "reset_modules": ("gallery.prepare",),
+    "abort_on_example_error": True,
+    "capture_repr": (),  # a reader who runs the program sees no more
+    "notebook_extensions": set(),
+    "download_all_examples": False,
+    "remove_config_comments": True,
+    "write_computation_times": False,
+    "min_reported_time": 3600,
+    "show_memory": False,
+    "show_signature": False,
+}
 
 html_theme = "furo"
 html_title = "camshaft"

@@ -2,6 +2,7 @@
 
 A page links to a file outside docs/ by its relative path, so that the link works where the repository is browsed, too.
 On the site it leads to a page with the file's text, made here, or, where `repository_url` is set, to that file there.
+A link to a program of the tutorials leads to its page. In reStructuredText :repository:`path` is a link to a file.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 from typing import Any
 
+from docutils import nodes
 from pygments import highlight
 from pygments.formatters import HtmlFormatter
 from pygments.lexers import get_lexer_for_filename
@@ -22,6 +24,8 @@ from sphinx.errors import ExtensionError
 ROOT = Path(__file__).parents[2]
 LINK = re.compile(r"(?<=\]\()(?!\w+:|#|/)([^)\s#]+)(#[^)\s]*)?(?=\))")
 FILES = "_repository"
+PROGRAMS = ROOT / "docs/tutorials_source"
+PAGES_OF_PROGRAMS = ROOT / "docs/tutorials"
 
 
 def rewrite_links(app: Sphinx, docname: str, source: list[str]) -> None:
@@ -36,6 +40,8 @@ def rewrite_links(app: Sphinx, docname: str, source: list[str]) -> None:
 
     def target(match: re.Match[str]) -> str:
         path = (page.parent / match[1]).resolve()
+        if path.is_relative_to(PROGRAMS):
+            return os.path.relpath(PAGES_OF_PROGRAMS / f"{path.stem}.rst", page.parent)
         if path.is_relative_to(app.srcdir):
             return match[0]
         if not path.exists():
@@ -43,6 +49,17 @@ def rewrite_links(app: Sphinx, docname: str, source: list[str]) -> None:
         return _address(app, docname, path.relative_to(ROOT).as_posix(), match[2] or "")
 
     source[0] = LINK.sub(target, source[0])
+
+
+def file_role(
+    name: str, rawtext: str, text: str, lineno: int, inliner: Any, options: Any = None, content: Any = ()
+) -> tuple[list[nodes.Node], list[Any]]:
+    """Make the link of :repository:`path`, a path from the root of the repository."""
+    environment = inliner.document.settings.env
+    if not (ROOT / text).exists():
+        raise ExtensionError(f"{environment.docname} links to {text}, which does not exist. Correct the path.")
+    address = _address(environment.app, environment.docname, text, "").removeprefix("repository:")
+    return [nodes.reference(rawtext, text, refuri=address)], []
 
 
 def _address(app: Sphinx, docname: str, path: str, fragment: str) -> str:
@@ -81,6 +98,7 @@ def setup(app: Sphinx) -> dict[str, Any]:
     """Connect the functions of this file."""
     app.add_config_value("repository_url", os.environ.get("CAMSHAFT_REPOSITORY_URL", ""), "env", str)
     app.config.myst_url_schemes = {"http": None, "https": None, "mailto": None, "repository": "{{path}}"}
+    app.add_role("repository", file_role)
     app.connect("source-read", rewrite_links)
     app.connect("env-merge-info", merge_files)
     app.connect("html-collect-pages", file_pages)
