@@ -8,7 +8,6 @@ import subprocess
 import sys
 import textwrap
 from pathlib import Path
-from statistics import mean, stdev
 
 import pytest
 
@@ -63,69 +62,6 @@ def test_the_loop_of_the_custom_trainer_is_at_most_40_lines() -> None:
     for name in ("fit_torch", "fit_numpy"):
         body = re.search(rf"^def {name}\(.*?(?=^\S)", source, re.MULTILINE | re.DOTALL)
         assert body is not None and len(body[0].rstrip().splitlines()) <= 40
-
-
-def test_the_k_fold_example_reports_every_fold_and_their_mean(tmp_path: Path) -> None:
-    done = run(str(ROOT / "examples/k_fold.py"), cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
-    said = re.findall(r"^fold \d: ([\d.]+)% of 3\d\d digits$", done.stdout, re.MULTILINE)
-    folds = [float(accuracy) for accuracy in said]
-    assert len(folds) == 5 and len(set(folds)) > 1 and min(folds) > 90
-    total = re.search(r"^accuracy: ([\d.]+)% ± ([\d.]+)% over 5 folds$", done.stdout, re.MULTILINE)
-    assert total is not None
-    assert float(total[1]) == pytest.approx(mean(folds), abs=0.02)
-    assert float(total[2]) == pytest.approx(stdev(folds), abs=0.02)
-    assert done.stderr == "" and list(tmp_path.iterdir()) == []
-
-
-def test_the_custom_evaluation_loop_is_better_than_the_one_that_it_replaces(tmp_path: Path) -> None:
-    done = run(str(ROOT / "examples/custom_evaluation_loop.py"), cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
-    said = dict(re.findall(r"^accuracy with (\w+) weights: ([\d.]+)%$", done.stdout, re.MULTILINE))
-    assert float(said["averaged"]) > float(said["trained"]) > 90
-    assert done.stderr == "" and list(tmp_path.iterdir()) == []
-
-
-def test_the_custom_evaluation_loop_leaves_training_alone_and_resumes(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.syspath_prepend(str(ROOT / "examples"))
-    import torch
-    from torch.utils.data import DataLoader, TensorDataset
-
-    from camshaft.trainer import Trainer
-    from custom_evaluation_loop import AveragedValidationLoop, AverageWeights, Digits, ValidationLoop
-
-    generator = torch.Generator().manual_seed(0)
-    dataset = TensorDataset(torch.rand(20, 64, generator=generator), torch.arange(20) % 10)
-
-    def fit(loop: ValidationLoop, num_epochs: int, checkpoint: str | None = None) -> tuple[Digits, AverageWeights]:
-        torch.manual_seed(0)
-        model, average = Digits(learning_rate=0.02), AverageWeights()
-        quiet = {"logger": False, "enable_checkpointing": False, "enable_progress_bar": False}
-        trainer = Trainer(max_epochs=num_epochs, callbacks=average, **quiet)
-        trainer.fit_loop.validation = loop
-        train = DataLoader(dataset, batch_size=4, shuffle=True)
-        trainer.fit(model, train, DataLoader(dataset, batch_size=4), ckpt_path=checkpoint)
-        trainer.save_checkpoint(tmp_path / f"{num_epochs}.ckpt")
-        return model, average
-
-    trained, average = fit(AveragedValidationLoop(), 2)
-    plainly_trained, _ = fit(ValidationLoop(), 2)
-    fit(AveragedValidationLoop(), 1)
-    resumed, resumed_average = fit(AveragedValidationLoop(), 2, str(tmp_path / "1.ckpt"))
-    for name, value in trained.state_dict().items():
-        assert torch.equal(value, plainly_trained.state_dict()[name])
-        assert torch.equal(value, resumed.state_dict()[name])
-        assert not torch.equal(value, average.weights[name])
-        assert torch.equal(average.weights[name], resumed_average.weights[name])
-
-
-@pytest.mark.parametrize("name", ["k_fold.py", "custom_evaluation_loop.py"])
-def test_the_examples_of_loops_are_at_most_60_lines_of_public_names(name: str) -> None:
-    source = (ROOT / "examples" / name).read_text()
-    assert len(source.splitlines()) <= 60
-    assert re.search(r"(?<!\w)_[a-z]", source) is None
 
 
 @pytest.mark.parametrize("library", ["torch", "accelerate", "fabric"])
