@@ -708,5 +708,6 @@ def full(session: nox.Session) -> None:
     if (ROOT / "packages" / "compat").exists():
         alone = [job("without-compat"), job("oldest", "compat")]
     # the longest ones early, so that neither lane is left alone at the end
+    first = [job("integration"), job("docs"), *alone]
     others = [job("mixed"), job("build"), *(job(f"python-{version}") for version in INTERPRETERS)]
-    run_jobs(session, [job("integration"), job("docs"), *alone, *process_jobs(session), *type_jobs(session), *others], log_dir)
+    run_jobs(session, [*first, *process_jobs(session), *type_jobs(session), *others], log_dir)
