@@ -62,12 +62,7 @@ class Recorded:
 
 Pair = namedtuple("Pair", "a b")
 plain = st.recursive(
-    st.none()
-    | st.booleans()
-    | st.integers()
-    | st.floats(allow_nan=False)
-    | st.text(max_size=3)
-    | st.binary(),
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=3) | st.binary(),
     lambda inner: (
         st.lists(inner, max_size=3)
         | st.tuples(inner, inner)
@@ -113,7 +108,7 @@ def test_collections_of_tensors_stay_and_weights_come_to_the_cpu(tmp_path: Path)
     assert torch.equal(arguments[0]["x"][0], torch.ones(2)) and arguments[0]["x"][1][0].dtype == torch.bfloat16
     assert arguments[1] == 3
     assert torch.equal(capture.parameters["layer.weight"], recorded.module.layer.weight)
-    assert set(capture.versions) > {"python", "torch"}
+    assert capture.versions["torch"] == torch.__version__
 
 
 def test_nothing_is_copied_once_there_are_enough(tmp_path: Path) -> None:

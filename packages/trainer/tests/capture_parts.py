@@ -51,6 +51,12 @@ class Net(TrainingModule):
         return torch.optim.Adam(self.parameters(), lr=1e-3)
 
 
+class Larger(Net):
+    def __init__(self) -> None:
+        super().__init__()
+        self.further = nn.Linear(1, 1)
+
+
 def net() -> Net:
     return Net(at=10)
 

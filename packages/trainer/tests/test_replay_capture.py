@@ -14,7 +14,7 @@ from typing import Any
 import numpy
 import pytest
 import torch
-from capture_parts import Net, net, train
+from capture_parts import Larger, Net, net, train
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from launching import run_ranks
@@ -26,6 +26,7 @@ from camshaft.callbacks.arguments import InvalidArgumentError
 from camshaft.callbacks.inspection.step_capture import CaptureError, captures_in, read_capture
 from camshaft.hooks_core import Callback
 from camshaft.trainer import replay_capture
+from camshaft.trainer.cli.replay_command import main
 
 PARTS = Path(__file__).with_name("capture_parts.py")
 
@@ -198,12 +199,6 @@ def test_another_module_is_refused(tmp_path: Path, module: Any, problem: str) ->
         replay_capture(tmp_path, module)
 
 
-class Larger(Net):
-    def __init__(self) -> None:
-        super().__init__()
-        self.further = nn.Linear(1, 1)
-
-
 def test_a_step_that_computes_something_else_now_is_told(tmp_path: Path) -> None:
     captured(tmp_path, Net(10, 1e15), SpikeDetection(rtol=1e6, capture=tmp_path))
 
@@ -310,85 +305,103 @@ def test_captures_lie_in_stores_too() -> None:
     assert replay_capture(folder, Net).differences == []
 
 
+def command(*words: object, text: str = "") -> Any:
+    """Run the command in a fresh process."""
+    line = [sys.executable, "-m", "camshaft.trainer", "replay", *map(str, words)]
+    return subprocess.run(line, cwd=PARTS.parent, input=text, capture_output=True, text=True, check=False)
+
+
 @pytest.mark.processes
-class TestInProcesses:
-    def command(self, *words: object, folder: Path = PARTS.parent, text: str = "") -> Any:
-        return subprocess.run(
-            [sys.executable, "-m", "camshaft.trainer", "replay", *map(str, words)],
-            cwd=folder,
-            input=text,
-            capture_output=True,
-            text=True,
-            check=False,
-        )
+def test_a_model_that_becomes_infinite_at_step_1234_is_found_by_a_fresh_process(tmp_path: Path) -> None:
+    with pytest.raises(NonFiniteError):
+        train(Net(at=1234), NonFiniteGuard(capture=tmp_path), num_batches=1000)
+    ended = command(tmp_path, "--module", "capture_parts:Net", "--max-rows", 3)
+    assert ended.returncode == 0, ended.stderr
+    lines = ended.stdout.splitlines()
+    assert "in epoch 1, batch 233" in lines[0] and lines[1].startswith("step 1,234, epoch 1, rank 0 of 1")
+    assert lines[3].startswith("The output of explodes (Explodes) is not finite")
+    assert lines[-2:] == ["", "The loss equals the captured one bit for bit."]
 
-    def test_a_model_that_becomes_infinite_at_step_1234_is_found_by_a_fresh_process(self, tmp_path: Path) -> None:
-        with pytest.raises(NonFiniteError):
-            train(Net(at=1234), NonFiniteGuard(capture=tmp_path), num_batches=1000)
-        ended = self.command(tmp_path, "--module", "capture_parts:Net", "--max-rows", 3)
-        assert ended.returncode == 0, ended.stderr
-        lines = ended.stdout.splitlines()
-        assert "in epoch 1, batch 233" in lines[0] and lines[1].startswith("step 1,234, epoch 1, rank 0 of 1")
-        assert lines[3].startswith("The output of explodes (Explodes) is not finite")
-        assert lines[-2:] == ["", "The loss equals the captured one bit for bit."]
 
-    def test_the_debugger_stops_in_the_step(self, tmp_path: Path) -> None:
-        captured(tmp_path, net(), accumulate_grad_batches=4)
-        ended = self.command(tmp_path, "--module", "capture_parts.net", "--pdb", text="p 'idx', batch_idx\nc\n")
-        assert ended.returncode == 0, ended.stderr
-        assert "training_step()" in ended.stdout and "('idx', 9)" in ended.stdout
-        left = self.command(tmp_path, "--module", "capture_parts.net", "--pdb", text="q\n")
-        assert left.returncode == 1 and "Traceback" not in left.stderr
+@pytest.mark.processes
+def test_the_debugger_stops_in_the_step(tmp_path: Path) -> None:
+    captured(tmp_path, net(), accumulate_grad_batches=4)
+    ended = command(tmp_path, "--module", "capture_parts.net", "--pdb", text="p 'idx', batch_idx\nc\n")
+    assert ended.returncode == 0, ended.stderr
+    assert "training_step()" in ended.stdout and "('idx', 9)" in ended.stdout
+    left = command(tmp_path, "--module", "capture_parts.net", "--pdb", text="q\n")
+    assert left.returncode == 1 and "Traceback" not in left.stderr and "name" not in left.stdout
 
-    def test_a_module_may_come_from_a_configuration(self, tmp_path: Path) -> None:
-        pytest.importorskip("jsonargparse")
-        captured(tmp_path, Net(at=10, width=7))
-        config = tmp_path / "config.yaml"
-        config.write_text("model:\n  class_path: capture_parts.Net\n  init_args: {at: 10, width: 7}\n")
-        ended = self.command(tmp_path, "--config", config)
-        assert ended.returncode == 0 and "bit for bit" in ended.stdout, ended.stderr
 
-    def test_a_departure_has_its_exit_status(self, tmp_path: Path) -> None:
-        captured(tmp_path, Net(10, 1e15), SpikeDetection(rtol=1e6, capture=tmp_path))
-        (tmp_path / "other.py").write_text(
-            "import capture_parts\nclass Net(capture_parts.Net):\n"
-            "    def training_step(self, batch, batch_idx): return 2 * super().training_step(batch, batch_idx)\n"
-        )
-        (tmp_path / "capture_parts.py").write_text(PARTS.read_text())
-        ended = self.command(".", "--module", "other:Net", folder=tmp_path)
-        assert ended.returncode == 1 and "The step differs from the captured one: the loss is" in ended.stdout
+@pytest.mark.processes
+def test_each_of_two_ranks_has_its_own_and_the_faulty_one_is_taken(tmp_path: Path) -> None:
+    run_ranks(PARTS, 2, args=[tmp_path]).failed()
+    paths = captures_in(tmp_path)
+    assert list(paths) == [(7, 0), (7, 1)]
+    one, other = (read_capture(path) for path in paths.values())
+    assert_same(one.parameters, other.parameters)
+    assert not torch.equal(one.calls[0].arguments[0]["x"], other.calls[0].arguments[0]["x"])
+    assert not one.has_non_finite_loss and other.has_non_finite_loss
 
-    def test_bad_input_is_told_in_a_line(self, tmp_path: Path) -> None:
-        captured(tmp_path / "good", net())
-        (tmp_path / "damaged").mkdir()
-        (path,) = captures_in(tmp_path / "good").values()
-        (tmp_path / "damaged" / Path(path).name).write_bytes(Path(path).read_bytes()[:-2000])
-        (tmp_path / "empty").mkdir()
-        for folder, module, error in (
-            ("empty", "capture_parts.Net", "`folder` must be a folder with captures of steps"),
-            ("missing", "capture_parts.Net", "`folder` must be a folder with captures of steps"),
-            ("damaged", "capture_parts.Net", "`path` must be a whole capture of a step"),
-            ("good", "capture_parts.Explodes", "must be passed|missing 2 required|not a module|`training_step` must"),
-            ("good", "trainer_parts.Regression", "`module` must be the captured one (a capture_parts:Net), but it has"),
-            ("good", "capture_parts.Nothing", "has no attribute 'Nothing'"),
-        ):
-            ended = self.command(tmp_path / folder, "--module", module)
-            assert ended.returncode == 2 and "Traceback" not in ended.stderr, (folder, module, ended.stderr)
-            assert any(one in ended.stderr for one in error.split("|")), (error, ended.stderr)
-        ended = self.command(tmp_path / "good")
-        assert ended.returncode == 2 and "--module or --config is required" in ended.stderr
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(torch.distributed, "get_rank", lambda: 1)
+        replayed = replay_capture(tmp_path, Net)
+    assert replayed.differences == [] and replayed.inspection.first_non_finite is not None
+    assert replayed.inspection.first_non_finite.name == "explodes"
+    healthy = replay_capture(tmp_path, Net(at=1000), rank=0)
+    assert healthy.differences == [] and healthy.inspection.first_non_finite is None
 
-    def test_each_of_two_ranks_has_its_own_and_the_faulty_one_is_taken(self, tmp_path: Path) -> None:
-        run_ranks(PARTS, 2, args=[tmp_path]).failed()
-        paths = captures_in(tmp_path)
-        assert list(paths) == [(7, 0), (7, 1)]
-        one, other = (read_capture(path) for path in paths.values())
-        assert_same(one.parameters, other.parameters)
-        assert not torch.equal(one.calls[0].arguments[0]["x"], other.calls[0].arguments[0]["x"])
-        assert not one.has_non_finite_loss and other.has_non_finite_loss
 
-        replayed = replay_capture(tmp_path, Net(at=7))
-        assert replayed.differences == [] and replayed.inspection.first_non_finite is not None
-        assert replayed.inspection.first_non_finite.name == "explodes"
-        healthy = replay_capture(tmp_path, Net(at=1000), rank=0)
-        assert healthy.differences == [] and healthy.inspection.first_non_finite is None
+def test_a_module_may_come_from_a_configuration(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("jsonargparse")
+    captured(tmp_path, Net(at=10, width=7))
+    config = tmp_path / "config.yaml"
+    config.write_text("model:\n  class_path: capture_parts.Net\n  init_args: {at: 10, width: 7}\n")
+    assert main([str(tmp_path), "--config", str(config)]) == 0
+    assert "The loss equals the captured one bit for bit." in capsys.readouterr().out
+
+
+def twice() -> Net:
+    class Twice(Net):
+        def training_step(self, batch: Any, batch_idx: int) -> Tensor:
+            return 2 * super().training_step(batch, batch_idx)
+
+    return Twice(10, 1e15)
+
+
+def test_a_departure_has_its_exit_status(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    captured(tmp_path, Net(10, 1e15), SpikeDetection(rtol=1e6, capture=tmp_path))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(torch, "__version__", "0.1")
+        assert main([str(tmp_path), "--module", "test_replay_capture:twice"]) == 1
+    printed = capsys.readouterr().out
+    assert "The step differs from the captured one: the loss is" in printed
+    assert "  not as captured: torch 0.1 (was " in printed
+
+
+def test_bad_input_is_told_in_a_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def error_of(*words: object) -> str:
+        try:
+            status: Any = main([*map(str, words)])
+        except SystemExit as ended:
+            status = ended.code
+        assert status == 2
+        return capsys.readouterr().err
+
+    captured(tmp_path / "good", net())
+    (tmp_path / "damaged").mkdir()
+    (tmp_path / "empty").mkdir()
+    (path,) = captures_in(tmp_path / "good").values()
+    (tmp_path / "damaged" / Path(path).name).write_bytes(Path(path).read_bytes()[:-2000])
+    for folder, module, error in (
+        ("empty", "capture_parts.Net", "error: `folder` must be a folder with captures of steps"),
+        ("missing", "capture_parts.Net", "error: `folder` must be a folder with captures of steps"),
+        ("damaged", "capture_parts.Net", "error: `path` must be a whole capture of a step"),
+        ("good", "capture_parts.Larger", "error: `module` must be the captured one (a capture_parts:Net), but it has"),
+        ("good", "torch.nn.Identity", "error: Identity.training_step: `training_step` must be defined"),
+        ("good", "capture_parts.Nothing", "has no attribute 'Nothing'"),
+        ("good", "capture_parts", "must be MODULE:NAME"),
+    ):
+        assert error in error_of(tmp_path / folder, "--module", module)
+    assert "it is of a capture_parts:Net" in error_of(tmp_path / "good")
+    assert "those of a capture (step 10 of rank 0)" in error_of(tmp_path / "good", "--step", 3)

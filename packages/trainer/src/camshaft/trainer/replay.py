@@ -89,7 +89,9 @@ class _StepWatch(Callback):
         for pattern in self._patterns or ():
             if not any(fnmatchcase(name, pattern) for name in names):
                 action = f"Pass one that does, such as {next((name for name in names if name), '')!r}."
-                raise InvalidArgumentError("inspect", "patterns that match submodules' names", pattern, "Trainer.replay", action)
+                raise InvalidArgumentError(
+                    "inspect", "patterns that match submodules' names", pattern, "Trainer.replay", action
+                )
 
     def on_train_start(self, trainer: Any, module: Any) -> None:
         """Warn if the checkpoint lies inside of the update."""

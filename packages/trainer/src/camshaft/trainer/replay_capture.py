@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import copy
 import os
+from bdb import BdbQuit
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager, nullcontext
-from functools import partial, wraps
-from pdb import Pdb
+from contextlib import ExitStack, contextmanager
+from functools import partial
 from typing import Any
 
 import torch
@@ -34,6 +34,7 @@ from camshaft.loops.state.random_state import isolated_randomness, restore_rando
 from camshaft.trainer.hyperparameters import HYPER_PARAMETERS_KEY, UNSAVED_KEY
 from camshaft.trainer.load_from_checkpoint import built
 from camshaft.trainer.replayed_step import ReplayedStep
+from camshaft.trainer.step_debugger import StepDebugger
 from camshaft.trainer.trainer import Trainer
 
 
@@ -155,15 +156,16 @@ def make_again(capture: StepCapture, module: nn.Module, *, debug: bool = False) 
         enable_progress_bar=False,
         enable_model_summary=False,
         deterministic=settings["deterministic_algorithms"] or None,
-        callbacks=(again := _Again(capture)),
+        callbacks=(again := _Again(capture, debug)),
     )
     batches = [copy.deepcopy(call.arguments[0]) for call in capture.calls]  # what gets them may change them
     trainer.fit_loop.progress.global_step = capture.step - 1
     trainer.fit_loop.epoch_progress.completed = capture.epoch
     loader: Any = DataLoader(batches, batch_size=None, collate_fn=_batch_as_it_is)  # type: ignore[arg-type]
-    debugger = _stopping_in_step(module, again) if debug else nullcontext()
-    with _switches(settings), debugger:
+    with _switches(settings):
         trainer.fit(module, loader)
+    if again.has_quit:
+        raise BdbQuit
     assert again.replayed is not None
     return again.replayed
 
@@ -177,14 +179,18 @@ class _Again(Callback):
 
     Args:
         capture: The capture.
+        debug: Whether to stop in the first call whose captured loss was not finite, else in the first.
 
     Attributes:
         replayed: The call to tell of; None before the first.
+        has_quit: Whether the user left the debugger.
     """
 
-    def __init__(self, capture: StepCapture) -> None:
+    def __init__(self, capture: StepCapture, debug: bool) -> None:
         self.replayed: ReplayedStep | None = None
+        self.has_quit = False
         self._capture = capture
+        self._debug = debug
         self._trainer: Any = None
         self._module: Any = None
         self._call_idx = 0
@@ -204,11 +210,6 @@ class _Again(Callback):
         if hook == "prepare_data":
             return no_op
         return _batch_as_it_is if hook in _LEFT_OUT else function
-
-    @property
-    def is_bad_call(self) -> bool:
-        """True if the call that runs is the first one whose captured loss was not finite, or if there is none."""
-        return self._bad_idx in (None, self._call_idx)
 
     def on_train_start(self, trainer: Any, module: Any) -> None:
         """Note the trainer."""
@@ -242,12 +243,24 @@ class _Again(Callback):
         self._open = ExitStack()
         inspection = self._open.enter_context(inspect_step(module, batch))
         restore_random_state(captured.random_state)
+        if self._debug and self._bad_idx in (None, call_idx):
+            function = partial(self._debugged, function)
         outputs = function(batch, *rest, **keywords)
         loss = loss_of(outputs, module)
         if loss is not None:
             inspection.add_loss(loss)
             loss = loss.detach().clone()
         self._close = partial(self._end, inspection, batch, rest, without_graph(outputs), loss)
+        return outputs
+
+    def _debugged(self, function: Callable[..., Any], *arguments: Any, **keywords: Any) -> Any:
+        """Run a step in the debugger, once; leaving it ends the fit."""
+        self._debug = False
+        debugger = StepDebugger(implementation(self._module, "training_step"))
+        outputs = debugger.runcall(function, *arguments, **keywords)
+        self.has_quit = debugger.has_quit
+        if self.has_quit:
+            raise EndOfVerb
         return outputs
 
     def _moved(self, batch: Any) -> Any:
@@ -277,27 +290,6 @@ class _Again(Callback):
         self.replayed = ReplayedStep(
             capture.step, capture.epoch, batch_idx, batch, outputs, loss, inspection, gradients, differences
         )
-
-
-@contextmanager
-def _stopping_in_step(module: Any, again: _Again) -> Iterator[None]:
-    """Stop in `training_step` with Python's debugger, once; leaving that raises `bdb.BdbQuit`."""
-    step = module.training_step
-    has_stopped = False
-
-    @wraps(step)
-    def stopping(*arguments: Any, **keywords: Any) -> Any:
-        nonlocal has_stopped
-        if has_stopped or not again.is_bad_call:
-            return step(*arguments, **keywords)
-        has_stopped = True
-        return Pdb().runcall(step, *arguments, **keywords)
-
-    module.training_step = stopping
-    try:
-        yield
-    finally:
-        del module.training_step
 
 
 def _batch_as_it_is(batch: Any, *_: Any, **__: Any) -> Any:

@@ -482,7 +482,7 @@ def _facts(trainer: TrainerProtocol, module: Any, data_ranks: list[int]) -> dict
 
 def versions() -> dict[str, str]:
     """Return the versions of Python, torch and camshaft's packages."""
-    found = {"python": platform.python_version(), "torch": torch.__version__}
+    found = {"python": platform.python_version(), "torch": str(torch.__version__)}
     for name in _DISTRIBUTIONS:
         try:
             found[f"camshaft-{name}"] = version(f"camshaft-{name}")

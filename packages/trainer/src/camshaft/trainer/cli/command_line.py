@@ -19,8 +19,8 @@ from camshaft.strategies import CheckpointError
 from camshaft.trainer.cli import SaveConfigCallback, TrainerCLI
 
 _ABOUT = (
-    "Train and evaluate a module, and go back to a step of a run; `compare RUN RUN` compares two runs by their ledgers, "
-    "`replay FOLDER` makes a captured training step again."
+    "Train and evaluate a module, and go back to a step of a run; `compare RUN RUN` compares two runs by their "
+    "ledgers, `replay FOLDER` makes a captured step again."
 )
 _SCRIPTS = "A script that imports pytorch_lightning or lightning is run by `python -m camshaft.compat run SCRIPT`."
 _OTHER_WORDS = {"--to-step": "--to_step", "--pdb": "--debug=true"}
