@@ -64,6 +64,17 @@ def test_the_loop_of_the_custom_trainer_is_at_most_40_lines() -> None:
         assert body is not None and len(body[0].rstrip().splitlines()) <= 40
 
 
+def test_the_spike_is_found_with_its_submodule_and_its_update(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    done = run(str(ROOT / "examples/find_the_spike.py"), "--plot", "spike.png", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    step = re.search(r"^2\. The replay of step (\d+) equals the ledger\. .*'rate'", done.stdout, re.MULTILINE)
+    assert step is not None, done.stdout
+    assert f"4. The weights are damaged from step {step[1]} on" in done.stdout
+    assert [path.name for path in tmp_path.iterdir()] == ["spike.png"]
+    assert (tmp_path / "spike.png").read_bytes().startswith(PNG_SIGNATURE)
+
+
 @pytest.mark.parametrize("library", ["torch", "accelerate", "fabric"])
 def test_a_strategy_of_another_library_trains_with_the_loops_and_the_core_alone(library: str, tmp_path: Path) -> None:
     with_the_loops_alone = textwrap.dedent(

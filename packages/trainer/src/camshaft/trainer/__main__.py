@@ -7,7 +7,8 @@ if __name__ == "__main__":
         from camshaft.trainer.cli.compare_command import main as compare
 
         sys.exit(compare(sys.argv[2:]))
-    if sys.argv[1:2] == ["replay"]:
+    is_of_run = any(word.startswith(("--to-step", "--to_step")) for word in sys.argv)  # which a capture has not
+    if sys.argv[1:2] == ["replay"] and not is_of_run:
         from camshaft.trainer.cli.replay_command import main as replay
 
         sys.exit(replay(sys.argv[2:]))
