@@ -148,7 +148,7 @@ class _CommandLine(TrainerCLI):
             from camshaft.trainer.replaying import nearest_checkpoint  # slow to import, and rarely needed
 
             with self._replay_errors_in_a_line():
-                path = config["ckpt_path"] = os.fspath(nearest_checkpoint(path, config["to_step"] - 1))
+                path = config["ckpt_path"] = os.fspath(nearest_checkpoint(path, config["to_step"] - 1) or path)
         if path and path not in _FOUND_BY_TRAINER and not exists(local_path(path)):
             action = "Check the path."
             _refuse(must_be("--ckpt_path", "an existing checkpoint, 'best' or 'last'", path, "options", action))
