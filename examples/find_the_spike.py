@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 NUM_SAMPLES, BATCH_SIZE, NUM_EPOCHS, CHECKPOINT_EVERY = 4096, 16, 2, 50
-BAD_SAMPLE, BAD_VALUE = 2100, 3e4
+BAD_SAMPLE, BAD_VALUE = 390, 3e4
 
 
 class Exponential(nn.Module):
@@ -88,7 +88,7 @@ def make_parts(folder: Path) -> tuple[Trainer, RateNetwork, Any]:
             Losses(),
             RunLedger(folder),
             ModelCheckpoint(folder, every_n_train_steps=CHECKPOINT_EVERY, save_top_k=-1, filename="{step}"),
-            SpikeDetection(rtol=20.0, warmup=50, action="warn", exclude_batches_path=folder),
+            SpikeDetection(atol=10.0, rtol=20.0, warmup=50, action="warn", exclude_batches_path=folder),
         ],
         logger=False,
         enable_progress_bar=False,
