@@ -181,7 +181,7 @@ def draw_norms(axes: Axes, before: ReplayedStep, spike: ReplayedStep) -> None:
     first = spike.inspection.first_non_finite
     assert first is not None
     axes.set(title=f"`{first.name}` is the first that is not finite", xlabel="norm of the outputs", xscale="log")
-    axes.legend(loc="upper center")
+    axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.16), ncols=3)
     axes.grid(axis="x", alpha=0.3)
 
 
