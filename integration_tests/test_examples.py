@@ -68,7 +68,8 @@ def test_the_spike_is_found_with_its_submodule_and_its_update(tmp_path: Path) ->
     pytest.importorskip("matplotlib")
     done = run(str(ROOT / "examples/find_the_spike.py"), "--plot", "spike.png", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
-    step = re.search(r"^2\. The replay of step (\d+) equals the ledger\. The output of rate ", done.stdout, re.MULTILINE)
+    pattern = r"^2\. The replay of step (\d+) equals the ledger\. The output of rate "
+    step = re.search(pattern, done.stdout, re.MULTILINE)
     assert step is not None, done.stdout
     assert f"4. The weights are damaged from step {step[1]} on" in done.stdout
     assert [path.name for path in tmp_path.iterdir()] == ["spike.png"]
