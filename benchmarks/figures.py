@@ -1,8 +1,8 @@
-"""Make tables of the figures in `results/`, for README.md and the documentation.
+"""Make tables of the figures in `measured/`, for README.md and the documentation.
 
     python benchmarks/figures.py   # writes the tables of README.md anew
 
-Each file in `results/` is what a benchmark wrote by `--json`.
+Each file in `measured/` is what a benchmark wrote by `--json`.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import distributed_overhead
 from camshaft.hooks_core.messages import must_be
 from framework_overhead.report import circumstances_lines, markdown_table, summary_rows
 
-RESULTS = Path(__file__).parent / "results"
+MEASURED = Path(__file__).parent / "measured"
 README = Path(__file__).parent / "README.md"
 MARKS = re.compile(r"(<!-- figures: (\w+)((?: [\w=,]+)*) -->\n).*?(<!-- end of figures -->)", re.DOTALL)
 """What stands around a table in README.md: its benchmark, and perhaps `rows=`, `columns=` and `quartiles`."""
@@ -43,12 +43,12 @@ def markdown_of(
         quartiles: Whether to show quartiles in place of ratios, of `overhead` alone.
 
     Raises:
-        FileNotFoundError: If the benchmark has no file in `results/`.
+        FileNotFoundError: If the benchmark has no file in `measured/`.
         KeyError: If a column or row was not measured.
     """
     path = path_of(benchmark)
     if not path.exists():
-        rule = f"one with a file in {RESULTS}"
+        rule = f"one with a file in {MEASURED}"
         raise FileNotFoundError(must_be("benchmark", rule, benchmark, "markdown_of", _command(benchmark)))
     report = json.loads(path.read_text(encoding="utf-8"))
     if benchmark == "overhead":
@@ -60,7 +60,7 @@ def markdown_of(
 
 def path_of(benchmark: str) -> Path:
     """Return the file of a benchmark's figures."""
-    return RESULTS / f"{benchmark}.json"
+    return MEASURED / f"{benchmark}.json"
 
 
 def not_measured(benchmark: str) -> str:
@@ -69,7 +69,7 @@ def not_measured(benchmark: str) -> str:
 
 
 def _command(benchmark: str) -> str:
-    return f"Run `python benchmarks/{benchmark}.py --json benchmarks/results/{benchmark}.json`."
+    return f"Run `python benchmarks/{benchmark}.py --json benchmarks/measured/{benchmark}.json`."
 
 
 def _caption(facts: Mapping[str, Any]) -> str:
@@ -82,7 +82,7 @@ def _caption(facts: Mapping[str, Any]) -> str:
 
 
 def with_tables(text: str) -> str:
-    """Return a page's text with the tables between its marks as they are in `results/`.
+    """Return a page's text with the tables between its marks as they are in `measured/`.
 
     A benchmark without figures has a sentence there that says how to measure them.
     """

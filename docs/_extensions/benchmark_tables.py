@@ -6,7 +6,7 @@
     :quartiles:
     ```
 
-The table is made from the file that the benchmark wrote into `benchmarks/results/`, with a line that says when, where
+The table is made from the file that the benchmark wrote into `benchmarks/measured/`, with a line that says when, where
 and of which commit it was measured. So no figure is typed into a page.
 """
 

@@ -46,13 +46,13 @@ PAGES = [ROOT / "README.md", ROOT / "RATIONALE.md", *sorted((ROOT / "docs").rglo
 
 
 @pytest.fixture
-def results(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "overhead.json").write_text(json.dumps(REPORT), encoding="utf-8")
-    monkeypatch.setattr(figures, "RESULTS", tmp_path)
+    monkeypatch.setattr(figures, "MEASURED", tmp_path)
     return tmp_path
 
 
-@pytest.mark.usefixtures("results")
+@pytest.mark.usefixtures("measured")
 def test_a_table_has_the_figures_of_the_file_and_says_when_where_and_of_what_they_are() -> None:
     table = figures.markdown_of("overhead", columns=["camshaft"], rows=["train"])
     assert "| train, bare (µs/step) | 50.0 | - | +5.000 (1.10x) |" in table
@@ -62,7 +62,7 @@ def test_a_table_has_the_figures_of_the_file_and_says_when_where_and_of_what_the
         assert fact in table
 
 
-@pytest.mark.usefixtures("results")
+@pytest.mark.usefixtures("measured")
 def test_the_tables_between_marks_are_made_anew_and_the_text_around_them_stays() -> None:
     page = "before\n<!-- figures: overhead columns=lightning rows=train -->\nold\n<!-- end of figures -->\nafter\n"
     made = figures.with_tables(page)
@@ -73,7 +73,7 @@ def test_the_tables_between_marks_are_made_anew_and_the_text_around_them_stays()
     assert figures.with_tables(made) == made
 
 
-@pytest.mark.usefixtures("results")
+@pytest.mark.usefixtures("measured")
 def test_a_benchmark_without_figures_says_how_to_measure_them() -> None:
     page = "<!-- figures: callback_overhead -->\n<!-- end of figures -->"
     assert "Run `python benchmarks/callback_overhead.py --json" in figures.with_tables(page)
