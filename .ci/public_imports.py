@@ -15,7 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-OTHER_FOLDERS = ("examples", "test_support")  # in no package: a model of how to use them, and what tests share
+# In no package: models of how to use them, and what tests share.
+OTHER_FOLDERS = ("examples", "docs/tutorials_source", "test_support")
 HEADING = re.compile(r"^#+ (?P<title>.+?)\s*#*$")
 IN_BACKQUOTES = re.compile(r"`(camshaft\.\w+(?:\.\w+)+)`")
 MODULE_PATH = re.compile(r"camshaft(?:\.\w+)+")

@@ -76,7 +76,15 @@ def test_another_module_of_a_sibling_is_not(make_tree: MakeTree, code: str) -> N
     assert undeclared_modules(make_tree(code)) == ["camshaft.engine.oil"]
 
 
-@pytest.mark.parametrize("file", ["packages/car/tests/test_drive.py", "examples/drive.py", "test_support/drive.py"])
+@pytest.mark.parametrize(
+    "file",
+    [
+        "packages/car/tests/test_drive.py",
+        "examples/drive.py",
+        "docs/tutorials_source/drive.py",
+        "test_support/drive.py",
+    ],
+)
 def test_tests_and_examples_are_held_to_it_too(make_tree: MakeTree, file: str) -> None:
     root = make_tree("\nfrom camshaft.engine.valves.spring import Spring", file=file)
     assert [(one.file, one.line, one.module) for one in undeclared_imports(root)] == [
