@@ -102,4 +102,5 @@ def remove_archives(app: Sphinx, docname: str, source: list[str]) -> None:
 def setup(app: Sphinx) -> dict[str, Any]:
     """Connect the functions of this file."""
     app.connect("source-read", remove_archives)
+    app.add_css_file("tutorials.css", priority=900)  # after that of Sphinx-Gallery
     return {"parallel_read_safe": True, "parallel_write_safe": True}
