@@ -86,12 +86,12 @@ def train(strategy, num_processes, folder):
     trainer.save_checkpoint(folder / f"{strategy}.ckpt")  # every process calls it
     torch.save({"held": held, **trainer.callback_metrics}, folder / f"{strategy}-{trainer.global_rank}.pt")
     if trainer.is_global_zero:
-        print(f"{trainer.world_size} process(es), {trainer.global_step} updates")
+        print(f"{strategy:8} {trainer.world_size} process(es), {trainer.global_step} updates")
 
 
 # %%
-# The processes run the whole program, each with the same arguments. So the part that trains is one that the program
-# starts:
+# Two processes both run the whole program, with the same arguments. Here the program starts itself for that, with
+# arguments that say what to train:
 
 if len(sys.argv) > 1:
     train(sys.argv[1], int(sys.argv[2]), Path(sys.argv[3]))
@@ -99,11 +99,12 @@ if len(sys.argv) > 1:
 
 temporary = TemporaryDirectory()
 folder = Path(temporary.name)
-for strategy, num_processes in (("auto", 1), ("ddp", 2), ("sharded", 2)):
-    command = [sys.executable, os.path.abspath(sys.argv[0]), strategy, str(num_processes), str(folder)]
+train("auto", 1, folder)
+for strategy in ("ddp", "sharded"):
+    command = [sys.executable, os.path.abspath(sys.argv[0]), strategy, "2", str(folder)]
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    print(f"{strategy:8} {done.stdout.strip()}")
+    print(done.stdout.strip())
 
 # %%
 # ``torchrun --nproc-per-node 2 program.py``, SLURM and Ray Train start the processes as well; then ``devices`` need
