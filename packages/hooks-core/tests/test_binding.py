@@ -8,7 +8,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from camshaft.hooks_core.dispatch.binding import BindingError, bind, default_of, parameter_names, positional_names
+from camshaft.hooks_core import CATALOGUE, Receiver
+from camshaft.hooks_core.dispatch.binding import (
+    BindingError,
+    arguments_of,
+    bind,
+    default_of,
+    parameter_names,
+    positional_names,
+)
 
 PROVIDED = ("outputs", "batch", "batch_idx", "dataloader_idx")
 
@@ -285,3 +293,9 @@ def test_the_index_of_an_optimizer_is_never_given_a_closure(name: str) -> None:
     taken = bind(namespace["optimizer_step"], ("epoch", "batch_idx", "optimizer", "optimizer_closure"))
     assert name not in [one.keyword or one.source for one in taken]
     assert [one.source for one in taken] == ["epoch", "batch_idx", "optimizer"]
+
+
+def test_a_callback_gets_no_module_where_there_is_none_yet() -> None:
+    assert arguments_of(CATALOGUE["on_init_end"], Receiver.CALLBACK) == ("trainer",)
+    assert arguments_of(CATALOGUE["on_fit_start"], Receiver.CALLBACK) == ("trainer", "module")
+    assert arguments_of(CATALOGUE["on_fit_start"], Receiver.MODULE) == ()

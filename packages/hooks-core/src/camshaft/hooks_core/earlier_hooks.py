@@ -27,11 +27,11 @@ def _epochs(word: str) -> dict[str, tuple[str, ...]]:
 class EarlierHooks:
     """Hooks of modules and callbacks, in the order in which those of one moment are called."""
 
-    @hook(_CALLBACK, stage="setup", eras=_1_X)
+    @hook(_CALLBACK, stage="setup", eras=_1_X, precedes_module=True)
     def on_init_start(self) -> None:
         """When the trainer is made, before it has anything."""
 
-    @hook(_CALLBACK, stage="setup", eras=_1_X)
+    @hook(_CALLBACK, stage="setup", eras=_1_X, precedes_module=True)
     def on_init_end(self) -> None:
         """When the trainer has been made."""
 

@@ -74,7 +74,7 @@ class HookSpec:
         when: The moment of the call, as a sentence.
         receivers: Kinds of objects that may implement it, in the order in which they are called.
         parameters: The arguments' names as a module gets them, without `self`. A callback gets `trainer` and `module`
-            before them if `kind` is "event".
+            before them if `kind` is "event", or `trainer` alone where there is no module yet.
         kind: "event" is called on every receiver that implements it; "step" is the module's own computation;
             "override" replaces a default of the loop; "provide" returns something that the run needs, from the first
             receiver that implements it; "transform" passes a batch through; "state" saves or loads a receiver's state.
@@ -96,6 +96,7 @@ class HookSpec:
         kept: Whether it runs today although no document of the present eras has it.
         aliases: Arguments of earlier eras that go by name alone, by their names of today, each with the names that
             signatures have for it. Underscores stand for the argument at their place.
+        precedes_module: Whether it is called before there is a module, so that a callback gets the trainer alone.
     """
 
     name: str
@@ -117,6 +118,7 @@ class HookSpec:
     precedes: bool = False
     optionals: Mapping[str, tuple[str, ...]] = attrs.field(factory=dict, hash=False)
     aliases: Mapping[str, tuple[str, ...]] = attrs.field(factory=dict, hash=False)
+    precedes_module: bool = False
 
     def parameters_in(self, era: str | None) -> tuple[str, ...]:
         """Return the parameter names in an era; None stands for today."""
@@ -177,6 +179,7 @@ class _Facts(TypedDict, total=False):
     precedes: bool
     optionals: Mapping[str, tuple[str, ...]]
     aliases: Mapping[str, tuple[str, ...]]
+    precedes_module: bool
 
 
 def hook(

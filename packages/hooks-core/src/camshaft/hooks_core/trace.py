@@ -12,7 +12,7 @@ from typing import Any, Literal, TypeVar
 import attrs
 
 from camshaft.hooks_core.catalogue import CATALOGUE, Catalogue, check_era
-from camshaft.hooks_core.dispatch.binding import CALLBACK_PREFIX, arguments_of, positional_names
+from camshaft.hooks_core.dispatch.binding import arguments_of, positional_names, prefix_of
 from camshaft.hooks_core.dispatch.calls import rank, runs_after_module
 from camshaft.hooks_core.dispatch.implementation import implementation, receiver_name
 from camshaft.hooks_core.dispatch.readings import ReadReceivers, ReceiverReading
@@ -210,7 +210,7 @@ class Trace:
     ) -> Callable[..., Any]:
         hook, receiver, kind = spec.name, participant.name, participant.kind
         names = positional_names(method, arguments_of(spec, kind, era), spec.optional_in(era))
-        num_hidden = len(CALLBACK_PREFIX) if kind is Receiver.CALLBACK and spec.kind == "event" else 0
+        num_hidden = len(prefix_of(spec, kind))
         events = self.events
 
         @functools.wraps(method)

@@ -220,8 +220,14 @@ CALLBACK_PREFIX = ("trainer", "module")
 
 def arguments_of(spec: HookSpec, kind: Receiver, era: str | None = None) -> tuple[str, ...]:
     """Return the arguments that a kind of receiver gets from a hook, in order."""
-    prefix = CALLBACK_PREFIX if kind is Receiver.CALLBACK and spec.kind == "event" else ()
-    return (*prefix, *spec.parameters_in(era))
+    return (*prefix_of(spec, kind), *spec.parameters_in(era))
+
+
+def prefix_of(spec: HookSpec, kind: Receiver) -> tuple[str, ...]:
+    """Return the arguments that a kind of receiver gets before those of a hook."""
+    if kind is not Receiver.CALLBACK or spec.kind != "event":
+        return ()
+    return CALLBACK_PREFIX[:1] if spec.precedes_module else CALLBACK_PREFIX
 
 
 def bind_hook(
