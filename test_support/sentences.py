@@ -70,7 +70,7 @@ class Writer:
             case Seq(items=items):
                 for item in items:
                     self.write(item)
-            case Either(options=options):
+            case Either(options=options) if options:  # those of a life cycle without variations may all be gone
                 self.write(self._random.choice(options))
             case Repeat(body=body, at_least=at_least, until=until):
                 for _ in range(self._random.randint(at_least, MAX_ROUNDS)):
