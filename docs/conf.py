@@ -13,6 +13,7 @@ author = "the camshaft authors"
 copyright = "the camshaft authors, Apache-2.0"  # the name that Sphinx reads
 
 extensions = [
+    "hook_pages",
     "myst_parser",
     "benchmark_tables",
     "repository_links",
