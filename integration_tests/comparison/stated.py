@@ -1,0 +1,494 @@
+"""Differences from Lightning 2.6 that no drawn run shows: each names the test that proves what camshaft does."""
+
+from __future__ import annotations
+
+import attrs
+
+from comparison.difference import Described
+
+
+@attrs.frozen(kw_only=True)
+class Stated(Described):
+    """A difference that a test of its own proves.
+
+    Args:
+        proof: The test, as `path::name`.
+    """
+
+    proof: str
+
+
+STATED: tuple[Stated, ...] = (
+    Stated(
+        name="methods with nearly a hook's name",
+        topic="hooks",
+        lightning="ignores `training_batch_end` and the like",
+        camshaft="raises at set-up, with the hook that is meant",
+        reason="a hook that is never called is found on the day it is written",
+        write="Rename the method, or mark it with `@not_a_hook`.",
+        proof="packages/hooks-core/tests/test_inspection.py::test_a_method_with_nearly_a_hooks_name_is_a_fault",
+    ),
+    Stated(
+        name="an old hook's name with arguments of no release",
+        topic="hooks",
+        lightning="never calls it",
+        camshaft="never calls it, and warns",
+        reason="it may be the user's own method, or a mistake",
+        write="Mark it with `@not_a_hook`.",
+        proof=(
+            "packages/hooks-core/tests/test_faults.py"
+            "::test_an_old_hooks_name_with_a_signature_of_no_era_is_the_users_own_and_a_warning"
+        ),
+    ),
+    Stated(
+        name="steps without a place for the loader's index",
+        topic="hooks",
+        lightning="raises where there are several loaders; raises for a required `dataloader_idx` with a single one",
+        camshaft="calls the step without the index; passes 0",
+        reason="every step that can be called is called",
+        write="Write `dataloader_idx=0` last; it is right in both.",
+        proof="integration_tests/test_variadic_against_lightning.py::test_a_step_gets_the_same",
+    ),
+    Stated(
+        name="runs that nothing ends",
+        topic="optimization",
+        lightning="goes on for ever where `max_epochs=-1` and every loss is None",
+        camshaft="raises after an epoch without an update, unless `max_time` or code with `should_stop` may end it",
+        reason="a job that can never end is a mistake",
+        write="Pass `max_epochs` or `max_time`.",
+        proof=(
+            "packages/loops/tests/test_endless_runs.py"
+            "::test_an_epoch_without_any_loss_is_an_error_where_only_updates_could_end_the_run"
+        ),
+    ),
+    Stated(
+        name="second evaluation of a closure within an accumulation window",
+        topic="optimization",
+        lightning="adds the gradients of the second evaluation to those of the window",
+        camshaft="raises",
+        reason="SAM and its like would follow wrong gradients",
+        write="Pass `accumulate_grad_batches=1`, or optimize by hand.",
+        proof="packages/loops/tests/test_own_closures.py::test_one_that_evaluates_twice_cannot_accumulate_and_says_so",
+    ),
+    Stated(
+        name="16-mixed on a CPU",
+        topic="optimization",
+        lightning="computes in bfloat16, with a warning",
+        camshaft="computes in float16 with a gradient scaler; under the import names as Lightning",
+        reason="torch has it, and a name means the same on every device",
+        write='Pass `precision="bf16-mixed"` for bfloat16.',
+        proof=("packages/compat/tests/test_todays_surface.py::test_mixed_float16_on_a_cpu_is_bfloat16_with_a_warning"),
+    ),
+    Stated(
+        name="closures under 16-mixed",
+        topic="optimization",
+        lightning="steps optimizers without their closure",
+        camshaft="gives them the closure; an overflow in any evaluation skips the step",
+        reason="SAM and its like need it in every precision",
+        write="Nothing.",
+        proof=(
+            "packages/trainer/tests/test_trainer_optimization.py"
+            "::test_an_optimizer_that_evaluates_twice_trains_in_every_precision"
+        ),
+    ),
+    Stated(
+        name="steps that never read their closure",
+        topic="optimization",
+        lightning="raises",
+        camshaft="computes gradients before the step",
+        reason="such optimizers are written for loops by hand",
+        write="Nothing.",
+        proof=(
+            "packages/loops/tests/test_own_closures.py::test_one_that_never_reads_its_closure_is_stepped_with_gradients"
+        ),
+    ),
+    Stated(
+        name="optimizers by their attributes",
+        topic="optimization",
+        lightning="hands out the object, and a wrapper in `optimizer_step`",
+        camshaft="hands out a wrapper with the object's attributes everywhere",
+        reason="one place gives it what torch's optimizers have",
+        write="Read attributes; the object itself is `optimizer.foreign`.",
+        proof="packages/loops/tests/test_foreign_optimizer.py::test_a_wrapper_trains_as_by_hand_and_its_steps_count",
+    ),
+    Stated(
+        name="loaders that give fewer batches than their length",
+        topic="data",
+        lightning="ends the epoch",
+        camshaft="raises",
+        reason="schedulers and limits were counted by the length",
+        write="Make `__len__` right, or leave it out.",
+        proof="packages/loops/tests/test_batches.py::test_a_loader_that_gives_less_than_it_promised_is_an_error",
+    ),
+    Stated(
+        name="objects in checkpoints",
+        topic="checkpoints",
+        lightning="refuses the whole file where `weights_only` is true",
+        camshaft="reads all else, and names the arguments that are missing",
+        reason="weights are of use without the objects",
+        write="Pass the argument, or `weights_only=False` if the file is trusted. Torch's variables count, too.",
+        proof=(
+            "packages/trainer/tests/test_checkpoint_objects.py"
+            "::test_without_trust_the_arguments_that_lack_are_named_also_those_with_a_default"
+        ),
+    ),
+    Stated(
+        name="when last.ckpt moves",
+        topic="checkpoints",
+        lightning="leaves it where it is when no checkpoint is among the best `save_top_k`",
+        camshaft="moves it at every time that is due",
+        reason="a run that goes on from it loses nothing",
+        write="Read `best_model_path` for the best.",
+        proof=(
+            "integration_tests/test_model_checkpoint_against_lightning.py"
+            "::test_last_is_the_newest_also_where_nothing_was_good_enough_to_be_kept"
+        ),
+    ),
+    Stated(
+        name="hyperparameters of command lines",
+        topic="checkpoints",
+        lightning="imports every class that a checkpoint of LightningCLI names, in `load_from_checkpoint` and for "
+        "`--ckpt_path`",
+        camshaft="imports them where `weights_only=False` says so, and else refuses such a file",
+        reason="a name in a file is not imported",
+        write="Pass `weights_only=False`, or `--weights_only=false`, for files that you trust.",
+        proof=(
+            "packages/trainer/tests/test_trainer_cli.py"
+            "::test_classes_that_a_checkpoint_names_are_imported_only_where_it_is_trusted"
+        ),
+    ),
+    Stated(
+        name="options that `--ckpt_path` replaces",
+        topic="checkpoints",
+        lightning="replaces the module's options by the hyperparameters of the checkpoint in silence",
+        camshaft="does so with a warning that lists them",
+        reason="options that were written are of no effect",
+        write="Leave them out.",
+        proof="packages/trainer/tests/test_trainer_cli.py::test_a_checkpoint_decides_on_the_arguments_of_the_module",
+    ),
+    Stated(
+        name="checkpoints from an address",
+        topic="checkpoints",
+        lightning="unpickles what http:// and https:// give, unless `weights_only` is true",
+        camshaft="unpickles objects only for `weights_only=False`, wherever the file is",
+        reason="a file from elsewhere is trusted least",
+        write="Pass `weights_only=False` if the address is trusted.",
+        proof="packages/strategies/tests/test_contents.py::test_a_checkpoint_is_read_from_a_file_object_and_from_an_address",
+    ),
+    Stated(
+        name="hyperparameters that cannot be pickled",
+        topic="checkpoints",
+        lightning="drops all hyperparameters, with a warning",
+        camshaft="drops and names that one",
+        reason="the others are kept",
+        write="Pass it to `load_from_checkpoint`.",
+        proof=(
+            "packages/trainer/tests/test_checkpoint_objects.py"
+            "::test_what_could_not_be_pickled_is_named_when_it_is_loaded"
+        ),
+    ),
+    Stated(
+        name="arguments that a constructor does not take",
+        topic="checkpoints",
+        lightning="`load_from_checkpoint` drops them in silence",
+        camshaft="drops them with a warning that names them",
+        reason="a misspelt argument is noticed",
+        write="Leave them out.",
+        proof=(
+            "packages/trainer/tests/test_checkpoint_objects.py"
+            "::test_arguments_that_a_constructor_does_not_take_are_left_out_with_a_warning"
+        ),
+    ),
+    Stated(
+        name="numbers of NumPy in checkpoints",
+        topic="checkpoints",
+        lightning="keeps their type",
+        camshaft="keeps Python numbers",
+        reason="they are read without unpickling",
+        write="Convert them where the type matters.",
+        proof=(
+            "packages/strategies/tests/test_checkpoint_file.py"
+            "::test_numpy_scalars_and_dictionary_subclasses_become_plain"
+        ),
+    ),
+    Stated(
+        name="metrics that are missing in a file's name",
+        topic="checkpoints",
+        lightning="writes 0 in their place",
+        camshaft="raises with the names that were logged",
+        reason="two files would have one name",
+        write=("Log the metric, or leave it out; `ModelCheckpoint` under the import names writes 0 and warns."),
+        proof=(
+            "packages/callbacks/tests/test_checkpoint_names.py"
+            "::test_a_metric_that_was_not_logged_is_named_with_those_that_were"
+        ),
+    ),
+    Stated(
+        name="resuming inside an accumulation window",
+        topic="checkpoints",
+        lightning="forgets the gradients that wait",
+        camshaft="restores them, and which of them are still to be averaged over processes",
+        reason="resuming is exact",
+        write="Nothing.",
+        proof=(
+            "packages/trainer/tests/test_trainer_ddp.py"
+            "::test_a_window_that_was_stopped_inside_averages_what_its_last_batch_leaves_out"
+        ),
+    ),
+    Stated(
+        name="overrides that are never called",
+        topic="callbacks",
+        lightning="calls its private methods",
+        camshaft="calls those that libraries override, and refuses the others at set-up with what to use",
+        reason="an override that does nothing is a silent mistake",
+        write="Follow the error's advice.",
+        proof="integration_tests/test_stock_callback_overrides.py::test_an_override_is_called_or_refused",
+    ),
+    Stated(
+        name="weights before the first average",
+        topic="callbacks",
+        lightning="validates, saves and ends with the untrained copy",
+        camshaft="uses the weights of training, and warns if nothing was averaged",
+        reason="an average of nothing is no model",
+        write="Start averaging earlier.",
+        proof=(
+            "packages/callbacks/tests/test_weight_averaging.py"
+            "::test_before_the_first_average_validation_sees_the_weights_of_training"
+        ),
+    ),
+    Stated(
+        name="`BackboneFinetuning(train_bn=False)`",
+        topic="callbacks",
+        lightning="unfreezes batch normalization all the same",
+        camshaft="keeps it frozen",
+        reason="the argument says so",
+        write="Pass `train_bn=True`.",
+        proof=(
+            "packages/callbacks/tests/test_finetuning.py"
+            "::test_batch_normalisation_stays_frozen_if_it_is_not_to_be_trained"
+        ),
+    ),
+    Stated(
+        name="`StochasticWeightAveraging`",
+        topic="callbacks",
+        lightning=(
+            "leaves out the weights after the last epoch, and updates batch normalization in a further epoch that also "
+            "steps the optimizer; stopped early, it drops the average"
+        ),
+        camshaft=(
+            "takes them in (not under the import names), recomputes the statistics without an epoch, and always "
+            "applies the average"
+        ),
+        reason="the average is over all epochs, and no step follows it",
+        write="Import it from `lightning.pytorch.callbacks` for the average without the last epoch.",
+        proof=(
+            "integration_tests/test_stock_callbacks_against_lightning.py"
+            "::test_the_import_names_swa_averages_as_lightnings"
+        ),
+    ),
+    Stated(
+        name="`ModelPruning`'s lottery ticket",
+        topic="callbacks",
+        lightning="trains the values from before training after the first time",
+        camshaft="always goes back to these values",
+        reason="the paper does",
+        write="Nothing.",
+        proof="packages/trainer/tests/test_model_pruning.py::test_a_fit_that_is_resumed_has_the_same_masks",
+    ),
+    Stated(
+        name='`Timer.time_elapsed("validate")`',
+        topic="callbacks",
+        lightning="counts the sanity check",
+        camshaft="does not",
+        reason="the sanity check leaves no trace",
+        write="Nothing.",
+        proof="packages/callbacks/tests/test_timer.py::test_the_sanity_check_is_not_counted",
+    ),
+    Stated(
+        name="indices that a prediction writer cannot know",
+        topic="callbacks",
+        lightning="passes an empty list",
+        camshaft="passes None",
+        reason="no samples and unknown samples are told apart",
+        write="Test `batch_indices is None`.",
+        proof=(
+            "packages/callbacks/tests/test_prediction_writer.py"
+            "::test_samples_are_known_where_the_order_is_fixed_and_else_not"
+        ),
+    ),
+    Stated(
+        name="the suggested learning rate and the margin of a batch size",
+        topic="callbacks",
+        lightning=(
+            "goes by the loss over the rate, also in an exponential search, which is nearly always a small rate; "
+            "always leaves the margin"
+        ),
+        camshaft=(
+            "goes by the logarithm of the rate in an exponential search, and suggests none where the loss does not "
+            "fall; leaves the margin where memory ran out"
+        ),
+        reason="the suggestion is one that trains",
+        write="Take `Tuner` and the finders under the import names, which follow Lightning's rules.",
+        proof="integration_tests/test_tuner_against_lightning.py::test_a_rate",
+    ),
+    Stated(
+        name="steps of a search",
+        topic="callbacks",
+        lightning="calls every hook of the module, and counts in `global_step`",
+        camshaft="calls `training_step`, zeroing, backward and the optimizer's step",
+        reason="a search leaves no trace",
+        write="Nothing.",
+        proof="packages/trainer/tests/test_tuner.py::test_a_search_for_a_rate_leaves_all_but_the_rate_as_it_was",
+    ),
+    Stated(
+        name="`PyTorchProfiler` where validation has fewer than five batches",
+        topic="callbacks",
+        lightning="records the whole fit",
+        camshaft="goes on with the schedule of training",
+        reason="memory does not grow with the steps",
+        write="Pass `schedule=None` to record everything.",
+        proof="packages/trainer/tests/test_trainer_profilers.py::test_reports_lie_in_the_log_folder",
+    ),
+    Stated(
+        name="event files and predictions at URLs",
+        topic="callbacks",
+        lightning="hands the URL to TensorBoard, and to its writers of predictions",
+        camshaft="raises when the logger or callback is made; the other files may be there, "
+        "see [files.md](../how-it-works/files.md)",
+        reason="such a file would be replaced at every flush, or is written by a library without URLs",
+        write="Log with `CSVLogger`, or write to a local folder and copy it afterwards.",
+        proof="packages/callbacks/tests/test_logs_in_stores.py::test_what_writes_with_a_library_of_its_own_takes_no_url",
+    ),
+    Stated(
+        name="loaders that do not follow the size that is searched",
+        topic="callbacks",
+        lightning="tries the same batches again and again, and sets a size that means nothing",
+        camshaft="raises",
+        reason="the size that was found would be of no use",
+        write="Build the loader with the attribute, each time that it is asked for.",
+        proof="packages/trainer/tests/test_batch_size_finder.py::test_a_loader_that_does_not_follow_the_size_is_an_error",
+    ),
+    Stated(
+        name="groups of one name in `LearningRateMonitor`",
+        topic="callbacks",
+        lightning="raises",
+        camshaft="appends a number to the name",
+        reason="each rate is logged under a name of its own",
+        write="Nothing.",
+        proof=(
+            "packages/callbacks/tests/test_learning_rate_monitor.py"
+            "::test_groups_are_told_apart_by_name_or_number_also_those_that_come_later"
+        ),
+    ),
+    Stated(
+        name="the first batch in `ThroughputMonitor`",
+        topic="callbacks",
+        lightning="counts its time, from on_train_start on, and writes a row without rates",
+        camshaft="leaves it out, and writes the first row once there is another",
+        reason="the first batch warms up, and would lower every later rate of its window",
+        write="Nothing.",
+        proof=(
+            "packages/callbacks/tests/test_throughput_monitor.py"
+            "::test_rates_leave_the_first_batch_out_and_rows_come_every_n_updates"
+        ),
+    ),
+    Stated(
+        name="reports of profilers and of `ModelPruning(verbose=1)`",
+        topic="callbacks",
+        lightning="writes them by Python's `logging`, at the level INFO",
+        camshaft="prints them",
+        reason="they are shown without a configuration of logging",
+        write="Pass `dirpath` and `filename` to have a profiler's report in a file.",
+        proof=(
+            "packages/callbacks/tests/test_action_profilers.py"
+            "::test_a_report_is_appended_to_the_file_of_its_stage_or_printed"
+        ),
+    ),
+    Stated(
+        name="versions of file loggers",
+        topic="callbacks",
+        lightning="gives loggers that are made together the same `version_0`",
+        camshaft="claims a version by making its folder",
+        reason="runs of a sweep do not mix",
+        write="Pass `version` to continue a folder.",
+        proof="packages/callbacks/tests/test_csv_logger.py::test_loggers_that_are_made_together_do_not_share_one",
+    ),
+    Stated(
+        name="unknown attributes",
+        topic="errors",
+        lightning="`trainer.max_epoch = 8` sets an attribute that nothing reads",
+        camshaft="raises with the closest name; its loops take no attributes of the user's own",
+        reason="a setting that is lost is a silent mistake",
+        write="Set the right name; keep values of your own in a subclass, the module or a callback.",
+        proof=(
+            "packages/hooks-core/tests/test_known_attributes.py"
+            "::test_a_misspelt_attribute_is_refused_with_the_closest_one"
+        ),
+    ),
+    Stated(
+        name="a second trainer inside a hook",
+        topic="errors",
+        lightning="leaves the module with the second trainer",
+        camshaft="gives it back, with its modes and logged values",
+        reason="the fit goes on as before",
+        write="Nothing.",
+        proof=(
+            "packages/trainer/tests/test_nested_trainers.py"
+            "::test_a_fit_goes_on_as_before_after_another_trainer_had_its_module"
+        ),
+    ),
+    Stated(
+        name="a rank that hangs",
+        topic="errors",
+        lightning="ends in the backend's timeout",
+        camshaft="names the missing ranks with their last position; a hung process prints its stack",
+        reason="the place to look at is known",
+        write="Choose `DDPStrategy(timeout=...)`.",
+        proof=(
+            "packages/trainer/tests/test_hanging_ranks.py"
+            "::test_a_rank_that_hangs_is_named_with_its_position_and_prints_its_stack"
+        ),
+    ),
+    Stated(
+        name="steps that take `dataloader_iter`",
+        topic="data",
+        lightning="gives them the iterator of the batches",
+        camshaft="refuses them at set-up",
+        reason="an exact restart has to know which batches were taken",
+        write="Take `batch`; take several at once by a batch size or a `CombinedLoader`.",
+        proof="packages/hooks-core/tests/test_binding.py::test_an_iterator_of_batches_is_not_filled_by_a_batch",
+    ),
+    Stated(
+        name="values that are logged for neither step nor epoch",
+        topic="logging",
+        lightning="takes them, and shows them nowhere",
+        camshaft="raises",
+        reason="a value that is lost is a silent mistake",
+        write="Leave out `on_step=False` or `on_epoch=False`.",
+        proof="packages/loops/tests/test_metric_log.py::test_asking_for_neither_step_nor_epoch_is_refused",
+    ),
+    Stated(
+        name="`deterministic`, `benchmark` and `detect_anomaly`",
+        topic="errors",
+        lightning="are set by the constructor, for the rest of the process",
+        camshaft="hold while a verb runs, and are put back",
+        reason="a trainer changes nothing for code that does not use it",
+        write="Set torch's switches yourself where they are to hold before or after.",
+        proof=(
+            "packages/trainer/tests/test_trainer_arguments.py"
+            "::test_switches_of_torch_hold_while_a_verb_runs_and_are_put_back"
+        ),
+    ),
+    Stated(
+        name="Ctrl-C",
+        topic="errors",
+        lightning="leaves a verb by `SystemExit(1)`",
+        camshaft="leaves it by `KeyboardInterrupt`, after hooks and `teardown`",
+        reason="a notebook goes on, and so do handlers of a script's own",
+        write="Catch `KeyboardInterrupt`.",
+        proof=(
+            "packages/trainer/tests/test_trainer_exceptions.py"
+            "::test_a_fit_that_was_interrupted_can_be_continued_by_the_same_trainer"
+        ),
+    ),
+)
