@@ -65,7 +65,9 @@ def _module(file: str) -> str:
 def as_markdown(text: str) -> str:
     """Return a text with its code between backquotes as it is, and nothing else that Markdown would read."""
     parts = re.split(r"(`[^`]+`)", text)
-    return "".join(part if part.startswith("`") else re.sub(r"([\\`*_{}\[\]<>#|~^$:])", r"\\\1", part) for part in parts)
+    return "".join(
+        part if part.startswith("`") else re.sub(r"([\\`*_{}\[\]<>#|~^$:])", r"\\\1", part) for part in parts
+    )
 
 
 def setup(app: Sphinx) -> dict[str, Any]:

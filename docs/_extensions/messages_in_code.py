@@ -129,7 +129,9 @@ def _template(node: ast.expr, scope: Scope, depth: int = DEPTH) -> str:
         return _template(node.body, scope, depth) or _template(node.orelse, scope, depth)
     if isinstance(node, ast.Name) and depth:
         assigned = _resolved(node, scope)
-        if assigned is not node and isinstance(assigned, ast.Constant | ast.JoinedStr | ast.BinOp | ast.IfExp | ast.Name):
+        if assigned is not node and isinstance(
+            assigned, ast.Constant | ast.JoinedStr | ast.BinOp | ast.IfExp | ast.Name
+        ):
             return _template(assigned, scope, depth - 1)
     return f"{{{_placeholder(node)}}}"
 
@@ -179,4 +181,6 @@ def raises_in(doc: str) -> dict[str, str]:
     if section is None:
         return {}
     entries = re.findall(r"^ {4}([\w., ]+):\s+((?:.+\n?)(?: {5,}.+\n?)*)", section[1], re.MULTILINE)
-    return {name.strip().rpartition(".")[2]: " ".join(text.split()) for names, text in entries for name in names.split(",")}
+    return {
+        name.strip().rpartition(".")[2]: " ".join(text.split()) for names, text in entries for name in names.split(",")
+    }
