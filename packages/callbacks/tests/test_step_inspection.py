@@ -218,7 +218,7 @@ def test_outputs_are_found_in_collections(make: Any, places: list[str]) -> None:
 def test_a_shared_submodule_has_a_row_for_each_call() -> None:
     shared = nn.Linear(2, 2)
     module = nn.ModuleDict({"a": shared, "b": shared})
-    inspection = inspected(module, torch.ones(1, 2), lambda module, x: module["b"](module["a"](x) / 0).sum())
+    inspection = inspected(module, torch.ones(1, 2), lambda module, x: module["b"](module["a"](x).abs() / 0).sum())
     assert [(call.name, call.call_idx) for call in inspection.calls] == [("a", 0), ("a", 1)]
     assert [call.outputs[""].num_non_finite for call in inspection.calls] == [0, 2]
     assert "a (call 2)" in str(inspection)
