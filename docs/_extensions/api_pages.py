@@ -23,10 +23,10 @@ Lines = Iterator[str]
 
 def write_pages(app: Sphinx) -> None:
     """Write all pages."""
-    write(Path(app.srcdir) / FOLDER, dict(_pages()))
+    write(Path(app.srcdir) / FOLDER, dict(reference_pages()))
 
 
-def _pages() -> Iterator[tuple[str, Lines]]:
+def reference_pages() -> Iterator[tuple[str, Lines]]:
     for package in PACKAGES:
         modules = [module for module in public_modules() if module.package == package]
         for module in modules:

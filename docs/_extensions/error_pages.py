@@ -15,8 +15,8 @@ from written_pages import write
 
 FOLDER = "reference/errors"
 ABOUT = """
-What the packages raise and warn of, as the sources have it: `{name}` stands for what a message fills in, `{value} ({type})`
-for the value that it is about. To find a message, search for some words of it.
+What the packages raise and warn of, as the sources have it: `{name}` stands for what a message fills in,
+`{value} ({type})` for the value that it is about. To find a message, search for some words of it.
 """
 
 

@@ -15,11 +15,13 @@ Function = ast.FunctionDef | ast.AsyncFunctionDef
 Scope = tuple[ast.AST, ...]  # from the module to what is innermost
 
 WARNS = frozenset({"warn_user", "warn", "rank_zero_warn", "_warn_on_rank_zero"})
-NO_IMPERATIVE = frozenset(
-    "A All An And Another As At Both But Each Either Every Everything For From He However If In It Its Neither No None "
-    "Nothing Of On One Only Or Other Others Our Some Such That The Their Then There These They This Those To Two We What "
-    "When Where Whether Which While With Without You Your".split()
-)
+NO_IMPERATIVE = re.compile(
+    r"(An?|All|And|Another|As|At|Both|But|Each|Either|Every|Everything|For|From|He|However|If|In|Its?|Neither|No|None|"
+    r"Nothing|Of|On|One|Only|Or|Others?|Our|Some|Such|That|The|Their|Then|There|These|They|This|Those|To|Two|We|What|When|"
+    r"Where|Whether|Which|While|With|Without|Your?)\b"
+).match
+"""Tells words with which no sentence begins that says what to do."""
+
 DEPTH = 4
 """How often a variable is replaced by what was assigned to it."""
 
@@ -42,8 +44,8 @@ class Message:
 def messages() -> tuple[Message, ...]:
     """Return what the packages raise and warn of, by file and line.
 
-    Errors without a text of their own are left out: what re-raises another's, and what Python's protocols ask for, such as
-    `StopIteration`.
+    Errors without a text of their own are left out: what re-raises another's, and what Python's protocols ask for, such
+    as `StopIteration`.
     """
     return tuple(
         message
@@ -96,7 +98,7 @@ def _text_and_remedy(call: ast.Call, scope: Scope) -> tuple[str, str]:
     text = " ".join(text.split())
     sentences = re.split(r"(?<=[.!?`\"')])\s+(?=[A-Z`])", text)
     last = sentences[-1]
-    is_imperative = len(sentences) > 1 and last.endswith(".") and last.split(maxsplit=1)[0] not in NO_IMPERATIVE
+    is_imperative = len(sentences) > 1 and last.endswith(".") and not NO_IMPERATIVE(last)
     return (text, last if is_imperative and last[0].isupper() else "") if " " in text else ("", "")
 
 

@@ -1,7 +1,7 @@
 """Make `names` in docstrings code, with a link where the reference describes what they name.
 
-reStructuredText takes single backquotes for a default role: it is `name` here. A name is looked for as Python would from
-where it stands (the class, the module), and then among all public names: `EarlyStopping` is found
+reStructuredText takes single backquotes for a default role: it is `name` here. A name is looked for as Python would
+from where it stands (the class, the module), and then among all public names: `EarlyStopping` is found
 from anywhere. The role `hook` leads to the page of a hook, or to the method of the base class that states it.
 """
 

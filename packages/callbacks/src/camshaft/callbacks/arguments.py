@@ -143,6 +143,10 @@ def check_not_both(where: str, /, **two: object) -> None:
 def check_file_name(where: str, filename: object) -> None:
     """Check that a file's name is not empty and has no folder in it.
 
+    Args:
+        where: The class that checks it, for the error.
+        filename: The name.
+
     Raises:
         InvalidArgumentError: If it is not so.
     """
@@ -169,6 +173,11 @@ def check_local(field: str, path: str, where: str) -> None:
 
 def usable_path(field: str, path: str | os.PathLike[str], where: str) -> str:
     """Return the path of a folder or file of this machine, or of a store; that of "file:///folder" is "/folder".
+
+    Args:
+        field: Name of the argument, for the error.
+        path: The path or URL.
+        where: The class that takes it, for the error.
 
     Raises:
         InvalidArgumentError: If it is a URL where nothing can be written.

@@ -17,10 +17,15 @@ if TYPE_CHECKING:
 
 
 Mode = Literal["min", "max"]
+"""Whether lower or higher scores of a monitored metric are better."""
 
 
 def check_mode(mode: str, where: str) -> Mode:
     """Return `mode`.
+
+    Args:
+        mode: What was passed.
+        where: The class that checks it, for the error.
 
     Raises:
         InvalidArgumentError: If it is neither "min" nor "max".
@@ -35,12 +40,23 @@ def worst_score(mode: Mode) -> float:
 
 
 def is_better(score: float, reference: float, mode: Mode) -> bool:
-    """Return whether `score` strictly beats `reference`; NaN beats nothing and is beaten by nothing."""
+    """Return whether `score` strictly beats `reference`; NaN beats nothing and is beaten by nothing.
+
+    Args:
+        score: The new score.
+        reference: The score to beat.
+        mode: "min" where lower is better, "max" where higher is.
+    """
     return score < reference if mode == "min" else score > reference
 
 
 def read_metric(trainer: TrainerProtocol, name: str, where: str) -> Tensor:
     """Return the latest value of a logged metric as a scalar on the CPU. Waits for the device.
+
+    Args:
+        trainer: The trainer.
+        name: The metric's name.
+        where: The class that monitors it, for the error.
 
     Raises:
         MissingMetricError: If the metric has not been logged.

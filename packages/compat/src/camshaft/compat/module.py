@@ -79,7 +79,11 @@ class EarlierHooks:
         return read.optimizers, [scheduler_settings(config) for config in read.schedulers], read.frequencies
 
     def summarize(self, mode: str | None = "top") -> None:
-        """Print a summary of the model: of its parts with "top", of their parts as well with "full"."""
+        """Print a summary of the model: of its parts with "top", of their parts as well with "full".
+
+        Raises:
+            ValueError: If there is no such mode; None prints nothing.
+        """
         if mode not in ("top", "full", None):
             where, action = f"{type(self).__qualname__}.summarize", "Pass one of these."
             raise ValueError(must_be("mode", "'top', 'full' or None", mode, where, action))
@@ -293,7 +297,16 @@ class TrainingModule(EarlierHooks, HyperparametersMixin, _TrainingModule):
         tags_csv: str | os.PathLike[str],
         map_location: torch.device | str | None = None,
     ) -> Self:
-        """Call `load_from_checkpoint` with hyperparameters from a table such as `meta_tags.csv`."""
+        """Call `load_from_checkpoint` with hyperparameters from a table such as `meta_tags.csv`.
+
+        Args:
+            weights_path: The checkpoint.
+            tags_csv: The table.
+            map_location: As that of `load_from_checkpoint`.
+
+        Returns:
+            The module.
+        """
         return cls.load_from_checkpoint(weights_path, map_location, tags_csv=tags_csv)
 
 
@@ -334,7 +347,14 @@ def _refusal(module: object, hook: str, action: str) -> str:
 
 
 def _optimizer_zero_grad(self: Any, epoch: int, batch_idx: int, optimizer: Any, optimizer_idx: int = 0) -> None:
-    """Zero the gradients: `optimizer.zero_grad()`."""
+    """Zero the gradients: `optimizer.zero_grad()`.
+
+    Args:
+        epoch: Index of the epoch.
+        batch_idx: Index of the batch.
+        optimizer: The optimizer.
+        optimizer_idx: Its index.
+    """
     ModelHooks.optimizer_zero_grad(self, epoch, batch_idx, optimizer)
 
 

@@ -136,7 +136,13 @@ class Result(dict[str, Any]):
         on_epoch: bool = True,
         **options: Any,
     ) -> None:
-        """Log each value of a dictionary: for the epoch, unless it is said, in training as well."""
+        """Log each value of a dictionary: for the epoch, unless it is said, in training as well.
+
+        Args:
+            dictionary: The values by name.
+            prog_bar, logger, on_step, on_epoch: As those of `log`.
+            options: Further options of `log`.
+        """
         for name, value in dictionary.items():
             self.log(name, value, prog_bar, logger, on_step, on_epoch, **options)
 

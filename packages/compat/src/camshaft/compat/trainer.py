@@ -423,7 +423,12 @@ class Trainer(ArgparseArguments, _Trainer):
         return self.model
 
     def is_overridden(self, method_name: str, model: Any = None) -> bool:
-        """Return whether the module overrides a hook."""
+        """Return whether the module overrides a hook.
+
+        Args:
+            method_name: The hook's name.
+            model: The module; None takes the trainer's.
+        """
         return is_overridden(self.model if model is None else model, method_name)
 
     @property

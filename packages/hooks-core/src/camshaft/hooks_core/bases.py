@@ -371,7 +371,16 @@ class ModelHooks:
     def clip_gradients(
         self, optimizer: Any, gradient_clip_val: float | None = None, gradient_clip_algorithm: str | None = None
     ) -> None:
-        """Clip the gradients of one optimizer, for use in `configure_gradient_clipping` (no hook)."""
+        """Clip the gradients of one optimizer, for use in `configure_gradient_clipping` (no hook).
+
+        Args:
+            optimizer: The optimizer.
+            gradient_clip_val: The largest norm, or absolute value; None clips nothing.
+            gradient_clip_algorithm: "norm" or "value"; None is "norm".
+
+        Raises:
+            ValueError: If there is no such algorithm.
+        """
         if gradient_clip_val is None:
             return
         from torch.nn import utils

@@ -28,6 +28,9 @@ class Catalogue(Mapping[str, HookSpec]):
     def register(self, spec: HookSpec) -> HookSpec:
         """Add a hook, so that receivers may implement it and runs that are resolved afterwards can emit it.
 
+        Returns:
+            The record.
+
         Raises:
             ValueError: If the name is taken by another hook, or a name in the record is no identifier.
         """

@@ -238,7 +238,13 @@ _BITS: dict[Condition | None, int] = {None: 0, **{one: 1 << position for positio
 
 @attrs.frozen
 class Step:
-    """Enter or exit of a hook by a receiver, which its label names."""
+    """Enter or exit of a hook by a receiver, which its label names.
+
+    Args:
+        kind: "enter" or "exit".
+        hook: The hook's name.
+        receiver: The receiver's label.
+    """
 
     kind: Literal["enter", "exit"]
     hook: str
@@ -292,7 +298,13 @@ class Automaton:
         self.start = self._number(self._closure([(first, 0)]))
 
     def move(self, at: int, step: Step, result: str = "") -> int | None:
-        """Return the place to which a step leads; None if it is not allowed there."""
+        """Return the place to which a step leads; None if it is not allowed there.
+
+        Args:
+            at: The place before the step.
+            step: The step.
+            result: What the hook returned, as text; only "-1" and "None" matter.
+        """
         result = result if result in ("-1", "None") else ""
         key = (at, step, result)
         if key not in self._moves:

@@ -114,6 +114,10 @@ def append(path: Path, data: bytes) -> None:
 
     The operating system has them then, so a killed process loses nothing; `flush` waits for the disk.
 
+    Args:
+        path: The file.
+        data: The bytes.
+
     Raises:
         OSError: If they cannot be written.
     """
@@ -151,6 +155,7 @@ except ImportError:  # Windows
     fcntl = None  # type: ignore[assignment]
 
 SUFFIX = ".partial"
+"""End of the name of a file that is not whole yet."""
 QUIET_SECONDS = 3600.0
 """Seconds without a change after which a partial file is abandoned, wherever its writer was."""
 

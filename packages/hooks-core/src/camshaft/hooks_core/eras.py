@@ -56,6 +56,7 @@ class Behaviour:
 
 
 TODAY = Behaviour(since=(2, 1), era="2.x", keeps_last_epoch=False, finds_unused_parameters=False)
+"""The order and contracts of today."""
 
 _0_5 = Behaviour(
     since=(0,),

@@ -73,6 +73,9 @@ def load_class(target: str) -> type:
     Args:
         target: "MODULE:CLASS", such as "my_project.model:MyModel".
 
+    Returns:
+        The class.
+
     Raises:
         ValueError: If there is no such class. Whatever the module raises when it is imported is the cause.
     """
@@ -103,6 +106,9 @@ def inspect_class(
         kind: What its instances are; the default goes by the base class.
         era: The era; None stands for today.
         catalogue: The hooks.
+
+    Returns:
+        How each of its methods is called, and its faults.
 
     Raises:
         ValueError: If there is no such era, its document does not describe this kind of receiver, or the class's
@@ -141,13 +147,25 @@ def kind_of(klass: type) -> Receiver:
 
 
 def hooks_of(klass: type, kind: Receiver, catalogue: Catalogue) -> list[HookSpec]:
-    """Return the hooks of any era that a class implements, in the order of their names."""
+    """Return the hooks of any era that a class implements, in the order of their names.
+
+    Args:
+        klass: The class.
+        kind: The kind of receiver that it is.
+        catalogue: The hooks.
+    """
     names = sorted(name for name in candidates(klass) if name in catalogue)
     return [catalogue[name] for name in names if kind in catalogue[name].receivers]
 
 
 def fitting_eras(klass: type, kind: Receiver, spec: HookSpec) -> tuple[str, ...]:
-    """Return the eras that know a hook for a kind of receiver and whose arguments a class's method can take."""
+    """Return the eras that know a hook for a kind of receiver and whose arguments a class's method can take.
+
+    Args:
+        klass: The class.
+        kind: The kind of receiver that it is.
+        spec: The hook.
+    """
     return tuple(era for era in spec.eras_of(kind) if read_as(klass, kind, spec, era) is not None)
 
 
@@ -271,7 +289,14 @@ def wrapped_lines(label: str, text: str) -> list[str]:
 
 
 def called(method: MethodReading, eras: tuple[str, ...], when: str, returns: str) -> HookMethod:
-    """Return a method that is called as it was read."""
+    """Return a method that is called as it was read.
+
+    Args:
+        method: The method as it was read.
+        eras: The eras that know it.
+        when: The moment of its call, as a sentence.
+        returns: What its return value means.
+    """
     call = f"{method.name}({', '.join(str(argument) for argument in method.arguments)})"
     return HookMethod(method.name, eras, method.era, call, when, returns)
 

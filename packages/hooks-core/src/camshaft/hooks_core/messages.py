@@ -50,7 +50,14 @@ _MARK = "Raised in hook "
 
 
 def add_note(error: BaseException, receiver: object, hook: str, position: str) -> None:
-    """Note on an error which receiver's hook raised it and where the run was; the innermost hook's note stays alone."""
+    """Note on an error which receiver's hook raised it and where the run was; the innermost hook's note stays alone.
+
+    Args:
+        error: The error.
+        receiver: The receiver.
+        hook: The hook's name.
+        position: Where the run was, such as "epoch 0, batch 2"; empty if nothing is known.
+    """
     if any(note.startswith(_MARK) for note in getattr(error, "__notes__", ())):
         return
     where = f" ({position})" if position else ""
@@ -59,7 +66,13 @@ def add_note(error: BaseException, receiver: object, hook: str, position: str) -
 
 @contextmanager
 def note_errors(receiver: object, hook: str, position: Callable[[], str]) -> Iterator[None]:
-    """Add the note to any error raised inside, for calls that do not go through `Hooks`."""
+    """Add the note to any error raised inside, for calls that do not go through `Hooks`.
+
+    Args:
+        receiver: The receiver that is called.
+        hook: The hook's name.
+        position: Tells where the run is; it is only called for an error.
+    """
     try:
         yield
     except BaseException as error:

@@ -36,7 +36,12 @@ class Collectives(Protocol):
         """Return the values of all processes, anything that can be pickled, in the order of ranks. Collective."""
 
     def reduce(self, tensor: Tensor, op: ReduceOp = "mean") -> Tensor:
-        """Return the reduction of all processes' tensors by element; the argument stays as it is. Collective."""
+        """Return the reduction of all processes' tensors by element; the argument stays as it is. Collective.
+
+        Args:
+            tensor: The tensor, of the same shape in every process.
+            op: "mean", "sum", "max" or "min".
+        """
 
     def barrier(self) -> None:
         """Return when every process has called it. Collective."""
@@ -151,13 +156,23 @@ class Strategy(Collectives, Protocol):
         """Update the weights; the closure, if any, computes the loss with its gradients first. Collective."""
 
     def clip_gradients(self, optimizer: Optimizer, clip_val: float, algorithm: str) -> None:
-        """Clip an optimizer's gradients to a norm ("norm") or to an absolute value ("value"). Collective."""
+        """Clip an optimizer's gradients to a norm ("norm") or to an absolute value ("value"). Collective.
+
+        Args:
+            optimizer: The optimizer, whose parameters' gradients are clipped.
+            clip_val: The largest norm of them all, or the largest absolute value of each.
+            algorithm: "norm" or "value".
+        """
 
     def load_module_state(self, module: nn.Module, state: Mapping[str, Any]) -> None:
         """Load weights that `load_checkpoint` returned into a module that was set up. Collective.
 
         A strategy that can do more takes `strict: bool = True` as well. It gets False for a module with
         `strict_loading = False`: names that only one of the two has are no error then.
+
+        Args:
+            module: The module.
+            state: Its weights by name.
         """
 
     def load_optimizer_state(self, optimizer: Optimizer, state: Mapping[str, Any]) -> None:
@@ -176,6 +191,10 @@ class Strategy(Collectives, Protocol):
         """Write a checkpoint. Collective; the first process's plain values count, and every one's sharded tensors.
 
         What fails on one process raises on all of them.
+
+        Args:
+            checkpoint: What to write.
+            path: Where to: a path, or a URL if the strategy takes one.
 
         Returns:
             None if it is durable and whole now; else what waits until it is. Of the checkpoint's tensors nothing is
@@ -280,7 +299,12 @@ class Logger(Protocol):
         """Object of the underlying library."""
 
     def log_metrics(self, metrics: Mapping[str, float], step: int | None = None) -> None:
-        """Write values for a step, counted in optimizer updates."""
+        """Write values for a step, counted in optimizer updates.
+
+        Args:
+            metrics: The values by name.
+            step: The index of the update.
+        """
 
     def log_hyperparams(self, params: Mapping[str, Any]) -> None:
         """Write hyperparameters, once per run."""
@@ -315,10 +339,20 @@ class MetricSink(Protocol):
         """Forget the stage's earlier values and collect for its new epoch; the moment becomes "epoch".
 
         Nothing of a trial, such as the sanity check, may reach loggers: `discard` ends it in place of `end_epoch`.
+
+        Args:
+            stage: The stage.
+            num_dataloaders: How many loaders its epoch reads.
+            is_trial: Whether its values are discarded in the end.
         """
 
     def enter(self, stage: str, moment: Moment | None) -> None:
-        """Continue to collect for a stage, after another one ran within it."""
+        """Continue to collect for a stage, after another one ran within it.
+
+        Args:
+            stage: The stage.
+            moment: What a value logged from now on belongs to by default.
+        """
 
     def end_train_batch(self, is_update: bool) -> None:
         """Publish what the batch, or a split of it, logged; `is_update` says whether it ended with an update."""
@@ -370,7 +404,8 @@ class TrainerProtocol(Protocol):
         logged_metrics: What was sent to the loggers.
         progress_bar_metrics: What a progress bar shows, as numbers; reading it may wait for the device.
         num_training_batches: Batches of a training epoch; infinite if unknown.
-        num_val_batches: Batches of each validation loader; likewise the three others.
+        num_val_batches: Batches of each validation loader.
+        num_sanity_val_batches, num_test_batches, num_predict_batches: Likewise, of the other stages.
         val_check_interval: How often validation runs within an epoch.
         check_val_every_n_epoch: In which epochs it runs.
         optimizers: The optimizers of the fit.
@@ -469,7 +504,13 @@ class TrainerProtocol(Protocol):
     def save_checkpoint(
         self, path: str, weights_only: bool = False, on_saved: Callable[[], None] | None = None
     ) -> None:
-        """Save: at once outside of a run; inside, at the next save point, after which `on_saved` is called."""
+        """Save: at once outside of a run; inside, at the next save point, after which `on_saved` is called.
+
+        Args:
+            path: Where to.
+            weights_only: Whether to save nothing but weights and hyperparameters.
+            on_saved: Called once the checkpoint is durable.
+        """
 
     def after_batch(self, function: Callable[[], None]) -> None:
         """Call a function when the training batch and the validation that it triggers are over; else at once."""

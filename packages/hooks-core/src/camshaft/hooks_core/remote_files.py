@@ -101,6 +101,11 @@ def check_store(field: str, path: str, where: str) -> None:
 def check_on_disk(field: str, path: str, where: str) -> None:
     """Check that a path is one of this machine, for what a library writes that takes no URLs.
 
+    Args:
+        field: Name of the argument, for the error.
+        path: The path.
+        where: The class or function that checks it, for the error.
+
     Raises:
         ValueError: If it is a URL.
     """
@@ -323,6 +328,10 @@ def claim(url: str) -> bool:
 
 def copy(source: str, target: str) -> None:
     """Make a file or a folder of a store the same as another one of it: each file whole or absent, the index last.
+
+    Args:
+        source: The file or folder.
+        target: What becomes the same.
 
     Raises:
         FileNotFoundError: If the source does not exist.

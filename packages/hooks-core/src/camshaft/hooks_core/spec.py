@@ -12,8 +12,11 @@ if TYPE_CHECKING:
     from typing import Unpack
 
 Kind = Literal["event", "step", "override", "provide", "transform", "state"]
+"""What a hook is for; see `HookSpec`."""
 Stage = Literal["setup", "data", "fit", "train", "validate", "test", "predict", "checkpoint", "exception"]
+"""The part of a run to which a hook belongs."""
 Verb = Literal["fit", "validate", "test", "predict"]
+"""What a trainer is told to do."""
 
 _Method = TypeVar("_Method", bound=Callable[..., Any])
 
@@ -22,8 +25,11 @@ ZeroGrad = Literal["before_training_step", "before_backward", "after_optimizer_s
 and 2.0), or that of 0.5 and 0.8."""
 
 STAGES: tuple[Stage, ...] = get_args(Stage)
+"""All stages."""
 VERBS: tuple[Verb, ...] = get_args(Verb)
+"""All verbs."""
 ZERO_GRADS: tuple[ZeroGrad, ...] = get_args(ZeroGrad)
+"""All places where gradients may be zeroed."""
 
 ERAS = ("0.5", "0.7", "0.8", "1.x", "2.0", "2.x")
 """The eras, oldest first: those that the specification documents describe, and 1.x as it was measured to be."""
@@ -195,6 +201,9 @@ def hook(
         when: The moment of the call. The default is the first paragraph of the method's docstring; if the method
             computes something, that paragraph may be an imperative ("Zero the gradients."), and "To" goes before it.
         kind, facts: See `HookSpec`.
+
+    Returns:
+        A decorator that returns the method itself.
     """
 
     def state(method: _Method) -> _Method:

@@ -82,6 +82,9 @@ class StrategyDefaults:
             tensor: The tensor, or a number, of which a number is returned.
             op: "mean", "sum", "max" or "min".
             reduce_op: Another name of `op`; "avg" is "mean".
+
+        Raises:
+            ValueError: If there is no such reduction.
         """
         from torch import Tensor, amax, amin, as_tensor, mean, stack, sum
 
@@ -103,7 +106,12 @@ class StrategyDefaults:
         self.all_gather(None)
 
     def reduce_boolean_decision(self, decision: bool, all: bool = True) -> bool:
-        """Return whether all processes have decided so, or any of them. Collective."""
+        """Return whether all processes have decided so, or any of them. Collective.
+
+        Args:
+            decision: The decision of this process.
+            all: Whether all of them have to be true, or one.
+        """
         reduced: float = self.reduce(int(decision), "min" if all else "max")
         return bool(reduced)
 
@@ -112,7 +120,11 @@ class StrategyDefaults:
         return nullcontext()
 
     def setup_module(self, module: nn.Module) -> nn.Module:
-        """Move a module to the device."""
+        """Move a module to the device.
+
+        Returns:
+            The module.
+        """
         return module.to(self.device)
 
     def setup_optimizers(self, optimizers: Sequence[Optimizer]) -> list[Optimizer]:
@@ -120,7 +132,11 @@ class StrategyDefaults:
         return list(optimizers)
 
     def batch_to_device(self, batch: Any) -> Any:
-        """Move the tensors of a batch to the device."""
+        """Move the tensors of a batch to the device.
+
+        Returns:
+            The batch on the device, in the same structure.
+        """
         return move_to_device(batch, self.device)
 
     def wrap_step(self, step: Callable[..., Any]) -> Callable[..., Any]:
@@ -139,7 +155,13 @@ class StrategyDefaults:
         return optimizer.step() if closure is None else optimizer.step(closure)
 
     def clip_gradients(self, optimizer: Optimizer, clip_val: float, algorithm: str) -> None:
-        """Clip the gradients on this process by their norm ("norm") or value ("value")."""
+        """Clip the gradients on this process by their norm ("norm") or value ("value").
+
+        Args:
+            optimizer: The optimizer, whose parameters' gradients are clipped.
+            clip_val: The largest norm of them all, or the largest absolute value of each.
+            algorithm: "norm" or "value".
+        """
         from torch.nn.utils import clip_grad_norm_, clip_grad_value_
 
         clip: Callable[..., Any] = clip_grad_norm_ if algorithm == "norm" else clip_grad_value_
@@ -155,15 +177,31 @@ class StrategyDefaults:
         """Do nothing: gradients are not scaled."""
 
     def load_module_state(self, module: nn.Module, state: Mapping[str, Any], strict: bool = True) -> None:
-        """Load whole tensors into a module."""
+        """Load whole tensors into a module.
+
+        Args:
+            module: The module.
+            state: Its weights by name.
+            strict: Whether names that only one of the two has are errors.
+        """
         module.load_state_dict(state, strict=strict)
 
     def load_optimizer_state(self, optimizer: Optimizer, state: Mapping[str, Any]) -> None:
-        """Load whole tensors into an optimizer."""
+        """Load whole tensors into an optimizer.
+
+        Args:
+            optimizer: The optimizer.
+            state: What its `state_dict` returned.
+        """
         optimizer.load_state_dict(dict(state))
 
     def place_like(self, value: Tensor, parameter: Tensor) -> Tensor:
-        """Return a copy on the parameter's device."""
+        """Return a copy on the parameter's device.
+
+        Args:
+            value: The tensor.
+            parameter: The parameter.
+        """
         return value.to(parameter.device, copy=True)
 
     def state_dict(self) -> dict[str, Any]:
@@ -175,6 +213,9 @@ class StrategyDefaults:
 
     def save_checkpoint(self, checkpoint: Mapping[str, Any], path: str) -> PendingSave | None:
         """Write a checkpoint with `torch.save` on the first process, durably and atomically, to a path or URL.
+
+        Returns:
+            None: it is durable.
 
         Raises:
             OSError: If the disk refuses; the file is as it was then.
@@ -194,7 +235,12 @@ class StrategyDefaults:
         return None
 
     def load_checkpoint(self, path: str, weights_only: bool | None = None) -> dict[str, Any]:
-        """Read a checkpoint with `torch.load`, onto the CPU; `weights_only=False` unpickles any object in it."""
+        """Read a checkpoint with `torch.load`, onto the CPU; `weights_only=False` unpickles any object in it.
+
+        Args:
+            path: The path or URL.
+            weights_only: False unpickles any object in it; None is torch's default.
+        """
         from torch import load
 
         with remote_files.local_copy(remote_files.local_path(path)) as file:

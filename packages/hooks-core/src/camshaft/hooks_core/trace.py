@@ -231,7 +231,13 @@ class Trace:
 
 
 def check_without(without: Collection[str], where: str, catalogue: Catalogue = CATALOGUE) -> None:
-    """Raise ValueError unless each name is that of a hook, alone or behind a kind of receiver and a colon."""
+    """Raise ValueError unless each name is that of a hook, alone or behind a kind of receiver and a colon.
+
+    Args:
+        without: The names.
+        where: The function that checks them, for the error.
+        catalogue: The hooks.
+    """
     for one in without:
         kind, _, name = one.rpartition(":")
         if name not in catalogue or (kind and kind not in tuple(Receiver)):

@@ -155,6 +155,9 @@ class ParallelStrategy(TorchStrategy):
             tensor: The tensor, or a number, of which a number is returned.
             op: "mean", "sum", "max" or "min".
             reduce_op: Another name of `op`; "avg" is "mean".
+
+        Returns:
+            The reduced tensor, or the number.
         """
         if reduce_op is not None:
             op = reduce_op_named(reduce_op)

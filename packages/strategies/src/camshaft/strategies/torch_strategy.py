@@ -76,7 +76,11 @@ class TorchStrategy(StrategyDefaults, StrategyHooks):
         return list(optimizers)
 
     def batch_to_device(self, batch: Any) -> Any:
-        """Move a batch of any nesting to the device."""
+        """Move a batch of any nesting to the device.
+
+        Returns:
+            The batch on the device, in the same structure.
+        """
         return move_to_device(batch, self.device)
 
     def wrap_step(self, step: Callable[..., Any]) -> Callable[..., Any]:

@@ -100,6 +100,10 @@ def _find(
 def best_of_last_fit(trainer: Any, verb: Verb) -> str | None:
     """Return the checkpoint of a verb without module and `ckpt_path`: the best of the fit before, as in Lightning.
 
+    Args:
+        trainer: The trainer.
+        verb: The verb.
+
     Returns:
         Its path, after a warning; None if the fit kept none, so that the weights stay as they are.
     """
@@ -288,7 +292,12 @@ def _check_left_out(trainer: Any, checkpoint: dict[str, Any], verb: Verb, path: 
 
 
 def note_left_out(error: KeyError, checkpoint: Mapping[str, Any]) -> None:
-    """Add a note to the error of a hook that missed an object which was not unpickled."""
+    """Add a note to the error of a hook that missed an object which was not unpickled.
+
+    Args:
+        error: The error.
+        checkpoint: The checkpoint that was passed to the hook.
+    """
     missing = error.args[0] if error.args else None
     for keys, kind in objects_left_out(checkpoint).items():
         if missing in keys:
@@ -322,6 +331,9 @@ def checkpoint_of(run: Run, loop: FitLoop, *, was_fitted: bool, weights_only: bo
             resume, and the checkpoint holds no optimizers.
         weights_only: If true, everything that only matters for resuming is left out.
         fit_idx: Index of the fit within this process.
+
+    Returns:
+        The checkpoint.
     """
     facts = hyperparameters_for_checkpoints(run.module) | hyperparameters_for_checkpoints(run.data, DATA_PREFIX)
     checkpoint = collect(run, loop if was_fitted else None, weights_only=weights_only, facts=facts)
@@ -362,12 +374,22 @@ class CheckpointFormat(Protocol):
         """
 
     def weights(self, saved: Mapping[str, Any], module: nn.Module) -> Mapping[str, Any]:
-        """Return the weights under the names that they have in the module."""
+        """Return the weights under the names that they have in the module.
+
+        Args:
+            saved: The weights under the names in the checkpoint.
+            module: The module.
+        """
 
     def data_state(self, checkpoint: Mapping[str, Any], cls: type) -> dict[str, Any] | None:
         """Return what the checkpoint keeps of a data module of a class; None if there is nothing."""
 
 
 def format_of(checkpoint: Mapping[str, Any], formats: Sequence[CheckpointFormat]) -> CheckpointFormat | None:
-    """Return the first format that matches a checkpoint; None if there is none, so that it is ours."""
+    """Return the first format that matches a checkpoint; None if there is none, so that it is ours.
+
+    Args:
+        checkpoint: The checkpoint.
+        formats: The formats, in the order in which they are asked.
+    """
     return next((one for one in formats if one.matches(checkpoint)), None)

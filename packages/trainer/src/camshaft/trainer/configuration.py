@@ -34,6 +34,10 @@ def choose_callbacks(
     Each of the three is added unless it is disabled or one of its kind was passed; a model summary by default only
     where there is a progress bar, so that a run can be quiet.
 
+    Args:
+        callbacks: A callback, callbacks, or None.
+        enable_progress_bar, enable_model_summary, enable_checkpointing: Arguments of the trainer of these names.
+
     Raises:
         TypeError: If something is no callback.
         ValueError: If one of its kind was passed although it is disabled, or two that keep a state would keep it under
@@ -81,7 +85,13 @@ def choose_profiler(profiler: Any) -> Any:
 
 
 def with_profiler(callbacks: list[Any], profiler: Any, strategy: Any) -> list[Any]:
-    """Return callbacks with one that measures behind them, or before them the one with which a profiler measures."""
+    """Return callbacks with one that measures behind them, or before them the one with which a profiler measures.
+
+    Args:
+        callbacks: The callbacks.
+        profiler: A callback that measures, a profiler, or None.
+        strategy: The strategy, whose class the report names.
+    """
     if profiler is None or isinstance(profiler, Callback):
         return callbacks if profiler is None else [*callbacks, profiler]
     return [stock.ProfiledHooks(profiler, type(strategy).__name__), *callbacks]
@@ -89,6 +99,9 @@ def with_profiler(callbacks: list[Any], profiler: Any, strategy: Any) -> list[An
 
 def switches(deterministic: bool | str | None, benchmark: bool | None, detect_anomaly: bool) -> list[Callback]:
     """Return the callback for these arguments of the trainer, if there is anything to switch.
+
+    Args:
+        deterministic, benchmark, detect_anomaly: Arguments of the trainer of these names.
 
     Raises:
         TypeError, ValueError: If one is none of its values.
@@ -225,6 +238,7 @@ _DDP: dict[str, dict[str, Any]] = {
 }
 _SHARDED = ("sharded", "fsdp")
 STRATEGY_NAMES = ("auto", "single_device", *_DDP, *_SHARDED)
+"""Names that `Trainer(strategy=...)` takes."""
 
 
 def choose_strategy(
@@ -357,6 +371,10 @@ def _check_syncs(strategy: Any, sync_batchnorm: bool) -> None:
 
 def choose_hook_comparison(every_n_steps: Any, world_size: int) -> list[Callback]:
     """Return the callback that compares hooks between processes; none if it is not asked for, or there is one process.
+
+    Args:
+        every_n_steps: Number of updates between comparisons; None for none.
+        world_size: Number of processes.
 
     Raises:
         TypeError, ValueError: If the number of updates is no int, or less than 1.

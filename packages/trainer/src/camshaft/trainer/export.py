@@ -18,7 +18,14 @@ from camshaft.hooks_core.transfer import move_to_device
 def to_torchscript(
     module: Any, file_path: str | os.PathLike[str] | None, method: str, example: Any, options: Mapping[str, Any]
 ) -> Any:
-    """See `TrainingModule.to_torchscript`."""
+    """See `TrainingModule.to_torchscript`.
+
+    Returns:
+        The exported module.
+
+    Raises:
+        ValueError: If there is no such method.
+    """
     where = f"{type(module).__qualname__}.to_torchscript"
     if method not in ("script", "trace"):
         raise ValueError(must_be("method", "'script' or 'trace'", method, where, "Pass one of the two."))

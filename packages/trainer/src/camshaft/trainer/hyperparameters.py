@@ -364,7 +364,12 @@ def _items(values: Mapping[str, Any] | Namespace) -> Mapping[str, Any]:
 
 
 def arguments_of(instance: object, frame: FrameType | None) -> dict[str, Any] | None:
-    """Return the arguments of all running constructors of an object, the outermost first; None without any."""
+    """Return the arguments of all running constructors of an object, the outermost first; None without any.
+
+    Args:
+        instance: The object.
+        frame: The innermost frame to look at, then those that called it; None for none.
+    """
     arguments: dict[str, Any] | None = None
     while frame is not None:
         code = frame.f_code

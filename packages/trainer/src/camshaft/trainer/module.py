@@ -231,7 +231,7 @@ class TrainingModule(MetricLogging, HyperparametersMixin, ModelHooks, DataHooks,
             sync_grads: If true, gradients flow through it, and are summed over the processes.
 
         Returns:
-            The data, each tensor of shape (processes, *shape); as it is on a strategy of a single device.
+            The data, each tensor of shape `(processes, *shape)`; as it is on a strategy of a single device.
 
         Raises:
             RuntimeError: Without a trainer.

@@ -316,6 +316,11 @@ def choose_module(verb: Verb, given: Any, previous: Any) -> nn.Module:
 
     Of what `torch.compile(module)` returned it is the module itself, whose own calls are compiled from then on.
 
+    Args:
+        verb: The verb.
+        given: What the verb was called with, or None.
+        previous: The module of the verb before, or None.
+
     Raises:
         TypeError: If it is no module, there is none, or it relies on another framework's trainer.
     """

@@ -669,7 +669,11 @@ class Trainer:
 
     @contextmanager
     def trial(self, *, reload: bool = False) -> Iterator[Iterable[Any]]:
-        """Yield training batches for steps that a callback makes; see `TrainerProtocol.trial`. Collective."""
+        """Yield training batches for steps that a callback makes; see `TrainerProtocol.trial`. Collective.
+
+        Raises:
+            RuntimeError: If no fit runs whose loaders are there, or a batch is being trained.
+        """
         run = self.current_run
         if run is None or not self.is_running or run.verb != "fit" or run.batch_idx is not None:
             rule = "used in fit, once the loaders are there and while no batch is trained"
@@ -681,6 +685,9 @@ class Trainer:
 
     def follow_samples(self) -> Callable[[], Any]:
         """Record which samples training batches hold; see `camshaft.hooks_core.protocols.SampleSource`.
+
+        Returns:
+            A function that tells the samples of the current batch.
 
         Raises:
             RuntimeError: If no fit runs whose loaders are there.
@@ -694,7 +701,11 @@ class Trainer:
 
     @contextmanager
     def trial_step(self) -> Iterator[None]:
-        """Undo what a callback's steps with the waiting batch change; see `TrainerProtocol.trial_step`. Collective."""
+        """Undo what a callback's steps with the waiting batch change; see `TrainerProtocol.trial_step`. Collective.
+
+        Raises:
+            RuntimeError: If no fit runs.
+        """
         run = self.current_run
         if run is None or not self.is_running or run.verb != "fit":
             action = "Use it in `on_train_batch_start`."
@@ -1115,9 +1126,7 @@ class Trainer:
 
     @property
     def profiler(self) -> Any:
-        """The profiler, to measure parts of a step by `with trainer.profiler.profile("name"):`; without one it is one
-        that does nothing.
-        """
+        """The profiler, whose `profile("name")` measures a part of a step; without one it is one that does nothing."""
         if not isinstance(self._profiler, stock.ActionProfiler):
             return stock.PassThroughProfiler()
         return self._profiler

@@ -400,11 +400,21 @@ class ModelCheckpoint(Checkpoint):
         return join(self.dirpath or "", f"{name}{self.FILE_EXTENSION}")
 
     def file_exists(self, filepath: str | os.PathLike[str], trainer: TrainerProtocol) -> bool:
-        """Return whether rank 0 finds a file or folder at a path. Collective."""
+        """Return whether rank 0 finds a file or folder at a path. Collective.
+
+        Args:
+            filepath: The path or URL.
+            trainer: The trainer.
+        """
         return from_rank_zero(trainer.strategy, lambda: exists(local_path(filepath)))
 
     def check_monitor_top_k(self, trainer: TrainerProtocol, current: Tensor | None = None) -> bool:
-        """Return whether a score is good enough to be kept; all ranks have to return the same."""
+        """Return whether a score is good enough to be kept; all ranks have to return the same.
+
+        Args:
+            trainer: The trainer.
+            current: The score; None is good enough for nothing.
+        """
         return current is not None and self._kept.top_k.takes(current)
 
     # methods that subclasses of Lightning's class override

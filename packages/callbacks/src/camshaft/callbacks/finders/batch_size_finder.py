@@ -105,6 +105,10 @@ class BatchSizeFinder(SearchBeforeFit):
     def scale_batch_size(self, trainer: TrainerProtocol, module: Any) -> int:
         """Search now, and set the attribute; the loaders are requested again before the next epoch. Collective.
 
+        Args:
+            trainer: The trainer.
+            module: The module.
+
         Returns:
             The size.
 

@@ -315,7 +315,11 @@ class SmoothedLoss:
         self._latest = self._best = math.inf
 
     def add(self, loss: float | None) -> float:
-        """Add the loss of a step. Return the mean; NaN if the step had none."""
+        """Add the loss of a step. Return the mean; NaN if the step had none.
+
+        Returns:
+            The mean.
+        """
         if loss is None:
             return math.nan
         self._best = min(self._best, self._latest)

@@ -25,7 +25,9 @@ from camshaft.hooks_core.durable_files import append, flush
 from camshaft.hooks_core.messages import must_be
 
 FORMAT_VERSION = 1
+"""Version of the format of ledgers, which their headers state."""
 FILE_NAME = "ledger.jsonl"
+"""Name of a ledger's file in the folder of its run."""
 
 _CHAIN = ',"chain":"'
 _encode = json.JSONEncoder(separators=(",", ":")).encode
@@ -231,6 +233,10 @@ def whole_lines(data: bytes) -> list[bytes]:
 
 def chain_of(lines: Iterable[bytes], path: Path) -> str:
     """Return the chain of the last line, once every line is found to be chained to the one before.
+
+    Args:
+        lines: The lines of a ledger.
+        path: Its file, for the error.
 
     Raises:
         LedgerError: If one is not; it names the line.

@@ -11,6 +11,7 @@ from typing import Any
 from camshaft.callbacks.arguments import InvalidArgumentError
 
 Hyperparameters = Mapping[str, Any] | Namespace
+"""Hyperparameters by name, as loggers take them."""
 
 
 def numbers_by_name(metrics: Mapping[str, Any], start: str, where: str) -> dict[str, float | int]:
@@ -34,7 +35,11 @@ def numbers_by_name(metrics: Mapping[str, Any], start: str, where: str) -> dict[
 
 
 def named(params: Hyperparameters) -> dict[str, Any]:
-    """Return hyperparameters by name, from a mapping, a namespace or a dataclass."""
+    """Return hyperparameters by name, from a mapping, a namespace or a dataclass.
+
+    Raises:
+        InvalidArgumentError: If it is none of these.
+    """
     fields = _fields_of(params)
     if fields is None:
         action = "Pass a dictionary."

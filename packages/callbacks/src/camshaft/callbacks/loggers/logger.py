@@ -85,7 +85,12 @@ class Logger(ABC):
         """
 
     def log_graph(self, model: torch.nn.Module, input_array: Any = None) -> None:  # noqa: B027
-        """Log the graph of a model, which the trainer passes when fit begins. Does nothing by default."""
+        """Log the graph of a model, which the trainer passes when fit begins. Does nothing by default.
+
+        Args:
+            model: The model.
+            input_array: An example input; None takes the model's own.
+        """
 
     def save(self) -> None:  # noqa: B027
         """Write what is held back. Does nothing by default."""
@@ -103,7 +108,11 @@ class Logger(ABC):
 
 
 def rank_zero_experiment(function: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    """Decorate a logger's `experiment`: on rank 0 it is what it is, on others an object that takes every call."""
+    """Decorate a logger's `experiment`: on rank 0 it is what it is, on others an object that takes every call.
+
+    Returns:
+        The decorated function.
+    """
 
     @functools.wraps(function)
     def experiment(self: Any) -> Any:

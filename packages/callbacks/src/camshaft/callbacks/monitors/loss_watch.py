@@ -89,7 +89,12 @@ class LossWatch(Callback):
         raise NotImplementedError
 
     def is_fine(self, loss: float | None, gradient_norm: float) -> bool:
-        """Return whether `find_fault` can be skipped, a shortcut for checks of one batch at a time."""
+        """Return whether `find_fault` can be skipped, a shortcut for checks of one batch at a time.
+
+        Args:
+            loss: The loss of a batch, if it has one.
+            gradient_norm: The norm of its gradients.
+        """
         return False
 
     def on_train_start(self, trainer: TrainerProtocol, module: Any) -> None:

@@ -159,7 +159,11 @@ class SpikeDetection(LossWatch):
         self.bad_batches = [(epoch, batch_idx) for epoch, batch_idx in state_dict["bad_batches"]]
 
     def find_fault(self, batch: BatchValues, trainer: TrainerProtocol) -> TrainingSpikeException | None:
-        """Compare a loss with those before, and add it to them."""
+        """Compare a loss with those before, and add it to them.
+
+        Returns:
+            The error if the loss is a spike, None else.
+        """
         loss, previous = batch.loss, self._previous
         if loss is None:
             return None

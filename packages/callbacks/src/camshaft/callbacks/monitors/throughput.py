@@ -152,12 +152,7 @@ def measure_flops(
     """Count the floating-point operations of a model's forward, and of its backward if a loss is given.
 
     Counts the operations that `torch.utils.flop_counter` knows: matrix products, convolutions and attention; a
-    multiplication with its addition counts as two. On the meta device it costs neither memory nor time:
-
-        with torch.device("meta"):
-            model = Model()
-            batch = torch.randn(8, 32)
-        flops_per_batch = measure_flops(model, lambda: model(batch), lambda outputs: outputs.sum())
+    multiplication with its addition counts as two. On the meta device it costs neither memory nor time.
 
     Args:
         model: The model; the gradients of its parameters are unchanged afterwards.
@@ -166,6 +161,13 @@ def measure_flops(
 
     Returns:
         The number of operations.
+
+    Example:
+        >>> with torch.device("meta"):
+        ...     model = nn.Linear(32, 4)
+        ...     batch = torch.randn(8, 32)
+        >>> measure_flops(model, lambda: model(batch), lambda outputs: outputs.sum())
+        4096
     """
     from torch.utils.flop_counter import FlopCounterMode
 

@@ -98,7 +98,11 @@ class PredictionFiles(BasePredictionWriter, ABC):
         batch_idx: int,
         dataloader_idx: int,
     ) -> None:
-        """Add a batch's rows, and write a file when there are enough."""
+        """Add a batch's rows, and write a file when there are enough.
+
+        Raises:
+            InvalidArgumentError: If the columns differ from those of the batches before.
+        """
         if not self._writes:
             return
         columns = columns_of(prediction, type(self).__name__)
@@ -337,7 +341,12 @@ class NPZPredictionWriter(PredictionFiles):
     extra: ClassVar[str] = "npz"
 
     def write_file(self, columns: Columns, path: Path) -> None:
-        """Write columns to a file that `numpy.load` reads."""
+        """Write columns to a file that `numpy.load` reads.
+
+        Args:
+            columns: An array for each column.
+            path: The file.
+        """
         from numpy.lib import format as npy
 
         with ZipFile(path, "w", ZIP_STORED) as archive:  # `numpy.savez` cannot name a column "file"
@@ -395,7 +404,12 @@ class ParquetPredictionWriter(PredictionFiles):
     extra: ClassVar[str] = "parquet"
 
     def write_file(self, columns: Columns, path: Path) -> None:
-        """Write columns to a Parquet file."""
+        """Write columns to a Parquet file.
+
+        Args:
+            columns: An array for each column.
+            path: The file.
+        """
         import pyarrow as pa  # type: ignore[import-untyped]
         from pyarrow import parquet
 

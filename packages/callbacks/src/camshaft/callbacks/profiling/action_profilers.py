@@ -49,7 +49,14 @@ class ActionProfiler(ABC):
 
     @contextmanager
     def profile(self, action_name: str) -> Iterator[str]:
-        """Measure the body of a `with` statement."""
+        """Measure the body of a `with` statement.
+
+        Args:
+            action_name: Name of the action, under which the report lists it.
+
+        Returns:
+            The context, which gives the name.
+        """
         try:
             self.start(action_name)
             yield action_name

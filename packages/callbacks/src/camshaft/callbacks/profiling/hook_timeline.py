@@ -71,7 +71,14 @@ class HookTimeline(Callback):
     def wrap_call(
         self, hook: str, kind: Receiver, receiver: object, function: Callable[..., Any]
     ) -> Callable[..., Any]:
-        """Return a timed version of a hook's function; called when a run resolves its hooks."""
+        """Return a timed version of a hook's function; called when a run resolves its hooks.
+
+        Args:
+            hook: The hook's name.
+            kind: The kind of receiver.
+            receiver: The receiver.
+            function: Its bound method.
+        """
         if self._recording is None or self._is_resolved:
             self._release()
             self._recording, self._is_resolved = Recording(self._events, self._spans), False

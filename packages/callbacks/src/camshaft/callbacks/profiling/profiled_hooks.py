@@ -38,7 +38,14 @@ class ProfiledHooks(Callback):
     def wrap_call(
         self, hook: str, kind: Receiver, receiver: object, function: Callable[..., Any]
     ) -> Callable[..., Any]:
-        """Return a measured version of a hook's function; called when a run resolves its hooks."""
+        """Return a measured version of a hook's function; called when a run resolves its hooks.
+
+        Args:
+            hook: The hook's name.
+            kind: The kind of receiver.
+            receiver: The receiver.
+            function: Its bound method.
+        """
         if receiver is self:
             return function
         action, profiler = self._action(hook, kind, receiver), self.profiler

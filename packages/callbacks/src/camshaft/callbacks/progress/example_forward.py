@@ -26,7 +26,13 @@ _MAX_SHAPE_LENGTH = 48  # characters
 
 @dataclass
 class PartForward:
-    """Shapes of a submodule's first call, and FLOPs of all its calls."""
+    """Shapes of a submodule's first call, and FLOPs of all its calls.
+
+    Args:
+        in_shape: Shapes of its inputs, as text.
+        out_shape: Shapes of its outputs, as text.
+        flops: Floating-point operations of all its calls.
+    """
 
     in_shape: str
     out_shape: str
@@ -35,7 +41,12 @@ class PartForward:
 
 @dataclass
 class ExampleForward:
-    """Shapes and FLOPs of the submodules that were called, and FLOPs in total."""
+    """Shapes and FLOPs of the submodules that were called, and FLOPs in total.
+
+    Args:
+        parts: What is known of each submodule that was called.
+        total_flops: Floating-point operations of the whole forward.
+    """
 
     parts: dict[nn.Module, PartForward] = field(default_factory=dict)
     total_flops: int = 0
@@ -51,6 +62,9 @@ def run_example(module: nn.Module, example: Any) -> ExampleForward:
         module: The module, on one device.
         example: A tensor; a tuple or list of positional arguments; a dictionary of keyword arguments. Tensors are moved
             to the module's device, and floating-point ones to its dtype if it has only one.
+
+    Returns:
+        Shapes and FLOPs.
 
     Raises:
         Exception: If the module's forward raises it.

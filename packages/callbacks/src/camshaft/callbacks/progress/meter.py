@@ -131,6 +131,7 @@ def _format_value(value: float | int | str) -> str:
 
 
 Output = Literal["terminal", "notebook", "plain"]
+"""Where progress is shown; plain output is that of pipes and log files."""
 
 MetricTexts = Sequence[tuple[str, str]]
 """Names and formatted values."""
@@ -140,10 +141,20 @@ class ProgressDisplay(Protocol):
     """Rows that are redrawn in place. While it is open, other output appears apart from them."""
 
     def draw(self, rows: Sequence[Reading], metrics: MetricTexts) -> None:
-        """Redraw: at least one row, the innermost pass last."""
+        """Redraw: at least one row, the innermost pass last.
+
+        Args:
+            rows: The rows.
+            metrics: Names and formatted values.
+        """
 
     def keep(self, row: Reading, metrics: MetricTexts) -> None:
-        """Draw a permanent row, above those that are redrawn."""
+        """Draw a permanent row, above those that are redrawn.
+
+        Args:
+            row: The row.
+            metrics: Names and formatted values.
+        """
 
     def close(self, erase: bool = False) -> None:
         """Restore the output; the drawing stays unless `erase` is true."""
@@ -165,7 +176,11 @@ def is_notebook() -> bool:
 
 
 def wrap_metrics(metrics: MetricTexts, width: int) -> list[list[tuple[str, str]]]:
-    """Split metrics into lines of a width, each as a name, one character, its value and two characters."""
+    """Split metrics into lines of a width, each as a name, one character, its value and two characters.
+
+    Returns:
+        The lines, each of them pairs of name and value.
+    """
     lines: list[list[tuple[str, str]]] = []
     room = 0
     for name, value in metrics:

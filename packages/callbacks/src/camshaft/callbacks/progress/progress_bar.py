@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 
 Stage = Literal["sanity", "validation", "test", "predict"]
+"""Stages of evaluation that have a row of their own."""
 
 _MAX_DRAWING_SHARE = 0.05  # of the time
 
@@ -96,6 +97,10 @@ class ProgressBar(Callback):
         """Return the metrics by name, and the version of the loggers' run as "v_num". May wait for the device.
 
         Override it to show others than the metrics.
+
+        Args:
+            trainer: The trainer.
+            module: The module.
         """
         return {**version_metrics(trainer), **_metrics(trainer)}
 

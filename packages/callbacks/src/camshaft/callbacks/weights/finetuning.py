@@ -122,7 +122,12 @@ class BaseFinetuning(Callback):
 
     @staticmethod
     def filter_on_optimizer(optimizer: Optimizer, params: Iterable[nn.Parameter]) -> list[nn.Parameter]:
-        """Return the parameters, each once, that are in no group of an optimizer."""
+        """Return the parameters, each once, that are in no group of an optimizer.
+
+        Args:
+            optimizer: The optimizer.
+            params: The parameters.
+        """
         seen = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
         return list({id(parameter): parameter for parameter in params if id(parameter) not in seen}.values())
 

@@ -115,6 +115,9 @@ class StochasticWeightAveraging(Callback):
         """Compute the forward of a training batch, for the statistics of batch normalisation; to be overridden.
 
         The default calls the module with the batch; of a list or tuple, with its first item.
+
+        Returns:
+            What the module returned; nobody reads it.
         """
         return module(batch[0] if isinstance(batch, (list, tuple)) else batch)
 

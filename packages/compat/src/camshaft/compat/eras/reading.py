@@ -55,7 +55,7 @@ _Contradiction = tuple[str, str]  # the method, and what is wrong with it and wh
 
 @attrs.frozen
 class EraReading(ReceiverReading):
-    """The era of a receiver; `version` is the release that it declares, or else an era.
+    """The era of a receiver; `version` is the release that it declares, or else an era; see `ReceiverReading`.
 
     Attributes:
         is_declared: Whether it says so itself, by `hook_era`.

@@ -12,6 +12,7 @@ from camshaft.hooks_core.spec import CANONICAL_NAMES, HookSpec, Receiver
 
 _POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 LOADER_INDEX = "dataloader_idx"
+"""Name of the argument with the index of the loader."""
 _VARIADIC = {inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD}
 
 # Arguments of old eras that nothing of today stands for: a position that means something else must not fill them.
@@ -86,7 +87,13 @@ def parameter_names(function: Callable[..., Any]) -> frozenset[str]:
 
 
 def positional_names(function: Callable[..., Any], provided: Sequence[str], optional: Sequence[str] = ()) -> list[str]:
-    """Return the names of the arguments that a function gets by position; `provided` if none fit."""
+    """Return the names of the arguments that a function gets by position; `provided` if none fit.
+
+    Args:
+        function: The function.
+        provided: The arguments that it is offered, in order.
+        optional: Names of further arguments, which it only gets if its signature names them.
+    """
     try:
         arguments = bind(function, provided, optional)
     except BindingError:
@@ -219,12 +226,23 @@ CALLBACK_PREFIX = ("trainer", "module")
 
 
 def arguments_of(spec: HookSpec, kind: Receiver, era: str | None = None) -> tuple[str, ...]:
-    """Return the arguments that a kind of receiver gets from a hook, in order."""
+    """Return the arguments that a kind of receiver gets from a hook, in order.
+
+    Args:
+        spec: The hook.
+        kind: The kind of receiver.
+        era: The era; None stands for today.
+    """
     return (*prefix_of(spec, kind), *spec.parameters_in(era))
 
 
 def prefix_of(spec: HookSpec, kind: Receiver) -> tuple[str, ...]:
-    """Return the arguments that a kind of receiver gets before those of a hook."""
+    """Return the arguments that a kind of receiver gets before those of a hook.
+
+    Args:
+        spec: The hook.
+        kind: The kind of receiver.
+    """
     if kind is not Receiver.CALLBACK or spec.kind != "event":
         return ()
     return CALLBACK_PREFIX[:1] if spec.precedes_module else CALLBACK_PREFIX
@@ -265,7 +283,14 @@ def bind_hook(
 def fit_hook(
     method: Callable[..., Any], spec: HookSpec, kind: Receiver, era: str | None = None
 ) -> tuple[Argument, ...] | None:
-    """Return the arguments that a method gets as a hook, as `bind_hook` does; None if they do not fit its signature."""
+    """Return the arguments that a method gets as a hook, as `bind_hook` does; None if they do not fit its signature.
+
+    Args:
+        method: The method.
+        spec: The hook.
+        kind: The kind of receiver.
+        era: The era; None stands for today.
+    """
     try:
         return bind_hook(method, spec, kind, era)
     except BindingError:
@@ -314,7 +339,12 @@ def own_classes(receiver: object) -> list[type]:
 
 def is_own_name(receiver: object, name: str) -> bool:
     """Return whether a name is the user's own: no class of torch, Lightning, camshaft or Python that it derives from
-    has it."""
+    has it.
+
+    Args:
+        receiver: The object, or its class.
+        name: The name of a method or attribute.
+    """
     own = own_classes(receiver)
     return all(klass in own or name not in vars(klass) for klass in class_of(receiver).__mro__)
 

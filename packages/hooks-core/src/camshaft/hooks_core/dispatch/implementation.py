@@ -12,7 +12,11 @@ _Function = TypeVar("_Function", bound=Callable[..., Any])
 
 
 def not_a_hook(function: _Function) -> _Function:
-    """Declare that a method whose name begins with `on_` is no hook, so that set-up does not report it."""
+    """Declare that a method whose name begins with `on_` is no hook, so that set-up does not report it.
+
+    Returns:
+        The method.
+    """
     function.__not_a_hook__ = True  # type: ignore[attr-defined]
     return function
 
@@ -34,6 +38,10 @@ def implementation(receiver: object, name: str) -> Callable[..., Any] | None:
     """Return the bound method (or instance attribute) with which a receiver implements a hook, or None.
 
     A class may stand for its instances; its methods are then bound to a stand-in, to be inspected and not called.
+
+    Args:
+        receiver: The object.
+        name: The hook's name.
     """
     own = None if isinstance(receiver, type) else getattr(receiver, "__dict__", {}).get(name)
     if own is not None:
@@ -97,7 +105,12 @@ _MIN_AFFIX_LENGTH = 4
 
 
 def uses_parameter(method: Callable[..., Any], name: str) -> bool:
-    """Return whether a method's code reads one of its parameters; true where its code is not to be had."""
+    """Return whether a method's code reads one of its parameters; true where its code is not to be had.
+
+    Args:
+        method: The method.
+        name: The parameter's name.
+    """
     code = code_of(method)
     if code is None:
         return True
@@ -143,7 +156,12 @@ def code_of(method: Any) -> CodeType | None:
 
 
 def loads_variable(instruction: dis.Instruction, name: str) -> bool:
-    """Return whether an instruction loads a local variable; newer ones load two at once."""
+    """Return whether an instruction loads a local variable; newer ones load two at once.
+
+    Args:
+        instruction: The instruction of Python's bytecode.
+        name: The variable's name.
+    """
     if not instruction.opname.startswith(("LOAD_FAST", "LOAD_DEREF", "LOAD_CLOSURE", "STORE_FAST_LOAD_FAST")):
         return False
     return instruction.argval == name or (isinstance(instruction.argval, tuple) and name in instruction.argval)

@@ -137,7 +137,12 @@ class Either:
 
 @attrs.frozen
 class Within:
-    """A hook whose call encloses a part. Where no receiver implements it, the part happens alone."""
+    """A hook whose call encloses a part. Where no receiver implements it, the part happens alone.
+
+    Args:
+        hook: The hook's name.
+        body: The part; a name stands for the call of that hook.
+    """
 
     hook: str
     body: Node = attrs.field(converter=_node)
@@ -145,7 +150,13 @@ class Within:
 
 @attrs.frozen
 class If:
-    """A part that happens if and only if a condition holds (or, with `holds=False`, does not hold)."""
+    """A part that happens if and only if a condition holds (or, with `holds=False`, does not hold).
+
+    Args:
+        condition: The condition.
+        body: The part; a name stands for the call of that hook.
+        holds: Whether the condition has to hold.
+    """
 
     condition: Condition
     body: Node = attrs.field(converter=_node)
@@ -154,13 +165,19 @@ class If:
 
 @attrs.frozen
 class Set:
-    """Nothing happens, but a condition becomes true or false."""
+    """Nothing happens, but a condition becomes true or false.
+
+    Args:
+        condition: The condition.
+        value: What it becomes.
+    """
 
     condition: Condition
     value: bool
 
 
 Node = Call | Seq | Repeat | Maybe | Either | Within | If | Set
+"""A part of a life cycle."""
 
 
 def parts(node: Node) -> tuple[Node, ...]:

@@ -15,6 +15,7 @@ from torch.utils.data import BatchSampler, DataLoader, IterableDataset
 from camshaft.hooks_core.messages import must_be
 
 CombinationMode = Literal["min_size", "max_size", "max_size_cycle", "sequential"]
+"""How several loaders are read together; see `CombinedLoader`."""
 
 _WHERE = "CombinedLoader"
 _END = object()
@@ -358,6 +359,9 @@ def read_promised(
         num_batches: Number of batches to take in all; infinity takes all there are.
         first: Number of batches that were taken before.
         iterator: The loader's iterator; None begins one with the first batch.
+
+    Returns:
+        An iterator over the batches.
     """
     iterator = iter(loader) if iterator is None else iterator
     num_given, may_begin_again = first, first == 0 and num_batches != UNKNOWN

@@ -24,7 +24,11 @@ from camshaft.loops.validators import check_batch_limit
 
 @attrs.frozen(eq=False, repr=False)
 class StageHooks:
-    """The hooks of one stage under common names; see the hooks `on_<stage>_...` and the stage's step."""
+    """The hooks of one stage under common names: its step, and the hooks `on_<stage>_...`.
+
+    Each attribute calls the hook of its name; see `on_validation_start` and the like. `model_eval` and `model_train`
+    are None where nobody implements them.
+    """
 
     step: Callable[[Any, int, int], Any]
     model_eval: Callable[[], None] | None
@@ -120,7 +124,12 @@ class EvaluationLoop:
         return hook
 
     def collect(self, outputs: Any, dataloader_idx: int) -> None:
-        """Keep what a step returned, if this loop returns it."""
+        """Keep what a step returned, if this loop returns it.
+
+        Args:
+            outputs: What the step returned.
+            dataloader_idx: Index of the loader.
+        """
 
     def result(self, metrics: list[dict[str, float]]) -> Any:
         """Return the result of the loop, given the logged values per loader."""
@@ -155,6 +164,9 @@ class EvaluationLoop:
 
     def run(self, run: Run) -> Any:
         """Run the stage as a verb of its own. Collective.
+
+        Returns:
+            The verb's result.
 
         Raises:
             ValueError: If there is no loader.
@@ -331,7 +343,11 @@ class PredictLoop(EvaluationLoop):
         return self._predictions[0] if len(self._predictions) == 1 == len(self.loaders) else self._predictions
 
     def step(self, run: Run, hook: Callable[..., Any] | None) -> Callable[[Any, int, int], Any]:
-        """Return `predict_step`, or else the function that calls the module."""
+        """Return `predict_step`, or else the function that calls the module.
+
+        Raises:
+            TypeError: If the module defines neither `predict_step` nor `forward`.
+        """
         module = run.module
         if hook is not None:
             return hook

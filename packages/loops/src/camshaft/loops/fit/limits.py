@@ -146,6 +146,10 @@ class FitLimits:
 
         So several can be changed one after the other.
 
+        Args:
+            name: Name of the limit.
+            value: Its new value.
+
         Raises:
             TypeError, ValueError: If the number is of the wrong type or out of range.
         """

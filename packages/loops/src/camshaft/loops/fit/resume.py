@@ -30,16 +30,35 @@ class CheckpointAdapter(Protocol):
     """Adapts a checkpoint of another format to a run, step by step as the parts of the run are made."""
 
     def weights(self, saved: Mapping[str, Any], module: nn.Module) -> Mapping[str, Any]:
-        """Return the weights under their names in the module."""
+        """Return the weights under their names in the module.
+
+        Args:
+            saved: The weights under the names in the checkpoint.
+            module: The module.
+        """
 
     def data_state(self, checkpoint: dict[str, Any], data: object) -> dict[str, Any]:
-        """Return the state of the data module, as "data"; an empty dictionary without one."""
+        """Return the state of the data module, as "data"; an empty dictionary without one.
+
+        Args:
+            checkpoint: The checkpoint.
+            data: The data module; None without one.
+        """
 
     def callback_states(self, checkpoint: dict[str, Any], run: Run) -> dict[str, dict[str, Any]]:
-        """Return the states of the run's callbacks by their keys."""
+        """Return the states of the run's callbacks by their keys.
+
+        Args:
+            checkpoint: The checkpoint.
+            run: The run.
+        """
 
     def training(self, checkpoint: dict[str, Any], run: Run) -> dict[str, Any]:
-        """Restore progress and random numbers; return states that replace those of the checkpoint."""
+        """Restore progress and random numbers; return states that replace those of the checkpoint.
+
+        Returns:
+            The states.
+        """
 
     def finish(self, run: Run) -> None:
         """Finish, once everything else is restored."""
@@ -137,7 +156,12 @@ def check_resumable(checkpoint: dict[str, Any]) -> None:
 
 
 def restore_data_module(run: Run, checkpoint: dict[str, Any]) -> None:
-    """Restore the state of the data module. Hooks: load_state_dict of the data module."""
+    """Restore the state of the data module. Hooks: load_state_dict of the data module.
+
+    Args:
+        run: The run.
+        checkpoint: The checkpoint.
+    """
     load = implementation(run.data, "load_state_dict") if run.data is not None else None
     if load is None:
         return
@@ -152,6 +176,10 @@ def restore_callbacks(run: Run, checkpoint: dict[str, Any]) -> None:
     """Restore the states of callbacks; warns in fit of callbacks that are absent. Collective where a callback's is.
 
     Hooks: load_state_dict of callbacks.
+
+    Args:
+        run: The run.
+        checkpoint: The checkpoint.
     """
     adapter: CheckpointAdapter | None = checkpoint.get(ADAPTER_KEY)
     states = checkpoint.get("callbacks", {}) if adapter is None else adapter.callback_states(checkpoint, run)
@@ -200,7 +228,12 @@ def gradients_of(module: nn.Module) -> dict[str, torch.Tensor]:
 
 
 def restore_gradients(run: Run, gradients: dict[str, torch.Tensor]) -> None:
-    """Restore the gradient of every parameter of the module, also where there was none. Collective."""
+    """Restore the gradient of every parameter of the module, also where there was none. Collective.
+
+    Args:
+        run: The run.
+        gradients: The gradients by the parameters' names.
+    """
     for name, parameter in run.module.named_parameters():
         gradient = gradients.get(name)
         parameter.grad = None if gradient is None else run.strategy.place_like(gradient, parameter)

@@ -255,9 +255,11 @@ class Progress(Protocol):
 class MetricWriter(Protocol):
     """The methods of a logger that the metric log calls."""
 
-    def log_metrics(self, metrics: Mapping[str, float], step: int | None = None) -> None: ...
+    def log_metrics(self, metrics: Mapping[str, float], step: int | None = None) -> None:
+        """Write metrics for a step, counted in optimizer updates."""
 
-    def save(self) -> None: ...
+    def save(self) -> None:
+        """Write buffered values."""
 
 
 @attrs.define(eq=False, repr=False)

@@ -306,7 +306,17 @@ class MetricLog(MetricLogging):
         return 0 if self._strategy is None else int(self._strategy.global_rank)
 
     def record(self, name: str, value: Any, asked: Asked, batch_size: float | Tensor | None) -> Entry:
-        """Record a value that `log` was called with, and return its entry."""
+        """Record a value that `log` was called with, and return its entry.
+
+        Args:
+            name: The value's name.
+            value: A number, a tensor or a metric.
+            asked: The other arguments of `log`.
+            batch_size: Weight of the value in the mean over an epoch; None takes the batch's.
+
+        Returns:
+            The entry.
+        """
         entry = self._entries.get(name)
         if entry is None or entry.asked != asked or entry.hook != self.hook:
             entry = self._current.entry_for(name, value, asked, self._moment, self.hook, self._dataloader_idx)
@@ -389,6 +399,11 @@ class MetricLog(MetricLogging):
         """Forget the stage's earlier values and collect for its new epoch; the moment becomes "epoch".
 
         Nothing of a trial is sent to loggers.
+
+        Args:
+            stage: The stage.
+            num_dataloaders: How many loaders its epoch reads.
+            is_trial: Whether its values are discarded in the end.
         """
         unfinished = self._epochs.get(stage)
         if unfinished is not None:
@@ -406,6 +421,10 @@ class MetricLog(MetricLogging):
 
     def enter(self, stage: str, moment: Moment | None) -> None:
         """Continue collecting for a stage, after another one ran within it.
+
+        Args:
+            stage: The stage.
+            moment: What a value logged from now on belongs to by default.
 
         Raises:
             RuntimeError: If no epoch of the stage has begun.
@@ -557,7 +576,17 @@ class StandaloneLog(MetricLogging):
         return {name: value for name, entry in self._entries.items() if (value := entry.last_value) is not None}
 
     def record(self, name: str, value: Any, asked: Asked, batch_size: float | Tensor | None) -> Entry:
-        """Keep a value that `log` was called with, and return its entry."""
+        """Keep a value that `log` was called with, and return its entry.
+
+        Args:
+            name: The value's name.
+            value: A number, a tensor or a metric.
+            asked: The other arguments of `log`.
+            batch_size: As that of `log`.
+
+        Returns:
+            The entry.
+        """
         entry = self._entries.get(name)
         if entry is None or entry.asked != asked:
             entry = self._entries[name] = Entry(name, LogOptions.resolve(name, asked))

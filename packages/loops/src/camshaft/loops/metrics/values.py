@@ -321,6 +321,7 @@ def _present(device: torch.device) -> torch.device:
 # reductions over an epoch, in memory that does not grow with the number of values
 
 ReduceFx = str | Callable[[Tensor], Any]
+"""How values of an epoch become one: a name such as "mean", or a function of all of them."""
 Inspect = Callable[[Sequence[Tensor]], None]
 
 BLOCK_SIZE = 128

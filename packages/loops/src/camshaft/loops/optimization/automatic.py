@@ -84,7 +84,16 @@ class AutomaticOptimization:
             self._follow_window()
 
     def run_batch(self, batch: Any, batch_idx: int, is_last: bool) -> Any:
-        """Run a batch; each subclass implements it."""
+        """Run a batch; each subclass implements it.
+
+        Args:
+            batch: The batch, on its device.
+            batch_idx: Its index in the epoch.
+            is_last: Whether it is known to be the epoch's last.
+
+        Returns:
+            The outputs of `training_step`.
+        """
         raise NotImplementedError
 
     def enter_window(self, num_remaining: int | float) -> None:

@@ -129,6 +129,9 @@ def read_configuration(
             they monitor.
         checks_attachment: Whether a scheduler must set the learning rate of an optimizer that is returned as well.
 
+    Returns:
+        Optimizers and schedulers.
+
     Raises:
         TypeError: If it is none of these, or an object that steps lacks something that optimizers must have.
         ValueError: If a scheduler's settings or the optimizers' frequencies make no sense, or a scheduler sets the

@@ -64,6 +64,11 @@ class ManualOptimization:
 
         Hooks: tbptt_split_batch, training_step; on_before_optimizer_step whenever the module steps an optimizer in it.
 
+        Args:
+            batch: The batch, on its device.
+            batch_idx: Its index in the epoch.
+            is_last: Whether it is known to be the epoch's last.
+
         Returns:
             The outputs of `training_step`, for the last split and with its hidden state detached if the batch is split.
         """

@@ -51,7 +51,13 @@ class UpdateMode(Protocol):
         """
 
     def run_batch(self, batch: Any, batch_idx: int, is_last: bool) -> Any:
-        """Run a batch. Returns the outputs of `training_step`."""
+        """Run a batch. Returns the outputs of `training_step`.
+
+        Args:
+            batch: The batch, on its device.
+            batch_idx: Its index in the epoch.
+            is_last: Whether it is known to be the epoch's last.
+        """
 
     def start_epoch(self) -> None:
         """Begin an epoch: no accumulation window is open, and waiting gradients are dropped."""
@@ -107,6 +113,9 @@ class StandardOptimizationFactory:
             limits: Limits of the fit.
             settings: Settings of the updates.
 
+        Returns:
+            The mode.
+
         Raises:
             ValueError: If the settings contradict the module's kind of optimization.
             TypeError: If the module's `truncated_bptt_steps` is neither an int nor None.
@@ -151,11 +160,21 @@ class StandardOptimizationFactory:
         return OptimizerUpdate(context, optimizer, optimizer_idx)
 
     def make_truncated(self, context: UpdateContext, updates: Sequence[OptimizerUpdate]) -> UpdateMode:
-        """Return the mode of one optimizer on batches that are split along time."""
+        """Return the mode of one optimizer on batches that are split along time.
+
+        Args:
+            context: What updates share.
+            updates: The updates, one of each optimizer.
+        """
         return TruncatedOptimization(context, updates)
 
     def make_per_optimizer(self, context: UpdateContext, updates: Sequence[OptimizerUpdate]) -> UpdateMode:
-        """Return the mode of several optimizers that take turns."""
+        """Return the mode of several optimizers that take turns.
+
+        Args:
+            context: What updates share.
+            updates: The updates, one of each optimizer.
+        """
         return PerOptimizerOptimization(context, updates, toggle=self.make_toggle(context))
 
     def make_toggle(self, context: UpdateContext) -> OptimizerToggle:

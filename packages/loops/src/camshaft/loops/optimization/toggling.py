@@ -102,7 +102,12 @@ class ModuleToggle(OptimizerToggle):
 
 
 def toggle_of(module: nn.Module, optimizers: Sequence[Optimizer]) -> OptimizerToggle | None:
-    """Return the toggle of a module that overrides `toggle_optimizer`; None for any other."""
+    """Return the toggle of a module that overrides `toggle_optimizer`; None for any other.
+
+    Args:
+        module: The module.
+        optimizers: The optimizers that take turns.
+    """
     toggle = implementation(module, "toggle_optimizer")
     if toggle is None:
         return None

@@ -457,6 +457,10 @@ def check_accumulation(length: int, optimizers: Sequence[Optimizer], where: str)
 def loss_of(outputs: Any, module: nn.Module) -> Tensor | None:
     """Return the loss in the outputs of `training_step`, or None if they are None.
 
+    Args:
+        outputs: What `training_step` returned.
+        module: The module, for the error.
+
     Raises:
         TypeError: If it is no tensor, no dictionary with a tensor as 'loss', and not None.
     """
@@ -554,7 +558,12 @@ def next_hiddens(outputs: Any, hiddens: Any, module: nn.Module) -> Any:
 
 
 def with_hiddens(outputs: Any, hiddens: Any) -> Any:
-    """Return the outputs of a split with the detached hidden state in place of its own; None as it is."""
+    """Return the outputs of a split with the detached hidden state in place of its own; None as it is.
+
+    Args:
+        outputs: What the split's `training_step` returned.
+        hiddens: The detached hidden state.
+    """
     return None if outputs is None else {**outputs, "hiddens": hiddens}
 
 

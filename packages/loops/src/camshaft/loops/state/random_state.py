@@ -106,7 +106,12 @@ def isolated_randomness(generators: Sequence[torch.Generator] = ()) -> Iterator[
 
 
 def are_same(one: Any, other: Any) -> bool:
-    """Return whether two states are equal."""
+    """Return whether two states are equal.
+
+    Args:
+        one: A state.
+        other: Another.
+    """
     if isinstance(one, Tensor) or isinstance(other, Tensor):
         return isinstance(one, Tensor) and isinstance(other, Tensor) and torch.equal(one, other)
     if isinstance(one, Mapping) and isinstance(other, Mapping):

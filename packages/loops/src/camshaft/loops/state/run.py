@@ -32,7 +32,13 @@ LOADER_HOOKS = {
 
 @attrs.frozen
 class SaveRequest:
-    """A request for a checkpoint, to be written at the next save point."""
+    """A request for a checkpoint, to be written at the next save point.
+
+    Args:
+        path: Where to.
+        weights_only: Whether to save nothing but weights and hyperparameters.
+        on_saved: Called once the checkpoint is durable.
+    """
 
     path: str
     weights_only: bool = False

@@ -1,12 +1,12 @@
 """The conformance kit for strategies: checks of every promise of the strategy protocol.
 
-All ranks call it, with a folder that all of them see:
+All ranks call it, with a folder that all of them see::
 
     from camshaft.strategies import conformance
 
     print(conformance.run(MyStrategy, "checks"))
 
-or, check by check, in a test:
+or, check by check, in a test::
 
     @pytest.mark.parametrize("name", conformance.CHECKS)
     def test_my_strategy_conforms(name, tmp_path):

@@ -28,6 +28,9 @@ def rank_zero_only(function: Callable[P, R]) -> Callable[P, R | None]:
     """Decorate a function that runs on rank 0 only; on other ranks it returns None at once.
 
     A strategy's collective called inside raises `CollectiveError`, as other ranks never reach it.
+
+    Returns:
+        The decorated function.
     """
 
     @wraps(function)

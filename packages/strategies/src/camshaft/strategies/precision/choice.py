@@ -6,6 +6,7 @@ from camshaft.hooks_core.messages import must_be
 from camshaft.strategies.precision.formats import TRUE_DTYPES, AutocastPrecision, Precision, TruePrecision
 
 PRECISIONS = ("32-true", "16-mixed", "bf16-mixed", "bf16-true", "16-true", "64-true")
+"""Names of the precisions that `choose_precision` knows, without their aliases."""
 _ALIASES = {"32": "32-true", "16": "16-mixed", "bf16": "bf16-mixed", "64": "64-true"}
 
 

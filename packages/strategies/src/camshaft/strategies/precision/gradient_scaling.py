@@ -101,6 +101,9 @@ class ScaledPrecision(AutocastPrecision):
         """Multiply a loss by the scale, to differentiate it without `backward`.
 
         Within the `differentiate` of `backward`, the loss is scaled already and returned as it is.
+
+        Returns:
+            The scaled loss.
         """
         if self._is_loss_scaled:
             return loss

@@ -17,7 +17,7 @@ class ReduceLROnPlateau(optim.lr_scheduler.ReduceLROnPlateau):
     Args:
         optimizer: The optimizer.
         monitor: Name of the logged value.
-        *args, **kwargs: As of torch's.
+        args, kwargs: As of torch's.
     """
 
     def __init__(self, optimizer: Optimizer, monitor: str, *args: Any, **kwargs: Any) -> None:
@@ -26,8 +26,11 @@ class ReduceLROnPlateau(optim.lr_scheduler.ReduceLROnPlateau):
 
 
 LRSchedulerTypeTuple = (LRScheduler, ReduceLROnPlateau)
+"""The base classes of schedulers, as `isinstance` takes them."""
 LRSchedulerTypeUnion = LRScheduler | ReduceLROnPlateau
+"""Type of a scheduler."""
 LRSchedulerType = type[LRScheduler] | type[ReduceLROnPlateau]
+"""Type of a class of schedulers."""
 
 OptimizerCallable = Callable[[Iterable[Any]], Optimizer]
 """Type of a module's argument that makes an optimizer of parameters."""

@@ -70,6 +70,11 @@ class SaveConfigCallback(Callback):
 
         It is called on the first process only, so nothing collective may be called. The text of the configuration is
         `self.parser.dump(self.config, skip_unset=False)`.
+
+        Args:
+            trainer: The trainer.
+            pl_module: The module.
+            stage: The verb.
         """
 
     def choose_path(self, log_dir: str) -> str:

@@ -144,7 +144,13 @@ class TrainerCLI:
     def setup_parser(
         self, add_subcommands: bool, main_kwargs: dict[str, Any], subparser_kwargs: dict[str, dict[str, Any]]
     ) -> None:
-        """Make the parser, with one for each verb or without verbs."""
+        """Make the parser, with one for each verb or without verbs.
+
+        Args:
+            add_subcommands: Whether there is a parser for each verb.
+            main_kwargs: Arguments of the parser's class.
+            subparser_kwargs: Those of each verb's parser, by verb.
+        """
         self.parser = self.init_parser(**main_kwargs)
         if not add_subcommands:
             self._add_arguments(self.parser)
@@ -195,7 +201,12 @@ class TrainerCLI:
                 )
 
     def parse_arguments(self, parser: TrainerArgumentParser, args: ArgsType) -> None:
-        """Parse words or a configuration into `config`."""
+        """Parse words or a configuration into `config`.
+
+        Args:
+            parser: The parser.
+            args: The words, or a configuration; None takes the process's own words.
+        """
         if args is not None and len(sys.argv) > 1:
             warn_user(
                 f"{type(self).__name__}'s args parameter takes the place of the command line, whose words are left "

@@ -1,0 +1,67 @@
+"""Every link of the built site leads to a file and an anchor that are there.
+
+The session `docs` builds the site before its tests; by hand, name its folder: `CAMSHAFT_SITE=folder pytest docs/tests`.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from html.parser import HTMLParser
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+import pytest
+
+SITE = Path(os.environ.get("CAMSHAFT_SITE", Path(__file__).parents[2] / ".nox" / "site"))
+
+needs_site = pytest.mark.skipif(not SITE.is_dir(), reason="there is no built site; run `nox -s docs`")
+
+
+class Page(HTMLParser):
+    """The links and anchors of a page."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.links: set[str] = set()
+        self.anchors: set[str] = set()
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        for name, value in attrs:
+            if name in ("href", "src") and value and tag != "base":
+                self.links.add(value)
+            elif name in ("id", "name") and value:
+                self.anchors.add(value)
+
+
+def dead_links(site: Path) -> Iterator[str]:
+    """Say which links of a folder of pages lead nowhere."""
+    pages = {path.resolve(): Page(path.read_text(encoding="utf-8")) for path in site.rglob("*.html")}
+    for path, page in sorted(pages.items()):
+        for link in sorted(page.links):
+            parts = urlsplit(link)
+            if parts.scheme or parts.netloc:
+                continue
+            target = (path.parent / unquote(parts.path)).resolve() if parts.path else path
+            target = target / "index.html" if target.is_dir() else target
+            anchor = unquote(parts.fragment)
+            if not target.exists():
+                yield f"{path.relative_to(site.resolve())}: {link}"
+            elif anchor and target in pages and anchor not in pages[target].anchors:
+                yield f"{path.relative_to(site.resolve())}: {link} (no such anchor)"
+
+
+@needs_site
+def test_every_link_of_the_site_leads_somewhere() -> None:
+    assert list(dead_links(SITE)) == []
+
+
+def test_a_dead_link_is_noticed(tmp_path: Path) -> None:
+    (tmp_path / "a.html").write_text('<p id="x"></p><a href="#x"></a><a href="b.html#there"></a><img src="c.png">')
+    (tmp_path / "b.html").write_text('<a href="a.html#x"></a><a href="https://example.org/x"></a><a href="#top"></a>')
+    assert list(dead_links(tmp_path)) == [
+        "a.html: b.html#there (no such anchor)",
+        "a.html: c.png",
+        "b.html: #top (no such anchor)",
+    ]
