@@ -31,8 +31,8 @@ if TYPE_CHECKING:
     from camshaft.trainer.callbacks.hook_comparison import HookDivergenceError
     from camshaft.trainer.callbacks.torch_switches import TorchSwitches
     from camshaft.trainer.checkpoints import CheckpointFormat
-    from camshaft.trainer.replay_capture import replay_capture
-    from camshaft.trainer.replayed_step import ReplayedStep
+    from camshaft.trainer.replay.capture import replay_capture
+    from camshaft.trainer.replay.replayed_step import ReplayedStep
     from camshaft.trainer.tuner import Tuner
 else:  # imported on access
     __getattr__ = on_demand(
@@ -41,9 +41,9 @@ else:  # imported on access
             "CheckpointFormat": "checkpoints",
             "GradientNorms": "callbacks.gradient_norms",
             "HookDivergenceError": "callbacks.hook_comparison",
-            "ReplayedStep": "replayed_step",
+            "ReplayedStep": "replay.replayed_step",
             "TorchSwitches": "callbacks.torch_switches",
             "Tuner": "tuner",
-            "replay_capture": "replay_capture",
+            "replay_capture": "replay.capture",
         },
     )

@@ -48,7 +48,7 @@ from camshaft.trainer.states import RunningStage, TrainerFn, TrainerState, Train
 
 if TYPE_CHECKING:
     from camshaft.callbacks import Checkpoint, EarlyStopping, ProgressBar
-    from camshaft.trainer.replayed_step import ReplayedStep
+    from camshaft.trainer.replay.replayed_step import ReplayedStep
 
 _SET_BY_CONSTRUCTOR = frozenset({"strategy", "fast_dev_run", "barebones"})
 
@@ -543,7 +543,7 @@ class Trainer:
             DepartureError: At the first update that is not as the ledger has it; it tells the cause.
             BdbQuit: If the user left the debugger.
         """
-        from camshaft.trainer.replay import replay_step  # rarely needed
+        from camshaft.trainer.replay.to_step import replay_step  # rarely needed
 
         loaders = {"train": train_dataloaders, "validate": val_dataloaders}
         call = VerbCall("fit", model, loaders, datamodule, ckpt_path, weights_only)
@@ -590,7 +590,7 @@ class Trainer:
             RuntimeError: If the replays do not come to what `bad` is.
             FileNotFoundError, LedgerError, DepartureError: As in `replay`.
         """
-        from camshaft.trainer.bisection import bisect_run  # rarely needed
+        from camshaft.trainer.replay.bisection import bisect_run  # rarely needed
 
         loaders = {"train": train_dataloaders, "validate": val_dataloaders}
         call = VerbCall("fit", model, loaders, datamodule, None, weights_only)

@@ -145,7 +145,7 @@ class _CommandLine(TrainerCLI):
         config = self.config[self.config.subcommand]
         path = config.get("ckpt_path")
         if self.config.subcommand == "replay" and path:
-            from camshaft.trainer.replaying import nearest_checkpoint  # slow to import, and rarely needed
+            from camshaft.trainer.replay.replayed_fit import nearest_checkpoint  # slow to import, and rarely needed
 
             with self._replay_errors_in_a_line():
                 path = config["ckpt_path"] = os.fspath(nearest_checkpoint(path, config["to_step"] - 1) or path)

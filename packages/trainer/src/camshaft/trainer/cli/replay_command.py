@@ -34,7 +34,7 @@ def main(words: Sequence[str]) -> int:
     options = parser.parse_args(words)
     from camshaft.callbacks.inspection.step_capture import CaptureError
     from camshaft.hooks_core import HookFaultError
-    from camshaft.trainer.replay_capture import circumstances, find_capture, make_again, module_for
+    from camshaft.trainer.replay.capture import circumstances, find_capture, make_again, module_for
 
     weights_only = False if options.unpickle else None
     try:

@@ -22,10 +22,10 @@ from camshaft.hooks_core.messages import must_be, warn_user
 from camshaft.hooks_core.spec import Receiver
 from camshaft.loops.lifecycle import EndOfVerb
 from camshaft.loops.optimization.update import without_graph
-from camshaft.trainer.replayed_step import ReplayedStep
-from camshaft.trainer.replaying import Replay, beyond_the_end, ledger_check, nearest_checkpoint
+from camshaft.trainer.replay.replayed_fit import Replay, beyond_the_end, ledger_check, nearest_checkpoint
+from camshaft.trainer.replay.replayed_step import ReplayedStep
+from camshaft.trainer.replay.step_debugger import StepDebugger
 from camshaft.trainer.running import VerbCall
-from camshaft.trainer.step_debugger import StepDebugger
 
 if TYPE_CHECKING:
     from camshaft.trainer.trainer import Trainer

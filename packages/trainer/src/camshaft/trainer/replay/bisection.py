@@ -23,7 +23,7 @@ from camshaft.hooks_core.spec import Receiver
 from camshaft.loops import SaveRequest
 from camshaft.loops.fit.trial import undone
 from camshaft.loops.lifecycle import EndOfVerb
-from camshaft.trainer.replaying import Replay, ledger_check, step_of
+from camshaft.trainer.replay.replayed_fit import Replay, ledger_check, step_of
 from camshaft.trainer.running import VerbCall
 
 if TYPE_CHECKING:

@@ -33,8 +33,8 @@ from camshaft.loops.optimization.update import loss_of, without_graph
 from camshaft.loops.state.random_state import isolated_randomness, restore_random_state
 from camshaft.trainer.hyperparameters import HYPER_PARAMETERS_KEY, UNSAVED_KEY
 from camshaft.trainer.load_from_checkpoint import built
-from camshaft.trainer.replayed_step import ReplayedStep
-from camshaft.trainer.step_debugger import StepDebugger
+from camshaft.trainer.replay.replayed_step import ReplayedStep
+from camshaft.trainer.replay.step_debugger import StepDebugger
 from camshaft.trainer.trainer import Trainer
 
 
