@@ -46,12 +46,12 @@ def _entry(same: list[Message]) -> Iterator[str]:
     """Describe a message, and the places that raise it."""
     first = same[0]
     text = first.text.removesuffix(first.remedy).strip()
-    places = ", ".join(f"[{one.where or 'the module'}](../../../{one.file}#L{one.line})" for one in same)
+    places = ", ".join(f"[`{one.where or 'the module'}`](../../../{one.file}#L{one.line})" for one in same)
     yield from (f"**{first.kind}**: {as_markdown(text)}", "")
     if first.cause:
         yield f": Cause: {as_markdown(first.cause)}"
         yield ""
-    if first.remedy:
+    if not re.fullmatch(r"({.*})?", first.remedy):  # a sentence that differs from case to case is no help here
         yield f": Remedy: {as_markdown(first.remedy)}"
         yield ""
     yield f": {'Warns' if first.is_warning else 'Raised'} in {places}."

@@ -151,20 +151,26 @@ def _placeholder(node: ast.expr) -> str:
 
 
 def _resolved(node: ast.expr, scope: Scope) -> ast.expr:
-    """Return what was assigned to a name in the function around, or in the module; the node itself if not just once."""
+    """Return what was last assigned to a name above, in the function or the module; the node if nothing was."""
     if not isinstance(node, ast.Name):
         return node
     for outer in reversed(scope):
         if isinstance(outer, Function | ast.Module):
             statements = ast.walk(outer) if isinstance(outer, Function) else iter(outer.body)
-            found = [one.value for one in statements if isinstance(one, ast.Assign) and _is_target(node.id, one)]
+            assigns = [one for one in statements if isinstance(one, ast.Assign) and one.lineno <= node.lineno]
+            found = [(one.lineno, value) for one in assigns for value in _assigned(node.id, one)]
             if found:
-                return found[0]
+                return max(found, key=lambda pair: pair[0])[1]
     return node
 
 
-def _is_target(name: str, assign: ast.Assign) -> bool:
-    return any(isinstance(target, ast.Name) and target.id == name for target in assign.targets)
+def _assigned(name: str, assign: ast.Assign) -> Iterator[ast.expr]:
+    """Yield what an assignment gives to a name, also as one of several."""
+    for target in assign.targets:
+        pairs = [(target, assign.value)]
+        if isinstance(target, ast.Tuple) and isinstance(assign.value, ast.Tuple):
+            pairs = list(zip(target.elts, assign.value.elts, strict=False))
+        yield from (value for one, value in pairs if isinstance(one, ast.Name) and one.id == name)
 
 
 def _cause(scope: Scope, kind: str) -> str:
