@@ -151,7 +151,7 @@ class _Nodes:
             case Either(options=options):
                 return {"is": "either", "items": self._all(options)}
             case Repeat(body=body, each=each, at_least=least, until=until, variation=variation):
-                facts = {"each": each, "atLeast": least, "until": _condition(until), "variation": variation}
+                facts = {"each": each, "least": least, "until": _condition(until), "variation": variation}
                 return {"is": "repeat", "body": self.number(body), **facts}
             case Maybe(body=body, when=when, left_out_if=condition, variation=variation, is_usual=is_usual):
                 facts = {"when": when, "leftOutIf": _condition(condition), "variation": variation, "isUsual": is_usual}

@@ -70,8 +70,7 @@ def stage_page(stage: Stage) -> str:
     lines = [f"# {STAGE_TITLES[stage]}", ""]
     for title, found in groups.items():
         if found:
-            rows = [f"| [`{spec.name}`]({spec.name}.md) | {_cell(spec.when)} |" for spec in found]
-            lines += [f"## {title}", "", "| hook | moment |", "| --- | --- |", *rows, ""]
+            lines += [f"## {title}", "", *(f"[`{spec.name}`]({spec.name}.md)\n: {spec.when}\n" for spec in found)]
     lines += [f"{_FENCE}{{toctree}}", ":hidden:", "", *(spec.name for spec in specs), _FENCE, ""]
     return "\n".join(lines)
 
@@ -140,9 +139,9 @@ def _arguments(spec: HookSpec) -> str:
     prefix = arguments_of(spec, Receiver.CALLBACK, era) if Receiver.CALLBACK in spec.receivers_in(era) else ()
     today = dict.fromkeys((*prefix, *spec.parameters_in(era), *spec.optional_in(era)))
     contents = contents_of(spec)
-    rows = [f"| `{name}` | {_cell(contents[name])} |" for name in today]
-    rows += [f"| `{name}` (earlier eras) | {_cell(text)} |" for name, text in contents.items() if name not in today]
-    return "\n".join(["## Arguments", "", "| argument | what it holds |", "| --- | --- |", *rows]) if rows else ""
+    items = [f"`{name}`\n: {contents[name]}" for name in today]
+    items += [f"`{name}`, in earlier eras\n: {text}" for name, text in contents.items() if name not in today]
+    return "\n\n".join(["## Arguments", *items]) if items else ""
 
 
 def _order(spec: HookSpec) -> str:
@@ -204,10 +203,6 @@ def _example(example: Example) -> str:
     if example.reason:
         return f"{example.reason}\n\n{code}"
     return f"{code}\n\nIt prints:\n\n{_FENCE}text\n{example.output().rstrip()}\n{_FENCE}"
-
-
-def _cell(text: str) -> str:
-    return text.replace("|", "\\|")
 
 
 class HookAtlas(Directive):

@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 from collections.abc import Iterator
+from itertools import count, pairwise
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -366,6 +367,22 @@ def test_a_trace_that_lacks_a_hook_departs_where_it_does_for_the_checker(
         found = departure(shorter, verb)
         expected.append(found and [found["index"], found["expected"]])
     assert atlas.evaluate(CHECKED_WITHOUT, [path.read_text(encoding="utf-8"), verb, ranges]) == expected
+
+
+def gives_loss_late(trace: Trace) -> bool:
+    """Whether `training_step_end` returned a loss where `training_step` had none."""
+    steps = [one for one in trace.events if one.kind == "exit" and one.hook in ("training_step", "training_step_end")]
+    return any(
+        (one.hook, one.result, other.hook) == ("training_step", "None", "training_step_end") and other.result != "None"
+        for one, other in pairwise(steps)
+    )
+
+
+def test_a_loss_that_the_end_of_a_step_gives_is_followed_by_backward(atlas: Page, tmp_path: Path) -> None:
+    traces = (sentence("fit", "1.x", None, "automatic", Random(number)) for number in count())
+    next(trace for trace in traces if gives_loss_late(trace)).save(tmp_path / "late.trace.jsonl")
+    text = (tmp_path / "late.trace.jsonl").read_text(encoding="utf-8")
+    assert atlas.evaluate(CHECKED, [text, "fit"]) is None
 
 
 # a trace that is dropped

@@ -55,9 +55,9 @@ const traceCheck = (() => {
     if (trace.era || !versions.length) {
       found = cycle(verb, trace.era || "", optimization, zeroGrad);
     } else {
-      const ofModule = versions.find((one) => one.kind === "module");
-      const version = ofModule ? release(ofModule.version) : data.eras.at(-1);
-      const moments = release((ofModule || versions[0]).version);
+      const module = versions.find((one) => one.kind === "module");
+      const version = module ? release(module.version) : data.eras.at(-1);
+      const moments = release((module || versions[0]).version);
       found = cycleOfVersion(verb, version, moments, optimization, zeroGrad);
     }
     if (!found) {
@@ -294,7 +294,7 @@ const traceCheck = (() => {
           const start = this.link(at);
           const end = this.build(node.body, this.link(start, undefined, { mask: bit(node.until) }));
           this.link(end, start);
-          return this.link(node.atLeast ? end : start);
+          return this.link(node.least ? end : start);
         }
         case "maybe": {
           const end = this.link(this.build(node.body, at));
