@@ -271,7 +271,7 @@ def integration(session: nox.Session) -> None:
 @nox.session
 def docs(session: nox.Session) -> None:
     """Build the site, and test it; `-- --serve` shows it."""
-    others = (*CERTIFIED, *EXAMPLE_REQUIREMENTS, *DOCS_REQUIREMENTS)
+    others = (*ADAPTED_LIBRARIES, "pytorch-ignite", *EXAMPLE_REQUIREMENTS, *DOCS_REQUIREMENTS)
     install(session, PACKAGES.values(), *others, extras=["test"])
     site = ROOT / ".nox" / "site"
     session.run("python", "-m", "sphinx", "-W", "--keep-going", "-q", "-b", "html", "docs", str(site))
