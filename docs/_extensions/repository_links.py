@@ -91,7 +91,7 @@ def _text(path: Path) -> str:
     except ClassNotFound:
         lexer = get_lexer_for_filename("plain.txt")
     text = highlight(path.read_text(encoding="utf-8"), lexer, HtmlFormatter(lineanchors="L"))
-    return text.replace('id="L-', 'id="L').replace('name="L-', 'name="L')  # as links to lines are written elsewhere
+    return re.sub(r'(id="|name="|href="#)L-', r"\1L", text)  # as links to lines are written elsewhere
 
 
 def setup(app: Sphinx) -> dict[str, Any]:
