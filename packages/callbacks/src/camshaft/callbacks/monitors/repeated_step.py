@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import json
 import re
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -182,7 +183,7 @@ def _digests_of_step(
             handle.remove()
     digests |= {_REDUCED + name: digest_of(one.grad) for name, one in wanted if one.grad is not None}
     digests |= {f"buffer {name}": digest_of(one) for name, one in module.named_buffers()}
-    generators = {**TorchGenerators(device).read(), **slow_generators()}
+    generators: dict[str, str] = json.loads(TorchGenerators(device).read()) | slow_generators()
     randoms = {f"random numbers ({name})": int(text, 16) for name, text in generators.items()}
     numbers = torch.stack([one.to(device) for one in digests.values()]).tolist() if digests else []
     return dict(zip(digests, numbers, strict=True)) | randoms
