@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from camshaft.callbacks.inspection.step_inspection import StepInspection, inspect_step
     from camshaft.callbacks.lambda_callback import LambdaCallback
     from camshaft.callbacks.ledger.comparison import Comparison, compare
+    from camshaft.callbacks.ledger.ledger_check import DepartureError, LedgerCheck
     from camshaft.callbacks.ledger.ledger_file import LedgerError
     from camshaft.callbacks.ledger.run_ledger import RunLedger
     from camshaft.callbacks.loggers.comet_logger import CometLogger
@@ -69,6 +70,7 @@ __all__ = [
     "Comparison",
     "CorruptionError",
     "CurveReport",
+    "DepartureError",
     "DeviceStatsMonitor",
     "EMAWeightAveraging",
     "EarlyStopping",
@@ -79,6 +81,7 @@ __all__ = [
     "LearningRateCurve",
     "LearningRateFinder",
     "LearningRateMonitor",
+    "LedgerCheck",
     "LedgerError",
     "Logger",
     "MLFlowLogger",
@@ -136,6 +139,7 @@ _EXPORTS = {
     "inspection.step_inspection": ("StepInspection", "inspect_step"),
     "lambda_callback": ("LambdaCallback",),
     "ledger.comparison": ("Comparison", "compare"),
+    "ledger.ledger_check": ("DepartureError", "LedgerCheck"),
     "ledger.ledger_file": ("LedgerError",),
     "ledger.run_ledger": ("RunLedger",),
     "loggers.comet_logger": ("CometLogger",),

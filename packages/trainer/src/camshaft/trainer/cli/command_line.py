@@ -123,7 +123,7 @@ class _CommandLine(TrainerCLI):
 
     @contextmanager
     def _replay_errors_in_a_line(self) -> Iterator[None]:
-        from camshaft.callbacks.ledger.ledger_check import DepartureError  # slow to import, and rarely needed
+        from camshaft.callbacks import DepartureError  # slow to import, and rarely needed
 
         try:
             yield

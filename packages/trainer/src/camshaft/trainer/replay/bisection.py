@@ -13,8 +13,8 @@ import attrs
 import torch
 from torch import nn
 
+from camshaft.callbacks import LedgerCheck
 from camshaft.callbacks.arguments import InvalidArgumentError
-from camshaft.callbacks.ledger.ledger_check import LedgerCheck
 from camshaft.callbacks.monitoring import from_rank_zero
 from camshaft.hooks_core import Callback
 from camshaft.hooks_core.messages import must_be

@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import attrs
 
-from camshaft.callbacks import RunLedger
+from camshaft.callbacks import LedgerCheck, RunLedger
 from camshaft.callbacks.arguments import InvalidArgumentError
-from camshaft.callbacks.ledger.ledger_check import LedgerCheck
 from camshaft.hooks_core import Callback, no_op
 from camshaft.hooks_core.messages import must_be, warn_user
 from camshaft.hooks_core.protocols import PendingSave

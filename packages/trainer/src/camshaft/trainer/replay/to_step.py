@@ -13,9 +13,8 @@ from typing import TYPE_CHECKING, Any
 import attrs
 from torch import Tensor, nn
 
-from camshaft.callbacks import StepInspection, inspect_step
+from camshaft.callbacks import LedgerCheck, StepInspection, inspect_step
 from camshaft.callbacks.arguments import InvalidArgumentError, check_number
-from camshaft.callbacks.ledger.ledger_check import LedgerCheck
 from camshaft.hooks_core import Callback
 from camshaft.hooks_core.dispatch.implementation import implementation
 from camshaft.hooks_core.messages import must_be, warn_user
