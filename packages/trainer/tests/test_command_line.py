@@ -232,5 +232,5 @@ def test_what_the_trainer_refuses_is_told_without_a_traceback(capsys: pytest.Cap
 
 
 def test_a_verb_and_a_module_are_required(capsys: pytest.CaptureFixture[str]) -> None:
-    assert "{fit,validate,test,predict}" in refusal(capsys)
+    assert "{fit,validate,test,predict,replay, ..." in refusal(capsys)
     assert "model" in refusal(capsys, "fit")
