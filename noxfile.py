@@ -278,7 +278,8 @@ def docs(session: nox.Session) -> None:
     if "--serve" in session.posargs:
         session.run("python", "-m", "http.server", "--directory", str(site), "--bind", "127.0.0.1")
         return
-    session.run("codespell", *map(str, (ROOT / "README.md", ROOT / "docs", ROOT / "packages")))
+    pages = [*ROOT.glob("*.md"), ROOT / "docs", *ROOT.glob("packages/*/*.md"), *ROOT.glob("packages/*/src")]
+    session.run("codespell", *(str(path.relative_to(ROOT)) for path in pages))
     pytest(session, "docs/tests")
 
 

@@ -201,7 +201,10 @@ class Bursting(TrainingModule):
 
 def test_the_step_and_the_submodule_that_became_infinite_are_named(tmp_path: Path) -> None:
     seed_everything(0)
-    watch: list[Any] = [RunLedger(tmp_path, weights_every_n_steps=500), SpikeDetection(rtol=1e6)]
+    watch: list[Any] = [
+        RunLedger(tmp_path, weights_every_n_steps=500),
+        SpikeDetection(rtol=1e6, exclude_batches_path=tmp_path),
+    ]
     kept = ModelCheckpoint(tmp_path / KEPT, every_n_train_steps=400, save_top_k=-1)
     arguments: dict[str, Any] = {"max_epochs": -1, "max_steps": 1300, "enable_checkpointing": True}
     trainer = quiet_trainer(tmp_path, **arguments, callbacks=[*watch, kept])

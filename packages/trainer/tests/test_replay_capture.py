@@ -65,7 +65,7 @@ def test_a_capture_holds_the_state_from_just_before_the_update_and_is_made_again
     tmp_path_factory: pytest.TempPathFactory, at: int, accumulation: int, factor: float
 ) -> None:
     folder = tmp_path_factory.mktemp("captures")
-    spikes = SpikeDetection(warmup=1, rtol=1e6, capture=folder)
+    spikes = SpikeDetection(warmup=1, rtol=1e6, capture=folder, exclude_batches_path=folder)
     is_spike = factor == 1e15
     guard = spikes if is_spike else NonFiniteGuard(capture=folder)
     if is_spike and at <= accumulation:
@@ -200,7 +200,7 @@ def test_another_module_is_refused(tmp_path: Path, module: Any, problem: str) ->
 
 
 def test_a_step_that_computes_something_else_now_is_told(tmp_path: Path) -> None:
-    captured(tmp_path, Net(10, 1e15), SpikeDetection(rtol=1e6, capture=tmp_path))
+    captured(tmp_path, Net(10, 1e15), SpikeDetection(rtol=1e6, capture=tmp_path, exclude_batches_path=tmp_path))
 
     class Changed(Net):
         def training_step(self, batch: Any, batch_idx: int) -> Tensor:
@@ -370,7 +370,7 @@ def twice() -> Net:
 
 
 def test_a_departure_has_its_exit_status(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    captured(tmp_path, Net(10, 1e15), SpikeDetection(rtol=1e6, capture=tmp_path))
+    captured(tmp_path, Net(10, 1e15), SpikeDetection(rtol=1e6, capture=tmp_path, exclude_batches_path=tmp_path))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(torch, "__version__", "0.1")
         assert main([str(tmp_path), "--module", "test_replay_capture:twice"]) == 1
