@@ -16,6 +16,7 @@ extensions = [
     "hook_pages",
     "myst_parser",
     "benchmark_tables",
+    "example_runs",
     "repository_links",
     "names_in_text",
     "api_pages",

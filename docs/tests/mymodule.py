@@ -1,4 +1,4 @@
-"""What the commands of the pages call `mymodule` and `my_project.model`."""
+"""What the commands of the pages call `mymodule`, `my_project.model` and `checks`."""
 
 import torch
 
@@ -19,3 +19,7 @@ class MyModel(Net):
 class Data(DataModule):
     def __init__(self, batch_size: int = 8) -> None:
         super().__init__()
+
+
+def is_damaged(module: Net) -> bool:
+    return not all(torch.isfinite(one).all() for one in module.parameters())

@@ -104,11 +104,19 @@ def outputs(document: Document) -> Iterator[Region]:
 
 def parsers(monkeypatch: pytest.MonkeyPatch) -> list[object]:
     def check_shell(example: Example) -> None:
+        forget_lightning(monkeypatch)
         for words in commands(example.parsed):
             check_command(words, monkeypatch)
 
     shells = [CodeBlockParser(language, check_shell) for language in SHELLS]
     return [Skips(), CodeBlockParser("python", PrintingPython()), outputs, *shells]
+
+
+def forget_lightning(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let Lightning count as not imported, whatever blocks ran before: a new process begins so."""
+    for name in list(sys.modules):
+        if name.partition(".")[0] in ("lightning", "pytorch_lightning", "lightning_fabric"):
+            monkeypatch.delitem(sys.modules, name)
 
 
 def run(document: Document) -> None:
@@ -129,7 +137,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     monkeypatch.chdir(tmp_path)
     torch.set_num_threads(1)  # the pages' networks are small
     (tmp_path / "my_project").mkdir()
-    for path in ("mymodule.py", "my_project/model.py"):
+    for path in ("mymodule.py", "my_project/model.py", "checks.py"):
         shutil.copy(Path(__file__).with_name("mymodule.py"), tmp_path / path)
     for path in ("train.py", "old_script.py"):
         (tmp_path / path).touch()
@@ -138,7 +146,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     yield tmp_path
     remove_aliases()
     for name in set(sys.modules) - modules:
-        if name.partition(".")[0] in ("mymodule", "my_project"):
+        if name.partition(".")[0] in ("mymodule", "my_project", "checks"):
             del sys.modules[name]
 
 
@@ -189,6 +197,7 @@ def has_example(path: str) -> bool:
 @pytest.mark.parametrize("path", [path for path in SOURCES if has_example(path)])
 def test_the_examples_of_docstrings_run(path: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     text = (ROOT / path).read_text(encoding="utf-8")
+    forget_lightning(monkeypatch)
     assert "doctest: +SKIP" not in text, "Skip a block with `.. skip: next -- REASON`, which says why."
     run(Docstrings.parse(str(ROOT / path), DocTestParser(RULES), *parsers(monkeypatch)))
 
