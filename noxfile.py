@@ -51,6 +51,7 @@ DOCS_REQUIREMENTS = (
     "sphinx-argparse",
     "sybil",
     "codespell",
+    "nox",  # whose sessions the commands of pages name
     "playwright",  # drives the Chromium of the machine
 )
 LIBRARIES = {path.stem.removeprefix("use_"): path for path in sorted((ROOT / "ecosystem/scripts").glob("use_*.py"))}

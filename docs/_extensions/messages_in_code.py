@@ -105,12 +105,15 @@ def _text_and_remedy(call: ast.Call, scope: Scope) -> tuple[str, str]:
 def must_be_parts(call: ast.Call, scope: Scope) -> list[str] | None:
     """Return field, rule, place and remedy where a message has the form of `must_be`, None for others.
 
-    Errors that make their message so themselves take the same five arguments.
+    Errors that make their message so themselves take the same five arguments, or the last four if they are named after
+    their field, as `LedgerError` is.
     """
     inner = _resolved(call.args[0], scope) if call.args else call
     made = inner if isinstance(inner, ast.Call) and _last_name(inner.func) == "must_be" else call
-    if made is call and len(call.args) < 5:
-        return None
+    kind = _last_name(call.func)
+    if made is call and len(call.args) == 4 and kind.endswith("Error"):
+        rule, _, where, action = (" ".join(_template(one, scope).split()) for one in call.args)
+        return [kind.removesuffix("Error").lower(), rule, where, action]
     if len(made.args) < 5:
         return None
     field, rule, _, where, action = (" ".join(_template(one, scope).split()) for one in made.args[:5])

@@ -16,7 +16,7 @@ BASES = {
     Receiver.STRATEGY: (StrategyHooks,),
 }
 DECLARED_BY_DATA_MODULE = {"state_dict", "load_state_dict", "on_exception"}
-NO_HOOKS = {"clip_gradients", "log", "log_dict", "state_key", "monitors", "after_module"}
+NO_HOOKS = {"clip_gradients", "log", "log_dict", "state_key", "monitors", "after_module", "only_observes"}
 
 
 def declared(base: type) -> dict[str, object]:

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 
 
 FORMAT = "camshaft step capture 1"
+"""The format that a capture names in itself."""
 
 _NAME = re.compile(r"step-(\d+)-rank-(\d+)\.capture")
 _OBJECT = "camshaft_object"
@@ -176,7 +177,14 @@ class StepRecorder:
     def wrap_call(
         self, hook: str, kind: Receiver, receiver: object, function: Callable[..., Any]
     ) -> Callable[..., Any]:
-        """Return a function that notes each call of `training_step`; of another hook, its own."""
+        """Return a function that notes each call of `training_step`; of another hook, its own.
+
+        Args:
+            hook: The name of the hook.
+            kind: The kind of the receiver.
+            receiver: The receiver.
+            function: What is called.
+        """
         if hook != "training_step":
             return function
 
@@ -225,7 +233,8 @@ class StepRecorder:
             with replace_file(path) as file:
                 torch.save(contents, file)
         except Exception as error:  # what happened in training is not to be hidden by this
-            warn_user(f"{self._where} could not write the capture {path}: {type(error).__name__}: {error}")
+            problem = f"{type(error).__name__}: {error}".rstrip(".")
+            warn_user(f"{self._where} could not write the capture {path}: {problem}. Name a folder with room for it.")
 
     def _captured(
         self, trainer: TrainerProtocol, module: nn.Module, reason: str, batch_idx: int, rank: int

@@ -133,6 +133,7 @@ class ParameterStatistics:
 
 
 Kind = Literal["batch", "parameter", "input", "output", "loss", "gradient"]
+"""What of a step has values that are not finite."""
 
 
 @attrs.frozen

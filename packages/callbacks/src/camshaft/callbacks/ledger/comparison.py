@@ -101,7 +101,17 @@ def compare(a: str | os.PathLike[str], b: str | os.PathLike[str], rtol: float | 
 
 
 def compare_ledgers(one: Ledger, other: Ledger, rtol: float | None = None) -> Comparison:
-    """Compare two ledgers that are read already, as `compare` does."""
+    """Compare two ledgers that are read already, as `compare` does.
+
+    Args:
+        one: A ledger.
+        other: Another one.
+        rtol: Relative tolerance of numbers; None compares bits, and runs on different numbers of processes by
+            `RTOL_OF_OTHER_WORLD_SIZE`.
+
+    Returns:
+        The first update at which they part, and in what.
+    """
     return _Comparing(one, other, rtol).run()
 
 

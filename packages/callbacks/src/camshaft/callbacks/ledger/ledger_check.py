@@ -101,7 +101,8 @@ class LedgerCheck(RunLedger):
         """
         self._write(trainer)
         if trainer.is_global_zero and self.last_step is not None and step > self.last_step:
-            warn_user(f"The ledger {str(self._given)!r} ends at step {self.last_step:,}: later ones were not checked.")
+            ends = f"The ledger {str(self._given)!r} ends at step {self.last_step:,}"
+            warn_user(f"{ends}: later ones were not checked. Pass the ledger of the whole run to check them.")
 
     def _is_due(self, step: int) -> bool:
         return step in self._due
@@ -119,7 +120,7 @@ class LedgerCheck(RunLedger):
     def _read(self, state: dict[str, Any], facts: dict[str, Any], step: int) -> tuple[dict[int, bool], int | None]:
         """Return the steps that are to be checked, each with whether it has digests, and the last of the ledger."""
         if not self.is_required and not self.path.exists():
-            warn_user(f"There is no ledger {str(self.path)!r} to check against.")
+            warn_user(f"There is no ledger {str(self.path)!r} to check against. Pass that of the run as `ledger`.")
             return {}, None
         path = find_ledger(self._given)
         ledger = self._ledger = read_ledger(path)

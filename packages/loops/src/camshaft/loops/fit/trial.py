@@ -67,7 +67,16 @@ class TrialBatches:
 
 @contextmanager
 def in_trial(run: Run, data: FitData | None, *, reload: bool) -> Iterator[TrialBatches]:
-    """Yield batches of a fit's data; see `FitLoop.trial`. Collective."""
+    """Yield batches of a fit's data; see `FitLoop.trial`. Collective.
+
+    Args:
+        run: The run.
+        data: The data of its fit; None before it is known.
+        reload: Whether the loader is asked for anew.
+
+    Raises:
+        RuntimeError: If the training loader is not known yet.
+    """
     if data is None or data.loader is None:
         rule = "used when the training loader is known"
         raise RuntimeError(must_be("trial", rule, None, "Trainer", "Use it from `on_fit_start` on."))
@@ -79,7 +88,12 @@ def in_trial(run: Run, data: FitData | None, *, reload: bool) -> Iterator[TrialB
 
 @contextmanager
 def undone(run: Run, data: FitData) -> Iterator[None]:
-    """Restore random numbers, states of metrics, train/eval modes and logged values at the end of the block."""
+    """Restore random numbers, states of metrics, train/eval modes and logged values at the end of the block.
+
+    Args:
+        run: The run.
+        data: The data of its fit, whose generators count beside the global ones.
+    """
     metrics, modes, stage = metric_states(run.module), ModuleModes(run.module), run.stage
     try:
         with isolated_randomness(data.generators), _unlogged(run):

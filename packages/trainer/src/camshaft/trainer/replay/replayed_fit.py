@@ -183,7 +183,7 @@ def _check_start(trainer: Trainer, run: Run, to_step: int) -> None:
     if trainer.fit_loop.limits.validation_seconds is not None and trainer.is_global_zero:
         warn_user(
             "`val_check_interval` is a time, so a replay validates after other batches than the run did. Where "
-            "validation changes what follows, the replay differs."
+            "validation changes what follows, the replay differs. Give the interval in batches for exact replays."
         )
 
 

@@ -101,7 +101,7 @@ class _StepWatch(Callback):
         if checkpoint["fit"].get("gradients") and trainer.is_global_zero:
             warn_user(
                 f"The checkpoint lies inside of the accumulation window of step {self._to_step:,}: the batches before "
-                "it are in the gradients, but are not handed over."
+                "it are in the gradients, but are not handed over. Begin with an earlier checkpoint to have them."
             )
 
     def wrap_call(
