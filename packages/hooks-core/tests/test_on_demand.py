@@ -19,6 +19,7 @@ def test_collection_is_as_before_after_a_pause_whatever_was_raised_in_it(was_ena
         gc.enable()
 
 
+@pytest.mark.skipif(gc.get_freeze_count() > 0, reason="Python 3.12 freezes objects of its own at its start")
 def test_what_an_import_makes_is_old_at_once() -> None:
     with collection_paused():
         made: list[object] = []

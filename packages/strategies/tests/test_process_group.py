@@ -92,7 +92,7 @@ rank = int(os.environ.pop("RANK"))
 store = dist.FileStore(os.environ["CAMSHAFT_TEST_REPORTS"] + "/store", 2)
 dist.init_process_group("gloo", store=store, rank=rank, world_size=2, timeout=timedelta(minutes=2))
 for name in ("WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_WORLD_SIZE"):
-    del os.environ[name]
+    os.environ.pop(name, None)
 
 from camshaft.strategies import ParallelStrategy, rank_zero_only
 first, second = ParallelStrategy(accelerator="cpu"), ParallelStrategy(accelerator="cpu", devices=2)
