@@ -64,7 +64,7 @@ class CapturedCall:
 
 @attrs.frozen(eq=False)
 class StepCapture:
-    """What an update was computed from, on one process.
+    """The state and batches that an update was computed from, on one process.
 
     Attributes:
         reason: The error or warning that it was kept for.
@@ -239,7 +239,7 @@ class StepRecorder:
     def _captured(
         self, trainer: TrainerProtocol, module: nn.Module, reason: str, batch_idx: int, rank: int
     ) -> StepCapture:
-        from camshaft.callbacks.ledger.run_ledger import versions
+        from camshaft.callbacks.ledger.ledger_file import versions
 
         hparams = getattr(module, "hparams", None)
         facts = {"hyper_parameters": dict(hparams)} if isinstance(hparams, Mapping) and hparams else {}
@@ -363,7 +363,7 @@ def _pickled(value: Any) -> dict[str, Any]:
 
 @attrs.frozen
 class LeftOut:
-    """What stands in a capture for an object that was not unpickled, or could not be pickled.
+    """Placeholder in a capture for an object that was not unpickled, or could not be pickled.
 
     Attributes:
         kind: The object's class.

@@ -159,7 +159,7 @@ class NonFinite:
 
 @attrs.define(eq=False)
 class StepInspection:
-    """What a step computed, as `inspect_step` found it.
+    """Statistics of a step, as `inspect_step` found them.
 
     Attributes:
         calls: Calls of submodules, in the order in which they ended; those that activation checkpointing repeats too.

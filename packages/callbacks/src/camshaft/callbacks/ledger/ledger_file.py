@@ -13,16 +13,21 @@ from __future__ import annotations
 
 import json
 import os
+import platform
 from collections.abc import Iterable, Sequence
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
 import attrs
+import torch
 
 from camshaft.callbacks.arguments import check_local
 from camshaft.callbacks.ledger.digests import hex_of
 from camshaft.hooks_core.durable_files import append, flush
 from camshaft.hooks_core.messages import must_be
+
+_DISTRIBUTIONS = ("hooks-core", "loops", "strategies", "callbacks", "trainer", "compat")
 
 FORMAT_VERSION = 1
 """Version of the format of ledgers, which their headers state."""
@@ -255,3 +260,14 @@ def chain_of(lines: Iterable[bytes], path: Path) -> str:
 def json_of(value: Any) -> str:
     """Return a value as JSON in a line, without blanks."""
     return _encode(value)
+
+
+def versions() -> dict[str, str]:
+    """Return the versions of Python, torch and camshaft's packages."""
+    found = {"python": platform.python_version(), "torch": str(torch.__version__)}
+    for name in _DISTRIBUTIONS:
+        try:
+            found[f"camshaft-{name}"] = version(f"camshaft-{name}")
+        except PackageNotFoundError:  # not installed, or run from its sources
+            continue
+    return found

@@ -9,7 +9,6 @@ import platform
 import struct
 import sys
 from collections.abc import Callable, Sequence
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
@@ -29,7 +28,7 @@ from camshaft.callbacks.ledger.digests import (
     states_of,
     weights_of,
 )
-from camshaft.callbacks.ledger.ledger_file import LedgerFile, Position, json_of
+from camshaft.callbacks.ledger.ledger_file import LedgerFile, Position, json_of, versions
 from camshaft.callbacks.monitoring import from_rank_zero
 from camshaft.callbacks.monitors.loss_watch import gradient_norm
 from camshaft.hooks_core import Callback
@@ -37,7 +36,6 @@ from camshaft.hooks_core import Callback
 if TYPE_CHECKING:
     from camshaft.hooks_core.protocols import Strategy, TrainerProtocol
 
-_DISTRIBUTIONS = ("hooks-core", "loops", "strategies", "callbacks", "trainer", "compat")
 _ARGUMENTS = (
     *("max_epochs", "max_steps", "gradient_clip_val", "gradient_clip_algorithm"),
     *("val_check_interval", "check_val_every_n_epoch"),
@@ -478,17 +476,6 @@ def _facts(trainer: TrainerProtocol, module: Any, data_ranks: list[int]) -> dict
             "PYTHONHASHSEED": os.environ.get("PYTHONHASHSEED"),
         },
     }
-
-
-def versions() -> dict[str, str]:
-    """Return the versions of Python, torch and camshaft's packages."""
-    found = {"python": platform.python_version(), "torch": str(torch.__version__)}
-    for name in _DISTRIBUTIONS:
-        try:
-            found[f"camshaft-{name}"] = version(f"camshaft-{name}")
-        except PackageNotFoundError:  # not installed, or run from its sources
-            continue
-    return found
 
 
 def _num_samples(trainer: TrainerProtocol) -> int | None:

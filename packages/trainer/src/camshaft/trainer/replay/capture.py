@@ -23,7 +23,7 @@ from camshaft.callbacks.inspection.step_capture import (
 )
 from camshaft.callbacks.inspection.step_inspection import StepInspection, inspect_step
 from camshaft.callbacks.ledger.digests import digest_of
-from camshaft.callbacks.ledger.run_ledger import versions
+from camshaft.callbacks.ledger.ledger_file import versions
 from camshaft.hooks_core import Callback, no_op
 from camshaft.hooks_core.dispatch.implementation import implementation
 from camshaft.hooks_core.messages import must_be, warn_user

@@ -1,4 +1,4 @@
-"""What a replay hands over: one training step that was made again."""
+"""The result of a replay: one training step that was made again."""
 
 from __future__ import annotations
 
