@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-from pathlib import Path
 from typing import Any
 
 from camshaft.callbacks.ledger.ledger_file import LedgerFile, json_of
@@ -28,9 +27,11 @@ def lines_of(num_steps: int, weights_every: int = 4) -> list[dict[str, Any]]:
     return copy.deepcopy(lines)
 
 
-def write(path: Path, lines: list[dict[str, Any]], **header: Any) -> Path:
+def write(path: Any, lines: list[dict[str, Any]], **header: Any) -> Any:
     """Write a ledger."""
     file = LedgerFile(path)
     file.begin(HEADER | header)
     file.append([json_of(line) for line in lines])
+    file.sync()
+    file.close()
     return path

@@ -17,8 +17,10 @@ from camshaft.callbacks.ledger.ledger_file import (
     find_ledger,
     json_of,
     previous_ledger_of,
+    read_bytes,
     read_ledger,
 )
+from camshaft.hooks_core.remote_files import join, remove
 
 
 def test_lines_are_json_and_are_read_back(tmp_path: Path) -> None:
@@ -98,7 +100,7 @@ def test_a_ledger_that_was_there_is_kept(tmp_path: Path) -> None:
     path = write(tmp_path / "ledger.jsonl", lines_of(2))
     before = path.read_bytes()
     write(path, lines_of(1), seed="1")
-    assert previous_ledger_of(path).read_bytes() == before and len(read_ledger(path).lines) == 1
+    assert read_bytes(previous_ledger_of(path)) == before and len(read_ledger(path).lines) == 1
 
 
 def test_a_run_is_found_by_its_folder(tmp_path: Path) -> None:
@@ -119,5 +121,33 @@ def test_other_files_and_formats_are_refused(tmp_path: Path) -> None:
     write(path, [], ledger=2)
     with pytest.raises(LedgerError, match=re.escape("must be of format 1, but got 2 (int)")):
         read_ledger(path)
-    with pytest.raises(InvalidArgumentError, match="a folder of this machine's file systems"):
-        LedgerFile("s3://bucket/ledger.jsonl")
+    with pytest.raises(InvalidArgumentError, match="or a string with the URL of a store, but got 'https://"):
+        LedgerFile("https://host/ledger.jsonl")
+
+
+def test_a_ledger_in_a_store_is_the_one_on_a_disk(tmp_path: Path) -> None:
+    contents = []
+    for folder in (str(tmp_path), "memory://ledgers"):
+        file = LedgerFile(join(folder, "run"))
+        write(file.path, lines_of(3), seed="1")
+        file.begin(HEADER)
+        file.append([json_of(line) for line in lines_of(4)[:2]])
+        file.sync()
+        position = file.position
+        assert position is not None
+        file.append([json_of(line) for line in lines_of(4)[2:]])
+        file.sync()
+        file.close()
+        again = LedgerFile(find_ledger(folder))
+        again.resume(position)
+        again.append(['{"end":2}'])
+        again.sync()
+        again.close()
+        contents.append([read_bytes(path) for path in (file.path, previous_ledger_of(file.path), again.path)])
+        with pytest.raises(FileNotFoundError, match="resume without RunLedger"):
+            LedgerFile(join(folder, "nowhere.jsonl")).resume(position)
+        with pytest.raises(FileNotFoundError, match="`run` must be a ledger, or a folder with one"):
+            find_ledger(join(folder, "nothing"))
+    assert contents[0] == contents[1]
+    assert [line.get("step") for line in read_ledger("memory://ledgers/run/ledger.jsonl").lines] == [1, 2, None]
+    remove("memory://ledgers")

@@ -8,10 +8,19 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from camshaft.callbacks.ledger.comparison import Comparison, compare_ledgers
-from camshaft.callbacks.ledger.ledger_file import Ledger, LedgerError, chain_of, find_ledger, read_ledger, whole_lines
+from camshaft.callbacks.ledger.ledger_file import (
+    Ledger,
+    LedgerError,
+    chain_of,
+    find_ledger,
+    read_bytes,
+    read_ledger,
+    whole_lines,
+)
 from camshaft.callbacks.ledger.run_ledger import RunLedger, _lines, _Parts, _Row
 from camshaft.callbacks.monitoring import from_rank_zero
 from camshaft.hooks_core.messages import must_be, warn_user
+from camshaft.hooks_core.remote_files import exists
 
 if TYPE_CHECKING:
     from camshaft.hooks_core.protocols import Strategy, TrainerProtocol
@@ -49,7 +58,7 @@ class LedgerCheck(RunLedger):
     a checkpoint, which has to be from the run of the ledger, the updates after it are checked.
 
     Args:
-        path: The ledger, or a folder with one, on the file systems of rank 0.
+        path: The ledger, or a folder with one, on the file systems of rank 0 or in a store.
         state_key: Key of the state of the `RunLedger` that wrote it, in checkpoints.
         is_required: Whether it is an error if there is no ledger; otherwise it is a warning, and nothing is checked.
 
@@ -119,7 +128,7 @@ class LedgerCheck(RunLedger):
 
     def _read(self, state: dict[str, Any], facts: dict[str, Any], step: int) -> tuple[dict[int, bool], int | None]:
         """Return the steps that are to be checked, each with whether it has digests, and the last of the ledger."""
-        if not self.is_required and not self.path.exists():
+        if not self.is_required and not exists(str(self.path)):
             warn_user(f"There is no ledger {str(self.path)!r} to check against. Pass that of the run as `ledger`.")
             return {}, None
         path = find_ledger(self._given)
@@ -131,7 +140,7 @@ class LedgerCheck(RunLedger):
             raise ValueError(must_be("number of processes", rule, len(own), type(self).__name__, action))
         if state and state["position"] is not None:
             num_lines, chain = state["position"]
-            lines = whole_lines(path.read_bytes())[:num_lines]
+            lines = whole_lines(read_bytes(path))[:num_lines]
             found = chain_of(lines, path) if len(lines) == num_lines else f"{len(lines)} lines"
             if found != chain:
                 rule = f"that of the run which the checkpoint is from, with the chain {chain} at line {num_lines}"

@@ -14,6 +14,8 @@ from __future__ import annotations
 import json
 import os
 import platform
+import shutil
+import tempfile
 from collections.abc import Iterable, Sequence
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -22,10 +24,22 @@ from typing import Any
 import attrs
 import torch
 
-from camshaft.callbacks.arguments import check_local
+from camshaft.callbacks.arguments import usable_path
 from camshaft.callbacks.ledger.digests import hex_of
 from camshaft.hooks_core.durable_files import append, flush
 from camshaft.hooks_core.messages import must_be
+from camshaft.hooks_core.remote_files import (
+    absolute,
+    copy,
+    exists,
+    files_below,
+    is_folder,
+    is_url,
+    join,
+    local_copy,
+    local_path,
+    replace_file,
+)
 
 _DISTRIBUTIONS = ("hooks-core", "loops", "strategies", "callbacks", "trainer", "compat")
 
@@ -43,10 +57,10 @@ class LedgerError(ValueError):
     """A file is no ledger, is damaged, or belongs to another run.
 
     Attributes:
-        path: The file.
+        path: The file, or its URL.
     """
 
-    def __init__(self, rule: str, found: object, path: Path, action: str) -> None:
+    def __init__(self, rule: str, found: object, path: Path | str, action: str) -> None:
         super().__init__(must_be("ledger", rule, found, str(path), action))
         self.path = path
         self._arguments = rule, found, path, action
@@ -61,12 +75,12 @@ class Ledger:
     """The content of a ledger.
 
     Attributes:
-        path: The file.
+        path: The file, or its URL.
         header: The first line.
         lines: The others, in order.
     """
 
-    path: Path
+    path: Path | str
     header: dict[str, Any]
     lines: list[dict[str, Any]]
 
@@ -87,34 +101,46 @@ class Position:
 class LedgerFile:
     """Writes a ledger, in one process.
 
-    The disk is reached in `_read`, `_append`, `_cut` and `_begin` alone: storage of another kind takes their places.
+    A store has no files that grow: there `sync` uploads the whole ledger, of which a copy on this machine is kept.
 
     Args:
-        path: The file, or a folder, as `ledger_path` takes it, on a file system of this machine.
+        path: The file, or a folder, as `ledger_path` takes it, or the URL of one.
 
     Attributes:
-        path: The file.
+        path: The file, or its URL.
         position: The place after the last line; None until `begin` or `resume`.
 
     Raises:
-        InvalidArgumentError: If the path is a URL.
+        InvalidArgumentError: If nothing can be written at the URL.
+        ModuleNotFoundError: If it is a URL and fsspec is not installed.
+        ImportError: If fsspec misses the library for the store.
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
-        check_local("path", os.fspath(path), "RunLedger")
-        self.path = ledger_path(path)
+        self.path = ledger_path(usable_path("path", path, "RunLedger"))
         self.position: Position | None = None
+        self._copy: tempfile.TemporaryDirectory[str] | None = None  # of a ledger in a store
 
     def begin(self, header: dict[str, Any]) -> None:
         """Begin a ledger. One that is there already is kept beside it, as `previous_ledger_of` names it.
 
         Raises:
-            OSError: If the disk refuses.
+            OSError: If the disk refuses, or another error of the store's library.
         """
-        self._begin()
+        if isinstance(self.path, Path):
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            if self.path.exists():
+                os.replace(self.path, previous_ledger_of(self.path))
+        else:
+            if exists(self.path):
+                copy(self.path, str(previous_ledger_of(self.path)))
+            self._make_copy()
         self.position = Position(0, "")
         self.append([json_of({"ledger": FORMAT_VERSION, **header})])
-        flush(self.path.parent)
+        if isinstance(self.path, Path):
+            flush(self.path.parent)
+        else:
+            self.sync()
 
     def resume(self, position: Position) -> dict[str, Any]:
         """Go on with a ledger at a place in it; later lines are cut off.
@@ -126,11 +152,15 @@ class LedgerFile:
             FileNotFoundError: If there is no ledger.
             LedgerError: If it is damaged before that place, is shorter, or is that of another run.
         """
-        if not self.path.exists():
+        if not exists(str(self.path)):
             action = "Put the ledger of the run there, or resume without RunLedger."
             rule = "the ledger of the run that the checkpoint is from"
             raise FileNotFoundError(must_be("path", rule, str(self.path), "RunLedger", action))
-        lines = whole_lines(self._read())[: position.num_lines]
+        if isinstance(self.path, str):
+            self._make_copy()
+            with local_copy(self.path) as found_there:
+                shutil.copyfile(found_there, self._local)
+        lines = whole_lines(self._local.read_bytes())[: position.num_lines]
         action = "Resume with the ledger that was written with the checkpoint."
         if len(lines) < position.num_lines:
             rule = f"one of at least {position.num_lines} lines, as many as when the checkpoint was saved"
@@ -139,13 +169,13 @@ class LedgerFile:
         if found != position.chain:
             rule = f"that of the run which the checkpoint is from, with the chain {position.chain} there"
             raise LedgerError(rule, found, self.path, action)
-        self._cut(sum(len(line) + 1 for line in lines))
+        os.truncate(self._local, sum(len(line) + 1 for line in lines))  # in one step of the file system
         self.position = position
         header: dict[str, Any] = json.loads(lines[0])
         return header
 
     def append(self, bodies: Sequence[str]) -> None:
-        """Append lines; they survive the end of this process when this returns.
+        """Append lines; they survive the end of this process when this returns, those in a store when `sync` does.
 
         Args:
             bodies: JSON objects in a line each, without the chain.
@@ -159,53 +189,70 @@ class LedgerFile:
             body = body[:-1]  # without the brace
             chain = hex_of((chain + body).encode())
             lines.append(f'{body}{_CHAIN}{chain}"}}\n')
-        self._append("".join(lines).encode())
+        append(self._local, "".join(lines).encode())
         self.position = Position(self.position.num_lines + len(lines), chain)
 
     def sync(self) -> None:
-        """Flush all lines to the disk: they survive a power cut when this returns."""
-        flush(self.path)
+        """Flush all lines to the disk, or upload them: they survive a power cut when this returns.
 
-    def _begin(self) -> None:
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        if self.path.exists():
-            os.replace(self.path, previous_ledger_of(self.path))
+        Raises:
+            OSError: If the disk refuses, or another error of the store's library.
+        """
+        if isinstance(self.path, Path):
+            flush(self.path)
+            return
+        with replace_file(self.path) as fresh:
+            shutil.copyfile(self._local, fresh)
 
-    def _read(self) -> bytes:
-        return self.path.read_bytes()
+    def close(self) -> None:
+        """Remove the copy of a ledger in a store. Call `sync` before."""
+        if self._copy is not None:
+            self._copy.cleanup()
+            self._copy = None
 
-    def _cut(self, size: int) -> None:
-        os.truncate(self.path, size)  # in one step of the file system
+    @property
+    def _local(self) -> Path:
+        """The file that is written to."""
+        if isinstance(self.path, Path):
+            return self.path
+        assert self._copy is not None
+        return Path(self._copy.name, FILE_NAME)
 
-    def _append(self, data: bytes) -> None:
-        append(self.path, data)
+    def _make_copy(self) -> None:
+        self.close()
+        self._copy = tempfile.TemporaryDirectory(prefix="camshaft-")
 
 
-def previous_ledger_of(path: Path) -> Path:
-    """Return where the ledger of the run before is kept when another one begins at its path."""
-    return path.with_name(f"{path.stem}.previous{path.suffix}")
+def previous_ledger_of(path: Path | str) -> Path | str:
+    """Return where the ledger of the run before is kept when another one begins at its path or URL."""
+    if isinstance(path, Path):
+        return path.with_name(f"{path.stem}.previous{path.suffix}")
+    stem, suffix = os.path.splitext(path)
+    return f"{stem}.previous{suffix}"
 
 
-def ledger_path(path: str | os.PathLike[str]) -> Path:
-    """Return the file of a path: a path without a suffix, or of an existing folder, is that of a folder."""
-    given = Path(path)
+def ledger_path(path: str | os.PathLike[str]) -> Path | str:
+    """Return the file of a path or URL: one without a suffix, or of an existing folder, is that of a folder."""
+    text = local_path(path)
+    if is_url(text):
+        url = absolute(text)
+        return url if os.path.splitext(url)[1] else join(url, FILE_NAME)
+    given = Path(text)
     return given / FILE_NAME if given.is_dir() or not given.suffix else given
 
 
-def find_ledger(run: str | os.PathLike[str]) -> Path:
+def find_ledger(run: str | os.PathLike[str]) -> Path | str:
     """Return the ledger of a run.
 
     Args:
-        run: The file, or a folder with one file named `ledger.jsonl` in it or below it.
+        run: The file, or a folder with one file named `ledger.jsonl` in it or below it, or the URL of one.
 
     Raises:
         FileNotFoundError: If there is none, or more than one.
+        ModuleNotFoundError: If it is a URL and fsspec is not installed.
     """
-    given = Path(run)
-    if given.is_file():
-        return given
-    direct = ledger_path(given)
-    found = [direct] if direct.is_file() else sorted(given.rglob(FILE_NAME)) if given.is_dir() else []
+    text = local_path(run)
+    found = _ledgers_in_store(absolute(text)) if is_url(text) else _ledgers_on_disk(Path(text))
     if len(found) != 1:
         rule = f"a ledger, or a folder with one file {FILE_NAME}"
         value = [str(path) for path in found] if found else str(run)
@@ -213,14 +260,41 @@ def find_ledger(run: str | os.PathLike[str]) -> Path:
     return found[0]
 
 
-def read_ledger(path: Path) -> Ledger:
+def _ledgers_on_disk(given: Path) -> list[Path]:
+    if given.is_file():
+        return [given]
+    direct = given / FILE_NAME
+    return [direct] if direct.is_file() else sorted(given.rglob(FILE_NAME)) if given.is_dir() else []
+
+
+def _ledgers_in_store(url: str) -> list[str]:
+    if exists(url) and not is_folder(url):
+        return [url]
+    direct = join(url, FILE_NAME)
+    return [direct] if exists(direct) else sorted(one for one in files_below(url) if one.endswith(f"/{FILE_NAME}"))
+
+
+def read_bytes(path: Path | str) -> bytes:
+    """Return what a file, or one in a store, holds.
+
+    Raises:
+        FileNotFoundError: If there is none.
+    """
+    with local_copy(str(path)) as file:
+        return file.read_bytes()
+
+
+def read_ledger(path: Path | str) -> Ledger:
     """Read a ledger, and check that it is whole.
+
+    Args:
+        path: The file, or its URL.
 
     Raises:
         FileNotFoundError: If there is none.
         LedgerError: If the file is none, or is damaged, or of a later format.
     """
-    lines = whole_lines(path.read_bytes())
+    lines = whole_lines(read_bytes(path))
     if not lines or not lines[0].startswith(b'{"ledger":'):
         raise LedgerError("a file that RunLedger wrote", (lines or [b""])[0][:40], path, "Pass another path.")
     chain_of(lines, path)
@@ -236,7 +310,7 @@ def whole_lines(data: bytes) -> list[bytes]:
     return data.split(b"\n")[:-1]
 
 
-def chain_of(lines: Iterable[bytes], path: Path) -> str:
+def chain_of(lines: Iterable[bytes], path: Path | str) -> str:
     """Return the chain of the last line, once every line is found to be chained to the one before.
 
     Args:

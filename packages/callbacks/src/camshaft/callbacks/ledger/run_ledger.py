@@ -86,15 +86,18 @@ class RunLedger(Callback):
     Random numbers of worker processes are not covered; what they change in a batch shows in its loss.
 
     Args:
-        path: The file, or a folder (a path without a suffix) for `ledger.jsonl`; on this machine's file systems.
+        path: The file, or a folder (a path without a suffix) for `ledger.jsonl`, or the URL of one in a store. A store
+            has no files that grow: there the ledger is uploaded whole before each checkpoint, at the end, and after an
+            error.
         every_n_steps: Updates from one line to the next; the first update always has one.
         weights_every_n_steps: Updates between two lines with digests of weights; such an update has a line anyway.
 
     Attributes:
-        path: The file.
+        path: The file, or its URL.
 
     Raises:
-        InvalidArgumentError: If the path is a URL or a number is less than 1.
+        InvalidArgumentError: If nothing can be written at a URL, or a number is less than 1.
+        ModuleNotFoundError: If the path is a URL and fsspec is not installed.
         FileNotFoundError, LedgerError: When training begins, on all ranks, if the ledger of the run that is resumed is
             not there, is damaged, or is another run's.
     """
@@ -123,8 +126,8 @@ class RunLedger(Callback):
         self._loaded: dict[str, Any] = {}
 
     @property
-    def path(self) -> Path:
-        """The file."""
+    def path(self) -> Path | str:
+        """The file, or its URL."""
         return self._file.path
 
     def on_fit_start(self, trainer: TrainerProtocol, module: Any) -> None:
@@ -207,11 +210,14 @@ class RunLedger(Callback):
         """Write the lines of a single process; several cannot exchange theirs after an error."""
         if self._trainer is not None and trainer.strategy.world_size == 1:
             self._write(trainer)
+            if self._file.position is not None:
+                self._file.sync()
 
     def teardown(self, trainer: TrainerProtocol, module: Any, stage: str) -> None:
         """Forget what was not written, as after an error."""
         self._trainer = self._take_samples = self._generators = None
         self._batch, self._rows = (0, None, None), []
+        self._file.close()
 
     def state_dict(self) -> dict[str, Any]:
         """Write the lines, durably, and return the place in the ledger and the open windows. Collective in training."""
