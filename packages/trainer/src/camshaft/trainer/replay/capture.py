@@ -183,14 +183,13 @@ class _Again(Callback):
 
     Attributes:
         replayed: The call to tell of; None before the first.
-        has_quit: Whether the user left the debugger.
     """
 
     def __init__(self, capture: StepCapture, debug: bool) -> None:
         self.replayed: ReplayedStep | None = None
-        self.has_quit = False
         self._capture = capture
         self._debug = debug
+        self._debugger: StepDebugger | None = None
         self._trainer: Any = None
         self._module: Any = None
         self._call_idx = 0
@@ -200,6 +199,11 @@ class _Again(Callback):
         self._bad_idx = next(
             (idx for idx, one in enumerate(losses) if one is not None and not bool(one.isfinite().all())), None
         )
+
+    @property
+    def has_quit(self) -> bool:
+        """Whether the user left the debugger."""
+        return self._debugger is not None and self._debugger.has_quit
 
     def wrap_call(
         self, hook: str, kind: Receiver, receiver: object, function: Callable[..., Any]
@@ -244,23 +248,15 @@ class _Again(Callback):
         inspection = self._open.enter_context(inspect_step(module, batch))
         restore_random_state(captured.random_state)
         if self._debug and self._bad_idx in (None, call_idx):
-            function = partial(self._debugged, function)
+            self._debug = False
+            self._debugger = StepDebugger(module)
+            function = partial(self._debugger.run_step, function)
         outputs = function(batch, *rest, **keywords)
         loss = loss_of(outputs, module)
         if loss is not None:
             inspection.add_loss(loss)
             loss = loss.detach().clone()
         self._close = partial(self._end, inspection, batch, rest, without_graph(outputs), loss)
-        return outputs
-
-    def _debugged(self, function: Callable[..., Any], *arguments: Any, **keywords: Any) -> Any:
-        """Run a step in the debugger, once; leaving it ends the fit."""
-        self._debug = False
-        debugger = StepDebugger(implementation(self._module, "training_step"))
-        outputs = debugger.runcall(function, *arguments, **keywords)
-        self.has_quit = debugger.has_quit
-        if self.has_quit:
-            raise EndOfVerb
         return outputs
 
     def _moved(self, batch: Any) -> Any:

@@ -4,25 +4,37 @@ from __future__ import annotations
 
 import inspect
 import pdb
+from collections.abc import Callable
 from types import CodeType, FrameType
 from typing import Any
 
+from camshaft.hooks_core.dispatch.implementation import implementation
+from camshaft.loops.lifecycle import EndOfVerb
+
 
 class StepDebugger(pdb.Pdb):
-    """Python's debugger, which first stops in a function that is called somewhere inside of what it runs.
+    """Python's debugger, which first stops in the `training_step` of a module.
 
     Args:
-        function: The function, bound or not.
+        module: The module.
 
     Attributes:
         has_quit: Whether the user left the debugger.
     """
 
-    def __init__(self, function: Any) -> None:
+    def __init__(self, module: Any) -> None:
         super().__init__()
+        function: Any = implementation(module, "training_step")
         plain = inspect.unwrap(getattr(function, "__func__", function))
         self._code: CodeType = plain.__code__
         self._is_there = self.has_quit = False
+
+    def run_step(self, function: Callable[..., Any], *arguments: Any, **keywords: Any) -> Any:
+        """Return what a function returns that calls `training_step`. Raises `EndOfVerb` if the user leaves."""
+        outputs = self.runcall(function, *arguments, **keywords)
+        if self.has_quit:
+            raise EndOfVerb
+        return outputs
 
     def user_call(self, frame: FrameType, argument_list: Any) -> None:
         """Stop at a call, once the function is reached."""

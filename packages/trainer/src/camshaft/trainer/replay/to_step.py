@@ -16,7 +16,6 @@ from torch import Tensor, nn
 from camshaft.callbacks import LedgerCheck, StepInspection, inspect_step
 from camshaft.callbacks.arguments import InvalidArgumentError, check_number
 from camshaft.hooks_core import Callback
-from camshaft.hooks_core.dispatch.implementation import implementation
 from camshaft.hooks_core.messages import must_be, warn_user
 from camshaft.hooks_core.spec import Receiver
 from camshaft.loops.lifecycle import EndOfVerb
@@ -63,17 +62,17 @@ class _StepWatch(Callback):
     Attributes:
         steps: The steps of the update so far; empty before.
         has_ended: Whether the update was reached.
-        has_quit: Whether the user left the debugger.
     """
 
     def __init__(self, to_step: int, check: LedgerCheck | None, inspect: Inspect, *, debug: bool) -> None:
         self.steps: list[ReplayedStep] = []
-        self.has_ended = self.has_quit = False
+        self.has_ended = False
         self._to_step = to_step
         self._check = check
         self._call_inspect = inspect if callable(inspect) else None
         self._patterns = None if inspect is None or callable(inspect) else _listed(inspect)
         self._debug = debug
+        self._debugger: StepDebugger | None = None
         self._trainer: Any = None
         self._module: Any = None
         self._open: _OpenStep | None = None
@@ -139,6 +138,11 @@ class _StepWatch(Callback):
         self._trainer = self._module = None
 
     @property
+    def has_quit(self) -> bool:
+        """Whether the user left the debugger."""
+        return self._debugger is not None and self._debugger.has_quit
+
+    @property
     def is_inside(self) -> bool:
         """True while a step of the update runs."""
         return self._open is not None
@@ -165,13 +169,9 @@ class _StepWatch(Callback):
         step = self._open = _OpenStep(self._module, batch, trainer.current_epoch, batch_idx)
         if self._debug:
             self._debug = False  # the first step of the update
-            debugger = StepDebugger(implementation(self._module, "training_step"))
-            outputs = debugger.runcall(function, *arguments, **keywords)
-            if debugger.has_quit:
-                self.has_quit = True
-                raise EndOfVerb
-        else:
-            outputs = function(*arguments, **keywords)
+            self._debugger = StepDebugger(self._module)
+            function = partial(self._debugger.run_step, function)
+        outputs = function(*arguments, **keywords)
         step.outputs = without_graph(outputs)
         return outputs
 
