@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import shutil
-from collections.abc import Iterator
 from itertools import count, pairwise
 from pathlib import Path
 from random import Random
@@ -14,9 +11,10 @@ from typing import Any
 import attrs
 import pytest
 import torch
+from browser import CUT, SITE, SIZES, open_page
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from playwright.sync_api import Browser, Page, sync_playwright
+from playwright.sync_api import Browser, Page
 from sentences import Writer, participants
 
 from camshaft.hooks_core import CATALOGUE, Callback
@@ -26,35 +24,9 @@ from camshaft.hooks_core.spec import ERAS, VERBS, ZERO_GRADS
 from camshaft.hooks_core.trace import Trace
 from camshaft.trainer import Trainer, TrainingModule
 
-SITE = Path(os.environ.get("CAMSHAFT_SITE", Path(__file__).parents[2] / ".nox" / "site"))
 ATLAS = SITE / "hooks" / "atlas.html"
-SIZES = {"phone": (390, 844), "desktop": (1280, 900)}
 EVERY = [(verb, era) for era in (None, *ERAS) for verb in verbs_of(era)]
 PLACES = ("", *ZERO_GRADS)
-
-CUT = """() => [...document.querySelectorAll("article *")].filter((element) => {
-    const style = getComputedStyle(element);
-    const isClipped = ["hidden", "clip"].includes(style.overflowX) && element.scrollWidth > element.clientWidth + 1;
-    const box = element.getBoundingClientRect();
-    const canScroll = (one) => ["auto", "scroll"].includes(getComputedStyle(one).overflowX);
-    const scrolls = (one) => one && (canScroll(one) || scrolls(one.parentElement));
-    const isOut = box.width > 1 && (box.right > innerWidth + 1 || box.left < -1) && !scrolls(element.parentElement);
-    return style.opacity !== "0" && (style.textOverflow === "ellipsis" || isClipped || isOut);
-}).map((element) => element.outerHTML.slice(0, 200))"""
-"""Elements whose text is cut, or that lie outside of the window without a way to scroll to them."""
-
-
-@pytest.fixture(scope="session")
-def browser() -> Iterator[Browser]:
-    path = shutil.which("chromium") or shutil.which("google-chrome")
-    if path is None:
-        pytest.fail("Chromium must be installed to open the pages. Install it, as by `apt-get install chromium`.")
-    if not ATLAS.exists():
-        pytest.fail(f"{ATLAS} must be built. Run `nox -s docs`, or build the site and set CAMSHAFT_SITE to its folder.")
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=path, args=["--no-sandbox"])
-        yield browser
-        browser.close()
 
 
 @pytest.fixture(scope="session")
@@ -64,15 +36,7 @@ def atlas(browser: Browser) -> Page:
 
 
 def opened(browser: Browser, fragment: str = "", size: str = "desktop", scheme: Any = "light") -> Page:
-    width, height = SIZES[size]
-    page = browser.new_page(viewport={"width": width, "height": height}, color_scheme=scheme)
-    page.set_default_timeout(10_000)
-    page.told: list[str] = []  # type: ignore[attr-defined]
-    page.on("console", lambda message: page.told.append(message.text))  # type: ignore[attr-defined]
-    page.on("pageerror", lambda error: page.told.append(str(error)))  # type: ignore[attr-defined]
-    page.on("requestfailed", lambda request: page.told.append(request.url))  # type: ignore[attr-defined]
-    page.goto(f"{ATLAS.as_uri()}{fragment}")
-    return page
+    return open_page(browser, f"{ATLAS.as_uri()}{fragment}", size, scheme)
 
 
 # the pages of the hooks
