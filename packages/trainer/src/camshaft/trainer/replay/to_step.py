@@ -139,7 +139,7 @@ class _StepWatch(Callback):
 
     @property
     def has_quit(self) -> bool:
-        """Whether the user left the debugger."""
+        """True once the user has left the debugger."""
         return self._debugger is not None and self._debugger.has_quit
 
     @property
