@@ -25,7 +25,7 @@ from camshaft.callbacks import NonFiniteError, NonFiniteGuard, SpikeDetection, T
 from camshaft.callbacks.arguments import InvalidArgumentError
 from camshaft.callbacks.inspection.step_capture import CaptureError, captures_in, read_capture
 from camshaft.hooks_core import Callback
-from camshaft.trainer import replay_capture
+from camshaft.trainer import Trainer, replay_capture
 from camshaft.trainer.cli.replay_command import main
 
 PARTS = Path(__file__).with_name("capture_parts.py")
@@ -138,6 +138,13 @@ def test_other_actions_capture_too_up_to_the_largest_number(tmp_path: Path, acti
         assert replay_capture(tmp_path, OftenBad, step=8).batch_idx == 7
         with pytest.raises(FileNotFoundError, match=r"those of a capture \(step 3 of rank 0, step 8 of rank 0\)"):
             replay_capture(tmp_path, OftenBad, step=4)
+
+
+def test_a_replay_captures_nothing_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Trainer, "fit", lambda self, *data: self.replay(*data, to_step=5))
+    with pytest.warns(RuntimeWarning, match="The loss must be finite"):
+        train(Net(at=3), NonFiniteGuard("skip", capture=tmp_path))
+    assert not any(tmp_path.iterdir())
 
 
 def test_training_with_a_guard_that_captures_computes_the_same(tmp_path: Path) -> None:

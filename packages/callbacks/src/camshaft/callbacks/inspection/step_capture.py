@@ -146,7 +146,7 @@ class StepRecorder:
         return {**vars(self), "_module": None, "_calls": [], "_buffers": {}}
 
     def start(self, trainer: TrainerProtocol, module: Any) -> None:
-        """Check that steps can be captured, and begin.
+        """Check that steps can be captured, and begin, unless the trainer replays a run, which writes nothing.
 
         Raises:
             InvalidArgumentError: If the module optimizes by hand, not with exactly one optimizer, or with one that
@@ -162,7 +162,8 @@ class StepRecorder:
         if sharded:
             rule = f"None with sharded parameters ({sharded[0]}, ...), of which a process has only a part"
             raise InvalidArgumentError("capture", rule, self.folder, self._where, action)
-        self._module, self._device = module, trainer.strategy.device
+        self._module = None if getattr(trainer, "is_replaying", False) else module
+        self._device = trainer.strategy.device
         self.end_update()
 
     def stop(self) -> None:
