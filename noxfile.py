@@ -34,6 +34,8 @@ sys.path.insert(0, str(ROOT / ".ci"))
 from gate import Gate, Job, print_table  # noqa: E402  (these lie beside .ci/run)
 from releases import LastRelease, read_releases  # noqa: E402
 
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # hundreds of short processes import the same modules
+
 CONSTRAINTS = ROOT / "constraints.txt"
 BENCHMARK_PEERS = ("lightning", "pytorch-ignite", "torchtnt", "setuptools<81")  # torchtnt 0.2.4 imports pkg_resources
 CERTIFIED = (*BENCHMARK_PEERS, "accelerate", "transformers")
@@ -174,7 +176,9 @@ def install(
         wanted = [e for e in extras if e in package.extras] if package.distribution in chosen else []
         editables += ["-e", f"packages/{package.folder}" + (f"[{','.join(wanted)}]" if wanted else "")]
     session.install("-c", str(CONSTRAINTS), "hatchling")
-    session.install("--no-build-isolation", "-c", str(constraints), *editables, *map(str, wheels.values()), *others)
+    # Python compiles what it imports; that is a fraction of what pip would compile.
+    options = ["--no-build-isolation", "--no-compile", "-c", str(constraints)]
+    session.install(*options, *editables, *map(str, wheels.values()), *others)
 
 
 def constraints_without(session: nox.Session, *names: str) -> Path:
@@ -467,7 +471,8 @@ def build(session: nox.Session) -> None:
     clean = directory / "clean"
     session.run("python", "-m", "venv", str(clean))
     python = str(clean / "bin" / "python")
-    session.run(python, "-m", "pip", "install", "--quiet", "-c", str(CONSTRAINTS), *wheels, external=True)
+    options = ["--quiet", "--no-compile", "-c", str(CONSTRAINTS)]
+    session.run(python, "-m", "pip", "install", *options, *wheels, external=True)
     smoke = ROOT / ".ci" / "smoke_wheels.py"
     with session.chdir(directory):
         session.run(python, "-I", str(smoke), *(package.module for package in packages), external=True)
