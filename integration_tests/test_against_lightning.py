@@ -21,7 +21,8 @@ from comparison.differences import DIFFERENCES
 from comparison.frameworks import CAMSHAFT, Framework
 from hypothesis import HealthCheck, given, settings
 
-# Always the same draws, since what they find first is for whoever changes camshaft or the pinned Lightning.
+# Always the same draws, since what they find first is for whoever changes camshaft or the pinned Lightning. Others and
+# more: `pytest integration_tests/test_against_lightning.py --examples-factor=5`.
 DRAWN = settings(
     deadline=None,
     database=None,
@@ -79,19 +80,19 @@ def test_a_scenario_goes_as_on_lightning(name: str) -> None:
     compare(SCENARIOS[name])
 
 
-@settings(DRAWN, max_examples=400)
+@settings(DRAWN, max_examples=150)
 @given(drawing.fits())
 def test_fit_goes_as_on_lightning(configuration: Configuration) -> None:
     compare(configuration)
 
 
-@settings(DRAWN, max_examples=60)
+@settings(DRAWN, max_examples=40)
 @given(drawing.evaluations())
 def test_validate_test_and_predict_go_as_on_lightning(configuration: Configuration) -> None:
     compare(configuration)
 
 
-@settings(DRAWN, max_examples=100)
+@settings(DRAWN, max_examples=60)
 @given(drawing.savings())
 def test_saving_stopping_and_resuming_go_as_on_lightning(configuration: Configuration) -> None:
     compare(configuration)
