@@ -34,9 +34,9 @@ pytestmark = pytest.mark.filterwarnings("ignore:There is a `validation_step`")
 MODES = ("min_size", "max_size", "max_size_cycle", "sequential")
 
 
-def shuffled(length: int, seed: int) -> DataLoader[Any]:
+def shuffled(length: int, seed: int, has_generator: bool = True) -> DataLoader[Any]:
     x = torch.arange(2 * length * NUM_FEATURES).reshape(-1, NUM_FEATURES) / 10 + seed
-    generator = torch.Generator().manual_seed(seed)
+    generator = torch.Generator().manual_seed(seed) if has_generator else None
     return DataLoader(TensorDataset(x, x.sum(1, keepdim=True)), batch_size=2, shuffle=True, generator=generator)
 
 
@@ -103,11 +103,13 @@ def in_cycles(loaders: list[Any]) -> Iterator[Any]:
     iterators = [iter(loader) for loader in loaders]
     longest = max(map(len, loaders))
     for batch_idx in range(longest):
+        batches = []
         for idx, loader in enumerate(loaders):
             if batch_idx and batch_idx % len(loader) == 0:
                 assert next(iterators[idx], None) is None
                 iterators[idx] = iter(loader)
-        yield [next(iterator) for iterator in iterators]
+            batches.append(next(iterators[idx]))
+        yield batches
     for loader, iterator in zip(loaders, iterators, strict=True):
         assert len(loader) < longest or next(iterator, None) is None
 
@@ -123,20 +125,23 @@ def num_batches_of(mode: str, lengths: list[int], limit: int | float) -> int:
     lengths=st.lists(st.integers(1, 5), min_size=1, max_size=3),
     shape=st.sampled_from(["list", "tuple", "dictionary", "nested"]),
     limit=st.just(1.0) | st.integers(0, 9) | st.just(0.5),
+    have_generators=st.booleans(),
 )
-def test_training_equals_a_loop_by_hand(mode: Any, lengths: list[int], shape: str, limit: int | float) -> None:
+def test_training_equals_a_loop_by_hand(
+    mode: Any, lengths: list[int], shape: str, limit: int | float, have_generators: bool
+) -> None:
     num_batches, num_all = num_batches_of(mode, lengths, limit), num_batches_of(mode, lengths, 1.0)
     if isinstance(limit, float) and num_batches == 0:
         return  # refused: less than a batch
     module, other = seeded(Summing), seeded(Summing)
     torch.manual_seed(7)
-    loaders = arranged(shape, [shuffled(length, seed) for seed, length in enumerate(lengths)])
+    loaders = arranged(shape, [shuffled(length, seed, have_generators) for seed, length in enumerate(lengths)])
     given_loaders = loaders if mode == "max_size_cycle" else CombinedLoader(loaders, mode)
     trainer = BareTrainer(module, max_epochs=2, limit_train_batches=limit).fit(given_loaders)
     assert trainer.fit_loop.num_batches == num_batches
     assert trainer.global_step == trainer.progress.total_batches == 2 * num_batches
     torch.manual_seed(7)
-    own, optimizer = [shuffled(length, seed) for seed, length in enumerate(lengths)], adam(other)
+    own, optimizer = [shuffled(length, seed, have_generators) for seed, length in enumerate(lengths)], adam(other)
     for _ in range(2):
         for batch in by_hand(mode, own, None if num_batches == num_all else num_batches):
             loss = other.training_step(batch, 0)

@@ -145,9 +145,7 @@ class CombinedLoader:
             self._progress.phase = "over"
         self._goes_on = False
         for leaf in self._flattened:
-            end = getattr(leaf, "end_iteration", None)
-            if callable(end):
-                end()
+            _end_iteration(leaf)
 
     def state_dict(self) -> dict[str, Any]:
         """Return the position of the iteration, and every loader's state.
@@ -206,7 +204,8 @@ class CombinedLoader:
                 # A leaf that was left inside goes on there with its next iteration: that one is left again.
                 running = [leaf for leaf, ended in zip(self._flattened, progress.ended, strict=True) if not ended]
                 for leaf in running[:1] if self._mode == "sequential" else running:
-                    iter(leaf)
+                    if not _end_iteration(leaf):
+                        iter(leaf)
             self._progress = progress = self._new_progress("under_way")
         return progress
 
@@ -259,6 +258,14 @@ class CombinedLoader:
             action = "Pass a loader that is not empty and can be iterated over again, or another mode."
             raise RuntimeError(must_be(self._paths[leaf_idx], rule, leaf, _WHERE, action))
         return value
+
+
+def _end_iteration(leaf: Any) -> bool:
+    """Let an iteration of a loader that was left count as over. Returns whether the loader supports that."""
+    end = getattr(leaf, "end_iteration", None)
+    if callable(end):
+        end()
+    return callable(end)
 
 
 def _batches_of(leaf: Any, goes_on: bool = False) -> Iterator[Any]:

@@ -82,9 +82,15 @@ class ResumableLoader:
         return len(self.loader)  # type: ignore[arg-type]
 
     def __iter__(self) -> Iterator[Any]:
-        resumed, self._resumed = self._resumed, None
+        """Begin an iteration, which draws the random numbers that the loader draws for that, or go on with one."""
+        iterator, self._resumed = self._resumed, None
         self._is_under_way = False
-        return self._iterate(resumed)
+        if iterator is None:
+            if self._is_stateless or self._is_node_loader:
+                self._start = random_state(generators_of(self.loader))
+            self._num_read = 0
+            iterator = iter(self._source)
+        return self._iterate(iterator)
 
     @property
     def is_open_ended(self) -> bool:
@@ -138,12 +144,7 @@ class ResumableLoader:
             if queue._thread is not None:
                 queue._thread.join(_SECONDS_TO_STOP)
 
-    def _iterate(self, iterator: Iterator[Any] | None) -> Iterator[Any]:
-        if iterator is None:
-            if self._is_stateless or self._is_node_loader:
-                self._start = random_state(generators_of(self.loader))
-            self._num_read = 0
-            iterator = iter(self._source)
+    def _iterate(self, iterator: Iterator[Any]) -> Iterator[Any]:
         self._was_begun = self._is_under_way = True
         self._is_exhausted = False
         self._unread = None
