@@ -120,7 +120,9 @@ def _is_member(value: Any) -> bool:
 
 
 def _is_listed_hook(cls: type, name: str) -> bool:
-    return name in CATALOGUE and "__hook_base__" not in vars(cls)
+    """Return whether a method is a hook that a receiver overrides; a loop's `state_dict`, say, is none."""
+    is_receiver = any("__hook_base__" in vars(base) for base in cls.__mro__)
+    return is_receiver and name in CATALOGUE and "__hook_base__" not in vars(cls)
 
 
 def _is_ours(cls: type) -> bool:
