@@ -61,6 +61,17 @@ def test_check_of_an_era_that_never_was_is_an_error(examples: Path, capsys: pyte
     assert capsys.readouterr().err.startswith("error: `hook_era` must be a release from")
 
 
+def test_check_of_a_class_of_an_installed_lightning_says_how_to_check_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "lightning_lite.py").write_text("class LightningModule:\n    def on_fit_start(self): ...\n")
+    (tmp_path / "of_theirs.py").write_text("import lightning_lite\nclass Net(lightning_lite.LightningModule): ...\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    assert main(["check", "of_theirs:Net", "--as", "module"]) == 0
+    assert capsys.readouterr().err.startswith("note: Net is a LightningModule of the installed lightning_lite, whose ")
+    monkeypatch.delitem(sys.modules, "lightning_lite")
+
+
 def test_advise_prints_the_edits_after_the_check(examples: Path, capsys: pytest.CaptureFixture[str]) -> None:
     main(["check", "some_hooks:Old"])
     checked = capsys.readouterr().out

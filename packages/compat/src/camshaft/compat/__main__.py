@@ -9,6 +9,7 @@ from collections.abc import Sequence
 
 from camshaft.compat.eras.advice import advise
 from camshaft.compat.eras.report import advice_text, as_data, inspect_class, inspection_text
+from camshaft.compat.names.table import ROOTS
 from camshaft.compat.script import main as run
 from camshaft.hooks_core import Receiver
 from camshaft.hooks_core.inspection import load_class
@@ -58,6 +59,12 @@ def _parser() -> argparse.ArgumentParser:
 
 def _check(parsed: argparse.Namespace) -> int:
     klass = load_class(parsed.target)
+    for package, base in _installed_bases(klass):
+        print(
+            f"note: {klass.__name__} is a {base} of the installed {package}, whose own methods are listed as well. "
+            "Put `python -m camshaft.compat run -m` in place of `python -m` to check it as camshaft runs it.",
+            file=sys.stderr,
+        )
     inspection = inspect_class(klass, Receiver(parsed.kind) if parsed.kind else None)
     advice = advise(klass, inspection.reading) if parsed.advise else None
     name = f"{klass.__module__}:{klass.__qualname__}"
@@ -68,6 +75,12 @@ def _check(parsed: argparse.Namespace) -> int:
         if advice is not None:
             print(f"\n{advice_text(advice)}")
     return _EXIT_FAULTS if any(not fault.is_warning for fault in inspection.faults) else 0
+
+
+def _installed_bases(klass: type) -> list[tuple[str, str]]:
+    """Return the nearest base class of an installed Lightning with its package; empty if there is none."""
+    bases = [(base.__module__.partition(".")[0], base.__name__) for base in klass.__mro__[1:]]
+    return [(package, name) for package, name in bases if package in ROOTS][:1]
 
 
 if __name__ == "__main__":
