@@ -405,6 +405,36 @@ STATED: tuple[Stated, ...] = (
         ),
     ),
     Stated(
+        name="rows of `LearningRateMonitor` within an accumulation window",
+        topic="callbacks",
+        lightning="writes the same row for each batch of the update",
+        camshaft="writes one for each update that is logged",
+        reason="a rate belongs to an update",
+        write="Nothing.",
+        proof=(
+            "packages/callbacks/tests/test_learning_rate_monitor.py"
+            "::test_an_update_of_several_batches_has_one_row_at_most"
+        ),
+    ),
+    Stated(
+        name="files of loggers",
+        topic="callbacks",
+        lightning="writes hyperparameters to `hparams.yaml`; sorts the columns of `metrics.csv`",
+        camshaft="writes them to `hparams.json`, under the import names to `hparams.yaml`; keeps columns as they come",
+        reason="JSON needs no further library, and columns do not move when one is added",
+        write="Read columns by their names.",
+        proof="packages/callbacks/tests/test_csv_logger.py::test_hyperparameters_are_written_at_once_and_added_to",
+    ),
+    Stated(
+        name="paths of checkpoints",
+        topic="checkpoints",
+        lightning="keeps `best_model_path` and `last_model_path` relative where the logger's folder is",
+        camshaft="keeps them absolute",
+        reason="they hold after a change of the working directory",
+        write="Compare names, or `Path(path).resolve()`.",
+        proof="packages/callbacks/tests/test_model_checkpoint.py::test_paths_are_absolute",
+    ),
+    Stated(
         name="versions of file loggers",
         topic="callbacks",
         lightning="gives loggers that are made together the same `version_0`",

@@ -106,6 +106,17 @@ def test_without_a_scheduler_rates_are_logged_by_epochs_and_by_steps_at_the_trai
     assert train(trainer_of(LearningRateMonitor(), [])) == []
 
 
+def test_an_update_of_several_batches_has_one_row_at_most() -> None:
+    callback = LearningRateMonitor("step")
+    trainer = trainer_of(callback, [sgd()])
+    trainer.begin()
+    callback.on_train_start(trainer, None)
+    for batch_idx in range(4):
+        callback.on_train_batch_start(trainer, None, None, batch_idx)
+        trainer.train_batch(batch_idx, is_update=batch_idx % 2 == 1)
+    assert [step for step, _ in trainer.loggers[0].rows] == [0, 1]
+
+
 def names(optimizers: list[Optimizer], *configs: Any) -> list[str]:
     rows = train(trainer_of(LearningRateMonitor("epoch"), list(optimizers), *configs), num_epochs=1)
     return list(rows[0][1])

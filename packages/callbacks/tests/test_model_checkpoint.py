@@ -211,6 +211,13 @@ class TestWhere:
         assert without_log.dirpath == str(tmp_path / "checkpoints")
         assert files(tmp_path) == set()  # nothing is made before there is something to save
 
+    def test_paths_are_absolute(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.chdir(tmp_path)
+        checkpoint = ModelCheckpoint(save_last=True)
+        run_epochs(start(tmp_path, checkpoint, log_dir="logs"), [1.0])
+        folder = tmp_path / "logs" / "checkpoints"
+        assert [Path(path).parent for path in (checkpoint.best_model_path, checkpoint.last_model_path)] == [folder] * 2
+
 
 class TestWhen:
     def test_after_the_one_validation_of_an_epoch_at_the_training_epoch_end(self, tmp_path: Path) -> None:
