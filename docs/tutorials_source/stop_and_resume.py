@@ -68,7 +68,8 @@ class NoteLosses(Callback):
 
 # %%
 # ``ModelCheckpoint`` saves every 20 updates. ``ckpt_path="last"`` resumes from the newest checkpoint, and starts from
-# the beginning where there is none: the same command starts a run and goes on with it.
+# the beginning where there is none: the same command starts a run and goes on with it. Where updates take their time,
+# ``train_time_interval=timedelta(minutes=10)`` saves by the clock.
 
 
 def train(folder, kill_at=None):

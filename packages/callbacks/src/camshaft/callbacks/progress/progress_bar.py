@@ -86,7 +86,7 @@ class ProgressBar(Callback):
     # for subclasses and users
 
     def open_display(self, output: Output) -> ProgressDisplay:
-        """Return the display; called at the first drawing of a run.
+        """Return the display of a terminal or notebook, at the first drawing of a run. Plain output has lines instead.
 
         Args:
             output: "terminal" or "notebook".
