@@ -39,20 +39,25 @@ def _page(package: str) -> Iterator[str]:
         for one in group:
             seen.setdefault((one.kind, one.text), []).append(one)
         for same in seen.values():
-            yield from _entry(same)
+            yield from entry(same)
 
 
-def _entry(same: list[Message]) -> Iterator[str]:
+def entry(same: list[Message]) -> Iterator[str]:
     """Describe a message, and the places that raise it."""
     first = same[0]
-    text = first.text.removesuffix(first.remedy).strip()
+    remedy = "" if re.fullmatch("{.*}", first.remedy) else first.remedy  # one that differs from case to case is no help
+    before, _, after = first.text.rpartition(remedy) if remedy else ("", "", first.text)
+    text = " ".join(f"{before}{after}".split())
     places = ", ".join(f"[`{one.where or 'the module'}`](../../../{one.file}#L{one.line})" for one in same)
     yield from (f"**{first.kind}**: {as_markdown(text)}", "")
     if first.cause:
         yield f": Cause: {as_markdown(first.cause)}"
         yield ""
-    if not re.fullmatch(r"({.*})?", first.remedy):  # a sentence that differs from case to case is no help here
-        yield f": Remedy: {as_markdown(first.remedy)}"
+    if remedy:
+        yield f": Remedy: {as_markdown(remedy)}"
+        yield ""
+    if first.is_caught:
+        yield ": Caught: it is the reason that another message gives."
         yield ""
     yield f": {'Warns' if first.is_warning else 'Raised'} in {places}."
     yield ""

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
-from pathlib import Path
 
-from public_names import ROOT
+from public_names import ROOT, public_names
+from sources import Function, Place, Scope, Sources, last_name, resolved
 
-Function = ast.FunctionDef | ast.AsyncFunctionDef
-Scope = tuple[ast.AST, ...]  # from the module to what is innermost
+DEPTH = 4
+"""How often a variable is replaced by what was assigned to it."""
 
 WARNS = frozenset({"warn_user", "warn", "rank_zero_warn", "_warn_on_rank_zero"})
 NO_IMPERATIVE = re.compile(
@@ -22,8 +21,14 @@ NO_IMPERATIVE = re.compile(
 ).match
 """Tells words with which no sentence begins that says what to do."""
 
-DEPTH = 4
-"""How often a variable is replaced by what was assigned to it."""
+TELLS_ANOTHER = re.compile(r"(\{[\w.]+\}: )?\{error\}( .*)?").fullmatch
+"""Tells texts that begin with another error's, and so with its remedy."""
+
+TELLS_FOR_EACH = re.compile(r".*\S (\{(?:\w+\.)*(?:advice|action)\})").fullmatch
+"""Tells texts that end with a remedy that differs from case to case."""
+
+PYTHONS_OWN = re.compile(r"(module |type object )?\{[^{}]*\}( object)? has no attribute \{name\}").fullmatch
+"""Tells what Python itself says of a name that is not there."""
 
 
 @dataclass(frozen=True)
@@ -38,54 +43,50 @@ class Message:
     text: str
     remedy: str
     cause: str
+    is_caught: bool  # by the code around, so that users see at most its text, in another message
 
 
 @cache
 def messages() -> tuple[Message, ...]:
-    """Return what the packages raise and warn of, by file and line.
+    """Return what the packages raise and warn of, by file and line."""
+    public = frozenset(one.name for one in public_names())
+    return messages_of(Sources(ROOT, "packages/*/src/**/*.py", public))
+
+
+def messages_of(sources: Sources) -> tuple[Message, ...]:
+    """Return what some files raise and warn of, by file and line.
 
     Errors without a text of their own are left out: what re-raises another's, and what Python's protocols ask for, such
-    as `StopIteration`.
+    as `StopIteration` and the `AttributeError` of a module.
     """
-    return tuple(
-        message
-        for file in sorted(ROOT.glob("packages/*/src/**/*.py"))
-        for message in _messages_of(file)
-    )  # fmt: skip
+    found = (_message(sources, place) for place in sources.places)
+    return tuple(message for message in found if message is not None)
 
 
-def _messages_of(file: Path) -> Iterator[Message]:
-    tree = ast.parse(file.read_text(encoding="utf-8"))
-    for node, scope in _walk(tree, ()):
-        if isinstance(node, ast.Raise) and isinstance(node.exc, ast.Call):
-            call, kind, is_warning = node.exc, _last_name(node.exc.func), False
-        elif isinstance(node, ast.Call) and _last_name(node.func) in WARNS and node.args:
-            call, kind, is_warning = node, _category(node), True
-        else:
-            continue
-        if not kind[:1].isupper():
-            continue  # made by a function, whose own message is found where it is written
-        text, remedy = _text_and_remedy(call, scope)
-        if text:
-            where = ".".join(one.name for one in scope if isinstance(one, Function | ast.ClassDef))
-            path = file.relative_to(ROOT).as_posix()
-            yield Message(path, node.lineno, where, kind, is_warning, text, remedy, _cause(scope, kind))
-
-
-def _walk(node: ast.AST, scope: Scope) -> Iterator[tuple[ast.AST, Scope]]:
-    for child in ast.iter_child_nodes(node):
-        yield child, (*scope, node)
-        yield from _walk(child, (*scope, node))
-
-
-def _last_name(node: ast.expr) -> str:
-    return ast.unparse(node).rpartition(".")[2]
+def _message(sources: Sources, place: Place) -> Message | None:
+    node, scope = place.node, place.scope
+    if isinstance(node, ast.Raise) and isinstance(node.exc, ast.Call):
+        call, kind, is_warning = node.exc, last_name(node.exc.func), False
+    elif isinstance(node, ast.Call) and last_name(node.func) in WARNS and node.args:
+        call, kind, is_warning = node, _category(node), True
+    else:
+        return None
+    if not kind[:1].isupper():
+        return None  # made by a function, whose own message is found where it is written
+    text, remedy = _text_and_remedy(call, scope)
+    if not text or (kind == "AttributeError" and PYTHONS_OWN(text)):
+        return None
+    where = ".".join(one.name for one in scope if isinstance(one, Function | ast.ClassDef))
+    path = place.file.relative_to(sources.root).as_posix()
+    is_caught = not is_warning and sources.is_caught(place, kind)
+    cause = _cause(scope, kind)
+    return Message(path, node.lineno, where, kind, is_warning, text, remedy, cause, is_caught)
 
 
 def _category(call: ast.Call) -> str:
     named = [keyword.value for keyword in call.keywords if keyword.arg == "category"]
     given = [*call.args[1:2], *named]
-    return _last_name(given[-1]) if given and isinstance(given[-1], ast.Name) else "UserWarning"
+    return last_name(given[-1]) if given and isinstance(given[-1], ast.Name) else "UserWarning"
 
 
 def _text_and_remedy(call: ast.Call, scope: Scope) -> tuple[str, str]:
@@ -95,11 +96,23 @@ def _text_and_remedy(call: ast.Call, scope: Scope) -> tuple[str, str]:
         field, rule, where, action = parts
         return f"`{field}` must be {rule}, but got {{value}} ({{type}}) in {where}. {action}", action
     text = _template(call.args[0], scope) if call.args else ""
-    text = " ".join(text.split())
-    sentences = re.split(r"(?<=[.!?`\"')])\s+(?=[A-Z`])", text)
+    first_line, text = " ".join(text.partition("\n")[0].split()), " ".join(text.split())
+    if " " not in text:
+        return "", ""
+    if TELLS_ANOTHER(text):
+        return text, "{error}"
+    return text, _remedy(text) or _remedy(first_line)
+
+
+def _remedy(text: str) -> str:
+    """Return the last sentence of a text, if it says what to do."""
+    varying = TELLS_FOR_EACH(text)
+    if varying is not None:
+        return varying[1]
+    sentences = re.split(r"(?<=[.!?`\"')}])\s+(?=[A-Z`])", text)
     last = sentences[-1]
-    is_imperative = len(sentences) > 1 and last.endswith(".") and not NO_IMPERATIVE(last)
-    return (text, last if is_imperative and last[0].isupper() else "") if " " in text else ("", "")
+    is_imperative = last[:1].isupper() and last.endswith(".") and not NO_IMPERATIVE(last)
+    return last if len(sentences) > 1 and (is_imperative or last.startswith("Did you mean ")) else ""
 
 
 def must_be_parts(call: ast.Call, scope: Scope) -> list[str] | None:
@@ -108,9 +121,9 @@ def must_be_parts(call: ast.Call, scope: Scope) -> list[str] | None:
     Errors that make their message so themselves take the same five arguments, or the last four if they are named after
     their field, as `LedgerError` is.
     """
-    inner = _resolved(call.args[0], scope) if call.args else call
-    made = inner if isinstance(inner, ast.Call) and _last_name(inner.func) == "must_be" else call
-    kind = _last_name(call.func)
+    inner = resolved(call.args[0], scope) if call.args else call
+    made = inner if isinstance(inner, ast.Call) and last_name(inner.func) == "must_be" else call
+    kind = last_name(call.func)
     if made is call and len(call.args) == 4 and kind.endswith("Error"):
         rule, _, where, action = (" ".join(_template(one, scope).split()) for one in call.args)
         return [kind.removesuffix("Error").lower(), rule, where, action]
@@ -133,7 +146,7 @@ def _template(node: ast.expr, scope: Scope, depth: int = DEPTH) -> str:
     if isinstance(node, ast.IfExp):
         return _template(node.body, scope, depth) or _template(node.orelse, scope, depth)
     if isinstance(node, ast.Name) and depth:
-        assigned = _resolved(node, scope)
+        assigned = resolved(node, scope)
         if assigned is not node and isinstance(
             assigned, ast.Constant | ast.JoinedStr | ast.BinOp | ast.IfExp | ast.Name
         ):
@@ -151,29 +164,6 @@ def _placeholder(node: ast.expr) -> str:
     if isinstance(node, ast.Subscript | ast.Starred):
         return _placeholder(node.value)
     return "..."
-
-
-def _resolved(node: ast.expr, scope: Scope) -> ast.expr:
-    """Return what was last assigned to a name above, in the function or the module; the node if nothing was."""
-    if not isinstance(node, ast.Name):
-        return node
-    for outer in reversed(scope):
-        if isinstance(outer, Function | ast.Module):
-            statements = ast.walk(outer) if isinstance(outer, Function) else iter(outer.body)
-            assigns = [one for one in statements if isinstance(one, ast.Assign) and one.lineno <= node.lineno]
-            found = [(one.lineno, value) for one in assigns for value in _assigned(node.id, one)]
-            if found:
-                return max(found, key=lambda pair: pair[0])[1]
-    return node
-
-
-def _assigned(name: str, assign: ast.Assign) -> Iterator[ast.expr]:
-    """Yield what an assignment gives to a name, also as one of several."""
-    for target in assign.targets:
-        pairs = [(target, assign.value)]
-        if isinstance(target, ast.Tuple) and isinstance(assign.value, ast.Tuple):
-            pairs = list(zip(target.elts, assign.value.elts, strict=False))
-        yield from (value for one, value in pairs if isinstance(one, ast.Name) and one.id == name)
 
 
 def _cause(scope: Scope, kind: str) -> str:

@@ -29,8 +29,8 @@ NOT_STATED = {"NotImplementedError", "AttributeError", "AssertionError"}
 ELSEWHERE = re.compile(r"[Ss]ee `|[Aa]rguments( and \w+)? (are |as )?those of `|options are those of `")
 CLASSES = {one.name for one in NAMES if one.kind == "class"}
 RETURN_NOTHING = ("None", "NoReturn", "Never", "<class 'NoneType'>", "Iterator[None]")
-MOST_ERRORS_WITHOUT_REMEDY = 51  # lower it with each that is mended
-MOST_WARNINGS_WITHOUT_REMEDY = 61  # most say only what is done
+MOST_ERRORS_WITHOUT_REMEDY = 1  # that of the conformance scenarios, raised on purpose
+MOST_WARNINGS_WITHOUT_REMEDY = 1  # that of arguments of earlier releases, each of which says today's
 
 
 def functions(one: PublicName) -> Iterator[tuple[str, Any, str]]:
@@ -143,7 +143,7 @@ def test_every_public_name_stands_in_the_reference() -> None:
 
 
 def test_errors_say_what_to_do() -> None:
-    without = [one for one in messages() if not one.remedy]
+    without = [one for one in messages() if not one.remedy and not one.is_caught]
     errors = [f"{one.file}:{one.line}: {one.text}" for one in without if not one.is_warning]
     warnings = [f"{one.file}:{one.line}: {one.text}" for one in without if one.is_warning]
     assert len(errors) <= MOST_ERRORS_WITHOUT_REMEDY, "\n".join(errors)

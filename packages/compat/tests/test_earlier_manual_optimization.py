@@ -184,7 +184,7 @@ class TestZeroing:
         module, _, told = fit(Undeclared, tmp_path)
         assert_same(weights(module), by_hand(reference(), 3, zeroes=False))
         (one,) = (one for one in told if "zeroes gradients nowhere" in one)
-        assert "Undeclared optimizes by hand" in one and 'declare it: `hook_era = "1.1"`' in one
+        assert "Undeclared optimizes by hand" in one and 'declare `hook_era = "1.1"` if it was written for 1.1' in one
 
     def test_of_one_that_zeroes_somewhere_nothing_is_said(self, tmp_path: Path) -> None:
         class Zeroing(self.OfDocuments):  # type: ignore[name-defined, misc]

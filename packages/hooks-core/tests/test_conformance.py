@@ -331,7 +331,7 @@ def test_conform_raises_the_whole_report() -> None:
     with pytest.raises(ConformanceError) as caught:
         conform(handwritten_loop.adapter(TooFewBatches), verbs=["fit", "test"])
     text = str(caught.value)
-    assert text.startswith("The trainer departs from the hook protocol.\n")
+    assert text.startswith("The trainer departs from the hook protocol. Mend what the scenarios below found.\n")
     assert "FAILED    fit-epochs" in text
     assert "on_train_epoch_start must be called 3 times" in text
     assert "passed    test " in text

@@ -59,7 +59,8 @@ def test_what_the_first_rank_does_alone_or_first_never_leaves_the_others_waiting
     assert first[1] == [[]] and second[1] == [["0"]]
     assert first[2] == "OSError: no space left"
     assert second[2] == (
-        "RuntimeError: The body of `rank_zero_first` failed on rank 0, so it is not run here: OSError: no space left"
+        "RuntimeError: The body of `rank_zero_first` failed on rank 0, so it is not run here: OSError: no space left. "
+        "See the traceback of rank 0."
     )
     assert "`barrier` must be called by every rank, but got a call within `" in first[3]
     assert "which is `rank_zero_only`, on rank 0" in first[3]

@@ -487,7 +487,8 @@ def _tell_of_zeroing(module: Any) -> None:
     if not any(_mentions(one.__code__, "zero_grad") for one in _functions(kind)):
         warn_user(
             f"{kind.__qualname__} optimizes by hand and zeroes gradients nowhere, so they add up from step to step. "
-            'If it was written for 1.1, where `optimizer.step()` zeroed them, declare it: `hook_era = "1.1"`.'
+            'Call `optimizer.zero_grad()`, or declare `hook_era = "1.1"` if it was written for 1.1, where '
+            "`optimizer.step()` zeroed them."
         )
 
 

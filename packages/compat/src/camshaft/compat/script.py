@@ -77,7 +77,8 @@ def _found(what: str) -> tuple[CodeType, dict[str, Any]]:
     loader: Any = spec.loader if spec is not None else None
     code = loader.get_code(spec.name) if spec is not None and hasattr(loader, "get_code") else None
     if spec is None or code is None:
-        raise ModuleNotFoundError(f"There is no module {name!r} to run.", name=name)
+        message = f"There is no module {name!r} to run. Name one that is installed or lies in the working folder."
+        raise ModuleNotFoundError(message, name=name)
     return code, {"__file__": spec.origin, "__package__": spec.parent}
 
 

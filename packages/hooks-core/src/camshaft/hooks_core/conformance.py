@@ -343,7 +343,8 @@ def conform(
     """
     report = certify(adapter, verbs=verbs, features=features, without=without, scenarios=scenarios, zero_grad=zero_grad)
     if not report.passed:
-        raise ConformanceError(f"The trainer departs from the hook protocol.\n{report}")
+        told = "The trainer departs from the hook protocol. Mend what the scenarios below found."
+        raise ConformanceError(f"{told}\n{report}")
     return report
 
 

@@ -50,7 +50,9 @@ def _chosen(test: pytest.Item) -> list[Scenario]:
     options = dict(marker.kwargs) if marker else {}
     verbs, features, without = (options.pop(name, None) for name in ("verbs", "features", "without"))
     if options or (marker and marker.args):
-        raise pytest.UsageError(f"{test.nodeid}: the marker is {_MARKER.partition(':')[0]}")
+        raise pytest.UsageError(
+            f"{test.nodeid}: the marker is {_MARKER.partition(':')[0]}. Leave out other arguments, and name each."
+        )
     verbs, features = frozenset(verbs or VERBS), frozenset(FEATURES if features is None else features)
     unknown = sorted((verbs - set(VERBS)) | (features - set(FEATURES)))
     if unknown:

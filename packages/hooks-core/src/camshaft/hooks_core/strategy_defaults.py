@@ -231,7 +231,7 @@ class StrategyDefaults:
         if failure is not None:
             raise failure
         if told is not None:
-            raise RuntimeError(f"The first process could not write {path!r}: {told}")
+            raise RuntimeError(f"The first process could not write {path!r}: {told}. See that process's traceback.")
         return None
 
     def load_checkpoint(self, path: str, weights_only: bool | None = None) -> dict[str, Any]:

@@ -210,7 +210,10 @@ def choose_evaluation_loops(
         TypeError, ValueError: As the loops.
     """
     if overfit_batches and limit_val_batches not in (None, overfit_batches):
-        warn_user(f"`overfit_batches={overfit_batches}` takes the place of `limit_val_batches={limit_val_batches}`.")
+        warn_user(
+            f"`overfit_batches={overfit_batches}` takes the place of `limit_val_batches={limit_val_batches}`. Leave "
+            "one of them out."
+        )
 
     def limit(given: int | float | None) -> int | float:
         return num_trial_batches or (1.0 if given is None else given)

@@ -241,7 +241,7 @@ def _unsaved(owner: Any, hparams: Mapping[str, Any]) -> dict[str, str]:
         listed = ", ".join(f"{name} ({reason})" for name, reason in unsaved.items() if name in new)
         warn_user(
             f"Checkpoints of {type(owner).__qualname__} go without these hyperparameters, which cannot be pickled: "
-            f"{listed}. `load_from_checkpoint` has to be passed them."
+            f"{listed}. Pass them to `load_from_checkpoint`."
         )
     return unsaved
 

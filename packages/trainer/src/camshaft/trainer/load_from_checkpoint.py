@@ -259,7 +259,10 @@ def _known(cls: type, arguments: dict[str, Any], where: str) -> dict[str, Any]:
         return arguments
     unknown = [name for name in arguments if name not in parameters_of(cls)]
     if unknown:
-        warn_user(f"{where} leaves out arguments that `__init__` does not take: {', '.join(unknown)}.")
+        warn_user(
+            f"{where} leaves out arguments that `__init__` does not take: {', '.join(unknown)}. Add them to `__init__` "
+            "if the module needs them."
+        )
     return {name: value for name, value in arguments.items() if name not in unknown}
 
 

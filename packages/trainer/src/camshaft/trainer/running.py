@@ -188,7 +188,7 @@ def choose_ckpt_path(state: VerbState, call: VerbCall) -> str | os.PathLike[str]
         return state.chosen_ckpt_path if call.ckpt_path is None else call.ckpt_path
     warn_user(
         f"`{call.verb}` got ckpt_path={os.fspath(call.ckpt_path)!r}, which takes the place of "
-        f"`trainer.ckpt_path = {os.fspath(state.chosen_ckpt_path)!r}` from now on."
+        f"`trainer.ckpt_path = {os.fspath(state.chosen_ckpt_path)!r}` from now on. Pass one of them only."
     )
     state.chosen_ckpt_path = None
     return call.ckpt_path

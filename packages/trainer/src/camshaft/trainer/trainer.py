@@ -663,7 +663,10 @@ class Trainer:
         """
         run = self.current_run
         if run is None or not self.is_running or run.verb != "fit":
-            warn_user(f"Nothing is being trained, so there is nothing to save to {os.fspath(path)!r} and to stop.")
+            warn_user(
+                f"Nothing is being trained, so there is nothing to save to {os.fspath(path)!r} and to stop. Call it "
+                "during fit."
+            )
             return
         run.preempt(usable_path("path", path, "preempt"))
 

@@ -179,7 +179,7 @@ class Tuner:
             action = "Search with one process, or with method='fit'."
             raise ValueError(must_be("world_size", f"1 with method={verb!r}", trainer.world_size, where, action))
         if trainer.fast_dev_run:
-            warn_user(f"{where} does not search under `fast_dev_run`.")
+            warn_user(f"{where} does not search under `fast_dev_run`. Leave that out to search.")
             return
         loop = {"validate": trainer.validate_loop, "test": trainer.test_loop, "predict": trainer.predict_loop}[verb]
         limit, keeps = loop.limit_batches, trainer.predict_loop.return_predictions

@@ -113,7 +113,7 @@ def remove_abandoned(folder: str, extension: str, depth: int = 0) -> None:
             try:
                 remove(path)
             except OSError as error:
-                warn_user(f"An unfinished checkpoint of a killed process cannot be removed: {error}.")
+                warn_user(f"An unfinished checkpoint of a killed process cannot be removed: {error}. Remove it.")
 
 
 def can_save_alone(trainer: TrainerProtocol, exception: BaseException, where: str) -> bool:

@@ -476,7 +476,10 @@ class ModelCheckpoint(Checkpoint):
         current = from_rank_zero(trainer.strategy, read)
         if current is None:
             if trainer.is_global_zero:
-                warn_user(f"{where} keeps nothing before the first validation, which is expected to log {name!r}.")
+                warn_user(
+                    f"{where} keeps nothing before the first validation, which is expected to log {name!r}. Check "
+                    "`monitor` if it does not."
+                )
             return
         if self.check_monitor_top_k(trainer, current):
             self._update_best_and_save(current, trainer, monitor_candidates)
@@ -721,7 +724,7 @@ class ModelCheckpoint(Checkpoint):
         if former != self.dirpath and (self._strategy is None or self._strategy.global_rank == 0):
             warn_user(
                 f"ModelCheckpoint now saves in {self.dirpath!r}; checkpoints of the resumed run in {former!r} still"
-                " count in the ranking, and are never removed."
+                f" count in the ranking, and are never removed. Pass dirpath={former!r} to go on there."
             )
 
     def _siblings(self, trainer: TrainerProtocol) -> list[ModelCheckpoint]:

@@ -96,7 +96,10 @@ class PreemptionCheckpoint(Callback):
         folder = from_rank_zero(trainer.strategy, lambda: self._folder(trainer))
         self.ckpt_path = path = join(folder, self.filename + self.FILE_EXTENSION)
         if self.requeue and slurm_job() is None and trainer.is_global_zero:
-            warn_user(f"{type(self).__name__} will not requeue: this is not a SLURM job.")
+            warn_user(
+                f"{type(self).__name__} will not requeue: this is not a SLURM job. Submit one by `sbatch`, or leave "
+                "`requeue` out."
+            )
         self._caught = CaughtSignals(self.signals, lambda: trainer.preempt(path))
         self._received = self._caught.received
         self._caught.install(type(self).__name__)
@@ -211,7 +214,10 @@ class CaughtSignals:
         for number in self._numbers:
             before = signal.getsignal(number)
             if before is None:
-                warn_user(f"{where} does not catch {number.name}: its handler, not set by Python, would be lost.")
+                warn_user(
+                    f"{where} does not catch {number.name}: its handler, not set by Python, would be lost. Choose "
+                    "other `signals`."
+                )
                 continue
             self._before[number] = before
             signal.signal(number, self._handle)
@@ -251,8 +257,12 @@ def requeue(job: str) -> bool:
             ["scontrol", "requeue", job], capture_output=True, text=True, timeout=_REQUEUE_TIMEOUT_SECONDS
         )
     except (OSError, subprocess.SubprocessError) as error:
-        warn_user(f"SLURM job {job} could not be requeued: {error}")
+        _warn_of_requeue(job, str(error))
         return False
     if done.returncode != 0:
-        warn_user(f"SLURM job {job} could not be requeued: {done.stderr.strip() or done.returncode}")
+        _warn_of_requeue(job, done.stderr.strip() or str(done.returncode))
     return done.returncode == 0
+
+
+def _warn_of_requeue(job: str, reason: str) -> None:
+    warn_user(f"SLURM job {job} could not be requeued: {reason}. Submit it again by hand.")

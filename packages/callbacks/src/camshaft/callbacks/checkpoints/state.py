@@ -146,7 +146,10 @@ class KeptCheckpoints:
         known = dict.fromkeys([*self.best_k_models, self.best_model_path, self.last_model_path])
         missing = [path for path in known if path and path not in expected and not exists(path)]
         if missing:
-            warn_user(f"ModelCheckpoint forgets checkpoints that no longer exist: {missing}.")
+            warn_user(
+                f"ModelCheckpoint forgets checkpoints that no longer exist: {missing}. Put them back before the run "
+                "resumes to have them ranked."
+            )
         return missing
 
     def forget(self, paths: list[str]) -> None:

@@ -272,7 +272,7 @@ class SearchBeforeFit(Callback):
         if self._resumes:
             return
         if trainer.fast_dev_run:
-            warn_user(f"{type(self).__name__} does not search under `fast_dev_run`.")
+            warn_user(f"{type(self).__name__} does not search under `fast_dev_run`. Leave that out to search.")
             return
         self._run_search(trainer, module)
 

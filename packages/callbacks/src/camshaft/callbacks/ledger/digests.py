@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
+from camshaft.hooks_core.messages import must_be
 from camshaft.hooks_core.transfer import parts_of
 
 if TYPE_CHECKING:
@@ -211,7 +212,8 @@ def _digest_of_shard(tensor: Any) -> Tensor:
         return torch.zeros((), dtype=torch.int64, device=local.device)
     for place, placement in zip(coordinate, placements, strict=True):
         if placement.is_partial():
-            raise TypeError(f"`tensor` must be sharded or replicated to be digested, but got {placement} in {mesh}.")
+            action = "Redistribute it first: `tensor.redistribute(placements=[...])`."
+            raise TypeError(must_be("tensor", "sharded or replicated to be digested", placement, f"{mesh}", action))
         if placement.is_replicate() and place != 0:
             return torch.zeros((), dtype=torch.int64, device=local.device)
 

@@ -192,12 +192,15 @@ class MLFlowLogger(Logger):
         for name, value in flat(named(params)).items():
             key, text = self._allowed_name(name), str(value)
             if len(text) > MAX_PARAM_VAL_LENGTH:
-                warn_user(f"Parameter {name!r} has {len(text)} characters; MLflow keeps {MAX_PARAM_VAL_LENGTH}.")
+                warn_user(
+                    f"Parameter {name!r} has {len(text)} characters; MLflow keeps {MAX_PARAM_VAL_LENGTH}. Log a "
+                    "shorter one to keep it whole."
+                )
                 text = text[:MAX_PARAM_VAL_LENGTH]
             if self._params.get(key, text) != text:
                 warn_user(
                     f"Parameter {name!r} stays {self._params[key]!r} in the MLflow run {self.run_id}, as MLflow never "
-                    f"changes a parameter; {text!r} is not written."
+                    f"changes a parameter; {text!r} is not written. Start a new run for it."
                 )
             elif key not in self._params:
                 new[key] = text
@@ -312,7 +315,10 @@ class MLFlowLogger(Logger):
             while any(one.startswith(f"{free}/") or free.startswith(f"{one}/") for one in taken):
                 free = free.replace("/", "-") if "/" in free else f"{free}-"
             if free != allowed:
-                warn_user(f"{name!r} is called {free!r} in MLflow, whose files cannot hold it beside the others.")
+                warn_user(
+                    f"{name!r} is called {free!r} in MLflow, whose files cannot hold it beside the others. Log it "
+                    "under another name, or pass a database as `tracking_uri`."
+                )
             self._metric_names[name] = free
         return self._metric_names[name]
 
@@ -322,7 +328,8 @@ class MLFlowLogger(Logger):
             allowed = posixpath.normpath(re.sub(r"[^/\w.\- ]", "_", name)).strip("/")
             if allowed != name:
                 warn_user(
-                    f"{name!r} is called {allowed!r} in MLflow, which accepts paths of letters, digits and _ - . only."
+                    f"{name!r} is called {allowed!r} in MLflow, which accepts paths of letters, digits and _ - . only. "
+                    "Log it under such a name."
                 )
             self._allowed_names[name] = allowed
         return self._allowed_names[name]
@@ -354,7 +361,7 @@ def _experiment_id(client: MlflowClient, name: str, artifact_location: str | Non
     if artifact_location not in (None, experiment.artifact_location):
         warn_user(
             f"The MLflow experiment {name!r} exists already and keeps artifacts in {experiment.artifact_location!r}, "
-            f"not in artifact_location={artifact_location!r}."
+            f"not in artifact_location={artifact_location!r}. Pass another `experiment_name` to keep them there."
         )
     existing_id: str = experiment.experiment_id
     return existing_id

@@ -213,7 +213,10 @@ class TensorBoardLogger(RunFolderLogger):
             except Exception as error:
                 reason = " ".join(f"{type(error).__name__}: {error}".split())
         if reason is not None:
-            warn_user(f"TensorBoard gets no graph of {type(module).__name__}: {reason}")
+            warn_user(
+                f"TensorBoard gets no graph of {type(module).__name__}: {reason}. Call the logger's `log_graph` with "
+                "inputs that `forward` takes, or leave out `log_graph=True`."
+            )
 
     def _show_hparams(self) -> None:
         """Write the hyperparameters for the HPARAMS tab, once per run."""

@@ -102,7 +102,8 @@ class LearningRateMonitor(Callback):
             self._schedule.stop()
         groups = [group for optimizer, _ in logged for group in _groups(optimizer)]
         if self.log_momentum and any(_momentum(group) is None for group in groups):
-            warn_user("`log_momentum` is set, but an optimizer has no momentum: 0 is logged for it.", RuntimeWarning)
+            told = "`log_momentum` is set, but an optimizer has no momentum: 0 is logged for it. Leave it out."
+            warn_user(told, RuntimeWarning)
         self._name_values(trainer)
 
     def on_train_epoch_start(self, trainer: TrainerProtocol, module: Any) -> None:

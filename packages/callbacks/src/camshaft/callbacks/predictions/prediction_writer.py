@@ -17,6 +17,9 @@ if TYPE_CHECKING:
     from camshaft.hooks_core.protocols import TrainerProtocol
 
 
+_ACTION = "Override it, and do not call the base class's."
+
+
 class WriteInterval(StrEnum):
     """When a prediction writer writes: after each batch, after the epoch, or at both times."""
 
@@ -84,7 +87,7 @@ class BasePredictionWriter(Callback):
             batch_idx: Index of the batch in this process's pass over the loader.
             dataloader_idx: Index of the loader.
         """
-        raise NotImplementedError(f"{type(self).__qualname__} must define `write_on_batch_end`.")
+        raise NotImplementedError(f"{type(self).__qualname__} must define `write_on_batch_end`. {_ACTION}")
 
     def write_on_epoch_end(
         self, trainer: TrainerProtocol, module: Any, predictions: Sequence[Any], batch_indices: Sequence[Any]
@@ -97,7 +100,7 @@ class BasePredictionWriter(Callback):
             predictions: On the CPU: an item for each batch of this process; a list of such lists for several loaders.
             batch_indices: The `batch_indices` of each batch: a list for each loader, also for a single one.
         """
-        raise NotImplementedError(f"{type(self).__qualname__} must define `write_on_epoch_end`.")
+        raise NotImplementedError(f"{type(self).__qualname__} must define `write_on_epoch_end`. {_ACTION}")
 
     def setup(self, trainer: TrainerProtocol, module: Any, stage: str) -> None:
         """Check that the method for `write_interval` is overridden."""

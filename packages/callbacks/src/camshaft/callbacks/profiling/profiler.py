@@ -259,7 +259,7 @@ class Profiler(Callback):
         if not self._num_written:
             warn_user(
                 f"`wait` + `warmup` must be less than the number of batches of the stage {stage!r}, but got "
-                f"{self.wait + self.warmup} for {self._num_steps} in {type(self).__name__}. No trace was written; pass "
+                f"{self.wait + self.warmup} for {self._num_steps} in {type(self).__name__}. No trace was written. Pass "
                 "smaller numbers."
             )
 

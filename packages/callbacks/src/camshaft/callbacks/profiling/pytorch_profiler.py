@@ -166,7 +166,7 @@ class PyTorchProfiler(ActionProfiler):
             elif is_short:
                 warn_user(
                     f"{type(self).__name__}: there are not enough steps to properly record traces by the default "
-                    f"schedule, which takes {_NUM_STEPS}. All are recorded; pass `schedule` to choose."
+                    f"schedule, which takes {_NUM_STEPS}. All are recorded. Pass `schedule` to choose."
                 )
                 self._steps, self.profiler.schedule = None, _record_all
             else:
@@ -247,7 +247,8 @@ def _check_table(table_kwargs: Mapping[str, Any]) -> None:
     for name in table_kwargs:
         if name in ("sort_by", "row_limit"):
             raise KeyError(
-                f"Found invalid table_kwargs key: {name}. This is already a positional argument of the Profiler."
+                f"Found invalid table_kwargs key: {name}. This is already a positional argument of the Profiler. "
+                "Pass it as such."
             )
         if name not in known:
             raise KeyError(f"Found invalid table_kwargs key: {name}. Should be within {known}.")

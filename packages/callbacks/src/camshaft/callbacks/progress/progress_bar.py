@@ -91,7 +91,7 @@ class ProgressBar(Callback):
         Args:
             output: "terminal" or "notebook".
         """
-        raise NotImplementedError(f"{type(self).__name__} must define `open_display(output)`.")
+        raise NotImplementedError(f"{type(self).__name__} must define `open_display(output)`. Return a display there.")
 
     def get_metrics(self, trainer: TrainerProtocol, module: Any) -> dict[str, Any]:
         """Return the metrics by name, and the version of the loggers' run as "v_num". May wait for the device.

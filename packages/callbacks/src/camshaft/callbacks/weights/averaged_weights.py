@@ -104,7 +104,8 @@ class AveragedWeights(AveragedModel):
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """Raise `NotImplementedError`: there are only weights; `exchange` them to compute with the averages."""
         raise NotImplementedError(
-            "AveragedWeights computes nothing: `exchange` its averages with the module's weights."
+            "AveragedWeights computes nothing. Call its `exchange`, then the module, which has the averages until the "
+            "next `exchange`."
         )
 
     @torch.no_grad()

@@ -187,7 +187,10 @@ def unwrapped(saved: Mapping[str, Any], module: nn.Module, *, tell: bool = True)
     for names, wrapper in zip(candidates, (*_PREFIXES, _COMPILED), strict=True):
         if len(names) == len(saved) and set(names.values()) == own and len(own) == len(names):
             if tell:
-                warn_user(f"The names of the checkpoint's weights have {wrapper!r} in them: it is left out.")
+                warn_user(
+                    f"The names of the checkpoint's weights have {wrapper!r} in them: it is left out. Save the weights "
+                    "of the module itself, not of its wrapper."
+                )
             return {names[name]: value for name, value in saved.items()}
     return saved
 

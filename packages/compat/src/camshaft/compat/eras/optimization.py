@@ -268,7 +268,7 @@ class Amp:
         """
         for name, value in settings.items():
             if name not in _SETTINGS_OF_APEX:
-                raise TypeError(f"amp.initialize() got an unexpected keyword argument {name!r}")
+                raise TypeError(f"amp.initialize() got an unexpected keyword argument {name!r}. Leave it out.")
             if value not in _SETTINGS_OF_APEX[name]:
                 rule = f"one of {', '.join(map(repr, _SETTINGS_OF_APEX[name]))}, as torch's own mixed precision has it"
                 action = "Leave it out, or choose another `precision` of the trainer, such as '32-true' or '16-true'."

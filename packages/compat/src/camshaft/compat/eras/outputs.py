@@ -384,7 +384,10 @@ def _values(given: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
             try:
                 yield f"{prefix}{name}", float(value)
             except ValueError:
-                warn_user(f"{prefix}{name} is returned to be logged, but {value!r} is no number: it is left out.")
+                warn_user(
+                    f"{prefix}{name} is returned to be logged, but {value!r} is no number: it is left out. "
+                    "Return a number."
+                )
         elif value is not None:
             yield f"{prefix}{name}", value
 

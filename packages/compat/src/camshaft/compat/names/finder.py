@@ -55,7 +55,8 @@ class AliasFinder(MetaPathFinder):
         if name in released(place_of(parent) or "").earlier:
             setattr(sys.modules[parent], name, _stand_in(place_of(parent) or "", name))
             return None
-        raise ImportError(f"cannot import {fullname!r}: {_advice(place)}", name=fullname)
+        advice = _advice(place)
+        raise ImportError(f"cannot import {fullname!r}: {advice}", name=fullname)
 
 
 class _AliasLoader(Loader):

@@ -61,7 +61,7 @@ def note(where: str, earlier: str, today: str) -> None:
         earlier: The argument as it was given.
         today: What it is taken for.
     """
-    warn_user(f"{where}: {earlier} is taken as {today}.")
+    warn_user(f"{where}: {earlier} is taken as {today}. Change the code to say so.")
 
 
 class MissingNameError(NotImplementedError):
@@ -94,7 +94,8 @@ class MissingName(StandIn):
     def __getattr__(cls, name: str) -> NoReturn:
         if name.startswith("__"):
             raise AttributeError(f"{cls.__name__!r} has no attribute {name!r}")
-        raise AttributeError(f"{name!r} is asked of a name without counterpart: {MissingNameError(*cls.__missing__)}")
+        error = MissingNameError(*cls.__missing__)
+        raise AttributeError(f"{name!r} is asked of `{error.name}`, a name without counterpart. {error.advice}")
 
     def __iter__(cls) -> NoReturn:
         raise MissingNameError(*cls.__missing__)

@@ -130,7 +130,7 @@ class FitData:
         self.batches.count(*limits.train_limit)
         self.num_batches = self.batches.num_batches
         if self.num_batches == 0 and limits.train_limit[0] != 0:
-            warn_user("The training loader is empty: nothing will be trained.")
+            warn_user("The training loader is empty: nothing will be trained. Check its dataset and `drop_last`.")
 
     def _load_validation(self) -> None:
         limits, epoch = self.limits, self._progress.current_epoch
@@ -267,9 +267,15 @@ class FitData:
         overfit = limits.train_limit if limits.overfit_batches and has_step else None
         has_batches = validation.load(run, overfit) if has_step or run.loaders.get("validate") is not None else False
         if has_step and not validation.loaders:
-            warn_user("There is a `validation_step` but no validation loader: validation is left out.")
+            warn_user(
+                "There is a `validation_step` but no validation loader: validation is left out. Pass a loader, or "
+                "limit_val_batches=0 if none is wanted."
+            )
         if validation.loaders and not has_step:
-            warn_user("There is a validation loader but no `validation_step`: validation is left out.")
+            warn_user(
+                "There is a validation loader but no `validation_step`: validation is left out. Define the step, or "
+                "pass no loader."
+            )
         return has_step and has_batches
 
 

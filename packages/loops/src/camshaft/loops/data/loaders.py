@@ -329,7 +329,10 @@ def in_order(loader: Any, stage: str) -> Any:
         )
         raise ValueError(must_be(f"{stage} loader", rule, loader, "FitLoop(overfit_batches=...)", action))
     name = type(order["sampler"]).__name__
-    warn_user(f"`overfit_batches` takes the same batches in every epoch: the {stage} loader's {name} is left out.")
+    warn_user(
+        f"`overfit_batches` takes the same batches in every epoch: the {stage} loader's {name} is left out. Pass a "
+        "loader that does not shuffle."
+    )
     # not the loader's own class, whose arguments are unknown
     return copy_loader(loader, DataLoader, **order | {"sampler": ordered})
 

@@ -207,7 +207,7 @@ class ResumableLoader:
             warn_user(
                 f"The train loader ({type(self.loader).__name__}) has no state: the batches that were used before the "
                 "checkpoint are read again and dropped. If it draws random numbers between batches, the run differs "
-                "from one that was not stopped."
+                "from one that was not stopped. Give it `state_dict` and `load_state_dict`."
             )
         self._start = state.get("start")
         if self._start is not None:

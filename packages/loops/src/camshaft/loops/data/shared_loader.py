@@ -253,7 +253,7 @@ class EvenLoader(ResumableLoader):
         if self.length is None:
             return super().__len__()
         if self.length == UNKNOWN:
-            raise TypeError("the loader of some process does not tell its length")
+            raise TypeError("The loader of some process does not tell its length. Give it `__len__`, or iterate.")
         return int(self.length)
 
     def __iter__(self) -> Iterator[Any]:
@@ -300,7 +300,8 @@ class EvenLoader(ResumableLoader):
         if batch is not _MISSING:
             warn_user(
                 f"The training loader ({type(self.loader).__name__}) of another process has no more batches, so the "
-                "epoch ends for all, and the rest of this process's loader is left out."
+                "epoch ends for all, and the rest of this process's loader is left out. Give every process as many "
+                "batches."
             )
 
 
@@ -339,7 +340,7 @@ def _warn_of_rest(rests: dict[int, int], shortest: int) -> None:
     left_out = ", ".join(f"{rest} of rank {rank}" for rank, rest in sorted(rests.items()) if rest)
     warn_user(
         f"The training loaders of the processes have different lengths: each takes the {shortest} batches of the "
-        f"shortest one, so in every epoch batches are left out: {left_out}."
+        f"shortest one, so in every epoch batches are left out: {left_out}. Give every process as many."
     )
 
 

@@ -304,7 +304,8 @@ class FitRun:
             if batches.ready != batches.completed:
                 warn_user(
                     f"The checkpoint was taken inside of batch {batches.ready - 1} of epoch {progress.current_epoch}, "
-                    "as after an error: that batch is left out, so the run differs from one that was not stopped."
+                    "as after an error: that batch is left out, so the run differs from one that was not stopped. "
+                    "Resume from an earlier checkpoint to repeat it."
                 )
             set_epoch(data.loader, progress.current_epoch)
             data.batches.load_state_dict(fit["batches"], batches.ready)

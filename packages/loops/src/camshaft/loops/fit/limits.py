@@ -163,7 +163,7 @@ class FitLimits:
         if self.overfit_batches and self.limit_train_batches not in (1.0, self.overfit_batches):
             warn_user(
                 f"`overfit_batches={self.overfit_batches}` takes the place of "
-                f"`limit_train_batches={self.limit_train_batches}`."
+                f"`limit_train_batches={self.limit_train_batches}`. Leave one of them out."
             )
         for what, minimum, maximum in (
             ("epochs", self.min_epochs, self.epoch_limit),

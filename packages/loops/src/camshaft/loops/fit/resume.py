@@ -143,7 +143,10 @@ def warn_of_other_names(module: nn.Module, weights: Mapping[str, Any]) -> None:
     own = module.state_dict().keys()
     for names, place in ((own - weights.keys(), "module"), (weights.keys() - own, "checkpoint")):
         if names:
-            warn_user(f"Only the {place} has these weights, which stay as they are: {', '.join(sorted(names))}.")
+            warn_user(
+                f"Only the {place} has these weights, which stay as they are: {', '.join(sorted(names))}. Load "
+                "strictly to refuse this."
+            )
 
 
 def check_resumable(checkpoint: dict[str, Any]) -> None:
@@ -262,7 +265,7 @@ def _check_class(optimizer: Any, state: Any, saved_class: str | None) -> None:
     elif own == saved:
         warn_user(
             f"The state of {saved_class} in the checkpoint is loaded into {own_class} of configure_optimizers, which "
-            "has the same settings; those of the checkpoint count."
+            "has the same settings; those of the checkpoint count. Configure the class of the checkpoint to be sure."
         )
     else:
         raise ValueError(must_be("optimizer", f"that of the checkpoint, {saved_class}", own_class, where, action))

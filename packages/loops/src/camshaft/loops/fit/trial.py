@@ -51,7 +51,8 @@ class TrialBatches:
 
     def __len__(self) -> int:
         if self._num_batches == float("inf"):
-            raise TypeError(f"{type(self._loader).__name__} does not tell how many batches it gives.")
+            kind = type(self._loader).__name__
+            raise TypeError(f"{kind} does not tell how many batches it gives. Give it `__len__`, or iterate.")
         return int(self._num_batches)
 
     def __iter__(self) -> Iterator[Any]:

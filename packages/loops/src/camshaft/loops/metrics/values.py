@@ -573,7 +573,7 @@ class UnknownFunction:
     """Stands for a user's function, which a checkpoint cannot hold, until it is passed to `log` again."""
 
     def __call__(self, values: Tensor) -> Any:
-        raise RuntimeError("UnknownFunction must not be called.")
+        raise RuntimeError("The function of a resumed `reduce_fx` is not known yet. Pass it to `log` again.")
 
     def __repr__(self) -> str:
         return "<a user's function>"

@@ -133,7 +133,7 @@ class StandardOptimizationFactory:
                 rule = "set if there is no optimizer, since no update will ever be counted"
                 action = "Pass a number of epochs."
                 raise ValueError(must_be("max_epochs", rule, limits.max_epochs, context.where, action))
-            warn_user("`configure_optimizers` returned no optimizer: nothing will be updated.")
+            warn_user("`configure_optimizers` returned no optimizer: nothing will be updated. Return one to train.")
             return ManualOptimization(context)
         if not getattr(run.module, "automatic_optimization", True):
             check_manual(settings, configured, context.where)

@@ -136,8 +136,17 @@ def restored(checkpoint: dict[str, Any]) -> dict[str, Any]:
     """Return a checkpoint with its objects in their places; called by plain unpickling alone.
 
     Files name this function: it stays where it is.
+
+    Raises:
+        ObjectsError: If the objects are damaged, or one cannot be unpickled.
     """
-    return restore_objects(checkpoint, unpickle=True)
+    try:
+        return restore_objects(checkpoint, unpickle=True)
+    except ObjectsError as error:
+        raise ObjectsError(
+            f"`f` must be a whole checkpoint whose objects can be unpickled, but got one that {error}, in torch.load. "
+            "Make their classes importable, or read it with `read_checkpoint`."
+        ) from error
 
 
 def _not_restored(checkpoint: dict[str, Any]) -> dict[str, Any]:

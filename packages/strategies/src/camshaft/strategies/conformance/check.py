@@ -279,7 +279,8 @@ class Report:
     def raise_if_failed(self) -> None:
         """Raise `AssertionError` with the whole table unless every check passed."""
         if not self.passed:
-            raise AssertionError(f"The strategy departs from its protocol.\n{self}")
+            told = "The strategy departs from its protocol. Mend what the checks below found."
+            raise AssertionError(f"{told}\n{self}")
 
     def __str__(self) -> str:
         width = max((len(outcome.check) for outcome in self.outcomes), default=0)

@@ -16,6 +16,7 @@ from camshaft.hooks_core.messages import must_be
 from camshaft.hooks_core.protocols import Strategy
 
 _POLL_SECONDS = 0.002
+_ACTION = "Let all ranks make the same exchanges in the same order."
 
 
 class CheckStopped(Exception):
@@ -206,10 +207,14 @@ class Ranks:
         deadline = time.monotonic() + self._timeout_seconds
         while not path.exists():
             if self._path("ended", other).exists() and not path.exists():
-                raise OutOfStepError(f"Rank {other} has ended the check before the exchange at which this rank is.")
+                raise OutOfStepError(
+                    f"Rank {other} has ended the check before the exchange at which this rank is. {_ACTION}"
+                )
             if time.monotonic() > deadline:
                 seconds = self._timeout_seconds
-                raise OutOfStepError(f"Rank {other} has not reached the exchange of this rank within {seconds:g} s.")
+                raise OutOfStepError(
+                    f"Rank {other} has not reached the exchange of this rank within {seconds:g} s. {_ACTION}"
+                )
             time.sleep(_POLL_SECONDS)
         return pickle.loads(path.read_bytes())
 

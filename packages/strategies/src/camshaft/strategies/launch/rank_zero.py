@@ -58,7 +58,10 @@ def rank_zero_first(strategy: Strategy) -> Iterator[None]:
     if strategy.global_rank != 0:
         failure: str | None = strategy.broadcast(None)
         if failure is not None:
-            raise RuntimeError(f"The body of `rank_zero_first` failed on rank 0, so it is not run here: {failure}")
+            raise RuntimeError(
+                f"The body of `rank_zero_first` failed on rank 0, so it is not run here: {failure}. See the traceback "
+                "of rank 0."
+            )
         yield
         return
     try:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Callable, Mapping, Sequence
+from itertools import zip_longest
 from typing import TYPE_CHECKING, Any
 
 from camshaft.hooks_core import Callback, Receiver
@@ -113,8 +114,6 @@ class HookComparison(Callback):
 
 
 def _first_divergence(calls_of_ranks: Sequence[Sequence[str]]) -> tuple[int, dict[int, str | None]]:
-    for position in range(max(map(len, calls_of_ranks))):
-        there = {rank: calls[position] if position < len(calls) else None for rank, calls in enumerate(calls_of_ranks)}
-        if len(set(there.values())) > 1:
-            return position, there
-    raise AssertionError("The checksums differ, and no call does.")
+    """Return the first position at which the calls differ, and what each rank called there, None where it had ended."""
+    positions = enumerate(zip_longest(*calls_of_ranks))
+    return next((position, dict(enumerate(there))) for position, there in positions if len(set(there)) > 1)

@@ -210,7 +210,7 @@ class TrainerCLI:
         if args is not None and len(sys.argv) > 1:
             warn_user(
                 f"{type(self).__name__}'s args parameter takes the place of the command line, whose words are left "
-                f"out: {sys.argv[1:]}."
+                f"out: {sys.argv[1:]}. Leave `args` out to take them."
             )
         is_given = isinstance(args, (dict, Namespace))
         self.config: Any = parser.parse_object(args) if is_given else parser.parse_args(args)  # type: ignore[arg-type]
@@ -277,7 +277,7 @@ class TrainerCLI:
         if "callbacks" not in arguments:
             warn_user(
                 f"The `{_class_of(self.trainer_class).__qualname__}` class does not expose the `callbacks` argument, "
-                "so none is added to it."
+                "so none is added to it. Take `callbacks` in its `__init__`."
             )
             return self.trainer_class(**arguments)
         callbacks = _listed(arguments["callbacks"])
@@ -343,7 +343,7 @@ class TrainerCLI:
         if is_overridden(self.model, "configure_optimizers"):
             warn_user(
                 f"`{type(self.model).__name__}.configure_optimizers` will be overridden by "
-                f"`{type(self).__name__}.configure_optimizers`."
+                f"`{type(self).__name__}.configure_optimizers`. Leave out the optimizer's options to keep the module's."
             )
         optimizer = instantiate_class(self.model.parameters(), chosen)
         scheduler = self._chosen(parser.lr_schedulers, schedulers)
@@ -404,7 +404,10 @@ class TrainerCLI:
         changed = [name for name, value in now.items() if name in was and was[name] != value]
         if changed:
             told = ", ".join(f"{name} = {now[name]!r} (was {was[name]!r})" for name in changed)
-            warn_user(f"The hyperparameters in {path} take the place of options: {told}.")
+            warn_user(
+                f"The hyperparameters in {path} take the place of options: {told}. Call `load_from_checkpoint` in code "
+                "to choose others."
+            )
 
     # verbs
 

@@ -81,7 +81,10 @@ def replay_capture(
     with isolated_randomness():
         replayed = make_again(capture, module_for(capture, module, path, weights_only), debug=debug)
     if replayed.differences:
-        warn_user(f"The step that was made again differs from the captured one: {'; '.join(replayed.differences)}.")
+        warn_user(
+            f"The step that was made again differs from the captured one: {'; '.join(replayed.differences)}. Replay it "
+            "with the same code, versions and device."
+        )
     return replayed
 
 

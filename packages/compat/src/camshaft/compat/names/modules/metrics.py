@@ -194,11 +194,11 @@ class Metric(torchmetrics.Metric, metaclass=StandIn):
 
     def update(self, *_: Any, **__: Any) -> None:
         """Take in a batch; to be defined."""
-        raise NotImplementedError(f"{type(self).__qualname__} does not define `update`.")
+        raise NotImplementedError(f"{type(self).__qualname__} does not define `update`. Define it to take in a batch.")
 
     def compute(self) -> Any:
         """Return the value; to be defined."""
-        raise NotImplementedError(f"{type(self).__qualname__} does not define `compute`.")
+        raise NotImplementedError(f"{type(self).__qualname__} does not define `compute`. Define it to return a value.")
 
 
 class Accuracy(Metric):

@@ -116,7 +116,8 @@ class TensorBoardLogger(_HparamsInYaml, _TensorBoardLogger, metaclass=StandIn):
         else:
             warn_user(
                 "Could not log computational graph to TensorBoard: the attribute `example_input_array` of "
-                f"{type(model).__name__} is {type(example).__name__}, and must be a tensor or a tuple of inputs."
+                f"{type(model).__name__} is {type(example).__name__}, and must be a tensor or a tuple of inputs. "
+                "Set it to one, or leave out `log_graph`."
             )
 
     def save(self) -> None:
@@ -280,15 +281,17 @@ class LightningLoggerBase(_Logger, metaclass=StandIn):
     @property
     def experiment(self) -> Any:
         """The underlying library's own object."""
-        raise NotImplementedError(f"{type(self).__qualname__} does not define `experiment`.")
+        raise NotImplementedError(f"{type(self).__qualname__} does not define `experiment`. Define it as a property.")
 
     def log_metrics(self, metrics: Mapping[str, float], step: int | None = None) -> None:
         """Write values for a step."""
-        raise NotImplementedError(f"{type(self).__qualname__} does not define `log_metrics`.")
+        raise NotImplementedError(f"{type(self).__qualname__} does not define `log_metrics`. Define it to log metrics.")
 
     def log_hyperparams(self, params: Any, *args: Any, **kwargs: Any) -> None:
         """Write hyperparameters."""
-        raise NotImplementedError(f"{type(self).__qualname__} does not define `log_hyperparams`.")
+        raise NotImplementedError(
+            f"{type(self).__qualname__} does not define `log_hyperparams`. Define it to log hyperparameters."
+        )
 
     @property
     def rank(self) -> int:

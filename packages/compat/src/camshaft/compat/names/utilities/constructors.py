@@ -82,7 +82,7 @@ def save_hyperparameters(
 def clean_namespace(hparams: MutableMapping[str, Any]) -> None:
     """Remove the values that cannot be pickled, with a warning."""
     for name in [name for name, value in hparams.items() if not is_picklable(value)]:
-        warn_user(f"The hyperparameter {name!r} is removed, since it cannot be pickled.")
+        warn_user(f"The hyperparameter {name!r} is removed, since it cannot be pickled. Pass it another way.")
         del hparams[name]
 
 

@@ -166,7 +166,7 @@ def seed_everything(seed: Any = None, workers: bool = False, verbose: bool = Tru
         seed = os.environ.get(_VARIABLE)
     if seed is None:
         seed = random.randint(0, 2**32 - 1)
-        warn_user(f"seed_everything was given no seed, and took {seed}.")
+        warn_user(f"seed_everything was given no seed, and took {seed}. Pass it to repeat the run.")
     return _seed_everything(int(seed), workers=workers, verbose=verbose)
 
 

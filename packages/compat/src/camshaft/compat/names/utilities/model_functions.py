@@ -139,12 +139,15 @@ def has_len_all_ranks(
     name = type(dataloader).__name__
     total = int(strategy.reduce(torch.tensor(here, device=strategy.device), "sum"))
     if total == 0:
-        warn_user(f"The {name} is empty in every process.")
+        warn_user(f"The {name} is empty in every process. Check its dataset and `drop_last`.")
     elif here == 0 and not allow_zero_length_dataloader_with_multiple_devices:
         action = "Give every process a batch."
         raise RuntimeError(must_be("dataloader", "one with a batch in every process", dataloader, name, action))
     if has_iterable_dataset(dataloader):
-        warn_user(f"The length of the {name} may be wrong: its dataset is iterable, so each worker goes through it.")
+        warn_user(
+            f"The length of the {name} may be wrong: its dataset is iterable, so each worker goes through it. Let each "
+            "give a part of its own, by `torch.utils.data.get_worker_info`."
+        )
     return True
 
 

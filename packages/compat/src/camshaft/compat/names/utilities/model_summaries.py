@@ -130,7 +130,10 @@ class ModelSummary:
     def _run(self, example: Any) -> None:
         reason = reason_not_to_run(self._model)
         if reason is not None:
-            warn_user(f"The summary of {type(self._model).__name__} is without sizes and FLOPs, since {reason}.")
+            warn_user(
+                f"The summary of {type(self._model).__name__} is without sizes and FLOPs, since {reason}. Make it of a "
+                "module with values that is not sharded."
+            )
             return
         with self._flop_counter:
             run_example(self._model, example)

@@ -56,10 +56,15 @@ def is_dir(fs: Any, path: _Path, strict: bool = False) -> bool:
 def load_hparams_from_tags_csv(tags_csv: _Path) -> dict[str, Any]:
     """Return the hyperparameters in a table of keys and values; with a warning none, if there is no such file."""
     if not _exists(tags_csv):
-        warn_user(f"There are no hyperparameters in {os.fspath(tags_csv)}, which does not exist.", RuntimeWarning)
+        _warn_of_none(tags_csv)
         return {}
     with _open(tags_csv, "r") as file:
         return {row[0]: convert(row[1]) for row in list(csv.reader(file))[1:]}
+
+
+def _warn_of_none(path: _Path) -> None:
+    told = f"There are no hyperparameters in {os.fspath(path)}, which does not exist. Check the path."
+    warn_user(told, RuntimeWarning)
 
 
 def save_hparams_to_tags_csv(tags_csv: _Path, hparams: Mapping[str, Any] | Namespace) -> None:
@@ -84,7 +89,7 @@ def load_hparams_from_yaml(config_yaml: _Path, use_omegaconf: bool = True) -> An
         yaml.YAMLError: If it cannot be read so.
     """
     if not _exists(config_yaml):
-        warn_user(f"There are no hyperparameters in {os.fspath(config_yaml)}, which does not exist.", RuntimeWarning)
+        _warn_of_none(config_yaml)
         return {}
     with _open(config_yaml, "r") as file:
         hparams = yaml.load(file, _PlainLoader)
@@ -133,7 +138,10 @@ def save_hparams_to_yaml(
         try:
             yaml.dump(value, Dumper=_PlainDumper)
         except yaml.representer.RepresenterError:
-            warn_user(f"The hyperparameter {key!r} is not in {os.fspath(config_yaml)}, since YAML cannot have it.")
+            warn_user(
+                f"The hyperparameter {key!r} is not in {os.fspath(config_yaml)}, since YAML cannot have it. Save a "
+                "plain value for it."
+            )
         else:
             kept[key] = value
     with _open(config_yaml, "w") as file:
