@@ -79,7 +79,7 @@ def _message(sources: Sources, place: Place) -> Message | None:
     where = ".".join(one.name for one in scope if isinstance(one, Function | ast.ClassDef))
     path = place.file.relative_to(sources.root).as_posix()
     is_caught = not is_warning and sources.is_caught(place, kind)
-    cause = _cause(scope, kind)
+    cause = _cause(scope, sources.kinds(kind))
     return Message(path, node.lineno, where, kind, is_warning, text, remedy, cause, is_caught)
 
 
@@ -166,14 +166,40 @@ def _placeholder(node: ast.expr) -> str:
     return "..."
 
 
-def _cause(scope: Scope, kind: str) -> str:
-    """Return the condition that the documentation of the function or class around states for a kind of error."""
+def _cause(scope: Scope, kinds: list[str]) -> str:
+    """Return the condition that the documentation of the function or class around states for a kind of error.
+
+    Args:
+        scope: What is around.
+        kinds: The class of the error and its bases.
+    """
     for outer in reversed(scope):
         if isinstance(outer, Function | ast.ClassDef):
-            conditions = raises_in(ast.get_docstring(outer) or "").get(kind)
-            if conditions:
-                return conditions
+            doc = ast.get_docstring(outer) or ""
+            conditions = {**raised_by_sentence(doc), **raises_in(doc)}
+            stated = [conditions[kind] for kind in kinds if kind in conditions]
+            if stated:
+                return stated[0]
     return ""
+
+
+def raised_by_sentence(doc: str) -> dict[str, str]:
+    """Return the conditions by class of error from sentences such as "Raise `ValueError` if it is empty"."""
+    conditions: dict[str, str] = {}
+    for sentence in re.split(r"\n\n|(?<=\.)\s", doc):
+        if not re.search(r"\b[Rr]aises?\b", sentence):
+            continue
+        _, *parts = re.split(r"`?\b(\w+Error)\b`?", " ".join(sentence.split()))
+        condition = ""
+        for name, text in reversed(list(zip(parts[::2], parts[1::2], strict=True))):
+            found = re.search(r"\b(?:if|unless|where|for) [^;]+", text)
+            condition = "" if text.strip() != "or" else condition
+            if found is not None:
+                condition = re.sub(r",?( and)?$", "", found[0].strip().rstrip("."))
+                condition = f"{condition[0].upper()}{condition[1:]}."
+            if condition:
+                conditions[name] = condition
+    return conditions
 
 
 def raises_in(doc: str) -> dict[str, str]:

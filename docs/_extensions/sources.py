@@ -67,12 +67,13 @@ class Sources:
         classes = (place.node for place in self.places if isinstance(place.node, ast.ClassDef))
         return {one.name: [last_name(base) for base in one.bases] for one in classes}
 
-    def kinds(self, name: str) -> set[str]:
-        """Return the names of a class and of its bases."""
+    def kinds(self, name: str) -> list[str]:
+        """Return the names of a class and of its bases, those of a class that is not known as of an `Exception`."""
         known = getattr(builtins, name, None)
         if isinstance(known, type):
-            return {one.__name__ for one in known.__mro__}
-        return {name}.union(*(self.kinds(base) for base in self._bases.get(name, ["Exception"]) if base != name))
+            return [one.__name__ for one in known.__mro__]
+        bases = [base for base in self._bases.get(name, ["Exception"]) if base != name]
+        return [name, *(kind for base in bases for kind in self.kinds(base))]
 
     def is_caught(self, place: Place, kind: str, depth: int = MAX_CALLS) -> bool:
         """Return whether what is raised somewhere is caught by the code around, or by that around each of its calls.

@@ -11,7 +11,7 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parents[1] / "_extensions"))
 
 from error_pages import entry
-from messages_in_code import Message, messages_of
+from messages_in_code import Message, messages_of, raised_by_sentence
 from sources import Sources
 
 
@@ -121,3 +121,54 @@ def test_an_entry_says_the_remedy_once_and_that_an_error_is_caught(tmp_path: Pat
     found = read(tmp_path, "raise ValueError(f'{error} It is left out.')\n")
     lines = list(entry(list(found.values())))
     assert lines[0] == r"**ValueError**: \{error\} It is left out." and not any("Remedy" in line for line in lines)
+
+
+@pytest.mark.parametrize(
+    ("doc", "conditions"),
+    [
+        ("Raise `ValueError` if it is empty.", {"ValueError": "If it is empty."}),
+        (
+            "Raise ValueError unless it is\none of `ERAS`. If it is new, keep it.",
+            {"ValueError": "Unless it is one of `ERAS`."},
+        ),
+        ("Return it, or raise `A.KeyError` where it is not; the rest stays.", {"KeyError": "Where it is not."}),
+        (
+            "Raise `TypeError` unless it is an int, and `ValueError` if it is small.",
+            {"TypeError": "Unless it is an int.", "ValueError": "If it is small."},
+        ),
+        (
+            "Raises `TypeError` or `ValueError` if it is none.",
+            {"TypeError": "If it is none.", "ValueError": "If it is none."},
+        ),
+        ("Raise `TypeError` with the table.", {}),
+        ("Return `ValueError` if it is empty.", {}),
+    ],
+)
+def test_conditions_are_read_from_sentences(doc: str, conditions: dict[str, str]) -> None:
+    assert raised_by_sentence(doc) == conditions
+
+
+def test_the_cause_is_what_is_said_nearest_by_of_the_class_or_a_base_of_it(tmp_path: Path) -> None:
+    source = """
+    class SizeError(ValueError):
+        pass
+
+    class Box:
+        '''A box.
+
+        Raises:
+            ValueError: If it cannot be made.
+        '''
+
+        def fill(self, size):
+            '''Raise `ValueError` if the size is wrong, `TypeError` if it is none.'''
+            raise SizeError("It is too small. Pass more.")
+
+        def empty(self):
+            raise ValueError("It is empty. Fill it.")
+
+        def weigh(self):
+            raise KeyError("It is too heavy. Take less.")
+    """
+    found = [one.cause for one in read(tmp_path, source).values()]
+    assert found == ["If the size is wrong.", "If it cannot be made.", ""]

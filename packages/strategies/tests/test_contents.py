@@ -175,6 +175,18 @@ def test_an_object_that_cannot_be_unpickled_is_an_error_with_its_place(
     assert read_checkpoint(tmp_path / "a.ckpt")["mine"] == {}
 
 
+def test_an_object_in_place_that_cannot_be_unpickled_is_an_error_of_plain_unpickling(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_checkpoint(ObjectsInPlace({"mine": {"config": Config(1)}}), tmp_path / "a.ckpt")
+    monkeypatch.delitem(globals(), "Config")
+    message = (
+        r"`f` must be a whole checkpoint .*, but got one that holds .* at checkpoint\['mine'\]\['config'\], .* Make"
+    )
+    with pytest.raises(ValueError, match=message):
+        torch.load(tmp_path / "a.ckpt", weights_only=False)
+
+
 @pytest.mark.parametrize(
     "change",
     [

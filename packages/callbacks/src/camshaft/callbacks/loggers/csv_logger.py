@@ -140,7 +140,7 @@ class MetricsFile:
         self._is_open = False
 
     def __getattr__(self, name: str) -> Any:
-        """Raise an `AttributeError` that names loggers for more than numbers, such as `add_histogram`."""
+        """Raise `AttributeError` if more than numbers is to be written, as by `add_histogram`; it names loggers."""
         raise AttributeError(
             f"`experiment` must be one that has {name!r}, but got a {type(self).__name__} in "
             f"{self.__dict__.get('path')}. Pass the trainer a logger that has it, such as "

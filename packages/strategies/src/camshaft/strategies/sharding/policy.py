@@ -298,7 +298,7 @@ def parts_of(module: nn.Module) -> dict[str, object]:
 
 
 def check_unchanged(known: Mapping[str, object], module: nn.Module) -> None:
-    """Raise `RuntimeError` with the first of a model's parts that is not among the known ones, if any."""
+    """Raise `RuntimeError` if a part of a model is not among the known ones; the message names the first."""
     parts = parts_of(module)
     for name in [*known, *parts]:
         before, now = known.get(name), parts.get(name)
