@@ -320,7 +320,7 @@ def conform(
     verbs: Collection[str] = VERBS,
     features: Collection[str] | None = None,
     without: Collection[str] = (),
-    scenarios: Sequence[Scenario] = SCENARIOS,
+    scenarios: Sequence[Scenario] | None = None,
     zero_grad: ZeroGrad | None = None,
 ) -> Report:
     """Run a trainer through every scenario that it claims to master, and raise if it fails one.
@@ -331,7 +331,7 @@ def conform(
         features: The features that it has; None claims all of `FEATURES`.
         without: The hooks that it never calls; "module:on_exception" is one that it never calls on the module. They are
             not recorded, and scenarios that cannot do without them are left out.
-        scenarios: The scenarios to choose from.
+        scenarios: The scenarios to choose from; None means `SCENARIOS`.
         zero_grad: Where it zeroes gradients, as `life_cycle` takes it; None for camshaft's own place.
 
     Returns:
@@ -354,7 +354,7 @@ def certify(
     verbs: Collection[str] = VERBS,
     features: Collection[str] | None = None,
     without: Collection[str] = (),
-    scenarios: Sequence[Scenario] = SCENARIOS,
+    scenarios: Sequence[Scenario] | None = None,
     zero_grad: ZeroGrad | None = None,
 ) -> Report:
     """Return the report of a trainer on every scenario that it claims to master, whether it passes or not.
@@ -368,8 +368,9 @@ def certify(
     _check_known("features", features or (), tuple(FEATURES))
     check_without(without, "conform")
     _check_known("zero_grad", [zero_grad] if zero_grad else [], ZERO_GRADS)
-    missing = {scenario: scenario.missing(verbs, features, without) for scenario in scenarios}
-    chosen = [scenario for scenario in scenarios if not missing[scenario]]
+    known = SCENARIOS if scenarios is None else scenarios
+    missing = {scenario: scenario.missing(verbs, features, without) for scenario in known}
+    chosen = [scenario for scenario in known if not missing[scenario]]
     if not chosen:
         raise ValueError(must_be("verbs", "those of at least one scenario", tuple(verbs), "conform", "Name a verb."))
     outcomes = []
