@@ -280,12 +280,13 @@ def test_callbacks_run_but_nothing_is_written_and_the_trainer_has_its_parts_back
     before = files_in(tmp_path)
 
     arguments: dict[str, Any] = {"log_every_n_steps": 1, "max_time": timedelta(microseconds=1)}
-    counting, logger = Counting(tmp_path), ListLogger()
-    module, trainer = prepare(tmp_path, counting, logger=logger, **arguments)
+    counting, observer, logger = Counting(tmp_path), Remembering(), ListLogger()
+    module, trainer = prepare(tmp_path, counting, observer, logger=logger, **arguments)
     own, limits = trainer.callbacks, trainer.fit_loop.limits
     trainer.replay(module, loader(), ckpt_path=tmp_path / KEPT, to_step=11)
 
     assert counting.num_batches == 10 and counting.was_replaying and not trainer.is_replaying
+    assert observer.weights == {}
     assert files_in(tmp_path) == before
     assert (logger.rows, logger.hparams, logger.statuses, logger.num_saves) == ([], [], [], 0)
     assert trainer.callbacks is own and trainer.fit_loop.limits is limits and trainer.loggers == [logger]
