@@ -69,7 +69,7 @@ def test_check_of_a_class_of_an_installed_lightning_says_how_to_check_it(
     monkeypatch.syspath_prepend(tmp_path)
     assert main(["check", "of_theirs:Net", "--as", "module"]) == 0
     assert capsys.readouterr().err.startswith("note: Net is a LightningModule of the installed lightning_lite, whose ")
-    monkeypatch.delitem(sys.modules, "lightning_lite")
+    del sys.modules["lightning_lite"]
 
 
 def test_advise_prints_the_edits_after_the_check(examples: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -79,9 +79,13 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
+def files_in(folder: Path) -> list[Path]:
+    return sorted(path for path in folder.rglob("*.*") if path.suffix != ".pyc")
+
+
 @pytest.mark.filterwarnings("ignore")
 def test_the_commands_go_back_to_a_step(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    files = sorted(folder.rglob("*.*"))
+    files = files_in(folder)
     capsys.readouterr()
 
     assert main(["replay", *RUN, "--to-step", "22", "--ckpt_path", "kept", "--inspect", "body"]) == 0
@@ -102,7 +106,7 @@ def test_the_commands_go_back_to_a_step(folder: Path, capsys: pytest.CaptureFixt
         told, errors = capsys.readouterr()
         assert caught.value.code == 2 and told == "" and errors.startswith("error: `"), errors
         assert len(errors.splitlines()) == 1
-    assert sorted(path for path in folder.rglob("*.*") if path.suffix != ".pyc") == files
+    assert files_in(folder) == files
 
 
 @pytest.mark.processes
