@@ -25,7 +25,7 @@ extensions = [
     "gallery",
     "sphinx.ext.autodoc",
     "sphinx.ext.napoleon",
-    "sentences",
+    "docstring_sentences",
     "sphinx.ext.viewcode",
     "sphinx_copybutton",
     "sphinx_design",

@@ -11,7 +11,7 @@ from sphinx.ext.napoleon import Config, GoogleDocstring
 sys.path.insert(0, str(Path(__file__).parents[1] / "_extensions"))
 
 from api_pages import shown_members
-from sentences import join
+from docstring_sentences import join
 from test_site import SITE, needs_site
 
 from camshaft.callbacks import ModelCheckpoint
