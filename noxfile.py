@@ -701,7 +701,7 @@ if (ROOT / "packages" / "compat").exists():
 
 @nox.session
 def full(session: nox.Session) -> None:
-    """What `tests` leaves out, two jobs at a time: see CONTRIBUTING.md for what runs where, and why."""
+    """What `tests` leaves out, several jobs at a time: see CONTRIBUTING.md for what runs where, and why."""
     if session.posargs:
         session.error("`full` passes no arguments on. Give them to one session, such as tests-loops.")
     install_for_types(session)

@@ -14,9 +14,10 @@ from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass, field
 from pathlib import Path
 
-# A job that runs a gate of its own is one of two already, and runs one of its jobs at a time.
+# A job that runs a gate of its own is one of several already, and runs one of its jobs at a time.
 LANES_VARIABLE = "CAMSHAFT_GATE_LANES"
-NUM_SIDE_BY_SIDE = int(os.environ.get(LANES_VARIABLE, "2"))
+# One more than there are processors, since jobs also wait: for processes, files and the network. Ranks need memory.
+NUM_SIDE_BY_SIDE = int(os.environ.get(LANES_VARIABLE) or min(4, (os.cpu_count() or 1) + 1))
 # Far above what any session takes: it only ends one that hangs.
 JOB_TIMEOUT_SECONDS = 35 * 60.0
 

@@ -17,7 +17,7 @@ from camshaft.callbacks.ledger.ledger_file import (
     read_ledger,
     whole_lines,
 )
-from camshaft.callbacks.ledger.run_ledger import RunLedger, _lines, _Parts, _Row
+from camshaft.callbacks.ledger.run_ledger import LineParts, RunLedger, Update, lines_of
 from camshaft.callbacks.monitoring import from_rank_zero
 from camshaft.hooks_core.messages import must_be, warn_user
 from camshaft.hooks_core.remote_files import exists
@@ -151,9 +151,9 @@ class LedgerCheck(RunLedger):
         self._expected = {number: line for number, line in lines_of_steps.items() if number >= first}
         return {number: "weights" in line for number, line in self._expected.items()}, max(lines_of_steps, default=0)
 
-    def _take(self, strategy: Strategy, rows: Sequence[_Row], parts: Sequence[_Parts]) -> None:
+    def _take(self, strategy: Strategy, rows: Sequence[Update], parts: Sequence[LineParts]) -> None:
         """Check the lines of some updates. Collective."""
-        from_rank_zero(strategy, lambda: self._check([json.loads(line) for line in _lines(rows, parts)]))
+        from_rank_zero(strategy, lambda: self._check([json.loads(line) for line in lines_of(rows, parts)]))
 
     def _check(self, lines: Sequence[dict[str, Any]]) -> None:
         """Raise `DepartureError` for the first line that differs."""

@@ -121,7 +121,7 @@ class RunLedger(Callback):
         self._epoch = 0
         self._batch: tuple[int, Any, Any] = (0, None, None)  # the newest: index, samples, and the batch itself
         self._window = _Window()
-        self._rows: list[_Row] = []
+        self._rows: list[Update] = []
         self._state: dict[str, Any] = {}  # as in checkpoints
         self._loaded: dict[str, Any] = {}
 
@@ -191,7 +191,7 @@ class RunLedger(Callback):
             self._write(trainer)
             rows = self._rows
         digests = self._digests(trainer, module) if self._has_digests(step) else None
-        rows.append(_Row(step, self._epoch, window, self._generators.read(), digests))
+        rows.append(Update(step, self._epoch, window, self._generators.read(), digests))
 
     def on_train_epoch_end(self, trainer: TrainerProtocol, module: Any) -> None:
         """Write the lines. Collective."""
@@ -301,16 +301,16 @@ class RunLedger(Callback):
             self._window = skipped
         if not self._reads_at_once:
             _fetch([row.window for row in rows])
-        own = [_Parts.of(row) for row in rows]
+        own = [LineParts.of(row) for row in rows]
         strategy = trainer.strategy
         of_ranks = [own] if strategy.world_size == 1 else strategy.all_gather(own)
-        of_rows = own if len(of_ranks) == 1 else [_Parts.joined(parts) for parts in zip(*of_ranks, strict=True)]
+        of_rows = own if len(of_ranks) == 1 else [LineParts.joined(parts) for parts in zip(*of_ranks, strict=True)]
         self._take(strategy, rows, of_rows)
 
-    def _take(self, strategy: Strategy, rows: Sequence[_Row], parts: Sequence[_Parts]) -> None:
+    def _take(self, strategy: Strategy, rows: Sequence[Update], parts: Sequence[LineParts]) -> None:
         """Take the lines of some updates. Collective."""
         if strategy.global_rank == 0 and rows:
-            self._file.append(_lines(rows, parts))
+            self._file.append(lines_of(rows, parts))
 
 
 class _Window:
@@ -355,8 +355,16 @@ class _Window:
         return [self.batches, samples, losses, norms]
 
 
-class _Row:
-    """An update that was noted, to be written."""
+class Update:
+    """An update that was noted, to be written.
+
+    Attributes:
+        step: Its number, from 1.
+        epoch: Its epoch.
+        window: What was noted of its batches.
+        random: Digests of torch's generators, as JSON.
+        digests: Digests of weights and optimizers; None without them.
+    """
 
     __slots__ = ("digests", "epoch", "random", "step", "window")
 
@@ -382,8 +390,15 @@ class _Digests:
         return {"weights": weights, "optimizer": states, "settings": self.settings}
 
 
-class _Parts(NamedTuple):
-    """The part of a line for each process, as JSON: that of one process, or of all, with commas between them."""
+class LineParts(NamedTuple):
+    """The part of a line for each process, as JSON: that of one process, or of all, with commas between them.
+
+    Attributes:
+        samples: The samples of each batch.
+        random: Digests of generators.
+        losses: Bits of the losses.
+        norms: Bits of the norms of gradients.
+    """
 
     samples: str
     random: str
@@ -391,7 +406,7 @@ class _Parts(NamedTuple):
     norms: str
 
     @classmethod
-    def of(cls, row: _Row) -> _Parts:
+    def of(cls, row: Update) -> LineParts:
         """Return the parts of this process."""
         window, random = row.window, row.random
         if row.digests is not None:
@@ -399,16 +414,22 @@ class _Parts(NamedTuple):
         return cls(_json_of_samples(window.samples), random, _bits_of(window.losses), _bits_of(window.norms))
 
     @classmethod
-    def joined(cls, of_ranks: Sequence[_Parts]) -> _Parts:
+    def joined(cls, of_ranks: Sequence[LineParts]) -> LineParts:
         """Return the parts of all processes."""
         return cls(*map(",".join, zip(*of_ranks, strict=True)))
 
 
-def _lines(rows: Sequence[_Row], parts: Sequence[_Parts]) -> list[str]:
+def lines_of(rows: Sequence[Update], parts: Sequence[LineParts]) -> list[str]:
+    """Return the lines of updates, without their chains.
+
+    Args:
+        rows: The updates.
+        parts: For each what the processes have of it.
+    """
     return [_line(row, of_row) for row, of_row in zip(rows, parts, strict=True)]
 
 
-def _line(row: _Row, parts: _Parts) -> str:
+def _line(row: Update, parts: LineParts) -> str:
     line = (
         f'{{"step":{row.step},"epoch":{row.epoch},"batches":{row.window.batches},"samples":[{parts.samples}],'
         f'"random":[{parts.random}],"loss":[{parts.losses}],"norm":[{parts.norms}]}}'
