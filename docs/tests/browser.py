@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from playwright.sync_api import Browser, Page
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser, Page
 
 SITE = Path(os.environ.get("CAMSHAFT_SITE", Path(__file__).parents[2] / ".nox" / "site"))
 SIZES = {"phone": (390, 844), "desktop": (1280, 900)}

@@ -1,16 +1,13 @@
-"""The extensions of the documentation can be imported by its tests, and there is a browser."""
+"""The browser that shows the site."""
 
 from __future__ import annotations
 
 import shutil
-import sys
 from collections.abc import Iterator
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "_extensions"))
+from browser import SITE
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
@@ -21,7 +18,6 @@ def browser() -> Iterator[Browser]:
     path = shutil.which("chromium") or shutil.which("google-chrome")
     if path is None:
         pytest.fail("Chromium must be installed to open the pages. Install it, as by `apt-get install chromium`.")
-    from browser import SITE
     from playwright.sync_api import sync_playwright
 
     if not SITE.is_dir():

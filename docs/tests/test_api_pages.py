@@ -2,16 +2,10 @@
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
-
 import pytest
-from sphinx.ext.napoleon import Config, GoogleDocstring
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "_extensions"))
-
 from api_pages import shown_members
 from docstring_sentences import join
+from sphinx.ext.napoleon import Config, GoogleDocstring
 from test_site import SITE, needs_site
 
 from camshaft.callbacks import ModelCheckpoint

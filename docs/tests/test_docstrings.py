@@ -5,16 +5,11 @@ from __future__ import annotations
 import ast
 import inspect
 import re
-import sys
 import textwrap
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "_extensions"))
-
 from api_pages import reference_pages, shown_members
 from messages_in_code import messages, raises_in
 from public_names import PublicName, public_names

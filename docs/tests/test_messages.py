@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import sys
 import textwrap
 from pathlib import Path
 
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "_extensions"))
-
 from error_pages import entry
 from messages_in_code import Message, messages_of, raised_by_sentence
 from sources import Sources

@@ -5,7 +5,6 @@ The session `docs` builds the site before its tests; by hand, name its folder: `
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Iterator
 from html import unescape
@@ -13,8 +12,7 @@ from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 import pytest
-
-SITE = Path(os.environ.get("CAMSHAFT_SITE", Path(__file__).parents[2] / ".nox" / "site"))
+from browser import SITE
 
 needs_site = pytest.mark.skipif(not SITE.is_dir(), reason="there is no built site; run `nox -s docs`")
 

@@ -8,15 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from camshaft.callbacks.ledger.comparison import Comparison, compare_ledgers
-from camshaft.callbacks.ledger.ledger_file import (
-    Ledger,
-    LedgerError,
-    chain_of,
-    find_ledger,
-    read_bytes,
-    read_ledger,
-    whole_lines,
-)
+from camshaft.callbacks.ledger.ledger_file import Ledger, LedgerError, find_ledger, read_ledger
 from camshaft.callbacks.ledger.run_ledger import LineParts, RunLedger, Update, lines_of
 from camshaft.callbacks.monitoring import from_rank_zero
 from camshaft.hooks_core.messages import must_be, warn_user
@@ -140,8 +132,8 @@ class LedgerCheck(RunLedger):
             raise ValueError(must_be("number of processes", rule, len(own), type(self).__name__, action))
         if state and state["position"] is not None:
             num_lines, chain = state["position"]
-            lines = whole_lines(read_bytes(path))[:num_lines]
-            found = chain_of(lines, path) if len(lines) == num_lines else f"{len(lines)} lines"
+            lines = [ledger.header, *ledger.lines][:num_lines]
+            found = lines[-1]["chain"] if len(lines) == num_lines else f"{len(lines)} lines"
             if found != chain:
                 rule = f"that of the run which the checkpoint is from, with the chain {chain} at line {num_lines}"
                 raise LedgerError(rule, found, path, "Pass the ledger of that run, or another checkpoint.")
