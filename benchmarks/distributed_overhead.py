@@ -21,13 +21,15 @@ from typing import Any
 import torch
 
 from distributed_training.contenders import CONTENDERS, Train
-from framework_overhead.measurement import Comparison, require_same_work
+from framework_overhead.measurement import Comparison, quartiles, require_same_work, without_collector
 from framework_overhead.report import circumstances, circumstances_lines, text_table, timing_rows
-from framework_overhead.timed_loaders import Clock, TimedBatches
-from framework_overhead.workload import LOG_EVERY_N_STEPS, build_batches, use_one_thread
+from framework_overhead.timed_loaders import StepTimes
+from framework_overhead.workload import build_batches, use_one_thread
 
 BY_HAND = "by hand"
+CONTROL = "by hand again"
 NUM_RANKS = 2
+NUM_WARMUP = 50
 AIM_MICROSECONDS = 10
 
 
@@ -35,37 +37,40 @@ def parse_arguments(arguments: list[str]) -> argparse.Namespace:
     """Return the checked options of the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--kinds", nargs="+", choices=list(CONTENDERS), default=list(CONTENDERS), help="rows")
-    parser.add_argument("--rounds", type=int, help="paired rounds, 5 or more (default: 15; with --quick: 5)")
-    parser.add_argument("--steps", type=int, help="timed steps of one run (default: 1000; with --quick: 200)")
+    parser.add_argument("--rounds", type=int, help="paired rounds, 5 or more (default: 60; with --quick: 5)")
+    parser.add_argument("--steps", type=int, help="timed steps of one run (default: 300; with --quick: 200)")
     parser.add_argument("--quick", action="store_true", help="few and short rounds: a look, not a measurement")
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write every single value to FILE")
     options = parser.parse_args(arguments)
-    options.rounds = options.rounds or (5 if options.quick else 15)
-    options.steps = options.steps or (200 if options.quick else 1000)
+    options.rounds = options.rounds or (5 if options.quick else 60)
+    options.steps = options.steps or (200 if options.quick else 300)
     if options.rounds < 5:
         parser.error(f"--rounds must be 5 or more, but got {options.rounds}.")
-    if options.steps < 1:
-        parser.error(f"--steps must be at least 1, but got {options.steps}.")
+    if options.steps < 4:
+        parser.error(f"--steps must be at least 4, so that it has quartiles, but got {options.steps}.")
     return options
 
 
 def time_run(train: Train, num_steps: int) -> tuple[float, torch.Tensor]:
-    """Train once. Returns this rank's microseconds per step, and the weights."""
-    clock = Clock(LOG_EVERY_N_STEPS, num_steps)
+    """Train once. Returns the lower quartile of this rank's steps, in microseconds, and the weights."""
     batches = build_batches()
     rank = torch.distributed.get_rank()
+    steps = StepTimes(batches[rank:] + batches[:rank], NUM_WARMUP, num_steps)
     torch.distributed.barrier()
-    weights = train(TimedBatches(batches[rank:] + batches[:rank], clock))
-    return clock.microseconds_per_batch, weights
+    with without_collector():
+        weights = train(steps)
+    return quartiles(steps.microseconds())[0], weights
 
 
 def measure(kind: str, num_rounds: int, num_steps: int) -> dict[str, list[float]]:
     """Time every contender in every round. Returns microseconds per step by name; a first round is thrown away."""
     times: dict[str, list[float]] = {}
-    contenders = list(CONTENDERS[kind].items())
+    contenders = [*CONTENDERS[kind].items(), (CONTROL, CONTENDERS[kind][BY_HAND])]
     for round_idx in range(-1, num_rounds):
         reference: torch.Tensor | None = None
-        for name, train in contenders if round_idx % 2 else [contenders[0], *contenders[:0:-1]]:
+        begin = round_idx % len(contenders)
+        order = contenders[begin:] + contenders[:begin]  # each contender follows another one in each round
+        for name, train in order if round_idx % 2 else reversed(order):
             microseconds, weights = time_run(train, num_steps)
             reference = weights if reference is None else reference
             require_same_work(name, {"weights": weights}, {"weights": reference})
@@ -98,7 +103,7 @@ def table_rows(report: Mapping[str, Any]) -> list[list[str]]:
     comparisons = [
         (kind, Comparison(name, False, times[BY_HAND], times[name]))
         for kind, times in report["values"].items()
-        for name in times
+        for name in sorted(times, key=[*CONTENDERS[kind], CONTROL].index)
         if name != BY_HAND
     ]
     return timing_rows(comparisons)
@@ -110,8 +115,8 @@ def render(report: Mapping[str, Any]) -> str:
     header = [
         *circumstances_lines(facts),
         f"{facts['num_ranks']} ranks on gloo, one thread each; {facts['num_timed_steps']} timed steps a run after "
-        f"{LOG_EVERY_N_STEPS}; medians of {facts['num_rounds']} paired rounds; microseconds per step; camshaft is to "
-        f"add at most {AIM_MICROSECONDS}",
+        f"{NUM_WARMUP}; lower quartile of a run's steps; medians of {facts['num_rounds']} paired rounds; "
+        f"microseconds per step; camshaft is to add at most {AIM_MICROSECONDS}",
     ]
     return "\n".join([*header, "", *text_table(table_rows(report))])
 

@@ -80,6 +80,38 @@ class TimedBatches:
         yield from itertools.islice(source, NUM_TAIL)
 
 
+class StepTimes:
+    """The same loader, which notes when each batch is asked for.
+
+    Args:
+        batches: prebuilt batches, handed out in turn.
+        num_warmup: batches before the first that is timed.
+        num_timed: batches that are timed.
+    """
+
+    def __init__(self, batches: list[Batch], num_warmup: int, num_timed: int) -> None:
+        self._batches = batches
+        self._num_warmup = num_warmup
+        self._num_batches = num_warmup + num_timed + NUM_TAIL
+        self._asked: list[float] = []
+
+    def __len__(self) -> int:
+        return self._num_batches
+
+    def __iter__(self) -> Iterator[Batch]:
+        note, clock = self._asked.append, time.perf_counter
+        for batch in itertools.islice(itertools.cycle(self._batches), self._num_batches):
+            note(clock())
+            yield batch
+
+    def microseconds(self) -> list[float]:
+        """Return the time of each timed batch: from the moment it is asked for until the next one is."""
+        if len(self._asked) != self._num_batches:
+            raise RuntimeError("The loop must ask for all batches once, to be timed. Build a loader for each run.")
+        timed = self._asked[self._num_warmup : 1 - NUM_TAIL]
+        return [(end - begin) * 1e6 for begin, end in itertools.pairwise(timed)]
+
+
 class TimedDataset(Dataset[Batch]):
     """The samples of prebuilt batches, again and again, for a `DataLoader` to index and collate.
 
