@@ -144,7 +144,7 @@ def make_again(capture: StepCapture, module: nn.Module, *, debug: bool = False) 
                 f"`capture` must be {rule}, in replay_capture. "
                 + (action if gone.error is None else "Give its class a form that can be pickled.")
             )
-    settings = capture.settings
+    settings, debugger = capture.settings, StepDebugger() if debug else None
     on_gpu = settings["device"] == "cuda" and torch.cuda.is_available()
     trainer = Trainer(
         accelerator="gpu" if on_gpu else "cpu",
@@ -159,7 +159,7 @@ def make_again(capture: StepCapture, module: nn.Module, *, debug: bool = False) 
         enable_progress_bar=False,
         enable_model_summary=False,
         deterministic=settings["deterministic_algorithms"] or None,
-        callbacks=(again := _Again(capture, debug)),
+        callbacks=(again := _Again(capture, debugger)),
     )
     batches = [copy.deepcopy(call.arguments[0]) for call in capture.calls]  # what gets them may change them
     trainer.fit_loop.progress.global_step = capture.step - 1
@@ -167,7 +167,7 @@ def make_again(capture: StepCapture, module: nn.Module, *, debug: bool = False) 
     loader: Any = DataLoader(batches, batch_size=None, collate_fn=_batch_as_it_is)  # type: ignore[arg-type]
     with _switches(settings):
         trainer.fit(module, loader)
-    if again.has_quit:
+    if debugger is not None and debugger.has_quit:
         raise BdbQuit
     assert again.replayed is not None
     return again.replayed
@@ -182,17 +182,16 @@ class _Again(Callback):
 
     Args:
         capture: The capture.
-        debug: Whether to stop in the first call whose captured loss was not finite, else in the first.
+        debugger: Stops in the first call whose captured loss was not finite, else in the first; None stops in none.
 
     Attributes:
         replayed: The call to tell of; None before the first.
     """
 
-    def __init__(self, capture: StepCapture, debug: bool) -> None:
+    def __init__(self, capture: StepCapture, debugger: StepDebugger | None) -> None:
         self.replayed: ReplayedStep | None = None
         self._capture = capture
-        self._debug = debug
-        self._debugger: StepDebugger | None = None
+        self._debugger = debugger
         self._trainer: Any = None
         self._module: Any = None
         self._call_idx = 0
@@ -202,11 +201,6 @@ class _Again(Callback):
         self._bad_idx = next(
             (idx for idx, one in enumerate(losses) if one is not None and not bool(one.isfinite().all())), None
         )
-
-    @property
-    def has_quit(self) -> bool:
-        """True once the user has left the debugger."""
-        return self._debugger is not None and self._debugger.has_quit
 
     def wrap_call(
         self, hook: str, kind: Receiver, receiver: object, function: Callable[..., Any]
@@ -250,10 +244,8 @@ class _Again(Callback):
         self._open = ExitStack()
         inspection = self._open.enter_context(inspect_step(module, batch))
         restore_random_state(captured.random_state)
-        if self._debug and self._bad_idx in (None, call_idx):
-            self._debug = False
-            self._debugger = StepDebugger(module)
-            function = partial(self._debugger.run_step, function)
+        if self._debugger is not None and call_idx == (self._bad_idx or 0):
+            function = partial(self._debugger.run_step, module, function)
         outputs = function(batch, *rest, **keywords)
         loss = loss_of(outputs, module)
         if loss is not None:

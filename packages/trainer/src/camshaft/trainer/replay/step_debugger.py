@@ -15,22 +15,23 @@ from camshaft.loops.lifecycle import EndOfVerb
 class StepDebugger(pdb.Pdb):
     """Python's debugger, which first stops in the `training_step` of a module.
 
-    Args:
-        module: The module.
-
     Attributes:
         has_quit: Whether the user left the debugger.
     """
 
-    def __init__(self, module: Any) -> None:
+    def __init__(self) -> None:
         super().__init__()
-        function: Any = implementation(module, "training_step")
-        plain = inspect.unwrap(getattr(function, "__func__", function))
-        self._code: CodeType = plain.__code__
+        self._code: CodeType | None = None
         self._is_there = self.has_quit = False
 
-    def run_step(self, function: Callable[..., Any], *arguments: Any, **keywords: Any) -> Any:
-        """Return what a function returns that calls `training_step`. Raises `EndOfVerb` if the user leaves."""
+    def run_step(self, module: Any, function: Callable[..., Any], *arguments: Any, **keywords: Any) -> Any:
+        """Return what a function returns that calls a module's `training_step`.
+
+        Raises:
+            EndOfVerb: If the user leaves.
+        """
+        step: Any = implementation(module, "training_step")
+        self._code = inspect.unwrap(getattr(step, "__func__", step)).__code__
         outputs = self.runcall(function, *arguments, **keywords)
         if self.has_quit:
             raise EndOfVerb

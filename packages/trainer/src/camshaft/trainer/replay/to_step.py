@@ -47,9 +47,10 @@ def replay_step(
         raise InvalidArgumentError("debug", rule, debug, "Trainer.replay", action)
     call = attrs.evolve(call, ckpt_path=nearest_checkpoint(call.ckpt_path, to_step - 1))
     check = ledger_check(trainer, ledger)
-    watch = _StepWatch(to_step, check, inspect, debug=debug)
+    debugger = StepDebugger() if debug else None
+    watch = _StepWatch(to_step, check, inspect, debugger)
     Replay(call=call, before=[watch], after=[_EndOfStep(watch)], check=check).run(trainer, to_step)
-    if watch.has_quit:
+    if debugger is not None and debugger.has_quit:
         raise bdb.BdbQuit
     if not watch.has_ended:
         raise beyond_the_end(to_step, trainer.global_step)
@@ -64,15 +65,16 @@ class _StepWatch(Callback):
         has_ended: Whether the update was reached.
     """
 
-    def __init__(self, to_step: int, check: LedgerCheck | None, inspect: Inspect, *, debug: bool) -> None:
+    def __init__(
+        self, to_step: int, check: LedgerCheck | None, inspect: Inspect, debugger: StepDebugger | None
+    ) -> None:
         self.steps: list[ReplayedStep] = []
         self.has_ended = False
         self._to_step = to_step
         self._check = check
         self._call_inspect = inspect if callable(inspect) else None
         self._patterns = None if inspect is None or callable(inspect) else _listed(inspect)
-        self._debug = debug
-        self._debugger: StepDebugger | None = None
+        self._debugger = debugger
         self._trainer: Any = None
         self._module: Any = None
         self._open: _OpenStep | None = None
@@ -138,11 +140,6 @@ class _StepWatch(Callback):
         self._trainer = self._module = None
 
     @property
-    def has_quit(self) -> bool:
-        """True once the user has left the debugger."""
-        return self._debugger is not None and self._debugger.has_quit
-
-    @property
     def is_inside(self) -> bool:
         """True while a step of the update runs."""
         return self._open is not None
@@ -167,10 +164,8 @@ class _StepWatch(Callback):
             self.end()
         batch, batch_idx = arguments[0], trainer.current_run.batch_idx
         step = self._open = _OpenStep(self._module, batch, trainer.current_epoch, batch_idx)
-        if self._debug:
-            self._debug = False  # the first step of the update
-            self._debugger = StepDebugger(self._module)
-            function = partial(self._debugger.run_step, function)
+        if self._debugger is not None and not self.steps:  # the first step of the update
+            function = partial(self._debugger.run_step, self._module, function)
         outputs = function(*arguments, **keywords)
         step.outputs = without_graph(outputs)
         return outputs
