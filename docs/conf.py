@@ -18,6 +18,7 @@ extensions = [
     "benchmark_tables",
     "example_runs",
     "repository_links",
+    "shared_navigation",
     "names_in_text",
     "api_pages",
     "command_pages",
