@@ -152,5 +152,6 @@ def _edge(self: HookTimeline, *arguments: Any) -> None:
     """Mark the beginning or end of a span: since it is implemented, the hook is called."""
 
 
-for _name in {*EDGES} - {*vars(HookTimeline)}:
-    setattr(HookTimeline, _name, _edge)
+for _name in EDGES:
+    if _name not in vars(HookTimeline):
+        setattr(HookTimeline, _name, _edge)
