@@ -20,7 +20,8 @@ import tarfile
 import tempfile
 import tomllib
 from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import dataclass
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import nox
@@ -704,7 +705,6 @@ def full(session: nox.Session) -> None:
     """What `tests` leaves out, several jobs at a time: see CONTRIBUTING.md for what runs where, and why."""
     if session.posargs:
         session.error("`full` passes no arguments on. Give them to one session, such as tests-loops.")
-    install_for_types(session)
     log_dir = ROOT / ".nox" / "logs"
     log_dir.mkdir(parents=True, exist_ok=True)
 
@@ -717,4 +717,7 @@ def full(session: nox.Session) -> None:
     # the longest ones early, so that neither lane is left alone at the end
     first = [job("integration"), job("docs"), *alone]
     others = [job("mixed"), job("build"), *(job(f"python-{version}") for version in INTERPRETERS)]
-    run_jobs(session, [*first, *process_jobs(session), *type_jobs(session), *others], log_dir)
+    with ThreadPoolExecutor(1) as pool:
+        installed = pool.submit(install_for_types, session)  # meanwhile the first jobs run, each in its own environment
+        here = [replace(one, wait=installed.result) for one in [*process_jobs(session), *type_jobs(session)]]
+        run_jobs(session, [*first, *here, *others], log_dir)

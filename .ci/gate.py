@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -26,7 +26,8 @@ JOB_TIMEOUT_SECONDS = 35 * 60.0
 class Job:
     """One command and its name; `environment` is set beside that of this process, None removes a variable.
 
-    `report` is where the command, if it is nox, says whether its session was skipped.
+    `report` is where the command, if it is nox, says whether its session was skipped. `wait` returns once the command
+    can begin, and raises if it never can.
     """
 
     name: str
@@ -34,6 +35,7 @@ class Job:
     environment: Mapping[str, str | None] = field(default_factory=dict)
     report: Path | None = None
     success_codes: tuple[int, ...] = (0,)
+    wait: Callable[[], None] | None = None
 
     @classmethod
     def of_session(cls, noxfile: Path, report_dir: Path, session: str, *arguments: str) -> Job:
@@ -86,6 +88,8 @@ class Gate:
         return [outcomes[job.name] for job in jobs]
 
     def _run_one(self, job: Job) -> Outcome:
+        if job.wait is not None:
+            job.wait()
         log = self._log_dir / f"{job.name}.log"
         if job.report is not None:
             job.report.unlink(missing_ok=True)

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import json
 import sys
+from concurrent.futures import Future
+from dataclasses import replace
 from pathlib import Path
+from threading import Timer
 
 import pytest
 
@@ -51,6 +54,28 @@ def test_a_job_has_its_environment_and_lets_a_gate_of_its_own_run_one_job_at_a_t
     program = "import os; print(os.environ['ADDED'], 'REMOVED' in os.environ, os.environ['CAMSHAFT_GATE_LANES'])"
     (outcome,) = Gate(tmp_path, tmp_path / "logs").run([python("environment", program, ADDED="yes", REMOVED=None)])
     assert outcome.log.read_text() == "yes False 1\n"
+
+
+def test_a_job_waits_for_what_it_needs_while_another_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gate.NUM_SIDE_BY_SIDE", 2)
+    needed = Future[None]()
+
+    def finish() -> None:
+        (tmp_path / "needed").touch()
+        needed.set_result(None)
+
+    Timer(0.5, finish).start()
+    shown = "from pathlib import Path; print(Path('needed').exists())"
+    jobs = [replace(python("waits", shown), wait=needed.result), python("runs", shown)]
+    waited, other = Gate(tmp_path, tmp_path / "logs").run(jobs)
+    assert (waited.log.read_text(), other.log.read_text()) == ("True\n", "False\n")
+
+
+def test_a_gate_ends_if_a_job_cannot_have_what_it_needs(tmp_path: Path) -> None:
+    needed = Future[None]()
+    needed.set_exception(RuntimeError("not to be had"))
+    with pytest.raises(RuntimeError, match="not to be had"):
+        Gate(tmp_path, tmp_path / "logs").run([replace(python("waits", "print()"), wait=needed.result)])
 
 
 @pytest.mark.parametrize(
