@@ -50,6 +50,10 @@ SCENARIOS = {
     "manual optimization until max_steps": Configuration(
         is_manual=True, returns="dict", trainer={"max_steps": 5, "log_every_n_steps": 1}
     ),
+    "manual optimization by closures": Configuration(is_manual=True, gives_closures=True),
+    "manual optimization by closures that are called repeatedly": Configuration(
+        is_manual=True, gives_closures=True, optimizer="lbfgs"
+    ),
     "data of unknown length": Configuration(
         is_stream=True, num_batches=3, is_ragged=True, trainer={"accumulate_grad_batches": 2}
     ),

@@ -34,6 +34,7 @@ class Configuration:
             evaluate a closure once and twice; "duck" is no `Optimizer` at all.
         scheduling: The learning-rate scheduler, if any.
         is_manual: Whether `training_step` optimizes by itself.
+        gives_closures: Whether `training_step` hands each optimizer's step a closure; with `is_manual` alone.
         returns: What `training_step` returns.
         no_loss_at: Batches of each epoch for which `training_step` returns None.
         overrides: The defaults of the module that are overridden, each by a call of `super()`.
@@ -69,6 +70,7 @@ class Configuration:
     optimizer: str = "sgd"
     scheduling: Scheduling | None = None
     is_manual: bool = False
+    gives_closures: bool = False
     returns: Literal["tensor", "dict"] = "tensor"
     no_loss_at: frozenset[int] = attrs.field(default=frozenset(), converter=frozenset)
     overrides: frozenset[str] = attrs.field(default=frozenset(), converter=frozenset)

@@ -59,6 +59,8 @@ def fits(draw: st.DrawFn) -> Configuration:
         configuration = attrs.evolve(configuration, continues_to=configuration.trainer["max_epochs"] + 1)
     if not draw(st.booleans()):
         configuration = attrs.evolve(configuration, verbs=("fit",), num_eval_batches=())
+    if is_manual:
+        configuration = attrs.evolve(configuration, gives_closures=draw(st.booleans()))
     return _checked(configuration)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter, OrderedDict, defaultdict
 from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from typing import Any
 
 import torch
@@ -241,11 +242,18 @@ def make_module(framework: Framework, configuration: Configuration, loaders: Loa
             return loss if configuration.returns == "tensor" else {"loss": loss, "size": size, "own": 2 * loss}
 
         def optimize(self, batch: Any) -> Tensor:
-            for optimizer in self.optimizers():
+            def backward(optimizer: Any) -> Tensor:
                 loss = self.loss(batch)
                 optimizer.zero_grad()
                 self.manual_backward(loss)
-                optimizer.step()
+                return loss
+
+            for optimizer in self.optimizers():
+                if configuration.gives_closures:
+                    loss = optimizer.step(closure=partial(backward, optimizer))
+                else:
+                    loss = backward(optimizer)
+                    optimizer.step()
             if configuration.steps_schedulers == "batch":
                 self.step_schedulers()
             return loss

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import pytest
 import torch
 from bare_parts import BareTrainer, Net, Sized, hooked, make_batches, same_bits, seeded, weights
-from torch.optim import SGD
+from torch.optim import LBFGS, SGD
 
 pytestmark = pytest.mark.filterwarnings("ignore:There is a `validation_step`")
 
@@ -48,6 +49,40 @@ def test_each_step_of_each_optimizer_is_announced() -> None:
     callback = hooked(on_before_optimizer_step=announce)
     BareTrainer(net, callbacks=[callback], max_epochs=1).fit(Sized(make_batches(4)))
     assert announced == [(0, 0), (1, 0), (1, 1), (2, 0)]
+
+
+@pytest.mark.parametrize(("make", "num_calls"), [(SGD, 1), (partial(LBFGS, max_iter=3), 3)])
+@pytest.mark.parametrize("by_name", [True, False])
+def test_a_step_with_a_closure_is_announced_after_each_call_with_the_gradients_that_it_made(
+    make: Any, num_calls: int, by_name: bool
+) -> None:
+    class Closing(Net):
+        automatic_optimization = False
+
+        def configure_optimizers(self) -> Any:
+            self.optimizer = make(self.parameters(), lr=0.1)
+            return self.optimizer
+
+        def training_step(self, batch: Any, batch_idx: int) -> None:
+            def closure() -> Any:
+                self.optimizer.zero_grad()
+                loss = self.loss(batch)
+                loss.backward()
+                made.append(weights_gradient(self))
+                return loss
+
+            arguments, keywords = ((), {"closure": closure}) if by_name else ((closure,), {})
+            self.optimizer.step(*arguments, **keywords)
+
+    def weights_gradient(net: Any) -> Any:
+        return None if net.layer.weight.grad is None else net.layer.weight.grad.clone()
+
+    made: list[Any] = []
+    found: list[Any] = []
+    callback = hooked(on_before_optimizer_step=lambda trainer, module, _: found.append(weights_gradient(module)))
+    trainer = BareTrainer(seeded(Closing), callbacks=[callback], max_epochs=1).fit(Sized(make_batches(2)))
+    assert len(found) == 2 * num_calls and trainer.global_step == 2
+    assert all(torch.equal(one, other) for one, other in zip(found, made, strict=True))
 
 
 def test_the_weights_are_those_of_the_step_alone() -> None:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
 from torch.optim import Optimizer
 
+from camshaft.hooks_core import no_op
 from camshaft.hooks_core.dispatch.implementation import implementation
 from camshaft.hooks_core.messages import must_be
 from camshaft.loops.optimization.configuration import ConfiguredOptimizers
@@ -62,7 +64,8 @@ class ManualOptimization:
     def run_batch(self, batch: Any, batch_idx: int, is_last: bool) -> Any:
         """Run the module's own optimization of a batch, split by split if it is split along time.
 
-        Hooks: tbptt_split_batch, training_step; on_before_optimizer_step whenever the module steps an optimizer in it.
+        Hooks: tbptt_split_batch, training_step; on_before_optimizer_step whenever the module steps an optimizer in it,
+        after each call of the closure if the step gets one.
 
         Args:
             batch: The batch, on its device.
@@ -118,9 +121,28 @@ class ManualOptimization:
         for step_hook in self._step_hooks:
             step_hook.remove()
 
-    def _before_step(self, announce: Any, optimizer: Optimizer, arguments: Any, keywords: Any) -> None:
+    def _before_step(self, announce: Any, optimizer: Optimizer, arguments: Any, keywords: Any) -> Any:
+        """Call the hook; after the closure, if the step gets one, since that computes the gradients."""
         self._stepped = True
-        announce(optimizer)
+        if announce is no_op:
+            return None
+        closure = keywords.get("closure", arguments[1] if len(arguments) > 1 else None)
+        if not callable(closure):
+            announce(optimizer)
+            return None
+        followed = _followed(closure, partial(announce, optimizer))
+        if "closure" in keywords:
+            return arguments, {**keywords, "closure": followed}
+        return (optimizer, followed, *arguments[2:]), keywords
+
+
+def _followed(closure: Callable[[], Any], announce: Callable[[], Any]) -> Callable[[], Any]:
+    def evaluate() -> Any:
+        loss = closure()
+        announce()
+        return loss
+
+    return evaluate
 
 
 def check_manual(settings: OptimizationSettings, configured: ConfiguredOptimizers, where: str) -> None:
