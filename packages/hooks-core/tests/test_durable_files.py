@@ -12,6 +12,7 @@ from camshaft.hooks_core import durable_files
 from camshaft.hooks_core.durable_files import (
     abandoned_files,
     lock,
+    new_file,
     new_partial_name,
     previous_of,
     remove,
@@ -212,3 +213,13 @@ def test_other_files_are_not_looked_at(tmp_path: Path, monkeypatch: pytest.Monke
         (tmp_path / name).touch()
     assert found(tmp_path) == []
     assert abandoned_files(tmp_path / "nowhere", "*") == []
+
+
+def test_a_mount_that_refuses_to_set_modes_takes_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> None:
+        raise PermissionError(1, "Operation not permitted")
+
+    monkeypatch.setattr(os, "chmod", refuse)
+    with new_file(tmp_path / "x.ckpt") as partial:
+        partial.write_text("new")
+    assert [path.name for path in tmp_path.iterdir()] == ["x.ckpt"] and (tmp_path / "x.ckpt").read_text() == "new"

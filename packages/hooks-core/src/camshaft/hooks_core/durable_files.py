@@ -64,7 +64,8 @@ def new_file(target: Path) -> Iterator[Path]:
         with lock(partial):
             yield partial
             flush(partial)
-            os.chmod(partial, 0o666 & ~_umask())
+            with contextlib.suppress(PermissionError):  # as of a mount whose files have no modes of their own
+                os.chmod(partial, 0o666 & ~_umask())
             rename_durably(partial, target)
     except BaseException:
         with contextlib.suppress(OSError):  # the first error is the one to raise
