@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from camshaft.hooks_core import Callback
-from camshaft.loops.state.callback_state import warn_of_absent
+from camshaft.loops.state.callback_state import state_key, warn_of_absent
 
 
 class Counting(Callback):
@@ -33,3 +33,16 @@ def test_says_nothing_where_all_are_there_or_had_nothing_to_remember() -> None:
         warnings.simplefilter("error")
         warn_of_absent({"Counting(a)": {"count": 1}, "Gone": {}}, [Counting("a"), Counting("b")])
         warn_of_absent({}, [])
+
+
+def test_an_error_in_a_state_key_is_raised_and_makes_no_other_key() -> None:
+    class Failing(Counting):
+        @property
+        def state_key(self) -> str:
+            return self.made_up  # type: ignore[attr-defined, no-any-return]
+
+    with pytest.raises(AttributeError, match="made_up"):
+        state_key(Failing("a"))
+    plain, own = object(), type("Plain", (), {})()
+    own.state_key = "own"
+    assert (state_key(plain), state_key(own), state_key(Counting("a"))) == ("object", "own", "Counting(a)")

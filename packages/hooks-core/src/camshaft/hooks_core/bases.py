@@ -765,6 +765,10 @@ class Callback:
         """Key of the callback's state in a checkpoint; unique among a run's callbacks."""
         return type(self).__qualname__
 
+    def _generate_state_key(self, **arguments: Any) -> str:
+        """Return a key for `state_key`: the class's name, and arguments that tell two of its callbacks apart."""
+        return f"{type(self).__qualname__}{arguments!r}"
+
 
 class StrategyHooks:
     """Hooks that a strategy may override; every one is optional. A strategy receives hooks and never emits them."""

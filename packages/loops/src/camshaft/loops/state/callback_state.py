@@ -10,8 +10,12 @@ from camshaft.hooks_core.messages import must_be, warn_user
 
 
 def state_key(callback: object) -> str:
-    """Return the key of a callback's state in a checkpoint: its `state_key`, else its class's name."""
-    return str(getattr(callback, "state_key", type(callback).__qualname__))
+    """Return the key of a callback's state in a checkpoint: its `state_key`, else its class's name.
+
+    What a property `state_key` raises is raised, an `AttributeError` too: the class's name would be another key.
+    """
+    has_none = not hasattr(type(callback), "state_key") and "state_key" not in getattr(callback, "__dict__", {})
+    return type(callback).__qualname__ if has_none else str(callback.state_key)  # type: ignore[attr-defined]
 
 
 def warn_of_absent(states: Mapping[str, Any], callbacks: Sequence[object]) -> None:
