@@ -60,6 +60,14 @@ def test_a_report_is_appended_to_the_file_of_its_stage_or_printed(
     assert capsys.readouterr().out == "Profiler Report\nProfile stats for: a\nmuch\n"
 
 
+def test_a_folder_that_is_a_path_stays_one(tmp_path: Path) -> None:
+    profiler = Listing(dirpath=tmp_path, filename="report")
+    profiler.setup("fit")
+    profiler.describe()
+    assert (profiler.dirpath / "fit-report.txt").read_text()  # type: ignore[operator]
+    assert Listing(dirpath=str(tmp_path)).dirpath == str(tmp_path)
+
+
 def test_durations_are_summed_in_a_table() -> None:
     profiler = SimpleProfiler()
     for seconds in (0.01, 0.03):

@@ -13,6 +13,7 @@ from abc import ABC, abstractmethod
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 from camshaft.callbacks.arguments import InvalidArgumentError, check_number, usable_path
@@ -34,7 +35,10 @@ class ActionProfiler(ABC):
     """
 
     def __init__(self, dirpath: str | os.PathLike[str] | None = None, filename: str | None = None) -> None:
-        self.dirpath = None if dirpath is None else usable_path("dirpath", dirpath, type(self).__name__)
+        self.dirpath: str | Path | None = None
+        if dirpath is not None:
+            usable = usable_path("dirpath", dirpath, type(self).__name__)
+            self.dirpath = usable if isinstance(dirpath, str) else Path(usable)
         self.filename = filename
         self._stage: str | None = None
         self._local_rank: int | None = None
@@ -72,7 +76,7 @@ class ActionProfiler(ABC):
         summary = self.summary()
         if summary and self.filename and self.dirpath:
             with (
-                edit_file(join(self.dirpath, self._prepare_filename())) as path,
+                edit_file(join(os.fspath(self.dirpath), self._prepare_filename())) as path,
                 path.open("a", encoding="utf-8") as file,
             ):
                 file.write(summary)
@@ -294,7 +298,7 @@ class AdvancedProfiler(ActionProfiler):
             action_to_take = "Pass `dirpath`."
             rule = "given for `dump_stats`"
             raise InvalidArgumentError("dirpath", rule, self.dirpath, type(self).__name__, action_to_take)
-        with replace_file(join(self.dirpath, self._prepare_filename(action, ".prof"))) as path:
+        with replace_file(join(os.fspath(self.dirpath), self._prepare_filename(action, ".prof"))) as path:
             profiled.dump_stats(path)
 
     def __getstate__(self) -> dict[str, Any]:

@@ -136,7 +136,7 @@ class PyTorchProfiler(ActionProfiler):
             InvalidArgumentError: If the folder is a URL, where torch cannot write.
         """
         super().setup(stage, local_rank, log_dir)
-        check_local("dirpath", self.dirpath or "", type(self).__name__)
+        check_local("dirpath", os.fspath(self.dirpath or ""), type(self).__name__)
 
     def start(self, action_name: str) -> None:
         """Begin a range; the first one starts torch's profiler."""
