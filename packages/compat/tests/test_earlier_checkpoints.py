@@ -440,6 +440,10 @@ def test_hparams_before_0_8_are_a_namespace_again(tmp_path: Path) -> None:
     assert built(ByConfig, tmp_path, {"hparams": SAVED}).given == Namespace(**SAVED)
 
 
+def test_arguments_that_were_saved_before_0_8_are_arguments_again(tmp_path: Path) -> None:
+    assert built(ByKeywords, tmp_path, {"module_arguments": SAVED}).given == SAVED
+
+
 def test_hparams_that_were_a_dictionary_are_one(tmp_path: Path) -> None:
     assert built(ByHparams, tmp_path, {"hparams": SAVED, "hparams_type": "dict"}).given == SAVED
 

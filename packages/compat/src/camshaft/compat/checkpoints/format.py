@@ -265,7 +265,8 @@ def constructor_arguments(cls: type, checkpoint: Mapping[str, Any], given: Mappi
         checkpoint: The checkpoint.
         given: Arguments that count before those that were saved; those of the constructor, else values in the one.
     """
-    saved = {**_dict(checkpoint, "hparams"), **_dict(checkpoint, HYPER_PARAMETERS_KEY)}
+    keys = ("hparams", "module_arguments", HYPER_PARAMETERS_KEY)  # the second between 0.7 and 0.8
+    saved = {name: value for key in keys for name, value in _dict(checkpoint, key).items()}
     parameters = parameters_of(cls)
     name = _single(cls, checkpoint, saved)
     configuration = checkpoint.get(HYPER_PARAMETERS_KEY)
