@@ -15,6 +15,8 @@ import torch
 from comparison.frameworks import CAMSHAFT, LIGHTNING, Framework
 from torch.utils.data import DataLoader, TensorDataset
 
+from camshaft.compat.names.trainer.callbacks import ModelCheckpoint as ImportedModelCheckpoint
+
 pytestmark = pytest.mark.filterwarnings("ignore")
 
 NUM_BATCHES = 6
@@ -399,3 +401,28 @@ def test_overrides_of_early_stopping_stop_at_the_same_step(tmp_path: Path, overr
 
     theirs, ours = both(tmp_path, train)
     assert ours == theirs
+
+
+@pytest.mark.parametrize("filename", ["{epoch}_{val/score:.1f}", "of/{val/score}-{step}", None])
+@pytest.mark.parametrize("is_named", [True, False])
+def test_a_name_with_slashes_makes_folders_under_the_import_names_alone(filename: str | None, is_named: bool) -> None:
+    def name(cls: Any) -> str:
+        checkpoint = cls(dirpath="folder", filename=filename, auto_insert_metric_name=is_named)
+        path = checkpoint.format_checkpoint_name({"epoch": 3, "step": 7, "val/score": 0.5})
+        return os.path.relpath(path, "folder")
+
+    theirs = name(LIGHTNING.model_checkpoint)
+    assert name(ImportedModelCheckpoint) == theirs
+    assert name(CAMSHAFT.model_checkpoint) == theirs.replace("val/score=", "val_score=")
+
+
+def test_the_key_of_a_callbacks_state_is_made_of_the_same_arguments() -> None:
+    def key(framework: Framework) -> str:
+        class Counting(framework.callback):  # type: ignore[misc, name-defined]
+            @property
+            def state_key(self) -> str:
+                return self._generate_state_key(what="batches", every=2)
+
+        return str(Counting().state_key)
+
+    assert key(CAMSHAFT) == key(LIGHTNING)

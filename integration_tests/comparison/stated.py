@@ -133,6 +133,18 @@ STATED: tuple[Stated, ...] = (
         ),
     ),
     Stated(
+        name="slashes in the metrics of a checkpoint's name",
+        topic="checkpoints",
+        lightning="makes folders: `{val/loss}` becomes `val/loss=0.5`",
+        camshaft="writes `val_loss=0.5`; under the import names as Lightning",
+        reason="checkpoints lie in one folder",
+        write="Pass `auto_insert_metric_name=False`, and write the names into `filename`.",
+        proof=(
+            "integration_tests/test_model_checkpoint_against_lightning.py"
+            "::test_a_name_with_slashes_makes_folders_under_the_import_names_alone"
+        ),
+    ),
+    Stated(
         name="when last.ckpt moves",
         topic="checkpoints",
         lightning="leaves it where it is when no checkpoint is among the best `save_top_k`",

@@ -28,6 +28,10 @@ def test_fills_the_places(template: str, with_names: str, without_names: str) ->
     assert NameTemplate(template, False, "C").render(METRICS) == without_names
 
 
+def test_slashes_in_the_name_of_a_metric_make_folders_where_they_are_to_stay() -> None:
+    assert NameTemplate("a/{val/loss:.1f}", True, "C", slash_char="/").render(METRICS) == "a/val/loss=0.1"
+
+
 @pytest.mark.parametrize("template", ["{epoch", "{}", "{epoch!r}", "{loss:{width}}", "{loss:.2x}"])
 def test_a_bad_template_is_refused_when_it_is_made(template: str) -> None:
     with pytest.raises(InvalidArgumentError, match=r"`filename` must be .* in ModelCheckpoint\. Write it like"):

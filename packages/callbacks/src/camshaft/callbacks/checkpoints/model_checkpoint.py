@@ -103,7 +103,8 @@ class ModelCheckpoint(Checkpoint):
             "last" moves to it, unless it is written asynchronously. Several processes save nothing then, and warn.
         save_weights_only: Whether to leave out optimizers, loops and callbacks.
         mode: "min" where a lower metric is better, "max" where a higher one is. NaN is the worst value.
-        auto_insert_metric_name: Whether {epoch} in `filename` becomes "epoch=3" rather than "3".
+        auto_insert_metric_name: Whether {epoch} in `filename` becomes "epoch=3" rather than "3", and {val/loss}
+            "val_loss=0.5": `CHECKPOINT_SLASH_CHAR` of the class stands for slashes, which would make folders.
         every_n_train_steps: Number of optimizer updates between due times; excludes the two other intervals. With a
             `monitor` the due time is the end of the validation that follows the batch, if one does; while there is no
             value yet, the end of the first validation.
@@ -133,6 +134,7 @@ class ModelCheckpoint(Checkpoint):
 
     CHECKPOINT_JOIN_CHAR: ClassVar[str] = "-"
     CHECKPOINT_EQUALS_CHAR: ClassVar[str] = "="
+    CHECKPOINT_SLASH_CHAR: ClassVar[str] = "_"
     CHECKPOINT_NAME_LAST: ClassVar[str] = "last"
     _of_run: ClassVar[tuple[str, ...]] = ("_pending", "_newest", "_strategy")
 
@@ -673,7 +675,8 @@ class ModelCheckpoint(Checkpoint):
         return f"{{epoch}}{self.CHECKPOINT_JOIN_CHAR}{{step}}"
 
     def _template(self, text: str, is_named: bool) -> NameTemplate:
-        return NameTemplate(text, is_named, type(self).__name__, self.CHECKPOINT_EQUALS_CHAR)
+        chars = self.CHECKPOINT_EQUALS_CHAR, self.CHECKPOINT_SLASH_CHAR
+        return NameTemplate(text, is_named, type(self).__name__, *chars)
 
     def _make_names(self) -> CheckpointNames:
         """Return the names, by attributes that a subclass or a user may have set."""

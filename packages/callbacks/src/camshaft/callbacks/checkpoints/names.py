@@ -26,21 +26,29 @@ class NameTemplate:
     Args:
         template: Text with `{name}` or `{name:format}`, where `name` is "epoch", "step" or a logged metric and may
             hold slashes and dots; `format` is Python's.
-        auto_insert_metric_name: Whether `{name}` becomes `name=value` (slashes in the name become "_", so that it
-            makes no folder) rather than `value`.
+        auto_insert_metric_name: Whether `{name}` becomes `name=value` rather than `value`.
         where: The class to name in errors.
         equals_char: What stands between name and value.
+        slash_char: What stands for slashes in a metric's name; a slash makes folders.
 
     Raises:
         InvalidArgumentError: If `template` is malformed, has an unnamed place or a format that no number takes, or
             leads out of the checkpoints' folder.
     """
 
-    def __init__(self, template: str, auto_insert_metric_name: bool, where: str, equals_char: str = "=") -> None:
+    def __init__(
+        self,
+        template: str,
+        auto_insert_metric_name: bool,
+        where: str,
+        equals_char: str = "=",
+        slash_char: str = "_",
+    ) -> None:
         self.template = template
         self.auto_insert_metric_name = auto_insert_metric_name
         self.where = where
         self.equals_char = equals_char
+        self.slash_char = slash_char
         self._parts = self._parsed()
 
     @property
@@ -69,7 +77,7 @@ class NameTemplate:
             except ValueError as error:
                 raise self._invalid(f"given a format that {number!r} takes in {{{name}:{spec}}}") from error
             is_named = self.auto_insert_metric_name
-            text += f"{name.replace('/', '_')}{self.equals_char}{shown}" if is_named else shown
+            text += f"{name.replace('/', self.slash_char)}{self.equals_char}{shown}" if is_named else shown
         return text
 
     def _parsed(self) -> list[tuple[str, str | None, str]]:

@@ -73,7 +73,8 @@ _EVERY_EPOCH = "{epoch}"
 class ModelCheckpoint(_ModelCheckpoint, metaclass=StandIn):
     """`camshaft.callbacks.ModelCheckpoint` with the arguments of releases 0.4 to 1.9, and today's by keyword.
 
-    A metric in `filename` that has not been logged is written as 0, with a warning.
+    A metric in `filename` that has not been logged is written as 0, with a warning. Slashes in a metric's name stay,
+    and make folders.
 
     Args:
         args: A folder, or where it has places for metrics a path with a file's name: what came first up to 1.1 and
@@ -95,6 +96,7 @@ class ModelCheckpoint(_ModelCheckpoint, metaclass=StandIn):
     """
 
     __stands_for__: ClassVar[type] = _ModelCheckpoint
+    CHECKPOINT_SLASH_CHAR: ClassVar[str] = "/"
 
     def __init__(
         self,
