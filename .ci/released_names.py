@@ -58,7 +58,7 @@ def place_in(path: str) -> str | None:
             parts = path.removeprefix(f"{folder}/").removesuffix(".py").split("/")
             if parts[-1] == "__init__":
                 parts.pop()
-            if any((part.startswith("_") and part != "__about__") or part.startswith("test") for part in parts):
+            if any((part.startswith("_") and part != "__about__") or part.startswith("testing") for part in parts):
                 return None
             return ".".join(([first] if first else []) + parts)
     return None

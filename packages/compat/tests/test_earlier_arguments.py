@@ -268,6 +268,33 @@ class TestRuns:
         assert [row["grad_2.0_norm_total"] for _, row in logged] == pytest.approx(norms[1::2])
         assert {"grad_2.0_norm/layer.weight", "grad_2.0_norm/layer.bias"} <= logged[0][1].keys()
 
+    def test_a_module_changes_the_norms_of_gradients_by_its_own_method(self, tmp_path: Path) -> None:
+        class Own(Regression):
+            def grad_norm(self, norm_type: float | str) -> dict[str, Any]:
+                return {"total": super().grad_norm(norm_type)[f"grad_{norm_type}_norm_total"]}
+
+        logger = ListLogger()
+        quiet_trainer(tmp_path, logger=logger, log_every_n_steps=2, **{"track_grad_norm": 2}).fit(Own(), loader(4))
+        assert [(step, row["total"].item() > 0) for step, row in logger.rows if "total" in row] == [
+            (1, True),
+            (3, True),
+        ]
+        assert not any(name.startswith("grad_") for _, row in logger.rows for name in row)
+
+    def test_a_module_logs_the_norms_of_gradients_by_its_own_method(self, tmp_path: Path) -> None:
+        given: list[set[str]] = []
+
+        class Own(Regression):
+            def log_grad_norm(self, grad_norm_dict: Any) -> None:
+                given.append(set(grad_norm_dict))
+                super().log_grad_norm({"total": grad_norm_dict["grad_2.0_norm_total"]})
+
+        logger = ListLogger()
+        quiet_trainer(tmp_path, logger=logger, log_every_n_steps=2, **{"track_grad_norm": 2}).fit(Own(), loader(4))
+        assert given == [{"grad_2.0_norm/layer.weight", "grad_2.0_norm/layer.bias", "grad_2.0_norm_total"}] * 4
+        assert [step for step, row in logger.rows if "total_step" in row] == [1, 3]
+        assert [step for step, row in logger.rows if "total_epoch" in row] == [3]
+
     def test_optimization_by_hand_may_be_asked_for_here(self, tmp_path: Path) -> None:
         class ByHand(Regression):
             def training_step(self, batch: Any, batch_idx: int) -> None:  # type: ignore[override]

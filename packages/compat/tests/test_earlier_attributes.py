@@ -228,7 +228,7 @@ class TestModule:
         data, module = RegressionData(), Regression()
         assert (module.use_amp, module.on_gpu, module.use_ddp, module.datamodule) == (False, False, False, None)
         quiet_trainer(tmp_path, precision="bf16-mixed").fit(module, datamodule=data)
-        assert (module.use_amp, module.on_gpu, module.use_ddp) == (True, False, False)
+        assert (module.use_amp, module.on_gpu, module.use_ddp, module.use_tpu) == (True, False, False, False)
         assert module.datamodule is data
 
     def test_its_own_attributes_of_these_names_win(self, tmp_path: Path) -> None:
@@ -457,6 +457,19 @@ def test_hyperparameters_beside_the_weights_are_read(tmp_path: Path) -> None:
     (tmp_path / "meta_tags.csv").write_text("key,value\nlr,0.5\nname,abc\n")
     loaded = WithHparams.load_from_metrics(tmp_path / "one.ckpt", tmp_path / "meta_tags.csv")
     assert loaded.hparams == {"lr": 0.5, "name": "abc"}
+
+
+class TestDataModule:
+    def test_it_keeps_its_transforms_and_tells_the_shape_of_an_example(self) -> None:
+        data = DataModule(str.upper, dims=(1, 28))
+        assert (data.train_transforms, data.val_transforms) == (str.upper, None)
+        assert (data.size(), data.size(1), DataModule().size()) == ((1, 28), 28, ())
+
+    def test_a_subclass_may_have_what_it_likes_of_these_names(self) -> None:
+        class Own(DataModule):
+            dims = property(lambda self: (3, 2))
+
+        assert Own().size() == (3, 2)
 
 
 class TestSuper:

@@ -77,6 +77,13 @@ def test_a_second_argument_that_may_be_two_things_is_refused(tmp_path: Path) -> 
     assert (checkpoint.save_last, checkpoint.save_top_k) == ("link", 3)
 
 
+@pytest.mark.parametrize(("release", "every"), [({"filepath": "folder/name"}, 1), ({}, 0)], ids=["0.9", "1.0"])
+def test_a_period_below_one_is_every_validation_up_to_0_9_and_none_later(release: Any, every: int) -> None:
+    checkpoint, notes = make(ModelCheckpoint, monitor="val_loss", period=-1, **release)
+    assert checkpoint.every_n_epochs == every
+    assert f"period=-1 is taken as `every_n_epochs={every}`" in "".join(notes)
+
+
 @pytest.mark.parametrize("name", ["period", "every_n_val_epochs"])
 def test_earlier_names_of_the_rhythm_are_epochs(name: str) -> None:
     checkpoint, _ = make(ModelCheckpoint, **{name: 3})

@@ -19,6 +19,7 @@ from camshaft.compat.names.trainer.loggers import (
     LightningLoggerBase,
     MLFlowLogger,
     TensorBoardLogger,
+    TestTubeLogger,
     WandbLogger,
     merge_dicts,
     rank_zero_experiment,
@@ -149,6 +150,21 @@ def test_the_tensorboard_logger_takes_its_arguments_in_the_earlier_order(tmp_pat
         TensorBoardLogger(tmp_path, log_graph=True).log_graph(Regression())
     with pytest.raises(ValueError, match="`agg_key_funcs` must be left out"):
         TensorBoardLogger(tmp_path, agg_key_funcs={})
+
+
+def test_the_logger_of_test_tube_writes_for_tensorboard_to_the_earlier_folder(tmp_path: Path) -> None:
+    pytest.importorskip("tensorboard")
+    with pytest.warns(UserWarning, match="`description` is not written"):
+        logger = TestTubeLogger(str(tmp_path), "default", "some words", version=3)
+    logger.experiment.add_scalar("loss", 1.0, 0)
+    logger.save()
+    assert [path.name[:6] for path in (tmp_path / "default" / "version_3").glob("events*")] == ["events"]
+
+
+@pytest.mark.parametrize("given", ["debug", "create_git_tag"])
+def test_what_the_logger_of_test_tube_did_beside_logging_is_refused(given: str) -> None:
+    with pytest.raises(ValueError, match=f"`{given}` must be left out"):
+        TestTubeLogger("logs", **{given: True})  # type: ignore[arg-type]
 
 
 def test_the_wandb_logger_takes_its_arguments_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

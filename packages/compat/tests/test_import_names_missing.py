@@ -31,7 +31,7 @@ WITHOUT_COUNTERPART = [
     ("from lightning.fabric.strategies import FSDPStrategy", "no trainer-less mode"),
     ("from pytorch_lightning.lite import LightningLite", "no trainer-less mode"),
     ("from pytorch_lightning.loggers.neptune import NeptuneLogger", "Use `WandbLogger`"),
-    ("from pytorch_lightning.logging import TestTubeLogger", "Use `WandbLogger`"),
+    ("from pytorch_lightning.loggers import TrainsLogger", "Use `WandbLogger`"),
     ("from pytorch_lightning.metrics.functional import roc", "`task=` says what is classified"),
     ("from pytorch_lightning.metrics.sklearns import Accuracy", "`task=` says what is classified"),
     ("from pytorch_lightning.metrics.metric import TensorMetric", r"Subclass `torchmetrics\.Metric`"),
@@ -106,7 +106,7 @@ def test_every_public_name_of_the_release_whose_version_is_reported_is_imported(
         "import lightning.pytorch.whatever",
         "from lightning.pytorch.strategies import _whatever",
         "import lightning.app",
-        "import pytorch_lightning.TestTubeLogger",
+        "import pytorch_lightning.TrainsLogger",
     ],
 )
 def test_what_no_release_has_is_an_import_error(statement: str) -> None:

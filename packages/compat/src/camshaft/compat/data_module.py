@@ -18,11 +18,42 @@ class EarlierDataHooks:
 
 
 class DataModule(EarlierDataHooks, HyperparametersMixin, _DataModule):
-    """A data module of any era; see `camshaft.trainer.DataModule`."""
+    """A data module of any era; see `camshaft.trainer.DataModule`.
+
+    Args:
+        train_transforms: Kept as the attribute of that name, as are the others, for the loaders of a subclass.
+        val_transforms: The same for validation.
+        test_transforms: The same for test.
+        dims: The shape of an example.
+    """
 
     __hook_base__: ClassVar[bool] = True
 
     checkpoint_formats: ClassVar[tuple[CheckpointFormat, ...]] = (ReleaseFormat(),)
+
+    # On the class, since a subclass may have properties of these names, or never call `super().__init__`.
+    train_transforms: Any = None
+    val_transforms: Any = None
+    test_transforms: Any = None
+    dims: Any = ()
+
+    def __init__(
+        self, train_transforms: Any = None, val_transforms: Any = None, test_transforms: Any = None, dims: Any = None
+    ) -> None:
+        super().__init__()
+        given = {
+            "train_transforms": train_transforms,
+            "val_transforms": val_transforms,
+            "test_transforms": test_transforms,
+            "dims": dims,
+        }
+        for name, value in given.items():
+            if value is not None:
+                setattr(self, name, value)
+
+    def size(self, dim: int | None = None) -> Any:
+        """Return `dims`, or the one at an index."""
+        return self.dims if dim is None else self.dims[dim]
 
 
 def do_nothing(self: Any, *args: Any, **kwargs: Any) -> None:

@@ -126,6 +126,7 @@ class TrainingModule(EarlierHooks, HyperparametersMixin, _TrainingModule):
     use_ddp2: Any = FromTrainer("use_ddp2", False)
     on_gpu: Any = FromTrainer("on_gpu", False)
     on_tpu: Any = FromTrainer("on_tpu", False)
+    use_tpu: Any = FromTrainer("use_tpu", False)
     datamodule: Any = FromTrainer("datamodule", None)
     experiment: Any = FromTrainer("experiment", None)
 
@@ -138,6 +139,16 @@ class TrainingModule(EarlierHooks, HyperparametersMixin, _TrainingModule):
     def get_tqdm_dict(self) -> dict[str, Any]:
         """Return `get_progress_bar_dict()`."""
         return self.get_progress_bar_dict()
+
+    def grad_norm(self, norm_type: float | str) -> dict[str, Any]:
+        """Return the norm of each parameter's gradient, and of all. `track_grad_norm` logs what an override returns."""
+        from camshaft.compat.names.utilities.model_functions import grad_norm  # rarely needed
+
+        return dict(grad_norm(self, norm_type))
+
+    def log_grad_norm(self, grad_norm_dict: Mapping[str, Any]) -> None:
+        """Log the norms of gradients. With `track_grad_norm` an override is called at every update."""
+        self.log_dict(grad_norm_dict, on_step=True, on_epoch=True)
 
     # logging
 

@@ -10,13 +10,13 @@ from typing import Any
 import torch
 
 import camshaft.callbacks as callbacks  # what it exports is imported when it is asked for, which few trainers do here
+from camshaft.compat.arguments.gradient_norms import EarlierGradientNorms
 from camshaft.compat.arguments.later_strategy import LaterStrategy
 from camshaft.compat.arguments.translation import EarlierArgument, Translate, Translation
 from camshaft.hooks_core import StrategyDefaults
 from camshaft.hooks_core.messages import must_be
 from camshaft.hooks_core.remote_files import absolute
 from camshaft.strategies.precision import Precision
-from camshaft.trainer import GradientNorms
 from camshaft.trainer.configuration import STRATEGY_NAMES, listed
 
 EARLIER_ARGUMENTS: dict[str, EarlierArgument] = {}
@@ -466,7 +466,7 @@ def log_gpu_memory(name: str, value: Any, given: _Given) -> Translation:
     return Translation(callbacks=(callbacks.DeviceStatsMonitor(cpu_stats=False),))
 
 
-earlier("track_grad_norm", "0.4", "1.9", "`GradientNorms(norm_type)`", (None, -1, -1.0))(callback(GradientNorms))
+earlier("track_grad_norm", "0.4", "1.9", "`GradientNorms(norm_type)`", (None, -1, -1.0))(callback(EarlierGradientNorms))
 earlier("print_nan_grads", "0.4", "0.8", "`NonFiniteGuard(action='warn', check_gradients=True)`", _NONE_OR_FALSE)(
     callback(lambda _: callbacks.NonFiniteGuard("warn", check_loss=False, check_gradients=True))
 )

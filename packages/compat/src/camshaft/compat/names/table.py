@@ -24,7 +24,7 @@ _STOCK_CALLBACKS = """
 _ADAPTED_CALLBACKS = """
     EarlyStopping ModelCheckpoint ProgressBar RichProgressBar StochasticWeightAveraging TQDMProgressBar"""
 _FINDERS = "BatchSizeFinder LearningRateFinder"
-_LOGGERS = "CSVLogger CometLogger LightningLoggerBase Logger MLFlowLogger TensorBoardLogger WandbLogger"
+_LOGGERS = "CSVLogger CometLogger LightningLoggerBase Logger MLFlowLogger TensorBoardLogger TestTubeLogger WandbLogger"
 _LOGGER_BASE = """
     DummyExperiment DummyLogger LightningLoggerBase Logger merge_dicts rank_zero_experiment rank_zero_only"""
 _PROFILERS = "AdvancedProfiler PassThroughProfiler Profiler PyTorchProfiler SimpleProfiler"
@@ -105,7 +105,7 @@ _STANDS_FOR: Mapping[str, str] = {
     "camshaft.callbacks.profiling.pytorch_profiler": "RegisterRecordFunction",
     f"{_HERE}.trainer.finders": f"{_FINDERS} Tuner _LRFinder=LRFinder",
     f"{_HERE}.trainer.loggers": """
-        CSVLogger ExperimentWriter MLFlowLogger TensorBoardLogger WandbLogger LightningLoggerBase
+        CSVLogger ExperimentWriter MLFlowLogger TensorBoardLogger TestTubeLogger WandbLogger LightningLoggerBase
         Logger=LightningLoggerBase DummyLogger DummyExperiment rank_zero_experiment merge_dicts""",
     f"{_HERE}.plugins.samplers": "DistributedSamplerWrapper",
     f"{_HERE}.plugins.strategies": """
@@ -250,12 +250,15 @@ MODULES: Mapping[str, str] = {
     "loggers.logger": _LOGGER_BASE,
     "loggers.mlflow": "MLFlowLogger _MLFLOW_AVAILABLE",
     "loggers.tensorboard": "TensorBoardLogger",
+    "loggers.test_tube": "TestTubeLogger",
     "loggers.wandb": "WandbLogger _WANDB_AVAILABLE",
     "logging": _LOGGERS,
     "logging.base": _LOGGER_BASE,
     "logging.mlflow": "MLFlowLogger",
     "logging.mlflow_logger": "MLFlowLogger",
     "logging.tensorboard": "TensorBoardLogger",
+    "logging.test_tube": "TestTubeLogger",
+    "logging.test_tube_logger": "TestTubeLogger",
     "logging.wandb": "WandbLogger",
     "metrics": f"{_CLASSIFICATION} {_REGRESSION} Metric MetricCollection",
     "metrics.classification": _CLASSIFICATION,
@@ -384,7 +387,7 @@ SUBMODULES: Mapping[str, frozenset[str]] = _submodules()
 
 _REFUSED: Mapping[str, str] = {
     "No logger writes there. Use `WandbLogger`, `MLFlowLogger`, `TensorBoardLogger` or `CSVLogger`.": (
-        "NeptuneLogger TestTubeLogger TrainsLogger LitLogger"
+        "NeptuneLogger TrainsLogger LitLogger"
     ),
     "Several loggers are a list: `Trainer(logger=[...])`, `trainer.loggers`.": "LoggerCollection",
     "There is no trainer-less mode. Take the loops of `camshaft.loops`, or a strategy of `camshaft.strategies`.": (

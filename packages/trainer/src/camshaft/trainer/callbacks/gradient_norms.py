@@ -39,6 +39,15 @@ class GradientNorms(Callback):
         every = trainer.log_every_n_steps
         if not every or not trainer.loggers or (trainer.global_step + 1) % every:
             return
+        numbers = self.norms(module, optimizer)
+        for logger in trainer.loggers if numbers else ():
+            logger.log_metrics(metrics=numbers, step=trainer.global_step)
+
+    def norms(self, module: Any, optimizer: Any) -> dict[str, float]:
+        """Return the norms of the gradients of an optimizer's parameters, by the names to log them under.
+
+        Collective where parameters are sharded.
+        """
         own = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
         gradients = {
             name: parameter.grad
@@ -47,12 +56,11 @@ class GradientNorms(Callback):
         }
         norms = {name: self._norm(gradient) for name, gradient in gradients.items()}
         if not norms:
-            return
+            return {}
         total = torch.linalg.vector_norm(torch.stack(list(norms.values())), self.norm_type)
         numbers = {f"grad_{self.norm_type}_norm/{name}": float(norm) for name, norm in norms.items()}
         numbers[f"grad_{self.norm_type}_norm_total"] = float(total)
-        for logger in trainer.loggers:
-            logger.log_metrics(metrics=numbers, step=trainer.global_step)
+        return numbers
 
     def _norm(self, gradient: Tensor) -> Tensor:
         dense = gradient.detach().coalesce().values() if gradient.is_sparse else gradient.detach()

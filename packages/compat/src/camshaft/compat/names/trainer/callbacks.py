@@ -83,7 +83,7 @@ class ModelCheckpoint(_ModelCheckpoint, metaclass=StandIn):
         filepath: Up to 1.1: a folder that exists, or the path of a file without extension.
         monitor: The metric. Left out it is `val_loss` where other arguments are of 0.x or several are kept.
         mode: "min", "max" or "auto", which is "max" where the metric's name has "acc" in it.
-        period: Up to 1.3: `every_n_epochs`.
+        period: Up to 1.3: `every_n_epochs`. Less than 1 is every validation up to 0.9, and none later.
         every_n_val_epochs: In 1.3 and 1.4: `every_n_epochs`.
         prefix: Up to 1.2: what the file's name begins with.
         save_best_only: In 0.4 and 0.5: whether the best is kept, and not all.
@@ -130,6 +130,10 @@ class ModelCheckpoint(_ModelCheckpoint, metaclass=StandIn):
                     "no `monitor`",
                     "`monitor='val_loss'`, as up to 0.9; pass monitor=None for the newest",
                 )
+        if period is not None and period < 1:
+            every, when = (1, "up to 0.9") if is_of_0_x else (0, "from 1.0 on")
+            note(_CHECKPOINT, f"period={period}", f"`every_n_epochs={every}`, as {when}")
+            period = every
         for name, every in (("period", period), ("every_n_val_epochs", every_n_val_epochs)):
             if every is not None:
                 refuse_argument(

@@ -128,6 +128,46 @@ class TensorBoardLogger(_HparamsInYaml, _TensorBoardLogger, metaclass=StandIn):
             RunFolderLogger.log_hyperparams(self)  # not an override of it, since there are none to log
 
 
+class TestTubeLogger(TensorBoardLogger):
+    """A `TensorBoardLogger` with the arguments of releases 0.5 to 1.6. Files of test-tube's own are not written.
+
+    Args:
+        save_dir: As of `TensorBoardLogger`.
+        name: The same.
+        description: Left out, with a warning.
+        debug: False.
+        version: As of `TensorBoardLogger`.
+        create_git_tag: False.
+        log_graph: As of `TensorBoardLogger`.
+        prefix: The same.
+
+    Raises:
+        ValueError: If `debug` or `create_git_tag` is true.
+    """
+
+    __test__ = False  # for pytest
+
+    def __init__(
+        self,
+        save_dir: str | os.PathLike[str],
+        name: str = "default",
+        description: str | None = None,
+        debug: bool = False,
+        version: int | None = None,
+        create_git_tag: bool = False,
+        log_graph: bool = False,
+        prefix: str = "",
+    ) -> None:
+        where = type(self).__name__
+        refuse_argument("debug", debug, where, "it logs nothing", "Pass `Trainer(logger=False)`.", (False,))
+        refuse_argument(
+            "create_git_tag", create_git_tag, where, "loggers leave repositories alone", "Tag it yourself.", (False,)
+        )
+        if description is not None:
+            warn_user(f"{where}: `description` is not written. Log it with `log_hyperparams`.")
+        super().__init__(save_dir, name, version, log_graph, prefix=prefix)
+
+
 class ExperimentWriter(MetricsFile):
     """The `experiment` of `CSVLogger`: rows of `metrics.csv`, and `hparams.yaml`.
 
