@@ -44,9 +44,14 @@ class GradientNorms(Callback):
             logger.log_metrics(metrics=numbers, step=trainer.global_step)
 
     def norms(self, module: Any, optimizer: Any) -> dict[str, float]:
-        """Return the norms of the gradients of an optimizer's parameters, by the names to log them under.
+        """Compute the norms of an optimizer's gradients. Collective where parameters are sharded.
 
-        Collective where parameters are sharded.
+        Args:
+            module: The module.
+            optimizer: The optimizer.
+
+        Returns:
+            The norms by the names to log them under; empty if no parameter has a gradient.
         """
         own = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
         gradients = {

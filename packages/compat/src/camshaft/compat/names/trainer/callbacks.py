@@ -131,9 +131,9 @@ class ModelCheckpoint(_ModelCheckpoint, metaclass=StandIn):
                     "`monitor='val_loss'`, as up to 0.9; pass monitor=None for the newest",
                 )
         if period is not None and period < 1:
-            every, when = (1, "up to 0.9") if is_of_0_x else (0, "from 1.0 on")
-            note(_CHECKPOINT, f"period={period}", f"`every_n_epochs={every}`, as {when}")
-            period = every
+            taken, when = (1, "up to 0.9") if is_of_0_x else (0, "from 1.0 on")
+            note(_CHECKPOINT, f"period={period}", f"`every_n_epochs={taken}`, as {when}")
+            period = taken
         for name, every in (("period", period), ("every_n_val_epochs", every_n_val_epochs)):
             if every is not None:
                 refuse_argument(
