@@ -16,7 +16,7 @@ import torch
 import wandb
 from launching import run_ranks
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
-from torch import Tensor
+from torch import Tensor, nn
 from trainer_parts import (
     NO_VALIDATION,
     ListLogger,
@@ -266,6 +266,21 @@ def test_a_module_writes_its_graph(tmp_path: Path) -> None:
     logger = TensorBoardLogger(tmp_path)
     quiet_trainer(tmp_path, logger=logger).fit(Drawn(), loader())
     assert any("layer" in node.name for node in events(logger).Graph().node)
+
+
+@pytest.mark.new_feature("callbacks")
+@pytest.mark.filterwarnings("ignore:.*jit.*:DeprecationWarning")
+def test_the_graph_of_a_module_without_a_trainer_is_written(tmp_path: Path) -> None:
+    logger, module = TensorBoardLogger(tmp_path), nn.Sequential(Regression())
+    whole = Regression()
+    whole.part = Regression()
+    for each in (module, whole):
+        logger.log_graph(each, torch.ones(1, 3))
+    logger.save()
+    assert any("layer" in node.name for node in events(logger).Graph().node)
+    for each in (whole, whole.part):
+        with pytest.raises(RuntimeError, match="`trainer` must be attached"):
+            each.trainer  # noqa: B018
 
 
 @pytest.mark.filterwarnings("ignore:.*jit.*:DeprecationWarning")

@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import time
 import weakref
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -177,7 +178,7 @@ class TensorBoardLogger(RunFolderLogger):
             rule = "a tensor or a tuple of inputs, or the model's attribute `example_input_array`"
             action = "Pass an input, or set the attribute."
             raise InvalidArgumentError("input_array", rule, example, type(self).__name__, action)
-        with restored(model), countable(model):
+        with _readable(model), restored(model), countable(model):
             self.experiment.add_graph(model, example_call(model, example)[0])
 
     def save(self) -> None:
@@ -238,3 +239,24 @@ class TensorBoardLogger(RunFolderLogger):
     def __getstate__(self) -> dict[str, Any]:
         """Leave out the writer, which has a thread: a copy writes its own file."""
         return {**vars(self), "_writer": None, "_graph_module": None}
+
+
+@contextmanager
+def _readable(model: nn.Module) -> Iterator[None]:
+    """Give parts that raise for want of a trainer a placeholder: torch reads all attributes of what it traces."""
+    parts: list[Any] = [part for part in model.modules() if _lacks_trainer(part)]
+    try:
+        for part in parts:
+            part.trainer = object()
+        yield
+    finally:
+        for part in parts:
+            part.trainer = None
+
+
+def _lacks_trainer(part: nn.Module) -> bool:
+    try:
+        getattr(part, "trainer", None)
+    except RuntimeError:
+        return True
+    return False
