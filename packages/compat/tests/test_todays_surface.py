@@ -14,7 +14,7 @@ from compat_parts import Regression, quiet_trainer
 from trainer_parts import NO_VALIDATION, loader
 
 from camshaft.callbacks import SimpleProfiler, Timer
-from camshaft.compat import Trainer, TrainingModule
+from camshaft.compat import DataModule, Trainer, TrainingModule
 from camshaft.compat.names.plugins.accelerators import AcceleratorConnector
 from camshaft.compat.names.utilities.types_and_flags import LRSchedulerConfig, RunningStage, TrainerFn
 from camshaft.loops.optimization.configuration import read_configuration
@@ -210,3 +210,23 @@ def test_the_sharing_of_loaders_may_be_turned_off_through_the_connector() -> Non
     trainer._accelerator_connector.use_distributed_sampler = False
     loops = (trainer.fit_loop, trainer.fit_loop.validation, trainer.validate_loop, trainer.test_loop)
     assert not any(loop.use_distributed_sampler for loop in (*loops, trainer.predict_loop))
+
+
+def test_a_data_module_may_be_assigned_for_code_outside_of_verbs_and_is_passed_to_verbs(tmp_path: Path) -> None:
+    class Data(DataModule):
+        def train_dataloader(self) -> Any:
+            return loader(2)
+
+    trainer, module, data, other = quiet_trainer(tmp_path, max_epochs=1), Regression(), Data(), Data()
+    assert trainer.datamodule is None
+    trainer.datamodule = data
+    assert trainer.datamodule is data
+    with pytest.raises(ValueError, match=r"`datamodule` must be passed to the verb, too, but got .*Data.*Trainer\.fit"):
+        trainer.fit(module, loader(2))
+    trainer.fit(module, datamodule=data)
+    assert trainer.datamodule is data
+    trainer.datamodule = None
+    assert trainer.datamodule is None
+    trainer.fit_loop.max_epochs = 2
+    trainer.fit(module, datamodule=other)
+    assert trainer.datamodule is other

@@ -148,6 +148,7 @@ class Trainer(ArgparseArguments, _Trainer):
 
     tuning: bool = False
     _earlier: EarlierSettings
+    _assigned_data: tuple[Any, ...] = ()  # the last run until then, and the data module
 
     @wraps(_Trainer.__init__)  # type: ignore[misc]
     def __init__(self, *positional: Any, **given: Any) -> None:
@@ -201,7 +202,15 @@ class Trainer(ArgparseArguments, _Trainer):
         super().connect(module)
 
     def extend_run(self, run: Run) -> None:
-        """Adapt the run to receivers of any era, and to the results of 0.9."""
+        """Adapt the run to receivers of any era, and to the results of 0.9.
+
+        Raises:
+            ValueError: If a `datamodule` was assigned since the last verb that is not that of this verb.
+        """
+        assigned = self._assigned_data[1] if self._has_assigned_data else None
+        if assigned is not None and assigned is not run.data:
+            rule, action = "passed to the verb, too", f"Write trainer.{run.verb}(model, datamodule=trainer.datamodule)."
+            raise ValueError(must_be("datamodule", rule, assigned, f"Trainer.{run.verb}", action))
         imported = sys.modules.get("pytorch_lightning")
         # Also under the import names: a step may be the first to ask for results, and hooks are resolved by then.
         may_return_results = _RESULTS in sys.modules or (imported is not None and is_alias(imported))
@@ -489,6 +498,19 @@ class Trainer(ArgparseArguments, _Trainer):
         return str(name).endswith("-mixed")
 
     # data, metrics, files
+
+    @property
+    def datamodule(self) -> Any:
+        """Data module of the current or last verb, or that assigned since, for code outside of verbs; None without."""
+        return self._assigned_data[1] if self._has_assigned_data else super().datamodule
+
+    @datamodule.setter
+    def datamodule(self, datamodule: Any) -> None:
+        self._assigned_data = (self.current_run, datamodule)
+
+    @property
+    def _has_assigned_data(self) -> bool:
+        return bool(self._assigned_data) and self._assigned_data[0] is self.current_run
 
     @property
     def disable_validation(self) -> bool:
