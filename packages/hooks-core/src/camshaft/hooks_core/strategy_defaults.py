@@ -35,6 +35,26 @@ class StrategyDefaults:
     world_size = 1
     has_skipped_step = False
     launcher: Any = None  # what starts processes, in Lightning's strategies; here a script is started for each
+    trainer: Any = None  # the trainer of the current or last verb, if it tells
+
+    @property
+    def optimizers(self) -> list[Any]:
+        """Optimizers of the trainer, which Lightning keeps in the strategy; to be set as the trainer's."""
+        return [] if self.trainer is None else self.trainer.optimizers
+
+    @optimizers.setter
+    def optimizers(self, optimizers: Sequence[Any]) -> None:
+        if self.trainer is None:
+            action = "Return them from `configure_optimizers`."
+            raise RuntimeError(
+                must_be("optimizers", "set while a fit runs", optimizers, type(self).__qualname__, action)
+            )
+        self.trainer.optimizers = optimizers
+
+    @property
+    def lr_scheduler_configs(self) -> list[Any]:
+        """Schedulers of the trainer, each with its settings, which Lightning keeps in the strategy."""
+        return [] if self.trainer is None else self.trainer.lr_scheduler_configs
 
     @property
     def is_global_zero(self) -> bool:

@@ -14,7 +14,7 @@ import attrs
 import torch
 from torch import Tensor, nn
 
-from camshaft.hooks_core import is_overridden
+from camshaft.hooks_core import StrategyDefaults, is_overridden
 from camshaft.hooks_core.messages import must_be, warn_user
 from camshaft.hooks_core.processes import OrderlyExit
 from camshaft.hooks_core.protocols import PendingSave
@@ -142,6 +142,8 @@ def _attach(trainer: Trainer, call: VerbCall, module: nn.Module, borrowed: Borro
     """Make the run of a verb, and let the trainer, the module and the data module know each other."""
     state, metric_log = trainer.verb_state, trainer.metric_log
     attach_module(module, trainer, metric_log)  # before `connect`, which modules of others may override
+    if isinstance(trainer.strategy, StrategyDefaults):
+        trainer.strategy.trainer = trainer
     trainer.connect(module)
     state.log_dir = share_log_dir(trainer.strategy, trainer.loggers, trainer.default_root_dir)
     run = _new_run(trainer, call, module)

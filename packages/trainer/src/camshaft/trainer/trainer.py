@@ -818,7 +818,16 @@ class Trainer:
 
     # optimization
 
-    optimizers: list[Any] = forwarded("fit_loop.optimization.optimizers", "Optimizers of the current or last fit.")
+    @property
+    def optimizers(self) -> list[Any]:
+        """Optimizers of the current or last fit. Set others in a fit that runs; see `FitLoop.replace_optimizers`."""
+        optimizers: list[Any] = self.fit_loop.optimization.optimizers
+        return optimizers
+
+    @optimizers.setter
+    def optimizers(self, optimizers: Sequence[Any]) -> None:
+        self.fit_loop.replace_optimizers(optimizers)
+
     lr_scheduler_configs: list[Any] = forwarded(
         "fit_loop.optimization.schedulers", "Schedulers of the current or last fit, each with its settings."
     )

@@ -26,7 +26,7 @@ class TrainingEpoch:
 
     Args:
         run: The run.
-        mode: Turns batches into updates.
+        mode: Turns batches into updates; another one that is set works from the next batch on.
         schedulers: Steps the learning-rate schedulers.
         data: The training batches, and the interval of validation.
         stopping: Decides when training ends, and knows the progress.
@@ -37,7 +37,7 @@ class TrainingEpoch:
     """
 
     _run: Run
-    _mode: UpdateMode
+    mode: UpdateMode
     _schedulers: SchedulerSteps
     _data: FitData
     _stopping: StoppingRules
@@ -65,7 +65,7 @@ class TrainingEpoch:
         # The hot path: whatever the epoch cannot change is looked up here, not at every batch.
         run, progress, metrics, validates = self._run, self._progress, self._run.metrics, self._data.validates
         batch_start, batch_end = self._batch_start, run.hooks.on_train_batch_end
-        run_batch, schedulers, move = self._mode.run_batch, self._schedulers, self._move
+        schedulers, move = self._schedulers, self._move
         counts, stopping = progress.batches, self._stopping
         requests, agreement, may_stop = stopping.stop_requests, stopping.agreement, stopping.may_stop
         time_is_over = stopping.time_is_over if stopping.max_seconds is not None else None
@@ -86,7 +86,7 @@ class TrainingEpoch:
                 return True
             counts.started += 1
             step_before = progress.global_step
-            outputs = run_batch(batch, batch_idx, is_last)
+            outputs = self.mode.run_batch(batch, batch_idx, is_last)
             counts.processed += 1
             is_update = progress.global_step != step_before
             if is_update and schedulers.after_update:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import attrs
 
-from camshaft.hooks_core.messages import warn_user
+from camshaft.hooks_core.messages import must_be, warn_user
 from camshaft.loops.data.fit_data import FitData
 from camshaft.loops.data.loaders import set_epoch
 from camshaft.loops.evaluation.loops import ValidationLoop
@@ -23,7 +23,7 @@ from camshaft.loops.fit.resume import (
     restore_gradients,
     restore_training,
 )
-from camshaft.loops.optimization.configuration import ConfiguredOptimizers
+from camshaft.loops.optimization.configuration import ConfiguredOptimizers, read_configuration
 from camshaft.loops.optimization.mode import StandardOptimizationFactory, UpdateMode
 from camshaft.loops.optimization.schedulers import SchedulerSteps
 from camshaft.loops.optimization.settings import OptimizationSettings
@@ -78,6 +78,7 @@ class FitRun:
         self._progress = self._stopping.progress
         self._factory = self._run.optimization_factory or StandardOptimizationFactory()
         self._schedulers: SchedulerSteps
+        self._given_settings: OptimizationSettings
 
     def __getstate__(self) -> dict[str, Any]:
         """Return what copies and pickles hold: optimizers and final state, but nothing that works only in a run."""
@@ -124,6 +125,7 @@ class FitRun:
             The epoch, whose `run` runs the batches of one epoch each time.
         """
         run, data, stopping, progress = self._run, self.data, self._stopping, self._progress
+        self._given_settings = settings
         self.mode = self._factory.make_mode(run, self.configured, progress, stopping.limits, settings)
         self.is_active = True
         stopping.start_clock()
@@ -145,6 +147,34 @@ class FitRun:
         stopping.start_validation_clock()
         stopping.agree()
         return self.epoch
+
+    def replace_optimizers(self, optimizers: Sequence[Any]) -> None:
+        """Train on with other optimizers; see `FitLoop.replace_optimizers`."""
+        configured, progress, old = self.configured, self._progress, self._mode if self.is_active else None
+        where = type(self._run.module).__qualname__
+        if self._final is not None:
+            action = "Set them in a hook, from `on_fit_start` on."
+            raise RuntimeError(must_be("optimizers", "set while a fit runs", optimizers, where, action))
+        if old is not None and progress.batches.started != progress.batches.processed:
+            action = "Set them in `on_train_epoch_start`, `on_train_batch_start` or `on_train_batch_end`."
+            raise RuntimeError(must_be("optimizers", "set between the steps of two batches", optimizers, where, action))
+        if old is not None and old.state_dict() and len(optimizers) != len(configured.optimizers):
+            rule = f"as many as before ({len(configured.optimizers)}) under automatic optimization"
+            raise ValueError(must_be("optimizers", rule, optimizers, where, "Set as many."))
+        known = configured.optimizers
+        chosen = read_configuration(list(optimizers)).optimizers
+        new = [one for one in chosen if not any(one is other for other in known)]
+        set_up = dict(zip(map(id, new), self._run.strategy.setup_optimizers(new) if new else (), strict=True))
+        configured.take([set_up.get(id(one), one) for one in chosen])
+        if old is None or self.epoch is None:
+            return
+        state, settings = old.state_dict(), old.settings
+        old.close()
+        mode = self._factory.make_mode(self._run, configured, progress, self._stopping.limits, self._given_settings)
+        mode.num_batches = old.num_batches
+        mode.load_state_dict(state)
+        mode.follow(settings)
+        self.mode = self.epoch.mode = mode
 
     def start_epoch(self) -> None:
         """Begin an epoch, or go on inside one. Hooks: train_dataloader, val_dataloader, on_train_epoch_start."""

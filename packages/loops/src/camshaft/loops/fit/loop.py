@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager
 from operator import attrgetter
 from typing import Any
@@ -269,6 +269,25 @@ class FitLoop:
         if self._mode is not None:
             self._mode.follow(settings)
         self._settings = settings
+
+    def replace_optimizers(self, optimizers: Sequence[Any]) -> None:
+        """Train on with other optimizers, from the next batch on. Do it in every process alike. Collective.
+
+        Gradients that wait for an update are kept. Schedulers stay with the optimizers that they were made for: set
+        `scheduler` of `optimization.schedulers` for others.
+
+        Args:
+            optimizers: The optimizers; under automatic optimization as many as before.
+
+        Raises:
+            RuntimeError: If no fit runs, or a batch is being computed.
+            TypeError: If one of them is no optimizer.
+            ValueError: If their number is another one, or they cannot do what the settings ask for.
+        """
+        if self._fit is None:
+            action = "Return them from `configure_optimizers`."
+            raise RuntimeError(must_be("optimizers", "set while a fit runs", optimizers, "FitLoop", action))
+        self._fit.replace_optimizers(optimizers)
 
     @property
     def stateless_loaders(self) -> StatelessLoaders:
