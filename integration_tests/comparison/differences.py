@@ -403,7 +403,10 @@ DIFFERENCES: tuple[Difference, ...] = (
         lightning="calls `iter(loader)` when it sets up the data, and again for several loaders of evaluation",
         camshaft="calls it once for each epoch and each evaluation",
         reason="a loader that counts its epochs, or reads as soon as it is asked, is begun as often as it is read",
-        write="Nothing.",
+        write=(
+            "Run the file by `python -m camshaft.compat run`, which draws their random numbers as Lightning does, or "
+            "do not expect equal weights with `reload_dataloaders_every_n_epochs` or in a second fit."
+        ),
         witness=Configuration(loaders="own", shuffle=False, num_eval_batches=(2, 2)),
         align=training_alignment.iterations_of_loaders,
         # and draws random numbers whenever it does

@@ -71,6 +71,21 @@ STATED: tuple[Stated, ...] = (
         proof="packages/loops/tests/test_own_closures.py::test_one_that_evaluates_twice_cannot_accumulate_and_says_so",
     ),
     Stated(
+        name="order of a loader with a generator of its own",
+        topic="data",
+        lightning="leaves its sampler where the last batch was, if that was full",
+        camshaft="lets its sampler come to its end in each epoch; `camshaft.compat.Trainer` leaves it there, too",
+        reason="the order is that of a plain loop",
+        write=(
+            "Run the file by `python -m camshaft.compat run`, or expect other shuffling from the second epoch on with "
+            "`DataLoader(shuffle=True, generator=...)`."
+        ),
+        proof=(
+            "integration_tests/test_loader_order_against_lightning.py"
+            "::test_a_trainer_of_today_has_the_order_of_a_plain_loop"
+        ),
+    ),
+    Stated(
         name="16-mixed on a CPU",
         topic="optimization",
         lightning="computes in bfloat16, with a warning",

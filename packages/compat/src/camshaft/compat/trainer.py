@@ -202,7 +202,7 @@ class Trainer(ArgparseArguments, _Trainer):
         super().connect(module)
 
     def extend_run(self, run: Run) -> None:
-        """Adapt the run to receivers of any era, and to the results of 0.9.
+        """Adapt the run to receivers of any era, to the results of 0.9, and to what Lightning's loaders draw.
 
         Raises:
             ValueError: If a `datamodule` was assigned since the last verb that is not that of this verb.
@@ -211,6 +211,7 @@ class Trainer(ArgparseArguments, _Trainer):
         if assigned is not None and assigned is not run.data:
             rule, action = "passed to the verb, too", f"Write trainer.{run.verb}(model, datamodule=trainer.datamodule)."
             raise ValueError(must_be("datamodule", rule, assigned, f"Trainer.{run.verb}", action))
+        run.draws_as_lightning = True
         imported = sys.modules.get("pytorch_lightning")
         # Also under the import names: a step may be the first to ask for results, and hooks are resolved by then.
         may_return_results = _RESULTS in sys.modules or (imported is not None and is_alias(imported))

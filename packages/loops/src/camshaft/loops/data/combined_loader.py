@@ -352,7 +352,12 @@ def length_of(loader: Iterable[Any]) -> int | float:
 
 
 def read_promised(
-    loader: Iterable[Any], num_batches: int | float, first: int = 0, iterator: Iterator[Any] | None = None
+    loader: Iterable[Any],
+    num_batches: int | float,
+    first: int = 0,
+    iterator: Iterator[Any] | None = None,
+    *,
+    ends_sampler: bool = True,
 ) -> Iterator[Any]:
     """Iterate over a loader, up to a number of batches that it promises; nothing is read beyond them.
 
@@ -366,6 +371,7 @@ def read_promised(
         num_batches: Number of batches to take in all; infinity takes all there are.
         first: Number of batches that were taken before.
         iterator: The loader's iterator; None begins one with the first batch.
+        ends_sampler: Whether the sampler comes to its end.
 
     Returns:
         An iterator over the batches.
@@ -382,7 +388,7 @@ def read_promised(
             iterator = iterator if iterator is loader else iter(loader)
         else:
             return
-    if num_batches == length_of(loader):
+    if ends_sampler and num_batches == length_of(loader):
         _end_order(loader, iterator)
 
 

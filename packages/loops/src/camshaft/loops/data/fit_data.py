@@ -10,7 +10,7 @@ import torch
 
 from camshaft.hooks_core.messages import must_be, warn_user
 from camshaft.hooks_core.protocols import Strategy
-from camshaft.loops.data.combined_loader import CombinedLoader
+from camshaft.loops.data.combined_loader import CombinedLoader, is_plain, is_stream
 from camshaft.loops.data.loaders import (
     ReadAhead,
     as_one_loader,
@@ -112,6 +112,8 @@ class FitData:
         """
         self.origin = self._moment()
         self._load_training()
+        if self._progress.current_epoch > 0:
+            self._begin_in_vain()
         self._load_validation()
 
     def _load_training(self) -> None:
@@ -123,7 +125,13 @@ class FitData:
             raise ValueError(must_be("train loader", rule, None, "fit", "Pass a loader."))
         if given is not self._given:
             self.loader = self._shared(given)
-            self.batches = TrainingBatches(self.loader, 0, self._settings.stateless_loaders, strategy)
+            self.batches = TrainingBatches(
+                self.loader,
+                0,
+                self._settings.stateless_loaders,
+                strategy,
+                ends_sampler=not self._run.draws_as_lightning,
+            )
             self._given = given
             if self._follows_samples:
                 self.batches.follow_samples()
@@ -226,7 +234,15 @@ class FitData:
         if self._is_due(self._load_epoch):
             self.origin |= self._moment()
             self._load_training()
+            self._begin_in_vain()
             self._follow_loaders()
+
+    def _begin_in_vain(self) -> None:
+        """Draw the number that beginning a loader draws, which Lightning does twice; see `Run.draws_as_lightning`."""
+        if self._run.draws_as_lightning:
+            for leaf in leaves_of(self.loader):
+                if is_plain(leaf) and not is_stream(leaf) and leaf.num_workers == 0:
+                    iter(leaf)
 
     def reload_validation_if_due(self) -> None:
         """Ask for the validation loaders again before a validation that is to have new ones. Hooks: val_dataloader."""
@@ -290,6 +306,7 @@ class TrainingBatches:
         num_batches: Number of batches of an epoch; infinite takes all there are.
         stateless: Treatment of loaders without a state; see `ResumableLoader`.
         strategy: Connects the processes, in all of which epochs end at the same batch; None stands for one process.
+        ends_sampler: Whether the sampler of a single loader comes to its end in each epoch.
     """
 
     def __init__(
@@ -298,7 +315,10 @@ class TrainingBatches:
         num_batches: int | float,
         stateless: StatelessLoaders = "refuse",
         strategy: Strategy | None = None,
+        *,
+        ends_sampler: bool = True,
     ) -> None:
+        self._ends_sampler = ends_sampler or isinstance(loader, CombinedLoader)
         self._strategy = None if strategy is None or strategy.num_data_ranks == 1 else strategy
         self._even: list[EvenLoader] = []
         self._leaves: list[ResumableLoader] = []
@@ -384,7 +404,7 @@ class TrainingBatches:
         if isinstance(loader, CombinedLoader):
             return loader.with_loaders(lambda leaf: self._resumable(leaf, stateless))
         if self._strategy is None:
-            self._leaves.append(ResumableLoader(loader, stateless))
+            self._leaves.append(ResumableLoader(loader, stateless, ends_sampler=self._ends_sampler))
         else:
             self._even.append(EvenLoader(loader, self._strategy, stateless))
             self._leaves.append(self._even[-1])

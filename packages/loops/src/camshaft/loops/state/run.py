@@ -105,6 +105,10 @@ class Run:
         adapters: Called in order with the run, right after its hooks are resolved and before any is called. An adapter
             may wrap hooks (`run.hooks.wrap`) and set the attributes that follow.
         order: Departures of a fit from the usual order of its hooks.
+        draws_as_lightning: Whether training loaders draw the random numbers that they draw in Lightning, and not those
+            of a plain loop: the sampler of a single loader in a single process stays where the last batch was, which
+            matters to a generator of its own; and a `DataLoader` without workers that is asked for after the first
+            epoch is begun once in vain.
         restores_weights: Whether the weights of `checkpoint` are loaded into the module; false where something else
             does so.
         epoch_state: State for a checkpoint that is taken inside a training epoch, by its key there.
@@ -133,6 +137,7 @@ class Run:
     call_wrappers: list[object] = attrs.field(factory=list)
     adapters: list[Callable[[Run], None]] = attrs.field(factory=list)
     order: FitOrder = attrs.field(factory=FitOrder)
+    draws_as_lightning: bool = False
     restores_weights: bool = True
     epoch_state: dict[str, EpochState] = attrs.field(factory=dict)
     optimization_factory: OptimizationFactory | None = None

@@ -1,0 +1,115 @@
+"""Random numbers that training loaders draw: under the import names they are those of Lightning."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch.utils.data import DataLoader, TensorDataset
+
+lightning = pytest.importorskip("lightning.pytorch", reason="compares with Lightning")
+compat = pytest.importorskip("camshaft.compat")
+trainer = pytest.importorskip("camshaft.trainer")
+
+QUIET = {"logger": False, "enable_checkpointing": False, "enable_progress_bar": False, "enable_model_summary": False}
+NUM_EPOCHS = 3
+LOADERS: dict[str, dict[str, Any]] = {
+    "full batches": {},
+    "a short last batch": {"num_samples": 9},
+    "a dropped rest": {"num_samples": 9, "drop_last": True},
+    "workers": {"num_workers": 1},
+    "no shuffling": {"shuffle": False},
+}
+
+
+def loader(num_samples: int = 8, **arguments: Any) -> DataLoader[Any]:
+    generator = torch.Generator().manual_seed(3)
+    data = TensorDataset(torch.arange(float(num_samples))[:, None])
+    return DataLoader(data, 4, **{"shuffle": True, "generator": generator, **arguments})
+
+
+def batches_of(framework: Any, loader: DataLoader[Any], ckpt_path: Path | None = None, **settings: Any) -> Any:
+    """The samples of each batch of a fit, by epoch and index."""
+    found = {}
+    base: Any = getattr(framework, "LightningModule", None) or framework.TrainingModule
+
+    class Module(base):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = torch.nn.Linear(1, 1)
+
+        def training_step(self, batch: Any, batch_idx: int) -> Any:
+            found[self.current_epoch, batch_idx] = batch[0].flatten().tolist()
+            return self.layer(batch[0]).mean()
+
+        def configure_optimizers(self) -> Any:
+            return torch.optim.SGD(self.parameters(), 0.0)
+
+    torch.manual_seed(0)
+    one = framework.Trainer(max_epochs=NUM_EPOCHS, accelerator="cpu", **QUIET, **settings)
+    one.fit(Module(), loader, ckpt_path=ckpt_path)
+    return found
+
+
+@pytest.mark.parametrize("limit", [1.0, 0.5], ids=["whole", "limited"])
+@pytest.mark.parametrize("arguments", LOADERS.values(), ids=LOADERS)
+def test_the_sampler_stays_where_the_last_batch_was(arguments: dict[str, Any], limit: float) -> None:
+    theirs, own = (
+        batches_of(framework, loader(**arguments), limit_train_batches=limit) for framework in (lightning, compat)
+    )
+    assert own == theirs
+
+
+@pytest.mark.parametrize("every", [0, 1, 2])
+def test_a_loader_that_is_asked_for_again_is_begun_twice(every: int) -> None:
+    found = []
+    for framework in (lightning, compat):
+        base: Any = getattr(framework, "LightningModule", None) or framework.TrainingModule
+
+        class Module(base):  # type: ignore[misc]
+            def __init__(self) -> None:
+                super().__init__()
+                self.layer, self.seen = torch.nn.Linear(1, 1), []
+
+            def training_step(self, batch: Any, batch_idx: int) -> Any:
+                self.seen.append((batch[0].flatten().tolist(), torch.rand(1).item()))
+                return self.layer(batch[0]).mean()
+
+            def train_dataloader(self) -> Any:
+                return loader(generator=None)
+
+            def configure_optimizers(self) -> Any:
+                return torch.optim.SGD(self.parameters(), 0.0)
+
+        torch.manual_seed(0)
+        settings = {"max_epochs": 3, "reload_dataloaders_every_n_epochs": every}
+        module, one = Module(), framework.Trainer(accelerator="cpu", **QUIET, **settings)
+        one.fit(module)
+        one.fit_loop.max_epochs = 5
+        one.fit(module)
+        found.append(module.seen)
+    assert found[0] == found[1]
+
+
+def test_a_trainer_of_today_has_the_order_of_a_plain_loop() -> None:
+    own, plain = batches_of(trainer, loader()), loader()
+    by_hand = {
+        (epoch, idx): batch[0].flatten().tolist() for epoch in range(NUM_EPOCHS) for idx, batch in enumerate(plain)
+    }
+    assert own == by_hand != batches_of(lightning, loader())
+
+
+@pytest.mark.parametrize("num_steps", range(1, 2 * NUM_EPOCHS))
+def test_a_fit_that_goes_on_has_the_batches_of_one_that_was_not_stopped(num_steps: int, tmp_path: Path) -> None:
+    whole = batches_of(compat, loader())
+    path = tmp_path / "stopped.ckpt"
+
+    class Stop(compat.Callback):  # type: ignore[misc]
+        def on_train_end(self, trainer: Any, module: Any) -> None:
+            trainer.save_checkpoint(path)
+
+    first = batches_of(compat, loader(), max_steps=num_steps, callbacks=[Stop()])
+    assert len(first) == num_steps
+    assert first | batches_of(compat, loader(), path) == whole
