@@ -86,6 +86,15 @@ STATED: tuple[Stated, ...] = (
         ),
     ),
     Stated(
+        name="the data module of an earlier verb",
+        topic="data",
+        lightning="sets it up again for a verb that gets loaders instead, and keeps it as `trainer.datamodule`",
+        camshaft="leaves it out, and has no `trainer.datamodule` then",
+        reason="a verb prepares what it was given",
+        write="Pass `datamodule=` to each verb that needs it.",
+        proof="packages/trainer/tests/test_data_module.py::test_a_verb_leaves_out_the_data_module_of_an_earlier_one",
+    ),
+    Stated(
         name="16-mixed on a CPU",
         topic="optimization",
         lightning="computes in bfloat16, with a warning",

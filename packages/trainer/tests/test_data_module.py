@@ -98,6 +98,23 @@ def test_a_fit_takes_the_loaders_of_datasets(tmp_path: Path) -> None:
     assert trainer.global_step == 3
 
 
+def test_a_verb_leaves_out_the_data_module_of_an_earlier_one(tmp_path: Path) -> None:
+    stages = []
+
+    class Told(DataModule):
+        def setup(self, stage: str) -> None:
+            stages.append(stage)
+
+        def train_dataloader(self) -> DataLoader:
+            return DataLoader(TensorDataset(torch.rand(4, 3), torch.rand(4, 1)), batch_size=2)
+
+    data, trainer = Told(), quiet_trainer(tmp_path, max_epochs=1)
+    trainer.fit(Regression(), datamodule=data)
+    assert (stages, trainer.datamodule) == (["fit"], data)
+    trainer.validate(Regression(), data.train_dataloader(), verbose=False)
+    assert (stages, trainer.datamodule) == (["fit"], None)
+
+
 def test_a_data_module_that_is_not_set_up_has_no_sizes() -> None:
     class Lazy(DataModule):
         def train_dataloader(self):
