@@ -62,8 +62,8 @@ def test_the_sampler_stays_where_the_last_batch_was(arguments: dict[str, Any], l
     assert own == theirs
 
 
-@pytest.mark.parametrize("every", [0, 1, 2])
-def test_a_loader_that_is_asked_for_again_is_begun_twice(every: int) -> None:
+@pytest.mark.parametrize(("every", "num_workers"), [(0, 0), (1, 0), (2, 0), (1, 1)])
+def test_a_loader_that_is_asked_for_again_is_begun_twice(every: int, num_workers: int) -> None:
     found = []
     for framework in (lightning, compat):
         base: Any = getattr(framework, "LightningModule", None) or framework.TrainingModule
@@ -78,7 +78,7 @@ def test_a_loader_that_is_asked_for_again_is_begun_twice(every: int) -> None:
                 return self.layer(batch[0]).mean()
 
             def train_dataloader(self) -> Any:
-                return loader(generator=None)
+                return loader(generator=None, num_workers=num_workers)
 
             def configure_optimizers(self) -> Any:
                 return torch.optim.SGD(self.parameters(), 0.0)

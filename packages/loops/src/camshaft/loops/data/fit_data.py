@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from itertools import islice
 from typing import Any
 
 import attrs
@@ -113,7 +114,7 @@ class FitData:
         self.origin = self._moment()
         self._load_training()
         if self._progress.current_epoch > 0:
-            self._begin_in_vain()
+            self._draw_begin()
         self._load_validation()
 
     def _load_training(self) -> None:
@@ -234,15 +235,25 @@ class FitData:
         if self._is_due(self._load_epoch):
             self.origin |= self._moment()
             self._load_training()
-            self._begin_in_vain()
+            self._draw_begin()
             self._follow_loaders()
 
-    def _begin_in_vain(self) -> None:
-        """Draw the number that beginning a loader draws, which Lightning does twice; see `Run.draws_as_lightning`."""
-        if self._run.draws_as_lightning:
-            for leaf in leaves_of(self.loader):
-                if is_plain(leaf) and not is_stream(leaf) and leaf.num_workers == 0:
-                    iter(leaf)
+    def _draw_begin(self) -> None:
+        """Draw what loaders draw when they begin, which Lightning lets them do twice; see `Run.draws_as_lightning`."""
+        if not self._run.draws_as_lightning:
+            return
+        for leaf in leaves_of(self.loader):
+            if not is_plain(leaf) or is_stream(leaf):
+                continue
+            if leaf.num_workers == 0:
+                iter(leaf)
+                continue
+            # What `iter` draws there before the first batch, but no workers are started.
+            if not leaf.persistent_workers:
+                torch.empty((), dtype=torch.int64).random_(generator=leaf.generator)
+            indices = leaf.sampler if leaf.batch_sampler is None else leaf.batch_sampler
+            for _ in islice(indices, leaf.num_workers * (leaf.prefetch_factor or 0)):
+                pass
 
     def reload_validation_if_due(self) -> None:
         """Ask for the validation loaders again before a validation that is to have new ones. Hooks: val_dataloader."""
