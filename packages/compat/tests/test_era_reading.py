@@ -220,6 +220,15 @@ def test_hooks_of_two_eras_are_each_called_as_in_theirs() -> None:
     assert set(read(Both).methods) == {"on_epoch_start", "validation_epoch_end"}
 
 
+def test_a_returned_log_beside_self_log_is_an_output_like_any_other() -> None:
+    class Module(ModelHooks):
+        def training_step(self, batch: Any, batch_idx: int) -> Any:
+            self.log("loss", batch)  # type: ignore[attr-defined]
+            return {"loss": batch, "log": {"part": batch}}
+
+    assert read_era(Module(), Receiver.MODULE, CATALOGUE).is_of_today
+
+
 def test_a_step_that_logs_by_itself_is_not_of_0_x() -> None:
     class Logging:
         def training_step(self, batch, batch_idx):

@@ -96,8 +96,8 @@ def read_era(receiver: object, kind: Receiver, catalogue: Catalogue) -> EraReadi
 
     A class may declare it: `hook_era = "0.8"`, or any other release ("1.1.8"). Otherwise it belongs to an earlier era
     if it has a method that is a hook of earlier eras alone, or whose signature no arguments of today fill, or a
-    step or epoch-end hook that returns `log` or `progress_bar`: to the era that fits most of these, then to the one
-    whose names of arguments it uses most, then to the newest.
+    step or epoch-end hook that returns `log` or `progress_bar` while no step calls `self.log`: to the era that fits
+    most of these, then to the one whose names of arguments it uses most, then to the newest.
 
     Args:
         receiver: A callback, module, data module or strategy, or the class of one.
@@ -125,7 +125,7 @@ def read_era(receiver: object, kind: Receiver, catalogue: Catalogue) -> EraReadi
         for step in COULD_RETURN_LOGS
         if (method := implementation(receiver, step)) is not None
     )
-    if declared is None and not evidence and not logs:
+    if declared is None and not evidence and (not logs or _logs_by_itself(receiver, kind)):
         return EraReading(name, kind, of_today=of_today)
     version = declared if declared is not None else _likeliest(receiver, kind, evidence, found, logs)
     behaviour = behaviour_of(version)
@@ -141,7 +141,7 @@ def read_era(receiver: object, kind: Receiver, catalogue: Catalogue) -> EraReadi
         of_today,
         version if is_earlier else None,
         is_declared=declared is not None,
-        returns_logs=logs,
+        returns_logs=logs and behaviour.returns_logs,
     )
 
 
