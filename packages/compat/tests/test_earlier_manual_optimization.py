@@ -12,7 +12,8 @@ from compat_parts import Regression, quiet_trainer
 from torch import Tensor
 from trainer_parts import NO_VALIDATION, assert_same, loader, weights
 
-from camshaft.compat import Trainer
+from camshaft.callbacks import ModelCheckpoint
+from camshaft.compat import Callback, Trainer
 from camshaft.compat.module import _told
 from camshaft.strategies import SingleDeviceStrategy
 from camshaft.strategies.precision import ScaledPrecision
@@ -194,3 +195,29 @@ class TestZeroing:
 
         assert not any("zeroes gradients nowhere" in one for one in fit(Zeroing, tmp_path)[2])
         assert Zeroing in _told
+
+
+@pytest.mark.parametrize(("era", "is_told"), [(None, True), ("1.6", True), ("1.5", False)])
+def test_counts_of_steps_that_a_release_gave_for_each_optimizer_are_told(
+    tmp_path: Path, era: str | None, is_told: bool
+) -> None:
+    class Stepping(ByHand):
+        def training_step(self, batch: Any, batch_idx: int) -> None:  # type: ignore[override]
+            first, second = self.optimizers()
+            self.manual_backward(self.loss(batch))
+            for optimizer in (first, second):
+                optimizer.step()
+                optimizer.zero_grad()
+
+    if era is not None:
+        Stepping.hook_era = era  # type: ignore[attr-defined]
+    every = ModelCheckpoint(tmp_path, every_n_train_steps=4)
+    _, trainer, told = fit(Stepping, tmp_path, 6, max_steps=5, callbacks=[every, Callback()], enable_checkpointing=True)
+    assert trainer.global_step == 5
+    for name in ("`max_steps=5`", "`every_n_train_steps=4`"):
+        assert any(name in one and "if all optimizers step in each" in one for one in told) is is_told
+
+
+def test_counts_of_steps_mean_one_thing_with_one_optimizer(tmp_path: Path) -> None:
+    _, _, told = fit(Regression, tmp_path, max_steps=2)
+    assert not any("max_steps" in one for one in told)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -17,6 +18,7 @@ from camshaft.compat.eras.releases import (
     TURNS_BY_EPOCH,
     ZEROES_BY_HAND,
     behaviour_in,
+    may_count_each_optimizer,
     release_of,
 )
 from camshaft.compat.eras.updates import (
@@ -27,7 +29,7 @@ from camshaft.compat.eras.updates import (
     update_class,
 )
 from camshaft.hooks_core.eras import TODAY, Behaviour
-from camshaft.hooks_core.messages import must_be
+from camshaft.hooks_core.messages import must_be, warn_user
 from camshaft.loops import (
     ConfiguredOptimizers,
     FitLimits,
@@ -90,6 +92,7 @@ class EraOptimization(StandardOptimizationFactory):
         """Make the mode as `StandardOptimizationFactory` does, and keep the outputs that an epoch-end hook takes."""
         is_automatic = bool(getattr(run.module, "automatic_optimization", True))
         keep_epoch_outputs(run, len(optimization.optimizers) if is_automatic else 1, progress)
+        _warn_of_counts(run, optimization, limits)
         return super().make_mode(run, optimization, progress, limits, settings)
 
     def make_manual(self, context: UpdateContext) -> UpdateMode:
@@ -140,6 +143,22 @@ class EraOptimization(StandardOptimizationFactory):
             return super().make_toggle(context)
         optimizers = context.configured.optimizers
         return toggle_of(context.run.module, optimizers) or NoToggle(optimizers)
+
+
+def _warn_of_counts(run: Run, optimization: ConfiguredOptimizers, limits: FitLimits) -> None:
+    """Warn of numbers of steps that a release may have counted for each of several optimizers."""
+    num_optimizers = len(optimization.optimizers)
+    if num_optimizers < 2 or optimization.frequencies or not may_count_each_optimizer(run):
+        return
+    counts = [("max_steps", max(limits.max_steps, 0)), ("min_steps", limits.min_steps)]
+    counts += [("every_n_train_steps", getattr(callback, "every_n_train_steps", None)) for callback in run.callbacks]
+    for name, count in counts:
+        if count:
+            warn_user(
+                f"`{name}={count}` counts an update of all {num_optimizers} optimizers as one step, as up to 1.5; from "
+                "1.6 on each optimizer's step counted. Give the number of batches, which is "
+                f"{math.ceil(count / num_optimizers)} for the same run if all optimizers step in each."
+            )
 
 
 def _counts_batches(run: Run) -> bool:

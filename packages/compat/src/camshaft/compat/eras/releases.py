@@ -47,6 +47,12 @@ def release_of(run: Run) -> tuple[int, ...]:
     return _OF_ERAS.get(reading.version) or tuple(int(part) for part in reading.version.split("."))
 
 
+def may_count_each_optimizer(run: Run) -> bool:
+    """Return whether the release of a run's module may have counted a step for each of several optimizers."""
+    reading = _reading_of_module(run)
+    return (reading is not None and reading.version == "1.x") or release_of(run) >= COUNTS_UPDATES
+
+
 def _reading_of_module(run: Run) -> Any:
     """Return the `EraReading` of the module; None if all of it is of today."""
     return next((reading for reading in run.hooks.readings if reading.kind is Receiver.MODULE), None)
