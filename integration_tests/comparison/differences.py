@@ -190,7 +190,10 @@ DIFFERENCES: tuple[Difference, ...] = (
         lightning="counts each step of each optimizer",
         camshaft="counts one update for each batch in which any optimizer stepped",
         reason="one step counter, whatever the number of optimizers, serves stopping, checkpoints and loggers",
-        write="Give `max_steps`, `every_n_train_steps` and the like in batches, not in optimizer steps.",
+        write=(
+            "Give `max_steps`, `every_n_train_steps` and the like in batches, not in optimizer steps; under the import "
+            "names a warning says so."
+        ),
         witness=Configuration(is_manual=True),
         prepare=training_alignment.steps_of_both_optimizers,
         align=training_alignment.one_step_per_batch,
