@@ -41,6 +41,15 @@ STATED: tuple[Stated, ...] = (
         ),
     ),
     Stated(
+        name="the module's name in calls of callbacks' methods",
+        topic="hooks",
+        lightning="`pl_module`",
+        camshaft="`module`; under the import names as Lightning",
+        reason="it is a module of any framework",
+        write="Pass trainer and module by position: `super().setup(trainer, pl_module, stage)`.",
+        proof="packages/compat/tests/test_import_names_callbacks.py::test_an_override_hands_everything_on_by_name",
+    ),
+    Stated(
         name="steps without a place for the loader's index",
         topic="hooks",
         lightning="raises where there are several loaders; raises for a required `dataloader_idx` with a single one",

@@ -4,6 +4,7 @@ import inspect
 import os
 import warnings
 from datetime import timedelta
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import pytest
 from compat_parts import Regression
 from hypothesis import given
 from hypothesis import strategies as st
+from import_names_parts import names_of_earlier_code
 from trainer_parts import NO_VALIDATION, loader
 
 import camshaft.callbacks as ours
@@ -25,7 +27,7 @@ from camshaft.compat.names.trainer.callbacks import (
     TQDMProgressBar,
 )
 from camshaft.compat.names.trainer.profilers import AdvancedProfiler, PyTorchProfiler, SimpleProfiler
-from camshaft.hooks_core import Callback
+from camshaft.hooks_core import CATALOGUE, Callback
 
 
 def make(cls: type, *args: Any, **kwargs: Any) -> tuple[Any, str]:
@@ -383,3 +385,43 @@ def test_a_metric_in_a_files_name_that_was_not_logged_is_written_as_0_with_a_war
     with pytest.warns(UserWarning, match="got 'gone' .* The file's name gets 0 in its place"):
         name = checkpoint.format_checkpoint_name({"epoch": 3})
     assert Path(name).name == "epoch=3-gone=0.00-other=0.ckpt"
+
+
+# the module by Lightning's name for it
+
+
+def test_methods_of_stock_callbacks_take_the_module_as_pl_module(tmp_path: Path) -> None:
+    with names_of_earlier_code():
+        names = import_module("lightning.pytorch.callbacks")
+        classes = [getattr(names, name) for name in dir(names) if not name.startswith("_")]
+    callbacks = [cls for cls in classes if isinstance(cls, type) and issubclass(cls, Callback)]
+    assert len(callbacks) > 15
+    for cls in callbacks:
+        for name in CATALOGUE:
+            method = getattr(cls, name, None)
+            parameters = list(inspect.signature(method).parameters)[1:3] if callable(method) else []
+            assert parameters != ["trainer", "module"], f"{cls.__name__}.{name}"
+
+
+@pytest.mark.parametrize("base", ["Callback", "Timer", "ModelCheckpoint", "TQDMProgressBar", "DeviceStatsMonitor"])
+def test_an_override_hands_everything_on_by_name(base: str, tmp_path: Path) -> None:
+    with names_of_earlier_code():
+        parent = getattr(import_module("lightning.pytorch.callbacks"), base)
+    called = []
+
+    def override(name: str) -> Any:
+        def method(self: Any, trainer: Any, pl_module: Any, *rest: Any) -> Any:
+            called.append(name)
+            parameters = list(inspect.signature(getattr(parent, name)).parameters)[3:]
+            named = dict(zip(parameters, rest, strict=True))
+            return getattr(super(cls, self), name)(trainer=trainer, pl_module=pl_module, **named)
+
+        return method
+
+    hooks = ("setup", "on_fit_start", "on_train_start", "on_train_batch_start", "on_train_epoch_end", "teardown")
+    cls = type("Handing", (parent,), {name: override(name) for name in hooks})
+    callback = cls(dirpath=tmp_path) if base == "ModelCheckpoint" else cls()
+    trainer = Trainer(max_epochs=1, callbacks=[callback], logger=CSVLogger(tmp_path), accelerator="cpu")
+    trainer.fit(Regression(), loader(), loader())
+    assert {*called} == {*hooks}
+    assert base != "ModelCheckpoint" or Path(callback.best_model_path).is_file()

@@ -14,7 +14,7 @@ from types import ModuleType
 from typing import Any
 
 from camshaft.compat.names.released import defining_places, released, released_modules, released_submodules
-from camshaft.compat.names.stand_ins import MissingName, stand_in
+from camshaft.compat.names.stand_ins import MissingName, accept_pl_module, stand_in
 from camshaft.compat.names.table import (
     COUNTERPARTS,
     EVERYWHERE,
@@ -26,6 +26,7 @@ from camshaft.compat.names.table import (
     ROOTS,
     SUBMODULES,
 )
+from camshaft.hooks_core import Callback
 from camshaft.hooks_core.messages import must_be
 
 _OTHERWISE = "Nothing stands for it. Look for it in `camshaft.trainer`, `camshaft.callbacks` or `camshaft.strategies`."
@@ -103,7 +104,10 @@ def names_in(place: str) -> dict[str, str]:
 def load(counterpart: str) -> Any:
     """Return the object of a module and a name in it, separated by ":"; without a name, the module."""
     module, _, name = counterpart.partition(":")
-    return getattr(import_module(module), name) if name else import_module(module)
+    found = getattr(import_module(module), name) if name else import_module(module)
+    if isinstance(found, type) and issubclass(found, Callback):
+        accept_pl_module(found)
+    return found
 
 
 def counterpart_of(place: str, name: str) -> str | None:

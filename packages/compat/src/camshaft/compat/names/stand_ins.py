@@ -6,6 +6,7 @@ import re
 from abc import ABCMeta
 from collections.abc import Iterable
 from functools import cache
+from types import FunctionType
 from typing import Any, NoReturn
 
 from camshaft.hooks_core.messages import must_be, warn_user
@@ -23,6 +24,28 @@ class StandIn(ABCMeta):
 
     def __instancecheck__(cls, instance: Any) -> bool:
         return isinstance(instance, cls.__dict__.get("__stands_for__", ())) or super().__instancecheck__(instance)
+
+
+def accept_pl_module(cls: type) -> None:
+    """Let the methods of a callback's class, and of its bases, take the module as `pl_module`, as Lightning names it.
+
+    Code for Lightning passes it by name: `super().setup(trainer=trainer, pl_module=pl_module, stage=stage)`. The
+    parameter itself is renamed, in place: a function around each method would cost every call.
+    """
+    for klass in cls.__mro__:
+        if klass.__module__.partition(".")[0] != "camshaft":
+            continue
+        for function in vars(klass).values():
+            if isinstance(function, FunctionType) and function.__code__.co_varnames[1:3] == ("trainer", "module"):
+                code = function.__code__
+                # variables are found by their index; those that an inner function reads are listed twice
+                function.__code__ = code.replace(
+                    co_varnames=_renamed(code.co_varnames), co_cellvars=_renamed(code.co_cellvars)
+                )
+
+
+def _renamed(names: tuple[str, ...]) -> tuple[str, ...]:
+    return tuple("pl_module" if name == "module" else name for name in names)
 
 
 def refuse_overrides(cls: type, names: Iterable[str], action: str) -> None:
