@@ -9,6 +9,8 @@ import pytest
 import torch
 from torch.utils.data import DataLoader, TensorDataset
 
+from camshaft.loops import CombinedLoader
+
 lightning = pytest.importorskip("lightning.pytorch", reason="compares with Lightning")
 compat = pytest.importorskip("camshaft.compat")
 trainer = pytest.importorskip("camshaft.trainer")
@@ -30,7 +32,7 @@ def loader(num_samples: int = 8, **arguments: Any) -> DataLoader[Any]:
     return DataLoader(data, 4, **{"shuffle": True, "generator": generator, **arguments})
 
 
-def batches_of(framework: Any, loader: DataLoader[Any], ckpt_path: Path | None = None, **settings: Any) -> Any:
+def batches_of(framework: Any, loader: Any, ckpt_path: Path | None = None, **settings: Any) -> Any:
     """The samples of each batch of a fit, by epoch and index."""
     found = {}
     base: Any = getattr(framework, "LightningModule", None) or framework.TrainingModule
@@ -41,8 +43,9 @@ def batches_of(framework: Any, loader: DataLoader[Any], ckpt_path: Path | None =
             self.layer = torch.nn.Linear(1, 1)
 
         def training_step(self, batch: Any, batch_idx: int) -> Any:
-            found[self.current_epoch, batch_idx] = batch[0].flatten().tolist()
-            return self.layer(batch[0]).mean()
+            parts = [part for part in (batch if len(batch) > 1 else [batch]) if part is not None]
+            found[self.current_epoch, batch_idx] = [part[0].flatten().tolist() for part in parts]
+            return self.layer(parts[0][0]).mean()
 
         def configure_optimizers(self) -> Any:
             return torch.optim.SGD(self.parameters(), 0.0)
@@ -60,6 +63,13 @@ def test_the_sampler_stays_where_the_last_batch_was(arguments: dict[str, Any], l
         batches_of(framework, loader(**arguments), limit_train_batches=limit) for framework in (lightning, compat)
     )
     assert own == theirs
+
+
+@pytest.mark.parametrize("mode", ["min_size", "max_size", "max_size_cycle"])
+@pytest.mark.parametrize("sizes", [(8, 8), (8, 12), (12, 8), (9, 12)])
+def test_so_do_the_samplers_of_several_loaders(mode: Any, sizes: tuple[int, int]) -> None:
+    theirs = batches_of(lightning, lightning.utilities.CombinedLoader([loader(size) for size in sizes], mode))
+    assert batches_of(compat, CombinedLoader([loader(size) for size in sizes], mode)) == theirs
 
 
 @pytest.mark.parametrize(("every", "num_workers"), [(0, 0), (1, 0), (2, 0), (1, 1)])
@@ -96,20 +106,23 @@ def test_a_loader_that_is_asked_for_again_is_begun_twice(every: int, num_workers
 def test_a_trainer_of_today_has_the_order_of_a_plain_loop() -> None:
     own, plain = batches_of(trainer, loader()), loader()
     by_hand = {
-        (epoch, idx): batch[0].flatten().tolist() for epoch in range(NUM_EPOCHS) for idx, batch in enumerate(plain)
+        (epoch, idx): [batch[0].flatten().tolist()] for epoch in range(NUM_EPOCHS) for idx, batch in enumerate(plain)
     }
     assert own == by_hand != batches_of(lightning, loader())
 
 
+@pytest.mark.parametrize("make", [loader, lambda: CombinedLoader([loader(), loader(4)], "max_size_cycle")])
 @pytest.mark.parametrize("num_steps", range(1, 2 * NUM_EPOCHS))
-def test_a_fit_that_goes_on_has_the_batches_of_one_that_was_not_stopped(num_steps: int, tmp_path: Path) -> None:
-    whole = batches_of(compat, loader())
+def test_a_fit_that_goes_on_has_the_batches_of_one_that_was_not_stopped(
+    make: Any, num_steps: int, tmp_path: Path
+) -> None:
+    whole = batches_of(compat, make())
     path = tmp_path / "stopped.ckpt"
 
     class Stop(compat.Callback):  # type: ignore[misc]
         def on_train_end(self, trainer: Any, module: Any) -> None:
             trainer.save_checkpoint(path)
 
-    first = batches_of(compat, loader(), max_steps=num_steps, callbacks=[Stop()])
+    first = batches_of(compat, make(), max_steps=num_steps, callbacks=[Stop()])
     assert len(first) == num_steps
-    assert first | batches_of(compat, loader(), path) == whole
+    assert first | batches_of(compat, make(), path) == whole

@@ -83,14 +83,11 @@ STATED: tuple[Stated, ...] = (
         name="order of a loader with a generator of its own",
         topic="data",
         lightning="leaves its sampler where the last batch was, if that was full",
-        camshaft=(
-            "lets its sampler come to its end in each epoch; `camshaft.compat.Trainer` leaves that of a single loader "
-            "there, too"
-        ),
+        camshaft="lets its sampler come to its end in each epoch; `camshaft.compat.Trainer` leaves it there, too",
         reason="the order is that of a plain loop",
         write=(
             "Run the file by `python -m camshaft.compat run`, or expect other shuffling from the second epoch on with "
-            "`DataLoader(shuffle=True, generator=...)`; with several training loaders, expect it in both."
+            "`DataLoader(shuffle=True, generator=...)`."
         ),
         proof=(
             "integration_tests/test_loader_order_against_lightning.py"

@@ -357,7 +357,7 @@ def read_promised(
     first: int = 0,
     iterator: Iterator[Any] | None = None,
     *,
-    ends_sampler: bool = True,
+    ends_samplers: bool = True,
 ) -> Iterator[Any]:
     """Iterate over a loader, up to a number of batches that it promises; nothing is read beyond them.
 
@@ -371,7 +371,7 @@ def read_promised(
         num_batches: Number of batches to take in all; infinity takes all there are.
         first: Number of batches that were taken before.
         iterator: The loader's iterator; None begins one with the first batch.
-        ends_sampler: Whether the sampler comes to its end.
+        ends_samplers: Whether samplers come to their end with the last batch.
 
     Returns:
         An iterator over the batches.
@@ -388,7 +388,7 @@ def read_promised(
             iterator = iterator if iterator is loader else iter(loader)
         else:
             return
-    if ends_sampler and num_batches == length_of(loader):
+    if ends_samplers and num_batches == length_of(loader):
         _end_order(loader, iterator)
 
 

@@ -131,7 +131,7 @@ class FitData:
                 0,
                 self._settings.stateless_loaders,
                 strategy,
-                ends_sampler=not self._run.draws_as_lightning,
+                ends_samplers=not self._run.draws_as_lightning,
             )
             self._given = given
             if self._follows_samples:
@@ -317,7 +317,7 @@ class TrainingBatches:
         num_batches: Number of batches of an epoch; infinite takes all there are.
         stateless: Treatment of loaders without a state; see `ResumableLoader`.
         strategy: Connects the processes, in all of which epochs end at the same batch; None stands for one process.
-        ends_sampler: Whether the sampler of a single loader comes to its end in each epoch.
+        ends_samplers: Whether samplers come to their end with the last batch of an epoch.
     """
 
     def __init__(
@@ -327,9 +327,9 @@ class TrainingBatches:
         stateless: StatelessLoaders = "refuse",
         strategy: Strategy | None = None,
         *,
-        ends_sampler: bool = True,
+        ends_samplers: bool = True,
     ) -> None:
-        self._ends_sampler = ends_sampler or isinstance(loader, CombinedLoader)
+        self._ends_samplers = ends_samplers
         self._strategy = None if strategy is None or strategy.num_data_ranks == 1 else strategy
         self._even: list[EvenLoader] = []
         self._leaves: list[ResumableLoader] = []
@@ -343,7 +343,7 @@ class TrainingBatches:
     def __iter__(self) -> Iterator[Numbered]:
         """Iterate over an epoch, or its rest after a resume: each batch with its index and whether it is the last."""
         first, self._first = self._first, 0
-        self._epoch = numbered(self._loader, self.num_batches, first, self._ahead)
+        self._epoch = numbered(self._loader, self.num_batches, first, self._ahead, ends_samplers=self._ends_samplers)
         return self._epoch
 
     def count(self, limit: int | float, argument: str) -> None:
@@ -415,7 +415,7 @@ class TrainingBatches:
         if isinstance(loader, CombinedLoader):
             return loader.with_loaders(lambda leaf: self._resumable(leaf, stateless))
         if self._strategy is None:
-            self._leaves.append(ResumableLoader(loader, stateless, ends_sampler=self._ends_sampler))
+            self._leaves.append(ResumableLoader(loader, stateless))
         else:
             self._even.append(EvenLoader(loader, self._strategy, stateless))
             self._leaves.append(self._even[-1])

@@ -197,7 +197,12 @@ class ReadAhead:
 
 
 def numbered(
-    loader: Iterable[Any], num_batches: int | float, first: int = 0, ahead: ReadAhead | None = None
+    loader: Iterable[Any],
+    num_batches: int | float,
+    first: int = 0,
+    ahead: ReadAhead | None = None,
+    *,
+    ends_samplers: bool = True,
 ) -> Iterator[tuple[int, Any, bool]]:
     """Iterate over a loader's batches, each with its index and whether it is the last.
 
@@ -210,6 +215,7 @@ def numbered(
         num_batches: Number of batches of the whole epoch; infinite takes all there are.
         first: Index of the first batch that is given.
         ahead: Holder of the batch that is read ahead; a batch that it holds comes first.
+        ends_samplers: As for `read_promised`.
 
     Raises:
         RuntimeError: If a loader of known length ends before its time, as it does when the dataset
@@ -219,7 +225,7 @@ def numbered(
         yield from _read_ahead(loader, num_batches, first, ahead or ReadAhead())
         return
     batch_idx = first - 1
-    for batch_idx, batch in enumerate(read_promised(loader, num_batches, first), first):
+    for batch_idx, batch in enumerate(read_promised(loader, num_batches, first, ends_samplers=ends_samplers), first):
         yield batch_idx, batch, batch_idx + 1 == num_batches
     if batch_idx + 1 < num_batches:
         raise RuntimeError(

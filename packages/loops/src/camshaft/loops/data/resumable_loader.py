@@ -56,16 +56,12 @@ class ResumableLoader:
         stateless: Treatment of a stateless loader by a resume inside an epoch: "refuse" raises, "fast_forward" reads
             and drops what was read before, from the same random numbers, and warns; that is exact only if the loader
             draws no random numbers between its batches.
-        ends_sampler: Whether the sampler of a data loader comes to its end in each iteration; see `read_promised`.
     """
 
     ends_as_promised = True  # reading it beyond its end reads no data
 
-    def __init__(
-        self, loader: Iterable[Any], stateless: StatelessLoaders = "refuse", *, ends_sampler: bool = True
-    ) -> None:
+    def __init__(self, loader: Iterable[Any], stateless: StatelessLoaders = "refuse") -> None:
         self.loader = loader
-        self._ends_sampler = ends_sampler
         self._stateless = stateless
         nodes = sys.modules.get("torchdata.nodes")
         self._source: Any = nodes.Loader(loader) if nodes is not None and isinstance(loader, nodes.BaseNode) else loader
@@ -153,8 +149,7 @@ class ResumableLoader:
         self._is_exhausted = False
         self._unread = None
         try:
-            length = length_of(self.loader)
-            for batch in read_promised(self._source, length, self._num_read, iterator, ends_sampler=self._ends_sampler):
+            for batch in read_promised(self._source, length_of(self.loader), self._num_read, iterator):
                 self._num_read += 1
                 yield batch
             self._is_exhausted = self._has_ended()

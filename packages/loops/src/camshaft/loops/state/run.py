@@ -106,9 +106,8 @@ class Run:
             may wrap hooks (`run.hooks.wrap`) and set the attributes that follow.
         order: Departures of a fit from the usual order of its hooks.
         draws_as_lightning: Whether training loaders draw the random numbers that they draw in Lightning, and not those
-            of a plain loop: the sampler of a single loader in a single process stays where the last batch was, which
-            matters to a generator of its own; and a `DataLoader` that is asked for after the first epoch draws twice
-            what it draws when it begins.
+            of a plain loop: samplers stay where the last batch of an epoch was, which matters to a generator of their
+            own; and a `DataLoader` that is asked for after the first epoch draws twice what it draws when it begins.
         restores_weights: Whether the weights of `checkpoint` are loaded into the module; false where something else
             does so.
         epoch_state: State for a checkpoint that is taken inside a training epoch, by its key there.
