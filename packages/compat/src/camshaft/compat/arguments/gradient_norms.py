@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from camshaft.compat.module import TrainingModule
+from camshaft.hooks_core import is_overridden
 from camshaft.trainer import GradientNorms
 
 
@@ -20,17 +20,13 @@ class EarlierGradientNorms(GradientNorms):
 
     def on_before_optimizer_step(self, trainer: Any, module: Any, optimizer: Any) -> None:
         """Log, if it is due; at every update where the module decides."""
-        if not _overrides(module, "log_grad_norm"):
+        if not is_overridden(module, "log_grad_norm"):
             super().on_before_optimizer_step(trainer, module, optimizer)
         elif norms := self.norms(module, optimizer):
             module.log_grad_norm(norms)
 
     def norms(self, module: Any, optimizer: Any) -> dict[str, Any]:
         """Return the norms by the names to log them under."""
-        if _overrides(module, "grad_norm"):
+        if is_overridden(module, "grad_norm"):
             return dict(module.grad_norm(self.norm_type))
         return super().norms(module, optimizer)
-
-
-def _overrides(module: Any, name: str) -> bool:
-    return getattr(type(module), name, None) not in (None, getattr(TrainingModule, name))

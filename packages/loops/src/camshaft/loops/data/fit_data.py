@@ -113,8 +113,6 @@ class FitData:
         """
         self.origin = self._moment()
         self._load_training()
-        if self._progress.current_epoch > 0:
-            self._draw_begin()
         self._load_validation()
 
     def _load_training(self) -> None:
@@ -140,6 +138,8 @@ class FitData:
         self.num_batches = self.batches.num_batches
         if self.num_batches == 0 and limits.train_limit[0] != 0:
             warn_user("The training loader is empty: nothing will be trained. Check its dataset and `drop_last`.")
+        if self._run.draws_as_lightning and self._load_epoch > 0:
+            self._draw_begin()
 
     def _load_validation(self) -> None:
         limits, epoch = self.limits, self._progress.current_epoch
@@ -235,13 +235,10 @@ class FitData:
         if self._is_due(self._load_epoch):
             self.origin |= self._moment()
             self._load_training()
-            self._draw_begin()
             self._follow_loaders()
 
     def _draw_begin(self) -> None:
         """Draw what loaders draw when they begin, which Lightning lets them do twice; see `Run.draws_as_lightning`."""
-        if not self._run.draws_as_lightning:
-            return
         for leaf in leaves_of(self.loader):
             if not is_plain(leaf) or is_stream(leaf):
                 continue
