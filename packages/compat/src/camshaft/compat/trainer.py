@@ -200,6 +200,8 @@ class Trainer(ArgparseArguments, _Trainer):
         """Join the processes, as the module does it where it overrides `init_ddp_connection`. Collective."""
         delegate_early(module, self.strategy, self)
         super().connect(module)
+        if self.is_global_zero and self.loggers:
+            import_module(_LOGGERS).start_runs(self.loggers)
 
     def extend_run(self, run: Run) -> None:
         """Adapt the run to receivers of any era, to the results of 0.9, and to what Lightning's loaders draw.
@@ -499,6 +501,18 @@ class Trainer(ArgparseArguments, _Trainer):
         return str(name).endswith("-mixed")
 
     # data, metrics, files
+
+    def find_log_dir(self) -> str:
+        """Return the folder of the run of a CSV or TensorBoard logger, `save_dir` of another one, as in Lightning."""
+        found = import_module(_LOGGERS).log_dir_of(self.logger) if self.loggers else None
+        return found or self.default_root_dir
+
+    @property
+    def checkpoint_dir(self) -> str:
+        """Directory of checkpoints whose callback has no `dirpath`: by the first logger's names, as in Lightning."""
+        if not self.loggers:
+            return super().checkpoint_dir
+        return str(import_module(_LOGGERS).checkpoint_dir_of(self.logger, self.default_root_dir))
 
     @property
     def datamodule(self) -> Any:

@@ -57,6 +57,11 @@ class StrategyDefaults:
         return [] if self.trainer is None else self.trainer.lr_scheduler_configs
 
     @property
+    def lightning_module(self) -> Any:
+        """Module of the trainer, as Lightning names it; None before the first verb."""
+        return None if self.trainer is None else self.trainer.model
+
+    @property
     def is_global_zero(self) -> bool:
         """True on rank 0."""
         return self.global_rank == 0

@@ -214,9 +214,10 @@ def _default_folders(trainer: Any) -> Iterator[str]:
 
     Loggers number their runs: a new run is recognised by its empty folder.
     """
-    root = parent_of(trainer.log_dir)
-    folder = join(trainer.log_dir, "checkpoints")
-    if re.fullmatch(r"version_\d+", trainer.log_dir.removeprefix(join(root, ""))) and not any(checkpoints_in(folder)):
+    folder = trainer.checkpoint_dir
+    run_dir = parent_of(folder)
+    root = parent_of(run_dir)
+    if re.fullmatch(r"version_\d+", run_dir.removeprefix(join(root, ""))) and not any(checkpoints_in(folder)):
         for version in entries_of(root):
             if version.startswith("version_"):
                 yield join(root, version, "checkpoints")

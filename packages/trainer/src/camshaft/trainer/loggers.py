@@ -44,7 +44,7 @@ def choose_loggers(
     return loggers if report is None else [*loggers, stock.CurveReport(absolute(report))]
 
 
-def share_log_dir(strategy: Strategy, loggers: list[Any], default_root_dir: str) -> str | None:
+def share_log_dir(strategy: Strategy, loggers: list[Any], find_log_dir: Callable[[], str]) -> str | None:
     """Return the directory of rank 0's first logger; the silent loggers of other ranks get the facts of rank 0's.
 
     Collective.
@@ -52,7 +52,7 @@ def share_log_dir(strategy: Strategy, loggers: list[Any], default_root_dir: str)
     Args:
         strategy: Connects the processes.
         loggers: Those of this process; on ranks but 0 replaced in place by as many that write nothing.
-        default_root_dir: Directory without a logger that has one.
+        find_log_dir: Returns the directory of the first logger; called on rank 0 alone.
 
     Returns:
         The directory, the same on all ranks; None with one process.
@@ -62,8 +62,7 @@ def share_log_dir(strategy: Strategy, loggers: list[Any], default_root_dir: str)
 
     def look() -> tuple[str, list[dict[str, Any]]]:
         facts = [{name: getattr(logger, name, None) for name in _FACTS} for logger in loggers]
-        directory = facts[0]["log_dir"] if facts else None
-        return directory or default_root_dir, facts
+        return find_log_dir(), facts
 
     log_dir, facts_of_loggers = from_rank_zero(strategy, look)
     if strategy.global_rank != 0:

@@ -145,7 +145,7 @@ def _attach(trainer: Trainer, call: VerbCall, module: nn.Module, borrowed: Borro
     if isinstance(trainer.strategy, StrategyDefaults):
         trainer.strategy.trainer = trainer
     trainer.connect(module)
-    state.log_dir = share_log_dir(trainer.strategy, trainer.loggers, trainer.default_root_dir)
+    state.log_dir = share_log_dir(trainer.strategy, trainer.loggers, trainer.find_log_dir)
     run = _new_run(trainer, call, module)
     state.run, state.status = run, TrainerStatus.RUNNING
     borrowed.take_data(run.data)

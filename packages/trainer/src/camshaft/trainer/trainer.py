@@ -16,7 +16,7 @@ from camshaft.callbacks.arguments import usable_path
 from camshaft.hooks_core import Hooks, is_overridden
 from camshaft.hooks_core.known_attributes import check_attribute
 from camshaft.hooks_core.messages import must_be, warn_user
-from camshaft.hooks_core.remote_files import absolute
+from camshaft.hooks_core.remote_files import absolute, join
 from camshaft.hooks_core.spec import ZeroGrad
 from camshaft.loops import EvaluationLoop, FitLimits, FitLoop, Run, SaveRequest, StatelessLoaders, run_verb
 from camshaft.loops.metrics import EpochEndReduction, MetricLog
@@ -1134,6 +1134,15 @@ class Trainer:
         """
         if self.verb_state.log_dir is not None:
             return self.verb_state.log_dir
+        return self.find_log_dir()
+
+    @property
+    def checkpoint_dir(self) -> str:
+        """Directory of checkpoints whose callback has no `dirpath`: "checkpoints" in `log_dir`."""
+        return join(self.log_dir, "checkpoints")
+
+    def find_log_dir(self) -> str:
+        """Return the directory of the first logger's run, else the default directory; `log_dir` on one process."""
         return getattr(self.logger, "log_dir", None) or self._default_root_dir
 
     @property

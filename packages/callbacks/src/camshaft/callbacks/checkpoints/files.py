@@ -90,9 +90,12 @@ def _link_or_copy(source: str | Path, target: str | Path) -> None:
 
 
 def default_folder(trainer: TrainerProtocol) -> str:
-    """Return the default folder of checkpoints: "checkpoints" in `log_dir`, else in `default_root_dir`."""
-    root = trainer.log_dir or trainer.default_root_dir
-    return join(absolute(root), "checkpoints")
+    """Return the default folder of checkpoints: the trainer's `checkpoint_dir`, if it has one.
+
+    Else it is "checkpoints" in `log_dir`, or in `default_root_dir` without one.
+    """
+    of_trainer: str | None = getattr(trainer, "checkpoint_dir", None)
+    return absolute(of_trainer or join(trainer.log_dir or trainer.default_root_dir, "checkpoints"))
 
 
 def remove_abandoned(folder: str, extension: str, depth: int = 0) -> None:

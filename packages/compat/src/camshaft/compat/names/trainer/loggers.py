@@ -6,6 +6,7 @@ import json
 import os
 from argparse import Namespace
 from collections.abc import Callable, Mapping, MutableMapping, Sequence
+from contextlib import suppress
 from importlib.util import find_spec
 from typing import Any, ClassVar
 
@@ -392,6 +393,30 @@ class DummyLogger(_Logger, metaclass=StandIn):
 
     def __getitem__(self, idx: Any) -> DummyLogger:
         return self
+
+
+def start_runs(loggers: Sequence[Any]) -> None:
+    """Read the `experiment` of loggers of services, which starts their runs, as Lightning does when a verb begins.
+
+    Some know their name and version from then on.
+    """
+    for logger in loggers:
+        if not isinstance(logger, RunFolderLogger | SilentLogger):
+            with suppress(AttributeError, NotImplementedError):
+                _ = logger.experiment
+
+
+def log_dir_of(logger: Any) -> str | None:
+    """Return the folder of the run of a CSV or TensorBoard logger; that of all experiments of another one."""
+    folder: str | None = getattr(logger, "log_dir" if isinstance(logger, RunFolderLogger) else "save_dir", None)
+    return folder
+
+
+def checkpoint_dir_of(logger: Any, default_root_dir: str) -> str:
+    """Return Lightning's folder of checkpoints: below the logger's `save_dir`, by its name and its version."""
+    name, version = (getattr(logger, fact, None) for fact in ("name", "version"))
+    names = (str(name), version if isinstance(version, str) else f"version_{version}", "checkpoints")
+    return join(getattr(logger, "save_dir", None) or default_root_dir, *filter(None, names))
 
 
 def merge_dicts(
