@@ -154,6 +154,24 @@ STATED: tuple[Stated, ...] = (
         proof="packages/loops/tests/test_batches.py::test_a_loader_that_gives_less_than_it_promised_is_an_error",
     ),
     Stated(
+        name="batches that are None",
+        topic="data",
+        lightning="warns, calls `on_train_batch_end` alone, and counts them into accumulation windows",
+        camshaft="warns and calls no hook; they count as batches of the epoch, and belong to no window",
+        reason="a batch that is skipped is none",
+        write="Nothing, or filter the samples in the dataset.",
+        proof="packages/loops/tests/test_batches.py::test_batches_of_none_are_counted_and_left_out",
+    ),
+    Stated(
+        name='`ckpt_path="last"` without `save_last`',
+        topic="checkpoints",
+        lightning="warns and loads nothing, since it looks for files named `last` alone",
+        camshaft="takes the newest checkpoint in the folders of the callbacks",
+        reason="a run that goes on from it loses nothing",
+        write="Leave out `ckpt_path` where nothing is to be loaded.",
+        proof="packages/trainer/tests/test_ckpt_path.py::test_it_is_found_in_the_folders_that_file_names_ask_for",
+    ),
+    Stated(
         name="objects in checkpoints",
         topic="checkpoints",
         lightning="refuses the whole file where `weights_only` is true",
@@ -435,6 +453,24 @@ STATED: tuple[Stated, ...] = (
         proof=(
             "packages/callbacks/tests/test_throughput_monitor.py"
             "::test_rates_leave_the_first_batch_out_and_rows_come_every_n_updates"
+        ),
+    ),
+    Stated(
+        name="rows of `ThroughputMonitor`",
+        topic="callbacks",
+        lightning=(
+            "writes rows within a validation of fit, with its batches as the step, and the epoch in rows of training; "
+            "takes the module's `flops_per_batch` in every stage"
+        ),
+        camshaft=(
+            "writes one row at that validation's end, with the step of training, and no epoch; takes "
+            "`flops_per_batch` for training, unless it has numbers by stage"
+        ),
+        reason="rows of one file share their steps, and a validation batch needs fewer operations",
+        write='Pass `flops_per_batch={"train": ..., "validate": ...}`; join rows by their `step`.',
+        proof=(
+            "packages/callbacks/tests/test_throughput_monitor.py"
+            "::test_validation_within_training_takes_no_training_time"
         ),
     ),
     Stated(

@@ -339,3 +339,27 @@ def test_a_strategy_on_another_device_moves_each_batch() -> None:
 
 def test_unknown_is_infinite() -> None:
     assert UNKNOWN == INFINITE
+
+
+@pytest.mark.parametrize("accumulate", [1, 2])
+def test_batches_of_none_are_counted_and_left_out(accumulate: int) -> None:
+    class Counting(Net):
+        def on_train_batch_end(self, outputs: Any, batch: Any, batch_idx: int) -> None:
+            seen.append(batch_idx)
+
+        def on_validation_start(self) -> None:
+            validated.append(trainer.fit_loop.batch_idx)
+
+    seen: list[int] = []
+    validated: list[int] = []
+    batches = make_batches(6)
+    given: list[Any] = [batches[0], None, *batches[1:3], batches[3], None]
+    trainer = BareTrainer(
+        Counting(), max_epochs=2, accumulate_grad_batches=accumulate, val_check_interval=2, num_sanity_val_steps=0
+    )
+    with pytest.warns(UserWarning, match="gave None in place of a batch") as told:
+        trainer.fit(Sized(given), Sized(batches))
+    assert seen == [0, 2, 3, 4] * 2
+    assert validated == [1, 3, 5] * 2
+    assert (trainer.global_step, trainer.progress.total_batches) == (8 // accumulate, 12)
+    assert len([one for one in told if "None in place" in str(one.message)]) == 1

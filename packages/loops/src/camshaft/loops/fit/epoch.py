@@ -10,6 +10,7 @@ import torch
 
 from camshaft.hooks_core import CATALOGUE, no_op
 from camshaft.hooks_core.dispatch.implementation import implementation, returns_anything
+from camshaft.hooks_core.messages import warn_user
 from camshaft.hooks_core.spec import SKIP_EPOCH
 from camshaft.loops.data.fit_data import FitData
 from camshaft.loops.data.loaders import batch_mover
@@ -43,6 +44,7 @@ class TrainingEpoch:
     _stopping: StoppingRules
     _validate: Callable[[], None]
     is_last_batch: bool = attrs.field(default=False, init=False)
+    _has_told_of_none: bool = attrs.field(default=False, init=False)
 
     def __attrs_post_init__(self) -> None:
         self._progress = self._stopping.progress
@@ -51,6 +53,8 @@ class TrainingEpoch:
 
     def run(self) -> bool:
         """Run the epoch's batches, or those that are left after a resume. Collective.
+
+        A batch that the loader gives as None is counted, and left out with a warning: no step and no hook gets it.
 
         Hooks: the transfer hooks, on_train_batch_start, those of the optimization, lr_scheduler_step,
         on_train_batch_end, those of validation.
@@ -76,24 +80,29 @@ class TrainingEpoch:
             run.batch_idx = batch_idx
             counts.ready += 1
             self.is_last_batch = is_last
-            if move is not None:
-                batch = move(batch, 0)
-            if metrics is not None:
-                metrics.batch = batch
-            # a hook without receivers is `no_op`: to compare costs less than to call it
-            if batch_start is not no_op and batch_start(batch, batch_idx) == SKIP_EPOCH:
-                self.is_last_batch = True
-                return True
-            counts.started += 1
-            step_before = progress.global_step
-            outputs = self.mode.run_batch(batch, batch_idx, is_last)
-            counts.processed += 1
-            is_update = progress.global_step != step_before
-            if is_update and schedulers.after_update:
-                schedulers.step("step", step_before, progress.global_step, monitored=False)
-            if batch_end is not no_op:
-                batch_end(without_graph(outputs), batch, batch_idx)
-            outputs = None  # frees the graph before the next one is built
+            step_before, is_update = progress.global_step, False
+            if batch is None:
+                self._tell_of_none()
+                counts.started += 1
+                counts.processed += 1
+            else:
+                if move is not None:
+                    batch = move(batch, 0)
+                if metrics is not None:
+                    metrics.batch = batch
+                # a hook without receivers is `no_op`: to compare costs less than to call it
+                if batch_start is not no_op and batch_start(batch, batch_idx) == SKIP_EPOCH:
+                    self.is_last_batch = True
+                    return True
+                counts.started += 1
+                outputs = self.mode.run_batch(batch, batch_idx, is_last)
+                counts.processed += 1
+                is_update = progress.global_step != step_before
+                if is_update and schedulers.after_update:
+                    schedulers.step("step", step_before, progress.global_step, monitored=False)
+                if batch_end is not no_op:
+                    batch_end(without_graph(outputs), batch, batch_idx)
+                outputs = None  # frees the graph before the next one is built
             counts.completed += 1
             if metrics is not None:
                 metrics.end_train_batch(is_update)
@@ -119,6 +128,11 @@ class TrainingEpoch:
                 f"({type(self._data.loader).__name__}) in fit. Pass a loader that begins anew each time, no generator."
             )
         return True
+
+    def _tell_of_none(self) -> None:
+        if not self._has_told_of_none and self._run.strategy.global_rank == 0:
+            warn_user("The train loader gave None in place of a batch: such batches are left out.")
+        self._has_told_of_none = True
 
     def _is_validation_due(self, batch_idx: int, is_last: bool) -> bool:
         """Return whether to validate after a batch: at the interval, and before training stops within an epoch."""
