@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import warnings
 from importlib import import_module
 from pathlib import Path
@@ -264,3 +265,34 @@ def test_a_mixin_behind_a_class_is_set_up_alike(place: str, name: str, arguments
         return type(name, (cls, Mixin), {})(**arguments).is_made
 
     assert is_made(load(counterpart_of(place, name) or "")) == is_made(getattr(theirs(place), name))
+
+
+def both(place: str, name: str) -> tuple[Any, Any]:
+    return getattr(theirs(place), name), load(counterpart_of(place, name) or "")
+
+
+@pytest.mark.parametrize("flush_logs_every_n_steps", [1, 2, 100])
+def test_rows_of_csv_files_that_are_logged_without_a_step(flush_logs_every_n_steps: int, tmp_path: Path) -> None:
+    found = []
+    for idx, kind in enumerate(both("loggers", "CSVLogger")):
+        logger = kind(tmp_path / str(idx), flush_logs_every_n_steps=flush_logs_every_n_steps)
+        for value in range(5):
+            logger.log_metrics({"a": value})
+        logger.log_metrics({"a": 5}, step=9)
+        logger.save()
+        with Path(logger.log_dir, "metrics.csv").open() as file:
+            found.append([(row["step"], row["a"]) for row in csv.DictReader(file)])
+    assert found[0] == found[1]
+
+
+@pytest.mark.parametrize(
+    "environment", [{}, {"TQDM_MINITERS": "7"}, {"TQDM_MINITERS": "0"}, {"COLAB_GPU": "1", "TQDM_MINITERS": "30"}]
+)
+@pytest.mark.parametrize("refresh_rate", [0, 1, 5, 40])
+def test_the_environment_sets_how_often_bars_are_drawn(
+    environment: dict[str, str], refresh_rate: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    one, other = (kind(refresh_rate) for kind in both("callbacks", "TQDMProgressBar"))
+    assert (other.refresh_rate, other.is_enabled) == (one.refresh_rate, one.is_enabled)

@@ -210,6 +210,12 @@ class CSVLogger(_HparamsInYaml, _CSVLogger, metaclass=StandIn):
     ) -> None:
         super().__init__(save_dir, name or "", *args, **kwargs)
 
+    def log_metrics(self, metrics: Mapping[str, float], step: int | None = None) -> None:
+        """Add a row; without a step, and a metric of that name, its step is the number of rows that are held back."""
+        if step is None and metrics and "step" not in metrics:
+            step = len(self.experiment.metrics)
+        super().log_metrics(metrics, step)
+
     def _open(self) -> MetricsFile:
         writer = ExperimentWriter(self.log_dir)
         writer.hparams = self.hparams
