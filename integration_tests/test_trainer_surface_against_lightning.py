@@ -10,6 +10,8 @@ import pytest
 import torch
 from torch.utils.data import DataLoader
 
+from camshaft import callbacks as stock
+from camshaft import compat
 from camshaft.compat import Callback, Trainer, TrainingModule
 
 lightning = pytest.importorskip("lightning.pytorch")
@@ -160,3 +162,12 @@ def test_stages_and_verbs_have_lightnings_values() -> None:
     for name in ("TrainerStatus", "TrainerFn", "RunningStage"):
         theirs = getattr(lightning.trainer.states, name)
         assert {one.name: one.value for one in getattr(states, name)} == {one.name: one.value for one in theirs}
+
+
+@pytest.mark.parametrize("own", [None, "step", "epoch"])
+def test_a_timer_tells_how_much_of_the_time_is_left(own: str | None) -> None:
+    for library, callbacks in ((lightning, lightning.callbacks), (compat, stock)):
+        timers = [] if own is None else [callbacks.Timer(interval=own)]
+        trainer = library.Trainer(max_time="00:00:10:00", callbacks=timers, accelerator="cpu", logger=False)
+        left = [one.time_remaining() for one in trainer.callbacks if isinstance(one, callbacks.Timer)]
+        assert left == [600.0 if own is None else None]

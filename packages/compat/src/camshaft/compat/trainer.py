@@ -28,6 +28,7 @@ from camshaft.compat.arguments.today import (
     precision_of,
     signature_of,
     tell_of_ones,
+    with_timer,
 )
 from camshaft.compat.arguments.translation import EarlierSettings, ModuleSettings, translate_arguments
 from camshaft.compat.checkpoints.format import ReleaseFormat
@@ -163,6 +164,7 @@ class Trainer(ArgparseArguments, _Trainer):
         of_packages = callbacks_of_packages()
         if of_packages:
             arguments["callbacks"] = [*listed(arguments.get("callbacks")), *of_packages]
+        arguments["callbacks"] = with_timer(arguments.get("callbacks"), arguments.get("max_time"))
         later = arguments.get("strategy")
         if isinstance(later, LaterStrategy):
             arguments["strategy"] = later.make(arguments)

@@ -15,6 +15,7 @@ from importlib.metadata import EntryPoint, entry_points
 from typing import Any
 
 from camshaft.hooks_core.messages import must_be, warn_user
+from camshaft.trainer.configuration import listed
 
 _NAMES = """
     accelerator strategy devices num_nodes precision logger callbacks fast_dev_run max_epochs min_epochs max_steps
@@ -128,6 +129,15 @@ def precision_of(arguments: Mapping[str, Any]) -> Any:
         "Pass precision=ScaledPrecision('cpu') of `camshaft.strategies.precision` for float16."
     )
     return "bf16-mixed"
+
+
+def with_timer(callbacks: Any, max_time: Any) -> Any:
+    """Return the callbacks with a `Timer` that tells how much of `max_time` is left, unless they have one."""
+    from camshaft.callbacks import Timer  # rarely needed
+
+    if max_time is None or any(isinstance(callback, Timer) for callback in listed(callbacks)):
+        return callbacks
+    return [*listed(callbacks), Timer(max_time, verbose=False)]  # the trainer says itself why it stopped
 
 
 def callbacks_of_packages() -> list[Any]:
