@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import attrs
@@ -64,7 +64,8 @@ class TrainingEpoch:
             end before its last batch.
 
         Raises:
-            RuntimeError: If the loader gives no batch at all.
+            RuntimeError: If the loader gives no batch at all, unless it has no length, begins anew in each epoch, and
+                `max_epochs` ends a fit of one process: then an epoch may be empty, with a warning.
         """
         # The hot path: whatever the epoch cannot change is looked up here, not at every batch.
         run, progress, metrics, validates = self._run, self._progress, self._run.metrics, self._data.validates
@@ -123,16 +124,25 @@ class TrainingEpoch:
             if run.save_requests and not is_last and stopping.save():
                 return False
         if run.batch_idx is None:
-            raise RuntimeError(
-                f"`train loader` must give batches in every epoch, but got none in epoch {progress.current_epoch} "
-                f"({type(self._data.loader).__name__}) in fit. Pass a loader that begins anew each time, no generator."
-            )
+            self._check_empty_epoch()
         return True
 
     def _tell_of_none(self) -> None:
         if not self._has_told_of_none and self._run.strategy.global_rank == 0:
             warn_user("The train loader gave None in place of a batch: such batches are left out.")
         self._has_told_of_none = True
+    def _check_empty_epoch(self) -> None:
+        """Warn of an epoch without batches; raise where every later epoch would be empty, or none is the last."""
+        loader, stopping, epoch = self._data.loader, self._stopping, self._progress.current_epoch
+        can_go_on = self._data.num_batches == float("inf") and stopping.limits.epoch_limit != float("inf")
+        if isinstance(loader, Iterator) or not can_go_on or self._run.strategy.world_size > 1:
+            raise RuntimeError(
+                f"`train loader` must give batches in every epoch, but got none in epoch {epoch} "
+                f"({type(loader).__name__}) in fit. Pass a loader that begins anew each time, no generator."
+            )
+        warn_user(
+            f"The training loader ({type(loader).__name__}) gave no batches in epoch {epoch}, which trains nothing."
+        )
 
     def _is_validation_due(self, batch_idx: int, is_last: bool) -> bool:
         """Return whether to validate after a batch: at the interval, and before training stops within an epoch."""

@@ -225,7 +225,8 @@ class FitRun:
             metrics.end_epoch()
         has_run = is_complete and progress.batches.processed > 0
         if is_complete:
-            self._schedulers.step("epoch", progress.current_epoch, progress.current_epoch + 1)
+            if progress.batches.ready:  # an empty epoch is none for schedulers
+                self._schedulers.step("epoch", progress.current_epoch, progress.current_epoch + 1)
             progress.epochs.completed += 1
             progress.end_epoch()
             self.data.batches.end_epoch()
