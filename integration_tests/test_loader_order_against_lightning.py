@@ -126,3 +126,58 @@ def test_a_fit_that_goes_on_has_the_batches_of_one_that_was_not_stopped(
     first = batches_of(compat, make(), max_steps=num_steps, callbacks=[Stop()])
     assert len(first) == num_steps
     assert first | batches_of(compat, make(), path) == whole
+
+
+@pytest.mark.parametrize("num_workers", [0, 1])
+@pytest.mark.parametrize("mode", [None, "max_size_cycle"])
+def test_loaders_begin_before_the_hooks_that_start_a_stage(num_workers: int, mode: Any) -> None:
+    """Some modules draw their weights in `on_train_start`."""
+
+    def draws_of(framework: Any, combine: Any) -> dict[str, list[torch.Tensor]]:
+        base: Any = getattr(framework, "LightningModule", None) or framework.TrainingModule
+        found: dict[str, list[torch.Tensor]] = {}
+
+        class Module(base):
+            def __init__(self) -> None:
+                super().__init__()
+                self.layer = torch.nn.Linear(1, 1)
+
+            def training_step(self, batch: Any, batch_idx: int) -> Any:
+                return self.layer(batch[0][0] if mode else batch[0]).mean()
+
+            def validation_step(self, batch: Any, batch_idx: int) -> None: ...
+
+            test_step = predict_step = validation_step
+
+            def configure_optimizers(self) -> Any:
+                return torch.optim.SGD(self.parameters(), 0.0)
+
+        def noting(hook: str) -> Any:
+            return lambda self: found.setdefault(hook, []).append(torch.rand(1))
+
+        for stage in ("train", "validation", "test", "predict"):
+            for hook in (f"on_{stage}_start", f"on_{stage}_epoch_start"):
+                setattr(Module, hook, noting(hook))
+        torch.manual_seed(0)
+        plain = {"generator": None, "num_workers": num_workers}
+        training = combine([loader(**plain), loader(**plain)], mode) if mode else loader(**plain)
+        one, module = framework.Trainer(max_epochs=2, accelerator="cpu", **QUIET), Module()
+        one.fit(module, training, loader(**plain))
+        for verb in (one.validate, one.test, one.predict):
+            verb(module, loader(**plain))
+        return found
+
+    own = draws_of(compat, CombinedLoader)
+    assert len(own) == 8
+    assert own == draws_of(lightning, lightning.utilities.CombinedLoader)
+
+
+def test_a_checkpoint_of_before_the_first_batch_goes_on_with_the_same_batches(tmp_path: Path) -> None:
+    path = tmp_path / "start.ckpt"
+
+    class Saving(compat.Callback):
+        def on_train_start(self, trainer: Any, module: Any) -> None:
+            trainer.save_checkpoint(path)
+
+    unstopped = batches_of(compat, loader(generator=None), callbacks=[Saving()])
+    assert batches_of(compat, loader(generator=None), path) == unstopped

@@ -419,7 +419,7 @@ DIFFERENCES: tuple[Difference, ...] = (
         name="random numbers before the first epoch",
         topic="data",
         lightning="begins to iterate over the first epoch's data before on_train_start",
-        camshaft="begins after on_train_epoch_start, in every epoch",
+        camshaft="begins after on_train_epoch_start, in every epoch; under the import names as Lightning",
         reason="every epoch goes alike",
         write=(
             "Do not expect equal weights in both if `on_train_start` or `on_train_epoch_start` draws random numbers."

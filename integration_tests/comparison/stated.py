@@ -516,6 +516,17 @@ STATED: tuple[Stated, ...] = (
         proof="packages/callbacks/tests/test_model_checkpoint.py::test_paths_are_absolute",
     ),
     Stated(
+        name="checkpoints beside a logger of one's own",
+        topic="checkpoints",
+        lightning="puts them into `<save_dir>/<name>/<version>/checkpoints`",
+        camshaft="puts them into `<log_dir>/checkpoints`; under the import names as Lightning",
+        reason="a logger knows the folder of its run",
+        write="Pass `dirpath` if the folder matters.",
+        proof=(
+            "integration_tests/test_logger_folders_against_lightning.py::test_checkpoints_beside_a_logger_of_ones_own"
+        ),
+    ),
+    Stated(
         name="versions of file loggers",
         topic="callbacks",
         lightning="gives loggers that are made together the same `version_0`",

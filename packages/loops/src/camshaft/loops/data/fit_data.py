@@ -20,6 +20,7 @@ from camshaft.loops.data.loaders import (
     is_open_ended,
     leaves_of,
     numbered,
+    set_epoch,
     training_loader,
 )
 from camshaft.loops.data.resumable_loader import STATELESS_LOADERS, ResumableLoader, StatelessLoaders
@@ -237,6 +238,12 @@ class FitData:
             self._load_training()
             self._follow_loaders()
 
+    def begin_if_early(self) -> None:
+        """Begin the first epoch's training loaders before `on_train_start`; see `Run.draws_as_lightning`."""
+        if self._run.draws_as_lightning and self._run.checkpoint is None:
+            set_epoch(self.loader, self._progress.current_epoch)
+            self.batches.begin()
+
     def _draw_begin(self) -> None:
         """Draw what loaders draw when they begin, which Lightning lets them do twice; see `Run.draws_as_lightning`."""
         for leaf in leaves_of(self.loader):
@@ -356,6 +363,12 @@ class TrainingBatches:
         if self._strategy is not None:
             agree_on_lengths(self._even, self._strategy)
         self.num_batches = count_batches(self._loader, limit, argument)
+
+    def begin(self) -> None:
+        """Begin the loaders, which draw random numbers for that; the next iteration is this one."""
+        is_sequential = isinstance(self._loader, CombinedLoader) and self._loader.mode == "sequential"
+        for leaf in self._leaves[:1] if is_sequential else self._leaves:
+            leaf.begin()
 
     def end_epoch(self) -> None:
         """End the epoch, also if batches of it are left; the next iteration begins anew."""

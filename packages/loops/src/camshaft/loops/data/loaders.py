@@ -203,6 +203,7 @@ def numbered(
     ahead: ReadAhead | None = None,
     *,
     ends_samplers: bool = True,
+    iterator: Iterator[Any] | None = None,
 ) -> Iterator[tuple[int, Any, bool]]:
     """Iterate over a loader's batches, each with its index and whether it is the last.
 
@@ -215,17 +216,18 @@ def numbered(
         num_batches: Number of batches of the whole epoch; infinite takes all there are.
         first: Index of the first batch that is given.
         ahead: Holder of the batch that is read ahead; a batch that it holds comes first.
-        ends_samplers: As for `read_promised`.
+        ends_samplers, iterator: As for `read_promised`.
 
     Raises:
         RuntimeError: If a loader of known length ends before its time, as it does when the dataset
             raises `StopIteration`.
     """
     if is_open_ended(loader):
-        yield from _read_ahead(loader, num_batches, first, ahead or ReadAhead())
+        yield from _read_ahead(iter(loader) if iterator is None else iterator, num_batches, first, ahead or ReadAhead())
         return
     batch_idx = first - 1
-    for batch_idx, batch in enumerate(read_promised(loader, num_batches, first, ends_samplers=ends_samplers), first):
+    promised = read_promised(loader, num_batches, first, iterator, ends_samplers=ends_samplers)
+    for batch_idx, batch in enumerate(promised, first):
         yield batch_idx, batch, batch_idx + 1 == num_batches
     if batch_idx + 1 < num_batches:
         raise RuntimeError(
@@ -236,9 +238,8 @@ def numbered(
 
 
 def _read_ahead(
-    loader: Iterable[Any], num_batches: int | float, batch_idx: int, ahead: ReadAhead
+    batches: Iterator[Any], num_batches: int | float, batch_idx: int, ahead: ReadAhead
 ) -> Iterator[tuple[int, Any, bool]]:
-    batches = iter(loader)
     if ahead.batch is _MISSING and batch_idx < num_batches:
         ahead.batch = next(batches, _MISSING)
     while ahead.batch is not _MISSING:

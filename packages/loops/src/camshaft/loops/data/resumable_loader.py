@@ -73,6 +73,7 @@ class ResumableLoader:
         self._resumed: Iterator[Any] | None = None
         self._unread: dict[str, Any] | None = None  # the loader's state that was loaded, until it is read
         self._start: dict[str, Any] | None = None
+        self._before_begin: dict[str, Any] | None = None  # random numbers before an iteration that nothing reads yet
         self._num_read = 0
         self._was_begun = False
         self._is_under_way = False
@@ -84,13 +85,20 @@ class ResumableLoader:
     def __iter__(self) -> Iterator[Any]:
         """Begin an iteration, which draws the random numbers that the loader draws for that, or go on with one."""
         iterator, self._resumed = self._resumed, None
-        self._is_under_way = False
-        if iterator is None:
-            if self._is_stateless or self._is_node_loader:
-                self._start = random_state(generators_of(self.loader))
-            self._num_read = 0
-            iterator = iter(self._source)
-        return self._iterate(iterator)
+        self._before_begin, self._is_under_way = None, False
+        return self._iterate(self._begun() if iterator is None else iterator)
+
+    def begin(self) -> None:
+        """Begin the next iteration now, with the random numbers that the loader draws for that."""
+        self._before_begin = random_state(generators_of(self.loader))
+        self._resumed = self._begun()
+
+    def _begun(self) -> Iterator[Any]:
+        if self._is_stateless or self._is_node_loader:
+            self._start = random_state(generators_of(self.loader))
+        self._num_read = 0
+        iterator: Iterator[Any] = iter(self._source)
+        return iterator
 
     @property
     def is_open_ended(self) -> bool:
@@ -127,7 +135,7 @@ class ResumableLoader:
 
     def end_iteration(self) -> None:
         """Let an iteration that was left count as over: the next one begins anew."""
-        self._resumed = None
+        self._resumed = self._before_begin = None
         self._is_under_way = False
 
     def stop_workers(self) -> None:
@@ -164,6 +172,8 @@ class ResumableLoader:
     def state_dict(self) -> dict[str, Any]:
         """Return the position of the loader, as tensors and plain values if its own state is."""
         state: dict[str, Any] = {"is_under_way": self._is_under_way, "is_exhausted": self._is_exhausted}
+        if self._before_begin is not None:
+            state["before_begin"] = self._before_begin
         if self._is_under_way:
             state["num_read"] = self._num_read
             if self._start is not None:
@@ -198,6 +208,9 @@ class ResumableLoader:
             elif "loader" in state:
                 self._source.load_state_dict(copy.deepcopy(state["loader"]))
                 self._begin_anew(state["loader"])
+            if "before_begin" in state:
+                restore_random_state(state["before_begin"], generators)
+                self.begin()
 
     def _resume(self, state: dict[str, Any]) -> None:
         self._num_read = state["num_read"]

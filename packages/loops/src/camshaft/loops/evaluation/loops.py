@@ -227,13 +227,14 @@ class EvaluationLoop:
         self.progress.reset()
         if metrics is not None:
             metrics.start_epoch(self.stage, len(self.loaders), is_trial=is_trial)
+        iterator = self._begun(run, 0, rounds is not None) if run.draws_as_lightning else None
         hooks.start()
         hooks.epoch_start()
         for dataloader_idx, loader in enumerate(self.loaders):
-            set_epoch(loader, run.epoch)
-            batches = numbered(loader, num_batches[dataloader_idx])
+            if iterator is None:
+                iterator = self._begun(run, dataloader_idx, rounds is not None)
+            batches, iterator = numbered(loader, num_batches[dataloader_idx], iterator=iterator), None
             if rounds is not None:
-                prepare_orders(loader, run.strategy)
                 batches = in_rounds(batches, rounds[dataloader_idx], run.strategy)
             self._run_batches(run, hooks, batches, dataloader_idx)
         run.batch_idx = None
@@ -247,6 +248,14 @@ class EvaluationLoop:
             metrics.moment = None
         hooks.end()
         return logged
+
+    def _begun(self, run: Run, dataloader_idx: int, has_rounds: bool) -> Iterator[Any]:
+        """Begin a loader. Collective if the processes take its batches in rounds."""
+        loader = self.loaders[dataloader_idx]
+        set_epoch(loader, run.epoch)
+        if has_rounds:
+            prepare_orders(loader, run.strategy)
+        return iter(loader)
 
     def _run_batches(
         self, run: Run, hooks: StageHooks, batches: Iterator[tuple[int, Any, bool]], dataloader_idx: int

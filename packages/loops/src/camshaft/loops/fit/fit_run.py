@@ -138,6 +138,7 @@ class FitRun:
         elif data.has_validation_batches and stopping.limits.num_sanity_val_steps:
             self._check_sanity()
         if not run.order.train_start_first:
+            data.begin_if_early()
             self._begin_training()
         elif run.metrics is not None:
             run.metrics.enter("train", "epoch")

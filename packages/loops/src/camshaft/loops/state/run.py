@@ -107,7 +107,8 @@ class Run:
         order: Departures of a fit from the usual order of its hooks.
         draws_as_lightning: Whether training loaders draw the random numbers that they draw in Lightning, and not those
             of a plain loop: samplers stay where the last batch of an epoch was, which matters to a generator of their
-            own; and a `DataLoader` that is asked for after the first epoch draws twice what it draws when it begins.
+            own; a `DataLoader` that is asked for after the first epoch draws twice what it draws when it begins; and
+            the first epoch's begin before `on_train_start`, those of evaluation before its start hook.
         restores_weights: Whether the weights of `checkpoint` are loaded into the module; false where something else
             does so.
         epoch_state: State for a checkpoint that is taken inside a training epoch, by its key there.
