@@ -59,6 +59,15 @@ STATED: tuple[Stated, ...] = (
         proof="integration_tests/test_variadic_against_lightning.py::test_a_step_gets_the_same",
     ),
     Stated(
+        name="fits without an optimizer",
+        topic="optimization",
+        lightning="counts an update for each batch, so that `global_step` grows and checkpoints are saved",
+        camshaft="warns that nothing will be updated, counts no update, and saves no checkpoint",
+        reason="`global_step` counts updates, and the weights stay as they were",
+        write="Call `trainer.save_checkpoint(path)` after the fit if what its hooks have kept is to be saved.",
+        proof="packages/loops/tests/test_manual.py::test_without_an_optimizer_the_steps_run_and_nothing_is_updated",
+    ),
+    Stated(
         name="runs that nothing ends",
         topic="optimization",
         lightning="goes on for ever where `max_epochs=-1` and every loss is None",

@@ -89,6 +89,7 @@ RENAMED_ATTRIBUTES: Mapping[str, str] = {
 """Attributes of earlier releases, to be read, that are attributes of the trainer or its parts today."""
 
 ABSENT_ATTRIBUTES: Mapping[str, str] = {
+    "_callback_connector": "`trainer.callbacks` before a verb; monitoring callbacks run last by themselves",
     "accelerator_backend": "`trainer.strategy`",
     "accelerator_connector": "`trainer.strategy`",
     "amp_backend": "`trainer.strategy.precision`",
