@@ -1,10 +1,12 @@
 from __future__ import annotations
 
+import inspect
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+import yaml
 
 pytest.importorskip("jsonargparse")
 
@@ -89,3 +91,16 @@ def test_short_names_mean_the_classes_with_the_arguments_of_earlier_releases() -
     assert type(cli.trainer) is Trainer
     assert type(cli.trainer.logger) is loggers.CSVLogger
     assert any(type(one) is callbacks.EarlyStopping for one in cli.trainer.callbacks)
+
+
+def test_files_that_lightnings_command_line_wrote_are_read(tmp_path: Path) -> None:
+    from camshaft.compat.arguments.today import ORDER
+    from camshaft.compat.names.trainer.command_line import LightningCLI
+    from camshaft.compat.trainer import Trainer
+
+    defaults = {name: one.default for name, one in inspect.signature(Trainer.__init__).parameters.items()}
+    settings = {name: defaults[name] for name in ORDER} | {"enable_progress_bar": False, "max_epochs": 3}
+    (tmp_path / "config.yaml").write_text(yaml.safe_dump({"trainer": settings, "model": "TrainingModule"}))
+    cli = LightningCLI(args=["--config", str(tmp_path / "config.yaml")], run=False)
+    assert cli.trainer.max_epochs == 3
+    assert set(ORDER) <= set(cli.config.trainer.as_dict())

@@ -45,7 +45,7 @@ def signature_of(ours: inspect.Signature) -> inspect.Signature:
     parameters = dict(ours.parameters)
     owner = parameters.pop("self")
     for name in _OF_LIGHTNING_ALONE:
-        parameters[name] = inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation="Any")
+        parameters[name] = inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=Any)
     known = [parameters.pop(name).replace(kind=inspect.Parameter.POSITIONAL_OR_KEYWORD) for name in ORDER]
     return ours.replace(parameters=[owner, *known, *parameters.values()])
 

@@ -326,7 +326,7 @@ def _parameters(trainer_class: type) -> dict[str, inspect.Parameter]:
     found: dict[str, inspect.Parameter] = {}
     made_by = getattr(trainer_class, "wrapped_function", None)  # of a class that stands for a function
     for maker in [made_by] if made_by else [vars(base)["__init__"] for base in _with_init(trainer_class)]:
-        function = inspect.unwrap(maker)
+        function = inspect.unwrap(maker, stop=lambda one: hasattr(one, "__signature__"))  # which it states itself
         try:
             hints = get_type_hints(function)
         except NameError:  # a name that only type checkers import
