@@ -172,6 +172,15 @@ STATED: tuple[Stated, ...] = (
         proof="packages/loops/tests/test_batches.py::test_batches_of_none_are_counted_and_left_out",
     ),
     Stated(
+        name="a fixed `filename` with `save_top_k=-1`",
+        topic="checkpoints",
+        lightning="writes the same file each time, unless values are monitored",
+        camshaft="keeps all, as `name.ckpt`, `name-v1.ckpt` and so on",
+        reason="all are asked for",
+        write="Leave out `save_top_k` to keep the newest alone.",
+        proof="packages/callbacks/tests/test_model_checkpoint.py::test_a_fixed_name_for_two_keeps_two_versions",
+    ),
+    Stated(
         name='`ckpt_path="last"` without `save_last`',
         topic="checkpoints",
         lightning="warns and loads nothing, since it looks for files named `last` alone",
