@@ -178,7 +178,7 @@ STATED: tuple[Stated, ...] = (
         camshaft="keeps all, as `name.ckpt`, `name-v1.ckpt` and so on",
         reason="all are asked for",
         write="Leave out `save_top_k` to keep the newest alone.",
-        proof="packages/callbacks/tests/test_model_checkpoint.py::test_a_fixed_name_for_two_keeps_two_versions",
+        proof="packages/callbacks/tests/test_model_checkpoint.py::test_a_fixed_name_for_all_keeps_a_version_of_each",
     ),
     Stated(
         name='`ckpt_path="last"` without `save_last`',

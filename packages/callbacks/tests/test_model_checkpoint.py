@@ -116,6 +116,10 @@ class TestWhichFilesAreThere:
         steps = [torch.load(tmp_path / name, weights_only=True)["global_step"] for name in files(tmp_path)]
         assert sorted(steps) == [2, 4]
 
+    def test_a_fixed_name_for_all_keeps_a_version_of_each(self, tmp_path: Path) -> None:
+        run_epochs(start(tmp_path, ModelCheckpoint(tmp_path, "all", save_top_k=-1)), [1.0, 2.0, 3.0])
+        assert files(tmp_path) == {"all.ckpt", "all-v1.ckpt", "all-v2.ckpt"}
+
     def test_a_file_of_someone_else_is_never_overwritten(self, tmp_path: Path) -> None:
         for name in ("best.ckpt", "last.ckpt"):
             (tmp_path / name).write_text("mine")
