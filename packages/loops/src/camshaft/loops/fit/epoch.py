@@ -131,6 +131,7 @@ class TrainingEpoch:
         if not self._has_told_of_none and self._run.strategy.global_rank == 0:
             warn_user("The train loader gave None in place of a batch: such batches are left out.")
         self._has_told_of_none = True
+
     def _check_empty_epoch(self) -> None:
         """Warn of an epoch without batches; raise where every later epoch would be empty, or none is the last."""
         loader, stopping, epoch = self._data.loader, self._stopping, self._progress.current_epoch
