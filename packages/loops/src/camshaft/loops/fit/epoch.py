@@ -129,7 +129,10 @@ class TrainingEpoch:
 
     def _tell_of_none(self) -> None:
         if not self._has_told_of_none and self._run.strategy.global_rank == 0:
-            warn_user("The train loader gave None in place of a batch: such batches are left out.")
+            warn_user(
+                "The train loader gave None in place of a batch: such batches are left out. "
+                "Drop them in the dataset or sampler to count only what trains."
+            )
         self._has_told_of_none = True
 
     def _check_empty_epoch(self) -> None:
@@ -142,7 +145,8 @@ class TrainingEpoch:
                 f"({type(loader).__name__}) in fit. Pass a loader that begins anew each time, no generator."
             )
         warn_user(
-            f"The training loader ({type(loader).__name__}) gave no batches in epoch {epoch}, which trains nothing."
+            f"The training loader ({type(loader).__name__}) gave no batches in epoch {epoch}, which trains nothing. "
+            "Let the dataset wait for data if every epoch must train."
         )
 
     def _is_validation_due(self, batch_idx: int, is_last: bool) -> bool:
