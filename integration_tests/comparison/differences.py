@@ -116,8 +116,9 @@ DIFFERENCES: tuple[Difference, ...] = (
         name="precision of logged numbers",
         topic="logging",
         lightning="keeps Python numbers in single precision, and adds up in it",
-        camshaft="adds up and writes in double precision; `callback_metrics` are of torch's default type",
-        reason="nothing is lost without need",
+        camshaft="adds up and writes in double precision; `callback_metrics` are of torch's default type, those of "
+        "integer tensors over an epoch in double precision",
+        reason="nothing is lost without need: single precision holds no integer beyond 2**24",
         write="Nothing; means of an epoch may differ in the last digit of single precision.",
         witness=Configuration(),
         align=alignment.single_precision,
