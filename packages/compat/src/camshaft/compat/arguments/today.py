@@ -133,9 +133,11 @@ def precision_of(arguments: Mapping[str, Any]) -> Any:
 
 def with_timer(callbacks: Any, max_time: Any) -> Any:
     """Return the callbacks with a `Timer` that tells how much of `max_time` is left, unless they have one."""
+    if max_time is None:
+        return callbacks
     from camshaft.callbacks import Timer  # rarely needed
 
-    if max_time is None or any(isinstance(callback, Timer) for callback in listed(callbacks)):
+    if any(isinstance(callback, Timer) for callback in listed(callbacks)):
         return callbacks
     return [*listed(callbacks), Timer(max_time, verbose=False)]  # the trainer says itself why it stopped
 
