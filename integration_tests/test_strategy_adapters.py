@@ -30,8 +30,8 @@ from adapters.parts import (
     sgd_with_scheduler,
     shuffled,
 )
-from adapters.starting import start_two
 from adapters.strategies import BUILDERS, EXAMPLES, on_accelerate, on_fabric
+from launching import run_ranks
 from lightning.fabric.plugins.precision import MixedPrecision
 from lightning.fabric.strategies import ModelParallelStrategy
 
@@ -42,6 +42,7 @@ from camshaft.loops import PredictLoop, TestLoop, ValidationLoop
 from camshaft.strategies import SingleDeviceStrategy, read_checkpoint
 
 LIBRARIES = sorted(BUILDERS)
+ON_CPU = {"CUDA_VISIBLE_DEVICES": ""}
 
 FITS: dict[str, tuple[Callable[[], Net], dict[str, Any]]] = {
     "accumulation and clipping by norm": (
@@ -185,7 +186,7 @@ def test_what_an_adapter_does_not_do_is_an_error_at_its_construction(build: Call
 
 @pytest.mark.parametrize("library", ["accelerate", "fabric"])
 def test_two_processes_on_halves_train_as_one_on_whole_batches(library: str, tmp_path: Path) -> None:
-    start_two("-m", "adapters.worker", library, str(tmp_path))
+    run_ranks(Path(worker.__file__), 2, args=[library, tmp_path], env=ON_CPU).succeeded()
     first, second = (torch.load(tmp_path / f"{rank}.pt", weights_only=True) for rank in (0, 1))
     calls = first.pop("calls")
     on_every = [call for call in calls if "prepare_data" not in call]
@@ -203,14 +204,9 @@ def test_two_processes_on_halves_train_as_one_on_whole_batches(library: str, tmp
         torch.testing.assert_close(half.weights, whole.weights)
 
 
-@pytest.mark.parametrize("library", ["accelerate", "fabric"])
-def test_an_example_runs_in_two_processes_and_says_so_once(library: str, tmp_path: Path) -> None:
-    done = start_two(str(EXAMPLES / f"strategy_{library}.py"), folder=tmp_path)
-    assert done.stdout.count("test accuracy after 345 updates") == 1  # 23 batches of 32 in each half, 15 epochs
-
-
-def test_two_processes_print_the_metrics_of_both_once(tmp_path: Path) -> None:
-    lines = start_two(str(EXAMPLES / "strategy_torch.py"), folder=tmp_path).stdout.splitlines()
+def test_two_processes_print_the_metrics_of_both_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    lines = run_ranks(EXAMPLES / "strategy_torch.py", 2, env=ON_CPU).succeeded().output.splitlines()
     assert [line.split()[1] for line in lines if "loss_step" in line] == ["19:", "39:", "59:", "79:", "99:"]
     accuracies = [float(line.split()[3].rstrip(",")) for line in lines if ": accuracy" in line]
     assert len(accuracies) == 5 and accuracies[-1] > 0.9
@@ -223,6 +219,8 @@ THREADS_AT_THE_END = """
 import atexit, os, runpy, sys
 
 def tell():
+    if sys.platform != "linux":
+        return
     threads = os.listdir("/proc/self/task")
     print("threads:", *(open(f"/proc/self/task/{thread}/comm").read().strip() for thread in threads))
 
@@ -232,14 +230,18 @@ runpy.run_path(sys.argv[1], run_name="__main__")
 """
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="threads of torch are told apart by /proc alone")
 @pytest.mark.parametrize("library", ["accelerate", "fabric"])
-def test_no_thread_of_torch_outlives_an_example(library: str, tmp_path: Path) -> None:
-    """One that still holds a tensor when the interpreter is taken down would abort the process."""
-    script = tmp_path / "example_and_threads.py"
-    script.write_text(THREADS_AT_THE_END)
-    done = start_two(str(script), str(EXAMPLES / f"strategy_{library}.py"), folder=tmp_path)
-    assert done.stdout.count("threads:") == 2 and "gloo" not in done.stdout.replace("backend=gloo", "")
+def test_an_example_runs_in_two_processes_says_so_once_and_leaves_no_thread_of_torch(
+    library: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A thread that still holds a tensor when the interpreter is taken down would abort the process."""
+    monkeypatch.chdir(tmp_path)
+    example = EXAMPLES / f"strategy_{library}.py"
+    output = run_ranks(THREADS_AT_THE_END, 2, launcher="torchrun", args=[example], env=ON_CPU).succeeded().output
+    assert output.count("test accuracy after 345 updates") == 1  # 23 batches of 32 in each half, 15 epochs
+    if sys.platform == "linux":  # threads of torch are told apart by /proc alone
+        threads = [line for line in output.splitlines() if line.startswith("threads:")]
+        assert len(threads) == 2 and not any("gloo" in line for line in threads)
 
 
 @pytest.mark.parametrize("library", LIBRARIES)

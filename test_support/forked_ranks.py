@@ -1,16 +1,20 @@
-"""Start a script in several processes that share the time that importing torch takes: they are forked after it.
+"""Start scripts in several processes that are forked after torch was imported, so that a test process imports it once.
 
-forked_ranks.py NUM_PROCESSES PORT SCRIPT [ARGUMENT ...]
+forked_ranks.py SOCKET
 
-Each has the variables that say who it is and where the others are. If one fails, the others have some seconds to end by
-themselves; then they are killed.
+Each message on the socket, a file descriptor, brings three descriptors (see `launching.ForkedRanks`): a file with the
+request, a file for the output, and a socket that is told the supervisor's process ID and, at the end, its exit status.
+A supervisor is forked for each request, and forks the ranks. Each rank has the variables that say who it is and where
+the others are. If one fails, the others have some seconds to end by themselves; then they are killed.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import runpy
 import signal
+import socket
 import sys
 import time
 
@@ -47,16 +51,46 @@ def wait_for(processes: set[int]) -> int:
     return exit_code
 
 
+def next_request(server: socket.socket) -> list[int]:
+    """Return the descriptors of a request, in a process that was forked for it; none in this one, at its end."""
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # supervisors themselves tell how they end
+    while True:
+        message, descriptors, _, _ = socket.recv_fds(server, 16, 3)
+        if not message:
+            return []
+        if os.fork() == 0:
+            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+            server.close()
+            return descriptors
+        for descriptor in descriptors:
+            os.close(descriptor)
+
+
 def main() -> None:
-    number, port, script, *arguments = sys.argv[1:]
+    descriptors = next_request(socket.socket(fileno=int(sys.argv[1])))
+    if not descriptors:
+        return
+    request, output, status = descriptors
+    os.setsid()
+    for stream in (1, 2):
+        os.dup2(output, stream)
+    with open(request, "rb") as file:
+        wanted = json.load(file)
+    os.chdir(wanted["directory"])
+    os.environ.clear()
+    os.environ.update(wanted["environment"])
+    os.write(status, b"%16d" % os.getpid())
+    number, port, script, *arguments = wanted["command"]
     processes: set[int] = set()
     for rank in range(int(number)):
         pid = os.fork()
         if pid == 0:
+            os.close(output)
+            os.close(status)
             run_rank(rank, int(number), port, script, arguments)
             return
         processes.add(pid)
-    sys.exit(wait_for(processes))
+    os.write(status, b"%16d" % wait_for(processes))
 
 
 if __name__ == "__main__":

@@ -5,6 +5,9 @@ This file imports nothing but the standard library, so that scripts may import `
 
 from __future__ import annotations
 
+import contextlib
+import functools
+import json
 import os
 import pickle
 import signal
@@ -16,8 +19,9 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeAlias
 
+Process: TypeAlias = "ForkedRanks | subprocess.Popen[bytes]"
 Launcher = Literal["forked", "torchrun", "bare", "slurm"]
 
 _FORKED_RANKS = Path(__file__).with_name("forked_ranks.py")
@@ -101,7 +105,7 @@ def run_ranks(
         )
         command = [sys.executable, str(script), *map(str, args)]
         if launcher == "forked":
-            command[1:1] = [str(_FORKED_RANKS), str(num_processes), str(free_port())]
+            command[:1] = [str(num_processes), str(free_port())]
         elif launcher == "torchrun":
             elastic = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={num_processes}"]
             command[1:1] = [*elastic, *options]
@@ -111,7 +115,8 @@ def run_ranks(
             environments = [environment | variables for variables in slurm]
         started = time.monotonic()
         with Path(folder, "output").open("w+") as output:
-            exit_codes = _run([(command, variables) for variables in environments], output.fileno(), timeout)
+            start = ForkedRanks if launcher == "forked" else _start
+            exit_codes = _wait([start(command, each, output.fileno()) for each in environments], timeout)
             output.seek(0)
             text = output.read()
         seconds = time.monotonic() - started
@@ -157,13 +162,62 @@ def clean_environment() -> dict[str, str]:
     return own | {"OMP_NUM_THREADS": "1"}
 
 
-def _run(commands: list[tuple[list[str], dict[str, str]]], output: int, timeout: float) -> list[int] | None:
-    """Run commands side by side. Returns their exit statuses, or None if the time was up and they were killed."""
-    processes = [
-        # A file rather than a pipe: a process that outlives its parent cannot keep the test waiting.
-        subprocess.Popen(command, env=environment, stdout=output, stderr=output, start_new_session=True)
-        for command, environment in commands
-    ]
+class ForkedRanks:
+    """Ranks of a script, forked by a process that has imported torch; to wait for and to end like a `Popen`.
+
+    Args:
+        command: The number of ranks, the port of the first one, the script and its arguments.
+        environment: The ranks' environment variables; those that Python reads at its start are read once, at the first.
+        output: Descriptor of the file that stdout and stderr go to.
+    """
+
+    def __init__(self, command: list[str], environment: dict[str, str], output: int) -> None:
+        self._command = command
+        self._exit_code: int | None = None
+        self._status, theirs = socket.socketpair()
+        request = {"command": command, "environment": environment, "directory": os.getcwd()}
+        with theirs, tempfile.TemporaryFile() as file:
+            file.write(json.dumps(request).encode())
+            file.seek(0)
+            socket.send_fds(_forking_process()[0], [b"start"], [file.fileno(), output, theirs.fileno()])
+        self.pid = int(self._status.recv(16))
+
+    def wait(self, timeout: float | None = None) -> int:
+        """Return the exit status of the first rank that failed, or 0."""
+        if self._exit_code is None:
+            self._status.settimeout(timeout)
+            try:
+                self._exit_code = int(self._status.recv(16) or -signal.SIGKILL)
+            except TimeoutError:
+                raise subprocess.TimeoutExpired(self._command, timeout or 0.0) from None
+        return self._exit_code
+
+    def poll(self) -> int | None:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self.wait(0.001)
+        return self._exit_code
+
+    def terminate(self) -> None:
+        os.kill(self.pid, signal.SIGTERM)
+
+
+@functools.cache
+def _forking_process() -> tuple[socket.socket, subprocess.Popen[bytes]]:
+    """Return the process that forks ranks and the socket that it serves; it ends with this process."""
+    ours, theirs = socket.socketpair()
+    command = [sys.executable, str(_FORKED_RANKS), str(theirs.fileno())]
+    with theirs:
+        options: dict[str, Any] = {"stdin": subprocess.DEVNULL, "pass_fds": [theirs.fileno()]}
+        return ours, subprocess.Popen(command, env=clean_environment(), **options)
+
+
+def _start(command: list[str], environment: dict[str, str], output: int) -> subprocess.Popen[bytes]:
+    # A file rather than a pipe: a process that outlives its parent cannot keep the test waiting.
+    return subprocess.Popen(command, env=environment, stdout=output, stderr=output, start_new_session=True)
+
+
+def _wait(processes: Sequence[Process], timeout: float) -> list[int] | None:
+    """Return the exit statuses of processes, or None if the time was up and they were killed."""
     deadline = time.monotonic() + timeout
     try:
         return [process.wait(max(0.0, deadline - time.monotonic())) for process in processes]
@@ -174,7 +228,7 @@ def _run(commands: list[tuple[list[str], dict[str, str]]], output: int, timeout:
             _end(process)
 
 
-def _end(process: subprocess.Popen[bytes]) -> None:
+def _end(process: Process) -> None:
     if process.poll() is None:
         process.terminate()  # an agent then ends its workers, which have sessions of their own
         try:

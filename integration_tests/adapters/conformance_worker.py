@@ -1,4 +1,4 @@
-"""One of two processes that try a library's adapter: `torchrun ... -m adapters.conformance_worker LIBRARY FOLDER`."""
+"""One of two processes that try a library's adapter: `conformance_worker.py LIBRARY FOLDER`."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ import sys
 from pathlib import Path
 
 import torch
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from adapters.strategies import BUILDERS
 from camshaft.hooks_core.protocols import Strategy

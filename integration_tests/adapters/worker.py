@@ -1,4 +1,4 @@
-"""One of two processes that train on their halves of every batch: `torchrun ... -m adapters.worker LIBRARY FOLDER`."""
+"""One of two processes that train on their halves of every batch: `worker.py LIBRARY FOLDER`."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ import sys
 from pathlib import Path
 
 import torch
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from adapters.parts import Net, Outcome, batches, fit, sgd_with_scheduler
 from adapters.strategies import BUILDERS
