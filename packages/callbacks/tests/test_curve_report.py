@@ -44,9 +44,17 @@ def test_values_that_are_not_finite_are_gaps(tmp_path: Path) -> None:
     assert names(tmp_path) == ["curves.png", "loss.png"]
 
 
-def test_a_verb_that_logs_nothing_leaves_nothing(tmp_path: Path) -> None:
-    CurveReport(tmp_path / "report").finalize("success")
+def test_a_verb_that_logs_nothing_draws_nothing(tmp_path: Path) -> None:
+    report = CurveReport(tmp_path / "report")
+    report.finalize("success")
     assert not (tmp_path / "report").exists()
+    for step in range(2):
+        report.log_metrics({"loss": 1.0}, step)
+        report.finalize("success")
+        assert names(tmp_path / "report") == ["curves.png", "loss.png"]
+        (tmp_path / "report/loss.png").unlink()
+    report.finalize("success")
+    assert names(tmp_path / "report") == ["curves.png"]
 
 
 def test_steps_that_come_again_replace_what_was_there(tmp_path: Path) -> None:

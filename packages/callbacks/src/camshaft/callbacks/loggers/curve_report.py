@@ -47,18 +47,25 @@ class CurveReport(CSVLogger):
     def __init__(self, save_dir: str | os.PathLike[str]) -> None:
         super().__init__(save_dir, name="", version="")
         check_installed("matplotlib", "plot", type(self).__name__)
+        self._is_drawn = True
 
     @property
     def log_dir(self) -> str:
         """The folder."""
         return absolute(self.save_dir)
 
+    def log_metrics(self, metrics: Mapping[str, float], step: int | None = None) -> None:
+        """Add a row, as `CSVLogger` does."""
+        super().log_metrics(metrics, step)
+        self._is_drawn = False
+
     def finalize(self, status: str) -> None:
-        """Write the buffered rows, and draw."""
+        """Write the buffered rows, and draw if there were metrics since the last time."""
         super().finalize(status)
         path = join(self.log_dir, self.METRICS_FILE)
-        if not exists(path):
+        if self._is_drawn or not exists(path):
             return
+        self._is_drawn = True
         with local_copy(path) as file:
             pictures = _group_by_picture(read_curves(file))
         if not pictures:
