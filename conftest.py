@@ -6,6 +6,7 @@ with a tenth of them.
 
 from __future__ import annotations
 
+import gc
 from typing import Any
 
 import pytest
@@ -63,3 +64,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if reason is not None:
         for item in gpu_tests:
             item.add_marker(pytest.mark.skip(reason=reason))
+
+
+def pytest_collection_finish() -> None:
+    """Let full collections, which finders ask for, pass over what is imported by now: a tenth of the tests' time."""
+    gc.collect()
+    gc.freeze()

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import gc
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -13,14 +11,6 @@ from adapters.strategies import BUILDERS
 from launching import run_ranks
 
 from camshaft.strategies import conformance
-
-
-@pytest.fixture(scope="module", autouse=True)
-def quick_collections() -> Iterator[None]:
-    """Accelerate collects garbage at each tear-down; what is imported by now is none."""
-    gc.freeze()
-    yield
-    gc.unfreeze()
 
 
 @pytest.mark.parametrize("library", BUILDERS)

@@ -81,7 +81,7 @@ def main() -> None:
     torch.set_num_threads(1)
     folder, (strategy, dropout, seed) = Path(sys.argv[1]), sys.argv[2:]
     callbacks: list[Any] = [ModelCheckpoint(folder / "kept", save_last=True, every_n_train_steps=1)]
-    num_restarts = int(os.environ["TORCHELASTIC_RESTART_COUNT"])
+    num_restarts = int(os.environ.get("TORCHELASTIC_RESTART_COUNT", 0))
     if seed != "none" and num_restarts < NUM_KILLS:
         moments = random.Random(f"{seed} {num_restarts}")
         if moments.randrange(2) == int(os.environ["RANK"]):

@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 import pytest
-from launching import run_ranks
+from launching import Launcher, run_ranks
 
 pytestmark = pytest.mark.processes
 
@@ -15,9 +15,9 @@ VALIDATION = "fit, stage validate, epoch 0"
 SAVING = "fit, stage train, epoch 0, saving a checkpoint"
 
 
-def output_of(where: str, victim: int, kind: str, folder: Path) -> str:
+def output_of(where: str, victim: int, kind: str, folder: Path, launcher: Launcher = "forked") -> str:
     script, arguments = Path(__file__).with_name("hanging_training.py"), [folder, where, str(victim), kind]
-    outcome = run_ranks(script, 2, launcher="torchrun", args=arguments, timeout=120)
+    outcome = run_ranks(script, 2, launcher=launcher, args=arguments, timeout=120)
     assert outcome.exit_code != 0
     return outcome.output
 
@@ -57,7 +57,7 @@ def test_ranks_that_wait_in_different_collectives_as_one_left_one_out_are_told_w
 
 
 def test_a_rank_within_c_code_that_holds_the_interpreter_prints_its_stack_and_is_named(tmp_path: Path) -> None:
-    output = output_of("c_code", 1, "ddp", tmp_path)
+    output = output_of("c_code", 1, "ddp", tmp_path, "torchrun")
     assert "[camshaft] Rank 1 failed, which ends the run on every rank: its process gave no sign of life" in output
     assert re.search(r"rank 1: fit, .*no sign of life for \d+ s", output)
     assert re.search(r'^  File ".*hanging_training.py", line \d+ in training_step$', output, re.MULTILINE)

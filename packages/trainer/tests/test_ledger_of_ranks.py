@@ -6,6 +6,7 @@ import random
 import re
 import warnings
 from pathlib import Path
+from typing import Any
 
 import pytest
 from launching import run_ranks
@@ -18,17 +19,16 @@ pytestmark = pytest.mark.processes
 SCENES = Path(__file__).with_name("ledger_scenes.py")
 
 
-def run(folder: Path, strategy: str, dropout: float, seed: object) -> str:
-    arguments = [folder, strategy, str(dropout), str(seed)]
-    options = [f"--max-restarts={NUM_KILLS}"]
-    return run_ranks(SCENES, 2, launcher="torchrun", args=arguments, options=options).succeeded().output
+def run(folder: Path, strategy: str, dropout: float, seed: object = "none", **launcher: Any) -> str:
+    return run_ranks(SCENES, 2, args=[folder, strategy, str(dropout), str(seed)], **launcher).succeeded().output
 
 
 @pytest.mark.parametrize("strategy", ["ddp", "sharded"])
 def test_the_ledger_of_ranks_that_are_killed_is_that_of_ranks_that_are_not(strategy: str, tmp_path: Path) -> None:
     seed = random.SystemRandom().randrange(2**32)
-    run(tmp_path / "undisturbed", strategy, 0.2, "none")
-    output = run(tmp_path / "killed", strategy, 0.2, seed)
+    run(tmp_path / "undisturbed", strategy, 0.2)
+    options = [f"--max-restarts={NUM_KILLS}"]
+    output = run(tmp_path / "killed", strategy, 0.2, seed, launcher="torchrun", options=options)
 
     texts = [(tmp_path / name / "ledger.jsonl").read_text() for name in ("undisturbed", "killed")]
     assert texts[1].splitlines() == texts[0].splitlines(), f"with seed {seed}"
@@ -37,7 +37,7 @@ def test_the_ledger_of_ranks_that_are_killed_is_that_of_ranks_that_are_not(strat
 
 
 def test_one_process_and_two_that_share_the_model_are_equal_within_a_tolerance(tmp_path: Path) -> None:
-    run(tmp_path / "two", "sharded", 0.0, "none")
+    run(tmp_path / "two", "sharded", 0.0)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         fit(tmp_path / "one", 6, 0.0, [], enable_checkpointing=False)
