@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -12,7 +13,8 @@ from torch.utils.data import DataLoader
 
 from camshaft import callbacks as stock
 from camshaft import compat
-from camshaft.compat import Callback, Trainer, TrainingModule
+from camshaft.compat import Callback, DataModule, Trainer, TrainingModule
+from camshaft.compat.names.trainer.loggers import LightningLoggerBase
 
 lightning = pytest.importorskip("lightning.pytorch")
 
@@ -89,6 +91,7 @@ def run(library: Any, folder: Path) -> tuple[list[Any], Any]:
 
 class _Camshaft:
     LightningModule, Trainer, Callback = TrainingModule, Trainer, Callback
+    LightningDataModule, loggers = DataModule, SimpleNamespace(logger=SimpleNamespace(Logger=LightningLoggerBase))
 
 
 @pytest.mark.filterwarnings("ignore")
@@ -97,6 +100,77 @@ def test_the_state_in_every_hook_is_lightnings(tmp_path: Path) -> None:
     theirs, _ = run(lightning, tmp_path / "theirs")
     assert len(ours) == len(theirs)
     assert [(one, other) for one, other in zip(ours, theirs, strict=True) if one != other] == []
+
+
+def calls_of_logger(library: Any, folder: Path) -> list[Any]:
+    """Return the calls of a logger in all verbs, then the entries about hyperparameters and release in a checkpoint."""
+    called: list[Any] = []
+
+    class Noting(library.loggers.logger.Logger):  # type: ignore[misc]
+        name, version = "noting", 0
+
+        def log_metrics(self, metrics: Any, step: int | None = None) -> None:
+            called.append((sorted(metrics), step))
+
+        def log_hyperparams(self, params: Any, *args: Any, **kwargs: Any) -> None:
+            called.append(dict(params))
+
+        def log_graph(self, model: Any, input_array: Any = None) -> None:
+            called.append("log_graph")
+
+        def save(self) -> None:
+            called.append("save")
+
+        def finalize(self, status: str) -> None:
+            called.append(status)
+
+    class Data(library.LightningDataModule):  # type: ignore[misc]
+        def __init__(self, size: int) -> None:
+            super().__init__()
+            self.save_hyperparameters()
+
+        def train_dataloader(self) -> Any:
+            return DataLoader(torch.ones(6, 2), batch_size=self.hparams.size)
+
+        val_dataloader = test_dataloader = predict_dataloader = train_dataloader
+
+    class Module(library.LightningModule):  # type: ignore[misc]
+        def __init__(self, width: int, rate: float = 0.1) -> None:
+            super().__init__()
+            self.save_hyperparameters()
+            self.layer = torch.nn.Linear(2, width)
+
+        def training_step(self, batch: Any, batch_idx: int) -> Any:
+            self.log("train", 1.0, on_step=True, on_epoch=True)
+            return self.layer(batch).sum()
+
+        def validation_step(self, batch: Any, batch_idx: int) -> None:
+            self.log("val", 1.0, on_step=True, on_epoch=True)
+
+        test_step = validation_step
+
+        def predict_step(self, batch: Any, batch_idx: int) -> Any:
+            return self.layer(batch)
+
+        def configure_optimizers(self) -> Any:
+            return torch.optim.SGD(self.parameters(), lr=self.hparams.rate)
+
+    quiet = {"enable_progress_bar": False, "enable_model_summary": False, "enable_checkpointing": False}
+    trainer = library.Trainer(accelerator="cpu", logger=Noting(), max_epochs=2, log_every_n_steps=2, **quiet)
+    module, data = Module(3), Data(2)
+    for verb in (trainer.fit, trainer.validate, trainer.test, trainer.predict):
+        called.append(verb.__name__)
+        verb(module, datamodule=data)
+    calls = list(called)  # ours save once more with each checkpoint
+    trainer.save_checkpoint(folder / "saved.ckpt")
+    saved = torch.load(folder / "saved.ckpt", weights_only=False)
+    assert isinstance(saved["pytorch-lightning_version"], str)
+    return calls + [(key, saved[key]) for key in sorted(saved) if "hparams" in key or "hyper" in key]
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_loggers_are_called_and_hyperparameters_saved_as_in_lightning(tmp_path: Path) -> None:
+    assert calls_of_logger(_Camshaft, tmp_path) == calls_of_logger(lightning, tmp_path)
 
 
 def resumed(library: Any, folder: Path) -> list[str]:

@@ -31,12 +31,12 @@ from camshaft.compat.arguments.today import (
     with_timer,
 )
 from camshaft.compat.arguments.translation import EarlierSettings, ModuleSettings, translate_arguments
-from camshaft.compat.checkpoints.format import ReleaseFormat
+from camshaft.compat.checkpoints.format import VERSION_KEY, ReleaseFormat
 from camshaft.compat.eras.processes import delegate_early
 from camshaft.compat.eras.releases import behaviour_in
 from camshaft.compat.module import scheduler_settings
 from camshaft.compat.names.finder import is_alias, load
-from camshaft.compat.names.utilities.types_and_flags import RunningStage, TrainerFn
+from camshaft.compat.names.utilities.types_and_flags import LIGHTNING_VERSION, RunningStage, TrainerFn
 from camshaft.compat.private_parts import ConnectorView, attach_sources
 from camshaft.hooks_core import is_overridden
 from camshaft.hooks_core.messages import must_be, warn_user
@@ -45,6 +45,7 @@ from camshaft.strategies import DDPStrategy
 from camshaft.trainer import CheckpointFormat
 from camshaft.trainer import Trainer as _Trainer
 from camshaft.trainer.configuration import listed
+from camshaft.trainer.hyperparameters import DATA_PREFIX, HYPER_PARAMETERS_KEY, NAME_KEY, parameters_of
 from camshaft.trainer.running import VerbCall
 from camshaft.trainer.tuner import search
 
@@ -147,6 +148,7 @@ class Trainer(ArgparseArguments, _Trainer):
 
     checkpoint_formats: ClassVar[tuple[CheckpointFormat, ...]] = (ReleaseFormat(),)
     objects_in_place: ClassVar[bool] = True
+    saves_each_row: ClassVar[bool] = True
 
     tuning: bool = False
     _earlier: EarlierSettings
@@ -221,6 +223,21 @@ class Trainer(ArgparseArguments, _Trainer):
         # Also under the import names: a step may be the first to ask for results, and hooks are resolved by then.
         may_return_results = _RESULTS in sys.modules or (imported is not None and is_alias(imported))
         eras.extend(run, import_module(_RESULTS).read_result if may_return_results else None)
+
+    def checkpoint_facts(self, run: Run) -> dict[str, Any]:
+        """Return what checkpoints say of module and data module, also by the keys that Lightning adds."""
+        facts = super().checkpoint_facts(run)
+        for owner, prefix in ((run.module, ""), (run.data, DATA_PREFIX)):
+            if prefix + HYPER_PARAMETERS_KEY in facts and "kwargs" not in parameters_of(type(owner)):
+                facts.setdefault(prefix + NAME_KEY, "kwargs")
+        return facts | {VERSION_KEY: LIGHTNING_VERSION}
+
+    def begin_logging(self, run: Run) -> None:
+        """Give the loggers hyperparameters and module when a verb begins, and let those without `begin_fit` save."""
+        super().begin_logging(run)
+        for logger in self.loggers:
+            if not hasattr(logger, "begin_fit"):
+                logger.save()
 
     def make_default_logger(self) -> Any:
         """Return a logger in `lightning_logs`: for TensorBoard where that is installed, else a CSV logger."""

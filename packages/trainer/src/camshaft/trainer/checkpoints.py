@@ -31,7 +31,7 @@ from camshaft.hooks_core.remote_files import (
 from camshaft.hooks_core.spec import Verb
 from camshaft.loops import FitLoop, Run, collect
 from camshaft.strategies import CheckpointError, job_id, objects_left_out, restart_count
-from camshaft.trainer.hyperparameters import DATA_PREFIX, HYPER_PARAMETERS_KEY, hyperparameters_for_checkpoints
+from camshaft.trainer.hyperparameters import DATA_PREFIX, HYPER_PARAMETERS_KEY
 
 _NOT_MISSED = (HYPER_PARAMETERS_KEY, DATA_PREFIX + HYPER_PARAMETERS_KEY)
 _NEEDED_BY_FIT = ("optimizer_states", "lr_schedulers", "strategy", "loops", "fit", "rng", "ranks")
@@ -336,7 +336,7 @@ def checkpoint_of(run: Run, loop: FitLoop, *, was_fitted: bool, weights_only: bo
     Returns:
         The checkpoint.
     """
-    facts = hyperparameters_for_checkpoints(run.module) | hyperparameters_for_checkpoints(run.data, DATA_PREFIX)
+    facts = run.trainer.checkpoint_facts(run)
     checkpoint = collect(run, loop if was_fitted else None, weights_only=weights_only, facts=facts)
     with suppress(PackageNotFoundError):  # run from its source alone
         checkpoint["camshaft_version"] = version("camshaft-trainer")

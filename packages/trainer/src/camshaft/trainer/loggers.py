@@ -14,6 +14,7 @@ from camshaft.callbacks.monitoring import from_rank_zero
 from camshaft.hooks_core.messages import describe, must_be
 from camshaft.hooks_core.protocols import Strategy
 from camshaft.hooks_core.remote_files import absolute
+from camshaft.hooks_core.spec import Verb
 from camshaft.trainer.hyperparameters import hyperparameters_for_loggers
 
 _METHODS = ("log_metrics", "log_hyperparams", "save", "finalize")
@@ -91,10 +92,11 @@ def log_hyperparameters(loggers: Sequence[Any], module: object, data: object | N
         logger.log_hyperparams(hparams)
 
 
-def begin_fit(loggers: Sequence[Any], module: object) -> None:
-    """Pass the module of a fit to the loggers, by `begin_fit`, or by `log_graph` as Lightning does."""
+def begin_verb(loggers: Sequence[Any], module: object, verb: Verb) -> None:
+    """Pass the module of a fit to the loggers by `begin_fit`; to those without it, of every verb, by `log_graph`."""
     for logger in loggers:
-        begin = getattr(logger, "begin_fit", None) or getattr(logger, "log_graph", None)
+        begin_fit = getattr(logger, "begin_fit", None)
+        begin = getattr(logger, "log_graph", None) if begin_fit is None else begin_fit if verb == "fit" else None
         if begin is not None:
             begin(module)
 

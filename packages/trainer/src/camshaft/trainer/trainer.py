@@ -41,7 +41,8 @@ from camshaft.trainer.configuration import (
     with_profiler,
 )
 from camshaft.trainer.forwarding import forwarded
-from camshaft.trainer.loggers import SilentLogger, begin_fit, choose_loggers, log_hyperparameters
+from camshaft.trainer.hyperparameters import DATA_PREFIX, hyperparameters_for_checkpoints
+from camshaft.trainer.loggers import SilentLogger, begin_verb, choose_loggers, log_hyperparameters
 from camshaft.trainer.results import fit_summary, print_results
 from camshaft.trainer.running import VerbCall, VerbState, running, warn_if_done
 from camshaft.trainer.states import RunningStage, TrainerFn, TrainerState, TrainerStatus
@@ -77,8 +78,9 @@ class Trainer:
 
     Names and meanings follow Lightning 2.x wherever the concept is the same. Every argument is keyword-only.
 
-    A subclass may override `connect`, `extend_run`, `checkpoint_formats` and `objects_in_place` to run modules and read
-    checkpoints that were written for something else, and `make_default_logger`.
+    A subclass may override `connect`, `extend_run`, `checkpoint_formats`, `objects_in_place` and `checkpoint_facts` to
+    run modules and read checkpoints that were written for something else, and `make_default_logger`, `begin_logging`
+    and `saves_each_row`.
 
     Args:
         accelerator: "cpu", "cuda", "mps", "gpu" (CUDA or MPS) or "auto", the best there is.
@@ -147,7 +149,7 @@ class Trainer:
             inside fit.
         report: A folder for curves of everything that is logged, as PNG files, drawn when a verb ends; see
             `camshaft.callbacks.CurveReport`. None draws nothing.
-        enable_autolog_hparams: If true, loggers get the hyperparameters of module and data module when fit begins.
+        enable_autolog_hparams: If true, loggers get the hyperparameters of module and data module when a verb begins.
         default_root_dir: Directory of files by default, "~" being the home directory, or its URL ("s3://bucket/run");
             None means the working directory.
         barebones: If true, nothing is attached: no logger, checkpoint, progress bar, sanity check or metric
@@ -176,6 +178,9 @@ class Trainer:
 
     objects_in_place: ClassVar[bool] = False
     """If true, `torch.load(path, weights_only=False)` gives the objects in its checkpoints; see `ObjectsInPlace`."""
+
+    saves_each_row: ClassVar[bool] = False
+    """Whether loggers are told to save after each row of metrics, rather than at the ends of epochs."""
 
     callbacks: list[Any]
     strategy: Any
@@ -315,6 +320,7 @@ class Trainer:
                 log_every_n_steps=self._log_every_n_steps,
                 progress=self.fit_loop.progress,
                 strategy=self.strategy,
+                saves_each_row=self.saves_each_row,
             )
             if self.world_size > 1:
                 self.callbacks.insert(0, EpochEndReduction(self.metric_log))
@@ -360,6 +366,16 @@ class Trainer:
             run: The run that is to begin.
         """
 
+    def checkpoint_facts(self, run: Run) -> dict[str, Any]:
+        """Return what checkpoints say of module and data module: their hyperparameters. Override it to say more."""
+        return hyperparameters_for_checkpoints(run.module) | hyperparameters_for_checkpoints(run.data, DATA_PREFIX)
+
+    def begin_logging(self, run: Run) -> None:
+        """Give the loggers hyperparameters and module when a verb begins. Override it to do more."""
+        if self.enable_autolog_hparams:
+            log_hyperparameters(self.loggers, run.module, run.data)
+        begin_verb(self.loggers, run.module, run.verb)
+
     def make_default_logger(self) -> Any:
         """Return the logger for `logger=True`: a `CSVLogger` in `default_root_dir`. Override it to return another."""
         return stock.CSVLogger(self.default_root_dir)
@@ -401,9 +417,7 @@ class Trainer:
             self.verb_state.fitted = run.module
             if self.is_global_zero:
                 warn_if_done(self.fit_loop, run.checkpoint)
-            if self.enable_autolog_hparams:
-                log_hyperparameters(self.loggers, run.module, run.data)
-            begin_fit(self.loggers, run.module)
+            self.begin_logging(run)
             run_verb(run, self.fit_loop)
         if self.is_global_zero and self.progress_bar_callback is not None and not self.fast_dev_run:
             print(fit_summary(self))
@@ -433,6 +447,7 @@ class Trainer:
         """
         call = VerbCall("validate", model, {"validate": dataloaders}, datamodule, ckpt_path, weights_only)
         with running(self, call) as run:
+            self.begin_logging(run)
             results: list[dict[str, float]] = run_verb(run, self.validate_loop)
         if verbose and self.is_global_zero:
             print_results(results, "validate")
@@ -450,6 +465,7 @@ class Trainer:
         """Run the test once; arguments and result are those of `validate`, with test loaders. Collective."""
         call = VerbCall("test", model, {"test": dataloaders}, datamodule, ckpt_path, weights_only)
         with running(self, call) as run:
+            self.begin_logging(run)
             results: list[dict[str, float]] = run_verb(run, self.test_loop)
         if verbose and self.is_global_zero:
             print_results(results, "test")
@@ -486,6 +502,7 @@ class Trainer:
         self.predict_loop.gather = gather
         call = VerbCall("predict", model, {"predict": dataloaders}, datamodule, ckpt_path, weights_only)
         with running(self, call) as run:
+            self.begin_logging(run)
             return run_verb(run, self.predict_loop)
 
     # going back to a step

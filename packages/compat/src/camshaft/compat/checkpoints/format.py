@@ -49,7 +49,7 @@ class ReleaseFormat:
         if "camshaft_version" in checkpoint or JOB_KEY in checkpoint or "state_dict" not in checkpoint:
             return False
         is_old = {"epoch", "global_step"} <= checkpoint.keys() and "loops" not in checkpoint
-        return "pytorch-lightning_version" in checkpoint or is_old
+        return VERSION_KEY in checkpoint or is_old
 
     def for_run(self, checkpoint: dict[str, Any], trainer: Any) -> dict[str, Any]:
         """Return the checkpoint with the entries that a run of today reads.
@@ -241,7 +241,7 @@ def _of_averaging(state: dict[str, Any]) -> dict[str, Any]:
 def _summary(
     checkpoint: Mapping[str, Any], progress: EarlierProgress, left_out: Sequence[str], added: Sequence[str]
 ) -> str:
-    version = checkpoint.get("pytorch-lightning_version")
+    version = checkpoint.get(VERSION_KEY)
     sentences = [
         f"The checkpoint is of {'an earlier release' if version is None else f'release {version}'}: training goes on "
         f"after {progress.num_epochs} epochs and {progress.num_updates} updates, with the random numbers of now.",
@@ -299,7 +299,7 @@ def _single(cls: type, checkpoint: Mapping[str, Any], saved: Mapping[str, Any]) 
         return None
     if "hparams" in parameters:
         return "hparams"
-    if "hparams" not in checkpoint and "pytorch-lightning_version" in checkpoint:
+    if "hparams" not in checkpoint and VERSION_KEY in checkpoint:
         return None
     first = next(iter(parameters.values()), None)
     is_required = first is not None and first.kind is first.POSITIONAL_OR_KEYWORD and first.default is first.empty
@@ -322,7 +322,8 @@ def _readable(value: Any) -> Any:
     return type(value)(_readable(item) for item in value) if type(value) in (list, tuple) else value
 
 
-_VERSION_KEY = "pytorch-lightning_version"
+VERSION_KEY = "pytorch-lightning_version"
+"""The key of the release that saved a checkpoint."""
 
 UNVERSIONED = (0, 7)
 """Stands for every release before 0.8: their files do not say which one it was."""
@@ -356,7 +357,7 @@ class EarlierProgress:
 
 def checkpoint_release(checkpoint: Mapping[str, Any]) -> tuple[int, int]:
     """Return the release that saved a checkpoint, such as (1, 5); `UNVERSIONED` for all before 0.8."""
-    found = re.match(r"(\d+)\.(\d+)", str(checkpoint.get(_VERSION_KEY, "")))
+    found = re.match(r"(\d+)\.(\d+)", str(checkpoint.get(VERSION_KEY, "")))
     return (int(found[1]), int(found[2])) if found else UNVERSIONED
 
 

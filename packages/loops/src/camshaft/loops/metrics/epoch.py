@@ -271,6 +271,7 @@ class LoggerSender:
         every_n_steps: Interval in optimizer updates between values of training steps; 0 never sends them.
         progress: The position of training.
         strategy: Its first process writes; None if there is only one.
+        saves_each_row: Whether loggers save after each row.
 
     Attributes:
         next_send: Number of updates after which values of training steps are sent next; infinite if never.
@@ -280,6 +281,7 @@ class LoggerSender:
     every_n_steps: int
     _progress: Progress
     _strategy: Strategy | None = None
+    saves_each_row: bool = False
     next_send: float = attrs.field(default=math.inf, init=False)
     _takes_keywords: dict[type, bool] = attrs.field(factory=dict, init=False)  # by the logger's class
 
@@ -344,6 +346,8 @@ class LoggerSender:
                 logger.log_metrics(metrics=metrics, step=step)
             else:
                 logger.log_metrics(metrics, step)
+            if self.saves_each_row:
+                logger.save()
 
     def state_dict(self) -> dict[str, Any]:
         """Return the schedule, as plain values."""

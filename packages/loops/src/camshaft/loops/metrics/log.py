@@ -203,6 +203,7 @@ class MetricLog(MetricLogging):
         log_every_n_steps: Interval in updates between values of training steps that are sent; 0 never sends them.
         progress: The position of training, such as `FitLoop.progress`.
         strategy: Connects the processes; None for a single one.
+        saves_each_row: Whether loggers save after each row, rather than at the ends of epochs.
 
     Attributes:
         hook: The hook that runs; values of one name that are logged in two hooks are two results.
@@ -219,6 +220,7 @@ class MetricLog(MetricLogging):
         loggers: Sequence[MetricWriter] = (),
         log_every_n_steps: int = 50,
         strategy: Strategy | None = None,
+        saves_each_row: bool = False,
     ) -> None:
         if log_every_n_steps < 0:
             action = "Pass 0 to send only the values of epochs."
@@ -228,7 +230,7 @@ class MetricLog(MetricLogging):
         self._moment: Moment | None = None
         self._dataloader_idx = 0
         self._progress, self._strategy = progress, strategy
-        self._sender = LoggerSender(loggers, log_every_n_steps, progress, strategy)
+        self._sender = LoggerSender(loggers, log_every_n_steps, progress, strategy, saves_each_row)
         self._exchange: MetricExchange | None = None
         self._epochs: dict[str, EpochLog] = {}  # of stages whose epoch has begun and not ended
         self._num_eval_steps: dict[str, dict[int, int]] = {}
@@ -469,7 +471,7 @@ class MetricLog(MetricLogging):
             self._epochs["train"].supersede(values)
         of_epoch = [live for live in numeric if live.of_epoch and live.entry.options.logger]
         sender.send({live.name: live.value for live in of_epoch}, in_training="train" in self._epochs)
-        if of_epoch:
+        if of_epoch and not sender.saves_each_row:
             sender.save()
         self._num_eval_steps[epoch.stage] = epoch.num_steps
         self.discard()
