@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import inspect
+import re
+import warnings
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -91,6 +93,7 @@ def run(library: Any, folder: Path) -> tuple[list[Any], Any]:
 
 class _Camshaft:
     LightningModule, Trainer, Callback = TrainingModule, Trainer, Callback
+    callbacks = stock
     LightningDataModule, loggers = DataModule, SimpleNamespace(logger=SimpleNamespace(Logger=LightningLoggerBase))
 
 
@@ -245,3 +248,149 @@ def test_a_timer_tells_how_much_of_the_time_is_left(own: str | None) -> None:
         trainer = library.Trainer(max_time="00:00:10:00", callbacks=timers, accelerator="cpu", logger=False)
         left = [one.time_remaining() for one in trainer.callbacks if isinstance(one, callbacks.Timer)]
         assert left == [600.0 if own is None else None]
+
+
+def shown(library: Any, max_epochs: int, by_hand: bool) -> list[str]:
+    """Return what a trainer and a module show: before a fit that ends after two epochs, in it and after it."""
+    found: list[Any] = []
+
+    class Module(library.LightningModule):  # type: ignore[misc]
+        def __init__(self, width: int = 3, name: str = "x", deep: Any = None) -> None:
+            super().__init__()
+            self.save_hyperparameters()
+            self.layer = torch.nn.Linear(2, width)
+            self.automatic_optimization = not by_hand
+
+        def training_step(self, batch: Any, batch_idx: int) -> Any:
+            self.log("z", 1.0, prog_bar=True)
+            self.log("a", 1.0, on_step=True, on_epoch=True, prog_bar=True)
+            if by_hand:
+                self.optimizers().step()
+            return self.layer(batch).sum()
+
+        def validation_step(self, batch: Any, batch_idx: int) -> None:
+            self.log("val", 1.0, on_step=True, on_epoch=True, prog_bar=True)
+
+        def on_train_epoch_end(self) -> None:
+            found.extend(f"{self.trainer.state.fn} {self.trainer.state.stage} {self.trainer.state.status}".split())
+            self.log("end", 1.0)
+            self.trainer.should_stop = self.current_epoch == 1
+
+        def configure_optimizers(self) -> Any:
+            return torch.optim.SGD(self.parameters(), lr=0.1)
+
+    quiet = {"enable_progress_bar": False, "enable_model_summary": False, "enable_checkpointing": False}
+    trainer = library.Trainer(accelerator="cpu", logger=False, max_epochs=max_epochs, **quiet)
+    found += [trainer.num_training_batches, trainer.fit_loop.max_batches, trainer.fit_loop.max_epochs]
+    module, data = Module(), DataLoader(torch.ones(4, 2), batch_size=2)
+    found += [f"{module.hparams}", f"{Module(deep={'a': 1}).hparams_initial}"]
+    trainer.fit(module, data, data)
+    loop = trainer.fit_loop.epoch_loop
+    found += [trainer.num_training_batches, trainer.max_epochs, trainer.fit_loop.max_epochs]
+    found += [loop.manual_optimization.optim_step_progress.total.completed]
+    found += [loop.automatic_optimization.optim_progress.optimizer_steps]
+    return [*found, *(list(getattr(trainer, f"{one}_metrics")) for one in ("logged", "callback", "progress_bar"))]
+
+
+@pytest.mark.parametrize("by_hand", [False, True])
+@pytest.mark.parametrize("max_epochs", [-1, 2])
+@pytest.mark.filterwarnings("ignore")
+def test_trainers_and_hyperparameters_show_what_lightnings_do(max_epochs: int, by_hand: bool) -> None:
+    assert shown(_Camshaft, max_epochs, by_hand) == shown(lightning, max_epochs, by_hand)
+
+
+def warned(library: Any, folder: Path, case: str) -> tuple[int, Any]:
+    """Return how many warnings name an argument or a step, and what was returned."""
+
+    class Module(library.LightningModule):  # type: ignore[misc]
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = torch.nn.Linear(2, 1)
+
+        def training_step(self, batch: Any, batch_idx: int) -> Any:
+            self.log("loss", 1.0)
+            return self.layer(batch).sum()
+
+        def predict_step(self, batch: Any, batch_idx: int) -> None:
+            pass
+
+        def validation_step(self, batch: Any, batch_idx: int) -> None:
+            pass
+
+        def configure_optimizers(self) -> Any:
+            return torch.optim.SGD(self.parameters(), lr=0.1)
+
+    data, module, words, result = DataLoader(torch.ones(4, 2)), Module(), case, None
+    quiet = {"enable_progress_bar": False, "enable_model_summary": False, "logger": False, "accelerator": "cpu"}
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("default")
+        if case == "barebones=True":
+            library.Trainer(accelerator="cpu", barebones=True, max_steps=2).fit(module, data)
+        elif case == "benchmark=True":
+            library.Trainer(deterministic=True, benchmark=True, **quiet)
+        elif case == "returned None":
+            result = library.Trainer(enable_checkpointing=False, **quiet).predict(module, data)
+        else:
+            words = "the first|first checkpoint"
+            saving = [library.callbacks.ModelCheckpoint(folder / str(every), every_n_epochs=every) for every in (1, 2)]
+            trainer = library.Trainer(callbacks=saving, max_steps=2, **quiet)
+            trainer.fit(module, data)
+            result = trainer.validate(module, data, ckpt_path="best", verbose=False)
+    return sum(re.search(words, str(one.message)) is not None for one in told), result
+
+
+@pytest.mark.parametrize("case", ["barebones=True", "benchmark=True", "returned None", "best"])
+def test_what_is_probably_a_mistake_is_warned_of_as_often(case: str, tmp_path: Path) -> None:
+    ours, theirs = warned(_Camshaft, tmp_path / "ours", case), warned(lightning, tmp_path / "theirs", case)
+    assert ours == theirs
+    assert ours[0] > 0
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_the_stage_of_setup_is_a_plain_text_that_equals_lightnings() -> None:
+    stages: list[Any] = []
+    for library in (_Camshaft, lightning):
+
+        class Data(library.LightningDataModule):  # type: ignore[misc]
+            def setup(self, stage: str) -> None:
+                stages.append(stage)
+
+            def predict_dataloader(self) -> Any:
+                return DataLoader(torch.ones(1, 2))
+
+        class Module(library.LightningModule):  # type: ignore[misc]
+            def predict_step(self, batch: Any, batch_idx: int) -> Any:
+                return batch
+
+        library.Trainer(accelerator="cpu", logger=False, enable_progress_bar=False).predict(Module(), Data())
+    assert stages[0] == stages[1]
+    assert type(stages[0]) is str
+
+
+@pytest.mark.parametrize("values", [[1, 2, 4, None], [1, 2, 4, 8, None]])
+@pytest.mark.filterwarnings("ignore")
+def test_a_last_batch_of_none_closes_no_accumulation_window(values: list[Any]) -> None:
+    updates: dict[Any, list[Any]] = {}
+    for library in (_Camshaft, lightning):
+        of_library = updates.setdefault(library, [])
+
+        class Module(library.LightningModule):  # type: ignore[misc]
+            def __init__(self) -> None:
+                super().__init__()
+                self.weight = torch.nn.Parameter(torch.zeros(1))
+
+            def training_step(self, batch: Any, batch_idx: int) -> Any:
+                return self.weight.sum() * batch
+
+            def on_before_optimizer_step(self, optimizer: Any) -> None:
+                of_library.append((self.current_epoch, self.weight.grad.item()))  # noqa: B023
+
+            def configure_optimizers(self) -> Any:
+                return torch.optim.SGD(self.parameters(), lr=0.1)
+
+        quiet = {"enable_progress_bar": False, "enable_model_summary": False, "enable_checkpointing": False}
+        loader = DataLoader(values, batch_size=None)
+        library.Trainer(accelerator="cpu", logger=False, max_epochs=2, accumulate_grad_batches=2, **quiet).fit(
+            Module(), loader
+        )
+    assert updates[_Camshaft] == updates[lightning]

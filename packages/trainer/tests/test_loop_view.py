@@ -117,8 +117,8 @@ def test_limits_can_be_read_back(tmp_path: Path) -> None:
     trainer = quiet_trainer(tmp_path, **arguments)
     assert {name: getattr(trainer, name) for name in arguments} == arguments
     assert quiet_trainer(tmp_path, max_epochs=None).max_epochs == 1000
-    assert quiet_trainer(tmp_path, max_epochs=-1).max_epochs is None
-    assert quiet_trainer(tmp_path, max_epochs=None, max_steps=3).max_epochs is None
+    assert quiet_trainer(tmp_path, max_epochs=-1).max_epochs == -1
+    assert quiet_trainer(tmp_path, max_epochs=None, max_steps=3).max_epochs == -1
     assert quiet_trainer(tmp_path, overfit_batches=0.5).overfit_batches == 0.5
     assert quiet_trainer(tmp_path).fast_dev_run is False
     assert quiet_trainer(tmp_path, fast_dev_run=3).fast_dev_run == 3

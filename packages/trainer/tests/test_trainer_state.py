@@ -29,7 +29,7 @@ class Noting(Callback):
         flags = [name for name in ("training", "validating", "testing", "predicting") if getattr(trainer, name)]
         flags += ["sanity_checking"] if trainer.sanity_checking else []
         assert len(flags) == 1
-        self.seen.append((hook, str(state.status), str(state.fn), str(state.stage), trainer.evaluating))
+        self.seen.append((hook, state.status.value, state.fn.value, state.stage.value, trainer.evaluating))
 
     def setup(self, trainer: Any, module: Any, stage: str) -> None:
         self.note("setup", trainer)
@@ -212,7 +212,7 @@ def test_loops_count_under_lightnings_names(tmp_path: Path) -> None:
     assert (loop.batch_idx, loop.total_batch_idx, loop.batch_progress.total.completed) == (1, 3, 4)
     assert (loop.val_loop.batch_progress.current.ready, loop.val_loop.batch_progress.total.ready) == (3, 6)
     assert loop.automatic_optimization.optim_progress.optimizer_steps == 4
-    assert loop.manual_optimization.optim_step_progress.total.completed == 4
+    assert loop.manual_optimization.optim_step_progress.total.completed == 0
     assert (loop.done, loop.max_batches, loop.val_loop.max_batches) == (True, 2, [3])
     counting.seen.clear()
     predictions = trainer.predict(module, loader(2))

@@ -399,8 +399,7 @@ class Trainer(ArgparseArguments, _Trainer):
         has_begun = self.verb_state.fitted is not None or (run is not None and run.verb == "fit")
         if self.fit_loop.limits.max_epochs is None and not has_begun:
             return None
-        limit = self.fit_loop.max_epochs
-        return -1 if limit is None else limit
+        return self.fit_loop.max_epochs
 
     @max_epochs.setter
     def max_epochs(self, value: int | None) -> None:
@@ -426,7 +425,7 @@ class Trainer(ArgparseArguments, _Trainer):
     @property
     def total_batches(self) -> int | float:
         """Batches of an epoch: of training, and of each validation in it."""
-        num_training = self.num_training_batches
+        num_training = 0 if self.fit_loop.loader is None else self.num_training_batches
         interval = self.val_check_interval
         if not num_training or not self._validates_epoch or not isinstance(interval, (int, float)):
             return num_training

@@ -387,7 +387,7 @@ class TrainerProtocol(Protocol):
         callbacks: All callbacks, in the order in which they run.
         current_epoch: Index of the training epoch.
         global_step: Number of optimizer updates so far, whatever the number of optimizers.
-        max_epochs: The limit, or None.
+        max_epochs: The limit; -1 or None without one.
         should_stop: Set it to true to stop at the next opportunity.
         accumulate_grad_batches: Batches whose gradients make one update; what is set at an epoch's start, in
             `on_train_epoch_start`, counts from its first batch on.

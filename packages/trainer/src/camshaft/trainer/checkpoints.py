@@ -129,6 +129,8 @@ def _best(trainer: Any, verb: Verb) -> str:
     if not path:
         action = f"Fit with a ModelCheckpoint first, or give {verb} a path."
         raise ValueError(must_be("ckpt_path", "a path, as no checkpoint was saved yet", "best", verb, action))
+    if len(trainer.checkpoint_callbacks) > 1:
+        warn_user(f'Of several checkpoint callbacks, the first has the "best", {path!r}. Pass a path to take another.')
     return path
 
 

@@ -107,6 +107,11 @@ def switches(deterministic: bool | str | None, benchmark: bool | None, detect_an
         TypeError, ValueError: If one is none of its values.
     """
     callbacks: list[Callback] = []
+    if deterministic and benchmark:
+        warn_user(
+            "benchmark=True lets cuDNN choose algorithms by their speed, so that runs may differ in spite of "
+            "`deterministic`. Leave one of them out."
+        )
     if deterministic or detect_anomaly or benchmark is not None:
         from camshaft.trainer.callbacks.torch_switches import TorchSwitches  # rarely needed
 

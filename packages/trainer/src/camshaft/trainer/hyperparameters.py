@@ -59,6 +59,12 @@ class Hyperparameters(dict[str, Any]):
         """Pickle the items alone."""
         return type(self), (dict(self),)
 
+    def __str__(self) -> str:
+        """Return a line for each value, sorted by name."""
+        labels = {name: f'"{name}":' for name in sorted(self)}
+        width = max(map(len, labels.values()), default=0)
+        return "\n".join(f"{label:{width}} {self[name]}" for name, label in labels.items())
+
     def __getattr__(self, name: str) -> Any:
         try:
             return self[name]

@@ -476,7 +476,10 @@ def attach_module(module: nn.Module, trainer: Trainer, metric_log: MetricLog | N
         metric_log: Its metric log; None lets modules keep the last values by themselves.
     """
     parts = [part for part in module.modules() if isinstance(part, TrainingModule)]
-    reattach([Attachment(part, trainer, StandaloneLog() if metric_log is None else metric_log) for part in parts])
+    warning = "Values that are logged go nowhere with barebones=True. Leave it out to log them."
+    reattach(
+        [Attachment(part, trainer, StandaloneLog(warning) if metric_log is None else metric_log) for part in parts]
+    )
 
 
 def attachments(module: nn.Module) -> list[Attachment]:

@@ -17,9 +17,6 @@ class StateName(str, Enum):  # noqa: UP042  # `StrEnum` compares case
     def __hash__(self) -> int:
         return hash(self.value.lower())
 
-    def __str__(self) -> str:
-        return str(self.value)
-
 
 class TrainerStatus(StateName):
     """Status of a trainer: a verb runs, ended without an error, or was interrupted by one."""

@@ -776,9 +776,7 @@ class Trainer:
 
     # limits of fit; set them to train on in the next fit
 
-    max_epochs: int | None = forwarded(
-        "fit_loop.max_epochs", "Epochs to train in all; None if unlimited.", settable=True
-    )
+    max_epochs: int | None = forwarded("fit_loop.max_epochs", "Epochs to train in all; -1 if unlimited.", settable=True)
     min_epochs: int | None = forwarded("fit_loop.min_epochs", "Epochs before `should_stop` counts.", settable=True)
     max_steps: int = forwarded("fit_loop.max_steps", "Maximum number of updates; -1 if unlimited.", settable=True)
     min_steps: int | None = forwarded("fit_loop.min_steps", "Updates before `should_stop` counts.", settable=True)

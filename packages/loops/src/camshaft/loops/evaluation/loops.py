@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from camshaft.hooks_core.known_attributes import check_attribute
-from camshaft.hooks_core.messages import must_be
+from camshaft.hooks_core.messages import must_be, warn_user
 from camshaft.hooks_core.protocols import Strategy
 from camshaft.hooks_core.transfer import move_to_device
 from camshaft.loops.data.loaders import as_given, batch_mover, evaluation_loaders, in_order, numbered, set_epoch
@@ -337,6 +337,7 @@ class PredictLoop(EvaluationLoop):
     ) -> None:
         self.gather = gather
         self.return_predictions = True
+        self._has_warned = False
         self.epoch_batch_indices: list[list[Any]] = []
         self._predictions: list[list[Any]] = []
         self._strategy: Strategy | None = None
@@ -379,6 +380,9 @@ class PredictLoop(EvaluationLoop):
 
     def collect(self, outputs: Any, dataloader_idx: int) -> None:
         """Keep a prediction on the CPU."""
+        if outputs is None and not self._has_warned:
+            self._has_warned = True
+            warn_user("`predict_step` returned None. Return the prediction, unless it is kept elsewhere.")
         if not self.return_predictions:
             return
         while len(self._predictions) <= dataloader_idx:

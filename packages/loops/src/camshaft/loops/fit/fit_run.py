@@ -292,6 +292,11 @@ class FitRun:
         return state
 
     @property
+    def is_manual(self) -> bool:
+        """True if the module optimizes by hand."""
+        return not getattr(self._run.module, "automatic_optimization", True)
+
+    @property
     def _mode(self) -> UpdateMode:
         assert self.mode is not None
         return self.mode

@@ -203,10 +203,10 @@ class FitLoop:
             self._fit.data.limits = limits
 
     @property
-    def max_epochs(self) -> int | None:
-        """The largest number of epochs; None if there is no limit. -1 sets none. Set it to train on in the next fit."""
+    def max_epochs(self) -> int:
+        """The largest number of epochs; -1 if there is no limit. Set it to train on in the next fit."""
         limit = self.limits.epoch_limit
-        return None if limit == float("inf") else int(limit)
+        return -1 if limit == float("inf") else int(limit)
 
     @max_epochs.setter
     def max_epochs(self, value: int | None) -> None:
@@ -313,6 +313,7 @@ class FitLoop:
         return ConfiguredOptimizers([], []) if self._fit is None else self._fit.configured
 
     sanity_checking: bool = _of_fit("sanity_checking", False, "True while the sanity check runs.")
+    _is_manual: bool = _of_fit("is_manual", False, "True if the latest fit's module optimizes by hand.")
     has_ended: bool = _of_fit("has_ended", False, "True if the latest fit has come to the end of its training.")
 
     @property
@@ -341,8 +342,8 @@ class FitLoop:
 
     num_batches: int | float = _of_fit(
         "data.num_batches",
-        0,
-        "Batches of a training epoch; infinite if unknown, 0 before the fit has asked for the loader.",
+        float("inf"),
+        "Batches of a training epoch; infinite if unknown, and before the fit has asked for the loader.",
     )
 
     @property
@@ -428,10 +429,13 @@ class FitLoop:
 
     @property
     def automatic_optimization(self) -> UpdateProgressView:
-        """Counters of updates; the update itself is the business of `optimization`."""
-        return UpdateProgressView(self.progress.global_step)
+        """Counters of automatic updates; the update itself is the business of `optimization`."""
+        return UpdateProgressView(0 if self._is_manual else self.progress.global_step)
 
-    manual_optimization = automatic_optimization
+    @property
+    def manual_optimization(self) -> UpdateProgressView:
+        """Counters of updates of a module that optimizes by hand."""
+        return UpdateProgressView(self.progress.global_step if self._is_manual else 0)
 
     @property
     def batch_idx(self) -> int:

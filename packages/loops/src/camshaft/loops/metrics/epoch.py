@@ -188,10 +188,10 @@ class EpochLog:
         """
         read: dict[str, Value] = {}
         for live in values:
-            options, names = live.entry.options, {live.name}
+            options, names = live.entry.options, [live.name]
             if reader == "to_callbacks":
                 is_read = live.of_epoch or self.stage == "train"
-                names.add(live.entry.plain_name)
+                names.insert(0, live.entry.plain_name)
             else:
                 is_read = options.logger if reader == "to_loggers" else options.prog_bar
             if is_read:

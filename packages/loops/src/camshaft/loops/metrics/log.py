@@ -11,7 +11,7 @@ import attrs
 from torch import Tensor, nn
 
 from camshaft.hooks_core import Callback
-from camshaft.hooks_core.messages import must_be
+from camshaft.hooks_core.messages import must_be, warn_user
 from camshaft.hooks_core.protocols import Moment, Strategy
 from camshaft.loops.metrics.entry import Asked, Entry, LogOptions
 from camshaft.loops.metrics.epoch import EpochLog, LiveValue, LoggerSender, MetricWriter, Progress, Reader
@@ -465,10 +465,14 @@ class MetricLog(MetricLogging):
         values = epoch.live(with_epoch=True) if epoch.reduced is None else epoch.reduced
         numbers = to_floats([live.value for live in values])
         numeric = [attrs.evolve(live, value=number) for live, number in zip(values, numbers, strict=True)]
+        train = self._epochs.get("train") if epoch.stage != "train" else None
         for reader, published in self._published.items():
+            if train is not None:  # what it logged came before
+                for name, value in train.read(reader, self._live(train)).items():
+                    published.setdefault(name, value)
             published |= epoch.read(reader, numeric if reader == "to_progress_bars" else values)
-        if epoch.stage != "train" and "train" in self._epochs:
-            self._epochs["train"].supersede(values)
+        if train is not None:
+            train.supersede(values)
         of_epoch = [live for live in numeric if live.of_epoch and live.entry.options.logger]
         sender.send({live.name: live.value for live in of_epoch}, in_training="train" in self._epochs)
         if of_epoch and not sender.saves_each_row:
@@ -558,12 +562,17 @@ class MetricLog(MetricLogging):
 
 
 class StandaloneLog(MetricLogging):
-    """Keeps the last value of each name of a module without a run; checks calls as `MetricLog` does."""
+    """Keeps the last value of each name of a module without a run; checks calls as `MetricLog` does.
+
+    Args:
+        warning: What the first value warns of.
+    """
 
     global_rank = 0
 
-    def __init__(self) -> None:
+    def __init__(self, warning: str = "") -> None:
         self._entries: dict[str, Entry] = {}
+        self._warning = warning
 
     @property
     def _metric_log(self) -> StandaloneLog:  # type: ignore[override]
@@ -591,6 +600,8 @@ class StandaloneLog(MetricLogging):
         """
         entry = self._entries.get(name)
         if entry is None or entry.asked != asked:
+            if self._warning and not self._entries:
+                warn_user(self._warning)
             entry = self._entries[name] = Entry(name, LogOptions.resolve(name, asked))
             entry.asked = asked
         if batch_size is not None:
