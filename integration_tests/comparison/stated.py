@@ -59,6 +59,39 @@ STATED: tuple[Stated, ...] = (
         proof="integration_tests/test_variadic_against_lightning.py::test_a_step_gets_the_same",
     ),
     Stated(
+        name="the stage that `setup` and `teardown` get",
+        topic="hooks",
+        lightning='a member of `TrainerFn`, which equals "fit" and prints as `TrainerFn.FITTING`',
+        camshaft='the text "fit"',
+        reason="modules of every release read it",
+        write='Compare it with "fit" or `TrainerFn.FITTING` by `==`; `TrainerFn(stage)` is the member.',
+        proof=(
+            "integration_tests/test_trainer_surface_against_lightning.py"
+            "::test_the_stage_of_setup_is_a_plain_text_that_equals_lightnings"
+        ),
+    ),
+    Stated(
+        name="totals of validation batches within fit",
+        topic="hooks",
+        lightning="begin anew with each training epoch in `val_loop.batch_progress.total`",
+        camshaft="count all validations of the trainer",
+        reason="a total is one",
+        write="Read `val_loop.batch_progress.current` for those of the last validation.",
+        proof="packages/trainer/tests/test_trainer_state.py::test_loops_count_under_lightnings_names",
+    ),
+    Stated(
+        name="rounding in `EMAWeightAveraging`",
+        topic="callbacks",
+        lightning="rounds `decay * average` and `(1 - decay) * weight`, then their sum",
+        camshaft="interpolates in place by torch's `lerp`, which may differ in the last bits",
+        reason="it needs no copy of the weights, and one operation for all of them",
+        write="Compare with a tolerance; `WeightAveraging(avg_fn=get_ema_avg_fn(decay))` rounds as Lightning.",
+        proof=(
+            "packages/callbacks/tests/test_weight_averaging.py"
+            "::test_the_average_decays_exponentially_from_where_it_begins"
+        ),
+    ),
+    Stated(
         name="fits without an optimizer",
         topic="optimization",
         lightning="counts an update for each batch, so that `global_step` grows and checkpoints are saved",
@@ -166,7 +199,10 @@ STATED: tuple[Stated, ...] = (
         name="batches that are None",
         topic="data",
         lightning="warns, calls `on_train_batch_end` alone, and counts them into accumulation windows",
-        camshaft="warns and calls no hook; they count as batches of the epoch, and belong to no window",
+        camshaft=(
+            "warns and calls no hook; they count as batches of the epoch, and belong to no window. A last one closes "
+            "none, as in Lightning: what an open window holds is left out"
+        ),
         reason="a batch that is skipped is none",
         write="Nothing, or filter the samples in the dataset.",
         proof="packages/loops/tests/test_batches.py::test_batches_of_none_are_counted_and_left_out",
