@@ -53,6 +53,7 @@ def test_a_library_reads_and_edits_objects_with_torch(tmp_path: Path) -> None:
     hparams = checkpoint["hyper_parameters"]
     assert hparams == {"scaler": Scaler(2.0), "activation": nn.ReLU, "width": 3}
 
+    assert "pytorch-lightning_version" in checkpoint
     hparams["scaler"] = Scaler(3.0)
     buffer = io.BytesIO()
     torch.save(checkpoint, buffer)

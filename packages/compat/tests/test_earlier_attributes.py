@@ -72,6 +72,23 @@ class TestTrainer:
         trainer.fit(Regression(), loader(4), loader(3))
         assert trainer.total_batches == 4
 
+    @pytest.mark.parametrize("is_old", [True, False])
+    def test_a_loader_of_evaluation_is_in_a_list_before_2_0(self, tmp_path: Path, is_old: bool) -> None:
+        class Reading(Regression):
+            hook_era = "1.9" if is_old else "2.x"
+
+            def validation_step(self, batch: list[Tensor], batch_idx: int) -> None:
+                read.append(self.trainer.val_dataloaders)
+
+        read: list[Any] = []
+        data = loader(1)
+        trainer = quiet_trainer(tmp_path)
+        trainer.validate(Reading(), data)
+        trainer.validate(Reading(), [data, data])
+        assert trainer.test_dataloaders is None
+        one, two = ([data] if is_old else data), [data, data]
+        assert read == [one, two, two]
+
     def test_the_experiment_is_what_the_logger_writes_to(self, tmp_path: Path) -> None:
         class Writing(ListLogger):
             experiment = "the experiment"

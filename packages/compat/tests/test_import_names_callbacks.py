@@ -97,6 +97,12 @@ def test_two_rhythms_are_refused() -> None:
         ModelCheckpoint(period=2, every_n_epochs=3)
 
 
+@pytest.mark.parametrize(("given", "kept"), [(True, 1), (False, 0), (None, 1)])
+def test_save_top_k_as_a_flag_keeps_the_best_or_none(given: bool | None, kept: int) -> None:
+    checkpoint, _ = make(ModelCheckpoint, monitor="loss", mode="min", save_top_k=given)
+    assert checkpoint.save_top_k is kept
+
+
 @pytest.mark.parametrize(("best_only", "save_top_k"), [(True, 1), (False, -1)])
 def test_only_the_best_or_all_are_kept(best_only: bool, save_top_k: int) -> None:
     checkpoint, notes = make(ModelCheckpoint, save_best_only=best_only, monitor="loss")

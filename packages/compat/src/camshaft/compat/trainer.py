@@ -633,5 +633,19 @@ def _with_options(finder: Any, own: str, options: Mapping[str, Any] | None) -> A
     return type(finder)(**{own: getattr(finder, own), **of_today})
 
 
+def _of_evaluation(name: str) -> property:
+    """Return the property of loaders of evaluation: for modules of releases before 2.0 a list, as it was there."""
+    today = getattr(_Trainer, name)
+
+    def loaders(trainer: Trainer) -> Any:
+        given = today.__get__(trainer)
+        is_one = given is not None and not isinstance(given, (list, tuple))
+        return [given] if is_one and behaviour_in(trainer.current_run).since < (2,) else given
+
+    return property(loaders, doc=today.__doc__)
+
+
+for _name in ("val_dataloaders", "test_dataloaders", "predict_dataloaders"):
+    setattr(Trainer, _name, _of_evaluation(_name))
 for _name, _path in RENAMED_ATTRIBUTES.items():
     setattr(Trainer, _name, property(attrgetter(_path), doc=f"`{_path}`."))

@@ -87,7 +87,7 @@ class ModelCheckpoint(_ModelCheckpoint, metaclass=StandIn):
         every_n_val_epochs: In 1.3 and 1.4: `every_n_epochs`.
         prefix: Up to 1.2: what the file's name begins with.
         save_best_only: In 0.4 and 0.5: whether the best is kept, and not all.
-        save_top_k: How many are kept; None means 1.
+        save_top_k: How many are kept; None and True mean 1, False 0.
         arguments: Today's.
 
     Raises:
@@ -121,7 +121,9 @@ class ModelCheckpoint(_ModelCheckpoint, metaclass=StandIn):
         if save_best_only is not None:
             save_top_k = 1 if save_best_only else -1
             note(_CHECKPOINT, f"save_best_only={save_best_only}", f"`save_top_k={save_top_k}`")
-        arguments["save_top_k"] = 1 if save_top_k is None else save_top_k
+        if save_top_k is None or isinstance(save_top_k, bool):
+            save_top_k = int(save_top_k is not False)
+        arguments["save_top_k"] = save_top_k
         if monitor is UNSET:
             monitor = "val_loss" if is_of_0_x or arguments["save_top_k"] > 1 else None
             if monitor is not None:
