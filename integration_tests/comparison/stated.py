@@ -196,6 +196,15 @@ STATED: tuple[Stated, ...] = (
         proof="packages/loops/tests/test_batches.py::test_a_loader_that_gives_less_than_it_promised_is_an_error",
     ),
     Stated(
+        name="batch samplers that shuffle by epoch",
+        topic="data",
+        lightning="calls `set_epoch` of a sampler, but not of a batch sampler that has it; up to 1.9 it did",
+        camshaft="calls it, as that of every sampler within another",
+        reason="each epoch has an order of its own",
+        write="Nothing.",
+        proof="packages/loops/tests/test_batches.py::test_samplers_are_told_the_epoch",
+    ),
+    Stated(
         name="batches that are None",
         topic="data",
         lightning="warns, calls `on_train_batch_end` alone, and counts them into accumulation windows",

@@ -70,6 +70,7 @@ RENAMED_ATTRIBUTES: Mapping[str, str] = {
     "add_row_log_interval": "log_every_n_steps",
     "batch_nb": "batch_idx",
     "default_save_path": "default_root_dir",
+    "devices": "num_devices",
     "early_stop_callback": "early_stopping_callback",
     "max_nb_epochs": "max_epochs",
     "min_nb_epochs": "min_epochs",
