@@ -84,7 +84,7 @@ DIFFERENCES: tuple[Difference, ...] = (
         topic="data",
         lightning="where they are needed, evaluation loaders without gradients, or never if nothing is evaluated",
         camshaft="training's, then validation's, before configure_optimizers; a resumed fit with the epoch of then",
-        reason="configure_optimizers can know the number of batches, bad loaders are found early, and resuming is exact",
+        reason="configure_optimizers can know the number of batches, bad loaders are found early, resuming is exact",
         write=(
             "Do not read what `configure_optimizers` makes in `train_dataloader`; reading the loaders in "
             "`configure_optimizers` works."
