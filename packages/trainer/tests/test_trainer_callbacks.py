@@ -78,7 +78,7 @@ class TestStopping:
     def test_max_steps_ends_in_the_middle_of_an_epoch(self, tmp_path: Path) -> None:
         trainer = quiet_trainer(tmp_path, max_epochs=None, max_steps=6)
         trainer.fit(Regression(), loader())
-        assert (trainer.max_epochs, trainer.max_steps, trainer.global_step) == (None, 6, 6)
+        assert (trainer.max_epochs, trainer.max_steps, trainer.global_step) == (-1, 6, 6)
 
     def test_stopping_watches_what_the_module_logs_at_the_epochs_end(self, tmp_path: Path) -> None:
         class AtEnd(Regression):

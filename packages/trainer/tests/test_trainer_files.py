@@ -56,7 +56,7 @@ def test_nothing_is_written_before_a_verb(tmp_path: Path) -> None:
 
 def test_evaluation_alone_leaves_no_checkpoint(tmp_path: Path) -> None:
     Trainer(default_root_dir=tmp_path).validate(Regression(), loader())
-    assert files_below(tmp_path) == ["camshaft_logs/version_0/metrics.csv"]
+    assert files_below(tmp_path) == ["camshaft_logs/version_0/hparams.json", "camshaft_logs/version_0/metrics.csv"]
 
 
 @pytest.mark.parametrize(

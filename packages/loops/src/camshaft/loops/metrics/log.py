@@ -465,14 +465,14 @@ class MetricLog(MetricLogging):
         values = epoch.live(with_epoch=True) if epoch.reduced is None else epoch.reduced
         numbers = to_floats([live.value for live in values])
         numeric = [attrs.evolve(live, value=number) for live, number in zip(values, numbers, strict=True)]
-        train = self._epochs.get("train") if epoch.stage != "train" else None
+        # what training steps logged came before the validations of their epoch
+        of_steps = [live for live in values if epoch.stage == "train" and not live.of_epoch]
         for reader, published in self._published.items():
-            if train is not None:  # what it logged came before
-                for name, value in train.read(reader, self._live(train)).items():
-                    published.setdefault(name, value)
-            published |= epoch.read(reader, numeric if reader == "to_progress_bars" else values)
-        if train is not None:
-            train.supersede(values)
+            earlier = epoch.read(reader, of_steps) | published
+            published.clear()
+            published |= earlier | epoch.read(reader, numeric if reader == "to_progress_bars" else values)
+        if epoch.stage != "train" and "train" in self._epochs:
+            self._epochs["train"].supersede(values)
         of_epoch = [live for live in numeric if live.of_epoch and live.entry.options.logger]
         sender.send({live.name: live.value for live in of_epoch}, in_training="train" in self._epochs)
         if of_epoch and not sender.saves_each_row:
