@@ -198,7 +198,7 @@ STATED: tuple[Stated, ...] = (
     Stated(
         name="batch samplers that shuffle by epoch",
         topic="data",
-        lightning="calls `set_epoch` of a sampler, but not of a batch sampler that has it; up to 1.9 it did",
+        lightning="calls `set_epoch` of a sampler, but not of a batch sampler that has it; 1.9 did",
         camshaft="calls it, as that of every sampler within another",
         reason="each epoch has an order of its own",
         write="Nothing.",

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import torch
 from compat_parts import Regression, quiet_trainer
+from torch import nn
 from trainer_parts import NO_VALIDATION, loader
 
 from camshaft.callbacks import SimpleProfiler, Timer
@@ -230,3 +231,33 @@ def test_a_data_module_may_be_assigned_for_code_outside_of_verbs_and_is_passed_t
     trainer.fit_loop.max_epochs = 2
     trainer.fit(module, datamodule=other)
     assert trainer.datamodule is other
+
+
+@pytest.mark.parametrize("name", ["limit_val_batches", "num_sanity_val_steps", "overfit_batches"])
+def test_a_flag_stands_for_a_count(name: str) -> None:
+    assert getattr(Trainer(**{name: False}, logger=False), name) == 0
+    assert getattr(Trainer(**{name: True}, logger=False), name) == 1
+
+
+def test_optimizers_are_toggled_and_unwrapped_as_with_lightnings_wrapper(tmp_path: Path) -> None:
+    class Both(Regression):
+        automatic_optimization = False
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.other = nn.Linear(1, 1)
+
+        def training_step(self, batch: Any, batch_idx: int) -> None:  # type: ignore[override]
+            first, second = self.optimizers()
+            for optimizer, sync_grad in ((first, True), (second, False)):
+                with optimizer.toggle_model(sync_grad=sync_grad):
+                    trained.append([name for name, value in self.named_parameters() if value.requires_grad])
+                assert isinstance(optimizer.optimizer, torch.optim.SGD)
+            assert all(value.requires_grad for value in self.parameters())
+
+        def configure_optimizers(self) -> Any:
+            return [torch.optim.SGD(one.parameters(), 0.1) for one in (self.layer, self.other)]
+
+    trained: list[list[str]] = []
+    quiet_trainer(tmp_path).fit(Both(), loader(1))
+    assert trained == [["layer.weight", "layer.bias"], ["other.weight", "other.bias"]]

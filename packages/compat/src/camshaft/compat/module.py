@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
-from functools import wraps
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, nullcontext
+from functools import partial, wraps
 from types import CodeType, FunctionType
 from typing import IO, Any, ClassVar, ParamSpec, Self
 
@@ -197,6 +198,19 @@ class TrainingModule(EarlierHooks, HyperparametersMixin, _TrainingModule):
             _tell_of_zeroing(self)
         super().manual_backward(loss, *passed, **named)
 
+    def optimizers(self, use_pl_optimizer: bool = True) -> Optimizer | list[Optimizer]:
+        """Return the optimizer of the fit; a list if `configure_optimizers` returned several or none.
+
+        Args:
+            use_pl_optimizer: If true, they have `optimizer`, itself, and `toggle_model`, as Lightning's wrapper has.
+        """
+        found = super().optimizers(use_pl_optimizer)
+        if use_pl_optimizer:
+            for optimizer in found if isinstance(found, list) else [found]:
+                vars(optimizer).setdefault("optimizer", optimizer)
+                vars(optimizer)["toggle_model"] = partial(_toggled, self, optimizer)
+        return found
+
     def toggle_optimizer(self, optimizer: Optimizer, optimizer_idx: int | None = None) -> None:
         """Make only the parameters of one optimizer require gradients; see `camshaft.trainer.TrainingModule`.
 
@@ -326,6 +340,15 @@ TrainingModule.__jit_unused_properties__ = TrainingModule.__jit_ignored_attribut
     *names_not_exported(TrainingModule),
     *(name for name, value in vars(TrainingModule).items() if isinstance(value, FromTrainer)),
 ]
+
+
+@contextmanager
+def _toggled(module: TrainingModule, optimizer: Optimizer, sync_grad: bool = True) -> Iterator[None]:
+    """Let only an optimizer's parameters require gradients, which stay on each rank unless `sync_grad` is true."""
+    with nullcontext() if sync_grad else getattr(module.trainer.strategy, "no_sync", nullcontext)():
+        module.toggle_optimizer(optimizer)
+        yield
+        module.untoggle_optimizer(optimizer)
 
 
 def _choose_path(cls: type, checkpoint_path: _Path | None, arguments: dict[str, Any]) -> _Path:

@@ -24,6 +24,7 @@ from camshaft.compat.arguments.table import EARLIER_ARGUMENTS
 from camshaft.compat.arguments.today import (
     by_name,
     callbacks_of_packages,
+    flags_as_counts,
     from_environment,
     precision_of,
     signature_of,
@@ -160,6 +161,7 @@ class Trainer(ArgparseArguments, _Trainer):
         names = [*_DEFAULTS, *EARLIER_ARGUMENTS]
         given = {**from_environment(type(self).__name__, names), **by_name(positional, given), **given}
         tell_of_ones(given)
+        given = flags_as_counts(given)
         arguments, self._earlier = translate_arguments(given, _DEFAULTS, EARLIER_ARGUMENTS)
         arguments["precision"] = precision_of(arguments)
         if self._earlier.of_module:

@@ -29,6 +29,7 @@ ORDER = _NAMES.split()
 """Lightning's arguments in its order, in which they may be passed by position."""
 
 _LIMITS = frozenset(name for name in ORDER if name.startswith("limit_")) | {"overfit_batches", "val_check_interval"}
+_COUNTS = _LIMITS | {"num_sanity_val_steps", "log_every_n_steps", "check_val_every_n_epoch", "accumulate_grad_batches"}
 _OF_LIGHTNING_ALONE = ("plugins", "model_registry")
 _ACCELERATORS = "camshaft.compat.names.plugins.accelerators"
 """The module of kinds of devices, imported where one has to be chosen."""
@@ -91,6 +92,11 @@ def from_environment(class_name: str, names: Sequence[str]) -> dict[str, Any]:
             with suppress(ValueError, SyntaxError):
                 found[name] = literal_eval(text)
     return found
+
+
+def flags_as_counts(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the arguments with 0 and 1 for flags that stand for counts, as in `limit_val_batches=False`."""
+    return {name: int(value) if name in _COUNTS and isinstance(value, bool) else value for name, value in given.items()}
 
 
 def tell_of_ones(given: Mapping[str, Any]) -> None:
