@@ -176,7 +176,7 @@ REFUSED = [
     ({"strategy": "deepspeed_stage_2"}, r"`strategy` must be left out, because there is no strategy for DeepSpeed"),
     ({"distributed_backend": "horovod"}, r"`distributed_backend` must be left out.*Horovod"),
     ({"distributed_backend": "dppp"}, r"`distributed_backend` must be one of 'ddp'"),
-    ({"plugins": [object()]}, r"`plugins` must be left out, because there are no plugins"),
+    ({"plugins": [object]}, r"`plugins` must be left out, because there are no plugins"),
     ({"amp_level": "O3"}, r"`amp_level` must be left out.*'16-true' for 'O3'"),
     ({"amp_backend": "nvidia"}, r"`amp_backend` must be 'native' or 'apex'"),
     ({"auto_select_gpus": True}, r"`auto_select_gpus` must be left out"),

@@ -82,7 +82,7 @@ def test_a_script_of_2022_trains_under_names_that_a_line_installs(tmp_path: Path
     )
     result = run(str(starter), cwd=tmp_path)
     assert result.returncode == 0, result.stderr
-    assert "stage train True" in result.stdout
+    assert "stage RunningStage.TRAINING True" in result.stdout
     assert "finished 12 steps" in result.stdout
     assert list(tmp_path.glob("lightning_logs/version_0/metrics.csv"))
 

@@ -198,6 +198,11 @@ class EpochLog:
                 read |= {name: live.value for name in names if live.is_latest(name)}
         return read
 
+    def merge(self, reader: Reader, values: Sequence[LiveValue], published: dict[str, Value]) -> dict[str, Value]:
+        """Return published values with those of this epoch; names of training steps go before its validations'."""
+        of_steps = [live for live in values if self.stage == "train" and not live.of_epoch]
+        return self.read(reader, of_steps) | published | self.read(reader, values)
+
     def supersede(self, values: Iterable[LiveValue]) -> None:
         """Let values of another stage's epoch replace those of previous steps of the same names."""
         names = frozenset(name for live in values if live.of_epoch for name in (live.entry.plain_name, live.name))

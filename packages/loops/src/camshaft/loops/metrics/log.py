@@ -269,7 +269,7 @@ class MetricLog(MetricLogging):
     def _read(self, reader: Reader) -> dict[str, Value]:
         metrics = dict(self._published[reader])
         for epoch in self._epochs.values():
-            metrics |= epoch.read(reader, self._live(epoch))
+            metrics = epoch.merge(reader, self._live(epoch), metrics)
         return metrics
 
     def _live(self, epoch: EpochLog) -> Sequence[LiveValue]:
@@ -465,12 +465,10 @@ class MetricLog(MetricLogging):
         values = epoch.live(with_epoch=True) if epoch.reduced is None else epoch.reduced
         numbers = to_floats([live.value for live in values])
         numeric = [attrs.evolve(live, value=number) for live, number in zip(values, numbers, strict=True)]
-        # what training steps logged came before the validations of their epoch
-        of_steps = [live for live in values if epoch.stage == "train" and not live.of_epoch]
         for reader, published in self._published.items():
-            earlier = epoch.read(reader, of_steps) | published
+            merged = epoch.merge(reader, numeric if reader == "to_progress_bars" else values, published)
             published.clear()
-            published |= earlier | epoch.read(reader, numeric if reader == "to_progress_bars" else values)
+            published |= merged
         if epoch.stage != "train" and "train" in self._epochs:
             self._epochs["train"].supersede(values)
         of_epoch = [live for live in numeric if live.of_epoch and live.entry.options.logger]
