@@ -44,7 +44,7 @@ class TestTrainer:
         assert seen == [(0, 0, 0, True), (1, 1, 1, True), (0, 0, 2, True), (1, 1, 3, True)]
         assert evaluating == [(True, True), (True, False), (True, False)]
         assert (trainer.nb_training_batches, trainer.nb_val_batches) == (2, 3)
-        assert (trainer.max_nb_epochs, trainer.min_nb_epochs) == (2, None)
+        assert (trainer.max_nb_epochs, trainer.min_nb_epochs) == (2, 0)
         assert (trainer.proc_rank, trainer.node_rank, trainer.num_processes, trainer.devices) == (0, 0, 1, 1)
         assert not any(
             (trainer.use_ddp, trainer.use_dp, trainer.use_ddp2, trainer.on_gpu, trainer.on_tpu, trainer.use_amp)

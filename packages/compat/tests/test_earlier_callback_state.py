@@ -84,8 +84,15 @@ def test_the_state_is_kept_under_the_name_of_the_class() -> None:
     assert checkpoint["callbacks"] == {"OfTheTrainer": {"num_batches": 2}}
 
 
-def test_weights_alone_hold_no_state() -> None:
-    assert "callbacks" not in fit(OfTheTrainer(), saving(weights_only=True)).load("end")
+@pytest.mark.parametrize("make", [OfTheTrainer, OfToday])
+def test_callbacks_have_no_part_in_checkpoints_of_weights_alone(make: Any) -> None:
+    class Marking(make):  # type: ignore[misc]
+        def on_save_checkpoint(self, trainer: Any, pl_module: Any, checkpoint: dict[str, Any]) -> Any:
+            checkpoint["is_marked"] = True
+            return super().on_save_checkpoint(trainer, pl_module, checkpoint)
+
+    assert fit(Marking(), saving()).load("end")["is_marked"]
+    assert not {"is_marked", "callbacks"} & fit(Marking(), saving(weights_only=True)).load("end").keys()
 
 
 def test_a_callback_whose_state_is_absent_is_not_asked_to_load_it() -> None:

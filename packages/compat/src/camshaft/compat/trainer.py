@@ -275,6 +275,8 @@ class Trainer(ArgparseArguments, _Trainer):
                 f"`max_epochs` is not set: training ends after {limits.epoch_limit} epochs. Set it, or pass "
                 "max_epochs=-1 for no limit."
             )
+        if limits.min_epochs is None:  # as in Lightning, where `min_steps` alone asks for an epoch, too
+            self.fit_loop.min_epochs = int(limits.min_steps is not None and limits.epoch_limit > 0)
         super().fit(model, loaders, val_dataloaders, datamodule, path, weights_only)
 
     def validate(

@@ -34,7 +34,9 @@ class ReturnedStates:
     """A wrapper of `on_save_checkpoint` and `on_load_checkpoint` that gives callbacks the state of 1.x.
 
     The return value of `on_save_checkpoint` is the callback's state, unless it has a `state_dict`; an
-    `on_load_checkpoint` that takes a state gets it, and is not called without one. It is one of `Run.call_wrappers`.
+    `on_load_checkpoint` that takes a state gets it, and is not called without one. As in every release of Lightning,
+    callbacks' `on_save_checkpoint` is not called for a checkpoint of the weights alone. It is one of
+    `Run.call_wrappers`.
 
     Args:
         run: The run that saves and loads.
@@ -43,6 +45,7 @@ class ReturnedStates:
     def __init__(self, run: Run) -> None:
         self._run = run
         self._returned: dict[str, Any] = {}
+        self._saves_weights_only = False
 
     def wrap_call(
         self, hook: str, kind: Receiver, receiver: object, function: Callable[..., Any]
@@ -50,7 +53,7 @@ class ReturnedStates:
         """Return what is called in place of a receiver's hook: for all but these two hooks of callbacks, the same."""
         if kind is not Receiver.CALLBACK:
             return function
-        if hook == "on_save_checkpoint" and implementation(receiver, "state_dict") is None:
+        if hook == "on_save_checkpoint":
             return self._saving(receiver, function)
         if hook == "on_load_checkpoint" and takes_state(receiver):
             return self._loading(receiver, function)
@@ -69,16 +72,21 @@ class ReturnedStates:
 
         def on_save_checkpoint(checkpoint: dict[str, Any]) -> None:
             self._returned.clear()
+            self._saves_weights_only = "callbacks" not in checkpoint
             save(checkpoint)
-            if "callbacks" in checkpoint:  # else it is for the weights alone
+            if not self._saves_weights_only:
                 checkpoint["callbacks"].update(self._returned)
 
         run.hooks.on_save_checkpoint = on_save_checkpoint
 
     def _saving(self, callback: object, function: Callable[..., Any]) -> Callable[..., Any]:
+        returns_state = implementation(callback, "state_dict") is None
+
         def on_save_checkpoint(*arguments: Any, **keywords: Any) -> None:
+            if self._saves_weights_only:
+                return
             state = function(*arguments, **keywords)
-            if state:
+            if state and returns_state:
                 self._returned[state_key(callback)] = state
 
         return on_save_checkpoint
