@@ -212,7 +212,7 @@ class Trainer(ArgparseArguments, _Trainer):
             import_module(_LOGGERS).start_runs(self.loggers)
 
     def extend_run(self, run: Run) -> None:
-        """Adapt the run to receivers of any era, to the results of 0.9, and to what Lightning's loaders draw.
+        """Adapt the run to receivers of any era, to the results of 0.9, and to Lightning's loaders and limits.
 
         Raises:
             ValueError: If a `datamodule` was assigned since the last verb that is not that of this verb.
@@ -222,6 +222,9 @@ class Trainer(ArgparseArguments, _Trainer):
             rule, action = "passed to the verb, too", f"Write trainer.{run.verb}(model, datamodule=trainer.datamodule)."
             raise ValueError(must_be("datamodule", rule, assigned, f"Trainer.{run.verb}", action))
         run.draws_as_lightning = True
+        limits = self.fit_loop.limits
+        if run.verb == "fit" and limits.min_epochs is None:  # there `min_steps` alone asks for an epoch, too
+            self.fit_loop.min_epochs = int(limits.min_steps is not None and limits.epoch_limit > 0)
         imported = sys.modules.get("pytorch_lightning")
         # Also under the import names: a step may be the first to ask for results, and hooks are resolved by then.
         may_return_results = _RESULTS in sys.modules or (imported is not None and is_alias(imported))
@@ -275,8 +278,6 @@ class Trainer(ArgparseArguments, _Trainer):
                 f"`max_epochs` is not set: training ends after {limits.epoch_limit} epochs. Set it, or pass "
                 "max_epochs=-1 for no limit."
             )
-        if limits.min_epochs is None:  # as in Lightning, where `min_steps` alone asks for an epoch, too
-            self.fit_loop.min_epochs = int(limits.min_steps is not None and limits.epoch_limit > 0)
         super().fit(model, loaders, val_dataloaders, datamodule, path, weights_only)
 
     def validate(
