@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import sys
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -480,8 +481,24 @@ def order_of(loader: DataLoader[Any]) -> dict[str, Any] | None:
 
 
 def has_state(thing: object) -> bool:
-    """Return whether an object has `state_dict` and `load_state_dict`."""
-    return all(callable(getattr(thing, name, None)) for name in ("state_dict", "load_state_dict"))
+    """Return whether an object has `state_dict()` and `load_state_dict(state)`.
+
+    Methods of these names with other arguments are no state, such as those of MosaicML's `StreamingDataset`.
+    """
+    return _can_call(thing, "state_dict") and _can_call(thing, "load_state_dict", {})
+
+
+def _can_call(thing: object, name: str, *args: object) -> bool:
+    method = getattr(thing, name, None)
+    if not callable(method):
+        return False
+    try:
+        inspect.signature(method).bind(*args)
+    except TypeError:
+        return False
+    except ValueError:  # of one that is not written in Python
+        pass
+    return True
 
 
 def copy_loader(loader: DataLoader[Any], kind: type[_Loader], **changes: Any) -> _Loader:

@@ -241,7 +241,7 @@ class FitData:
     def begin_if_early(self) -> None:
         """Begin the first epoch's training loaders before `on_train_start`; see `Run.draws_as_lightning`."""
         if self._run.draws_as_lightning and self._run.checkpoint is None:
-            set_epoch(self.loader, self._progress.current_epoch)
+            set_epoch(self.loader, self._progress.current_epoch, of_datasets=False)
             self.batches.begin()
 
     def _draw_begin(self) -> None:
@@ -400,7 +400,14 @@ class TrainingBatches:
             "loader": self._loader.state_dict(),
             "read_ahead": self._ahead.state_dict(),
             "num_batches": self.num_batches,
+            "division": self._division,
         }
+
+    @property
+    def _division(self) -> list[Any]:
+        """What the number of batches of an epoch depends on, beside the data: processes, and sizes of batches."""
+        sizes = [getattr(leaf.loader, "batch_size", None) for leaf in self._leaves]
+        return [1 if self._strategy is None else self._strategy.num_data_ranks, *sizes]
 
     def load_state_dict(self, state: dict[str, Any], num_done: int) -> None:
         """Let the next iteration go on from a position; no random numbers are drawn.
@@ -418,7 +425,8 @@ class TrainingBatches:
             action = "Give the same data and limits, or resume from the end of an epoch."
             raise ValueError(must_be("train loader", rule, self.num_batches, "fit", action))
         self._loader.load_state_dict(state["loader"])
-        self._ahead.load_state_dict(state["read_ahead"])
+        is_same_data = state["division"] == self._division
+        self._ahead.load_state_dict(state["read_ahead"], num_done, is_same_data=is_same_data)
         self._first = num_done
 
     def _resumable(self, loader: Any, stateless: StatelessLoaders) -> Any:

@@ -178,22 +178,59 @@ def count_batches(loader: Iterable[Any], limit: int | float, argument: str) -> i
 
 
 class ReadAhead:
-    """The batch of a stream that was read before its turn, to know whether the one before it is the last."""
+    """The batch of a stream that was read before its turn, to know whether the one before it is the last.
+
+    It also knows how many batches the epochs of the stream have had, to find those that a resumed run cut short.
+    """
 
     def __init__(self) -> None:
         self.batch: Any = _MISSING
+        self._lengths: list[int] = []  # the different numbers of batches of whole epochs; two are enough to know
+        self._expected = 0
+        self._num_left = -1  # in the epoch that was resumed
 
     def clear(self) -> None:
         """Forget the batch."""
         self.batch = _MISSING
 
-    def state_dict(self) -> dict[str, Any]:
-        """Return the batch, as it came from the loader: its reading cannot be undone."""
-        return {} if self.batch is _MISSING else {"batch": self.batch}
+    def end_epoch(self, num_batches: int, loader: Iterable[Any]) -> None:
+        """Note that the stream has given an epoch.
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take the batch back."""
+        Raises:
+            RuntimeError: If all epochs of the run that was resumed had more batches. Epochs of a stream that is told the
+                epoch may differ: there it must lack as many as were done before.
+        """
+        parts = [part for leaf in leaves_of(loader) for part in (leaf, getattr(leaf, "dataset", None))]
+        is_told = any(hasattr(part, "set_epoch") for part in parts)
+        is_vouched_for = any(getattr(part, "resumes_exactly", False) for part in parts)
+        fewest = self._num_left + 1 if is_told else self._expected
+        if num_batches < fewest and not is_vouched_for:
+            rule = f"one that gives {self._expected} batches in each epoch, as before the run was resumed"
+            action = (
+                "Let it begin each epoch at its start, whatever state was loaded before, or give it (or its dataset) "
+                "`resumes_exactly = True` if its epochs differ in length."
+            )
+            raise RuntimeError(must_be("train loader", rule, f"{num_batches} batches", _name_of(loader), action))
+        if num_batches not in self._lengths:
+            self._lengths = [*self._lengths, num_batches][-2:]
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the batch, as it came from the loader (its reading cannot be undone), and the lengths of epochs."""
+        batch = {} if self.batch is _MISSING else {"batch": self.batch}
+        return {**batch, "lengths": self._lengths}
+
+    def load_state_dict(self, state: dict[str, Any], num_done: int, *, is_same_data: bool) -> None:
+        """Take the batch back, and expect as many batches in each epoch as before, if they were always as many.
+
+        Args:
+            state: The result of `state_dict`.
+            num_done: Batches of the epoch that are done; 0 between epochs.
+            is_same_data: Whether epochs are divided into batches as they were then.
+        """
         self.batch = state.get("batch", _MISSING)
+        self._lengths = list(state["lengths"]) if is_same_data else []
+        self._expected = self._lengths[0] if len(self._lengths) == 1 else 0
+        self._num_left = (self._expected - num_done if num_done else 0) if self._expected else -1
 
 
 def numbered(
@@ -223,7 +260,7 @@ def numbered(
             raises `StopIteration`.
     """
     if is_open_ended(loader):
-        yield from _read_ahead(iter(loader) if iterator is None else iterator, num_batches, first, ahead or ReadAhead())
+        yield from _read_ahead(loader, iterator, num_batches, first, ahead or ReadAhead())
         return
     batch_idx = first - 1
     promised = read_promised(loader, num_batches, first, iterator, ends_samplers=ends_samplers)
@@ -238,14 +275,20 @@ def numbered(
 
 
 def _read_ahead(
-    batches: Iterator[Any], num_batches: int | float, batch_idx: int, ahead: ReadAhead
+    loader: Iterable[Any], batches: Iterator[Any] | None, num_batches: int | float, batch_idx: int, ahead: ReadAhead
 ) -> Iterator[tuple[int, Any, bool]]:
+    batches = iter(loader) if batches is None else batches
     if ahead.batch is _MISSING and batch_idx < num_batches:
         ahead.batch = next(batches, _MISSING)
+        if ahead.batch is _MISSING:
+            ahead.end_epoch(batch_idx, loader)
     while ahead.batch is not _MISSING:
         batch = ahead.batch
         ahead.batch = next(batches, _MISSING) if batch_idx + 1 < num_batches else _MISSING
-        yield batch_idx, batch, ahead.batch is _MISSING
+        is_last = ahead.batch is _MISSING
+        if is_last and batch_idx + 1 < num_batches:
+            ahead.end_epoch(batch_idx + 1, loader)
+        yield batch_idx, batch, is_last
         batch_idx += 1
 
 
@@ -271,12 +314,19 @@ def is_open_ended(loader: Iterable[Any]) -> bool:
     )
 
 
-def set_epoch(loader: Any, epoch: int) -> None:
-    """Tell samplers that shuffle by epoch which one begins, also those within other samplers."""
+def set_epoch(loader: Any, epoch: int, *, of_datasets: bool = True) -> None:
+    """Tell what shuffles by epoch which one begins: samplers, also those within other samplers, datasets and loaders.
+
+    Args:
+        loader: A loader, or a combination of several, before it is iterated over.
+        epoch: The epoch.
+        of_datasets: Whether datasets and loaders are told; Lightning tells samplers alone.
+    """
     for leaf in leaves_of(loader):
-        for sampler in samplers_of(leaf):
-            if callable(getattr(sampler, "set_epoch", None)):
-                sampler.set_epoch(epoch)
+        parts = [*samplers_of(leaf), *((getattr(leaf, "dataset", None), leaf) if of_datasets else ())]
+        for part in parts:
+            if callable(getattr(part, "set_epoch", None)):
+                part.set_epoch(epoch)
 
 
 def batch_mover(run: Run) -> Callable[[Any, int], Any] | None:

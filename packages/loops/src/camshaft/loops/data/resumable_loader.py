@@ -6,6 +6,7 @@ import copy
 import sys
 from collections.abc import Iterable, Iterator
 from inspect import GEN_CLOSED, getgeneratorstate
+from itertools import islice
 from types import GeneratorType
 from typing import Any, Literal
 
@@ -23,6 +24,7 @@ from camshaft.loops.data.combined_loader import (
     samplers_of,
 )
 from camshaft.loops.data.samplers import ReplayedSampler
+from camshaft.loops.data.stateful_streams import FreshStart, checksum, copied, goes_on, resumes_exactly
 from camshaft.loops.state.random_state import (
     are_same,
     generators_of,
@@ -36,11 +38,15 @@ StatelessLoaders = Literal["refuse", "fast_forward"]
 
 STATELESS_LOADERS: tuple[StatelessLoaders, ...] = ("refuse", "fast_forward")
 
-_ACTION = (
-    "Give it (or its dataset) `state_dict` and `load_state_dict`, resume from the end of an epoch, or pass "
-    'stateless_loaders="fast_forward" to read and drop the batches that were used.'
+_OTHERWISE = (
+    'resume from the end of an epoch, or pass stateless_loaders="fast_forward" to read and drop the batches that were '
+    "used."
 )
-
+_ACTION = f"Give it (or its dataset) `state_dict` and `load_state_dict`, {_OTHERWISE}"
+_OTHER_STATE = (
+    " Its `state_dict` takes other arguments than torch's protocol has: use the loader that its library has for it, "
+    "such as MosaicML's StreamingDataLoader."
+)
 
 _SECONDS_TO_STOP = 1.0
 
@@ -50,6 +56,10 @@ class ResumableLoader:
 
     A plain `DataLoader` is read through torchdata's `StatefulDataLoader`; a loader with `state_dict` and
     `load_state_dict` (torchdata's nodes are among them) keeps its own state. Anything else is stateless.
+
+    States of streams are not trusted: one that does not restore its stream exactly (see `resumes_exactly`) counts as
+    none, the iteration after a resumed one begins as if nothing had been loaded (see `FreshStart`), and a state from an
+    epoch's end is loaded only if the next epoch would go on from it, as that of a stream that counts its own epochs.
 
     Args:
         loader: The loader.
@@ -72,6 +82,7 @@ class ResumableLoader:
         self._is_stateless = _is_stateless_stream(loader) or not has_state(self._source)
         self._resumed: Iterator[Any] | None = None
         self._unread: dict[str, Any] | None = None  # the loader's state that was loaded, until it is read
+        self._fresh_start: FreshStart | None = None  # after a state was loaded, until the next iteration has begun
         self._start: dict[str, Any] | None = None
         self._before_begin: dict[str, Any] | None = None  # random numbers before an iteration that nothing reads yet
         self._num_read = 0
@@ -86,7 +97,11 @@ class ResumableLoader:
         """Begin an iteration, which draws the random numbers that the loader draws for that, or go on with one."""
         iterator, self._resumed = self._resumed, None
         self._before_begin, self._is_under_way = None, False
-        return self._iterate(self._begun() if iterator is None else iterator)
+        fresh_start = self._fresh_start
+        if iterator is not None:
+            return self._iterate(iterator if fresh_start is None else fresh_start.note(iterator))
+        self._fresh_start = None
+        return self._iterate(self._begun() if fresh_start is None else fresh_start.begin(self._begun))
 
     def begin(self) -> None:
         """Begin the next iteration now, with the random numbers that the loader draws for that."""
@@ -94,11 +109,27 @@ class ResumableLoader:
         self._resumed = self._begun()
 
     def _begun(self) -> Iterator[Any]:
-        if self._is_stateless or self._is_node_loader:
+        if self._is_stateless or self._is_node_loader or is_stream(self.loader):
             self._start = random_state(generators_of(self.loader))
         self._num_read = 0
         iterator: Iterator[Any] = iter(self._source)
         return iterator
+
+    @property
+    def _streams(self) -> list[tuple[Any, str]]:
+        """The owners and attributes of the streams with a state of their own that are read."""
+        if self._is_node_loader:
+            places = [(node, "iterable") for node in nodes_of(self._source) if hasattr(node, "iterable")]
+        elif isinstance(self._source, DataLoader):
+            places = [(self._source, "dataset")] if is_stream(self._source) else []
+        else:
+            places = [] if self._is_stateless else [(self, "_source")]
+        return [(owner, name) for owner, name in places if has_state(getattr(owner, name))]
+
+    @property
+    def _streams_here(self) -> list[tuple[Any, str]]:
+        """Those that are read in this process. Workers get them anew in each epoch, unless they persist."""
+        return [] if getattr(self._source, "num_workers", 0) else self._streams
 
     @property
     def is_open_ended(self) -> bool:
@@ -190,8 +221,14 @@ class ResumableLoader:
             )
         ):
             # one that was not read since may have begun anew already, and would tell of that
-            state["loader"] = self._source.state_dict() if self._unread is None else self._unread
+            state |= self._unread or self._states()
         return state
+
+    def _states(self) -> dict[str, Any]:
+        states = {"loader": self._source.state_dict()}
+        if self._streams_here and not self._is_under_way:
+            states["streams"] = [copy.deepcopy(getattr(owner, name).state_dict()) for owner, name in self._streams_here]
+        return states
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Let the next iteration go on from a state; no random numbers are drawn then.
@@ -201,58 +238,108 @@ class ResumableLoader:
         """
         generators = generators_of(self.loader)
         with isolated_randomness(generators):
-            self._was_begun, self._unread = "loader" in state, state.get("loader")
+            self._was_begun = "loader" in state
+            self._unread = {key: state[key] for key in ("loader", "streams") if key in state}
             self._is_under_way, self._is_exhausted = state["is_under_way"], state["is_exhausted"]
             if self._is_under_way:
                 self._resume(state)
             elif "loader" in state:
-                self._source.load_state_dict(copy.deepcopy(state["loader"]))
-                self._begin_anew(state["loader"])
+                streams = zip(self._streams_here, state.get("streams", ()), strict=True)
+                going_on = [
+                    goes_on(getattr(owner, name), own, is_exhausted=self._is_exhausted) for (owner, name), own in streams
+                ]
+                if any(going_on) or not going_on:
+                    self._load_end(state)
             if "before_begin" in state:
                 restore_random_state(state["before_begin"], generators)
                 self.begin()
 
     def _resume(self, state: dict[str, Any]) -> None:
         self._num_read = state["num_read"]
-        if self._is_stateless:
-            if self._stateless == "refuse":
-                raise ValueError(_stateless_message(self.loader, "fit"))
-            warn_user(
-                f"The train loader ({type(self.loader).__name__}) has no state: the batches that were used before the "
-                "checkpoint are read again and dropped. If it draws random numbers between batches, the run differs "
-                "from one that was not stopped. Give it `state_dict` and `load_state_dict`."
-            )
+        if self._is_stateless or not self._is_exact():
+            self._fast_forward(state)
+            return
         self._start = state.get("start")
         if self._start is not None:
             restore_random_state(self._start, generators_of(self.loader))
-        if self._is_stateless:
-            self._resumed = iter(self._source)
-            for _ in range(self._num_read):
-                next(self._resumed, None)
-        else:
-            self._source.load_state_dict(state["loader"])
-            self._resumed = _without_restart(self._source) if self._is_node_loader else iter(self._source)
-            all_nodes = nodes_of(self._source)
-            for node_idx in state.get("ended", ()):
-                all_nodes[node_idx]._it = iter(())
+        self._fresh_start = FreshStart(self._streams_here) if self._streams_here else None
+        self._source.load_state_dict(state["loader"])
+        self._resumed = _without_restart(self._source) if self._is_node_loader else iter(self._source)
+        all_nodes = nodes_of(self._source)
+        for node_idx in state.get("ended", ()):
+            all_nodes[node_idx]._it = iter(())
 
-    def _begin_anew(self, state: Any) -> None:
-        """Let the next iteration be a new one, though the state that was loaded is that of the last.
+    def _is_exact(self) -> bool:
+        """Return whether the state restores the streams exactly. Raises `ValueError` if not, and that is refused."""
+        streams = [getattr(owner, name) for owner, name in self._streams]
+        num_samples = 2 * (getattr(self.loader, "batch_size", None) or 1)
+        inexact = [stream for stream in streams if not resumes_exactly(stream, num_samples)]
+        if not inexact and getattr(self.loader, "num_workers", 0) and not all(map(self._goes_on_in_workers, streams)):
+            inexact = streams
+        if inexact and self._stateless == "refuse":
+            rule = "one that goes on with the same samples once its state was loaded, to resume inside an epoch"
+            action = (
+                f"Its state leaves something out, as that of a shuffle buffer does: {_OTHERWISE} If it is exact, give "
+                "it the attribute `resumes_exactly = True`."
+            )
+            raise ValueError(must_be("train loader", rule, inexact[0], "fit", action))
+        return not inexact
+
+    def _goes_on_in_workers(self, stream: Any) -> bool:
+        """Return whether workers restore a stream exactly, by a trial: there it may divide itself, and its numbers."""
+        if getattr(stream, "resumes_exactly", False):
+            return True
+        trials = []
+        for _ in range(2):
+            dataset = copied(stream)
+            if dataset is None:
+                return True
+            dataset.resumes_exactly = True  # no trial within a trial
+            trials.append(ResumableLoader(copy_loader(self.loader, DataLoader, **_order_of(self.loader), dataset=dataset)))
+        whole, resumed = trials
+        batches, num_batches = iter(whole), 2 * self.loader.num_workers
+        next(batches, None)
+        state = whole.state_dict()
+        expected = [checksum(batch) for batch in islice(batches, num_batches)]
+        resumed.load_state_dict(state)
+        actual = [checksum(batch) for batch in islice(resumed, num_batches)]
+        for trial in trials:
+            trial.stop_workers()
+        return actual == expected
+
+    def _fast_forward(self, state: dict[str, Any]) -> None:
+        if self._stateless == "refuse":
+            raise ValueError(_stateless_message(self.loader, "fit"))
+        warn_user(
+            f"The train loader ({type(self.loader).__name__}) has no state that restores it: the batches that were used "
+            "before the checkpoint are read again and dropped. If it draws random numbers between batches, the run "
+            "differs from one that was not stopped. Give it `state_dict` and `load_state_dict`."
+        )
+        self._start = state["start"]
+        restore_random_state(state["start"], generators_of(self.loader))
+        self._resumed = iter(self._source)
+        for _ in range(self._num_read):
+            next(self._resumed, None)
+
+    def _load_end(self, state: dict[str, Any]) -> None:
+        """Load the state at an iteration's end, so that the next one begins anew.
 
         torchdata's loaders restore what outlives an epoch (the state of samplers, datasets or workers) when they make
         an iterator, which asking a `StatefulDataLoader` for its state does.
         """
+        own, is_exhausted = state["loader"], state["is_exhausted"]
+        self._source.load_state_dict(copy.deepcopy(own))
         torchdata = sys.modules.get("torchdata.stateful_dataloader")
         if self._is_node_loader:
             _without_restart(self._source)
         elif torchdata is not None and isinstance(self._source, torchdata.StatefulDataLoader):
             self._source.state_dict()
-            if not self._is_exhausted:
+            if not is_exhausted:
                 iter(self._source)
-        elif not self._is_exhausted:
+        elif not is_exhausted:
             iter(self._source)  # goes on where it was left, so that the next one begins anew
-            if not are_same(self._source.state_dict(), state):
-                self._source.load_state_dict(state)  # that one began anew already, but not in its turn
+            if not are_same(self._source.state_dict(), own):
+                self._source.load_state_dict(own)  # that one began anew already, but not in its turn
 
 
 def _is_stateless_stream(loader: object) -> bool:
@@ -303,7 +390,9 @@ def _is_over(iterator: object) -> bool:
 
 def _stateless_message(loader: object, where: str) -> str:
     rule = "one with a state to resume inside an epoch"
-    return must_be("train loader", rule, loader, where, _ACTION)
+    parts = (loader, getattr(loader, "dataset", None))
+    is_other = any(hasattr(part, "state_dict") and not has_state(part) for part in parts)
+    return must_be("train loader", rule, loader, where, _ACTION + _OTHER_STATE * is_other)
 
 
 _NUM_STEPS_BETWEEN_SNAPSHOTS = 16  # of worker processes; a resumed run reads up to this number of batches again
@@ -317,10 +406,12 @@ def _to_stateful(loader: DataLoader[Any]) -> Any:
     dataset: Any = loader.dataset
     if loader.num_workers > 0:
         changes["snapshot_every_n_steps"] = _NUM_STEPS_BETWEEN_SNAPSHOTS
-        if not isinstance(dataset, IterableDataset):
+    if not isinstance(dataset, IterableDataset):
+        # torchdata would call methods of these names that take other arguments
+        if loader.num_workers > 0 or (hasattr(dataset, "state_dict") and not has_state(dataset)):
             changes["dataset"] = _WorkerDataset(dataset)
-        elif has_state(dataset):
-            changes["dataset"] = _WorkerStream(dataset)
+    elif loader.num_workers > 0 and has_state(dataset):
+        changes["dataset"] = _WorkerStream(dataset)
     return copy_loader(loader, StatefulDataLoader, **changes)
 
 

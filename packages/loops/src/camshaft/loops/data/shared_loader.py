@@ -26,6 +26,7 @@ from camshaft.loops.data.combined_loader import (
 from camshaft.loops.data.loaders import count_batches, is_open_ended, leaves_of
 from camshaft.loops.data.resumable_loader import ResumableLoader, StatelessLoaders
 from camshaft.loops.data.samplers import ReplayedSampler, SharedSampler, numbers_of_first
+from camshaft.loops.data.stateful_streams import checksum
 from camshaft.loops.state.random_state import generators_of
 
 _PLACES = (("num_replicas", "rank"), ("num_processes", "process_index"))
@@ -245,6 +246,7 @@ class EvenLoader(ResumableLoader):
         super().__init__(loader, stateless)
         self.length: int | float | None = None
         self.is_asked = False
+        self._is_compared = False
         self._strategy = strategy
         self._num_given = 0
         self._first = 0
@@ -296,12 +298,30 @@ class EvenLoader(ResumableLoader):
             everybody_has_one = self._strategy.reduce(torch.tensor(int(batch is not _MISSING)), "min")
             if not everybody_has_one.item():
                 break
+            if not self._is_compared:
+                self._is_compared = True
+                self._warn_of_same(batch)
             yield batch
         if batch is not _MISSING:
             warn_user(
                 f"The training loader ({type(self.loader).__name__}) of another process has no more batches, so the "
                 "epoch ends for all, and the rest of this process's loader is left out. Give every process as many "
                 "batches."
+            )
+
+
+    def _warn_of_same(self, first: Any) -> None:
+        """Warn if all processes read the same stream, by their first batches. Collective."""
+        dataset, data_rank = getattr(self.loader, "dataset", self.loader), self._strategy.data_rank
+        checksums = dict(self._strategy.all_gather((data_rank, checksum(first))))
+        shares = getattr(dataset, "_distributed", None) or any(
+            hasattr(dataset, name) for names in _PLACES for name in names
+        )
+        if not shares and len(set(checksums.values())) == 1 and self._strategy.global_rank == 0:
+            warn_user(
+                f"All processes train on the same batches: the stream ({type(dataset).__name__}) begins alike in each. "
+                "Give each process a share: `datasets.distributed.split_dataset_by_node`, or let `__iter__` take every "
+                "`world_size`-th sample from `rank` on, with `torch.utils.data.get_worker_info()` for the workers."
             )
 
 

@@ -252,7 +252,7 @@ class EvaluationLoop:
     def _begun(self, run: Run, dataloader_idx: int, has_rounds: bool) -> Iterator[Any]:
         """Begin a loader. Collective if the processes take its batches in rounds."""
         loader = self.loaders[dataloader_idx]
-        set_epoch(loader, run.epoch)
+        set_epoch(loader, run.epoch, of_datasets=not run.draws_as_lightning)
         if has_rounds:
             prepare_orders(loader, run.strategy)
         return iter(loader)

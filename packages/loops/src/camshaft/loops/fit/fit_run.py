@@ -190,7 +190,7 @@ class FitRun:
             self._has_epoch_ended = False
             _reset(run.epoch_state)
             progress.epochs.ready += 1
-            set_epoch(data.loader, progress.current_epoch)
+            set_epoch(data.loader, progress.current_epoch, of_datasets=not run.draws_as_lightning)
             if metrics is not None and not self._is_first_epoch:  # logs of `on_train_start` belong to the first epoch
                 metrics.start_epoch("train")
             run.hooks.on_train_epoch_start()
@@ -344,7 +344,7 @@ class FitRun:
                     "as after an error: that batch is left out, so the run differs from one that was not stopped. "
                     "Resume from an earlier checkpoint to repeat it."
                 )
-            set_epoch(data.loader, progress.current_epoch)
+            set_epoch(data.loader, progress.current_epoch, of_datasets=not run.draws_as_lightning)
             data.batches.load_state_dict(fit["batches"], batches.ready)
             if progress.is_inside_epoch:
                 mode.num_batches = data.num_batches

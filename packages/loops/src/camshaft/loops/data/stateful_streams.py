@@ -1,0 +1,174 @@
+"""Streams with a state of their own: what it restores, found by trials of copies, and iterations without it."""
+
+from __future__ import annotations
+
+import copy
+import ctypes
+import zlib
+from collections.abc import Callable, Iterator, Sequence
+from itertools import chain, islice
+from types import ModuleType
+from typing import Any
+
+from torch import Tensor
+from torch.utils._pytree import tree_leaves
+
+from camshaft.loops.state.random_state import are_same, random_state, restore_random_state
+
+_END = object()
+_MAX_PARTS = 1000  # of a stream that are looked at
+_CONTAINERS = (dict, list, tuple)
+
+
+def resumes_exactly(stream: Any, num_samples: int) -> bool:
+    """Return whether a stream goes on with the samples that it would have given, once its state was loaded.
+
+    A stream tells by an attribute `resumes_exactly`. Without one, copies of it are tried: the state of one is loaded
+    into another, and what both give then is compared. That is done after the first sample and, where the stream has a
+    shuffle buffer, after half of it and after all of it. What cannot be copied is believed.
+
+    Args:
+        stream: An iterable with a state. It is not iterated over; what its copies read, it reads again.
+        num_samples: Number of samples to compare. The caller puts random numbers back.
+    """
+    declared = getattr(stream, "resumes_exactly", None)
+    if declared is not None:
+        return bool(declared)
+    whole = copied(stream)
+    if whole is None:
+        return True
+    samples, num_read, buffer_size = iter(whole), 0, _buffer_size(stream)
+    for place in sorted({1, buffer_size // 2 + 1, buffer_size + 1}):
+        num_read += sum(1 for _ in islice(samples, max(0, place - num_read)))
+        state, numbers = copy.deepcopy(whole.state_dict()), random_state()
+        expected = [checksum(sample) for sample in islice(samples, num_samples)]
+        num_read, later_numbers = num_read + len(expected), random_state()
+        resumed = copied(stream)
+        resumed.load_state_dict(state)
+        rest = iter(resumed)
+        restore_random_state(numbers)
+        if [checksum(sample) for sample in islice(rest, len(expected))] != expected:
+            return False
+        restore_random_state(later_numbers)
+    return True
+
+
+def goes_on(stream: Any, state: Any, *, is_exhausted: bool) -> bool:
+    """Return whether a stream, in its next iteration, goes on from its state at the end of the last one.
+
+    Copies are tried. A stream that was read to its end, and gives nothing after its state was loaded, begins anew by
+    itself. One whose iteration was cut short does if two iterations over it begin alike. What cannot be copied goes on.
+    """
+    trial = copied(stream)
+    if trial is None:
+        return True
+    if is_exhausted:
+        trial.load_state_dict(copy.deepcopy(state))
+        return next(iter(trial), _END) is not _END
+    begun = []
+    for _ in range(2):
+        next(iter(trial), None)
+        begun.append(copy.deepcopy(trial.state_dict()))
+    return not are_same(*begun)
+
+
+def _buffer_size(stream: Any) -> int:
+    """Return the largest number that a stream, or what it is made of, has under the name of a buffer; 0 without one."""
+    largest, seen, parts = 0, set[int](), [stream]
+    while parts and len(seen) < _MAX_PARTS:
+        part = parts.pop()
+        if id(part) in seen:
+            continue
+        seen.add(id(part))
+        named = part if isinstance(part, dict) else getattr(part, "__dict__", {})
+        sizes = (value for name, value in named.items() if "buf" in str(name) and isinstance(value, int))
+        largest = max(largest, *sizes, 0)
+        values = part if isinstance(part, (list, tuple)) else named.values()
+        parts += [value for value in islice(values, _MAX_PARTS) if _has_parts(value)]
+    return largest
+
+
+def _has_parts(value: object) -> bool:
+    return isinstance(value, _CONTAINERS) or (
+        hasattr(value, "__dict__") and not isinstance(value, (type, ModuleType, Tensor))
+    )
+
+
+def copied(stream: Any) -> Any:
+    """Return a deep copy; None if there can be none, as of an open file."""
+    try:
+        return copy.deepcopy(stream)
+    except Exception:  # whatever methods of the user raise
+        return None
+
+
+def checksum(sample: Any) -> int:
+    """Return a checksum of the tensors, arrays, texts and numbers in a sample or batch; else the classes count."""
+    value = 0
+    for leaf in tree_leaves(sample):
+        value = zlib.crc32(_content(leaf), value)
+    return value
+
+
+def _content(leaf: Any) -> bytes:
+    if isinstance(leaf, Tensor):
+        try:
+            tensor = leaf.detach().cpu().contiguous()
+            return ctypes.string_at(tensor.data_ptr(), tensor.nbytes)
+        except (RuntimeError, NotImplementedError):  # one without memory of its own, such as a sparse one
+            return repr(leaf.shape).encode()
+    if callable(getattr(leaf, "tobytes", None)):  # NumPy's arrays, pictures
+        return bytes(leaf.tobytes())
+    is_plain = isinstance(leaf, (str, bytes, int, float, complex, type(None)))
+    return repr(leaf).encode() if is_plain else type(leaf).__qualname__.encode()
+
+
+class FreshStart:
+    """Lets the iteration after a resumed one begin as if no state had been loaded.
+
+    The state of a stream may stay once it was loaded: each iteration begins where the resumed one began. That is seen
+    at the first batch of the next iteration, after which the stream tells the same state as after the resumed one's
+    first. A copy from before the state was loaded takes its place then.
+
+    Args:
+        places: Owners and names of the attributes that hold the streams.
+    """
+
+    def __init__(self, places: Sequence[tuple[Any, str]]) -> None:
+        self._places = places
+        self._copies = [copied(stream) for stream in self._streams]
+        self._position: list[Any] | None = None
+
+    def note(self, iterator: Iterator[Any]) -> Iterator[Any]:
+        """Note the state after the first batch of the resumed iteration. Returns an iterator over all its batches."""
+        first = next(iterator, _END)
+        self._position = self._position_after(first)
+        return _with_first(first, iterator)
+
+    def begin(self, begin: Callable[[], Iterator[Any]]) -> Iterator[Any]:
+        """Begin the next iteration.
+
+        Args:
+            begin: Begins an iteration over the streams that the places hold.
+        """
+        numbers, iterator = random_state(), begin()
+        if any(stream is None for stream in self._copies):
+            return iterator
+        first = next(iterator, _END)
+        if not are_same(self._position_after(first), self._position):
+            return _with_first(first, iterator)
+        for (owner, name), stream in zip(self._places, self._copies, strict=True):
+            owner.__dict__[name] = stream  # a data loader lets nobody set its dataset
+        restore_random_state(numbers)
+        return begin()
+
+    @property
+    def _streams(self) -> list[Any]:
+        return [getattr(owner, name) for owner, name in self._places]
+
+    def _position_after(self, first: Any) -> list[Any] | None:
+        return None if first is _END else [copy.deepcopy(stream.state_dict()) for stream in self._streams]
+
+
+def _with_first(first: Any, rest: Iterator[Any]) -> Iterator[Any]:
+    return iter(()) if first is _END else chain([first], rest)
