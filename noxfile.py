@@ -43,6 +43,7 @@ CERTIFIED = (*BENCHMARK_PEERS, "accelerate", "transformers")
 EXAMPLE_REQUIREMENTS = ("scikit-learn", "matplotlib", "torchmetrics", "rich")
 ADAPTED_LIBRARIES = ("accelerate", "lightning")  # examples run the loops on them; tests compare with the second, too
 STARTING_LIBRARIES = ("ray[train]",)  # that start the processes in which an example trains
+STREAMING_LIBRARIES = ("datasets", "webdataset")  # whose streams are resumed
 STORE_LIBRARIES = ("s3fs", "moto[server]")  # a client and a server of S3, which no package needs for its quick tests
 DOCS_REQUIREMENTS = (
     "sphinx",
@@ -269,7 +270,7 @@ def demo(session: nox.Session) -> None:
 @nox.session
 def integration(session: nox.Session) -> None:
     """Tests of all packages together, against other frameworks, and of the examples."""
-    others = (*ADAPTED_LIBRARIES, *STARTING_LIBRARIES, *STORE_LIBRARIES, *EXAMPLE_REQUIREMENTS)
+    others = (*ADAPTED_LIBRARIES, *STARTING_LIBRARIES, *STORE_LIBRARIES, *STREAMING_LIBRARIES, *EXAMPLE_REQUIREMENTS)
     install(session, PACKAGES.values(), *others, extras=["test"])
     pytest(session, "integration_tests")
 

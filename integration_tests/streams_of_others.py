@@ -1,17 +1,23 @@
-"""Loaders over data that other libraries and users stream, and a fit that notes the samples of its batches."""
+"""Loaders over data that other libraries and users stream, and what becomes of runs on them that are stopped.
+
+torchrun --nproc-per-node 2 streams_of_others.py FOLDER   # reports what `outcome` returns for each kind
+"""
 
 from __future__ import annotations
 
 import copy
 import io
 import json
+import os
+import sys
 import tarfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 import torchdata.nodes as nodes
+from launching import report
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, IterableDataset
 from torchdata.stateful_dataloader import StatefulDataLoader
@@ -30,8 +36,9 @@ class Sticky(IterableDataset[Tensor]):
         self.first = self.position = 0
 
     def __iter__(self) -> Iterator[Tensor]:
-        for self.position in range(self.first + 1, self.length + 1):
-            yield torch.tensor(self.position - 1)
+        for sample in range(self.first, self.length):
+            self.position = sample + 1
+            yield torch.tensor(sample)
 
     def state_dict(self) -> dict[str, Any]:
         return {"position": self.position}
@@ -83,8 +90,9 @@ class OwnLoader:
         self.first = self.position = 0
 
     def __iter__(self) -> Iterator[Tensor]:
-        for self.position in range(self.first + 1, NUM_SAMPLES // 2 + 1):
-            yield torch.tensor([2 * self.position - 2, 2 * self.position - 1])
+        for batch_idx in range(self.first, NUM_SAMPLES // 2):
+            self.position = batch_idx + 1
+            yield torch.tensor([2 * batch_idx, 2 * batch_idx + 1])
 
     state_dict = Sticky.state_dict
     load_state_dict = Sticky.load_state_dict
@@ -222,10 +230,51 @@ def fit(loader: Any, *, stop: int, save: Path | None = None, resume: Path | None
     torch.manual_seed(7)
     module = Noting()
     quiet = {"logger": False, "enable_checkpointing": False, "enable_progress_bar": False}
-    trainer = Trainer(
-        max_epochs=3, max_steps=stop, accelerator="cpu", enable_model_summary=False, **quiet, **options
-    )
+    trainer = Trainer(max_epochs=3, max_steps=stop, accelerator="cpu", enable_model_summary=False, **quiet, **options)
     trainer.fit(module, loader, ckpt_path=resume)
     if save is not None:
         trainer.save_checkpoint(save)
     return module.seen
+
+
+STOPS = ("inside", "at the end", "in the second", "twice")
+
+
+def outcome(
+    kind: str, folder: Path, *, workers: int = 0, rank: int = 0, world_size: int = 1, stops: Sequence[str] = STOPS
+) -> dict[str, str]:
+    """Return what becomes of runs that are stopped, by the place of the stop.
+
+    "exact": the batches are those of the run that was not stopped. "fast-forward": refused, unless what was used is
+    read again, and exact then. Anything else is the error, or "differs".
+    """
+    options: dict[str, Any] = {} if world_size == 1 else {"strategy": "ddp", "devices": world_size}
+
+    def make() -> Any:
+        return make_loader(kind, workers, rank, world_size, folder)
+
+    def resumed(steps: list[int], **choice: Any) -> str:
+        seen: list[Any] = []
+        path = None
+        for stop in [*steps, -1]:
+            saved = folder / f"{kind}, {stop} of {steps}.ckpt"
+            try:
+                seen += fit(make(), stop=stop, save=saved, resume=path, **options, **choice)
+            except ValueError as error:
+                if choice or "to resume inside an epoch" not in str(error):
+                    return f"{type(error).__name__}: {error}"
+                again = resumed(steps, stateless_loaders="fast_forward")
+                return "fast-forward" if again == "exact" else again
+            path = saved
+        return "exact" if seen == whole else "differs"
+
+    whole = fit(make(), stop=-1, **options)
+    length = sum(epoch == 0 for epoch, *_ in whole)
+    steps = dict(zip(STOPS, ([length // 2 - 1], [length], [length + 3], [3, length + 2]), strict=True))
+    return {stop: resumed(steps[stop]) for stop in stops}
+
+
+if __name__ == "__main__":
+    for kind in KINDS:
+        options = {"rank": int(os.environ["RANK"]), "world_size": 2, "stops": STOPS[1::2]}
+        report(kind, outcome(kind, Path(sys.argv[1]), **options))

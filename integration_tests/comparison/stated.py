@@ -205,6 +205,15 @@ STATED: tuple[Stated, ...] = (
         proof="packages/loops/tests/test_batches.py::test_samplers_are_told_the_epoch",
     ),
     Stated(
+        name="datasets and loaders that shuffle by epoch",
+        topic="data",
+        lightning="calls no `set_epoch` of theirs: `shuffle` of `datasets` gives each epoch the same order",
+        camshaft="calls it before each epoch; `camshaft.compat.Trainer` does not, either",
+        reason="each epoch has an order of its own",
+        write="Run the file by `python -m camshaft.compat run` for the same order in all epochs, or call it in a hook.",
+        proof="packages/loops/tests/test_stateful_streams.py::test_datasets_are_told_the_epoch_unless_it_is_as_in_lightning",
+    ),
+    Stated(
         name="batches that are None",
         topic="data",
         lightning="warns, calls `on_train_batch_end` alone, and counts them into accumulation windows",

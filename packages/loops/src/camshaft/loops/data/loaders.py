@@ -197,8 +197,8 @@ class ReadAhead:
         """Note that the stream has given an epoch.
 
         Raises:
-            RuntimeError: If all epochs of the run that was resumed had more batches. Epochs of a stream that is told the
-                epoch may differ: there it must lack as many as were done before.
+            RuntimeError: If all epochs of the run that was resumed had more batches. Epochs of a stream with `set_epoch`
+                may differ: of these, if it lacks all that were done before.
         """
         parts = [part for leaf in leaves_of(loader) for part in (leaf, getattr(leaf, "dataset", None))]
         is_told = any(hasattr(part, "set_epoch") for part in parts)
@@ -210,7 +210,7 @@ class ReadAhead:
                 "Let it begin each epoch at its start, whatever state was loaded before, or give it (or its dataset) "
                 "`resumes_exactly = True` if its epochs differ in length."
             )
-            raise RuntimeError(must_be("train loader", rule, f"{num_batches} batches", _name_of(loader), action))
+            raise RuntimeError(must_be("train loader", rule, num_batches, _name_of(loader), action))
         if num_batches not in self._lengths:
             self._lengths = [*self._lengths, num_batches][-2:]
 

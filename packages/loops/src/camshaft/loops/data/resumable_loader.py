@@ -226,7 +226,7 @@ class ResumableLoader:
 
     def _states(self) -> dict[str, Any]:
         states = {"loader": self._source.state_dict()}
-        if self._streams_here and not self._is_under_way:
+        if self._streams_here:
             states["streams"] = [copy.deepcopy(getattr(owner, name).state_dict()) for owner, name in self._streams_here]
         return states
 
@@ -246,7 +246,8 @@ class ResumableLoader:
             elif "loader" in state:
                 streams = zip(self._streams_here, state.get("streams", ()), strict=True)
                 going_on = [
-                    goes_on(getattr(owner, name), own, is_exhausted=self._is_exhausted) for (owner, name), own in streams
+                    goes_on(getattr(owner, name), own, is_exhausted=self._is_exhausted)
+                    for (owner, name), own in streams
                 ]
                 if any(going_on) or not going_on:
                     self._load_end(state)
@@ -262,7 +263,8 @@ class ResumableLoader:
         self._start = state.get("start")
         if self._start is not None:
             restore_random_state(self._start, generators_of(self.loader))
-        self._fresh_start = FreshStart(self._streams_here) if self._streams_here else None
+        if self._streams_here:
+            self._fresh_start = FreshStart(self._streams_here, generators_of(self.loader))
         self._source.load_state_dict(state["loader"])
         self._resumed = _without_restart(self._source) if self._is_node_loader else iter(self._source)
         all_nodes = nodes_of(self._source)
@@ -271,11 +273,11 @@ class ResumableLoader:
 
     def _is_exact(self) -> bool:
         """Return whether the state restores the streams exactly. Raises `ValueError` if not, and that is refused."""
-        streams = [getattr(owner, name) for owner, name in self._streams]
-        num_samples = 2 * (getattr(self.loader, "batch_size", None) or 1)
+        streams, loader = [getattr(owner, name) for owner, name in self._streams], self.loader
+        num_samples = 2 * (getattr(loader, "batch_size", None) or 1)
         inexact = [stream for stream in streams if not resumes_exactly(stream, num_samples)]
-        if not inexact and getattr(self.loader, "num_workers", 0) and not all(map(self._goes_on_in_workers, streams)):
-            inexact = streams
+        if not inexact and isinstance(loader, DataLoader) and loader.num_workers:
+            inexact = [stream for stream in streams if not _resumes_in_workers(stream, loader)]
         if inexact and self._stateless == "refuse":
             rule = "one that goes on with the same samples once its state was loaded, to resume inside an epoch"
             action = (
@@ -285,34 +287,12 @@ class ResumableLoader:
             raise ValueError(must_be("train loader", rule, inexact[0], "fit", action))
         return not inexact
 
-    def _goes_on_in_workers(self, stream: Any) -> bool:
-        """Return whether workers restore a stream exactly, by a trial: there it may divide itself, and its numbers."""
-        if getattr(stream, "resumes_exactly", False):
-            return True
-        trials = []
-        for _ in range(2):
-            dataset = copied(stream)
-            if dataset is None:
-                return True
-            dataset.resumes_exactly = True  # no trial within a trial
-            trials.append(ResumableLoader(copy_loader(self.loader, DataLoader, **_order_of(self.loader), dataset=dataset)))
-        whole, resumed = trials
-        batches, num_batches = iter(whole), 2 * self.loader.num_workers
-        next(batches, None)
-        state = whole.state_dict()
-        expected = [checksum(batch) for batch in islice(batches, num_batches)]
-        resumed.load_state_dict(state)
-        actual = [checksum(batch) for batch in islice(resumed, num_batches)]
-        for trial in trials:
-            trial.stop_workers()
-        return actual == expected
-
     def _fast_forward(self, state: dict[str, Any]) -> None:
         if self._stateless == "refuse":
             raise ValueError(_stateless_message(self.loader, "fit"))
         warn_user(
-            f"The train loader ({type(self.loader).__name__}) has no state that restores it: the batches that were used "
-            "before the checkpoint are read again and dropped. If it draws random numbers between batches, the run "
+            f"The train loader ({type(self.loader).__name__}) has no state that restores it: the batches that were "
+            "used before the checkpoint are read again and dropped. If it draws random numbers between batches, the run "
             "differs from one that was not stopped. Give it `state_dict` and `load_state_dict`."
         )
         self._start = state["start"]
@@ -352,6 +332,29 @@ def _is_stateless_stream(loader: object) -> bool:
     torchdata = sys.modules.get("torchdata.stateful_dataloader")
     own = getattr(type(loader), "state_dict", None)
     return own is None or (torchdata is not None and own is torchdata.StatefulDataLoader.state_dict)
+
+
+def _resumes_in_workers(stream: Any, loader: DataLoader[Any]) -> bool:
+    """Return whether workers restore a stream exactly, by a trial: there it may divide itself, and its numbers."""
+    if getattr(stream, "resumes_exactly", False):
+        return True
+    trials = []
+    for _ in range(2):
+        dataset = copied(stream)
+        if dataset is None:
+            return True
+        dataset.resumes_exactly = True  # no trial within a trial
+        trials.append(ResumableLoader(copy_loader(loader, DataLoader, **_order_of(loader), dataset=dataset)))
+    whole, resumed = trials
+    batches, num_batches = iter(whole), 2 * loader.num_workers
+    next(batches, None)
+    state = whole.state_dict()
+    expected = [checksum(batch) for batch in islice(batches, num_batches)]
+    resumed.load_state_dict(state)
+    actual = [checksum(batch) for batch in islice(resumed, num_batches)]
+    for trial in trials:
+        trial.stop_workers()
+    return actual == expected
 
 
 def _without_restart(loader: Any) -> Iterator[Any]:

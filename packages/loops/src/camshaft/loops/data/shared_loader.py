@@ -309,7 +309,6 @@ class EvenLoader(ResumableLoader):
                 "batches."
             )
 
-
     def _warn_of_same(self, first: Any) -> None:
         """Warn if all processes read the same stream, by their first batches. Collective."""
         dataset, data_rank = getattr(self.loader, "dataset", self.loader), self._strategy.data_rank

@@ -6,10 +6,11 @@ import copy
 import ctypes
 import zlib
 from collections.abc import Callable, Iterator, Sequence
-from itertools import chain, islice
+from itertools import islice
 from types import ModuleType
 from typing import Any
 
+import torch
 from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
@@ -132,35 +133,44 @@ class FreshStart:
 
     Args:
         places: Owners and names of the attributes that hold the streams.
+        generators: Generators that the loader owns.
     """
 
-    def __init__(self, places: Sequence[tuple[Any, str]]) -> None:
+    def __init__(self, places: Sequence[tuple[Any, str]], generators: Sequence[torch.Generator]) -> None:
         self._places = places
+        self._generators = generators
         self._copies = [copied(stream) for stream in self._streams]
         self._position: list[Any] | None = None
 
     def note(self, iterator: Iterator[Any]) -> Iterator[Any]:
-        """Note the state after the first batch of the resumed iteration. Returns an iterator over all its batches."""
+        """Iterate over the rest of the resumed iteration, and note the state after its first batch."""
         first = next(iterator, _END)
         self._position = self._position_after(first)
-        return _with_first(first, iterator)
+        yield from _with_first(first, iterator)
 
     def begin(self, begin: Callable[[], Iterator[Any]]) -> Iterator[Any]:
-        """Begin the next iteration.
+        """Begin the next iteration now, and see at its first batch where it begins.
 
         Args:
             begin: Begins an iteration over the streams that the places hold.
         """
-        numbers, iterator = random_state(), begin()
-        if any(stream is None for stream in self._copies):
-            return iterator
+        before_begin, iterator = random_state(self._generators), begin()
+        return iterator if any(one is None for one in self._copies) else self._checked(iterator, begin, before_begin)
+
+    def _checked(
+        self, iterator: Iterator[Any], begin: Callable[[], Iterator[Any]], before_begin: dict[str, Any]
+    ) -> Iterator[Any]:
+        numbers = random_state(self._generators)
         first = next(iterator, _END)
         if not are_same(self._position_after(first), self._position):
-            return _with_first(first, iterator)
+            yield from _with_first(first, iterator)
+            return
         for (owner, name), stream in zip(self._places, self._copies, strict=True):
             owner.__dict__[name] = stream  # a data loader lets nobody set its dataset
-        restore_random_state(numbers)
-        return begin()
+        restore_random_state(before_begin, self._generators)
+        iterator = begin()
+        restore_random_state(numbers, self._generators)
+        yield from _with_first(next(iterator, _END), iterator)
 
     @property
     def _streams(self) -> list[Any]:
@@ -171,4 +181,6 @@ class FreshStart:
 
 
 def _with_first(first: Any, rest: Iterator[Any]) -> Iterator[Any]:
-    return iter(()) if first is _END else chain([first], rest)
+    while first is not _END:  # no `for`, which would ask a loader that is its own iterator to begin anew
+        yield first
+        first = next(rest, _END)

@@ -1,0 +1,63 @@
+"""Runs on streams of other libraries and of users are resumed exactly, or refused; the table of the docs says which."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+from launching import run_ranks
+from streams_of_others import KINDS, STOPS, outcome
+
+pytestmark = [pytest.mark.processes, pytest.mark.filterwarnings("ignore")]
+
+PAGE = Path(__file__).parents[1] / "docs" / "how-it-works" / "exact-resume.md"
+SCRIPT = Path(__file__).parent / "streams_of_others.py"
+WITHOUT_WORKERS = [kind for kind in KINDS if kind.startswith("torchdata.nodes") or kind == "own sticky loader"]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("runs")
+
+
+@pytest.fixture(scope="module")
+def on_ranks(folder: Path) -> list[dict[str, dict[str, str]]]:
+    return run_ranks(SCRIPT, 2, args=[folder]).succeeded().named
+
+
+def summary(found: dict[str, str]) -> str:
+    """What the table says of outcomes, which are all that are allowed."""
+    inside = {found[stop] for stop in found if stop != "at the end"}
+    assert found["at the end"] == "exact" and inside <= {"exact", "fast-forward"}, found
+    return "exact" if inside == {"exact"} else "refused; exact by fast-forward"
+
+
+@pytest.fixture(scope="module")
+def rows() -> dict[str, list[str]]:
+    """The rows of the table in the docs."""
+    text = PAGE.read_text(encoding="utf-8").partition("| data |")[2].partition("\n\n")[0]
+    cells = [[cell.strip() for cell in line.strip("|").split("|")] for line in text.splitlines()[2:]]
+    return {re.sub(r"`", "", row[0]): row[1:] for row in cells}
+
+
+def test_the_table_has_each_kind(rows: dict[str, list[str]]) -> None:
+    assert list(rows) == list(KINDS)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_in_one_process(kind: str, rows: dict[str, list[str]], folder: Path) -> None:
+    assert summary(outcome(kind, folder)) == rows[kind][0]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_with_two_workers(kind: str, rows: dict[str, list[str]], folder: Path) -> None:
+    if kind in WITHOUT_WORKERS:
+        assert rows[kind][1] == "-"
+    else:
+        assert summary(outcome(kind, folder, workers=2, stops=STOPS[1::2])) == rows[kind][1]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_on_two_ranks(kind: str, rows: dict[str, list[str]], on_ranks: list[dict[str, dict[str, str]]]) -> None:
+    assert {summary(of_rank[kind]) for of_rank in on_ranks} == {rows[kind][2]}
