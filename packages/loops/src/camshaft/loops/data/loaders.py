@@ -197,7 +197,7 @@ class ReadAhead:
         """Note that the stream has given an epoch.
 
         Raises:
-            RuntimeError: If all epochs of the run that was resumed had more batches. Epochs of a stream with `set_epoch`
+            RuntimeError: If all epochs of the run that was resumed had more batches. Epochs of one with `set_epoch`
                 may differ: of these, if it lacks all that were done before.
         """
         parts = [part for leaf in leaves_of(loader) for part in (leaf, getattr(leaf, "dataset", None))]

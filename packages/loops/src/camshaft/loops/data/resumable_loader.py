@@ -292,8 +292,8 @@ class ResumableLoader:
             raise ValueError(_stateless_message(self.loader, "fit"))
         warn_user(
             f"The train loader ({type(self.loader).__name__}) has no state that restores it: the batches that were "
-            "used before the checkpoint are read again and dropped. If it draws random numbers between batches, the run "
-            "differs from one that was not stopped. Give it `state_dict` and `load_state_dict`."
+            "used before the checkpoint are read again and dropped. If it draws random numbers between batches, the "
+            "run differs from one that was not stopped. Give it `state_dict` and `load_state_dict`."
         )
         self._start = state["start"]
         restore_random_state(state["start"], generators_of(self.loader))
