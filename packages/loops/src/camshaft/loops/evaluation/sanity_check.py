@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from itertools import compress
 from typing import Any
 
 import torch
@@ -16,7 +17,7 @@ from camshaft.hooks_core.messages import note_errors
 from camshaft.loops.data.combined_loader import samplers_of
 from camshaft.loops.evaluation.loops import ValidationLoop
 from camshaft.loops.state.metric_state import metric_states, restore_metric_states
-from camshaft.loops.state.random_state import isolated_randomness
+from camshaft.loops.state.random_state import are_same, isolated_randomness
 from camshaft.loops.state.run import Run
 
 
@@ -55,24 +56,39 @@ def num_sanity_batches(validation: ValidationLoop, num_steps: int) -> list[int |
 
 @contextmanager
 def _isolated(run: Run, validation: ValidationLoop, generators: Sequence[torch.Generator]) -> Iterator[None]:
-    """Restore afterwards whatever has a state, by a copy of it; see `copied`."""
+    """Restore afterwards whatever has a state that has changed, by a copy of it; see `copied`."""
     loaders, metrics = validation.loaders, metric_states(run.module)
     parts = [part for loader in loaders for part in (getattr(loader, "dataset", None), *samplers_of(loader))]
-    remembered: list[tuple[object, Any]] = []
-    for owner in (*run.callbacks, run.data, *parts):
-        save, load = implementation(owner, "state_dict"), implementation(owner, "load_state_dict")
-        if save is not None and load is not None:
-            with note_errors(owner, "state_dict", run.position):
-                remembered.append((owner, copied(save())))
+    owners: list[Any] = [
+        owner
+        for owner in (*run.callbacks, run.data, *parts)
+        if implementation(owner, "state_dict") is not None and implementation(owner, "load_state_dict") is not None
+    ]
+    before = [copied(_state_of(owner, run)) for owner in owners]
     with isolated_randomness(generators):
         yield
-    for owner, state in remembered:
+    is_changed = [not _is_same(state, _state_of(owner, run)) for owner, state in zip(owners, before, strict=True)]
+    if run.strategy.world_size > 1:  # what one process loads, all do: loading may be collective
+        is_changed = [any(of_ranks) for of_ranks in zip(*run.strategy.all_gather(is_changed), strict=True)]
+    for owner, state in compress(zip(owners, before, strict=True), is_changed):
         with note_errors(owner, "load_state_dict", run.position):
-            owner.load_state_dict(state)  # type: ignore[attr-defined]
+            owner.load_state_dict(state)
     restore_metric_states(run.module, metrics)
     for loader in loaders:
         if isinstance(loader, DataLoader):
             loader._iterator = None  # ends persistent workers
+
+
+def _state_of(owner: Any, run: Run) -> Any:
+    with note_errors(owner, "state_dict", run.position):
+        return owner.state_dict()
+
+
+def _is_same(before: Any, after: Any) -> bool:
+    try:
+        return are_same(before, after)
+    except Exception:  # what cannot be compared may have changed
+        return False
 
 
 def copied(state: Any, memo: dict[int, Any] | None = None) -> Any:
