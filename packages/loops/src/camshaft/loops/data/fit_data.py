@@ -251,18 +251,22 @@ class FitData:
             if self._run.draws_as_lightning:
                 self._draw_begin()
 
-    def begin_if_early(self) -> None:
-        """Begin the first epoch's training loaders before `on_train_start`; see `Run.draws_as_lightning`."""
+    def begin_if_early(self, *, is_read: bool = True) -> None:
+        """Begin the first epoch's training loaders before `on_train_start`; see `Run.draws_as_lightning`.
+
+        Args:
+            is_read: Whether anything is trained.
+        """
         epoch = self._progress.current_epoch
-        if not self._run.draws_as_lightning or self._run.checkpoint is not None:
+        if not self._run.draws_as_lightning or self._run.checkpoint is not None or self.num_batches == 0:
             return
-        if epoch == 0:
+        if epoch == 0 and is_read:
             self._begin_in_vain()
             set_epoch(self.loader, epoch)
             self.batches.begin()
         else:
             self._draw_begin()
-        if self._may_validate and self.limits.validates_in(epoch):
+        if is_read and self._may_validate and self.limits.validates_in(epoch):
             self._validation.begin_in_vain()
 
     def _draw_begin(self) -> None:
