@@ -17,8 +17,8 @@ from comparison import drawing
 from comparison.comparing import Mismatch, compare, is_comparable
 from comparison.configuration import Configuration, Scheduling
 from comparison.difference import Difference
-from comparison.differences import DIFFERENCES
-from comparison.frameworks import CAMSHAFT, Framework
+from comparison.differences import DIFFERENCES, UNDER_IMPORT_NAMES
+from comparison.frameworks import CAMSHAFT, IMPORT_NAMES, Framework
 from hypothesis import HealthCheck, given, settings
 
 # Always the same draws, since what they find first is for whoever changes camshaft or the pinned Lightning. Others and
@@ -100,6 +100,12 @@ def test_validate_test_and_predict_go_as_on_lightning(configuration: Configurati
 @given(drawing.savings())
 def test_saving_stopping_and_resuming_go_as_on_lightning(configuration: Configuration) -> None:
     compare(configuration)
+
+
+@settings(DRAWN, max_examples=120)
+@given(drawing.fits_under_import_names())
+def test_fit_under_the_import_names_goes_as_on_lightning(configuration: Configuration) -> None:
+    compare(configuration, UNDER_IMPORT_NAMES, IMPORT_NAMES)
 
 
 # the table of differences holds what is there, and nothing else

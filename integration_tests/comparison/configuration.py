@@ -31,7 +31,7 @@ class Configuration:
         loaders_from: Who provides the loaders.
         trainer: Further arguments of both trainers; `max_epochs` is 2 if it is not among them.
         optimizer: Which optimizer; with `is_manual` there are two of it. "own" and "sam" are not torch's classes, and
-            evaluate a closure once and twice; "duck" is no `Optimizer` at all.
+            evaluate a closure once and twice; "duck" is no `Optimizer` at all; "none" stands for none.
         scheduling: The learning-rate scheduler, if any.
         is_manual: Whether `training_step` optimizes by itself.
         gives_closures: Whether `training_step` hands each optimizer's step a closure; with `is_manual` alone.
@@ -54,9 +54,11 @@ class Configuration:
         logs_again: Whether `on_train_epoch_end` and `on_validation_epoch_end` log names that a step has logged.
         callback_logs: Whether a callback logs in its own name.
         batches: What batches are: lists, or dictionaries that refuse changes, as those of Hugging Face do.
-        loaders: What loaders are: torch's, or iterables that are their own iterators and raise behind their end.
+        loaders: What loaders are: torch's, or iterables: "own" ones are their own iterators and raise behind their end,
+            "drawing" ones draw their order when they are begun.
         continues_to: After the verbs, `fit_loop.max_epochs` is set to this and `fit` called once more.
         samplers_know_epoch: Whether loaders have a sampler with `set_epoch`, whose calls are recorded.
+        has_generators: Whether torch's loaders shuffle, those of evaluation too, by a generator of their own each.
         draws_at_start: Whether losses are scaled by a random number that `on_train_start` draws.
     """
 
@@ -89,11 +91,12 @@ class Configuration:
     logs_again: bool = False
     callback_logs: bool = False
     batches: Literal["list", "guarded"] = "list"
-    loaders: Literal["torch", "own"] = "torch"
+    loaders: Literal["torch", "own", "drawing"] = "torch"
     continues_to: int | None = None
     samplers_know_epoch: bool = False
     dropout: float = 0.25
     shuffle: bool = True
+    has_generators: bool = False
     draws_at_start: bool = False
 
     @property
@@ -130,4 +133,4 @@ class Configuration:
     @property
     def is_random(self) -> bool:
         """Whether anything draws random numbers."""
-        return self.shuffle or self.samplers_know_epoch or self.dropout > 0
+        return self.shuffle or self.samplers_know_epoch or self.dropout > 0 or self.loaders == "drawing"

@@ -48,6 +48,7 @@ class Difference(Described):
         prepare: Changes what Lightning runs.
         adapt: Changes the module's class that Lightning runs.
         excludes: Whether a run differs so much that nothing of it is compared.
+        is_under_import_names: Whether the difference is there under Lightning's import names, too.
     """
 
     witness: Configuration
@@ -55,3 +56,4 @@ class Difference(Described):
     prepare: Callable[[Configuration], Configuration] = lambda configuration: configuration
     adapt: Callable[[Any, Configuration], Any] = lambda module_class, configuration: module_class
     excludes: Callable[[Configuration], bool] = lambda configuration: False
+    is_under_import_names: bool = True

@@ -402,10 +402,35 @@ DIFFERENCES: tuple[Difference, ...] = (
         align=alignment.sanity_check_of_resumed_run,
     ),
     Difference(
+        name="fits without an optimizer",
+        topic="optimization",
+        lightning="differentiates the loss and counts an update for each batch, so that checkpoints are saved",
+        camshaft="warns that nothing will be updated, counts no update, and saves no checkpoint; under the import names "
+        "as Lightning",
+        reason="`global_step` counts updates, and the weights stay as they were",
+        write="Call `trainer.save_checkpoint(path)` after the fit if what its hooks have kept is to be saved.",
+        witness=Configuration(optimizer="none"),
+        excludes=lambda configuration: configuration.optimizer == "none",
+        is_under_import_names=False,
+    ),
+    Difference(
+        name="trace of the sanity check",
+        topic="data",
+        lightning="puts back the global random numbers and forgets what was logged; generators and states of loaders, "
+        "callbacks and metrics stay as it left them",
+        camshaft="puts back these, too: callbacks and data modules whose `state_dict` has changed get the one of before "
+        "by `load_state_dict`; under the import names as Lightning",
+        reason="training goes alike with and without it",
+        write="Nothing; expect another order of a loader that has a generator of its own.",
+        witness=Configuration(has_generators=True),
+        excludes=lambda configuration: configuration.has_generators,
+        is_under_import_names=False,
+    ),
+    Difference(
         name="iterations of loaders",
         topic="data",
         lightning="calls `iter(loader)` when it sets up the data, and again for several loaders of evaluation",
-        camshaft="calls it once for each epoch and each evaluation",
+        camshaft="calls it once for each epoch and each evaluation; under the import names as Lightning",
         reason="a loader that counts its epochs, or reads as soon as it is asked, is begun as often as it is read",
         write=(
             "Run the file by `python -m camshaft.compat run`, which draws their random numbers as Lightning does, or "
@@ -414,19 +439,24 @@ DIFFERENCES: tuple[Difference, ...] = (
         witness=Configuration(loaders="own", shuffle=False, num_eval_batches=(2, 2)),
         align=training_alignment.iterations_of_loaders,
         # and draws random numbers whenever it does
-        excludes=lambda configuration: configuration.loads_again and configuration.is_random,
+        excludes=lambda configuration: (
+            configuration.loaders == "drawing" or (configuration.loads_again and configuration.is_random)
+        ),
+        is_under_import_names=False,
     ),
     Difference(
         name="random numbers before the first epoch",
         topic="data",
         lightning="begins to iterate over the first epoch's data before on_train_start",
-        camshaft="begins after on_train_epoch_start, in every epoch; under the import names as Lightning",
+        camshaft="begins after on_train_epoch_start, in every epoch; under the import names as Lightning, but for the "
+        "first batch of a loader of unknown length, which is read then",
         reason="every epoch goes alike",
         write=(
             "Do not expect equal weights in both if `on_train_start` or `on_train_epoch_start` draws random numbers."
         ),
         witness=Configuration(draws_at_start=True),
         excludes=lambda configuration: configuration.draws_at_start,
+        is_under_import_names=False,
     ),
     Difference(
         name="random numbers of a resumed run",
@@ -449,3 +479,6 @@ DIFFERENCES: tuple[Difference, ...] = (
         align=alignment.metrics_of_resumed_run,
     ),
 )
+
+UNDER_IMPORT_NAMES = tuple(difference for difference in DIFFERENCES if difference.is_under_import_names)
+"""The differences that are left under Lightning's import names."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import attrs
@@ -10,6 +11,8 @@ from hypothesis import strategies as st
 
 from comparison.comparing import is_comparable
 from comparison.configuration import Configuration, Scheduling
+from comparison.difference import Difference
+from comparison.differences import DIFFERENCES, UNDER_IMPORT_NAMES
 
 _OVERRIDES = (
     "optimizer_step",
@@ -65,6 +68,26 @@ def fits(draw: st.DrawFn) -> Configuration:
 
 
 @st.composite
+def fits_under_import_names(draw: st.DrawFn) -> Configuration:
+    """Runs of fit, with what differs from Lightning without the import names."""
+    configuration = draw(fits())
+    kinds = {
+        "loaders with generators": {"loaders": "torch", "has_generators": True},
+        "loaders that draw": {"loaders": "drawing"},
+        "no optimizer": {"optimizer": "none", "scheduling": None, "no_loss_at": frozenset(), "is_manual": False},
+        "draws before the first batch": {"draws_at_start": True, "is_stream": False},
+    }
+    chosen = draw(st.sets(st.sampled_from(sorted(kinds)), min_size=1, max_size=2))
+    for kind in sorted(chosen):
+        configuration = attrs.evolve(configuration, **kinds[kind])
+    shuffle, dropout = draw(st.booleans()), draw(st.sampled_from([0.0, 0.25]))
+    configuration = attrs.evolve(configuration, shuffle=shuffle, dropout=dropout)
+    if configuration.optimizer == "none":  # gradients stay, and torch clips none by value
+        configuration = attrs.evolve(_without(configuration, "gradient_clip_algorithm"), continues_to=None)
+    return _checked(configuration, UNDER_IMPORT_NAMES)
+
+
+@st.composite
 def evaluations(draw: st.DrawFn) -> Configuration:
     """Runs of the other verbs alone, of one or several loaders."""
     limit: st.SearchStrategy[Any] = st.sampled_from([1.0, 0.5, 1, 3])
@@ -117,11 +140,11 @@ def savings(draw: st.DrawFn) -> Configuration:
     )
 
 
-def _checked(configuration: Configuration) -> Configuration:
+def _checked(configuration: Configuration, differences: Sequence[Difference] = DIFFERENCES) -> Configuration:
     """The configuration, without what means nothing in it."""
     if configuration.is_stream or "limit_train_batches" in configuration.trainer:
         configuration = _without(configuration, "overfit_batches")
-    if configuration.loads_again:
+    if configuration.loads_again and differences is DIFFERENCES:
         configuration = attrs.evolve(configuration, shuffle=False, dropout=0.0, samplers_know_epoch=False)
     if configuration.monitoring_first:  # its place decides what it finds
         configuration = attrs.evolve(configuration, callback_logs=False)
@@ -129,11 +152,11 @@ def _checked(configuration: Configuration) -> Configuration:
         configuration = attrs.evolve(configuration, samplers_know_epoch=False)
     if configuration.is_stream:
         configuration = attrs.evolve(configuration, loaders="torch", samplers_know_epoch=False)
-    if configuration.loaders == "own":
+    if configuration.loaders != "torch":
         configuration = attrs.evolve(_without(configuration, "overfit_batches"), shuffle=False)
     if configuration.scheduling not in (None, Scheduling(), Scheduling(monitor="loss_epoch")):
         configuration = attrs.evolve(configuration, optimizers_as="nested")
-    assume(is_comparable(configuration))
+    assume(is_comparable(configuration, differences))
     return configuration
 
 

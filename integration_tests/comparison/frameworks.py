@@ -12,7 +12,9 @@ import lightning.pytorch.loggers as lightning_loggers
 from lightning.pytorch.strategies import SingleDeviceStrategy as LightningSingleDevice
 
 import camshaft.callbacks
+import camshaft.compat
 import camshaft.trainer
+from camshaft.compat.names.finder import counterpart_of, load
 from camshaft.hooks_core import Callback
 from camshaft.strategies import SingleDeviceStrategy
 
@@ -80,3 +82,23 @@ CAMSHAFT = Framework(
     csv_logger=camshaft.callbacks.CSVLogger,
     quiet={"accelerator": "cpu", "enable_progress_bar": False},
 )
+
+
+def _named(place: str, name: str) -> Any:
+    """What a name of Lightning is under the import names."""
+    return load(counterpart_of(place, name) or "")
+
+
+IMPORT_NAMES = attrs.evolve(
+    CAMSHAFT,
+    name="import names",
+    trainer=camshaft.compat.Trainer,
+    module=camshaft.compat.TrainingModule,
+    data=camshaft.compat.DataModule,
+    strategy=_named("strategies", "SingleDeviceStrategy"),
+    model_checkpoint=_named("callbacks", "ModelCheckpoint"),
+    early_stopping=_named("callbacks", "EarlyStopping"),
+    csv_logger=_named("loggers", "CSVLogger"),
+    quiet=LIGHTNING.quiet,
+)
+"""Lightning's import names, as `python -m camshaft.compat run` serves them."""

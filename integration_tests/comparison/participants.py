@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, OrderedDict, defaultdict
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
@@ -109,10 +109,8 @@ class OwnLoader:
         count: Called whenever an iteration begins.
     """
 
-    def __init__(self, batches: Iterable[Any], count: Callable[[], None]) -> None:
-        with torch.random.fork_rng():  # beginning to iterate draws a number
-            self._batches = list(batches)
-        self._count = count
+    def __init__(self, batches: list[Any], count: Callable[[], None]) -> None:
+        self._batches, self._count = batches, count
         self._position = 0
 
     def __len__(self) -> int:
@@ -128,6 +126,25 @@ class OwnLoader:
             raise RuntimeError("read behind the end")
         self._position += 1
         return self._batches[self._position - 1]
+
+
+class DrawingLoader:
+    """Batches in an order that is drawn whenever an iteration begins.
+
+    Args:
+        batches: The batches.
+        count: Called whenever an iteration begins.
+    """
+
+    def __init__(self, batches: list[Any], count: Callable[[], None]) -> None:
+        self._batches, self._count = batches, count
+
+    def __len__(self) -> int:
+        return len(self._batches)
+
+    def __iter__(self) -> Iterator[Any]:
+        self._count()
+        return iter([self._batches[idx] for idx in torch.randperm(len(self._batches)).tolist()])
 
 
 class EpochSampler(RandomSampler):
@@ -183,11 +200,17 @@ class Loaders:
         configuration = self._configuration
         if configuration.batches == "guarded":
             arguments["collate_fn"] = guarded
-        if configuration.loaders == "own":
-            batches = DataLoader(dataset, batch_size=BATCH_SIZE, **{**arguments, "shuffle": False})
-            return OwnLoader(batches, lambda: self._num_iterations.update([name]))
+        if configuration.loaders != "torch":
+            make = OwnLoader if configuration.loaders == "own" else DrawingLoader
+            in_order = DataLoader(dataset, batch_size=BATCH_SIZE, **{**arguments, "shuffle": False})
+            with torch.random.fork_rng():  # beginning to iterate draws a number
+                batches = list(in_order)
+            return make(batches, lambda: self._num_iterations.update([name]))
         if configuration.samplers_know_epoch and not configuration.is_stream:
             arguments = {**arguments, "shuffle": None, "sampler": EpochSampler(dataset, self._told[name])}
+        if configuration.has_generators and not isinstance(dataset, Stream):
+            arguments = {**arguments, "generator": torch.Generator().manual_seed(len(name))}
+            arguments |= {} if "sampler" in arguments else {"shuffle": True}
         return DataLoader(dataset, batch_size=BATCH_SIZE, **arguments)
 
 
@@ -296,6 +319,8 @@ def make_module(framework: Framework, configuration: Configuration, loaders: Loa
             return self(batch)
 
         def configure_optimizers(self) -> Any:
+            if configuration.optimizer == "none":
+                return None
             make = _OPTIMIZERS[configuration.optimizer]
             if configuration.is_manual:
                 optimizers = [make(self.hidden.parameters()), make(self.head.parameters())]

@@ -203,7 +203,8 @@ def summary(value: Any) -> Any:
         return [summary(item) for item in value]
     if isinstance(value, Optimizer):
         value = getattr(value, "foreign", value)  # an optimizer by its attributes is wrapped where torch's is expected
-        return type(value).__name__.removeprefix("Lightning")  # which wraps some that it hands out
+        name = type(value).__name__.removeprefix("Lightning")  # which wraps some that it hands out
+        return "NoOptimizer" if name == "_MockOptimizer" else name
     if isinstance(getattr(value, "optimizer", None), Optimizer):
         return ("scheduler", type(value).__name__)
     if isinstance(value, BaseException):

@@ -92,13 +92,16 @@ STATED: tuple[Stated, ...] = (
         ),
     ),
     Stated(
-        name="fits without an optimizer",
-        topic="optimization",
-        lightning="counts an update for each batch, so that `global_step` grows and checkpoints are saved",
-        camshaft="warns that nothing will be updated, counts no update, and saves no checkpoint",
-        reason="`global_step` counts updates, and the weights stay as they were",
-        write="Call `trainer.save_checkpoint(path)` after the fit if what its hooks have kept is to be saved.",
-        proof="packages/loops/tests/test_manual.py::test_without_an_optimizer_the_steps_run_and_nothing_is_updated",
+        name="order of a loader that shuffles by a generator of its own",
+        topic="data",
+        lightning="leaves the sampler where a full last batch left it, so that the next epoch has another order",
+        camshaft="lets the sampler come to its end, as a loop by hand does; under the import names as Lightning",
+        reason="every epoch has the order that it has in a loop by hand",
+        write="Run the file by `python -m camshaft.compat run` for Lightning's order.",
+        proof=(
+            "integration_tests/test_loader_order_against_lightning.py"
+            "::test_a_trainer_of_today_has_the_order_of_a_plain_loop"
+        ),
     ),
     Stated(
         name="runs that nothing ends",

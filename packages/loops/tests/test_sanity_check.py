@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import random
 import sys
 import threading
@@ -78,8 +79,7 @@ def test_generators_are_put_back_even_if_it_fails() -> None:
 def test_a_callback_may_remember_what_cannot_be_copied() -> None:
     class Remembering:
         def __init__(self) -> None:
-            self.weight = torch.ones(2, requires_grad=True)
-            self.total = 3 * self.weight
+            self.total = 3 * torch.ones(2, requires_grad=True)
             self.shared = [1.0]
             self.refused = (threading.Lock(), sys.stdout, lambda: 1, (item for item in ()), nn.Linear(1, 1))
 
@@ -90,7 +90,7 @@ def test_a_callback_may_remember_what_cannot_be_copied() -> None:
         def load_state_dict(self, state: dict[str, Any]) -> None:
             [point, others] = state["nested"]
             assert point.x is state["total"] and point.y is others["shared"]
-            self.total, self.shared, refused = state["total"], others["shared"], state["refused"]
+            self.total, self.shared, refused = copy.deepcopy(state["total"]), others["shared"], state["refused"]
             assert all(one is other for one, other in zip(refused, self.refused, strict=True))
 
         def on_validation_batch_end(self, *_: Any) -> None:
@@ -100,13 +100,37 @@ def test_a_callback_may_remember_what_cannot_be_copied() -> None:
 
         def on_train_start(self, trainer: Any, module: Any) -> None:
             assert self.shared == [1.0] and self.total.tolist() == [3.0, 3.0]
-            self.total.sum().backward()
-            assert self.weight.grad is not None and self.weight.grad.tolist() == [3.0, 3.0]
 
     callback = Remembering()
     trainer = BareTrainer(seeded(Net), callbacks=[callback], max_epochs=1, num_sanity_val_steps=2)
     trainer.fit(Sized(make_batches(1)), Sized(make_batches(2)))
     assert callback.shared == [1.0, 2.0, 2.0]
+
+
+@pytest.mark.parametrize("changes", [False, True])
+def test_a_state_that_has_not_changed_is_not_loaded(changes: bool) -> None:
+    class Averaging:
+        """Keeps a module that cannot be copied, which it copies when its state is loaded."""
+
+        def __init__(self) -> None:
+            self.average = nn.Linear(1, 1)
+            self.average.derived = 2 * self.average.weight  # type: ignore[assignment]
+            self.num_loads = self.num_updates = 0
+
+        def state_dict(self) -> dict[str, Any]:
+            return {"num_updates": self.num_updates, **({} if changes else {"average": self.average})}
+
+        def load_state_dict(self, state: dict[str, Any]) -> None:
+            state = copy.deepcopy(state)
+            self.num_updates, self.num_loads = state["num_updates"], self.num_loads + 1
+
+        def on_validation_batch_end(self, *_: Any) -> None:
+            self.num_updates += changes
+
+    callback = Averaging()
+    trainer = BareTrainer(seeded(Net), callbacks=[callback], max_epochs=1, num_sanity_val_steps=2)
+    trainer.fit(Sized(make_batches(1)), Sized(make_batches(2)))
+    assert (callback.num_loads, callback.num_updates) == ((1, 2) if changes else (0, 0))
 
 
 @pytest.mark.parametrize(

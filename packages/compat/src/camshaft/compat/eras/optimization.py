@@ -25,6 +25,7 @@ from camshaft.compat.eras.updates import (
     BatchCountedManualOptimization,
     BatchCountedPerOptimizerOptimization,
     BatchCountedTruncatedOptimization,
+    NoOptimizer,
     NoToggle,
     update_class,
 )
@@ -70,6 +71,8 @@ class EraOptimization(StandardOptimizationFactory):
     def configure(self, run: Run) -> ConfiguredOptimizers:
         """Return the optimizers and schedulers, as the module's era makes them of what it configures.
 
+        Without any, automatic optimization has a `NoOptimizer`, as in every release of Lightning.
+
         Hooks: configure_optimizers, init_optimizers, configure_apex.
 
         Raises:
@@ -79,6 +82,9 @@ class EraOptimization(StandardOptimizationFactory):
         """
         optimization = _configured(run)
         configure_apex(run, optimization)
+        if not optimization.optimizers and getattr(run.module, "automatic_optimization", True):
+            warn_user("`configure_optimizers` returned no optimizer: nothing will be updated. Return one to train.")
+            optimization.take([NoOptimizer()])
         return optimization
 
     def make_mode(
@@ -116,7 +122,7 @@ class EraOptimization(StandardOptimizationFactory):
         further: dict[str, Any] = {}
         if behaviour.steps_after_backward:
             further["step_zeroes"] = behaviour.step_zeroes and context.settings.zero_grad is None
-        return update_class(behaviour)(
+        return update_class(behaviour, optimizer)(
             context, optimizer, optimizer_idx, default_zero_grad=behaviour.zero_grad, **further
         )
 

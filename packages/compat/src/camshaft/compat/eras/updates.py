@@ -22,15 +22,38 @@ from camshaft.loops.optimization.toggling import OptimizerToggle
 from camshaft.loops.optimization.update import OptimizerUpdate, UpdateContext, loss_of, with_arguments
 
 
-def update_class(behaviour: Behaviour) -> type[OptimizerUpdate]:
-    """Return which update an era had."""
+class NoOptimizer(Optimizer):
+    """An optimizer of nothing, where `configure_optimizers` returned none: batches are computed and counted."""
+
+    def __init__(self) -> None:
+        super().__init__([torch.zeros(1)], {})
+        self.param_groups.clear()
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """Do nothing."""
+
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
+        """Evaluate the closure."""
+        return None if closure is None else closure()
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return an empty dictionary."""
+        return {}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Do nothing."""
+
+
+def update_class(behaviour: Behaviour, optimizer: Optimizer) -> type[OptimizerUpdate]:
+    """Return which update an era had of an optimizer."""
     if behaviour.steps_after_backward:
         return UpdateAfterBackward
-    return CountedUpdate if behaviour.since < COUNTS_UPDATES else OptimizerUpdate
+    is_counted = behaviour.since < COUNTS_UPDATES or isinstance(optimizer, NoOptimizer)
+    return CountedUpdate if is_counted else OptimizerUpdate
 
 
 class CountedUpdate(OptimizerUpdate):
-    """An update that counts every end of a window, even if an override of `optimizer_step` does not step (1.0 to 1.5).
+    """An update that counts every end of a window, even if nothing is stepped (1.0 to 1.5, and without an optimizer).
 
     Before 1.5 an override could leave a batch out by doing nothing at all: then `training_step` does not run. Stepping
     without the closure stays an error, since it would train on nothing.

@@ -8,10 +8,11 @@ from typing import Any
 
 import attrs
 import torch
+from torch.utils.data import DataLoader
 
 from camshaft.hooks_core.messages import must_be, warn_user
 from camshaft.hooks_core.protocols import Strategy
-from camshaft.loops.data.combined_loader import CombinedLoader, is_plain, is_stream
+from camshaft.loops.data.combined_loader import UNKNOWN, CombinedLoader, has_state, is_plain, is_stream
 from camshaft.loops.data.loaders import (
     ReadAhead,
     as_one_loader,
@@ -20,6 +21,7 @@ from camshaft.loops.data.loaders import (
     is_open_ended,
     leaves_of,
     numbered,
+    own_loaders,
     set_epoch,
     training_loader,
 )
@@ -114,7 +116,18 @@ class FitData:
         """
         self.origin = self._moment()
         self._load_training()
-        self._load_validation()
+        if not self._asks_in_sanity_check:
+            self._load_validation()
+            return
+        with isolated_randomness():
+            restore_random_state(self.origin["random"])
+            self._load_validation()
+
+    @property
+    def _asks_in_sanity_check(self) -> bool:
+        """Whether Lightning would ask for validation loaders in the sanity check, which puts random numbers back."""
+        is_checked = self._run.checkpoint is None and self.limits.num_sanity_val_steps != 0
+        return self._run.draws_as_lightning and is_checked
 
     def _load_training(self) -> None:
         limits, strategy = self.limits, self._run.strategy
@@ -130,7 +143,7 @@ class FitData:
                 0,
                 self._settings.stateless_loaders,
                 strategy,
-                ends_samplers=not self._run.draws_as_lightning,
+                draws_as_lightning=self._run.draws_as_lightning,
             )
             self._given = given
             if self._follows_samples:
@@ -139,8 +152,6 @@ class FitData:
         self.num_batches = self.batches.num_batches
         if self.num_batches == 0 and limits.train_limit[0] != 0:
             warn_user("The training loader is empty: nothing will be trained. Check its dataset and `drop_last`.")
-        if self._run.draws_as_lightning and self._load_epoch > 0:
-            self._draw_begin()
 
     def _load_validation(self) -> None:
         limits, epoch = self.limits, self._progress.current_epoch
@@ -237,27 +248,50 @@ class FitData:
             self.origin |= self._moment()
             self._load_training()
             self._follow_loaders()
+            if self._run.draws_as_lightning:
+                self._draw_begin()
 
-    def begin_if_early(self) -> None:
-        """Begin the first epoch's training loaders before `on_train_start`; see `Run.draws_as_lightning`."""
-        if self._run.draws_as_lightning and self._run.checkpoint is None:
-            set_epoch(self.loader, self._progress.current_epoch, of_datasets=False)
+    def begin_if_early(self, *, is_read: bool = True) -> None:
+        """Begin the first epoch's training loaders before `on_train_start`; see `Run.draws_as_lightning`.
+
+        Args:
+            is_read: Whether anything is trained.
+        """
+        epoch = self._progress.current_epoch
+        if not self._run.draws_as_lightning or self._run.checkpoint is not None or self.num_batches == 0:
+            return
+        if epoch == 0 and is_read:
+            self._begin_in_vain()
+            set_epoch(self.loader, epoch, of_datasets=False)
             self.batches.begin()
+        else:
+            self._draw_begin()
+        if is_read and self._may_validate and self.limits.validates_in(epoch):
+            self._validation.begin_in_vain()
 
     def _draw_begin(self) -> None:
         """Draw what loaders draw when they begin, which Lightning lets them do twice; see `Run.draws_as_lightning`."""
+        self._begin_in_vain()
+        begun = []
         for leaf in leaves_of(self.loader):
-            if not is_plain(leaf) or is_stream(leaf):
-                continue
-            if leaf.num_workers == 0:
-                iter(leaf)
-                continue
-            # What `iter` draws there before the first batch, but no workers are started.
-            if not leaf.persistent_workers:
-                torch.empty((), dtype=torch.int64).random_(generator=leaf.generator)
-            indices = leaf.sampler if leaf.batch_sampler is None else leaf.batch_sampler
-            for _ in islice(indices, leaf.num_workers * (leaf.prefetch_factor or 0)):
-                pass
+            is_plain_loader, num_workers = is_plain(leaf), getattr(leaf, "num_workers", 0)
+            if not isinstance(leaf, DataLoader) or (num_workers == 0 and (is_plain_loader or not has_state(leaf))):
+                begun.append(iter(leaf))
+            elif is_plain_loader:
+                # What `iter` draws there before the first batch, but no workers are started.
+                if not leaf.persistent_workers:
+                    torch.empty((), dtype=torch.int64).random_(generator=leaf.generator)
+                indices = leaf.sampler if leaf.batch_sampler is None else leaf.batch_sampler
+                for _ in islice(() if is_stream(leaf) else indices, num_workers * (leaf.prefetch_factor or 0)):
+                    pass
+        if self.num_batches == UNKNOWN:  # a batch is read ahead
+            for iterator in begun:
+                next(iterator, None)
+
+    def _begin_in_vain(self) -> None:
+        """Begin loaders that are not torch's, as Lightning does to see whether they can be."""
+        for leaf in own_loaders([self.loader]):
+            iter(leaf)
 
     def reload_validation_if_due(self) -> None:
         """Ask for the validation loaders again before a validation that is to have new ones. Hooks: val_dataloader."""
@@ -321,7 +355,7 @@ class TrainingBatches:
         num_batches: Number of batches of an epoch; infinite takes all there are.
         stateless: Treatment of loaders without a state; see `ResumableLoader`.
         strategy: Connects the processes, in all of which epochs end at the same batch; None stands for one process.
-        ends_samplers: Whether samplers come to their end with the last batch of an epoch.
+        draws_as_lightning: As for `numbered`.
     """
 
     def __init__(
@@ -331,9 +365,9 @@ class TrainingBatches:
         stateless: StatelessLoaders = "refuse",
         strategy: Strategy | None = None,
         *,
-        ends_samplers: bool = True,
+        draws_as_lightning: bool = False,
     ) -> None:
-        self._ends_samplers = ends_samplers
+        self._draws_as_lightning = draws_as_lightning
         self._strategy = None if strategy is None or strategy.num_data_ranks == 1 else strategy
         self._even: list[EvenLoader] = []
         self._leaves: list[ResumableLoader] = []
@@ -347,7 +381,9 @@ class TrainingBatches:
     def __iter__(self) -> Iterator[Numbered]:
         """Iterate over an epoch, or its rest after a resume: each batch with its index and whether it is the last."""
         first, self._first = self._first, 0
-        self._epoch = numbered(self._loader, self.num_batches, first, self._ahead, ends_samplers=self._ends_samplers)
+        self._epoch = numbered(
+            self._loader, self.num_batches, first, self._ahead, draws_as_lightning=self._draws_as_lightning
+        )
         return self._epoch
 
     def count(self, limit: int | float, argument: str) -> None:

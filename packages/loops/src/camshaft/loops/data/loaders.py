@@ -239,7 +239,7 @@ def numbered(
     first: int = 0,
     ahead: ReadAhead | None = None,
     *,
-    ends_samplers: bool = True,
+    draws_as_lightning: bool = False,
     iterator: Iterator[Any] | None = None,
 ) -> Iterator[tuple[int, Any, bool]]:
     """Iterate over a loader's batches, each with its index and whether it is the last.
@@ -253,20 +253,23 @@ def numbered(
         num_batches: Number of batches of the whole epoch; infinite takes all there are.
         first: Index of the first batch that is given.
         ahead: Holder of the batch that is read ahead; a batch that it holds comes first.
-        ends_samplers, iterator: As for `read_promised`.
+        draws_as_lightning: See `Run.draws_as_lightning`. Samplers then stay where the last batch was, and of a stream
+            nothing is read ahead if its length or a limit is known: where it ends sooner, no batch is the last.
+        iterator: As for `read_promised`.
 
     Raises:
         RuntimeError: If a loader of known length ends before its time, as it does when the dataset
             raises `StopIteration`.
     """
-    if is_open_ended(loader):
+    may_end_early = is_open_ended(loader)
+    if may_end_early and (num_batches == UNKNOWN or not draws_as_lightning):
         yield from _read_ahead(loader, iterator, num_batches, first, ahead or ReadAhead())
         return
     batch_idx = first - 1
-    promised = read_promised(loader, num_batches, first, iterator, ends_samplers=ends_samplers)
+    promised = read_promised(loader, num_batches, first, iterator, ends_samplers=not draws_as_lightning)
     for batch_idx, batch in enumerate(promised, first):
         yield batch_idx, batch, batch_idx + 1 == num_batches
-    if batch_idx + 1 < num_batches:
+    if batch_idx + 1 < num_batches and not may_end_early:
         raise RuntimeError(
             f"`{_name_of(loader)}` must give the {num_batches} batches that it promises, but got {batch_idx + 1} "
             "(int) in this epoch: it ended early, as when its dataset raises StopIteration. Raise another error "
@@ -295,6 +298,11 @@ def _read_ahead(
 def leaves_of(loader: Any) -> list[Any]:
     """Return the loaders of a combination, else the loader itself."""
     return [leaf.loader if isinstance(leaf, ResumableLoader) else leaf for leaf in _places_of(loader)]
+
+
+def own_loaders(loaders: Iterable[Any]) -> list[Any]:
+    """Return the loaders, and those of combinations, that are no `DataLoader`."""
+    return [leaf for loader in loaders for leaf in leaves_of(loader) if not isinstance(leaf, DataLoader)]
 
 
 def _places_of(loader: Any) -> list[Any]:

@@ -15,7 +15,15 @@ from camshaft.hooks_core.known_attributes import check_attribute
 from camshaft.hooks_core.messages import must_be, warn_user
 from camshaft.hooks_core.protocols import Strategy
 from camshaft.hooks_core.transfer import move_to_device
-from camshaft.loops.data.loaders import as_given, batch_mover, evaluation_loaders, in_order, numbered, set_epoch
+from camshaft.loops.data.loaders import (
+    as_given,
+    batch_mover,
+    evaluation_loaders,
+    in_order,
+    numbered,
+    own_loaders,
+    set_epoch,
+)
 from camshaft.loops.data.shared_loader import agree_on_rounds, count_share, in_rounds, prepare_orders, share_out
 from camshaft.loops.state.progress import BatchProgressView, Counters
 from camshaft.loops.state.run import Run
@@ -80,6 +88,7 @@ class EvaluationLoop:
         self.num_batches: list[int | float] = []
         self.progress = Counters()
         self._earlier_batches = Counters()  # of the runs before
+        self._new_loaders: list[Any] = []  # to be begun in vain; see `begin_in_vain`
         self._is_sealed = True
 
     @property
@@ -152,6 +161,8 @@ class EvaluationLoop:
             given = [in_order(loader, self.stage) for loader in given]
             limits.append(overfit)
         self.loaders = given
+        if run.draws_as_lightning:
+            self._new_loaders = own_loaders(given)
         if self.use_distributed_sampler:
             self.loaders = [share_out(loader, strategy, stage=self.stage) for loader in given]
         self.given_loaders = as_given(source, self.loaders)
@@ -227,13 +238,19 @@ class EvaluationLoop:
         self.progress.reset()
         if metrics is not None:
             metrics.start_epoch(self.stage, len(self.loaders), is_trial=is_trial)
-        iterator = self._begun(run, 0, rounds is not None) if run.draws_as_lightning else None
+        iterator: Iterator[Any] | None = None
+        if run.draws_as_lightning:
+            self.begin_in_vain()
+            iterator = self._begun(run, 0, rounds is not None)
         hooks.start()
         hooks.epoch_start()
         for dataloader_idx, loader in enumerate(self.loaders):
             if iterator is None:
                 iterator = self._begun(run, dataloader_idx, rounds is not None)
-            batches, iterator = numbered(loader, num_batches[dataloader_idx], iterator=iterator), None
+            batches = numbered(
+                loader, num_batches[dataloader_idx], draws_as_lightning=run.draws_as_lightning, iterator=iterator
+            )
+            iterator = None
             if rounds is not None:
                 batches = in_rounds(batches, rounds[dataloader_idx], run.strategy)
             self._run_batches(run, hooks, batches, dataloader_idx)
@@ -248,6 +265,11 @@ class EvaluationLoop:
             metrics.moment = None
         hooks.end()
         return logged
+
+    def begin_in_vain(self) -> None:
+        """Begin new loaders that are not torch's, which may draw for that; see `Run.draws_as_lightning`."""
+        while self._new_loaders:
+            iter(self._new_loaders.pop(0))
 
     def _begun(self, run: Run, dataloader_idx: int, has_rounds: bool) -> Iterator[Any]:
         """Begin a loader. Collective if the processes take its batches in rounds."""

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from itertools import compress
 from typing import Any
 
 import torch
@@ -16,7 +17,7 @@ from camshaft.hooks_core.messages import note_errors
 from camshaft.loops.data.combined_loader import samplers_of
 from camshaft.loops.evaluation.loops import ValidationLoop
 from camshaft.loops.state.metric_state import metric_states, restore_metric_states
-from camshaft.loops.state.random_state import isolated_randomness
+from camshaft.loops.state.random_state import are_same, isolated_randomness
 from camshaft.loops.state.run import Run
 
 
@@ -28,6 +29,9 @@ def check_sanity(run: Run, validation: ValidationLoop, num_steps: int, generator
     dataset and samplers; of metrics, the state of every metric among the module's submodules. Worker processes that
     would live on are stopped, since their state cannot be restored.
 
+    With `Run.draws_as_lightning` only logged values, metrics that were logged, the global random numbers and progress
+    are forgotten.
+
     Hooks: on_sanity_check_start, those of validation, on_sanity_check_end.
 
     Args:
@@ -36,19 +40,12 @@ def check_sanity(run: Run, validation: ValidationLoop, num_steps: int, generator
         num_steps: Number of batches to take of each loader; -1 takes all.
         generators: The loaders' own generators.
     """
-    metrics = metric_states(run.module)
-    parts = [part for loader in validation.loaders for part in (getattr(loader, "dataset", None), *samplers_of(loader))]
-    receivers = [*run.callbacks, *([] if run.data is None else [run.data])]
-    with isolated_randomness(generators), _isolated([*receivers, *parts], run):
+    with isolated_randomness() if run.draws_as_lightning else _isolated(run, validation, generators):
         run.hooks.on_sanity_check_start()
         validation.run_epoch(run, num_sanity_batches(validation, num_steps), is_trial=True)
         run.hooks.on_sanity_check_end()
-    if run.metrics is not None:
-        run.metrics.discard()
-    restore_metric_states(run.module, metrics)
-    for loader in validation.loaders:
-        if isinstance(loader, DataLoader):
-            loader._iterator = None  # ends persistent workers
+        if run.metrics is not None:
+            run.metrics.discard()
     validation.progress.reset()
 
 
@@ -58,25 +55,48 @@ def num_sanity_batches(validation: ValidationLoop, num_steps: int) -> list[int |
 
 
 @contextmanager
-def _isolated(owners: Iterable[object], run: Run) -> Iterator[None]:
-    """Restore the state of receivers and parts of loaders afterwards, of those that have one; see `copied`."""
-    remembered: list[tuple[object, Any]] = []
-    for owner in owners:
-        save, load = implementation(owner, "state_dict"), implementation(owner, "load_state_dict")
-        if save is not None and load is not None:
-            with note_errors(owner, "state_dict", run.position):
-                remembered.append((owner, copied(save())))
-    yield
-    for owner, state in remembered:
+def _isolated(run: Run, validation: ValidationLoop, generators: Sequence[torch.Generator]) -> Iterator[None]:
+    """Restore afterwards whatever has a state that has changed, by a copy of it; see `copied`."""
+    loaders, metrics = validation.loaders, metric_states(run.module)
+    parts = [part for loader in loaders for part in (getattr(loader, "dataset", None), *samplers_of(loader))]
+    owners: list[Any] = [
+        owner
+        for owner in (*run.callbacks, run.data, *parts)
+        if implementation(owner, "state_dict") is not None and implementation(owner, "load_state_dict") is not None
+    ]
+    before = [copied(_state_of(owner, run)) for owner in owners]
+    with isolated_randomness(generators):
+        yield
+    is_changed = [not _is_same(state, _state_of(owner, run)) for owner, state in zip(owners, before, strict=True)]
+    if run.strategy.world_size > 1:  # what one process loads, all do: loading may be collective
+        is_changed = [any(of_ranks) for of_ranks in zip(*run.strategy.all_gather(is_changed), strict=True)]
+    for owner, state in compress(zip(owners, before, strict=True), is_changed):
         with note_errors(owner, "load_state_dict", run.position):
-            owner.load_state_dict(state)  # type: ignore[attr-defined]
+            owner.load_state_dict(state)
+    restore_metric_states(run.module, metrics)
+    for loader in loaders:
+        if isinstance(loader, DataLoader):
+            loader._iterator = None  # ends persistent workers
+
+
+def _state_of(owner: Any, run: Run) -> Any:
+    with note_errors(owner, "state_dict", run.position):
+        return owner.state_dict()
+
+
+def _is_same(before: Any, after: Any) -> bool:
+    try:
+        return are_same(before, after)
+    except Exception:  # what cannot be compared may have changed
+        return False
 
 
 def copied(state: Any, memo: dict[int, Any] | None = None) -> Any:
     """Return a copy of a state that later changes of it do not reach, with itself where it cannot be copied.
 
-    A tensor in a graph is copied within the graph. Modules and optimizers, which a state can only refer to, and what
-    `copy.deepcopy` refuses, such as locks and open files, are the same in the copy. What is shared stays shared.
+    A tensor in a graph is copied without the graph, as by a checkpoint, so that who gets the copy can copy it again.
+    Modules and optimizers, which a state can only refer to, and what `copy.deepcopy` refuses, such as locks and open
+    files, are the same in the copy. What is shared stays shared.
 
     Args:
         state: Containers in any nesting, of anything.
@@ -89,8 +109,7 @@ def copied(state: Any, memo: dict[int, Any] | None = None) -> Any:
         return state
     result: Any
     if isinstance(state, torch.Tensor) and not state.is_leaf:
-        with torch.enable_grad():
-            result = state.clone()
+        result = state.detach().clone()
     elif isinstance(state, dict):
         memo[id(state)] = result = copy.copy(state)
         result.update({key: copied(value, memo) for key, value in state.items()})

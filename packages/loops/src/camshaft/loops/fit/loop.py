@@ -131,6 +131,8 @@ class FitLoop:
                 fit.end()
             elif run.checkpoint is not None:
                 fit.restore_finished(run.checkpoint)
+            else:
+                data.begin_if_early(is_read=False)
             run.save_point()
             fit.release()
         finally:

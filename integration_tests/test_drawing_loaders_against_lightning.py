@@ -1,0 +1,227 @@
+"""Loaders that draw random numbers, in all ways in which people write them: under the import names as in Lightning."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+from torch.utils.data import DataLoader, IterableDataset, TensorDataset
+
+lightning = pytest.importorskip("lightning.pytorch", reason="compares with Lightning")
+compat = pytest.importorskip("camshaft.compat")
+
+QUIET = {"logger": False, "enable_checkpointing": False, "enable_progress_bar": False, "enable_model_summary": False}
+
+
+def generator() -> torch.Generator:
+    return torch.Generator().manual_seed(3)
+
+
+def shuffling(num_samples: int = 9, **arguments: Any) -> DataLoader[Any]:
+    dataset = TensorDataset(torch.arange(float(num_samples))[:, None])
+    return DataLoader(dataset, 2, **{"shuffle": True, **arguments})
+
+
+class Own:
+    """A loader of no library, which draws its order when it is begun; by a generator of its own if it has one."""
+
+    def __init__(self, generator: torch.Generator | None = None) -> None:
+        self.generator = generator
+
+    def order(self) -> list[int]:
+        return torch.randperm(5, generator=self.generator).tolist()
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter([torch.tensor([[float(number)]]) for number in self.order()])
+
+
+class Sized(Own):
+    def __len__(self) -> int:
+        return 5
+
+
+class Lazy(Sized):
+    """Draws while it is read."""
+
+    def __iter__(self) -> Iterator[Any]:
+        for number in self.order():
+            yield torch.tensor([[number + random.random()]])
+
+
+class Counting(Sized):
+    """Knows how often it was begun."""
+
+    num_begun = 0
+
+    def order(self) -> list[int]:
+        self.num_begun += 1
+        return [10 * self.num_begun + number for number in range(5)]
+
+
+class ItsOwnIterator(Sized):
+    def __iter__(self) -> Iterator[Any]:
+        self.left = self.order()
+        return self
+
+    def __next__(self) -> torch.Tensor:
+        if not self.left:
+            raise StopIteration
+        return torch.tensor([[float(self.left.pop())]])
+
+
+class Augmenting(IterableDataset[torch.Tensor]):
+    """A stream that draws for each sample."""
+
+    def __iter__(self) -> Iterator[torch.Tensor]:
+        return (number + torch.rand(1) for number in range(7))
+
+
+class Promising(Augmenting):
+    """One that promises one batch more than it has."""
+
+    def __len__(self) -> int:
+        return 10
+
+
+KINDS: dict[str, Callable[[], Any]] = {
+    "a generator, full batches": lambda: shuffling(8, generator=generator()),
+    "a generator, a short last batch": lambda: shuffling(generator=generator()),
+    "no generator": shuffling,
+    "workers": lambda: shuffling(generator=generator(), num_workers=1),
+    "workers that live on": lambda: shuffling(num_workers=1, persistent_workers=True),
+    "a stream": lambda: DataLoader(Augmenting(), 2),
+    "a stream of wrong length": lambda: DataLoader(Promising(), 2),
+    "own": Sized,
+    "own, with a generator": lambda: Sized(generator()),
+    "own, of unknown length": Own,
+    "own, lazy": Lazy,
+    "own, counting": Counting,
+    "own, its own iterator": ItsOwnIterator,
+}
+SETTINGS: dict[str, dict[str, Any]] = {
+    "sanity check": {},
+    "no sanity check": {"num_sanity_val_steps": 0},
+    "a whole sanity check": {"num_sanity_val_steps": -1},
+    "limits": {"limit_train_batches": 3, "limit_val_batches": 2},
+    "loaders that are asked for again": {"reload_dataloaders_every_n_epochs": 1},
+    "validation in every second epoch": {"check_val_every_n_epoch": 2},
+}
+
+
+def run(framework: Any, make: Callable[[], Any], *, num_loaders: int = 1, **settings: Any) -> list[Any]:
+    """All batches of two fits and the other verbs, what is drawn beside them, and the weight."""
+    base: Any = getattr(framework, "LightningModule", None) or framework.TrainingModule
+    seen: list[Any] = []
+
+    class Module(base):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer, self.dropout = torch.nn.Linear(1, 1), torch.nn.Dropout()
+
+        def training_step(self, batch: Any, batch_idx: int) -> Any:
+            batch = batch[0] if isinstance(batch, list) else batch
+            seen.append(batch.flatten().tolist())
+            return self.dropout(self.layer(batch)).mean()
+
+        def validation_step(self, batch: Any, batch_idx: int, dataloader_idx: int = 0) -> None:
+            batch = batch[0] if isinstance(batch, list) else batch
+            seen.append((self.trainer.sanity_checking, batch.flatten().tolist(), torch.rand(1).item()))
+
+        test_step = predict_step = validation_step
+
+        def train_dataloader(self) -> Any:
+            return make()
+
+        def val_dataloader(self) -> Any:
+            return [make() for _ in range(num_loaders)]
+
+        test_dataloader = val_dataloader
+
+        def configure_optimizers(self) -> Any:
+            return torch.optim.SGD(self.parameters(), 0.01)
+
+    torch.manual_seed(0)
+    random.seed(0)
+    module, trainer = Module(), framework.Trainer(accelerator="cpu", max_epochs=3, **QUIET, **settings)
+    trainer.fit(module)
+    trainer.fit_loop.max_epochs = 4
+    trainer.fit(module)
+    trainer.validate(module)
+    trainer.test(module)
+    return [*seen, module.layer.weight.item()]
+
+
+@pytest.mark.parametrize("settings", SETTINGS.values(), ids=SETTINGS)
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.filterwarnings("ignore")
+def test_batches_and_draws_are_those_of_lightning(kind: str, settings: dict[str, Any]) -> None:
+    if "workers" in kind and settings:
+        pytest.skip("starting processes takes long")
+    assert run(compat, KINDS[kind], **settings) == run(lightning, KINDS[kind], **settings)
+
+
+@pytest.mark.parametrize("kind", ["a generator, full batches", "own", "own, with a generator", "own, counting"])
+@pytest.mark.filterwarnings("ignore")
+def test_so_are_those_of_several_loaders(kind: str) -> None:
+    assert run(compat, KINDS[kind], num_loaders=2) == run(lightning, KINDS[kind], num_loaders=2)
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_what_loaders_are_made_of_may_be_drawn() -> None:
+    """Some split their data anew in each hook, which gives the same halves in both as the sanity check draws first."""
+
+    def halves(framework: Any) -> Any:
+        base: Any = getattr(framework, "LightningModule", None) or framework.TrainingModule
+
+        class Module(base):
+            def __init__(self) -> None:
+                super().__init__()
+                self.layer, self.seen = torch.nn.Linear(1, 1), []
+
+            def half(self, number: int) -> Any:
+                return torch.utils.data.random_split(torch.arange(8.0)[:, None], [4, 4])[number]
+
+            def training_step(self, batch: Any, batch_idx: int) -> Any:
+                self.seen.append(batch.item())
+                return self.layer(batch).mean()
+
+            def validation_step(self, batch: Any, batch_idx: int) -> None:
+                self.seen.append(batch.item())
+
+            def train_dataloader(self) -> Any:
+                return DataLoader(self.half(0), shuffle=True)
+
+            def val_dataloader(self) -> Any:
+                return DataLoader(self.half(1))
+
+            def configure_optimizers(self) -> Any:
+                return torch.optim.SGD(self.parameters(), 0.01)
+
+        torch.manual_seed(0)
+        module = Module()
+        framework.Trainer(accelerator="cpu", max_epochs=1, **QUIET).fit(module)
+        return module.seen
+
+    own = halves(compat)
+    assert own == halves(lightning)
+    assert set(own[2:6]).isdisjoint(own[6:])
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_a_fit_that_trains_nothing_begins_the_loaders() -> None:
+    def drawn(framework: Any) -> float:
+        base: Any = getattr(framework, "LightningModule", None) or framework.TrainingModule
+
+        class Module(base):
+            def training_step(self, batch: Any, batch_idx: int) -> None: ...
+
+            def configure_optimizers(self) -> None: ...
+
+        torch.manual_seed(0)
+        framework.Trainer(accelerator="cpu", max_epochs=0, **QUIET).fit(Module(), Sized())
+        return torch.rand(1).item()
+
+    assert drawn(compat) == drawn(lightning)
