@@ -183,6 +183,8 @@ def test_a_name_in_both_dictionaries_has_the_value_for_loggers() -> None:
 
 def test_a_module_of_0_4_sees_the_metrics_of_every_so_many_batches_and_what_it_adds_is_logged() -> None:
     class Showing(Net):
+        hook_era = "0.4"
+
         def on_tng_metrics(self, metrics: dict[str, Any]) -> None:
             seen.append((metrics["epoch"], metrics["batch_nb"], float(metrics["loss"])))
             metrics["added"] = 7.0

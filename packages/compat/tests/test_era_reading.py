@@ -195,7 +195,7 @@ def test_a_declared_era_decides_where_signatures_do_not() -> None:
     class Ambiguous:
         def on_batch_start(self): ...
 
-        def validation_step(self, batch, batch_idx): ...
+        def validation_epoch_end(self, outputs): ...
 
     assert read(Ambiguous).version == "1.x"
     assert read(type("Old", (Ambiguous,), {"hook_era": "0.5"})).behaviour.step_zeroes
@@ -252,9 +252,9 @@ def test_an_everyday_name_is_called_as_a_hook_only_in_an_old_class() -> None:
     class Old:
         def summarize(self, mode): ...
 
-        def on_epoch_end(self): ...
+        def test_epoch_end(self, outputs): ...
 
-    assert set(read(Old).methods) == {"on_epoch_end", "summarize"}
+    assert set(read(Old).methods) == {"summarize", "test_epoch_end"}
 
 
 def test_an_update_whose_closure_only_an_era_would_fill_is_of_that_era() -> None:

@@ -26,15 +26,16 @@ _announced: set[str] = set()
 """The texts about classes that this process has printed."""
 
 
-def extend(run: Run, read_returned: ReadReturned | None = None) -> None:
+def extend(run: Run, read_returned: ReadReturned | None = None, *, is_earlier: bool = False) -> None:
     """Let a run, whose hooks are not resolved yet, call receivers of earlier eras as their releases did.
 
     Args:
         run: The run.
         read_returned: A reader of the return values of steps; see `adapt_outputs`.
+        is_earlier: Whether the program is known to be written for an earlier release; see `read_receivers`.
     """
     states = ReturnedStates(run)
-    run.read = read_receivers
+    run.read = partial(read_receivers, is_earlier=is_earlier)
     run.call_wrappers += [states, OwnSummary(run)]
     run.adapters += [states.attach, partial(adapt, read_returned=read_returned)]
 
