@@ -342,9 +342,7 @@ def _likeliest(
     return _release(era, receiver, kind, {method.spec.name for method in methods})
 
 
-def _is_for_lightning_2(
-    receiver: object, evidence: Sequence[_Method], methods: Sequence[_Method], logs: bool
-) -> bool:
+def _is_for_lightning_2(receiver: object, evidence: Sequence[_Method], methods: Sequence[_Method], logs: bool) -> bool:
     """Return whether Lightning 2 would run a class with what is old in it left out, and is meant to.
 
     Events alone are left-overs. With what computes something (`training_step_end`, returned logs) or has arguments by

@@ -330,7 +330,9 @@ def _add_step_hooks(given: Any) -> None:
         return step
 
     replace_step(given, around)
-    vars(given).update(register_step_pre_hook=partial(_register, before), register_step_post_hook=partial(_register, after))
+    vars(given).update(
+        register_step_pre_hook=partial(_register, before), register_step_post_hook=partial(_register, after)
+    )
 
 
 def _register(hooks: OrderedDict[int, Callable[..., Any]], hook: Callable[..., Any]) -> RemovableHandle:
