@@ -1,4 +1,4 @@
-"""Hooks that Lightning 2 no longer calls, left over in classes written for it, change nothing under the import names."""
+"""Hooks that Lightning 2 no longer calls, left over in classes for it, change nothing under the import names."""
 
 from __future__ import annotations
 

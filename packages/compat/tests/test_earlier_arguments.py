@@ -374,6 +374,7 @@ class TestRuns:
 
             def on_init_end(self, trainer: Trainer) -> None:
                 heard.append(hasattr(trainer, "fit_loop"))
+                super().on_init_end(trainer)
 
         class Watching(Hearing):
             def on_train_epoch_end(self, trainer: Trainer, pl_module: Any, outputs: Any) -> None: ...

@@ -295,7 +295,7 @@ def test_optimizers_stay_themselves_in_place_of_a_wrapper() -> None:
     class Wrapper(LightningOptimizer):
         """Defined, as in libraries."""
 
-    with pytest.raises(TypeError, match="Make it a subclass of the torch.optim.Optimizer"):
+    with pytest.raises(TypeError, match=r"Make it a subclass of the torch\.optim\.Optimizer"):
         Wrapper(optimizer)
 
 

@@ -170,6 +170,29 @@ def test_a_closure_is_evaluated_before_a_step_that_takes_none(by_name: bool) -> 
     assert called == ["before", "closure", "step", "after", "step"]
 
 
+def test_a_state_of_all_attributes_holds_none_that_was_added() -> None:
+    class Noam(Bare):
+        def step(self, closure: Any = None) -> Any:
+            self.rate = 2.0
+            return self.optim.step(closure)
+
+        def zero_grad(self) -> None:
+            self.optim.zero_grad()
+
+        def state_dict(self) -> Any:
+            return {name: value for name, value in vars(self).items() if name != "optim"}
+
+        def load_state_dict(self, state: Any) -> None:
+            vars(self).update(state)
+
+    net = seeded(Net, lambda module: Noam(momentum(module)))
+    trainer = BareTrainer(net, max_epochs=1).fit(Sized(make_batches(2)))
+    [optimizer] = trainer.fit_loop.optimization.optimizers
+    assert optimizer.state_dict() == {"rate": 2.0, "defaults": {}, "state": {}}
+    optimizer.load_state_dict({"rate": 3.0})
+    assert optimizer.rate == 3.0 and optimizer.register_step_pre_hook is not None
+
+
 def test_a_wrapper_that_lacks_something_is_refused() -> None:
     class Stepping:
         def step(self) -> None:

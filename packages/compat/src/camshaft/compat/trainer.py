@@ -188,6 +188,8 @@ class Trainer(ArgparseArguments, _Trainer):
         is_told = [self._is_earlier or not read_era(one, Receiver.CALLBACK, CATALOGUE).is_of_today for one in passed]
         self._untold = [*compress(passed, map(not_, is_told))]
         told = [*compress(passed, is_told)]
+        if told:
+            eras.accept_earlier_calls()
         _tell(told, "on_init_start", self)
         super().__init__(**arguments)
         attach_sources(self)

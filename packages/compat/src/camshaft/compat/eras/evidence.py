@@ -56,7 +56,7 @@ def declared_function(receiver: object, name: str) -> Callable[..., Any] | None:
         name: The hook's name.
     """
     own = implementation(receiver, name)
-    if own is None or name in getattr(receiver, "__dict__", {}) and not isinstance(receiver, type):
+    if own is None or (not isinstance(receiver, type) and name in getattr(receiver, "__dict__", {})):
         return own
     for klass in class_of(receiver).__mro__:
         method = vars(klass).get(name)

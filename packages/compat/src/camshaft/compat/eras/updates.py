@@ -43,7 +43,7 @@ class SkippableUpdate(OptimizerUpdate):
 
 
 class CountedUpdate(SkippableUpdate):
-    """An update that counts every end of a window, even if an override of `optimizer_step` does not step (1.0 to 1.5)."""
+    """An update that counts every end of a window, even if an `optimizer_step` does not step (1.0 to 1.5)."""
 
     def run(self, batch: Any, batch_idx: int, ends_window: bool) -> Any:
         """Run the update as `OptimizerUpdate.run`."""

@@ -272,15 +272,15 @@ def _shares_groups(groups: Sequence[Any], optimizer: Optimizer) -> bool:
     return groups is others or any(one is other for one in groups for other in others)
 
 
+_ADDED = ("step", "register_step_pre_hook", "register_step_post_hook", "state_dict", "load_state_dict")
 _NEEDED = ("param_groups", "step", "zero_grad", "state_dict", "load_state_dict", "__dict__")
 
 
 def complete_optimizer(given: Any, where: str) -> Optimizer:
     """Put on an object that torch's constructor has not made what it lacks of an optimizer, and return that object.
 
-    That is: step hooks, a `step` that calls them and can be given a closure, `defaults` and `state`. A wrapper may claim
-    to be an optimizer by its `__class__`, or inherit from it without calling its constructor; then torch's methods find
-    what that sets.
+    That is: step hooks, a `step` that calls them and can be given a closure, `defaults` and `state`; and what torch's
+    constructor sets, where a class inherits from `Optimizer` and does not call it.
 
     Args:
         given: The optimizer, with `param_groups`, `step`, `zero_grad`, `state_dict` and `load_state_dict`.
@@ -298,12 +298,12 @@ def complete_optimizer(given: Any, where: str) -> Optimizer:
     if "register_step_pre_hook" in own or (is_own and "_optimizer_step_pre_hooks" in own):
         return given  # type: ignore[no-any-return]
     if is_own:
-        made = vars(torch.optim.SGD([torch.zeros(0)]))
+        made = vars(torch.optim.SGD([torch.zeros(0)], lr=0.0))
         own.update({name: made[name] for name in made if name.startswith("_") and name not in own})
     own.update({name: {} for name in ("defaults", "state") if not hasattr(given, name)})
+    load = given.load_state_dict if "param_groups" in own else partial(_load_wrapped, given, given.load_state_dict)
     _add_step_hooks(given)
-    if "param_groups" not in own:
-        own["load_state_dict"] = partial(_load_wrapped, given, given.load_state_dict)
+    own.update(state_dict=_without_additions(given, given.state_dict), load_state_dict=_without_additions(given, load))
     return given  # type: ignore[no-any-return]
 
 
@@ -339,6 +339,20 @@ def _register(hooks: OrderedDict[int, Callable[..., Any]], hook: Callable[..., A
     handle = RemovableHandle(hooks)
     hooks[handle.id] = hook
     return handle
+
+
+def _without_additions(given: Any, method: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a method that finds nothing among the object's attributes that was put there; a state may be all these."""
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        own = vars(given)
+        added = {name: own.pop(name) for name in _ADDED if name in own}
+        try:
+            return method(*args, **kwargs)
+        finally:
+            own.update(added)
+
+    return call
 
 
 def _load_wrapped(given: Any, load: Callable[[Any], Any], state_dict: Any) -> None:
