@@ -37,7 +37,10 @@ def is_comparable(configuration: Configuration, differences: Sequence[Difference
 
 
 def compare(
-    configuration: Configuration, differences: Sequence[Difference] = DIFFERENCES, ours: Framework = CAMSHAFT
+    configuration: Configuration,
+    differences: Sequence[Difference] = DIFFERENCES,
+    ours: Framework = CAMSHAFT,
+    lightning: Framework = LIGHTNING,
 ) -> None:
     """Run a configuration on both frameworks and compare everything.
 
@@ -45,6 +48,7 @@ def compare(
         configuration: What to run.
         differences: Those that are allowed for.
         ours: What runs in camshaft's place.
+        lightning: What runs in Lightning's place.
 
     Raises:
         Mismatch: At the first thing that differs.
@@ -56,7 +60,7 @@ def compare(
             module_class = difference.adapt(module_class, configuration)
         return module_class
 
-    theirs, own = record(LIGHTNING, prepared, adapt), record(ours, configuration)
+    theirs, own = record(lightning, prepared, adapt), record(ours, configuration)
     for difference in differences:
         difference.align(theirs, own, configuration)
     check_same(theirs, own)

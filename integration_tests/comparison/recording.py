@@ -202,7 +202,6 @@ def summary(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [summary(item) for item in value]
     if isinstance(value, Optimizer):
-        value = getattr(value, "foreign", value)  # an optimizer by its attributes is wrapped where torch's is expected
         name = type(value).__name__.removeprefix("Lightning")  # which wraps some that it hands out
         return "NoOptimizer" if name == "_MockOptimizer" else name
     if isinstance(getattr(value, "optimizer", None), Optimizer):

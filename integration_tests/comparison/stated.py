@@ -181,12 +181,12 @@ STATED: tuple[Stated, ...] = (
         ),
     ),
     Stated(
-        name="optimizers by their attributes",
+        name="the type of what `optimizers()` returns",
         topic="optimization",
-        lightning="hands out the object, and a wrapper in `optimizer_step`",
-        camshaft="hands out a wrapper with the object's attributes everywhere",
-        reason="one place gives it what torch's optimizers have",
-        write="Read attributes; the object itself is `optimizer.foreign`.",
+        lightning="a `LightningOptimizer` around each optimizer, in `optimizer_step` as well",
+        camshaft="the optimizer itself, with `optimizer` and `toggle_model`",
+        reason="objects of users stay themselves; what an object lacks of torch's optimizers is put on it",
+        write="Nothing; `isinstance(optimizer, LightningOptimizer)` is false.",
         proof="packages/loops/tests/test_foreign_optimizer.py::test_a_wrapper_trains_as_by_hand_and_its_steps_count",
     ),
     Stated(

@@ -39,7 +39,9 @@ class Old(ModelHooks):
 
 
 class Counting(Callback):
-    """A callback of today, with one hook of 1.x."""
+    """A callback of 1.x."""
+
+    hook_era = "1.x"
 
     def on_epoch_end(self, trainer: Any, pl_module: Any) -> None: ...
 
@@ -164,6 +166,8 @@ def test_versions_survive_save_and_load(tmp_path: Path) -> None:
 
 def test_a_keyboard_interrupt_is_announced_before_the_exception() -> None:
     class Patient(Callback):
+        hook_era = "1.x"
+
         def on_keyboard_interrupt(self, trainer: Any, pl_module: Any) -> None: ...
 
     trace = Trace(read=read_receivers)

@@ -25,7 +25,7 @@ from camshaft.callbacks import (
 from camshaft.compat import Trainer
 from camshaft.compat.arguments.table import EARLIER_ARGUMENTS
 from camshaft.compat.arguments.translation import translate_arguments
-from camshaft.hooks_core import Callback
+from camshaft.hooks_core import Callback, HookFaultWarning
 from camshaft.trainer import GradientNorms
 
 pytestmark = pytest.mark.filterwarnings(NO_VALIDATION)
@@ -367,17 +367,34 @@ class TestRuns:
         with pytest.raises(RuntimeError, match="`trainer` must be made with `auto_lr_find` or `auto_scale_batch_size`"):
             quiet_trainer(tmp_path).tune(Regression(), loader())
 
-    def test_callbacks_hear_that_the_trainer_is_made(self) -> None:
+    def test_callbacks_of_releases_that_had_it_hear_that_the_trainer_is_made(self, tmp_path: Path) -> None:
         class Hearing(Callback):
             def on_init_start(self, trainer: Trainer) -> None:
                 heard.append(hasattr(trainer, "fit_loop"))
 
             def on_init_end(self, trainer: Trainer) -> None:
                 heard.append(hasattr(trainer, "fit_loop"))
+                super().on_init_end(trainer)
+
+        class Watching(Hearing):
+            def on_train_epoch_end(self, trainer: Trainer, pl_module: Any, outputs: Any) -> None: ...
+
+        class Old(Regression):
+            def training_epoch_end(self, outputs: Any) -> None: ...
 
         heard: list[bool] = []
-        Trainer(callbacks=[Hearing()], logger=False, enable_checkpointing=False)
+        Trainer(callbacks=[Watching()], logger=False, enable_checkpointing=False)
         assert heard == [False, True]
+        Trainer(callbacks=[Hearing()], logger=False, gpus=0)
+        assert heard == [False, True] * 2
+        trainer = quiet_trainer(tmp_path, callbacks=[Hearing()], max_epochs=1)
+        assert heard == [False, True] * 2
+        with pytest.warns(HookFaultWarning, match="on_init_start: this hook belongs to"):
+            trainer.fit(Regression(), loader(1))
+        assert heard == [False, True] * 2
+        for _ in range(2):
+            trainer.fit(Old(), loader(1))  # in its company the callback is one of 1.x
+        assert heard == [False, True] * 2 + [True, True]
 
 
 class TestArgparse:

@@ -10,6 +10,7 @@ from recording_sink import RecordingSink
 from torch import Tensor
 
 from camshaft.compat.eras.outputs import log_returned
+from camshaft.hooks_core import Callback
 from camshaft.loops import TestLoop
 
 
@@ -183,6 +184,8 @@ def test_a_name_in_both_dictionaries_has_the_value_for_loggers() -> None:
 
 def test_a_module_of_0_4_sees_the_metrics_of_every_so_many_batches_and_what_it_adds_is_logged() -> None:
     class Showing(Net):
+        hook_era = "0.4"
+
         def on_tng_metrics(self, metrics: dict[str, Any]) -> None:
             seen.append((metrics["epoch"], metrics["batch_nb"], float(metrics["loss"])))
             metrics["added"] = 7.0
@@ -198,3 +201,21 @@ def test_a_module_of_0_4_sees_the_metrics_of_every_so_many_batches_and_what_it_a
     assert [one if one == "end" else one[:2] for one in seen] == ["end", (0, 0), "end", "end", (0, 2)]
     assert [call for call in sink.calls if call.startswith("log_returned")] == ["log_returned added: logger"] * 2
     assert sink.values["added"] == 7.0
+
+
+def test_callbacks_may_call_their_base_class_as_their_era_did() -> None:
+    class Calling(Callback):
+        def on_train_batch_end(
+            self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int, dataloader_idx: int
+        ) -> None:
+            called.append(dataloader_idx)
+            super().on_train_batch_end(trainer, pl_module, outputs, batch, batch_idx, dataloader_idx)
+
+        def on_epoch_end(self, trainer: Any, pl_module: Any) -> None:
+            super().on_epoch_end(trainer, pl_module)
+            called.append("end")
+
+    called: list[Any] = []
+    trainer = BareTrainer(seeded(Net), callbacks=[Calling()], max_epochs=1, limit_val_batches=0)
+    trainer.fit(Sized(make_batches(2)))
+    assert called == [0, 0, "end"]

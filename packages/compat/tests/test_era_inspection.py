@@ -50,11 +50,13 @@ def test_hooks_of_two_eras_run_where_the_meaning_is_clear() -> None:
     class Mixed(ModelHooks):
         def on_pre_performance_check(self) -> None: ...
 
-        def on_train_epoch_end(self) -> None: ...
+        def training_epoch_end(self, outputs: Any) -> None: ...
+
+        def on_predict_start(self) -> None: ...
 
     inspection = inspect_class(Mixed)
     assert inspection.eras == ()
-    assert [method.era for method in inspection.methods] == ["0.8", "2.x"]
+    assert [method.era for method in inspection.methods] == ["0.8", "2.x", "0.8"]
     assert inspection.faults == ()
 
 
@@ -94,6 +96,8 @@ def test_what_only_several_processes_call_says_so() -> None:
 
 def test_a_hook_of_0_4_is_known() -> None:
     class Old:
+        def training_step(self, batch: Any, batch_nb: int) -> None: ...
+
         def on_tng_metrics(self, metrics: Any) -> None: ...
 
     inspection = inspect_class(Old)

@@ -23,7 +23,16 @@ from old_classes import (
 )
 
 from camshaft.compat.eras import EraReading, read_era, read_receivers
-from camshaft.hooks_core import CATALOGUE, Callback, DataHooks, HookFaultError, ModelHooks, Receiver, resolve
+from camshaft.hooks_core import (
+    CATALOGUE,
+    Callback,
+    DataHooks,
+    HookFaultError,
+    HookFaultWarning,
+    ModelHooks,
+    Receiver,
+    resolve,
+)
 
 WHOLE = "epoch, batch_idx, optimizer, optimizer_idx, optimizer_closure, on_tpu, using_native_amp, using_lbfgs"
 """The arguments of `optimizer_step` from 0.8 on."""
@@ -195,7 +204,7 @@ def test_a_declared_era_decides_where_signatures_do_not() -> None:
     class Ambiguous:
         def on_batch_start(self): ...
 
-        def validation_step(self, batch, batch_idx): ...
+        def validation_epoch_end(self, outputs): ...
 
     assert read(Ambiguous).version == "1.x"
     assert read(type("Old", (Ambiguous,), {"hook_era": "0.5"})).behaviour.step_zeroes
@@ -252,9 +261,9 @@ def test_an_everyday_name_is_called_as_a_hook_only_in_an_old_class() -> None:
     class Old:
         def summarize(self, mode): ...
 
-        def on_epoch_end(self): ...
+        def test_epoch_end(self, outputs): ...
 
-    assert set(read(Old).methods) == {"on_epoch_end", "summarize"}
+    assert set(read(Old).methods) == {"summarize", "test_epoch_end"}
 
 
 def test_an_update_whose_closure_only_an_era_would_fill_is_of_that_era() -> None:
@@ -335,3 +344,132 @@ def stepping(parameters: str) -> type:
     namespace: dict[str, Any] = {}
     exec(f"def training_step(self, {parameters}): ...", namespace)
     return type("Stepping", (), {"training_step": namespace["training_step"]})
+
+
+def written(**parameters: str) -> type:
+    """A class with methods of these parameters."""
+    namespace: dict[str, Any] = {}
+    exec(
+        "class Written:\n" + "\n".join(f"    def {name}(self, {taken}): ..." for name, taken in parameters.items()),
+        namespace,
+    )
+    klass: type = namespace["Written"]
+    return klass
+
+
+STEP = {"training_step": "batch, batch_idx"}
+OF_2 = {"lr_scheduler_step": "scheduler, metric"}
+
+
+@pytest.mark.parametrize(
+    ("parameters", "version"),
+    [
+        ({"on_epoch_start": "", **STEP}, None),
+        ({"on_batch_end": "", "on_pretrain_routine_end": "", "on_train_dataloader": "", **STEP}, None),
+        ({"on_epoch_start": "", "training_step": "batch, batch_idx, optimizer_idx"}, "1.x"),
+        ({"on_epoch_start": "", "training_step": "batch, batch_nb"}, "0.5"),
+        ({"on_epoch_start": "", "validation_epoch_end": "outputs", **STEP}, "1.x"),
+        ({"on_epoch_start": "", "on_train_epoch_end": "outputs", **STEP}, "1.3"),
+        ({"training_step_end": "outputs", **STEP}, "1.x"),
+        ({"training_step_end": "outputs", "lr_scheduler_step": "*args", **STEP}, "1.x"),
+        ({"training_step_end": "outputs", "on_epoch_end": "", **OF_2, **STEP}, None),
+        ({"training_step_end": "outputs", "configure_model": "", **STEP}, None),
+        ({"training_step_end": "outputs", "test_epoch_end": "outputs", **OF_2, **STEP}, "1.x"),
+        ({"on_before_optimizer_step": "optimizer", "validation_end": "outputs", **STEP}, None),
+        ({"on_before_optimizer_step": "optimizer, optimizer_idx", "on_epoch_end": "", **STEP}, "1.x"),
+    ],
+)
+def test_a_left_over_hook_does_not_change_the_era(parameters: dict[str, str], version: str | None) -> None:
+    reading = read(written(**parameters))
+    assert reading.version == version
+    assert version is not None or reading.methods == {}
+
+
+def test_a_program_of_an_earlier_release_decides_where_its_classes_do_not() -> None:
+    found = [(Receiver.MODULE, written(on_epoch_start="", **STEP)), (Receiver.CALLBACK, written(on_epoch_end="a, b"))]
+    assert [one.version for one in read_receivers(found, CATALOGUE)] == [None, None]
+    assert [one.version for one in read_receivers(found, CATALOGUE, is_earlier=True)] == ["1.x", "1.x"]
+    found[0] = (Receiver.MODULE, written(training_epoch_end="outputs", **STEP))
+    assert [one.version for one in read_receivers(found, CATALOGUE)] == ["1.x", "1.x"]
+
+
+@pytest.mark.new_feature("hooks-core")
+def test_a_left_over_hook_is_told_of_and_not_called() -> None:
+    class Left(ModelHooks):
+        def on_epoch_start(self) -> None:
+            raise AssertionError
+
+        def on_epoch_end(self) -> None: ...
+
+        def on_train_epoch_end(self) -> None:
+            self.on_epoch_end()
+
+    match = r"Left\.on_epoch_start: .*it is dead, and never called\. Rename it to `on_train_epoch_start`, declare"
+    with pytest.warns(HookFaultWarning, match=match) as caught:
+        hooks: Any = resolve(module=Left(), read=read_receivers)
+    hooks.on_train_epoch_start()
+    assert hooks.readings == ()
+    assert len(caught) == 1  # the other one is called by the class itself
+
+
+class Base13(Callback):
+    def on_train_batch_start(self, trainer, pl_module, batch, batch_idx, dataloader_idx):
+        self.got = (batch, batch_idx, dataloader_idx)
+
+    def on_train_batch_end(self, trainer, pl_module, outputs, batch, batch_idx): ...
+
+
+class Passing(Base13):
+    def on_train_batch_start(self, *args):
+        super().on_train_batch_start(*args)
+
+    def on_train_batch_end(self, *args, **kwargs):
+        return Base13.on_train_batch_end(self, *args, **kwargs)
+
+
+def test_a_hook_that_passes_its_arguments_on_takes_those_of_the_base_class() -> None:
+    class Twice(Passing):
+        def on_train_batch_start(self, trainer: Any, *args: Any) -> None:
+            super().on_train_batch_start(trainer, *args)
+
+    for klass in (Passing, Twice):
+        reading = read(klass)
+        assert (reading.version, set(reading.methods)) == ("1.x", {"on_train_batch_start"})
+        callback: Any = klass()
+        hooks: Any = resolve(callbacks=[callback], read=read_receivers)
+        hooks.on_train_batch_start("batch", 3)
+        hooks.on_train_batch_end("outputs", "batch", 3)
+        assert callback.got == ("batch", 3, 0)
+
+
+def test_a_hook_that_passes_nothing_on_or_to_a_declaration_takes_those_of_today() -> None:
+    class Own(Base13):
+        def on_train_batch_start(self, *args: Any) -> None: ...
+
+    class Declared(Callback):
+        def on_train_batch_start(self, *args: Any) -> None:
+            super().on_train_batch_start(*args)
+
+    assert read(Own).is_of_today and read(Declared).is_of_today
+
+
+@pytest.mark.new_feature("hooks-core")
+def test_a_step_that_passes_its_arguments_on_gets_the_index_that_its_base_class_takes() -> None:
+    class Stepping:
+        def training_step(self, batch: Any, batch_idx: int, optimizer_idx: int) -> Any:
+            return batch, batch_idx, optimizer_idx
+
+    class Timing(Stepping):
+        def training_step(self, *args: Any, **kwargs: Any) -> Any:
+            return super().training_step(*args, **kwargs)
+
+    hooks: Any = resolve(module=Timing(), read=read_receivers)
+    assert hooks.takes("training_step", "optimizer_idx")
+    assert hooks.training_step("batch", 2, 1) == ("batch", 2, 1)
+
+
+@pytest.mark.parametrize("by_hand", [True, False])
+def test_a_step_by_hand_with_an_index_is_of_the_last_release_that_took_it(by_hand: bool) -> None:
+    klass = stepping("batch, batch_idx, optimizer_idx")
+    klass.automatic_optimization = not by_hand  # type: ignore[attr-defined]
+    assert read(klass).version == ("1.4" if by_hand else None)

@@ -21,6 +21,9 @@ def test_an_old_signature_alone_is_read_as_old_wherever_today_does_not_know_it(s
                 continue
             klass = build([(spec, kind, era, False)])
             reading = read_era(klass, kind, CATALOGUE)
+            if reading.as_earlier is not None:
+                assert spec.kind == "event" and not spec.is_current  # a left-over
+                reading = reading.as_earlier
             by_today = spec.is_current and _binds(klass, spec, kind, None)
             if not reading.is_of_today:
                 assert spec.name in reading.methods or by_today
@@ -48,6 +51,7 @@ def test_a_class_of_an_eras_hooks_is_read_as_that_era_or_as_one_that_fits_it_as_
     era, kind, methods = drawn
     klass = build(methods)
     reading = read_era(klass, kind, CATALOGUE)
+    reading = reading.as_earlier or reading
     for spec, *_ in methods:
         if reading.is_of_today and spec.name in EVERYDAY_NAMES:
             continue

@@ -285,10 +285,18 @@ def test_errors_of_memory_are_recognised() -> None:
     functions.garbage_collection_cuda()
 
 
-def test_optimizers_are_no_wrappers() -> None:
-    assert not isinstance(torch.optim.SGD([torch.ones(1)], 0.1), LightningOptimizer)
-    with pytest.raises(TypeError, match="Optimizers are torch's own"):
-        LightningOptimizer(object())
+@pytest.mark.new_feature("loops")
+def test_optimizers_stay_themselves_in_place_of_a_wrapper() -> None:
+    optimizer: Any = torch.optim.SGD([torch.ones(1)], 0.1)
+    assert LightningOptimizer(optimizer) is optimizer and not isinstance(optimizer, LightningOptimizer)
+    assert LightningOptimizer.to_lightning_optimizer(optimizer, trainer=object()).optimizer is optimizer
+    assert LightningOptimizer._to_lightning_optimizer(optimizer, object(), 0) is optimizer
+
+    class Wrapper(LightningOptimizer):
+        """Defined, as in libraries."""
+
+    with pytest.raises(TypeError, match=r"Make it a subclass of the torch\.optim\.Optimizer"):
+        Wrapper(optimizer)
 
 
 # strategies

@@ -15,7 +15,7 @@ from torch import nn
 from trainer_parts import NO_VALIDATION, loader
 
 from camshaft.callbacks import SimpleProfiler, Timer
-from camshaft.compat import DataModule, Trainer, TrainingModule
+from camshaft.compat import Callback, DataModule, Trainer, TrainingModule
 from camshaft.compat.names.plugins.accelerators import AcceleratorConnector
 from camshaft.compat.names.utilities.types_and_flags import LRSchedulerConfig, RunningStage, TrainerFn
 from camshaft.loops.optimization.configuration import read_configuration
@@ -261,3 +261,57 @@ def test_optimizers_are_toggled_and_unwrapped_as_with_lightnings_wrapper(tmp_pat
     trained: list[list[str]] = []
     quiet_trainer(tmp_path).fit(Both(), loader(1))
     assert trained == [["layer.weight", "layer.bias"], ["other.weight", "other.bias"]]
+
+
+class Halving:
+    """A wrapper around an optimizer, which has no base class and takes no closure, as those for LARS."""
+
+    def __init__(self, inner: torch.optim.Optimizer) -> None:
+        self.inner = inner
+        self.state_dict, self.load_state_dict = inner.state_dict, inner.load_state_dict
+        self.zero_grad = inner.zero_grad
+
+    @property
+    def param_groups(self) -> Any:
+        return self.inner.param_groups
+
+    def step(self) -> None:
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                parameter.grad *= 0.5
+        self.inner.step()
+
+
+@pytest.mark.new_feature("loops")
+@pytest.mark.parametrize("by_hand", [False, True])
+def test_optimizers_are_handed_out_as_they_are(tmp_path: Path, by_hand: bool) -> None:
+    seen: list[Any] = []
+
+    class Wrapped(Regression):
+        automatic_optimization = not by_hand
+
+        def training_step(self, batch: Any, batch_idx: int) -> Any:  # type: ignore[override]
+            optimizer, loss = self.optimizers(), super().training_step(batch, batch_idx)
+            seen.append(optimizer)
+            if not by_hand:
+                return loss
+            optimizer.zero_grad()
+            self.manual_backward(loss)
+            optimizer.step()
+            return None
+
+        def configure_optimizers(self) -> Any:
+            self.made = Halving(torch.optim.SGD(self.parameters(), 0.1))
+            return self.made
+
+        def on_before_optimizer_step(self, optimizer: Any) -> None:
+            seen.append(optimizer)
+
+    class Own(Callback):
+        def on_before_optimizer_step(self, trainer: Any, pl_module: Any, optimizer: Any) -> None:
+            seen.extend([optimizer, *trainer.optimizers])
+
+    trainer, module = quiet_trainer(tmp_path, callbacks=[Own()], max_epochs=1), Wrapped()
+    trainer.fit(module, loader(2))
+    assert trainer.global_step == 2 and len(seen) == 8
+    assert all(one is module.made for one in seen)

@@ -11,7 +11,7 @@ from own_optimizers import WRAPPERS, Taking, momentum
 from torch import nn
 from torch.optim.lr_scheduler import StepLR
 
-from camshaft.loops.optimization.configuration import ForeignOptimizer, read_configuration
+from camshaft.loops.optimization.configuration import read_configuration
 
 pytestmark = pytest.mark.filterwarnings("ignore:There is a `validation_step`")
 
@@ -32,17 +32,25 @@ def by_hand(wrapper: Any, batches: Any, num_epochs: int = 1) -> Any:
 @pytest.mark.parametrize("overrides", [False, True])
 def test_a_wrapper_trains_as_by_hand_and_its_steps_count(wrapper: Any, overrides: bool) -> None:
     announced: list[Any] = []
-    callback = hooked(on_before_optimizer_step=lambda trainer, module, optimizer: announced.append(optimizer.inner))
+    callback = hooked(on_before_optimizer_step=lambda trainer, module, optimizer: announced.append(optimizer))
 
     class Overriding(Net):
         def optimizer_step(self, epoch: int, batch_idx: int, optimizer: Any, optimizer_closure: Any) -> None:
+            announced.append(optimizer)
             optimizer.step(closure=optimizer_closure)
 
-    net = seeded(Overriding if overrides else Net, lambda module: wrapper(momentum(module)))
+    made: list[Any] = []
+
+    def configure(module: Any) -> Any:
+        made.append(wrapper(momentum(module)))
+        return made[0]
+
+    net = seeded(Overriding if overrides else Net, configure)
     trainer = BareTrainer(net, callbacks=[callback], max_epochs=1).fit(Sized(make_batches(4)))
     assert same_bits(weights(net), by_hand(wrapper, make_batches(4)))
     assert trainer.global_step == 4
-    assert announced == [trainer.fit_loop.optimization.optimizers[0].inner] * 4
+    assert len(announced) == (8 if overrides else 4)
+    assert all(one is made[0] for one in [*announced, *trainer.fit_loop.optimization.optimizers])
 
 
 @wrappers
@@ -118,30 +126,71 @@ class Bare:
         self.optim.load_state_dict(state)
 
 
-def test_a_wrapper_gets_the_closure_if_it_takes_one_and_set_to_none_likewise() -> None:
+def test_a_wrapper_gets_the_closure_if_it_takes_one() -> None:
     given: list[Any] = []
-    inner = momentum(Net())
 
-    class Recording(Bare):
-        def step(self, closure: Any = None) -> Any:  # type: ignore[override]
+    class Taking(Bare):
+        def step(self, closure: Any = None) -> Any:
             given.append(closure)
             return "loss"
 
-        def zero_grad(self, set_to_none: bool = False) -> None:  # type: ignore[override]
-            given.append(set_to_none)
+        def zero_grad(self) -> None:
+            """Does nothing."""
 
-        def add_param_group(self, group: Any) -> None:
-            given.append(group)
+    wrapper = Taking(momentum(Net()))
+    [optimizer] = read_configuration(wrapper).optimizers
+    assert optimizer is wrapper
+    assert optimizer.step(len) == "loss"  # type: ignore[arg-type, comparison-overlap, func-returns-value]
+    assert given == [len]
+    assert (optimizer.defaults, optimizer.state) == ({}, {})
 
-    optimizer = ForeignOptimizer(Recording(inner))
-    assert optimizer.step(len) == "loss"  # type: ignore[arg-type]
-    optimizer.zero_grad()
-    optimizer.add_param_group({"params": []})
-    assert given == [len, True, {"params": []}]
-    assert optimizer.param_groups is inner.param_groups
-    assert optimizer.optim is inner
-    with pytest.raises(AttributeError, match="nothing_like_it"):
-        _ = optimizer.nothing_like_it
+
+@pytest.mark.parametrize("by_name", [True, False])
+def test_a_closure_is_evaluated_before_a_step_that_takes_none(by_name: bool) -> None:
+    called: list[str] = []
+
+    class Stepping(Bare):
+        def step(self) -> None:
+            called.append("step")
+
+        def zero_grad(self) -> None:
+            """Does nothing."""
+
+    [optimizer] = read_configuration(Stepping(momentum(Net()))).optimizers
+    handles = [
+        optimizer.register_step_pre_hook(lambda *_: called.append("before")),
+        optimizer.register_step_post_hook(lambda *_: called.append("after")),
+    ]
+    read_configuration(optimizer)  # another fit with it
+    closure: Any = lambda: called.append("closure") or 1.0  # noqa: E731
+    assert (optimizer.step(closure=closure) if by_name else optimizer.step(closure)) == 1.0
+    for handle in handles:
+        handle.remove()
+    optimizer.step()
+    assert called == ["before", "closure", "step", "after", "step"]
+
+
+def test_a_state_of_all_attributes_holds_none_that_was_added() -> None:
+    class Noam(Bare):
+        def step(self, closure: Any = None) -> Any:
+            self.rate = 2.0
+            return self.optim.step(closure)
+
+        def zero_grad(self) -> None:
+            self.optim.zero_grad()
+
+        def state_dict(self) -> Any:
+            return {name: value for name, value in vars(self).items() if name != "optim"}
+
+        def load_state_dict(self, state: Any) -> None:
+            vars(self).update(state)
+
+    net = seeded(Net, lambda module: Noam(momentum(module)))
+    trainer = BareTrainer(net, max_epochs=1).fit(Sized(make_batches(2)))
+    [optimizer] = trainer.fit_loop.optimization.optimizers
+    assert optimizer.state_dict() == {"rate": 2.0, "defaults": {}, "state": {}}
+    optimizer.load_state_dict({"rate": 3.0})
+    assert optimizer.rate == 3.0 and optimizer.register_step_pre_hook is not None
 
 
 def test_a_wrapper_that_lacks_something_is_refused() -> None:

@@ -223,8 +223,7 @@ class TrainingModule(EarlierHooks, HyperparametersMixin, _TrainingModule):
         """
         if optimizer_idx is not None:
             optimizers = self.trainer.fit_loop.optimization.optimizers
-            known = next((one for one in optimizers if getattr(one, "foreign", one) is optimizer), optimizer)
-            if any(known is one for one in optimizers) and optimizers[optimizer_idx] is not known:
+            if any(optimizer is one for one in optimizers) and optimizers[optimizer_idx] is not optimizer:
                 where = f"{type(self).__qualname__}.toggle_optimizer"
                 raise ValueError(must_be("optimizer_idx", "its index", optimizer_idx, where, "Leave it out."))
         super().toggle_optimizer(optimizer)

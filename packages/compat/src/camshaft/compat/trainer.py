@@ -6,10 +6,11 @@ import inspect
 import math
 import os
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import wraps
 from importlib import import_module
-from operator import attrgetter
+from itertools import compress
+from operator import attrgetter, not_
 from typing import Any, ClassVar
 
 import attrs
@@ -34,12 +35,14 @@ from camshaft.compat.arguments.today import (
 from camshaft.compat.arguments.translation import EarlierSettings, ModuleSettings, translate_arguments
 from camshaft.compat.checkpoints.format import VERSION_KEY, ReleaseFormat
 from camshaft.compat.eras.processes import delegate_early
+from camshaft.compat.eras.reading import read_era
 from camshaft.compat.eras.releases import behaviour_in
 from camshaft.compat.module import scheduler_settings
 from camshaft.compat.names.finder import is_alias, load
 from camshaft.compat.names.utilities.types_and_flags import LIGHTNING_VERSION, RunningStage, TrainerFn
 from camshaft.compat.private_parts import ConnectorView, attach_sources
-from camshaft.hooks_core import is_overridden
+from camshaft.hooks_core import CATALOGUE, Receiver, is_overridden
+from camshaft.hooks_core.eras import EARLIER_ERAS
 from camshaft.hooks_core.messages import must_be, warn_user
 from camshaft.loops import Run
 from camshaft.strategies import DDPStrategy
@@ -62,6 +65,8 @@ _RESULTS = "camshaft.compat.results"
 
 _LOGGERS = "camshaft.compat.names.trainer.loggers"
 """The module of loggers under the import names, imported where one is made."""
+
+_OF_INIT = ("on_init_start", "on_init_end")
 
 _OPTIMIZERS = "`trainer.optimizers` and `trainer.lr_scheduler_configs`"
 _LOOPS = "`trainer.fit_loop`, `trainer.validate_loop` or `trainer.test_loop`"
@@ -154,6 +159,8 @@ class Trainer(ArgparseArguments, _Trainer):
 
     tuning: bool = False
     _earlier: EarlierSettings
+    _is_earlier: bool  # by an argument that was removed
+    _untold: list[Any]
     _assigned_data: tuple[Any, ...] = ()  # the last run until then, and the data module
 
     @wraps(_Trainer.__init__)  # type: ignore[misc]
@@ -162,6 +169,7 @@ class Trainer(ArgparseArguments, _Trainer):
         given = {**from_environment(type(self).__name__, names), **by_name(positional, given), **given}
         tell_of_ones(given)
         given = flags_as_counts(given)
+        self._is_earlier = any(name in EARLIER_ARGUMENTS and name not in _DEFAULTS for name in given)
         arguments, self._earlier = translate_arguments(given, _DEFAULTS, EARLIER_ARGUMENTS)
         arguments["precision"] = precision_of(arguments)
         if self._earlier.of_module:
@@ -176,11 +184,16 @@ class Trainer(ArgparseArguments, _Trainer):
             arguments["strategy"] = later.make(arguments)
             if later.kind is DDPStrategy:
                 arguments.pop("sync_batchnorm", None)
-        passed = listed(arguments.get("callbacks"))
-        _tell(passed, "on_init_start", self)
+        passed = [one for one in listed(arguments.get("callbacks")) if _hears_of_init(one)]
+        is_told = [self._is_earlier or not read_era(one, Receiver.CALLBACK, CATALOGUE).is_of_today for one in passed]
+        self._untold = [*compress(passed, map(not_, is_told))]
+        told = [*compress(passed, is_told)]
+        if told:
+            eras.accept_earlier_calls()
+        _tell(told, "on_init_start", self)
         super().__init__(**arguments)
         attach_sources(self)
-        _tell(passed, "on_init_end", self)
+        _tell(told, "on_init_end", self)
 
     __init__.__signature__ = signature_of(inspect.signature(_Trainer.__init__))  # type: ignore[attr-defined]
 
@@ -228,7 +241,16 @@ class Trainer(ArgparseArguments, _Trainer):
         imported = sys.modules.get("pytorch_lightning")
         # Also under the import names: a step may be the first to ask for results, and hooks are resolved by then.
         may_return_results = _RESULTS in sys.modules or (imported is not None and is_alias(imported))
-        eras.extend(run, import_module(_RESULTS).read_result if may_return_results else None)
+        read_result = import_module(_RESULTS).read_result if may_return_results else None
+        eras.extend(run, read_result, is_earlier=self._is_earlier)
+        run.adapters.append(self._tell_later)
+
+    def _tell_later(self, run: Run) -> None:
+        """Tell callbacks that the trainer was made whose era is known since they run with a module of one."""
+        if behaviour_in(run).era in EARLIER_ERAS:
+            untold, self._untold = self._untold, []
+            for hook in _OF_INIT:
+                _tell(untold, hook, self)
 
     def checkpoint_facts(self, run: Run) -> dict[str, Any]:
         """Return what checkpoints say of module and data module, also by the keys that Lightning adds."""
@@ -600,10 +622,14 @@ class Trainer(ArgparseArguments, _Trainer):
         return str((callback and callback.dirpath) or self.default_root_dir)
 
 
-def _tell(passed: list[Any], hook: str, trainer: Any) -> None:
+def _hears_of_init(callback: Any) -> bool:
+    return not isinstance(callback, type) and any(is_overridden(callback, hook) for hook in _OF_INIT)
+
+
+def _tell(callbacks: Iterable[Any], hook: str, trainer: Any) -> None:
     """Call a hook on the callbacks that have it."""
-    for callback in passed:
-        if not isinstance(callback, type) and is_overridden(callback, hook):
+    for callback in callbacks:
+        if is_overridden(callback, hook):
             getattr(callback, hook)(trainer)
 
 

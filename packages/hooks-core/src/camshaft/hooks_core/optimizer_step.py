@@ -68,7 +68,7 @@ def replace_step(
     step = wraps(getattr(original, "__func__", original))(around(original))
     step.__signature__ = _with_self(original)  # type: ignore[attr-defined]
     replacement = MethodType(step, optimizer)
-    optimizer.step = replacement  # type: ignore[method-assign]
+    vars(optimizer)["step"] = replacement  # a wrapper may set attributes on what it wraps
 
     def restore() -> None:
         if vars(optimizer).get("step") is not replacement:

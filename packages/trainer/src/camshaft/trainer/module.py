@@ -293,7 +293,6 @@ class TrainingModule(MetricLogging, HyperparametersMixin, ModelHooks, DataHooks,
             RuntimeError: Without a trainer.
         """
         optimization = self.trainer.fit_loop.optimization
-        optimizer = _as_known(optimizer, optimization.optimizers)
         if not any(optimizer is known for known in optimization.optimizers):
             where = f"{type(self).__qualname__}.toggle_optimizer"
             action = "Pass one of `self.optimizers()`."
@@ -312,7 +311,6 @@ class TrainingModule(MetricLogging, HyperparametersMixin, ModelHooks, DataHooks,
         """
         optimization = self.trainer.fit_loop.optimization
         toggle = optimization.toggle
-        optimizer = _as_known(optimizer, optimization.optimizers)
         if optimizer is not None and toggle.active is not None and toggle.active is not optimizer:
             where = f"{type(self).__qualname__}.untoggle_optimizer"
             action = "Pass the same one as to `toggle_optimizer`."
@@ -495,11 +493,6 @@ def reattach(parts: Iterable[Attachment]) -> None:
     """Give training modules the trainers and logs that they had."""
     for part in parts:
         part.module.__dict__["_trainer"], part.module.__dict__["_metric_log"] = part.trainer, part.metric_log
-
-
-def _as_known(optimizer: Any, known: Sequence[Optimizer]) -> Any:
-    """Return the fit's optimizer for a returned one that is no optimizer of torch."""
-    return next((one for one in known if getattr(one, "foreign", one) is optimizer), optimizer)
 
 
 def _backward_with(

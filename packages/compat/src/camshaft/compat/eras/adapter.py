@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
+from functools import cache, partial, wraps
 from typing import Any, cast
 
 from torch import nn
@@ -16,7 +16,7 @@ from camshaft.compat.eras.processes import delegate
 from camshaft.compat.eras.reading import EraReading, read_era, read_receivers
 from camshaft.compat.eras.releases import behaviour_in
 from camshaft.compat.eras.report import describe
-from camshaft.hooks_core import CATALOGUE, no_op
+from camshaft.hooks_core import CATALOGUE, Callback, no_op
 from camshaft.hooks_core.dispatch.binding import parameter_names
 from camshaft.hooks_core.dispatch.implementation import implementation
 from camshaft.hooks_core.spec import MODULE_ONLY_ERAS, Receiver
@@ -26,15 +26,16 @@ _announced: set[str] = set()
 """The texts about classes that this process has printed."""
 
 
-def extend(run: Run, read_returned: ReadReturned | None = None) -> None:
+def extend(run: Run, read_returned: ReadReturned | None = None, *, is_earlier: bool = False) -> None:
     """Let a run, whose hooks are not resolved yet, call receivers of earlier eras as their releases did.
 
     Args:
         run: The run.
         read_returned: A reader of the return values of steps; see `adapt_outputs`.
+        is_earlier: Whether the program is known to be written for an earlier release; see `read_receivers`.
     """
     states = ReturnedStates(run)
-    run.read = read_receivers
+    run.read = partial(read_receivers, is_earlier=is_earlier)
     run.call_wrappers += [states, OwnSummary(run)]
     run.adapters += [states.attach, partial(adapt, read_returned=read_returned)]
 
@@ -47,6 +48,8 @@ def adapt(run: Run, read_returned: ReadReturned | None = None) -> None:
             strategy.
     """
     announce_eras(run)
+    if any(reading.kind is Receiver.CALLBACK for reading in run.hooks.readings):
+        accept_earlier_calls()
     behaviour = behaviour_in(run)
     run.order = FitOrder(
         train_start_first=behaviour.train_start_comes_first, epoch_end_first=behaviour.epoch_ends_before_validation
@@ -70,6 +73,24 @@ def announce_eras(run: Run) -> None:
         if text not in _announced:
             _announced.add(text)
             print(text)
+
+
+@cache
+def accept_earlier_calls() -> None:
+    """Let the base class of callbacks take the hooks and arguments of earlier eras, which do nothing there.
+
+    Callbacks of these eras call it: `super().on_epoch_end(trainer, pl_module)`.
+    """
+    for spec in CATALOGUE.received_by(Receiver.CALLBACK):
+        if spec.kind == "event":
+            setattr(Callback, spec.name, _forgiving(vars(Callback).get(spec.name)))
+
+
+def _forgiving(declared: Callable[..., None] | None) -> Callable[..., None]:
+    def call(self: Any, *args: Any, **kwargs: Any) -> None:
+        """Do nothing, with any arguments."""
+
+    return call if declared is None else wraps(declared)(call)
 
 
 def finds_unused(module: nn.Module) -> bool:

@@ -7,10 +7,10 @@ import dis
 import inspect
 import textwrap
 from collections.abc import Callable, Iterator
-from types import CodeType
+from types import CodeType, MethodType
 from typing import Any
 
-from camshaft.hooks_core.dispatch.implementation import code_of, loads_variable, strings_in
+from camshaft.hooks_core.dispatch.implementation import class_of, code_of, implementation, loads_variable, strings_in
 
 RETURNED_LOGS = frozenset({"log", "progress_bar"})
 """Keys of the dictionaries by which steps and epoch-end hooks of 0.x returned what to log."""
@@ -43,6 +43,30 @@ def logs_by_itself(method: Callable[..., Any]) -> bool:
             return True
         before = instruction
     return False
+
+
+def declared_function(receiver: object, name: str) -> Callable[..., Any] | None:
+    """Return the method whose signature says what a receiver's hook takes; None if it does not implement it.
+
+    That is the hook itself, or where it passes its `*args` on to that of a base class, the base class's. Classes that
+    only declare hooks have no say.
+
+    Args:
+        receiver: A callback, module, data module or strategy, or the class of one.
+        name: The hook's name.
+    """
+    own = implementation(receiver, name)
+    if own is None or (not isinstance(receiver, type) and name in getattr(receiver, "__dict__", {})):
+        return own
+    for klass in class_of(receiver).__mro__:
+        method = vars(klass).get(name)
+        if vars(klass).get("__hook_base__"):
+            break
+        if inspect.isfunction(method):
+            bound = MethodType(method, object())
+            if not (calls_method(bound, name) and _takes_any(bound)):
+                return bound
+    return own
 
 
 def calls_method(method: Callable[..., Any], name: str) -> bool:
@@ -137,6 +161,11 @@ def _method_called(value: ast.expr) -> str | None:
         owner = value.func.value
         return value.func.attr if isinstance(owner, ast.Name) and owner.id == "self" else None
     return None
+
+
+def _takes_any(method: Callable[..., Any]) -> bool:
+    parameters = inspect.signature(method).parameters.values()
+    return any(one.kind is one.VAR_POSITIONAL for one in parameters)
 
 
 def _first_parameter(method: Callable[..., Any]) -> str | None:

@@ -9,7 +9,7 @@ from typing import Any
 
 import attrs
 
-from camshaft.compat.eras.evidence import calls_method, logs_by_itself, returns_logs
+from camshaft.compat.eras.evidence import calls_method, declared_function, logs_by_itself, returns_logs
 from camshaft.hooks_core import ERAS, Catalogue, Fault, HookSpec, Receiver
 from camshaft.hooks_core.dispatch.binding import (
     Argument,
@@ -42,6 +42,10 @@ _SINCE_0_9 = frozenset(
     {"on_train_epoch_start", "on_train_batch_start", "on_train_batch_end", "on_validation_epoch_end"}
 )
 _SINCE_1_4 = frozenset({"on_before_backward", "on_before_optimizer_step"})
+_REFUSED_BY_2 = frozenset({"training_epoch_end", "validation_epoch_end", "test_epoch_end"})
+"""Hooks with which Lightning 2 refuses a module."""
+
+_NAMES_OF_0_X = CANONICAL_NAMES.keys() - {"pl_module"}
 _ERAS_OF_CLOSURE = {"second_order_closure": ("0.5", "0.7", "0.8"), "optimizer_closure": ("1.x",)}
 _CLOSURE_POSITION = 4
 
@@ -60,10 +64,12 @@ class EraReading(ReceiverReading):
     Attributes:
         is_declared: Whether it says so itself, by `hook_era`.
         returns_logs: Whether a step of it returns a dictionary with what to log.
+        as_earlier: For a receiver of today that has hooks of an earlier era, its reading as one of that era.
     """
 
     is_declared: bool = False
     returns_logs: bool = False
+    as_earlier: EraReading | None = None
 
     @property
     def behaviour(self) -> Behaviour:
@@ -71,7 +77,9 @@ class EraReading(ReceiverReading):
         return TODAY if self.version is None else behaviour_of(self.version)
 
 
-def read_receivers(found: Sequence[tuple[Receiver, object]], catalogue: Catalogue) -> list[EraReading]:
+def read_receivers(
+    found: Sequence[tuple[Receiver, object]], catalogue: Catalogue, *, is_earlier: bool = False
+) -> list[EraReading]:
     """Return which era each receiver of a run was written for, for `resolve(read=...)`. Nothing is called.
 
     Callbacks, data modules and strategies that do not declare their era share the module's, if that is an earlier one.
@@ -80,11 +88,16 @@ def read_receivers(found: Sequence[tuple[Receiver, object]], catalogue: Catalogu
     Args:
         found: All receivers, each with its kind.
         catalogue: The hooks.
+        is_earlier: Whether the program is known to be written for an earlier release, which decides where classes do
+            not.
 
     Raises:
         ValueError: If the `hook_era` of a receiver is neither an era nor a release.
     """
-    readings = in_era_of_module([read_era(receiver, kind, catalogue) for kind, receiver in found], catalogue)
+    readings = [read_era(receiver, kind, catalogue) for kind, receiver in found]
+    if is_earlier:
+        readings = [one.as_earlier or one for one in readings]
+    readings = in_era_of_module(readings, catalogue)
     return [
         attrs.evolve(reading, faults=tuple(conflicts(receiver, reading, catalogue)))
         for reading, (_, receiver) in zip(readings, found, strict=True)
@@ -97,7 +110,8 @@ def read_era(receiver: object, kind: Receiver, catalogue: Catalogue) -> EraReadi
     A class may declare it: `hook_era = "0.8"`, or any other release ("1.1.8"). Otherwise it belongs to an earlier era
     if it has a method that is a hook of earlier eras alone, or whose signature no arguments of today fill, or a
     step or epoch-end hook that returns `log` or `progress_bar` while no step calls `self.log`: to the era that fits
-    most of these, then to the one whose names of arguments it uses most, then to the newest.
+    most of these, then to the one whose names of arguments it uses most, then to the newest. One that Lightning 2 would
+    run is of today, and such hooks of it are dead, unless they compute something and nothing in it is of 2.x alone.
 
     Args:
         receiver: A callback, module, data module or strategy, or the class of one.
@@ -120,6 +134,8 @@ def read_era(receiver: object, kind: Receiver, catalogue: Catalogue) -> EraReadi
     of_today = {method: arguments for method, arguments in bound.items() if arguments is not None}
     old = [method for method in found if method.spec.name not in of_today]
     evidence = [method for method in old if method.is_evidence()]
+    if kind is Receiver.MODULE and _is_told_index_by_hand(receiver):
+        evidence += [method for method in found if method.spec.name == "training_step" and method not in old]
     logs = kind is Receiver.MODULE and any(
         returns_logs(class_of(receiver), method)
         for step in COULD_RETURN_LOGS
@@ -133,16 +149,18 @@ def read_era(receiver: object, kind: Receiver, catalogue: Catalogue) -> EraReadi
     own = found if is_earlier else old
     read = ((method.spec.name, method.read_in(behaviour.era, version)) for method in own)
     methods = {method: reading for method, reading in read if reading is not None}
-    of_today = {method: arguments for method, arguments in of_today.items() if method not in methods}
-    return EraReading(
+    reading = EraReading(
         name,
         kind,
         methods,
-        of_today,
+        {method: arguments for method, arguments in of_today.items() if method not in methods},
         version if is_earlier else None,
         is_declared=declared is not None,
         returns_logs=logs and behaviour.returns_logs,
     )
+    if declared is None and _is_for_lightning_2(receiver, evidence, found, logs):
+        return EraReading(name, kind, of_today=of_today, as_earlier=reading)
+    return reading
 
 
 def is_of_today(receiver: object, spec: HookSpec, kind: Receiver) -> bool:
@@ -162,9 +180,10 @@ def in_era_of_module(readings: Sequence[EraReading], catalogue: Catalogue) -> li
     version = next((one.version for one in readings if one.kind is Receiver.MODULE), None)
     if version is None:
         return list(readings)
+    own = [one.as_earlier or one for one in readings]
     return [
         one if one.is_of_today or one.is_declared or one.kind is Receiver.MODULE else _moved(one, version, catalogue)
-        for one in readings
+        for one in own
     ]
 
 
@@ -206,9 +225,9 @@ class _Method:
     spec: HookSpec
     kind: Receiver
 
-    @property
+    @cached_property
     def function(self) -> Callable[..., Any]:
-        function = implementation(self.receiver, self.spec.name)
+        function = declared_function(self.receiver, self.spec.name)
         assert function is not None
         return function
 
@@ -241,6 +260,22 @@ class _Method:
         """Return how many of its parameters have names that the hook's arguments have in an era."""
         names = {*arguments_of(self.spec, self.kind, era), *self.spec.optional_in(era)}
         return len(parameter_names(self.function) & names)
+
+    @property
+    def has_names_of_0_x(self) -> bool:
+        """True if an argument has a name that was given up in 0.x."""
+        return not _NAMES_OF_0_X.isdisjoint(parameter_names(self.function))
+
+    @property
+    def is_of_2_alone(self) -> bool:
+        """True for a hook that is new in 2.x, or lost its `optimizer_idx` there and takes just what was left."""
+        if not self.spec.is_current or self.spec.kind == "step" or self.arguments_of_today() is None:
+            return False
+        parameters = inspect.signature(self.function).parameters.values()
+        if any(one.kind is one.VAR_POSITIONAL for one in parameters):
+            return False
+        provided = [arguments_of(self.spec, self.kind, era) for era in self.spec.eras if era in EARLIER_ERAS]
+        return all("optimizer_idx" in map(_todays_name, names) and len(parameters) < len(names) for names in provided)
 
     def is_evidence(self) -> bool:
         """Return whether it tells an era: it fits one, and is no namesake, which takes none of the arguments."""
@@ -276,6 +311,10 @@ class _Method:
         return of_era[: len(of_today)] != of_today
 
 
+def _todays_name(name: str) -> str:
+    return CANONICAL_NAMES.get(name, name)
+
+
 def _gets_closure(arguments: Iterable[Argument]) -> bool:
     return any(argument.source == _CLOSURE for argument in arguments)
 
@@ -296,23 +335,50 @@ def _likeliest(
                 num_names += method.num_shared_names(era)
                 taken = [one.source for one in method.fits[era]]
                 provided = arguments_of(method.spec, kind, era)
-                num_unskipped += taken == [CANONICAL_NAMES.get(name, name) for name in provided[: len(taken)]]
+                num_unskipped += taken == [*map(_todays_name, provided[: len(taken)])]
         return num_fitting, num_names, num_unskipped, ERAS.index(era)
 
     era = max(EARLIER_ERAS, key=rank)
     return _release(era, receiver, kind, {method.spec.name for method in methods})
 
 
+def _is_for_lightning_2(receiver: object, evidence: Sequence[_Method], methods: Sequence[_Method], logs: bool) -> bool:
+    """Return whether Lightning 2 would run a class with what is old in it left out, and is meant to.
+
+    Events alone are left-overs. With what computes something (`training_step_end`, returned logs) or has arguments by
+    names of 0.x, the class has to have something that no earlier release would have called.
+    """
+    if _takes_optimizer_idx(receiver):
+        return False
+    if any(method.spec.is_current or method.spec.name in _REFUSED_BY_2 for method in evidence):
+        return False
+    if logs or any(method.spec.kind != "event" for method in evidence) or any(one.has_names_of_0_x for one in methods):
+        return any(method.is_of_2_alone for method in methods)
+    return True
+
+
 def _release(era: str, receiver: object, kind: Receiver, hooks: Iterable[str]) -> str:
     """Return the release within an era if the hooks reveal it; otherwise the era."""
     if era == "0.8" and kind is Receiver.MODULE and not _SINCE_0_9.isdisjoint(hooks):
         return "0.9"
+    if era == "1.x" and kind is Receiver.MODULE and _is_told_index_by_hand(receiver):
+        return "1.4"
     epoch_end = implementation(receiver, "on_train_epoch_end")
     if era == "1.x" and epoch_end is not None and _SINCE_1_4.isdisjoint(hooks):
         outputs = inspect.signature(epoch_end).parameters.get("outputs")
         if outputs is not None and outputs.default is inspect.Parameter.empty:
             return "1.3"
     return era
+
+
+def _is_told_index_by_hand(receiver: object) -> bool:
+    """Return whether a module optimizes by hand with a step that takes `optimizer_idx`, which later releases refuse."""
+    return _takes_optimizer_idx(receiver) and getattr(receiver, "automatic_optimization", True) is False
+
+
+def _takes_optimizer_idx(receiver: object) -> bool:
+    step = implementation(receiver, "training_step")
+    return step is not None and "optimizer_idx" in parameter_names(step)
 
 
 def _logs_by_itself(receiver: object, kind: Receiver) -> bool:

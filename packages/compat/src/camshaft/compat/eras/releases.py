@@ -11,9 +11,6 @@ from camshaft.loops import Run
 COUNTS_UPDATES = (1, 6)
 """From here on `global_step` counts updates; before, it counted the batches that end an accumulation window."""
 
-NEEDS_THE_CLOSURE = (1, 5)
-"""From here on `optimizer_step` must call its closure; before, an override could leave a batch out."""
-
 REFUSES_INDEX_BY_HAND = (1, 5)
 """From here on a step that optimizes by hand must not ask for `optimizer_idx`; before, it got 0."""
 

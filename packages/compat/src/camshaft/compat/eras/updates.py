@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from camshaft.compat.eras.releases import COUNTS_UPDATES, NEEDS_THE_CLOSURE, release_of
+from camshaft.compat.eras.releases import COUNTS_UPDATES
 from camshaft.hooks_core.eras import Behaviour
 from camshaft.hooks_core.messages import must_be
 from camshaft.hooks_core.optimizer_step import replace_step
@@ -48,30 +48,31 @@ def update_class(behaviour: Behaviour, optimizer: Optimizer) -> type[OptimizerUp
     """Return which update an era had of an optimizer."""
     if behaviour.steps_after_backward:
         return UpdateAfterBackward
+    if behaviour.era != "1.x" and not isinstance(optimizer, NoOptimizer):
+        return OptimizerUpdate
     is_counted = behaviour.since < COUNTS_UPDATES or isinstance(optimizer, NoOptimizer)
-    return CountedUpdate if is_counted else OptimizerUpdate
+    return CountedUpdate if is_counted else SkippableUpdate
 
 
-class CountedUpdate(OptimizerUpdate):
-    """An update that counts every end of a window, even if nothing is stepped (1.0 to 1.5, and without an optimizer).
+class SkippableUpdate(OptimizerUpdate):
+    """An update that an override of `optimizer_step` leaves out by doing nothing at all (1.x).
 
-    Before 1.5 an override could leave a batch out by doing nothing at all: then `training_step` does not run. Stepping
-    without the closure stays an error, since it would train on nothing.
+    Then `training_step` does not run. Stepping without the closure is an error, since it would train on nothing.
     """
 
-    def __init__(self, context: UpdateContext, *arguments: Any, **keywords: Any) -> None:
-        super().__init__(context, *arguments, **keywords)
-        self._may_leave_out = release_of(context.run) < NEEDS_THE_CLOSURE
+    def _check_left_out(self) -> None:
+        if self._has_stepped:
+            super()._check_left_out()
+
+
+class CountedUpdate(SkippableUpdate):
+    """An update that counts every end of a window, even if nothing is stepped (1.0 to 1.5, and without an optimizer)."""
 
     def run(self, batch: Any, batch_idx: int, ends_window: bool) -> Any:
         """Run the update as `OptimizerUpdate.run`."""
         outputs = super().run(batch, batch_idx, ends_window)
         self.has_updated = ends_window
         return outputs
-
-    def _check_left_out(self) -> None:
-        if not self._may_leave_out or self._has_stepped:
-            super()._check_left_out()
 
 
 class UpdateAfterBackward(OptimizerUpdate):

@@ -102,8 +102,9 @@ def positional_names(function: Callable[..., Any], provided: Sequence[str], opti
 
 
 def default_of(function: Callable[..., Any], name: str) -> Any:
-    """Return the default of a parameter that a function's signature names; None where it has none."""
-    return _default(inspect.signature(function).parameters[name])
+    """Return the default of a function's parameter; None where it has none, or takes it by `*args`."""
+    parameter = inspect.signature(function).parameters.get(name)
+    return None if parameter is None else _default(parameter)
 
 
 def default_filled(function: Callable[..., Any], arguments: Sequence[Argument], source: str) -> Any:

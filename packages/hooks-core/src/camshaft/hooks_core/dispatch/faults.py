@@ -123,7 +123,8 @@ def find_faults(
         elif era is not None:
             fault = _fault(f"this hook belongs to the eras {', '.join(spec.eras)}, and era {era} does not call it.")
         else:
-            fault = _of_an_old_era(receiver, spec, kind, catalogue, is_of_today=is_of_today)
+            is_dead = has_reader and is_of_today  # the reader has not taken it
+            fault = _of_an_old_era(receiver, spec, kind, catalogue, is_of_today=is_of_today, is_dead=is_dead)
         if fault is not None:
             found.append(attrs.evolve(fault, receiver=shown, method=name))
     return found if has_reader or era is not None else _with_era(found, receiver, kind, catalogue)
@@ -182,7 +183,7 @@ def _fault(message: str, meant: str = "", *, is_warning: bool = False) -> Fault:
 
 
 def _of_an_old_era(
-    receiver: object, spec: HookSpec, kind: Receiver, catalogue: Catalogue, *, is_of_today: bool
+    receiver: object, spec: HookSpec, kind: Receiver, catalogue: Catalogue, *, is_of_today: bool, is_dead: bool
 ) -> Fault | None:
     method = implementation(receiver, spec.name)
     assert method is not None
@@ -205,6 +206,10 @@ def _of_an_old_era(
     eras = ", ".join(spec.eras)
     alike = [name for name in spec.today if catalogue[name].is_current and catalogue[name].kind == spec.kind]
     hint = f"Rename it to `{alike[0]}`" if alike else "Rewrite it with the hooks of era 2.x"
+    if is_dead:
+        told = f"this hook belongs to the eras {eras}, and the class to a later one: it is dead, and never called."
+        declare = "declare the release that the class was written for as `hook_era`"
+        return _fault(f"{told} {hint}, {declare}, {_OR_MARK}", is_warning=True)
     return _fault(f"this hook belongs to the eras {eras}, which this run does not call. {hint}, {_OR_MARK}")
 
 

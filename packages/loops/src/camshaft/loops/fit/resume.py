@@ -244,7 +244,7 @@ def restore_gradients(run: Run, gradients: dict[str, torch.Tensor]) -> None:
 
 def classes_of(optimizers: Sequence[Any]) -> list[str]:
     """Return the names of the classes of optimizers, as a checkpoint keeps them."""
-    return [type(getattr(one, "foreign", one)).__name__ for one in optimizers]
+    return [type(one).__name__ for one in optimizers]
 
 
 def _check_class(optimizer: Any, state: Any, saved_class: str | None) -> None:

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import inspect
+from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence, Set
+from functools import partial
 from typing import Any, Literal
 
 import attrs
 import torch
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler, OneCycleLR, ReduceLROnPlateau
+from torch.utils.hooks import RemovableHandle
 
 from camshaft.hooks_core.messages import must_be, warn_user
-from camshaft.hooks_core.optimizer_step import accepts_closure
+from camshaft.hooks_core.optimizer_step import accepts_closure, replace_step
 from camshaft.loops.optimization.toggling import OptimizerToggle
 
 _WHERE = "configure_optimizers"
@@ -120,7 +123,7 @@ def read_configuration(
 ) -> ConfiguredOptimizers:
     """Bring what `configure_optimizers` returned into one form.
 
-    An optimizer is one of torch's `Optimizer`, or what has the attributes of one; see `foreign_optimizer`. Settings of
+    An optimizer is one of torch's `Optimizer`, or what has the attributes of one; see `complete_optimizer`. Settings of
     schedulers and optimizers that are unknown are left out, with a warning.
 
     Args:
@@ -214,11 +217,9 @@ def _frequencies(dictionaries: Sequence[Mapping[str, Any]]) -> list[int]:
 
 
 def _optimizer(given: Any) -> Optimizer:
-    if is_initialized(given):
-        return given  # type: ignore[no-any-return]
     if not callable(getattr(given, "step", None)) or isinstance(given, LRScheduler):
         raise TypeError(must_be("return value", _FORMS, given, _WHERE, "Return one of these."))
-    return foreign_optimizer(given, _WHERE)
+    return complete_optimizer(given, _WHERE)
 
 
 def _scheduler(given: Any, monitor: str | None = None) -> LRSchedulerConfig:
@@ -271,23 +272,18 @@ def _shares_groups(groups: Sequence[Any], optimizer: Optimizer) -> bool:
     return groups is others or any(one is other for one in groups for other in others)
 
 
-_NEEDED = ("param_groups", "step", "zero_grad", "state_dict", "load_state_dict")
+_ADDED = ("step", "register_step_pre_hook", "register_step_post_hook", "state_dict", "load_state_dict")
+_NEEDED = ("param_groups", "step", "zero_grad", "state_dict", "load_state_dict", "__dict__")
 
 
-def is_initialized(given: object) -> bool:
-    """Return whether an object is an optimizer that torch's constructor has made, so that it has step hooks.
+def complete_optimizer(given: Any, where: str) -> Optimizer:
+    """Put on an object that torch's constructor has not made what it lacks of an optimizer, and return that object.
 
-    A wrapper may claim to be one by its `__class__`, or inherit from it without calling its constructor.
-    """
-    return issubclass(type(given), Optimizer) and "_optimizer_step_pre_hooks" in vars(given)
-
-
-def foreign_optimizer(given: Any, where: str) -> Optimizer:
-    """Return an optimizer of torch that delegates to an object that is none.
+    That is: step hooks, a `step` that calls them and can be given a closure, `defaults` and `state`; and what torch's
+    constructor sets, where a class inherits from `Optimizer` and does not call it.
 
     Args:
-        given: The object, with what torch's optimizers have: `param_groups`, `step`, `zero_grad`, `state_dict` and
-            `load_state_dict`.
+        given: The optimizer, with `param_groups`, `step`, `zero_grad`, `state_dict` and `load_state_dict`.
         where: Name of the caller, for errors.
 
     Raises:
@@ -298,86 +294,76 @@ def foreign_optimizer(given: Any, where: str) -> Optimizer:
         rule = f"an optimizer, or an object with {', '.join(_NEEDED)} (missing: {', '.join(missing)})"
         action = "Give it these, which may be those of the optimizer that it wraps."
         raise TypeError(must_be("optimizer", rule, given, where, action))
-    return ForeignOptimizer(given)
+    own, is_own = vars(given), issubclass(type(given), Optimizer)
+    if "register_step_pre_hook" in own or (is_own and "_optimizer_step_pre_hooks" in own):
+        return given  # type: ignore[no-any-return]
+    if is_own:
+        made = vars(torch.optim.SGD([torch.zeros(0)], lr=0.0))
+        own.update({name: made[name] for name in made if name.startswith("_") and name not in own})
+    own.update({name: {} for name in ("defaults", "state") if not hasattr(given, name)})
+    load = given.load_state_dict if "param_groups" in own else partial(_load_wrapped, given, given.load_state_dict)
+    _add_step_hooks(given)
+    own.update(state_dict=_without_additions(given, given.state_dict), load_state_dict=_without_additions(given, load))
+    return given  # type: ignore[no-any-return]
 
 
-def _of_foreign(name: str, doc: str, *default: Any) -> Any:
-    """Return a property for an attribute of the object; only torch's own constructor sets it, which changes nothing."""
-    return property(lambda self: getattr(self.foreign, name, *default), lambda self, value: None, doc=doc)
+def _add_step_hooks(given: Any) -> None:
+    """Let an object's `step` call hooks, and evaluate a closure that it does not take."""
+    before: OrderedDict[int, Callable[..., Any]] = OrderedDict()
+    after: OrderedDict[int, Callable[..., Any]] = OrderedDict()
+    takes_closure = accepts_closure(given.step)
+
+    def around(original: Callable[..., Any]) -> Callable[..., Any]:
+        def step(*args: Any, **kwargs: Any) -> Any:
+            for hook in [*before.values()]:
+                args, kwargs = hook(given, args, kwargs) or (args, kwargs)
+            if len(args) > 1 and callable(args[1]):  # where it is a keyword's alone
+                args, kwargs = (args[0], *args[2:]), {**kwargs, "closure": args[1]}
+            closure = None if takes_closure else kwargs.pop("closure", None)
+            with torch.enable_grad():
+                loss = None if closure is None else closure()
+            result = original(*args[1:], **kwargs)
+            for hook in [*after.values()]:
+                hook(given, args, kwargs)
+            return result if closure is None else loss
+
+        return step
+
+    replace_step(given, around)
+    vars(given).update(
+        register_step_pre_hook=partial(_register, before), register_step_post_hook=partial(_register, after)
+    )
 
 
-class ForeignOptimizer(Optimizer):
-    """Has the hooks and the type of torch's optimizers, and all else of the object; see `foreign_optimizer`.
+def _register(hooks: OrderedDict[int, Callable[..., Any]], hook: Callable[..., Any]) -> RemovableHandle:
+    handle = RemovableHandle(hooks)
+    hooks[handle.id] = hook
+    return handle
 
-    Attributes that torch's optimizers do not have are the object's.
 
-    Args:
-        foreign: The object.
+def _without_additions(given: Any, method: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a method that finds nothing among the object's attributes that was put there; a state may be all these."""
 
-    Attributes:
-        foreign: The object.
+    def call(*args: Any, **kwargs: Any) -> Any:
+        own = vars(given)
+        added = {name: own.pop(name) for name in _ADDED if name in own}
+        try:
+            return method(*args, **kwargs)
+        finally:
+            own.update(added)
+
+    return call
+
+
+def _load_wrapped(given: Any, load: Callable[[Any], Any], state_dict: Any) -> None:
+    """Load a state into an object with the groups of what it wraps, and into that.
+
+    A `load_state_dict` of torch's that it has inherited sets its own groups, beside them.
     """
-
-    def __init__(self, foreign: Any) -> None:
-        self.foreign = foreign
-        self._is_made = False
-        self._takes_closure = accepts_closure(foreign.step)
-        self._takes_set_to_none = "set_to_none" in _parameters_of(foreign.zero_grad)
-        super().__init__([torch.zeros(0)], {})  # what torch makes of these is hidden by the properties below
-        self._is_made = True
-
-    param_groups = _of_foreign("param_groups", "The parameter groups of the object.")
-    defaults = _of_foreign("defaults", "The defaults of the object; empty if it has none.", {})
-    state = _of_foreign("state", "The state of the object; empty if it has none.", {})
-
-    def add_param_group(self, param_group: dict[str, Any]) -> None:
-        """Add a group to the object's; what torch's constructor adds is none of its."""
-        if self._is_made:
-            self.foreign.add_param_group(param_group)
-
-    def step(self, closure: Callable[[], Any] | None = None) -> Any:
-        """Let the object step. Where it takes no closure, that is evaluated first. Returns the loss, if known."""
-        if closure is None:
-            return self.foreign.step()
-        if self._takes_closure:
-            return self.foreign.step(closure=closure)
-        with torch.enable_grad():
-            loss = closure()
-        self.foreign.step()
-        return loss
-
-    def zero_grad(self, set_to_none: bool = True) -> None:
-        """Let the object zero the gradients."""
-        if getattr(type(self.foreign), "zero_grad", None) is Optimizer.zero_grad:
-            super().zero_grad(set_to_none)  # for want of its constructor, the object's would break its step
-        elif self._takes_set_to_none:
-            self.foreign.zero_grad(set_to_none=set_to_none)
-        else:
-            self.foreign.zero_grad()
-
-    def state_dict(self) -> Any:
-        """Return the state of the object."""
-        return self.foreign.state_dict()
-
-    def load_state_dict(self, state_dict: Any) -> None:
-        """Load it into the object, and into what that wraps."""
-        groups, state, own = self.param_groups, self.state, getattr(self.foreign, "__dict__", {})
-        is_borrowed = "param_groups" not in own  # those of what it wraps
-        self.foreign.load_state_dict(state_dict)
-        if is_borrowed and "param_groups" in own:  # torch's `load_state_dict` has set its own, beside them
-            for group, loaded in zip(groups, own.pop("param_groups"), strict=True):
-                group.update(loaded)
-            state.clear()
-            state.update(own.pop("state"))
-
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("__") or name == "foreign":
-            raise AttributeError(name)
-        return getattr(self.foreign, name)
-
-
-def _parameters_of(method: Callable[..., Any]) -> frozenset[str]:
-    try:
-        return frozenset(inspect.signature(method).parameters)
-    except (TypeError, ValueError):  # a builtin without a signature
-        return frozenset()
+    groups, state, own = given.param_groups, given.state, vars(given)
+    load(state_dict)
+    if "param_groups" in own:
+        for group, loaded in zip(groups, own.pop("param_groups"), strict=True):
+            group.update(loaded)
+        state.clear()
+        state.update(own.pop("state"))

@@ -9,12 +9,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
-from typing import Any, Literal, NoReturn, NotRequired, Protocol, Required, TypedDict, runtime_checkable
+from typing import Any, Literal, NotRequired, Protocol, Required, TypedDict, runtime_checkable
 
 import torch
 from torch import Tensor
 from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
+from camshaft.hooks_core.messages import must_be
 from camshaft.trainer import states
 
 _DEVICE = torch.device | str | int
@@ -140,15 +141,31 @@ class CollectibleGroup(Protocol):
 
 
 class LightningOptimizer:
-    """The wrapper that optimizers had in releases 1.1 to 2.x; ours are torch's own, so nothing is an instance of it."""
+    """The wrapper that optimizers had in releases 1.1 to 2.x: a call gives the optimizer itself, which needs none.
 
-    def __new__(cls, *args: Any, **kwargs: Any) -> NoReturn:
-        """Refuse.
+    Nothing is an instance of it.
+    """
+
+    def __new__(cls, optimizer: Any, *args: Any, **kwargs: Any) -> Any:
+        """Return the optimizer, with itself as `optimizer`.
 
         Raises:
-            TypeError: Always.
+            TypeError: If the class is a subclass, whose methods would not be called.
         """
-        raise TypeError("Optimizers are torch's own and need no LightningOptimizer around them. Use them as they are.")
+        from camshaft.loops.optimization.configuration import complete_optimizer  # later than the oldest loops
+
+        if cls is not LightningOptimizer:
+            rule, action = "LightningOptimizer itself", "Make it a subclass of the torch.optim.Optimizer that it wraps."
+            raise TypeError(must_be("class of an optimizer's wrapper", rule, cls.__name__, cls.__qualname__, action))
+        vars(complete_optimizer(optimizer, cls.__name__)).setdefault("optimizer", optimizer)
+        return optimizer
+
+    @classmethod
+    def to_lightning_optimizer(cls, optimizer: Any, trainer: Any = None, opt_idx: int | None = None) -> Any:
+        """Return the optimizer itself, as 1.2 to 1.5 wrapped it for `optimizer_step`."""
+        return cls(optimizer)
+
+    _to_lightning_optimizer = to_lightning_optimizer
 
 
 class LightningEnum(states.StateName):
