@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from difflib import get_close_matches
 from typing import Any
 
@@ -161,10 +161,11 @@ def _check_int(name: str, value: Any, least: int, kind: str, action: str) -> Non
 
 
 def listed(callbacks: Any) -> list[Any]:
-    """Return a new list of the argument `callbacks`: none, one or several."""
+    """Return a new list of the argument `callbacks` or `logger`: none, one or a collection of any kind."""
     if callbacks is None:
         return []
-    return list(callbacks) if isinstance(callbacks, Sequence) and not isinstance(callbacks, str) else [callbacks]
+    is_several = isinstance(callbacks, Collection) and not isinstance(callbacks, (str, Mapping))
+    return list(callbacks) if is_several else [callbacks]
 
 
 _LIGHTNING = ("lightning", "pytorch_lightning")
@@ -287,6 +288,8 @@ def choose_strategy(
         action = f"Did you mean {near[0]!r}?" if near else "Pass one of these."
         raise ValueError(must_be("strategy", rule, strategy, _WHERE, action))
     precision = "32-true" if precision is None else precision
+    if isinstance(devices, Sequence) and not isinstance(devices, str):
+        devices = list(devices)
     if name == "auto":
         name = "single_device" if _is_for_one(accelerator, devices, num_nodes) else "ddp"
     if name == "single_device":

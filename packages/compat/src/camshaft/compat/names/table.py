@@ -105,7 +105,7 @@ _STANDS_FOR: Mapping[str, str] = {
     "camshaft.callbacks.profiling.pytorch_profiler": "RegisterRecordFunction",
     f"{_HERE}.trainer.finders": f"{_FINDERS} Tuner _LRFinder=LRFinder",
     f"{_HERE}.trainer.loggers": """
-        CSVLogger ExperimentWriter MLFlowLogger TensorBoardLogger TestTubeLogger WandbLogger LightningLoggerBase
+        CSVLogger ExperimentWriter fabric_logger=FabricLogger MLFlowLogger TensorBoardLogger TestTubeLogger WandbLogger LightningLoggerBase
         Logger=LightningLoggerBase DummyLogger DummyExperiment rank_zero_experiment merge_dicts""",
     f"{_HERE}.plugins.samplers": "DistributedSamplerWrapper",
     f"{_HERE}.plugins.strategies": """
@@ -176,9 +176,10 @@ MODULES: Mapping[str, str] = {
     "@lightning": f"{_FEWER_CLASSES} __version__=lightning_version",
     "@fabric": "__version__=lightning_version seed_everything",
     "@fabric.loggers": """
-        CSVLogger=fabric_csv_logger Logger TensorBoardLogger=fabric_tensorboard_logger rank_zero_experiment""",
+        CSVLogger=fabric_csv_logger Logger=fabric_logger TensorBoardLogger=fabric_tensorboard_logger
+        rank_zero_experiment""",
     "@fabric.loggers.csv_logs": "CSVLogger=fabric_csv_logger",
-    "@fabric.loggers.logger": "Logger rank_zero_experiment",
+    "@fabric.loggers.logger": "Logger=fabric_logger rank_zero_experiment",
     "@fabric.loggers.tensorboard": "TensorBoardLogger=fabric_tensorboard_logger",
     "@fabric.plugins.precision.precision": "Precision=precision_plugin",
     "@fabric.utilities": f"{_RANK_ZERO} move_data_to_device",

@@ -93,7 +93,8 @@ class MetricLogging:
                 can be differentiated; its graph stays in memory until then. An epoch's value never can.
             metric_attribute: The name of the module's attribute, such as "metrics.accuracy", that the value, a metric,
                 is: only checked, since metrics are found by themselves.
-            rank_zero_only: Whether only the first process's call counts; its value is not reduced over processes.
+            rank_zero_only: Whether only the first process's call counts; its value is not reduced over processes,
+                whatever `sync_dist` says.
 
         Raises:
             TypeError, ValueError: If the value cannot be logged, or the arguments contradict each other, the hook, or
@@ -103,9 +104,6 @@ class MetricLogging:
         """
         log = self._metric_log or self._log_alone()
         if rank_zero_only:
-            if sync_dist:
-                where, rule = f"log({name!r})", "left out with rank_zero_only=True"
-                raise ValueError(must_be("sync_dist", rule, sync_dist, where, "Leave one of the two out."))
             if getattr(self, "global_rank", log.global_rank) != 0:
                 return
             sync_dist = False

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
 import attrs
@@ -342,6 +342,6 @@ class Run:
             return
         with note_errors(self.module, "configure_callbacks", self.position):
             added = configure()
-        added = list(added) if isinstance(added, (list, tuple)) else [] if added is None else [added]
+        added = list(added) if isinstance(added, Sequence) else [] if added is None else [added]
         types = {type(callback) for callback in added}
         self.callbacks[:] = [callback for callback in self.callbacks if type(callback) not in types] + added
