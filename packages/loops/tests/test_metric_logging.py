@@ -112,7 +112,8 @@ def test_a_copy_of_a_module_has_no_log_of_a_run() -> None:
     assert module._metric_log is log
 
 
-def test_only_the_first_rank_counts_if_asked_for() -> None:
+@pytest.mark.parametrize("syncs", [None, True])
+def test_only_the_first_rank_counts_if_asked_for(syncs: bool | None) -> None:
     def on_rank(strategy: ThreadedStrategy) -> float:
         log, module = MetricLog(progress=Position(), strategy=strategy), Net()
         log.attach(module)

@@ -90,6 +90,8 @@ class FitData:
     # in which those of validation were, if it was due there
     _validation_epoch: int | None = attrs.field(default=None, init=False)
     _is_reload_asked: bool = attrs.field(default=False, init=False)
+    _is_replaced: bool = attrs.field(default=False, init=False)  # by a loader whose batches are not made yet
+    _awaited: tuple[dict[str, Any], int] | None = attrs.field(default=None, init=False)  # see `await_loader`
     _follows_samples: bool = attrs.field(default=False, init=False)
     _may_validate: bool = attrs.field(default=False, init=False)
     _leaves_validation_out: bool = attrs.field(default=False, init=False)
@@ -117,7 +119,7 @@ class FitData:
         self._load_validation()
 
     def _load_training(self) -> None:
-        limits, strategy = self.limits, self._run.strategy
+        limits = self.limits
         self._load_epoch = self._progress.current_epoch
         given = training_loader(self._run)
         if given is None:
@@ -125,22 +127,61 @@ class FitData:
             raise ValueError(must_be("train loader", rule, None, "fit", "Pass a loader."))
         if given is not self._given:
             self.loader = self._shared(given)
-            self.batches = TrainingBatches(
-                self.loader,
-                0,
-                self._settings.stateless_loaders,
-                strategy,
-                ends_samplers=not self._run.draws_as_lightning,
-            )
             self._given = given
-            if self._follows_samples:
-                self.batches.follow_samples()
+            self._make_batches()
         self.batches.count(*limits.train_limit)
         self.num_batches = self.batches.num_batches
         if self.num_batches == 0 and limits.train_limit[0] != 0:
             warn_user("The training loader is empty: nothing will be trained. Check its dataset and `drop_last`.")
         if self._run.draws_as_lightning and self._load_epoch > 0:
             self._draw_begin()
+
+    def _make_batches(self) -> None:
+        self._is_replaced = False
+        self.batches = TrainingBatches(
+            self.loader,
+            0,
+            self._settings.stateless_loaders,
+            self._run.strategy,
+            ends_samplers=not self._run.draws_as_lightning,
+        )
+        if self._follows_samples:
+            self.batches.follow_samples()
+
+    def replace(self, loader: Any) -> None:
+        """Train on with another loader from the next epoch on, until loaders are asked for again. Collective.
+
+        An epoch that is resumed, and had such a loader, goes on with it at once.
+
+        Args:
+            loader: The loader, as it is, which is not shared out; None asks for it as at first.
+        """
+        self.origin.pop("is_replaced", None)
+        self.loader = self._shared(training_loader(self._run)) if loader is None else as_one_loader(loader)
+        if loader is not None:
+            self.origin["is_replaced"] = True
+        self._given, self._is_replaced = None, True
+        if self._awaited is not None:
+            awaited, self._awaited = self._awaited, None
+            self._follow_replacement()
+            self.batches.load_state_dict(*awaited)
+
+    def await_loader(self, state: dict[str, Any], num_done: int) -> None:
+        """Let the loader that `replace` is given go on from a position; see `TrainingBatches.load_state_dict`."""
+        self._awaited = state, num_done
+
+    def check_awaited(self) -> None:
+        """Raise `ValueError` if an epoch is to go on with a loader that was not given again."""
+        if self._awaited is not None:
+            rule = "replaced until `on_train_start`, as it was in the run of the checkpoint, to resume inside an epoch"
+            action = "Replace it there, or resume from the end of an epoch."
+            raise ValueError(must_be("train loader", rule, self.loader, "fit", action))
+
+    def _follow_replacement(self) -> None:
+        self._make_batches()
+        self.batches.count(*self.limits.train_limit)
+        self.num_batches = self.batches.num_batches
+        self._follow_loaders()
 
     def _load_validation(self) -> None:
         limits, epoch = self.limits, self._progress.current_epoch
@@ -235,8 +276,11 @@ class FitData:
         # also if a resumed run has just asked: this one draws the random numbers of the run that was not stopped
         if self._is_due(self._load_epoch):
             self.origin |= self._moment()
+            self.origin.pop("is_replaced", None)
             self._load_training()
             self._follow_loaders()
+        elif self._is_replaced:
+            self._follow_replacement()
 
     def begin_if_early(self) -> None:
         """Begin the first epoch's training loaders before `on_train_start`; see `Run.draws_as_lightning`."""

@@ -143,6 +143,7 @@ class FitRun:
         elif run.metrics is not None:
             run.metrics.enter("train", "epoch")
         if run.checkpoint is not None:
+            data.check_awaited()
             self._restore_moment(run.checkpoint, is_inside_epoch=progress.is_inside_epoch)
         run.save_point()
         stopping.start_validation_clock()
@@ -345,7 +346,10 @@ class FitRun:
                     "Resume from an earlier checkpoint to repeat it."
                 )
             set_epoch(data.loader, progress.current_epoch)
-            data.batches.load_state_dict(fit["batches"], batches.ready)
+            if not fit.get("loaders", {}).get("is_replaced"):
+                data.batches.load_state_dict(fit["batches"], batches.ready)
+            elif batches.ready:
+                data.await_loader(fit["batches"], batches.ready)
             if progress.is_inside_epoch:
                 mode.num_batches = data.num_batches
                 mode.load_state_dict(fit["optimization"])
