@@ -203,6 +203,7 @@ def choose_evaluation_loops(
     num_trial_batches: int,
     inference_mode: bool,
     use_distributed_sampler: bool,
+    classes: tuple[type[ValidationLoop], type[TestLoop], type[PredictLoop]] = (ValidationLoop, TestLoop, PredictLoop),
 ) -> tuple[ValidationLoop, ValidationLoop, TestLoop, PredictLoop]:
     """Return the loops of validation in fit, validate, test and predict.
 
@@ -211,6 +212,7 @@ def choose_evaluation_loops(
         overfit_batches: Part that validation takes instead, if it is not 0.
         num_trial_batches: Batches that a trial takes instead of all of these; 0 if it is none.
         inference_mode, use_distributed_sampler: As in `EvaluationLoop`.
+        classes: The classes of the loops.
 
     Raises:
         TypeError, ValueError: As the loops.
@@ -225,8 +227,9 @@ def choose_evaluation_loops(
         return num_trial_batches or (1.0 if given is None else given)
 
     settings: dict[str, Any] = {"inference_mode": inference_mode, "use_distributed_sampler": use_distributed_sampler}
+    of_validation, of_test, of_prediction = classes
     in_fit, validate = (
-        ValidationLoop(limit_batches=1.0 if overfit_batches else limit(limit_val_batches), **settings) for _ in range(2)
+        of_validation(limit_batches=1.0 if overfit_batches else limit(limit_val_batches), **settings) for _ in range(2)
     )
     if overfit_batches:
         for loop in (in_fit, validate):
@@ -234,8 +237,8 @@ def choose_evaluation_loops(
     return (
         in_fit,
         validate,
-        TestLoop(limit_batches=limit(limit_test_batches), **settings),
-        PredictLoop(limit_batches=limit(limit_predict_batches), **settings),
+        of_test(limit_batches=limit(limit_test_batches), **settings),
+        of_prediction(limit_batches=limit(limit_predict_batches), **settings),
     )
 
 

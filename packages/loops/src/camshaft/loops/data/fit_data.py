@@ -90,7 +90,8 @@ class FitData:
     # in which those of validation were, if it was due there
     _validation_epoch: int | None = attrs.field(default=None, init=False)
     _is_reload_asked: bool = attrs.field(default=False, init=False)
-    _is_replaced: bool = attrs.field(default=False, init=False)  # by a loader whose batches are not made yet
+    # whether by a given loader, where the batches of `loader` are still to be made
+    _is_replaced: bool | None = attrs.field(default=None, init=False)
     _awaited: tuple[dict[str, Any], int] | None = attrs.field(default=None, init=False)  # see `await_loader`
     _follows_samples: bool = attrs.field(default=False, init=False)
     _may_validate: bool = attrs.field(default=False, init=False)
@@ -137,7 +138,10 @@ class FitData:
             self._draw_begin()
 
     def _make_batches(self) -> None:
-        self._is_replaced = False
+        self.origin.pop("is_replaced", None)
+        if self._is_replaced:
+            self.origin["is_replaced"] = True
+        self._is_replaced = None
         self.batches = TrainingBatches(
             self.loader,
             0,
@@ -151,16 +155,13 @@ class FitData:
     def replace(self, loader: Any) -> None:
         """Train on with another loader from the next epoch on, until loaders are asked for again. Collective.
 
-        An epoch that is resumed, and had such a loader, goes on with it at once.
+        An epoch whose loaders have begun keeps them; see `Run.draws_as_lightning`. An epoch that is resumed, and had such a loader, goes on with it at once.
 
         Args:
             loader: The loader, as it is, which is not shared out; None asks for it as at first.
         """
-        self.origin.pop("is_replaced", None)
         self.loader = self._shared(training_loader(self._run)) if loader is None else as_one_loader(loader)
-        if loader is not None:
-            self.origin["is_replaced"] = True
-        self._given, self._is_replaced = None, True
+        self._given, self._is_replaced = None, loader is not None
         if self._awaited is not None:
             awaited, self._awaited = self._awaited, None
             self._follow_replacement()
@@ -276,10 +277,10 @@ class FitData:
         # also if a resumed run has just asked: this one draws the random numbers of the run that was not stopped
         if self._is_due(self._load_epoch):
             self.origin |= self._moment()
-            self.origin.pop("is_replaced", None)
+            self._is_replaced = None
             self._load_training()
             self._follow_loaders()
-        elif self._is_replaced:
+        elif self._is_replaced is not None and not self.batches.has_begun:
             self._follow_replacement()
 
     def begin_if_early(self) -> None:
@@ -366,6 +367,9 @@ class TrainingBatches:
         stateless: Treatment of loaders without a state; see `ResumableLoader`.
         strategy: Connects the processes, in all of which epochs end at the same batch; None stands for one process.
         ends_samplers: Whether samplers come to their end with the last batch of an epoch.
+
+    Attributes:
+        has_begun: Whether `begin` has begun the loaders of the next iteration.
     """
 
     def __init__(
@@ -387,9 +391,11 @@ class TrainingBatches:
         self._knows_samples = False
         self._first = 0
         self._epoch: Iterator[Numbered] = iter(())
+        self.has_begun = False
 
     def __iter__(self) -> Iterator[Numbered]:
         """Iterate over an epoch, or its rest after a resume: each batch with its index and whether it is the last."""
+        self.has_begun = False
         first, self._first = self._first, 0
         self._epoch = numbered(self._loader, self.num_batches, first, self._ahead, ends_samplers=self._ends_samplers)
         return self._epoch
@@ -410,6 +416,7 @@ class TrainingBatches:
 
     def begin(self) -> None:
         """Begin the loaders, which draw random numbers for that; the next iteration is this one."""
+        self.has_begun = True
         is_sequential = isinstance(self._loader, CombinedLoader) and self._loader.mode == "sequential"
         for leaf in self._leaves[:1] if is_sequential else self._leaves:
             leaf.begin()

@@ -237,7 +237,7 @@ class EpochProgressView:
     reset_on_run = reset_on_epoch = reset
 
 
-@attrs.frozen
+@attrs.define
 class UpdateProgressView:
     """The counters of a fit's updates under the names of Lightning's automatic or manual optimization.
 
