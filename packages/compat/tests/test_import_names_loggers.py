@@ -7,15 +7,17 @@ from typing import Any
 
 import pytest
 import yaml
-from compat_parts import Regression
+from compat_parts import Regression, quiet_trainer
 from trainer_parts import NO_VALIDATION, loader
 
 import camshaft.callbacks as ours
 from camshaft.compat import Trainer
+from camshaft.compat.names.trainer.fabric_loggers import FabricCSVLogger
 from camshaft.compat.names.trainer.loggers import (
     CSVLogger,
     DummyExperiment,
     DummyLogger,
+    FabricLogger,
     LightningLoggerBase,
     MLFlowLogger,
     TensorBoardLogger,

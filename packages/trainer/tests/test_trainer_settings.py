@@ -190,3 +190,14 @@ def test_predictions_are_returned_unless_they_are_refused(tmp_path: Path, wanted
     assert len(trainer.predict(Regression(), loader(2), return_predictions=wanted)) == 2
     assert trainer.predict(Regression(), loader(2), return_predictions=False) is None
     assert len(trainer.predict(Regression(), loader(2))) == 2
+
+
+def test_a_subclass_may_set_what_it_likes_before_the_constructor_which_decides(tmp_path: Path) -> None:
+    class Own(Trainer):
+        def __init__(self, **arguments: Any) -> None:
+            self.devices, self.max_epochs, self.logger, self.callbacks = 1, 7, "none", []
+            super().__init__(**arguments)
+
+    trainer = Own(default_root_dir=tmp_path, max_epochs=3, logger=False)
+    assert (trainer.devices, trainer.max_epochs, trainer.logger) == (1, 3, None)
+    assert trainer.callbacks

@@ -334,8 +334,8 @@ class LightningLoggerBase(FabricLogger, metaclass=StandIn):
 
     __stands_for__: ClassVar[type] = _Logger
 
-    def __init__(self) -> None:
-        super().__init__()
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
         self.prefix = getattr(self, "prefix", "")
         for name in _NOT_CALLED:
             if hasattr(type(self), name):
