@@ -359,7 +359,7 @@ class Trainer:
 
         Raises:
             AttributeError: If it is misspelt, or set by the constructor only.
-            RuntimeError: If `callbacks` are replaced while a verb runs, whose hooks are bound.
+            RuntimeError: If `callbacks` are replaced while a verb runs, once its `setup` is over.
         """
         if not self._is_sealed and _is_property_of_ours(type(self), name):
             return  # of a subclass before it calls the constructor, whose argument counts
@@ -369,6 +369,9 @@ class Trainer:
                 action = "Make another trainer."
                 raise AttributeError(must_be(name, rule, value, type(self).__qualname__, action), name=name, obj=self)
             if name == "callbacks" and self.is_running:
+                if self.current_run is not None and self.current_run.takes_callbacks:
+                    self.callbacks[:] = value  # the list that the run has as well
+                    return
                 action = "Set them before, or let `configure_callbacks` of the module return them."
                 raise RuntimeError(must_be(name, "set while no verb runs", value, type(self).__qualname__, action))
             check_attribute(self, name, takes_own=True)

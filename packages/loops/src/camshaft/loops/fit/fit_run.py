@@ -181,6 +181,7 @@ class FitRun:
     def start_epoch(self) -> None:
         """Begin an epoch, or go on inside one. Hooks: train_dataloader, val_dataloader, on_train_epoch_start."""
         run, data, mode, progress = self._run, self.data, self._mode, self._progress
+        run.check_callbacks()
         metrics = run.metrics
         run.epoch, run.batch_idx = progress.current_epoch, None
         self._stopping.start_epoch(is_new=not progress.is_inside_epoch)
