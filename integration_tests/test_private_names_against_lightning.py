@@ -75,24 +75,32 @@ READ = {
         trainer.fit_loop.epoch_loop.batch_progress.is_last_batch,
     ),
 }
-HOOKS = ("on_train_start", "on_train_batch_start", "on_train_batch_end", "on_validation_batch_end", "on_train_epoch_end")
+HOOKS = (
+    "on_train_start",
+    "on_train_batch_start",
+    "on_train_batch_end",
+    "on_validation_batch_end",
+    "on_train_epoch_end",
+)
 
 
 @pytest.mark.parametrize("read", READ.values(), ids=READ)
 def test_what_is_read_in_hooks_is_what_lightning_has_there(read: Any) -> None:
-    found: list[list[Any]] = []
-    for framework in FRAMEWORKS:
+
+    def observed(framework: Any) -> Any:
         seen: list[Any] = []
 
-        def note(module: Any, *_: Any, hook: str, seen: list[Any] = seen) -> None:
+        def note(module: Any, *_: Any, hook: str) -> None:
             if not module.trainer.sanity_checking:
                 seen.append((hook, read(module.trainer, module)))
 
         space = {hook: partial_method(note, hook) for hook in HOOKS}
         module = type("Module", (BASES[framework],), space)()
         trainer_of(framework, log_every_n_steps=2, accumulate_grad_batches=2, val_check_interval=2).fit(module)
-        found.append(seen)
-    assert found[1] == found[0]
+        return seen
+
+    own = observed(compat)
+    assert own == observed(lightning)
 
 
 def partial_method(function: Any, hook: str) -> Any:
@@ -100,8 +108,8 @@ def partial_method(function: Any, hook: str) -> Any:
 
 
 def test_counters_that_are_written_act_as_there() -> None:
-    found = []
-    for framework in FRAMEWORKS:
+
+    def observed(framework: Any) -> Any:
 
         class Module(BASES[framework]):  # type: ignore[misc]
             automatic_optimization = False
@@ -119,13 +127,15 @@ def test_counters_that_are_written_act_as_there() -> None:
 
         seen: list[Any] = []
         trainer_of(framework).fit(Module())
-        found.append(seen)
-    assert found[1] == found[0]
+        return seen
+
+    own = observed(compat)
+    assert own == observed(lightning)
 
 
 def test_steps_of_loggers_go_on_from_the_number_that_is_set(tmp_path: Path) -> None:
-    found = []
-    for framework in FRAMEWORKS:
+
+    def observed(framework: Any) -> Any:
 
         class Module(BASES[framework]):  # type: ignore[misc]
             def on_train_start(self) -> None:
@@ -140,9 +150,11 @@ def test_steps_of_loggers_go_on_from_the_number_that_is_set(tmp_path: Path) -> N
         trainer.fit(Module())
         rows = Path(logger.log_dir, "metrics.csv").read_text().splitlines()
         position = rows[0].split(",").index("step")
-        found.append((trainer.global_step, [row.split(",")[position] for row in rows[1:]]))
-    assert found[1] == found[0]
-    assert found[1][1][0] == "100"
+        return trainer.global_step, [row.split(",")[position] for row in rows[1:]]
+
+    own = observed(compat)
+    assert own == observed(lightning)
+    assert own[1][0] == "100"
 
 
 class Shifted(Sequence[Any]):
@@ -157,8 +169,8 @@ class Shifted(Sequence[Any]):
 
 
 def test_loaders_that_are_put_in_place_of_others_train_from_the_next_epoch_on() -> None:
-    found = []
-    for framework in FRAMEWORKS:
+
+    def observed(framework: Any) -> Any:
 
         class Module(BASES[framework]):  # type: ignore[misc]
             def train_dataloader(self) -> Any:
@@ -173,13 +185,15 @@ def test_loaders_that_are_put_in_place_of_others_train_from_the_next_epoch_on() 
 
         seen: list[Any] = []
         trainer_of(framework, limit_train_batches=3, max_epochs=3).fit(Module())
-        found.append(seen)
-    assert found[1] == found[0]
+        return seen
+
+    own = observed(compat)
+    assert own == observed(lightning)
 
 
 def test_loaders_are_asked_for_again_by_setup_data() -> None:
-    found = []
-    for framework in FRAMEWORKS:
+
+    def observed(framework: Any) -> Any:
 
         class Module(BASES[framework]):  # type: ignore[misc]
             num_asked = 0
@@ -202,8 +216,10 @@ def test_loaders_are_asked_for_again_by_setup_data() -> None:
 
         seen: list[Any] = []
         trainer_of(framework, limit_train_batches=3, max_epochs=3).fit(Module())
-        found.append(seen)
-    assert found[1] == found[0]
+        return seen
+
+    own = observed(compat)
+    assert own == observed(lightning)
 
 
 # entries of checkpoints
@@ -268,8 +284,8 @@ def _of_steps(fit: Any, num: int) -> None:
 
 @pytest.mark.parametrize("change", [_of_epoch, _of_steps])
 def test_counters_of_a_checkpoint_that_a_hook_changes_are_followed(tmp_path: Path, change: Any) -> None:
-    found = []
-    for framework in FRAMEWORKS:
+
+    def observed(framework: Any) -> Any:
 
         class Module(BASES[framework]):  # type: ignore[misc]
             def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
@@ -284,14 +300,16 @@ def test_counters_of_a_checkpoint_that_a_hook_changes_are_followed(tmp_path: Pat
         first.fit(BASES[framework]())
         first.save_checkpoint(path)
         trainer_of(framework, max_epochs=9).fit(Module(), ckpt_path=path)
-        found.append(seen)
-    assert found[1] == found[0]
-    assert found[1]
+        return seen
+
+    own = observed(compat)
+    assert own == observed(lightning)
+    assert own
 
 
 def test_an_evaluation_loop_of_ones_own_prints_in_its_own_way(capsys: pytest.CaptureFixture[str]) -> None:
-    found = []
-    for framework in FRAMEWORKS:
+
+    def observed(framework: Any) -> Any:
 
         class Loop(name_of(framework, "loops.evaluation_loop", "_EvaluationLoop")):  # type: ignore[misc]
             @staticmethod
@@ -315,9 +333,11 @@ def test_an_evaluation_loop_of_ones_own_prints_in_its_own_way(capsys: pytest.Cap
         capsys.readouterr()
         results = trainer.test(Module())
         printed = [line for line in capsys.readouterr().out.splitlines() if line.startswith("own")]
-        found.append((results, printed, trainer.devices, isinstance(trainer.validate_loop, Loop.__mro__[1])))
-    assert found[1] == found[0]
-    assert found[1][1] == ["own test [{'x': 1.0}]"]
+        return results, printed, trainer.devices, isinstance(trainer.validate_loop, Loop.__mro__[1])
+
+    own = observed(compat)
+    assert own == observed(lightning)
+    assert own[1] == ["own test [{'x': 1.0}]"]
 
 
 @pytest.mark.parametrize("inside", [True, False])

@@ -237,7 +237,8 @@ def test_a_verb_and_a_module_are_required(capsys: pytest.CaptureFixture[str]) ->
 
 
 @pytest.mark.parametrize(
-    ("module", "missing"), [("jsonargparse", "jsonargparse"), ("docstring_parser", "docstring-parser"), ("yaml", "PyYAML")]
+    ("module", "missing"),
+    [("jsonargparse", "jsonargparse"), ("docstring_parser", "docstring-parser"), ("yaml", "PyYAML")],
 )
 def test_without_its_extra_it_names_what_is_missing_in_a_line(module: str, missing: str) -> None:
     script = (

@@ -14,8 +14,6 @@ from camshaft.compat.names.stand_ins import MissingNameError
 from camshaft.compat.names.utilities.combined_loader import CombinedLoader
 from camshaft.hooks_core.messages import must_be, warn_user
 from camshaft.loops import Counters, FitProgress, Run
-from camshaft.loops.data.loaders import parts_of
-from camshaft.loops.data.shared_loader import count_share
 from camshaft.loops.fit.resume import ADAPTER_KEY
 from camshaft.trainer.results import print_results
 
@@ -82,15 +80,16 @@ class FitLoop(_LoopNames, loops.FitLoop):
 
     @property
     def _combined_loader(self) -> CombinedLoader | None:
-        loader = self.loader
-        return None if loader is None else LoopLoaders(self, parts_of(loader), getattr(loader, "mode", _CYCLE))
+        mode = getattr(self.loader, "mode", "max_size_cycle")
+        return None if self.loader is None else LoopLoaders(self, self.given_loader, mode)
 
     @_combined_loader.setter
     def _combined_loader(self, loaders: Any) -> None:
         if loaders is None:  # to be asked for again by `setup_data`
             vars(self)["_asks_again"] = True
         else:
-            self.replace_loader(_of_loops(loaders))
+            has_own = hasattr(type(loaders), "as_combined_loader")
+            self.replace_loader(loaders.as_combined_loader() if has_own else loaders)
 
     def setup_data(self) -> None:
         """Ask for the training loader again if `_combined_loader` was set to None; in a fit it is there otherwise.
@@ -132,18 +131,6 @@ class FitLoop(_LoopNames, loops.FitLoop):
         epochs = _completed(state["epoch_progress"]["current"])
         self.progress.epochs = Counters(epochs, epochs, epochs, epochs)
         self.progress.global_step = step
-
-
-_CYCLE = "max_size_cycle"
-
-
-def _of_loops(loaders: Any) -> Any:
-    """Return a loader of the loops."""
-    return loaders.as_combined_loader() if isinstance(loaders, CombinedLoader) and _is_ours(loaders) else loaders
-
-
-def _is_ours(loaders: Any) -> bool:
-    return hasattr(type(loaders), "as_combined_loader")
 
 
 class EvaluationLoop(_LoopNames, loops.EvaluationLoop):
@@ -229,9 +216,7 @@ class EvaluationLoop(_LoopNames, loops.EvaluationLoop):
         if loaders is None:  # to be asked for again by `setup_data`
             self.loaders, self.given_loaders, self.num_batches = [], None, []
             return
-        self.loaders, self.given_loaders = list(loaders.flattened), loaders.iterables
-        limit = self.limit_batches, self.limit_argument
-        self.num_batches = [count_share(one, one, *limit, run.strategy) for one in self.loaders]
+        self.replace_loaders(run, loaders.flattened, loaders.iterables)
 
     def setup_data(self) -> None:
         """Ask for the loaders, unless they are there."""
@@ -244,15 +229,13 @@ class EvaluationLoop(_LoopNames, loops.EvaluationLoop):
         return len(self.loaders)
 
 
-_NOT_CALLED = frozenset(
-    """
+_OF_LIGHTNING = """
     run reset setup_data teardown on_run_start on_run_end advance done skip increment_progress_to_evaluation_end
     _evaluation_step _store_dataloader_outputs _on_before_fetch _on_after_fetch _on_evaluation_start
     _on_evaluation_model_eval _on_evaluation_model_train _on_evaluation_end _on_evaluation_epoch_start
     _on_evaluation_epoch_end _build_kwargs _build_step_args_from_hook_kwargs _verify_dataloader_idx_requirement
-    _get_keys _find_value
-    """.split()
-)
+    _get_keys _find_value"""
+_NOT_CALLED = frozenset(_OF_LIGHTNING.split())
 """Methods of Lightning's evaluation loop that nothing calls here."""
 
 

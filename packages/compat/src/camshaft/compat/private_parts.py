@@ -200,9 +200,7 @@ class CheckpointConnector:
         """Return a checkpoint of now. Collective."""
         trainer, run = self.trainer, self.trainer.current_run
         fitted = trainer.verb_state.fitted
-        return checkpoint_of(
-            run, trainer.fit_loop, was_fitted=run.module is fitted, weights_only=bool(weights_only)
-        )
+        return checkpoint_of(run, trainer.fit_loop, was_fitted=run.module is fitted, weights_only=bool(weights_only))
 
     def resume_start(self, checkpoint_path: Any = None, weights_only: bool | None = None) -> None:
         """Read a checkpoint, for the methods that restore from it. Collective."""

@@ -320,7 +320,9 @@ class Trainer(ArgparseArguments, _Trainer):
             val_dataloaders: A name that `dataloaders` had.
         """
         loaders = _only_one("validate", dataloaders, "val_dataloaders", val_dataloaders)
-        return self._printed(self.validate_loop, super().validate, model, loaders, ckpt_path, verbose, datamodule, weights_only)
+        return self._printed(
+            self.validate_loop, super().validate, model, loaders, ckpt_path, verbose, datamodule, weights_only
+        )
 
     def test(
         self,

@@ -49,8 +49,8 @@ def _format(value: float | None) -> str:
 def fit_summary(trainer: Trainer) -> str:
     """Return a summary of a fit: why it ended, amount and speed of training, best checkpoints; a line each.
 
-    Lines that are wider than the terminal break between words, and a path that is wider between its folders. A callback that stopped it says why in its attribute
-    `stopping_reason_message`, as `EarlyStopping` does.
+    Lines that are wider than the terminal break between words, and a path that is wider between its folders. A callback
+    that stopped it says why in its attribute `stopping_reason_message`, as `EarlyStopping` does.
     """
     rows = [("fit ended", _reason(trainer)), ("trained", _amount(trainer)), *_checkpoints(trainer)]
     width = max(len(label) for label, _ in rows)

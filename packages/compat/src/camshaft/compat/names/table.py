@@ -105,7 +105,8 @@ _STANDS_FOR: Mapping[str, str] = {
     "camshaft.callbacks.profiling.pytorch_profiler": "RegisterRecordFunction",
     f"{_HERE}.trainer.finders": f"{_FINDERS} Tuner _LRFinder=LRFinder",
     f"{_HERE}.trainer.loggers": """
-        CSVLogger ExperimentWriter fabric_logger=FabricLogger MLFlowLogger TensorBoardLogger TestTubeLogger WandbLogger LightningLoggerBase
+        fabric_logger=FabricLogger CSVLogger ExperimentWriter MLFlowLogger TensorBoardLogger TestTubeLogger WandbLogger
+        LightningLoggerBase
         Logger=LightningLoggerBase DummyLogger DummyExperiment rank_zero_experiment merge_dicts""",
     "camshaft.compat.private_loops": """
         _EvaluationLoop=EvaluationLoop _FitLoop=FitLoop _PredictionLoop=PredictLoop _TrainingEpochLoop=FitLoop""",

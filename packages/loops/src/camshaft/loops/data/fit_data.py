@@ -155,7 +155,8 @@ class FitData:
     def replace(self, loader: Any) -> None:
         """Train on with another loader from the next epoch on, until loaders are asked for again. Collective.
 
-        An epoch whose loaders have begun keeps them; see `Run.draws_as_lightning`. An epoch that is resumed, and had such a loader, goes on with it at once.
+        An epoch whose loaders have begun keeps them; see `Run.draws_as_lightning`. One that is resumed, and had such a
+        loader, goes on with it at once.
 
         Args:
             loader: The loader, as it is, which is not shared out; None asks for it as at first.
