@@ -7,15 +7,17 @@ from typing import Any
 
 import pytest
 import yaml
-from compat_parts import Regression
+from compat_parts import Regression, quiet_trainer
 from trainer_parts import NO_VALIDATION, loader
 
 import camshaft.callbacks as ours
 from camshaft.compat import Trainer
+from camshaft.compat.names.trainer.fabric_loggers import FabricCSVLogger
 from camshaft.compat.names.trainer.loggers import (
     CSVLogger,
     DummyExperiment,
     DummyLogger,
+    FabricLogger,
     LightningLoggerBase,
     MLFlowLogger,
     TensorBoardLogger,
@@ -87,9 +89,35 @@ def test_loggers_of_ours_are_loggers_of_the_earlier_base(tmp_path: Path) -> None
     assert not isinstance(Regression(), LightningLoggerBase)
 
 
-def test_a_logger_that_overrides_what_is_not_called_is_refused() -> None:
-    with pytest.raises(TypeError, match="`agg_and_log_metrics` must be left out, since it is not called"):
-        type("Own", (LightningLoggerBase,), {"agg_and_log_metrics": lambda self, metrics, step: None})
+def test_a_logger_that_overrides_what_is_not_called_says_so_when_it_is_made() -> None:
+    kind = type("Own", (LightningLoggerBase,), {"agg_and_log_metrics": lambda self, metrics, step: None})
+    with pytest.warns(UserWarning, match="Own: `agg_and_log_metrics` is not called. Put it into `log_metrics`"):
+        kind()
+
+
+def test_a_logger_may_be_one_of_the_trainer_and_an_own_one_of_fabric(tmp_path: Path) -> None:
+    class OfFabric(FabricLogger):
+        name = version = "own"
+
+        def log_metrics(self, metrics: Any, step: int | None = None) -> None:
+            rows.append((step, dict(metrics)))
+
+        def log_hyperparams(self, params: Any, *args: Any, **kwargs: Any) -> None:
+            pass
+
+    class Both(LightningLoggerBase, OfFabric):
+        pass
+
+    class CSV(LightningLoggerBase, FabricCSVLogger):
+        pass
+
+    rows: list[Any] = []
+    quiet_trainer(tmp_path, max_epochs=1, logger=Both(), log_every_n_steps=1).fit(Regression(), loader(2))
+    assert [step for step, row in rows if "train_loss" in row] == [0, 1]
+    logger = CSV(tmp_path)
+    quiet_trainer(tmp_path, max_epochs=1, logger=logger, log_every_n_steps=1).fit(Regression(), loader(2))
+    assert (Path(logger.log_dir) / "metrics.csv").is_file()
+    assert isinstance(logger, FabricLogger) and issubclass(LightningLoggerBase, FabricLogger)
 
 
 def test_a_logger_without_its_methods_says_so() -> None:

@@ -43,7 +43,7 @@ WITHOUT_COUNTERPART = [
     ("from pytorch_lightning.callbacks import GPUStatsMonitor", r"DeviceStatsMonitor\(\)"),
     ("from pytorch_lightning.loops import FitLoop", "Loops are not to be replaced"),
     (
-        "from lightning.pytorch.trainer.connectors.data_connector import _DataConnector",
+        "from lightning.pytorch.trainer.connectors.logger_connector.result import _ResultCollection",
         "a part of the trainer's inside",
     ),
     (

@@ -104,3 +104,42 @@ def test_files_that_lightnings_command_line_wrote_are_read(tmp_path: Path) -> No
     cli = LightningCLI(args=["--config", str(tmp_path / "config.yaml")], run=False)
     assert cli.trainer.max_epochs == 3
     assert set(ORDER) <= set(cli.config.trainer.as_dict())
+
+
+def test_a_subclass_may_make_the_objects_as_lightnings_does(tmp_path: Path) -> None:
+    from camshaft.callbacks import Timer
+    from camshaft.compat import TrainingModule
+    from camshaft.compat.names.trainer.command_line import LightningCLI
+
+    class Own(LightningCLI):
+        def instantiate_classes(self) -> None:
+            assert self._model_class is Net
+            self.config_init = self.parser.instantiate_classes(self.config)
+            self.datamodule = self._get(self.config_init, "data")
+            self.model = self._get(self.config_init, "model")
+            self._add_configure_optimizers_method_to_model(self.subcommand)
+            self.trainer = self.instantiate_trainer()
+
+        def instantiate_trainer(self, **kwargs: object) -> object:
+            callbacks = [self._get(self.config_init, key) for key in self._parser(self.subcommand).callback_keys]
+            config = {**self._get(self.config_init, "trainer", default={}), **kwargs}
+            return self._instantiate_trainer(config, [*callbacks, Timer()])
+
+        def _prepare_subcommand_kwargs(self, subcommand: str) -> dict[str, object]:
+            seen.update(super()._prepare_subcommand_kwargs(subcommand))
+            return seen
+
+        def fit(self, **arguments: object) -> None:
+            assert arguments == seen
+
+    class Net(TrainingModule):
+        def __init__(self, width: int = 2) -> None:
+            super().__init__()
+            self.save_hyperparameters()
+
+    seen: dict[str, object] = {}
+    words = ["fit", "--model.width=3", f"--trainer.default_root_dir={tmp_path}", "--trainer.logger=false"]
+    cli = Own(Net, args=words, save_config_callback=None)
+    assert any(isinstance(one, Timer) for one in cli.trainer.callbacks)
+    assert seen["model"] is cli.model and cli.model.hparams.width == 3
+    assert cli.config_dump["model"] == {"width": 3}

@@ -112,16 +112,15 @@ def test_a_copy_of_a_module_has_no_log_of_a_run() -> None:
     assert module._metric_log is log
 
 
-def test_only_the_first_rank_counts_if_asked_for() -> None:
+@pytest.mark.parametrize("syncs", [None, True])
+def test_only_the_first_rank_counts_if_asked_for(syncs: bool | None) -> None:
     def on_rank(strategy: ThreadedStrategy) -> float:
         log, module = MetricLog(progress=Position(), strategy=strategy), Net()
         log.attach(module)
         log.start_epoch("validate")
-        module.log("x", float(strategy.global_rank + 1), rank_zero_only=True)
+        module.log("x", float(strategy.global_rank + 1), sync_dist=syncs, rank_zero_only=True)
         module.log("y", 2.0)
         log.end_epoch()
         return float(log.callback_metrics.get("x", torch.tensor(0)))
 
     assert on_ranks(2, on_rank) == [1, 0]
-    with pytest.raises(ValueError, match="`sync_dist` must be left out with rank_zero_only=True"):
-        Net().log("x", 1.0, rank_zero_only=True, sync_dist=True)

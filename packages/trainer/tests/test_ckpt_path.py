@@ -200,7 +200,7 @@ class TestLast:
 class TestExplicitPath:
     @pytest.mark.parametrize("harm", [flip_a_byte, truncate, empty])
     @pytest.mark.parametrize("verb", ["fit", "test"])
-    def test_a_damaged_one_is_refused_and_the_newest_readable_beside_it_named(
+    def test_a_damaged_one_is_refused_and_one_beside_it_is_named_that_may_be_of_another_run(
         self, harm: Any, verb: str, tmp_path: Path
     ) -> None:
         saving_trainer(tmp_path).fit(Regression(), loader())
@@ -213,7 +213,8 @@ class TestExplicitPath:
             getattr(saving_trainer(tmp_path), verb)(Regression(), loader(), ckpt_path=str(tmp_path / "last.ckpt"))
 
         named = str(tmp_path / "epoch=0-step=4.ckpt")
-        assert caught.value.__notes__ == [f"The newest readable checkpoint beside it is {named!r}."]
+        note = f"{named!r} beside it can be read: epoch 0, 4 updates. Take it only if it is of the same run."
+        assert caught.value.__notes__ == [note]
 
     def test_one_that_is_alone_is_refused_without_a_note(self, tmp_path: Path) -> None:
         (tmp_path / "alone.ckpt").write_bytes(b"nonsense")

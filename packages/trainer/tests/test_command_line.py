@@ -234,3 +234,17 @@ def test_what_the_trainer_refuses_is_told_without_a_traceback(capsys: pytest.Cap
 def test_a_verb_and_a_module_are_required(capsys: pytest.CaptureFixture[str]) -> None:
     assert "{fit,validate,test,predict,replay, ..." in refusal(capsys)
     assert "model" in refusal(capsys, "fit")
+
+
+@pytest.mark.parametrize(
+    ("module", "missing"),
+    [("jsonargparse", "jsonargparse"), ("docstring_parser", "docstring-parser"), ("yaml", "PyYAML")],
+)
+def test_without_its_extra_it_names_what_is_missing_in_a_line(module: str, missing: str) -> None:
+    script = (
+        f"import runpy, sys; sys.modules[{module!r}] = None; sys.argv[1:] = ['fit', '--help']; "
+        "runpy.run_module('camshaft.trainer', run_name='__main__')"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert done.stderr == f"error: The command line needs {missing}. Install the extra: camshaft-trainer[cli].\n"

@@ -12,6 +12,7 @@ from torch.utils.data import DataLoader
 from camshaft.callbacks import EarlyStopping, ModelCheckpoint
 from camshaft.hooks_core import Callback
 from camshaft.trainer import Trainer, TrainingModule
+from camshaft.trainer.results import fit_summary
 
 
 class Net(TrainingModule):
@@ -93,3 +94,19 @@ def test_a_report_is_drawn_at_the_end_of_each_verb(tmp_path: Path) -> None:
 def test_a_report_of_barebones_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="`report` must be left out with barebones=True"):
         Trainer(barebones=True, report=tmp_path)
+
+
+def test_a_path_that_is_wider_than_the_terminal_is_broken_between_its_folders(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    folder = tmp_path / "some-long-name-of-a-folder" / "and-another-name-of-one" / "in-which-there-are-the-files"
+    trainer = Trainer(default_root_dir=folder, max_epochs=1)
+    trainer.fit(Net(), LOADER, LOADER)
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
+    monkeypatch.setenv("COLUMNS", "60")
+    lines = fit_summary(trainer).splitlines()
+    assert max(map(len, lines)) <= 60
+    lines = lines[next(idx for idx, line in enumerate(lines) if line.startswith("checkpoint")) :]
+    saved = "".join(line.removeprefix("checkpoint").strip() for line in lines)
+    assert saved == trainer.checkpoint_callback.best_model_path  # type: ignore[union-attr]
+    assert len(lines) > 2 and all(line.endswith("/") for line in lines[:-1])

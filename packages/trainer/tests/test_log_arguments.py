@@ -77,7 +77,7 @@ def test_a_metrics_attribute_is_checked(tmp_path: Path) -> None:
 
 def test_only_the_first_processs_call_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def log(module: Net, loss: Tensor) -> None:
-        module.log("loss", loss, rank_zero_only=True)
+        module.log("loss", loss, rank_zero_only=True, sync_dist=True)
         module.log_dict({"of_dict": loss}, rank_zero_only=True)
 
     assert {"loss", "of_dict"} <= fit(tmp_path, log).callback_metrics.keys()
@@ -88,7 +88,6 @@ def test_only_the_first_processs_call_counts(tmp_path: Path, monkeypatch: pytest
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"rank_zero_only": True, "sync_dist": True}, "`sync_dist` must be left out with rank_zero_only=True"),
         ({"enable_graph": True, "on_step": False, "on_epoch": True}, "`on_step` must be True with enable_graph=True"),
         ({"enable_graph": True, "value": 1.0}, "`value` must be a tensor with enable_graph=True, but got 1.0"),
     ],

@@ -5,10 +5,11 @@ from __future__ import annotations
 import copy
 import pickle
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from camshaft.hooks_core import CATALOGUE, Receiver, is_overridden, resolve
 from camshaft.loops.metrics import MetricLog
@@ -278,3 +279,21 @@ def test_a_trainer_can_be_assigned_and_deleted() -> None:
         with pytest.raises(RuntimeError, match="`trainer` must be attached"):
             _ = part.trainer
     assert module.current_epoch == 0
+
+
+@pytest.mark.parametrize("example", [torch.zeros(2, 3), (torch.zeros(2, 3),)])
+@pytest.mark.parametrize("method", ["script", "trace"])
+def test_torchscript_is_made_of_a_module_with_an_example(method: str, example: Any) -> None:
+    class Own(TrainingModule):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = nn.Linear(3, 1)
+            self.example_input_array = example
+
+        def forward(self, inputs: Tensor) -> Tensor:
+            outputs: Tensor = self.layer(inputs)
+            return outputs
+
+    module = Own()
+    inputs = torch.ones(4, 3)
+    assert torch.equal(module.to_torchscript(method=method)(inputs), module(inputs))

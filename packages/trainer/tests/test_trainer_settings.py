@@ -9,6 +9,7 @@ import pytest
 import torch
 from trainer_parts import NO_VALIDATION, ListLogger, Regression, loader, quiet_trainer
 
+from camshaft.callbacks import LambdaCallback
 from camshaft.hooks_core import Callback
 from camshaft.trainer import Trainer
 
@@ -190,3 +191,42 @@ def test_predictions_are_returned_unless_they_are_refused(tmp_path: Path, wanted
     assert len(trainer.predict(Regression(), loader(2), return_predictions=wanted)) == 2
     assert trainer.predict(Regression(), loader(2), return_predictions=False) is None
     assert len(trainer.predict(Regression(), loader(2))) == 2
+
+
+def test_a_subclass_may_set_what_it_likes_before_the_constructor_which_decides(tmp_path: Path) -> None:
+    class Own(Trainer):
+        def __init__(self, **arguments: Any) -> None:
+            self.devices, self.max_epochs, self.logger, self.callbacks = 1, 7, "none", []
+            super().__init__(**arguments)
+
+    trainer = Own(default_root_dir=tmp_path, max_epochs=3, logger=False)
+    assert (trainer.devices, trainer.max_epochs, trainer.logger) == (1, 3, None)
+    assert trainer.callbacks
+
+
+@pytest.mark.parametrize("how", ["append", "assign", "remove"])
+def test_callbacks_may_be_changed_in_setup(how: str, tmp_path: Path) -> None:
+    class Adding(Regression):
+        def setup(self, stage: str) -> None:
+            if how == "append":
+                self.trainer.callbacks.append(added)
+            elif how == "assign":
+                self.trainer.callbacks = [*self.trainer.callbacks, added]
+            else:
+                self.trainer.callbacks.remove(given)
+
+    seen: list[str] = []
+    added, given = (
+        LambdaCallback(on_train_start=lambda *_, name=name: seen.append(name)) for name in ("added", "given")
+    )
+    trainer = quiet_trainer(tmp_path, callbacks=[given])
+    trainer.fit(Adding(), loader(1))
+    assert seen == ([] if how == "remove" else ["given", "added"])
+    assert (given in trainer.callbacks, added in trainer.callbacks) == (how != "remove", how != "remove")
+
+
+@pytest.mark.parametrize("hook", ["on_fit_start", "on_train_start", "on_train_epoch_end"])
+def test_callbacks_that_are_added_too_late_are_refused(hook: str, tmp_path: Path) -> None:
+    adding = LambdaCallback(**{hook: lambda trainer, _: trainer.callbacks.append(LambdaCallback())})
+    with pytest.raises(RuntimeError, match="`callbacks` must be the same from the end of `setup` on"):
+        quiet_trainer(tmp_path, callbacks=[adding], max_epochs=2).fit(Regression(), loader(1))

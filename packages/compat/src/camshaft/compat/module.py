@@ -6,6 +6,7 @@ import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from functools import partial, wraps
+from operator import attrgetter
 from types import CodeType, FunctionType
 from typing import IO, Any, ClassVar, ParamSpec, Self
 
@@ -19,6 +20,7 @@ from camshaft.compat.data_module import OF_DATA, do_nothing
 from camshaft.compat.eras.processes import default_of
 from camshaft.compat.eras.releases import behaviour_in
 from camshaft.compat.hyperparameters import HyperparametersMixin
+from camshaft.compat.private_parts import OwnFirst
 from camshaft.hooks_core import CATALOGUE, ModelHooks, Receiver
 from camshaft.hooks_core.eras import TODAY
 from camshaft.hooks_core.messages import must_be, warn_user
@@ -130,6 +132,8 @@ class TrainingModule(EarlierHooks, HyperparametersMixin, _TrainingModule):
     use_tpu: Any = FromTrainer("use_tpu", False)
     datamodule: Any = FromTrainer("datamodule", None)
     experiment: Any = FromTrainer("experiment", None)
+    _device: Any = OwnFirst(attrgetter("device"), "`device`.")
+    _dtype: Any = OwnFirst(attrgetter("dtype"), "`dtype`.")
 
     def get_progress_bar_dict(self) -> dict[str, Any]:
         """Return the metrics of a progress bar; an override may change them."""

@@ -2,24 +2,54 @@
 
 from __future__ import annotations
 
+import os
+import re
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import attrs
 import torch
 
+import camshaft.callbacks as stock
 from camshaft.hooks_core import is_overridden
+from camshaft.hooks_core.messages import must_be
+from camshaft.hooks_core.remote_files import entries_of, is_folder, join
+from camshaft.loops.fit.resume import restore_callbacks, restore_data_module, restore_module, restore_training
 from camshaft.strategies import ParallelStrategy
+from camshaft.trainer.checkpoints import checkpoint_of, read_requested
 
 
-@attrs.define
+class OwnFirst:
+    """An attribute that a function reads of its owner, unless the owner was given one of its own.
+
+    Args:
+        read: The function.
+        doc: Documentation of the attribute.
+    """
+
+    def __init__(self, read: Callable[[Any], Any], doc: str) -> None:
+        self._read, self.__doc__ = read, doc
+
+    def __get__(self, owner: Any, kind: type | None = None) -> Any:
+        return self if owner is None else self._read(owner)
+
+
+@attrs.define(slots=False)
 class ConnectorView:
     """Devices and strategy of a trainer; `trainer._accelerator_connector`. The names are those of its counterpart.
+
+    What earlier releases kept there and the trainer has today is read of the trainer.
 
     Args:
         _trainer: The trainer.
     """
 
     _trainer: Any
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}", name=name, obj=self)
+        return getattr(self._trainer, name)
 
     @property
     def strategy(self) -> Any:
@@ -54,6 +84,38 @@ class ConnectorView:
             loop.use_distributed_sampler = value
 
     @property
+    def cluster_environment(self) -> Any:
+        """The environment in which the processes were started."""
+        import camshaft.compat.names.plugins.environments as environments  # rarely needed
+
+        chosen = getattr(self.strategy, "cluster_environment", None)
+        if chosen is not None:
+            return chosen
+        kinds = (environments.SLURMEnvironment, environments.TorchElasticEnvironment)
+        kind: Any = next((one for one in kinds if one.detect()), environments.LightningEnvironment)
+        environment = kind()
+        environment.set_world_size(self._trainer.world_size)
+        environment.set_global_rank(self._trainer.global_rank)
+        return environment
+
+    def _check_and_init_precision(self) -> Any:
+        return self.precision_plugin
+
+    _precision_plugin_flag = None  # precisions are chosen by name
+
+    @property
+    def _precision_flag(self) -> Any:
+        return self._trainer.precision
+
+    @property
+    def _strategy_flag(self) -> Any:
+        return self.strategy
+
+    @property
+    def _num_nodes_flag(self) -> int:
+        return int(self._trainer.num_nodes)
+
+    @property
     def _accelerator_flag(self) -> str:
         return str(self._trainer.strategy.device.type)
 
@@ -72,7 +134,291 @@ def is_distributed(strategy: Any) -> bool:
     return isinstance(strategy, ParallelStrategy) or int(strategy.world_size) > 1
 
 
+@attrs.define(slots=False)
+class CallbackConnector:
+    """Callbacks of a trainer; `trainer._callback_connector`. They are attached when a verb begins.
+
+    Args:
+        trainer: The trainer.
+    """
+
+    trainer: Any
+
+    def _attach_model_callbacks(self) -> None:
+        _check_running(self.trainer, "_attach_model_callbacks")
+
+    def _attach_model_logging_functions(self) -> None:
+        _check_running(self.trainer, "_attach_model_logging_functions")
+
+    @staticmethod
+    def _reorder_callbacks(callbacks: list[Any]) -> list[Any]:
+        finders = (stock.BatchSizeFinder, stock.LearningRateFinder)
+        return sorted(callbacks, key=lambda one: 2 * isinstance(one, stock.Checkpoint) - isinstance(one, finders))
+
+
+def _check_running(trainer: Any, name: str) -> None:
+    """Raise `RuntimeError` unless a verb runs, which has done already what a method is to do."""
+    if not trainer.is_running:
+        action = "Call fit, validate, test or predict."
+        raise RuntimeError(must_be(name, "called while a verb runs", trainer.state.status, "Trainer", action))
+
+
+class CheckpointConnector:
+    """Checkpoints of a trainer; `trainer._checkpoint_connector`.
+
+    Args:
+        trainer: The trainer.
+        resume_from_checkpoint: A checkpoint from which the next fit resumes.
+    """
+
+    def __init__(self, trainer: Any, resume_from_checkpoint: Any = None) -> None:
+        self.trainer = trainer
+        self._loaded_checkpoint: dict[str, Any] = {}
+        if resume_from_checkpoint is not None:
+            self.resume_from_checkpoint_fit_path = resume_from_checkpoint
+
+    @property
+    def _ckpt_path(self) -> Any:
+        return self.trainer.ckpt_path
+
+    @_ckpt_path.setter
+    def _ckpt_path(self, path: Any) -> None:
+        self.trainer.ckpt_path = path
+
+    @property
+    def resume_from_checkpoint_fit_path(self) -> Any:
+        """The checkpoint from which a fit resumes, or resumed; one that is set is that of the next fit."""
+        return self.trainer.resume_from_checkpoint or self._ckpt_path
+
+    @resume_from_checkpoint_fit_path.setter
+    def resume_from_checkpoint_fit_path(self, path: Any) -> None:
+        self.trainer._earlier = attrs.evolve(self.trainer._earlier, ckpt_path=path)
+
+    resume_checkpoint_path = resume_start_path = resume_from_checkpoint_fit_path
+
+    def dump_checkpoint(self, weights_only: bool = False) -> dict[str, Any]:
+        """Return a checkpoint of now. Collective."""
+        trainer, run = self.trainer, self.trainer.current_run
+        fitted = trainer.verb_state.fitted
+        return checkpoint_of(run, trainer.fit_loop, was_fitted=run.module is fitted, weights_only=bool(weights_only))
+
+    def resume_start(self, checkpoint_path: Any = None, weights_only: bool | None = None) -> None:
+        """Read a checkpoint, for the methods that restore from it. Collective."""
+        if checkpoint_path is None:
+            return
+        verb = self.trainer.current_run.verb
+        _, checkpoint = read_requested(self.trainer, checkpoint_path, verb, weights_only=weights_only)
+        self._loaded_checkpoint = checkpoint or {}
+
+    def resume_end(self) -> None:
+        """Forget the checkpoint."""
+        self._loaded_checkpoint = {}
+
+    def restore(self, checkpoint_path: Any = None, weights_only: bool | None = None) -> None:
+        """Restore everything from a checkpoint, between the epochs of a fit or after it. Collective."""
+        self._restore_modules_and_callbacks(checkpoint_path, weights_only)
+        self.restore_training_state()
+        self.resume_end()
+
+    def _restore_modules_and_callbacks(self, checkpoint_path: Any = None, weights_only: bool | None = None) -> None:
+        self.resume_start(checkpoint_path, weights_only)
+        self.restore_model()
+        self.restore_datamodule()
+        self.restore_callbacks()
+
+    def restore_model(self) -> None:
+        """Restore the weights. Hooks: on_load_checkpoint."""
+        run = self.trainer.current_run
+        if self._loaded_checkpoint:
+            run.hooks.on_load_checkpoint(self._loaded_checkpoint)
+            restore_module(run, self._loaded_checkpoint)
+
+    def restore_datamodule(self) -> None:
+        """Restore the state of the data module."""
+        restore_data_module(self.trainer.current_run, self._loaded_checkpoint)
+
+    def restore_callbacks(self) -> None:
+        """Restore the states of callbacks."""
+        if self._loaded_checkpoint:
+            restore_callbacks(self.trainer.current_run, self._loaded_checkpoint)
+
+    def restore_training_state(self) -> None:
+        """Restore the progress, optimizers and schedulers of a fit.
+
+        Raises:
+            RuntimeError: While an epoch runs, which could not go on.
+        """
+        trainer, checkpoint = self.trainer, self._loaded_checkpoint
+        run = trainer.current_run
+        if run.verb != "fit" or "optimizer_states" not in checkpoint:
+            return
+        if trainer.is_running and trainer.fit_loop.progress.is_inside_epoch:
+            action = "Pass `ckpt_path` to fit."
+            raise RuntimeError(must_be("restore", "called between epochs", run.position(), "Trainer", action))
+        self.restore_loops()
+        self.restore_optimizers_and_schedulers()
+
+    def restore_loops(self) -> None:
+        """Restore the numbers of epochs and updates."""
+        if "fit" in self._loaded_checkpoint.get("loops", {}):
+            self.trainer.fit_loop.progress.load_state_dict(self._loaded_checkpoint["loops"]["fit"])
+
+    def restore_optimizers_and_schedulers(self) -> None:
+        """Restore optimizers and schedulers."""
+        if self._loaded_checkpoint:
+            restore_training(self.trainer.current_run, self._loaded_checkpoint, self.trainer.fit_loop.optimization)
+
+    @staticmethod
+    def hpc_save_path(folderpath: Any) -> str:
+        """Return the path of the next checkpoint of a job that is about to end."""
+        folder = os.fspath(folderpath)
+        names = entries_of(folder) if is_folder(folder) else []
+        versions = [int(found[1]) for name in names if (found := re.match(r"hpc_ckpt_(\d+)", name))]
+        return join(folder, f"hpc_ckpt_{max(versions, default=0) + 1}.ckpt")
+
+
+class DataConnector:
+    """Data of a trainer; `trainer._data_connector`.
+
+    Args:
+        trainer: The trainer.
+    """
+
+    def __init__(self, trainer: Any) -> None:
+        self.trainer = trainer
+        self._train_dataloader_source = trainer.fit_loop._data_source
+        self._val_dataloader_source = trainer.validate_loop._data_source
+        self._test_dataloader_source = trainer.test_loop._data_source
+        self._predict_dataloader_source = trainer.predict_loop._data_source
+
+    @property
+    def _datahook_selector(self) -> DataHooksOfRun:
+        return DataHooksOfRun(self.trainer.lightning_module, self.trainer.datamodule)
+
+
 @attrs.frozen
+class DataHooksOfRun:
+    """The module and the data module of a verb, of which the one that has a hook of data is asked.
+
+    Args:
+        model: The module.
+        datamodule: The data module, if any.
+    """
+
+    model: Any
+    datamodule: Any
+
+    def get_instance(self, hook_name: str) -> Any:
+        """Return the data module if it overrides a hook, else the module."""
+        overrides = self.datamodule is not None and is_overridden(self.datamodule, hook_name)
+        return self.datamodule if overrides else self.model
+
+    def get_hook(self, hook_name: str) -> Any:
+        """Return the hook of that one."""
+        return getattr(self.get_instance(hook_name), hook_name)
+
+
+@attrs.define(slots=False)
+class LoggerConnector:
+    """Logged values of a trainer; `trainer._logger_connector`.
+
+    Args:
+        trainer: The trainer.
+    """
+
+    trainer: Any
+
+    @property
+    def should_update_logs(self) -> bool:
+        """True in batches after which values of steps are sent to loggers."""
+        trainer, loop = self.trainer, self.trainer._active_loop
+        if not trainer.log_every_n_steps:
+            return False
+        if loop is None:
+            return True
+        of_fit = loop is trainer.fit_loop
+        step = loop._batches_that_stepped + 1 if of_fit else loop.progress.ready
+        return step % trainer.log_every_n_steps == 0 or trainer.should_stop
+
+    def log_metrics(self, metrics: Mapping[str, Any], step: int | None = None) -> None:
+        """Send values to the loggers."""
+        values = {name: value.item() if isinstance(value, torch.Tensor) else value for name, value in metrics.items()}
+        if step is None:
+            step = values.pop("step", None)
+        if step is None and values:
+            values.setdefault("epoch", self.trainer.current_epoch)
+            step = self.trainer.fit_loop._batches_that_stepped
+        for logger in self.trainer.loggers if values else ():
+            logger.log_metrics(metrics=values, step=step)
+            logger.save()
+
+    @property
+    def callback_metrics(self) -> Any:
+        """As `trainer.callback_metrics`."""
+        return self.trainer.callback_metrics
+
+    @property
+    def logged_metrics(self) -> Any:
+        """As `trainer.logged_metrics`."""
+        return self.trainer.logged_metrics
+
+    @property
+    def progress_bar_metrics(self) -> Any:
+        """As `trainer.progress_bar_metrics`."""
+        return self.trainer.progress_bar_metrics
+
+    _callback_metrics, _logged_metrics = callback_metrics, logged_metrics
+
+    @property
+    def metrics(self) -> dict[str, Any]:
+        """The values of all three readers."""
+        return {"callback": self.callback_metrics, "log": self.logged_metrics, "pbar": self.progress_bar_metrics}
+
+
+@attrs.define(slots=False)
+class ResultsView:
+    """Logged values of the epoch that runs; `trainer._results`.
+
+    Args:
+        _trainer: The trainer.
+    """
+
+    _trainer: Any
+
+    def metrics(self, on_step: bool) -> dict[str, Any]:
+        """Return the values by reader; those of steps and epochs alike."""
+        metrics: dict[str, Any] = self._trainer._logger_connector.metrics
+        return metrics
+
+    @property
+    def dataloader_idx(self) -> int | None:
+        """Index of the loader whose batch runs; None with one loader."""
+        run = self._trainer.current_run
+        return run.metrics.dataloader_idx if run.num_loaders > 1 and run.metrics is not None else None
+
+
+@attrs.define(slots=False)
+class SignalConnector:
+    """Signals that a trainer got; `trainer._signal_connector`.
+
+    Args:
+        trainer: The trainer.
+    """
+
+    trainer: Any
+
+    @property
+    def received_sigterm(self) -> bool:
+        """As `trainer.received_sigterm`."""
+        return bool(self.trainer.received_sigterm)
+
+    @received_sigterm.setter
+    def received_sigterm(self, value: bool) -> None:
+        rule, action = "read only", "Call `trainer.preempt(path)`, or set `trainer.should_stop`."
+        raise AttributeError(must_be("received_sigterm", rule, value, "Trainer", action))
+
+
+@attrs.define
 class LoaderSource:
     """The source of a loop's loaders: passed to the verb, or a hook of the data module or the module.
 
@@ -90,7 +436,10 @@ class LoaderSource:
 
     @property
     def instance(self) -> Any:
-        """The loaders passed to the verb, else the data module or the module that has the hook; None without any."""
+        """The loaders passed to the verb, else the data module or the module that has the hook; None without any.
+
+        Loaders that are set are taken when the loop asks for its loaders the next time.
+        """
         run = self._trainer.current_run
         if run is None:
             return None
@@ -98,6 +447,16 @@ class LoaderSource:
         if passed is not None:
             return passed
         return next((one for one in (run.data, run.module) if one is not None and is_overridden(one, self.name)), None)
+
+    @instance.setter
+    def instance(self, loaders: Any) -> None:
+        run = self._trainer.current_run
+        run.loaders = {**run.loaders, self.stage: loaders}
+
+    def dataloader(self) -> Any:
+        """Return the loaders that were passed, or those that the hook returns now."""
+        source = self.instance
+        return getattr(source, self.name)() if self.is_module() else source
 
     def is_defined(self) -> bool:
         """Return whether there is a source, whatever the limit of batches."""
@@ -108,8 +467,8 @@ class LoaderSource:
         return self.is_defined() and self._trainer.current_run.loaders.get(self.stage) is None
 
 
-def attach_sources(trainer: Any) -> None:
-    """Give the loops of a trainer their `_data_source`."""
+def attach_loops(trainer: Any) -> None:
+    """Give the loops of a trainer their `trainer` and their `_data_source`."""
     for loop, stage, hook in (
         (trainer.fit_loop, "train", "train_dataloader"),
         (trainer.fit_loop.validation, "validate", "val_dataloader"),
@@ -117,4 +476,5 @@ def attach_sources(trainer: Any) -> None:
         (trainer.test_loop, "test", "test_dataloader"),
         (trainer.predict_loop, "predict", "predict_dataloader"),
     ):
-        vars(loop)["_data_source"] = LoaderSource(trainer, stage, hook)  # the loops take no attributes of others
+        # the loops take no attributes of others
+        vars(loop).update(trainer=trainer, _data_source=LoaderSource(trainer, stage, hook))

@@ -7,7 +7,7 @@ import math
 import os
 import sys
 from collections.abc import Callable, Iterable, Mapping
-from functools import wraps
+from functools import cached_property, wraps
 from importlib import import_module
 from itertools import compress
 from operator import attrgetter, not_
@@ -40,7 +40,18 @@ from camshaft.compat.eras.releases import behaviour_in
 from camshaft.compat.module import scheduler_settings
 from camshaft.compat.names.finder import is_alias, load
 from camshaft.compat.names.utilities.types_and_flags import LIGHTNING_VERSION, RunningStage, TrainerFn
-from camshaft.compat.private_parts import ConnectorView, attach_sources
+from camshaft.compat.private_loops import LOOPS, loops_of_lightning
+from camshaft.compat.private_parts import (
+    CallbackConnector,
+    CheckpointConnector,
+    ConnectorView,
+    DataConnector,
+    LoggerConnector,
+    OwnFirst,
+    ResultsView,
+    SignalConnector,
+    attach_loops,
+)
 from camshaft.hooks_core import CATALOGUE, Receiver, is_overridden
 from camshaft.hooks_core.eras import EARLIER_ERAS
 from camshaft.hooks_core.messages import must_be, warn_user
@@ -72,12 +83,17 @@ _OPTIMIZERS = "`trainer.optimizers` and `trainer.lr_scheduler_configs`"
 _LOOPS = "`trainer.fit_loop`, `trainer.validate_loop` or `trainer.test_loop`"
 
 RENAMED_ATTRIBUTES: Mapping[str, str] = {
+    "accelerator_connector": "_accelerator_connector",
     "add_log_row_interval": "log_every_n_steps",
     "add_row_log_interval": "log_every_n_steps",
     "batch_nb": "batch_idx",
     "default_save_path": "default_root_dir",
+    "callback_connector": "_callback_connector",
+    "checkpoint_connector": "_checkpoint_connector",
+    "data_connector": "_data_connector",
     "devices": "num_devices",
     "early_stop_callback": "early_stopping_callback",
+    "logger_connector": "_logger_connector",
     "max_nb_epochs": "max_epochs",
     "min_nb_epochs": "min_epochs",
     "nb_sanity_val_steps": "fit_loop.limits.num_sanity_val_steps",
@@ -94,17 +110,14 @@ RENAMED_ATTRIBUTES: Mapping[str, str] = {
     "tqdm_metrics": "progress_bar_dict",
     "use_native_amp": "use_amp",
 }
-"""Attributes of earlier releases, to be read, that are attributes of the trainer or its parts today."""
+"""Attributes of earlier releases that are attributes of the trainer or its parts today; one that is set is an own."""
 
 ABSENT_ATTRIBUTES: Mapping[str, str] = {
-    "_callback_connector": "`trainer.callbacks` before a verb; monitoring callbacks run last by themselves",
     "accelerator_backend": "`trainer.strategy`",
-    "accelerator_connector": "`trainer.strategy`",
     "amp_backend": "`trainer.strategy.precision`",
     "amp_level": "`trainer.strategy.precision`",
     "available_gpus": "`torch.cuda.device_count()`",
     "call_hook": "a method of your own",
-    "data_connector": "`trainer.train_dataloader` and its like",
     "data_parallel_device_ids": "`trainer.num_devices` and `trainer.strategy.device`",
     "dev_debugger": "a callback",
     "evaluation_loop": _LOOPS,
@@ -114,7 +127,6 @@ ABSENT_ATTRIBUTES: Mapping[str, str] = {
     "gpus": "`trainer.num_devices`",
     "hpc_save": "`trainer.preempt` or `PreemptionCheckpoint`",
     "init_optimizers": _OPTIMIZERS,
-    "logger_connector": "`self.log` in the module",
     "lr_find": (
         "`LearningRateFinder` of `camshaft.callbacks`, or `Trainer(auto_lr_find=True)` with `trainer.tune(model)`"
     ),
@@ -156,6 +168,14 @@ class Trainer(ArgparseArguments, _Trainer):
     checkpoint_formats: ClassVar[tuple[CheckpointFormat, ...]] = (ReleaseFormat(),)
     objects_in_place: ClassVar[bool] = True
     saves_each_row: ClassVar[bool] = True
+    loop_classes: ClassVar[Any] = LOOPS
+
+    _accelerator_connector: Any = cached_property(ConnectorView)
+    _callback_connector: Any = cached_property(CallbackConnector)
+    _checkpoint_connector: Any = cached_property(CheckpointConnector)
+    _data_connector: Any = cached_property(DataConnector)
+    _logger_connector: Any = cached_property(LoggerConnector)
+    _signal_connector: Any = cached_property(SignalConnector)
 
     tuning: bool = False
     _earlier: EarlierSettings
@@ -192,7 +212,7 @@ class Trainer(ArgparseArguments, _Trainer):
             eras.accept_earlier_calls()
         _tell(told, "on_init_start", self)
         super().__init__(**arguments)
-        attach_sources(self)
+        attach_loops(self)
         _tell(told, "on_init_end", self)
 
     __init__.__signature__ = signature_of(inspect.signature(_Trainer.__init__))  # type: ignore[attr-defined]
@@ -208,7 +228,8 @@ class Trainer(ArgparseArguments, _Trainer):
 
     def __setattr__(self, name: str, value: Any) -> None:
         """Set an attribute; for one of earlier releases, raise `AttributeError` with its counterpart."""
-        absent = {} if hasattr(type(self), name) else ABSENT_ATTRIBUTES
+        is_own = hasattr(type(self), name) or not type(self).__module__.startswith("camshaft.")
+        absent = {} if is_own else ABSENT_ATTRIBUTES
         advice = _READ_ONLY.get(name) or absent.get(name)
         if self._is_sealed and advice is not None:
             message = f"{type(self).__name__!r} object has no attribute {name!r} to be set. Use {advice}."
@@ -258,7 +279,8 @@ class Trainer(ArgparseArguments, _Trainer):
         for owner, prefix in ((run.module, ""), (run.data, DATA_PREFIX)):
             if prefix + HYPER_PARAMETERS_KEY in facts and "kwargs" not in parameters_of(type(owner)):
                 facts.setdefault(prefix + NAME_KEY, "kwargs")
-        return facts | {VERSION_KEY: LIGHTNING_VERSION}
+        of_fit = {"loops": loops_of_lightning(self.fit_loop)} if run.module is self.verb_state.fitted else {}
+        return facts | of_fit | {VERSION_KEY: LIGHTNING_VERSION}
 
     def begin_logging(self, run: Run) -> None:
         """Give the loggers hyperparameters and module when a verb begins, and let those without `begin_fit` save."""
@@ -320,7 +342,9 @@ class Trainer(ArgparseArguments, _Trainer):
             val_dataloaders: A name that `dataloaders` had.
         """
         loaders = _only_one("validate", dataloaders, "val_dataloaders", val_dataloaders)
-        return super().validate(model, loaders, ckpt_path, verbose, datamodule, weights_only)
+        return self._printed(
+            self.validate_loop, super().validate, model, loaders, ckpt_path, verbose, datamodule, weights_only
+        )
 
     def test(
         self,
@@ -340,7 +364,17 @@ class Trainer(ArgparseArguments, _Trainer):
             test_dataloaders: A name that `dataloaders` had.
         """
         loaders = _only_one("test", dataloaders, "test_dataloaders", test_dataloaders)
-        return super().test(model, loaders, ckpt_path, verbose, datamodule, weights_only)
+        return self._printed(self.test_loop, super().test, model, loaders, ckpt_path, verbose, datamodule, weights_only)
+
+    def _printed(
+        self, loop: Any, verb: Callable[..., Any], model: Any, loaders: Any, path: Any, verbose: bool, *rest: Any
+    ) -> list[dict[str, float]]:
+        """Return the results of a verb, which the loop prints if it prints them in its own way."""
+        prints_itself = getattr(loop, "prints_itself", False)
+        results: list[dict[str, float]] = verb(model, loaders, path, verbose and not prints_itself, *rest)
+        if prints_itself and verbose and self.is_global_zero:
+            loop.print_logged(results)
+        return results
 
     def tune(
         self,
@@ -506,8 +540,20 @@ class Trainer(ArgparseArguments, _Trainer):
         return load("camshaft.compat.names.plugins.accelerators:find_accelerator")(self.strategy.device.type)
 
     @property
-    def _accelerator_connector(self) -> ConnectorView:
-        return ConnectorView(self)
+    def _results(self) -> ResultsView:
+        return ResultsView(self)
+
+    @property
+    def _evaluation_loop(self) -> Any:
+        if self._verb == "test":
+            return self.test_loop
+        return self.validate_loop if self._verb == "validate" else self.fit_loop.validation
+
+    @property
+    def _active_loop(self) -> Any:
+        if self.training:
+            return self.fit_loop
+        return self._evaluation_loop if self.evaluating else self.predict_loop if self.predicting else None
 
     @property
     def use_ddp(self) -> bool:
@@ -680,4 +726,4 @@ def _of_evaluation(name: str) -> property:
 for _name in ("val_dataloaders", "test_dataloaders", "predict_dataloaders"):
     setattr(Trainer, _name, _of_evaluation(_name))
 for _name, _path in RENAMED_ATTRIBUTES.items():
-    setattr(Trainer, _name, property(attrgetter(_path), doc=f"`{_path}`."))
+    setattr(Trainer, _name, OwnFirst(attrgetter(_path), f"`{_path}`."))

@@ -74,6 +74,8 @@ def run_verb(run: Run, loop: Loop) -> Any:
     with track_run(run.place), TeardownContext(run):
         prepare_data(run)
         hooks.setup(run.verb)
+        run.follow_callbacks(loop.required)
+        hooks = run.hooks
         with strategy.model_context(run.module):
             hooks.configure_sharded_model()
             hooks.configure_model()

@@ -12,6 +12,11 @@ if __name__ == "__main__":
         from camshaft.trainer.cli.replay_command import main as replay
 
         sys.exit(replay(sys.argv[2:]))
-    from camshaft.trainer.cli.command_line import main
+    try:
+        from camshaft.trainer.cli.command_line import main
+    except ModuleNotFoundError as error:
+        if "camshaft-trainer[cli]" not in str(error):
+            raise
+        sys.exit(f"error: {error}")
 
     sys.exit(main())

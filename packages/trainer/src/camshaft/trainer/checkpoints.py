@@ -62,8 +62,8 @@ def read_requested(
     Raises:
         FileNotFoundError: If the file does not exist.
         ValueError: If "best" is asked for and nothing was saved; likewise "last", except by fit, which then begins.
-        CheckpointError: If the file is damaged; a note names the newest one beside it that can be read. Likewise if fit
-            cannot go on from it because of an object that was not unpickled.
+        CheckpointError: If the file is damaged; a note names the newest one beside it that can be read, which may be of
+            another run. Likewise if fit cannot go on from it because of an object that was not unpickled.
     """
     path, checkpoint = _find(trainer, ckpt_path, verb, fit_idx, weights_only) or (None, None)
     if path is None or checkpoint is None:
@@ -91,8 +91,9 @@ def _find(
         beside = from_rank_zero(trainer.strategy, lambda: _others_beside(path))
         for other in beside:
             with suppress(CheckpointError):
-                _read(trainer, other, weights_only)
-                error.add_note(f"The newest readable checkpoint beside it is {other!r}.")
+                readable = _read(trainer, other, weights_only)
+                place = f"epoch {readable.get('epoch')}, {readable.get('global_step')} updates"
+                error.add_note(f"{other!r} beside it can be read: {place}. Take it only if it is of the same run.")
                 break
         raise
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from difflib import get_close_matches
 from typing import Any
 
@@ -161,10 +161,11 @@ def _check_int(name: str, value: Any, least: int, kind: str, action: str) -> Non
 
 
 def listed(callbacks: Any) -> list[Any]:
-    """Return a new list of the argument `callbacks`: none, one or several."""
+    """Return a new list of the argument `callbacks` or `logger`: none, one or a collection of any kind."""
     if callbacks is None:
         return []
-    return list(callbacks) if isinstance(callbacks, Sequence) and not isinstance(callbacks, str) else [callbacks]
+    is_several = isinstance(callbacks, Collection) and not isinstance(callbacks, (str, Mapping))
+    return list(callbacks) if is_several else [callbacks]
 
 
 _LIGHTNING = ("lightning", "pytorch_lightning")
@@ -202,6 +203,7 @@ def choose_evaluation_loops(
     num_trial_batches: int,
     inference_mode: bool,
     use_distributed_sampler: bool,
+    classes: tuple[type[ValidationLoop], type[TestLoop], type[PredictLoop]] = (ValidationLoop, TestLoop, PredictLoop),
 ) -> tuple[ValidationLoop, ValidationLoop, TestLoop, PredictLoop]:
     """Return the loops of validation in fit, validate, test and predict.
 
@@ -210,6 +212,7 @@ def choose_evaluation_loops(
         overfit_batches: Part that validation takes instead, if it is not 0.
         num_trial_batches: Batches that a trial takes instead of all of these; 0 if it is none.
         inference_mode, use_distributed_sampler: As in `EvaluationLoop`.
+        classes: The classes of the loops.
 
     Raises:
         TypeError, ValueError: As the loops.
@@ -224,8 +227,9 @@ def choose_evaluation_loops(
         return num_trial_batches or (1.0 if given is None else given)
 
     settings: dict[str, Any] = {"inference_mode": inference_mode, "use_distributed_sampler": use_distributed_sampler}
+    of_validation, of_test, of_prediction = classes
     in_fit, validate = (
-        ValidationLoop(limit_batches=1.0 if overfit_batches else limit(limit_val_batches), **settings) for _ in range(2)
+        of_validation(limit_batches=1.0 if overfit_batches else limit(limit_val_batches), **settings) for _ in range(2)
     )
     if overfit_batches:
         for loop in (in_fit, validate):
@@ -233,8 +237,8 @@ def choose_evaluation_loops(
     return (
         in_fit,
         validate,
-        TestLoop(limit_batches=limit(limit_test_batches), **settings),
-        PredictLoop(limit_batches=limit(limit_predict_batches), **settings),
+        of_test(limit_batches=limit(limit_test_batches), **settings),
+        of_prediction(limit_batches=limit(limit_predict_batches), **settings),
     )
 
 
@@ -287,6 +291,8 @@ def choose_strategy(
         action = f"Did you mean {near[0]!r}?" if near else "Pass one of these."
         raise ValueError(must_be("strategy", rule, strategy, _WHERE, action))
     precision = "32-true" if precision is None else precision
+    if isinstance(devices, Sequence) and not isinstance(devices, str):
+        devices = list(devices)
     if name == "auto":
         name = "single_device" if _is_for_one(accelerator, devices, num_nodes) else "ddp"
     if name == "single_device":

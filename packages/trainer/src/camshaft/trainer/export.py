@@ -81,6 +81,8 @@ def _example(module: Any, given: Any, field: str, where: str) -> Any:
 
 
 def names_not_exported(cls: type) -> list[str]:
-    """Return the names that TorchScript must neither compile nor read: properties, trainer and log."""
+    """Return the names that TorchScript must neither compile nor read: properties, and attributes of our classes."""
     found = {name: value for base in reversed(cls.__mro__) for name, value in vars(base).items()}
-    return [*(name for name, value in found.items() if isinstance(value, property)), "_trainer", "_metric_log"]
+    ours = [base for base in cls.__mro__ if base.__module__.startswith("camshaft.")]
+    annotated = [name for base in ours for name in vars(base).get("__annotations__", ())]
+    return [*(name for name, value in found.items() if isinstance(value, property)), *annotated]

@@ -15,6 +15,7 @@ from camshaft.hooks_core.messages import describe, must_be
 from camshaft.hooks_core.protocols import Strategy
 from camshaft.hooks_core.remote_files import absolute
 from camshaft.hooks_core.spec import Verb
+from camshaft.trainer.configuration import listed
 from camshaft.trainer.hyperparameters import hyperparameters_for_loggers
 
 _METHODS = ("log_metrics", "log_hyperparams", "save", "finalize")
@@ -27,7 +28,7 @@ def choose_loggers(
     """Return the loggers.
 
     Args:
-        logger: A logger or a list of them; None and True mean the default, False none.
+        logger: A logger or a collection of them; None and True mean the default, False none.
         make_default: Returns the default logger.
         report: Folder into which a further logger draws curves, if it is not None.
 
@@ -39,7 +40,7 @@ def choose_loggers(
     elif logger is False:
         loggers = []
     else:
-        loggers = list(logger) if isinstance(logger, (list, tuple)) else [logger]
+        loggers = listed(logger)
         for each in loggers:
             _check_logger(each)
     return loggers if report is None else [*loggers, stock.CurveReport(absolute(report))]

@@ -49,14 +49,24 @@ def _format(value: float | None) -> str:
 def fit_summary(trainer: Trainer) -> str:
     """Return a summary of a fit: why it ended, amount and speed of training, best checkpoints; a line each.
 
-    Lines that are wider than the terminal break between words. A callback that stopped it says why in its attribute
-    `stopping_reason_message`, as `EarlyStopping` does.
+    Lines that are wider than the terminal break between words, and a path that is wider between its folders. A callback
+    that stopped it says why in its attribute `stopping_reason_message`, as `EarlyStopping` does.
     """
     rows = [("fit ended", _reason(trainer)), ("trained", _amount(trainer)), *_checkpoints(trainer)]
     width = max(len(label) for label, _ in rows)
     columns = get_terminal_size().columns if sys.stdout.isatty() else sys.maxsize
-    wrap = TextWrapper(columns, subsequent_indent=" " * (width + 2), break_long_words=False, break_on_hyphens=False)
+    wrap = _PathWrapper(columns, subsequent_indent=" " * (width + 2), break_long_words=False, break_on_hyphens=False)
     return "\n".join(wrap.fill(f"{label:{width}}  {text}") for label, text in rows)
+
+
+class _PathWrapper(TextWrapper):
+    """Breaks words that do not fit into a line, such as paths, behind their slashes."""
+
+    def _split(self, text: str) -> list[str]:
+        room = self.width - len(self.subsequent_indent)
+        chunks = super()._split(text)  # type: ignore[misc]
+        parts = (re.findall(r"[^/\\]*[/\\]+|[^/\\]+", one) if len(one) > room else [one] for one in chunks)
+        return [part for of_chunk in parts for part in of_chunk]
 
 
 def _reason(trainer: Trainer) -> str:

@@ -18,7 +18,18 @@ from camshaft.hooks_core.known_attributes import check_attribute
 from camshaft.hooks_core.messages import must_be, warn_user
 from camshaft.hooks_core.remote_files import absolute, join
 from camshaft.hooks_core.spec import ZeroGrad
-from camshaft.loops import EvaluationLoop, FitLimits, FitLoop, Run, SaveRequest, StatelessLoaders, run_verb
+from camshaft.loops import (
+    EvaluationLoop,
+    FitLimits,
+    FitLoop,
+    PredictLoop,
+    Run,
+    SaveRequest,
+    StatelessLoaders,
+    TestLoop,
+    ValidationLoop,
+    run_verb,
+)
 from camshaft.loops.metrics import EpochEndReduction, MetricLog
 from camshaft.strategies import SingleDeviceStrategy
 from camshaft.trainer.checkpoints import CheckpointFormat
@@ -73,14 +84,19 @@ def _of_strategy(read: Callable[[Any], Any], doc: str) -> Any:
     return property(lambda trainer: read(trainer.strategy), doc=doc)
 
 
+def _is_property_of_ours(kind: type, name: str) -> bool:
+    owner = next((one for one in kind.__mro__ if name in vars(one)), None)
+    return owner is not None and owner.__module__.startswith("camshaft.") and isinstance(vars(owner)[name], property)
+
+
 class Trainer:
     """Trains, validates, tests and predicts with a module.
 
     Names and meanings follow Lightning 2.x wherever the concept is the same. Every argument is keyword-only.
 
     A subclass may override `connect`, `extend_run`, `checkpoint_formats`, `objects_in_place` and `checkpoint_facts` to
-    run modules and read checkpoints that were written for something else, and `make_default_logger`, `begin_logging`
-    and `saves_each_row`.
+    run modules and read checkpoints that were written for something else, and `make_default_logger`, `begin_logging`,
+    `loop_classes` and `saves_each_row`.
 
     Args:
         accelerator: "cpu", "cuda", "mps", "gpu" (CUDA or MPS) or "auto", the best there is.
@@ -178,6 +194,14 @@ class Trainer:
 
     objects_in_place: ClassVar[bool] = False
     """If true, `torch.load(path, weights_only=False)` gives the objects in its checkpoints; see `ObjectsInPlace`."""
+
+    loop_classes: ClassVar[tuple[type[FitLoop], type[ValidationLoop], type[TestLoop], type[PredictLoop]]] = (
+        FitLoop,
+        ValidationLoop,
+        TestLoop,
+        PredictLoop,
+    )
+    """Classes of the loops of fit, of validation, test and prediction."""
 
     saves_each_row: ClassVar[bool] = False
     """Whether loggers are told to save after each row of metrics, rather than at the ends of epochs."""
@@ -297,10 +321,11 @@ class Trainer:
             limit_predict_batches,
             overfit_batches=limits.overfit_batches,
             num_trial_batches=int(self.fast_dev_run),
+            classes=self.loop_classes[1:],
             inference_mode=inference_mode,
             use_distributed_sampler=use_distributed_sampler,
         )
-        self.fit_loop = FitLoop(
+        self.fit_loop = self.loop_classes[0](
             limits,
             validation,
             accumulate_grad_batches=accumulate_grad_batches,
@@ -334,14 +359,19 @@ class Trainer:
 
         Raises:
             AttributeError: If it is misspelt, or set by the constructor only.
-            RuntimeError: If `callbacks` are replaced while a verb runs, whose hooks are bound.
+            RuntimeError: If `callbacks` are replaced while a verb runs, once its `setup` is over.
         """
+        if not self._is_sealed and _is_property_of_ours(type(self), name):
+            return  # of a subclass before it calls the constructor, whose argument counts
         if self._is_sealed:
             if name in _SET_BY_CONSTRUCTOR:
                 rule = "set by the constructor, which other parts have taken it from"
                 action = "Make another trainer."
                 raise AttributeError(must_be(name, rule, value, type(self).__qualname__, action), name=name, obj=self)
             if name == "callbacks" and self.is_running:
+                if self.current_run is not None and self.current_run.takes_callbacks:
+                    self.callbacks[:] = value  # the list that the run has as well
+                    return
                 action = "Set them before, or let `configure_callbacks` of the module return them."
                 raise RuntimeError(must_be(name, "set while no verb runs", value, type(self).__qualname__, action))
             check_attribute(self, name, takes_own=True)

@@ -14,13 +14,14 @@ from camshaft.compat.eras.optimization import EraOptimization
 from camshaft.compat.eras.outputs import ReadReturned, adapt_outputs
 from camshaft.compat.eras.processes import delegate
 from camshaft.compat.eras.reading import EraReading, read_era, read_receivers
-from camshaft.compat.eras.releases import behaviour_in
+from camshaft.compat.eras.releases import behaviour_in, may_log_with_other_options
 from camshaft.compat.eras.report import describe
 from camshaft.hooks_core import CATALOGUE, Callback, no_op
 from camshaft.hooks_core.dispatch.binding import parameter_names
 from camshaft.hooks_core.dispatch.implementation import implementation
 from camshaft.hooks_core.spec import MODULE_ONLY_ERAS, Receiver
 from camshaft.loops import FitOrder, Run
+from camshaft.loops.metrics import MetricLog
 
 _announced: set[str] = set()
 """The texts about classes that this process has printed."""
@@ -54,6 +55,8 @@ def adapt(run: Run, read_returned: ReadReturned | None = None) -> None:
     run.order = FitOrder(
         train_start_first=behaviour.train_start_comes_first, epoch_end_first=behaviour.epoch_ends_before_validation
     )
+    if isinstance(run.metrics, MetricLog):
+        run.metrics.takes_options = may_log_with_other_options(run)
     adapt_outputs(run, read_returned)
     _adapt_set_up(run)
     if run.optimization_factory is None:

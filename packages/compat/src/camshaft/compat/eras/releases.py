@@ -20,6 +20,9 @@ ZEROES_BY_HAND = (1, 1)
 TURNS_BY_EPOCH = (1, 3)
 """From here on the frequencies of optimizers count from each epoch's start; before, from the fit's."""
 
+REFUSES_OTHER_OPTIONS = (1, 4)
+"""From here on a name must be logged with the same options at each call of a hook; before, the latest ones counted."""
+
 _OF_ERAS = {"1.x": (1, 5), "2.x": (2, 1)}
 
 
@@ -42,6 +45,12 @@ def release_of(run: Run) -> tuple[int, ...]:
     if reading is None or reading.version is None:
         return TODAY.since
     return _OF_ERAS.get(reading.version) or tuple(int(part) for part in reading.version.split("."))
+
+
+def may_log_with_other_options(run: Run) -> bool:
+    """Return whether the release of a run's module may have let each call of `log` have other options."""
+    reading = _reading_of_module(run)
+    return (reading is not None and reading.version == "1.x") or release_of(run) < REFUSES_OTHER_OPTIONS
 
 
 def may_count_each_optimizer(run: Run) -> bool:

@@ -66,7 +66,7 @@ class SkippableUpdate(OptimizerUpdate):
 
 
 class CountedUpdate(SkippableUpdate):
-    """An update that counts every end of a window, even if nothing is stepped (1.0 to 1.5, and without an optimizer)."""
+    """An update that counts every end of a window, stepped or not (1.0 to 1.5, and without an optimizer)."""
 
     def run(self, batch: Any, batch_idx: int, ends_window: bool) -> Any:
         """Run the update as `OptimizerUpdate.run`."""

@@ -105,8 +105,14 @@ _STANDS_FOR: Mapping[str, str] = {
     "camshaft.callbacks.profiling.pytorch_profiler": "RegisterRecordFunction",
     f"{_HERE}.trainer.finders": f"{_FINDERS} Tuner _LRFinder=LRFinder",
     f"{_HERE}.trainer.loggers": """
-        CSVLogger ExperimentWriter MLFlowLogger TensorBoardLogger TestTubeLogger WandbLogger LightningLoggerBase
+        fabric_logger=FabricLogger CSVLogger ExperimentWriter MLFlowLogger TensorBoardLogger TestTubeLogger WandbLogger
+        LightningLoggerBase
         Logger=LightningLoggerBase DummyLogger DummyExperiment rank_zero_experiment merge_dicts""",
+    "camshaft.compat.private_loops": """
+        _EvaluationLoop=EvaluationLoop _FitLoop=FitLoop _PredictionLoop=PredictLoop _TrainingEpochLoop=FitLoop""",
+    "camshaft.compat.private_parts": """
+        _CallbackConnector=CallbackConnector _CheckpointConnector=CheckpointConnector _DataConnector=DataConnector
+        _LoggerConnector=LoggerConnector _SignalConnector=SignalConnector""",
     f"{_HERE}.plugins.samplers": "DistributedSamplerWrapper",
     f"{_HERE}.plugins.strategies": """
         DDPPlugin DDPStrategy FSDPStrategy DDPFullyShardedNativeStrategy=FSDPStrategy
@@ -176,9 +182,10 @@ MODULES: Mapping[str, str] = {
     "@lightning": f"{_FEWER_CLASSES} __version__=lightning_version",
     "@fabric": "__version__=lightning_version seed_everything",
     "@fabric.loggers": """
-        CSVLogger=fabric_csv_logger Logger TensorBoardLogger=fabric_tensorboard_logger rank_zero_experiment""",
+        CSVLogger=fabric_csv_logger Logger=fabric_logger TensorBoardLogger=fabric_tensorboard_logger
+        rank_zero_experiment""",
     "@fabric.loggers.csv_logs": "CSVLogger=fabric_csv_logger",
-    "@fabric.loggers.logger": "Logger rank_zero_experiment",
+    "@fabric.loggers.logger": "Logger=fabric_logger rank_zero_experiment",
     "@fabric.loggers.tensorboard": "TensorBoardLogger=fabric_tensorboard_logger",
     "@fabric.plugins.precision.precision": "Precision=precision_plugin",
     "@fabric.utilities": f"{_RANK_ZERO} move_data_to_device",
@@ -260,6 +267,11 @@ MODULES: Mapping[str, str] = {
     "logging.test_tube": "TestTubeLogger",
     "logging.test_tube_logger": "TestTubeLogger",
     "logging.wandb": "WandbLogger",
+    "loops": "_EvaluationLoop _FitLoop _PredictionLoop _TrainingEpochLoop",
+    "loops.evaluation_loop": "_EvaluationLoop",
+    "loops.fit_loop": "_FitLoop",
+    "loops.prediction_loop": "_PredictionLoop",
+    "loops.training_epoch_loop": "_TrainingEpochLoop",
     "metrics": f"{_CLASSIFICATION} {_REGRESSION} Metric MetricCollection",
     "metrics.classification": _CLASSIFICATION,
     "metrics.functional": f"{_CLASSIFICATION_FUNCTIONS} {_REGRESSION_FUNCTIONS}",
@@ -309,6 +321,12 @@ MODULES: Mapping[str, str] = {
     "trainer": "Trainer seed_everything",
     "trainer.connectors": "",
     "trainer.connectors.accelerator_connector": "_AcceleratorConnector",
+    "trainer.connectors.callback_connector": "_CallbackConnector",
+    "trainer.connectors.checkpoint_connector": "_CheckpointConnector CheckpointConnector=_CheckpointConnector",
+    "trainer.connectors.data_connector": "_DataConnector",
+    "trainer.connectors.logger_connector": "_LoggerConnector",
+    "trainer.connectors.logger_connector.logger_connector": "_LoggerConnector",
+    "trainer.connectors.signal_connector": "_SignalConnector",
     "trainer.seed": "seed_everything",
     "trainer.states": "RunningStage TrainerFn TrainerState TrainerStatus",
     "trainer.supporters": "CombinedLoader=EarlierCombinedLoader",

@@ -92,6 +92,9 @@ class FitData:
     # in which those of validation were, if it was due there
     _validation_epoch: int | None = attrs.field(default=None, init=False)
     _is_reload_asked: bool = attrs.field(default=False, init=False)
+    # whether by a given loader, where the batches of `loader` are still to be made
+    _is_replaced: bool | None = attrs.field(default=None, init=False)
+    _awaited: tuple[dict[str, Any], int] | None = attrs.field(default=None, init=False)  # see `await_loader`
     _follows_samples: bool = attrs.field(default=False, init=False)
     _may_validate: bool = attrs.field(default=False, init=False)
     _leaves_validation_out: bool = attrs.field(default=False, init=False)
@@ -130,7 +133,7 @@ class FitData:
         return self._run.draws_as_lightning and is_checked
 
     def _load_training(self) -> None:
-        limits, strategy = self.limits, self._run.strategy
+        limits = self.limits
         self._load_epoch = self._progress.current_epoch
         given = training_loader(self._run)
         if given is None:
@@ -138,20 +141,60 @@ class FitData:
             raise ValueError(must_be("train loader", rule, None, "fit", "Pass a loader."))
         if given is not self._given:
             self.loader = self._shared(given)
-            self.batches = TrainingBatches(
-                self.loader,
-                0,
-                self._settings.stateless_loaders,
-                strategy,
-                draws_as_lightning=self._run.draws_as_lightning,
-            )
             self._given = given
-            if self._follows_samples:
-                self.batches.follow_samples()
+            self._make_batches()
         self.batches.count(*limits.train_limit)
         self.num_batches = self.batches.num_batches
         if self.num_batches == 0 and limits.train_limit[0] != 0:
             warn_user("The training loader is empty: nothing will be trained. Check its dataset and `drop_last`.")
+
+    def _make_batches(self) -> None:
+        self.origin.pop("is_replaced", None)
+        if self._is_replaced:
+            self.origin["is_replaced"] = True
+        self._is_replaced = None
+        self.batches = TrainingBatches(
+            self.loader,
+            0,
+            self._settings.stateless_loaders,
+            self._run.strategy,
+            draws_as_lightning=self._run.draws_as_lightning,
+        )
+        if self._follows_samples:
+            self.batches.follow_samples()
+
+    def replace(self, loader: Any) -> None:
+        """Train on with another loader from the next epoch on, until loaders are asked for again. Collective.
+
+        An epoch whose loaders have begun keeps them; see `Run.draws_as_lightning`. One that is resumed, and had such a
+        loader, goes on with it at once.
+
+        Args:
+            loader: The loader, as it is, which is not shared out; None asks for it as at first.
+        """
+        self.loader = self._shared(training_loader(self._run)) if loader is None else as_one_loader(loader)
+        self._given, self._is_replaced = None, loader is not None
+        if self._awaited is not None:
+            awaited, self._awaited = self._awaited, None
+            self._follow_replacement()
+            self.batches.load_state_dict(*awaited)
+
+    def await_loader(self, state: dict[str, Any], num_done: int) -> None:
+        """Let the loader that `replace` is given go on from a position; see `TrainingBatches.load_state_dict`."""
+        self._awaited = state, num_done
+
+    def check_awaited(self) -> None:
+        """Raise `ValueError` if an epoch is to go on with a loader that was not given again."""
+        if self._awaited is not None:
+            rule = "replaced until `on_train_start`, as it was in the run of the checkpoint, to resume inside an epoch"
+            action = "Replace it there, or resume from the end of an epoch."
+            raise ValueError(must_be("train loader", rule, self.loader, "fit", action))
+
+    def _follow_replacement(self) -> None:
+        self._make_batches()
+        self.batches.count(*self.limits.train_limit)
+        self.num_batches = self.batches.num_batches
+        self._follow_loaders()
 
     def _load_validation(self) -> None:
         limits, epoch = self.limits, self._progress.current_epoch
@@ -246,10 +289,13 @@ class FitData:
         # also if a resumed run has just asked: this one draws the random numbers of the run that was not stopped
         if self._is_due(self._load_epoch):
             self.origin |= self._moment()
+            self._is_replaced = None
             self._load_training()
             self._follow_loaders()
             if self._run.draws_as_lightning:
                 self._draw_begin()
+        elif self._is_replaced is not None and not self.batches.has_begun:
+            self._follow_replacement()
 
     def begin_if_early(self, *, is_read: bool = True) -> None:
         """Begin the first epoch's training loaders before `on_train_start`; see `Run.draws_as_lightning`.
@@ -356,6 +402,9 @@ class TrainingBatches:
         stateless: Treatment of loaders without a state; see `ResumableLoader`.
         strategy: Connects the processes, in all of which epochs end at the same batch; None stands for one process.
         draws_as_lightning: As for `numbered`.
+
+    Attributes:
+        has_begun: Whether `begin` has begun the loaders of the next iteration.
     """
 
     def __init__(
@@ -377,9 +426,11 @@ class TrainingBatches:
         self._knows_samples = False
         self._first = 0
         self._epoch: Iterator[Numbered] = iter(())
+        self.has_begun = False
 
     def __iter__(self) -> Iterator[Numbered]:
         """Iterate over an epoch, or its rest after a resume: each batch with its index and whether it is the last."""
+        self.has_begun = False
         first, self._first = self._first, 0
         self._epoch = numbered(
             self._loader, self.num_batches, first, self._ahead, draws_as_lightning=self._draws_as_lightning
@@ -402,6 +453,7 @@ class TrainingBatches:
 
     def begin(self) -> None:
         """Begin the loaders, which draw random numbers for that; the next iteration is this one."""
+        self.has_begun = True
         is_sequential = isinstance(self._loader, CombinedLoader) and self._loader.mode == "sequential"
         for leaf in self._leaves[:1] if is_sequential else self._leaves:
             leaf.begin()

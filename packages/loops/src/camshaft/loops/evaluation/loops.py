@@ -173,6 +173,18 @@ class EvaluationLoop:
         has_batches = any(self.num_batches)
         return has_batches if strategy.num_data_ranks == 1 else any(strategy.all_gather(has_batches))
 
+    def replace_loaders(self, run: Run, loaders: list[Any], given: Any) -> None:
+        """Take loaders, as they are, in place of those that were asked for.
+
+        Args:
+            run: The run.
+            loaders: The loaders.
+            given: The collection of them.
+        """
+        self.loaders, self.given_loaders = list(loaders), given
+        limit = self.limit_batches, self.limit_argument
+        self.num_batches = [count_share(loader, loader, *limit, run.strategy) for loader in loaders]
+
     def run(self, run: Run) -> Any:
         """Run the stage as a verb of its own. Collective.
 

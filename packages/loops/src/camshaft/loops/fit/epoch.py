@@ -35,6 +35,7 @@ class TrainingEpoch:
 
     Attributes:
         is_last_batch: Whether the batch that runs is known to be its epoch's last.
+        step_before: Number of updates before the batch that runs, or ran last.
     """
 
     _run: Run
@@ -44,6 +45,7 @@ class TrainingEpoch:
     _stopping: StoppingRules
     _validate: Callable[[], None]
     is_last_batch: bool = attrs.field(default=False, init=False)
+    step_before: int = attrs.field(default=0, init=False)
     _has_told_of_none: bool = attrs.field(default=False, init=False)
 
     def __attrs_post_init__(self) -> None:
@@ -81,7 +83,8 @@ class TrainingEpoch:
             run.batch_idx = batch_idx
             counts.ready += 1
             self.is_last_batch = is_last
-            step_before, is_update = progress.global_step, False
+            self.step_before = step_before = progress.global_step
+            is_update = False
             if batch is None:
                 self._tell_of_none()
                 counts.started += 1

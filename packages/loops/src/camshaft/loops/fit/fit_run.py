@@ -143,6 +143,7 @@ class FitRun:
         elif run.metrics is not None:
             run.metrics.enter("train", "epoch")
         if run.checkpoint is not None:
+            data.check_awaited()
             self._restore_moment(run.checkpoint, is_inside_epoch=progress.is_inside_epoch)
         run.save_point()
         stopping.start_validation_clock()
@@ -180,6 +181,7 @@ class FitRun:
     def start_epoch(self) -> None:
         """Begin an epoch, or go on inside one. Hooks: train_dataloader, val_dataloader, on_train_epoch_start."""
         run, data, mode, progress = self._run, self.data, self._mode, self._progress
+        run.check_callbacks()
         metrics = run.metrics
         run.epoch, run.batch_idx = progress.current_epoch, None
         self._stopping.start_epoch(is_new=not progress.is_inside_epoch)
@@ -345,7 +347,10 @@ class FitRun:
                     "Resume from an earlier checkpoint to repeat it."
                 )
             set_epoch(data.loader, progress.current_epoch, of_datasets=not run.draws_as_lightning)
-            data.batches.load_state_dict(fit["batches"], batches.ready)
+            if not fit.get("loaders", {}).get("is_replaced"):
+                data.batches.load_state_dict(fit["batches"], batches.ready)
+            elif batches.ready:
+                data.await_loader(fit["batches"], batches.ready)
             if progress.is_inside_epoch:
                 mode.num_batches = data.num_batches
                 mode.load_state_dict(fit["optimization"])

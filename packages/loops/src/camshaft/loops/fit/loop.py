@@ -291,6 +291,22 @@ class FitLoop:
             raise RuntimeError(must_be("optimizers", "set while a fit runs", optimizers, "FitLoop", action))
         self._fit.replace_optimizers(optimizers)
 
+    def replace_loader(self, loader: Any) -> None:
+        """Train on with another training loader, from the next epoch on. Do it in every process alike. Collective.
+
+        Args:
+            loader: The loader, or a collection of loaders, which is not shared out among processes; None asks data
+                module or module for it again.
+
+        Raises:
+            RuntimeError: If no fit has asked for its loaders.
+            TypeError, ValueError: As for the loaders of a fit.
+        """
+        if self.data is None or self.loader is None:
+            action = "Return it from `train_dataloader`."
+            raise RuntimeError(must_be("train loader", "replaced from `on_fit_start` on", loader, "FitLoop", action))
+        self.data.replace(loader)
+
     @property
     def stateless_loaders(self) -> StatelessLoaders:
         """Treatment of a training loader without a state by a resume: "refuse" or "fast_forward"."""
@@ -422,7 +438,14 @@ class FitLoop:
         """Number of updates so far."""
         return self.progress.global_step
 
-    _batches_that_stepped = global_step  # by which loggers count
+    @property
+    def _batches_that_stepped(self) -> int:
+        """Number of updates so far as loggers count them; set it to count on from another one."""
+        return self.progress.global_step + self.progress.logged_steps_ahead
+
+    @_batches_that_stepped.setter
+    def _batches_that_stepped(self, value: int) -> None:
+        self.progress.logged_steps_ahead = value - self.progress.global_step
 
     @property
     def batch_progress(self) -> BatchProgressView:
@@ -432,12 +455,12 @@ class FitLoop:
     @property
     def automatic_optimization(self) -> UpdateProgressView:
         """Counters of automatic updates; the update itself is the business of `optimization`."""
-        return UpdateProgressView(0 if self._is_manual else self.progress.global_step)
+        return UpdateProgressView(self.progress, not self._is_manual)
 
     @property
     def manual_optimization(self) -> UpdateProgressView:
         """Counters of updates of a module that optimizes by hand."""
-        return UpdateProgressView(self.progress.global_step if self._is_manual else 0)
+        return UpdateProgressView(self.progress, self._is_manual or self._fit is None)
 
     @property
     def batch_idx(self) -> int:

@@ -80,7 +80,7 @@ def collect(
     checkpoint: dict[str, Any] = {"epoch": 0, "global_step": 0, "state_dict": run.module.state_dict(), "loops": {}}
     checkpoint |= facts or {}
     if loop is not None:
-        checkpoint["loops"] = loop.progress_state()
+        checkpoint["loops"] = {**checkpoint["loops"], **loop.progress_state()}
         checkpoint["epoch"] = loop.current_epoch
         checkpoint["global_step"] = loop.progress.global_step
     if not weights_only:

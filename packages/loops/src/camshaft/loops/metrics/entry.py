@@ -122,18 +122,14 @@ class Entry:
         self, name: str, options: LogOptions, dataloader_idx: int | None = None, hook: str | None = None
     ) -> None:
         name = "".join([name])  # of `str` itself, which checkpoints and other processes know, not of a subclass
-        self.name, self.hook, self.dataloader_idx, self.options = name, hook, dataloader_idx, options
-        suffix = "" if dataloader_idx is None or not options.add_dataloader_idx else f"/dataloader_idx_{dataloader_idx}"
-        both = options.on_step and options.on_epoch
-        self.plain_name = name + suffix
-        self.step_name = f"{name}_step{suffix}" if both else self.plain_name
-        self.epoch_name = f"{name}_epoch{suffix}" if both else self.plain_name
+        self.name, self.hook, self.dataloader_idx = name, hook, dataloader_idx
         self.moment: Moment | None = None
         self.asked: Asked | None = None
         self.needs_weight = self.sends_steps = False
         self.step_value: Value | None = None
         self.kept = KeptTensors(name)
-        self.reduction = self.new_reduction() if options.on_epoch else None
+        self._of_epoch: Reduction | None = None  # also while the options do not ask for the epoch's value
+        self.take(options)
         self._sent_value: Value | None = None
         self._superseded: tuple[frozenset[str], Value | None] = frozenset(), None
 
@@ -141,6 +137,19 @@ class Entry:
     def key(self) -> Key:
         """The key that tells it from others of its epoch."""
         return self.hook, self.name, self.dataloader_idx
+
+    def take(self, options: LogOptions) -> None:
+        """Take other settings from here on; values of the epoch so far count, if it is asked for."""
+        name, dataloader_idx = self.name, self.dataloader_idx
+        self.options = options
+        suffix = "" if dataloader_idx is None or not options.add_dataloader_idx else f"/dataloader_idx_{dataloader_idx}"
+        both = options.on_step and options.on_epoch
+        self.plain_name = name + suffix
+        self.step_name = f"{name}_step{suffix}" if both else self.plain_name
+        self.epoch_name = f"{name}_epoch{suffix}" if both else self.plain_name
+        if options.on_epoch and self._of_epoch is None:
+            self._of_epoch = self.new_reduction()
+        self.reduction = self._of_epoch if options.on_epoch else None
 
     def new_reduction(self) -> Reduction | None:
         """Return the reduction that collects the epoch's values."""

@@ -67,6 +67,7 @@ class EpochLog:
         sends_steps: Whether evaluation batches are sent to loggers.
         is_shared: Whether other processes log to the same epoch.
         num_steps: Number of batches of each loader that logged in previous epochs.
+        takes_options: Whether a call for a known name may have other options, which count from there on.
 
     Attributes:
         entries: Entries in the order in which they began: of one name in several hooks the later value is the epoch's.
@@ -81,6 +82,7 @@ class EpochLog:
     sends_steps: bool = attrs.field(default=False, kw_only=True)
     is_shared: bool = attrs.field(default=False, kw_only=True)
     num_steps: dict[int, int] = attrs.field(factory=dict, kw_only=True)
+    takes_options: bool = attrs.field(default=False, kw_only=True)
     entries: dict[Key, Entry] = attrs.field(factory=dict, init=False)
     latest: dict[str, Entry] = attrs.field(factory=dict, init=False)
     step_rows: list[StepRow] = attrs.field(factory=list, init=False)
@@ -111,12 +113,17 @@ class EpochLog:
                 else:
                     entry = Entry(name, options, key[2], hook)
                 self.add(entry)
+            elif self.takes_options:
+                entry.take(options)
+                self.add(entry)
+            elif not self.is_shared:  # with one process `sync_dist` says nothing
+                options = attrs.evolve(options, sync_dist=entry.options.sync_dist)
             entry.prepare(asked, options, moment)
         self.latest[name] = entry
         return entry
 
     def add(self, entry: Entry) -> None:
-        """Add an entry under a new key."""
+        """Add an entry, or follow the options of a known one."""
         entry.sends_steps = self.sends_steps and entry.options.on_step and entry.options.logger
         if isinstance(entry, MetricEntry):
             entry.is_shared = self.is_shared
@@ -248,6 +255,7 @@ class Progress(Protocol):
     Attributes:
         current_epoch: Index of the training epoch.
         global_step: Number of optimizer updates so far.
+        logged_steps_ahead: Number by which the steps of logged values are ahead of that; 0 if there is none.
     """
 
     @property
@@ -295,10 +303,15 @@ class LoggerSender:
         """True on the process that writes; others do not look at the values, which might wait for a device."""
         return self._strategy is None or self._strategy.global_rank == 0
 
+    @property
+    def step(self) -> int:
+        """Number of optimizer updates so far as loggers count them."""
+        return self._progress.global_step + getattr(self._progress, "logged_steps_ahead", 0)
+
     def schedule(self) -> None:
         """Set `next_send` to the next multiple of the interval."""
         every = self.every_n_steps
-        self.next_send = (self._progress.global_step // every + 1) * every if every and self.loggers else math.inf
+        self.next_send = (self.step // every + 1) * every if every and self.loggers else math.inf
 
     def send_step(self, epoch: EpochLog, exchange: MetricExchange | None) -> None:
         """Send what training steps logged since the last time. Collective if any process reduces values of steps."""
@@ -326,7 +339,7 @@ class LoggerSender:
             step = int(metrics.pop("step"))
         else:
             metrics.setdefault("epoch", self._progress.current_epoch)
-            step = max(self._progress.global_step - in_training, 0)
+            step = max(self.step - in_training, 0)
         self._log(metrics, step)
 
     def send_rows(self, rows: Sequence[StepRow]) -> None:

@@ -93,7 +93,8 @@ class MetricLogging:
                 can be differentiated; its graph stays in memory until then. An epoch's value never can.
             metric_attribute: The name of the module's attribute, such as "metrics.accuracy", that the value, a metric,
                 is: only checked, since metrics are found by themselves.
-            rank_zero_only: Whether only the first process's call counts; its value is not reduced over processes.
+            rank_zero_only: Whether only the first process's call counts; its value is not reduced over processes,
+                whatever `sync_dist` says.
 
         Raises:
             TypeError, ValueError: If the value cannot be logged, or the arguments contradict each other, the hook, or
@@ -103,9 +104,6 @@ class MetricLogging:
         """
         log = self._metric_log or self._log_alone()
         if rank_zero_only:
-            if sync_dist:
-                where, rule = f"log({name!r})", "left out with rank_zero_only=True"
-                raise ValueError(must_be("sync_dist", rule, sync_dist, where, "Leave one of the two out."))
             if getattr(self, "global_rank", log.global_rank) != 0:
                 return
             sync_dist = False
@@ -208,6 +206,8 @@ class MetricLog(MetricLogging):
     Attributes:
         hook: The hook that runs; values of one name that are logged in two hooks are two results.
         batch: The current batch. The log puts a `MeasuredBatch` in its place when something is logged for it.
+        takes_options: Whether later calls for a name may have other options, which count from there on; from the next
+            epoch on.
 
     Raises:
         ValueError: If `log_every_n_steps` is negative.
@@ -227,9 +227,10 @@ class MetricLog(MetricLogging):
             raise ValueError(must_be("log_every_n_steps", "0 or more", log_every_n_steps, "MetricLog", action))
         self.hook: str | None = None
         self.batch: Any = None
+        self.takes_options = False
         self._moment: Moment | None = None
         self._dataloader_idx = 0
-        self._progress, self._strategy = progress, strategy
+        self._strategy = strategy
         self._sender = LoggerSender(loggers, log_every_n_steps, progress, strategy, saves_each_row)
         self._exchange: MetricExchange | None = None
         self._epochs: dict[str, EpochLog] = {}  # of stages whose epoch has begun and not ended
@@ -416,6 +417,7 @@ class MetricLog(MetricLogging):
             sends_steps=stage != "train" and bool(self._sender.loggers) and not is_trial,
             is_shared=self._exchange is not None,
             num_steps=dict(self._num_eval_steps.get(stage, ())),
+            takes_options=self.takes_options,
         )
         if stage == "train":
             self._sender.schedule()
@@ -438,7 +440,7 @@ class MetricLog(MetricLogging):
 
     def end_train_batch(self, is_update: bool) -> None:
         """Send what training steps logged, if that is due; `is_update`: whether the batch or split has updated."""
-        if is_update and self._progress.global_step >= self._sender.next_send:
+        if is_update and self._sender.step >= self._sender.next_send:
             self._sender.send_step(self._epochs["train"], self._exchange)
 
     def reduce_epoch(self) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 import attrs
 
 from camshaft.hooks_core.known_attributes import check_attribute
+from camshaft.hooks_core.messages import must_be
 
 
 @attrs.define
@@ -45,9 +46,61 @@ class Counters:
             setattr(self, name, int(count))
 
 
+class HeldCounters(Counters):
+    """Counters of an epoch that runs, to be read.
+
+    Raises:
+        AttributeError: On setting a count to another value, which the epoch would not follow.
+    """
+
+    def __setattr__(self, name: str, value: int) -> None:
+        if value != getattr(self, name, value):
+            rule, action = f"{getattr(self, name)} while the epoch runs", "Limit the epoch by `limit_train_batches`."
+            raise AttributeError(must_be(f"current.{name}", rule, value, "batch_progress", action))
+        super().__setattr__(name, value)
+
+
+def _in_all(name: str) -> Any:
+    """Return a property for a count of all epochs; setting it changes that of the earlier ones."""
+
+    def get(view: TotalView) -> int:
+        count: int = getattr(view._earlier, name) + getattr(view._batches, name)
+        return count
+
+    def set_(view: TotalView, value: int) -> None:
+        setattr(view._earlier, name, value - getattr(view._batches, name))
+
+    return property(get, set_)
+
+
+@attrs.define
+class TotalView:
+    """Counters of the batches of all epochs; a count that is set goes on from there.
+
+    Args:
+        _batches: Those of an epoch.
+        _earlier: Those of the epochs before.
+    """
+
+    _batches: Counters
+    _earlier: Counters
+    ready = _in_all("ready")
+    started = _in_all("started")
+    processed = _in_all("processed")
+    completed = _in_all("completed")
+
+    def reset(self) -> None:
+        """Count from 0 again."""
+        self.ready = self.started = self.processed = self.completed = 0
+
+    def state_dict(self) -> dict[str, int]:
+        """Return the counts by name."""
+        return {name: getattr(self, name) for name in attrs.fields_dict(Counters)}
+
+
 @attrs.frozen
 class BatchProgressView:
-    """The counters of batches under the names of Lightning's progress, to be read.
+    """The counters of batches under the names of Lightning's progress.
 
     Args:
         _batches: Those of an epoch.
@@ -62,14 +115,17 @@ class BatchProgressView:
     @property
     def current(self) -> Counters:
         """Those of the epoch; for training all 0 between epochs."""
-        return attrs.evolve(self._batches)
+        return HeldCounters(**self._batches.state_dict())
 
     @property
-    def total(self) -> Counters:
+    def total(self) -> TotalView:
         """Those of all epochs."""
-        total = attrs.evolve(self._earlier)
-        total.add(self._batches)
-        return total
+        return TotalView(self._batches, self._earlier)
+
+    def reset(self) -> None:
+        """Count from 0 again, between epochs."""
+        self.current.reset()
+        self.total.reset()
 
 
 @attrs.define(eq=False)
@@ -84,6 +140,7 @@ class FitProgress:
         elapsed_seconds: Time of training when it was last saved or stopped.
         should_stop: Whether training was asked to stop; no part of the state.
         last_batch_idx: Index of the last batch of the epoch before, -1 without one; no part of the state.
+        logged_steps_ahead: Number by which the steps of logged values are ahead of `global_step`.
     """
 
     global_step: int = 0
@@ -93,6 +150,7 @@ class FitProgress:
     elapsed_seconds: float = 0.0
     should_stop: bool = attrs.field(default=False, init=False)
     last_batch_idx: int = attrs.field(default=-1, init=False)
+    logged_steps_ahead: int = attrs.field(default=0, init=False)
 
     @property
     def current_epoch(self) -> int:
@@ -124,12 +182,14 @@ class FitProgress:
             "batches": self.batches.state_dict(),
             "earlier_batches": self.earlier_batches.state_dict(),
             "elapsed_seconds": self.elapsed_seconds,
+            "logged_steps_ahead": self.logged_steps_ahead,
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore the counters."""
         self.global_step = int(state["global_step"])
         self.elapsed_seconds = float(state["elapsed_seconds"])
+        self.logged_steps_ahead = int(state.get("logged_steps_ahead", 0))  # checkpoints of 0.4 have none
         for counters in ("epochs", "batches", "earlier_batches"):
             getattr(self, counters).load_state_dict(state[counters])
 
@@ -177,24 +237,44 @@ class EpochProgressView:
     reset_on_run = reset_on_epoch = reset
 
 
-@attrs.frozen
+@attrs.define
 class UpdateProgressView:
-    """The counters of a fit's updates, to be read: of an automatic or a manual optimization.
+    """The counters of a fit's updates under the names of Lightning's automatic or manual optimization.
 
     Args:
-        optimizer_steps: Number of updates, whatever the number of optimizers.
+        _progress: The progress of the fit.
+        _counts: Whether this is the kind of optimization of the fit; else there are no updates to count.
     """
 
-    optimizer_steps: int
+    _progress: FitProgress
+    _counts: bool
 
     @property
-    def total(self) -> Counters:
-        """Those of all epochs."""
-        return Counters(*[self.optimizer_steps] * 4)
+    def completed(self) -> int:
+        """Number of updates, whatever the number of optimizers; `global_step` goes on from a number that is set."""
+        return self._progress.global_step if self._counts else 0
+
+    @completed.setter
+    def completed(self, num_updates: int) -> None:
+        if self._counts:
+            self._progress.global_step = num_updates
+
+    ready = optimizer_steps = completed
 
     @property
-    def optim_progress(self) -> UpdateProgressView:
-        """The counters themselves, as Lightning's automatic optimization names them; so is `optimizer.step`."""
+    def total(self) -> UpdateProgressView:
+        """The counters themselves: those of all epochs, of the only optimizer or of all."""
         return self
 
-    optimizer = step = optim_step_progress = optim_progress
+    optimizer = step = optim_progress = optim_step_progress = total
+
+    def increment_completed(self) -> None:
+        """Count an update."""
+        self.completed += 1
+
+    def increment_ready(self) -> None:
+        """Do nothing: an update that is completed was ready."""
+
+    def reset(self) -> None:
+        """Count from 0 again."""
+        self.completed = 0

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
 import attrs
 
 from camshaft.hooks_core import Callback, Hooks, resolve
 from camshaft.hooks_core.dispatch.implementation import implementation
-from camshaft.hooks_core.messages import note_errors
+from camshaft.hooks_core.messages import must_be, note_errors
 from camshaft.loops.state.callback_state import check_state_keys
 
 if TYPE_CHECKING:
@@ -118,6 +118,7 @@ class Run:
 
     Attributes:
         num_loaders: Number of loaders of the current or last evaluation.
+        takes_callbacks: Whether callbacks that are added now are called: until `setup` is over.
         predictions: The predictions of this process so far, a list for each loader that gave any.
     """
 
@@ -146,6 +147,8 @@ class Run:
     num_loaders: int = attrs.field(default=0, init=False)
     predictions: list[list[Any]] = attrs.field(factory=list, init=False)
     hooks: Hooks = attrs.field(init=False)
+    takes_callbacks: bool = attrs.field(default=True, init=False)
+    _bound: list[Any] = attrs.field(factory=list, init=False)  # the callbacks whose hooks are resolved
     stage: str | None = attrs.field(default=None, init=False)
     batch_idx: int | None = attrs.field(default=None, init=False)
     save_requests: list[SaveRequest | Callable[[], None]] = attrs.field(factory=list, init=False)
@@ -170,7 +173,25 @@ class Run:
             Exception: Whatever an adapter raises.
         """
         self._add_callbacks_of_module()
+        self._bind(required)
+
+    def follow_callbacks(self, required: tuple[str, ...]) -> None:
+        """Resolve the hooks again if `setup` has added callbacks or removed some; see `resolve_hooks`."""
+        if self.callbacks != self._bound:
+            self.release_callbacks()
+            self._bind(required)
+        self.takes_callbacks = False
+
+    def check_callbacks(self) -> None:
+        """Raise `RuntimeError` if callbacks were added or removed since `setup`, whose hooks are not followed."""
+        if self.callbacks != self._bound:
+            rule, action = "the same from the end of `setup` on", "Change them in `setup` or before."
+            changed = [one for one in self.callbacks if one not in self._bound] or self.callbacks
+            raise RuntimeError(must_be("callbacks", rule, changed, self.position(), action))
+
+    def _bind(self, required: tuple[str, ...]) -> None:
         check_state_keys(self.callbacks, self.verb)
+        self._bound = list(self.callbacks)
         self.hooks = resolve(
             callbacks=[*self.call_wrappers, *self.callbacks],
             data=self.data,
@@ -342,6 +363,6 @@ class Run:
             return
         with note_errors(self.module, "configure_callbacks", self.position):
             added = configure()
-        added = list(added) if isinstance(added, (list, tuple)) else [] if added is None else [added]
+        added = list(added) if isinstance(added, Sequence) else [] if added is None else [added]
         types = {type(callback) for callback in added}
         self.callbacks[:] = [callback for callback in self.callbacks if type(callback) not in types] + added

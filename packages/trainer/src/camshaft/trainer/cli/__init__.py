@@ -48,12 +48,20 @@ _ON_DEMAND = {
 _get = on_demand(__name__, _ON_DEMAND)
 
 
+_DISTRIBUTIONS = {
+    "docstring_parser": "docstring-parser",
+    "jsonargparse": "jsonargparse",
+    "yaml": "PyYAML",
+}
+"""By module, the distributions that the extra brings along."""
+
+
 def __getattr__(name: str) -> Any:
     try:
         return _get(name)
     except ModuleNotFoundError as error:
-        if error.name is not None and error.name.partition(".")[0] in ("jsonargparse", "docstring_parser", "yaml"):
-            raise ModuleNotFoundError(
-                "The command line needs jsonargparse. Install the extra: camshaft-trainer[cli].", name=error.name
-            ) from error
-        raise
+        missing = _DISTRIBUTIONS.get((error.name or "").partition(".")[0])
+        if missing is None:
+            raise
+        message = f"The command line needs {missing}. Install the extra: camshaft-trainer[cli]."
+        raise ModuleNotFoundError(message, name=error.name) from error

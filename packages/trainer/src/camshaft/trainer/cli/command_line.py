@@ -92,7 +92,7 @@ class _CommandLine(TrainerCLI):
         try:
             super().instantiate_classes()
         except InvalidArgumentError as error:
-            self.parser_of_run.error(str(error))
+            self._parser(self.subcommand).error(str(error))
 
     def instantiate_trainer(self, **kwargs: Any) -> Any:
         """Return a trainer; what it refuses is an error of the options."""
@@ -100,8 +100,8 @@ class _CommandLine(TrainerCLI):
             return super().instantiate_trainer(**kwargs)
         except (TypeError, ValueError) as error:
             named = re.match(r"`(\w+)` must be", str(error))
-            option = f"--trainer.{named[1]}: " if named and named[1] in self._made("trainer") else ""
-            self.parser_of_run.error(f"{option}{error}")
+            option = f"--trainer.{named[1]}: " if named and named[1] in self._get(self.config_init, "trainer") else ""
+            self._parser(self.subcommand).error(f"{option}{error}")
 
     def predict(self, **options: Any) -> None:
         """Predict for the callbacks alone, as nobody takes what is returned."""

@@ -30,6 +30,7 @@ from camshaft.trainer.cli.optimizers import (
     instantiate_class,
 )
 from camshaft.trainer.cli.save_config import SaveConfigCallback
+from camshaft.trainer.configuration import listed
 from camshaft.trainer.data_module import DataModule
 from camshaft.trainer.hyperparameters import HYPER_PARAMETERS_KEY
 from camshaft.trainer.module import TrainingModule
@@ -107,7 +108,7 @@ class TrainerCLI:
         self.auto_configure_optimizers = auto_configure_optimizers
         self.load_from_checkpoint_support = load_from_checkpoint_support
         self._subcommand_parsers: dict[str, TrainerArgumentParser] = {}
-        self._options_of_subcommands: dict[str, list[str]] = {}
+        self._subcommand_method_arguments: dict[str, list[str]] = {}
 
         of_verbs = {name: value for name, value in self.parser_kwargs.items() if name in self.subcommands()}
         of_all = {name: value for name, value in self.parser_kwargs.items() if name not in of_verbs}
@@ -165,7 +166,7 @@ class TrainerCLI:
             added = parser.add_method_arguments(trainer_class, name, skip=set(given), fail_untyped=False)
             for group in parser._action_groups:
                 group.title = group.title and group.title.removesuffix(". Collective")
-            self._subcommand_parsers[name], self._options_of_subcommands[name] = parser, added
+            self._subcommand_parsers[name], self._subcommand_method_arguments[name] = parser, added
             verbs.add_subcommand(name, parser, help=about)
 
     def add_default_arguments_to_parser(self, parser: TrainerArgumentParser) -> None:
@@ -182,9 +183,9 @@ class TrainerCLI:
         parser.add_class_args(self.trainer_class, "trainer")
         defaults = {f"trainer.{name}": value for name, value in self.trainer_defaults.items() if name != "callbacks"}
         parser.set_defaults(defaults)
-        parser.add_class_args(self._model_base, "model", self.subclass_mode_model)
+        parser.add_class_args(self._model_class, "model", self.subclass_mode_model)
         parser.add_class_args(
-            self._data_base, "data", self.subclass_mode_data, required=self.datamodule_class is not None
+            self._datamodule_class, "data", self.subclass_mode_data, required=self.datamodule_class is not None
         )
 
     def add_arguments_to_parser(self, parser: TrainerArgumentParser) -> None:
@@ -227,11 +228,11 @@ class TrainerCLI:
         self.link_optimizers_and_lr_schedulers(parser)
 
     @property
-    def _model_base(self) -> Any:
+    def _model_class(self) -> Any:
         return TrainingModule if self.model_class is None else self.model_class
 
     @property
-    def _data_base(self) -> Any:
+    def _datamodule_class(self) -> Any:
         return DataModule if self.datamodule_class is None else self.datamodule_class
 
     # the objects
@@ -241,28 +242,32 @@ class TrainerCLI:
 
     def instantiate_classes(self) -> None:
         """Make the data module, the module and the trainer, and set the attributes."""
-        text = self.parser_of_run.dump(self.config_of_run, skip_link_targets=False, skip_unset=False, format="yaml")
-        self.config_dump = yaml.safe_load(text)
-        instantiators = [
-            (Instantiator(key, self.config_dump), _class_of(base), takes_subclasses)
-            for key, base, takes_subclasses in (
-                ("model", self._model_base, self.subclass_mode_model),
-                ("data", self._data_base, self.subclass_mode_data),
-            )
-        ]
-        if not self.load_from_checkpoint_support:
-            instantiators = []
         try:
-            self.config_init: Any = self.parser.instantiate(self.config, instantiators=instantiators)
+            self.config_init: Any = self.parser.instantiate(self.config, instantiators=self._instantiators())
         except ValueError as error:
             cause = error.__cause__
             if cause is None or _is_raised_by_parser(cause):
                 raise
             raise cause from None  # of a constructor, which the parser hides where an option takes several types
-        self.datamodule = self._made("data")
-        self.model = self._made("model")
-        self._set_configure_optimizers()
+        self.datamodule = self._get(self.config_init, "data")
+        self.model = self._get(self.config_init, "model")
+        self._add_configure_optimizers_method_to_model(self.subcommand)
         self.trainer = self.instantiate_trainer()
+
+    def _instantiators(self) -> list[tuple[Instantiator, type, bool]]:
+        """Return what makes module and data module; sets `config_dump`."""
+        parser = self._parser(self.subcommand)
+        text = parser.dump(self.config_of_run, skip_link_targets=False, skip_unset=False, format="yaml")
+        self.config_dump = yaml.safe_load(text)
+        if not self.load_from_checkpoint_support:
+            return []
+        return [
+            (Instantiator(key, self.config_dump), _class_of(base), takes_subclasses)
+            for key, base, takes_subclasses in (
+                ("model", self._model_class, self.subclass_mode_model),
+                ("data", self._datamodule_class, self.subclass_mode_data),
+            )
+        ]
 
     def after_instantiate_classes(self) -> None:
         """Override it to run code after the objects were made."""
@@ -273,34 +278,36 @@ class TrainerCLI:
         Args:
             kwargs: Arguments that take the place of those.
         """
-        arguments = {**dict(self._made("trainer") or {}), **kwargs}
-        if "callbacks" not in arguments:
+        made = [self._get(self.config_init, key) for key in self._parser(self.subcommand).callback_keys]
+        return self._instantiate_trainer({**dict(self._get(self.config_init, "trainer") or {}), **kwargs}, made)
+
+    def _instantiate_trainer(self, config: dict[str, Any], callbacks: list[Any]) -> Any:
+        """Return a trainer with arguments, and with callbacks beside those in them."""
+        if "callbacks" not in config:
             warn_user(
                 f"The `{_class_of(self.trainer_class).__qualname__}` class does not expose the `callbacks` argument, "
                 "so none is added to it. Take `callbacks` in its `__init__`."
             )
-            return self.trainer_class(**arguments)
-        callbacks = _listed(arguments["callbacks"])
-        callbacks += [self._made(key) for key in self.parser_of_run.callback_keys]
-        callbacks += [_instance(one) for one in _listed(self.trainer_defaults.get("callbacks"))]
-        if self.save_config_callback is not None and not arguments.get("fast_dev_run"):
+            return self.trainer_class(**config)
+        chosen = [*listed(config["callbacks"]), *callbacks]
+        chosen += [_instance(one) for one in listed(self.trainer_defaults.get("callbacks"))]
+        if self.save_config_callback is not None and not config.get("fast_dev_run"):
             further = self.save_config_kwargs
-            callbacks.append(self.save_config_callback(self.parser_of_run, self.config_of_run, **further))
-        return self.trainer_class(**{**arguments, "callbacks": callbacks})
+            chosen.append(self.save_config_callback(self._parser(self.subcommand), self.config_of_run, **further))
+        return self.trainer_class(**{**config, "callbacks": chosen})
 
-    @property
-    def parser_of_run(self) -> TrainerArgumentParser:
-        """The parser of the verb, or the only one."""
-        return self.parser if self.subcommand is None else self._subcommand_parsers[self.subcommand]
+    def _parser(self, subcommand: str | None) -> TrainerArgumentParser:
+        """Return the parser of a verb, or the only one."""
+        return self.parser if subcommand is None else self._subcommand_parsers[subcommand]
 
     @property
     def config_of_run(self) -> Any:
         """The configuration of the verb, or the only one."""
         return self.config if self.subcommand is None else self.config[self.subcommand]
 
-    def _made(self, key: str) -> Any:
-        made = self.config_init if self.subcommand is None else self.config_init[self.subcommand]
-        return made.get(key)
+    def _get(self, config: Any, key: str, default: Any = None) -> Any:
+        """Return a value of a configuration, that of the verb if there is one."""
+        return config.get(str(self.subcommand), config).get(key, default)
 
     def _seed(self) -> None:
         seed = self.config_of_run.get("seed_everything")
@@ -327,11 +334,11 @@ class TrainerCLI:
             return {"optimizer": optimizer, "lr_scheduler": monitored}
         return [optimizer], [lr_scheduler]
 
-    def _set_configure_optimizers(self) -> None:
+    def _add_configure_optimizers_method_to_model(self, subcommand: str | None) -> None:
         """Let the module's `configure_optimizers` return those of the command line, if one was chosen."""
         if not self.auto_configure_optimizers:
             return
-        parser = self.parser_of_run
+        parser = self._parser(subcommand)
         optimizers, schedulers = _automatic(parser.optimizers), _automatic(parser.lr_schedulers)
         if len(optimizers) > 1 or len(schedulers) > 1:
             rule = "given to all but one optimizer and one scheduler"
@@ -357,7 +364,7 @@ class TrainerCLI:
 
     def _chosen(self, added: Mapping[str, tuple[Any, str]], keys: list[str]) -> dict[str, Any] | None:
         """Return class and arguments of the one key, if there is one and something was chosen."""
-        given = self._made(keys[0]) if keys else None
+        given = self._get(self.config_init, keys[0]) if keys else None
         if not keys or (given is None and isinstance(added[keys[0]][0], tuple)):
             return None
         classes = added[keys[0]][0]
@@ -413,14 +420,18 @@ class TrainerCLI:
 
     def _run_subcommand(self, subcommand: str) -> None:
         """Run a verb, with the methods around it."""
+        self._call(f"before_{subcommand}")
+        getattr(self, subcommand, getattr(self.trainer, subcommand))(**self._prepare_subcommand_kwargs(subcommand))
+        self._call(f"after_{subcommand}")
+
+    def _prepare_subcommand_kwargs(self, subcommand: str) -> dict[str, Any]:
+        """Return the arguments of a verb."""
         config = self.config_init[subcommand]
-        options = {name: config[name] for name in self._options_of_subcommands[subcommand] if name in config}
+        options = {name: config[name] for name in self._subcommand_method_arguments[subcommand] if name in config}
         options["model"] = self.model
         if self.datamodule is not None:
             options["datamodule"] = self.datamodule
-        self._call(f"before_{subcommand}")
-        getattr(self, subcommand, getattr(self.trainer, subcommand))(**options)
-        self._call(f"after_{subcommand}")
+        return options
 
     def _call(self, name: str) -> None:
         method = getattr(self, name, None)
@@ -441,12 +452,6 @@ def _is_raised_by_parser(error: BaseException) -> bool:
 
 def _automatic(added: Mapping[str, tuple[Any, str]]) -> list[str]:
     return [key for key, (_, link_to) in added.items() if link_to == AUTOMATIC]
-
-
-def _listed(callbacks: Any) -> list[Any]:
-    if callbacks is None:
-        return []
-    return list(callbacks) if isinstance(callbacks, (list, tuple)) else [callbacks]
 
 
 def _instance(callback: Any) -> Any:

@@ -33,6 +33,11 @@ class LightningArgumentParser(TrainerArgumentParser):
         """Add the arguments of a class; see `TrainerArgumentParser.add_class_args`."""
         return self.add_class_args(lightning_class, nested_key, subclass_mode, required)
 
+    def instantiate_classes(self, cfg: Any, **kwargs: Any) -> Any:
+        """Return a configuration with objects, as an own `instantiate_classes` of a command line asks for them."""
+        of_cli = vars(self).get("instantiators", list)
+        return self.instantiate(cfg, **{"instantiators": of_cli(), **kwargs})
+
 
 class LightningCLI(TrainerCLI):
     """`camshaft.trainer.cli.TrainerCLI` with the trainer of `camshaft.compat`.
@@ -70,6 +75,11 @@ class LightningCLI(TrainerCLI):
             *args,
             **kwargs,
         )
+
+    def setup_parser(self, *args: Any, **kwargs: Any) -> None:
+        """Make the parser; see `TrainerCLI.setup_parser`."""
+        super().setup_parser(*args, **kwargs)
+        self.parser.instantiators = self._instantiators
 
     @staticmethod
     def subcommands() -> dict[str, set[str]]:

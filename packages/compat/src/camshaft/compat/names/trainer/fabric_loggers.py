@@ -14,7 +14,7 @@ from camshaft.compat.names.trainer import loggers
 _Path = str | os.PathLike[str]
 
 
-class FabricCSVLogger(loggers.CSVLogger):
+class FabricCSVLogger(loggers.CSVLogger, loggers.FabricLogger):
     """`camshaft.callbacks.CSVLogger`.
 
     Args:
@@ -28,7 +28,7 @@ class FabricCSVLogger(loggers.CSVLogger):
         super().__init__(root_dir, name, *args, **kwargs)
 
 
-class FabricTensorBoardLogger(loggers.TensorBoardLogger):
+class FabricTensorBoardLogger(loggers.TensorBoardLogger, loggers.FabricLogger):
     """`camshaft.callbacks.TensorBoardLogger`.
 
     Args:

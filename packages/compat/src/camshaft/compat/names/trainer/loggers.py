@@ -22,7 +22,7 @@ from camshaft.callbacks.loggers.csv_logger import MetricsFile
 from camshaft.callbacks.loggers.logged_values import Hyperparameters, jsonable, named
 from camshaft.callbacks.loggers.logger import SilentExperiment as DummyExperiment
 from camshaft.callbacks.loggers.run_folder import RunFolderLogger
-from camshaft.compat.names.stand_ins import StandIn, refuse_argument, refuse_overrides
+from camshaft.compat.names.stand_ins import StandIn, refuse_argument
 from camshaft.compat.names.utilities.functions import flatten_dict
 from camshaft.hooks_core.messages import warn_user
 from camshaft.hooks_core.remote_files import exists, is_url, join, local_path, remove, replace_file
@@ -305,22 +305,10 @@ def _nothing(_: Any) -> None:
     """Return None, as loggers do that define no such property."""
 
 
-class LightningLoggerBase(_Logger, metaclass=StandIn):
-    """The base class of custom loggers: define `name`, `version`, `log_metrics` and `log_hyperparams`.
-
-    Raises:
-        TypeError: If a subclass overrides what is not called.
-    """
+class FabricLogger(_Logger, metaclass=StandIn):
+    """The base class of custom loggers of Fabric: define `name`, `version`, `log_metrics` and `log_hyperparams`."""
 
     __stands_for__: ClassVar[type] = _Logger
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.prefix = getattr(self, "prefix", "")
-
-    def __init_subclass__(cls, **kwargs: Any) -> None:
-        super().__init_subclass__(**kwargs)
-        refuse_overrides(cls, _NOT_CALLED, "Put it into `log_metrics`, or into a callback.")
 
     name: Any = property(_nothing, doc="Name of the experiment.")
     version: Any = property(_nothing, doc="Name or number of the run.")
@@ -339,6 +327,20 @@ class LightningLoggerBase(_Logger, metaclass=StandIn):
         raise NotImplementedError(
             f"{type(self).__qualname__} does not define `log_hyperparams`. Define it to log hyperparameters."
         )
+
+
+class LightningLoggerBase(FabricLogger, metaclass=StandIn):
+    """The base class of custom loggers of the trainer; see `FabricLogger`. It warns of methods that are not called."""
+
+    __stands_for__: ClassVar[type] = _Logger
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.prefix = getattr(self, "prefix", "")
+        for name in _NOT_CALLED:
+            if hasattr(type(self), name):
+                action = "Put it into `log_metrics`, or into a callback."
+                warn_user(f"{type(self).__qualname__}: `{name}` is not called. {action}")
 
     @property
     def rank(self) -> int:

@@ -1,0 +1,357 @@
+"""Loops with the private names of Lightning's, and the entry of checkpoints in which Lightning keeps its loops."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from copy import deepcopy
+from typing import Any, ClassVar
+
+import attrs
+import torch
+
+import camshaft.loops as loops
+from camshaft.compat.names.stand_ins import MissingNameError
+from camshaft.compat.names.utilities.combined_loader import CombinedLoader
+from camshaft.hooks_core.messages import must_be, warn_user
+from camshaft.loops import Counters, FitProgress, Run
+from camshaft.loops.fit.resume import ADAPTER_KEY
+from camshaft.trainer.results import print_results
+
+
+class LoopLoaders(CombinedLoader):
+    """The loaders of a loop, as Lightning's `_combined_loader` has them.
+
+    Args:
+        loop: The loop, whose loaders are replaced by those that are assigned to `flattened`.
+        iterables: The loaders, or a collection of them.
+        mode: The mode in which they are combined.
+    """
+
+    def __init__(self, loop: Any, iterables: Any, mode: Any) -> None:
+        super().__init__(iterables, mode)
+        self._loop = loop
+
+    @property
+    def flattened(self) -> list[Any]:
+        """The loaders in their order; assign a list of as many to use those from the next epoch on."""
+        return list(self._flattened)
+
+    @flattened.setter
+    def flattened(self, flattened: list[Any]) -> None:
+        CombinedLoader.flattened.fset(self, flattened)  # type: ignore[attr-defined]
+        self._loop._combined_loader = CombinedLoader(self._iterables, self._mode)
+
+
+class _LoopNames:
+    """Names of Lightning's loops. The trainer gives a loop `trainer` and `_data_source`, past the loop's own check."""
+
+    trainer: Any
+    _data_source: Any
+
+    @property
+    def restarting(self) -> bool:
+        """True if the verb began with a checkpoint."""
+        run = self.trainer.current_run
+        return run is not None and run.checkpoint is not None
+
+    @property
+    def _results(self) -> Any:
+        return self.trainer._results
+
+
+class FitLoop(_LoopNames, loops.FitLoop):
+    """`camshaft.loops.FitLoop` with the names of Lightning's. An own subclass can be defined, but not made.
+
+    Raises:
+        MissingNameError: If it is made of a subclass.
+    """
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        if type(self) is not FitLoop:
+            advice = "Training loops are not to be replaced. Write a callback, or a loop with `camshaft.loops`."
+            raise MissingNameError(f"lightning.pytorch.loops.{type(self).__name__}", advice)
+        super().__init__(*args, **kwargs)
+
+    def run(self, run: Run) -> None:
+        """Train; see `camshaft.loops.FitLoop.run`. What hooks changed in Lightning's entry of the checkpoint counts."""
+        if run.checkpoint is not None and ADAPTER_KEY not in run.checkpoint:
+            follow_changes(run.checkpoint, self.accumulate_grad_batches)
+        super().run(run)
+
+    @property
+    def _combined_loader(self) -> CombinedLoader | None:
+        mode = getattr(self.loader, "mode", "max_size_cycle")
+        return None if self.loader is None else LoopLoaders(self, self.given_loader, mode)
+
+    @_combined_loader.setter
+    def _combined_loader(self, loaders: Any) -> None:
+        if loaders is None:  # to be asked for again by `setup_data`
+            vars(self)["_asks_again"] = True
+        else:
+            has_own = hasattr(type(loaders), "as_combined_loader")
+            self.replace_loader(loaders.as_combined_loader() if has_own else loaders)
+
+    def setup_data(self) -> None:
+        """Ask for the training loader again if `_combined_loader` was set to None; in a fit it is there otherwise.
+
+        Raises:
+            RuntimeError: Before the fit has asked for its loaders.
+        """
+        if vars(self).pop("_asks_again", False) or self.loader is None:
+            self.replace_loader(None)
+
+    @property
+    def val_loop(self) -> Any:
+        """The loop that validates; another one can be set, made of `_EvaluationLoop`."""
+        return self.validation
+
+    @val_loop.setter
+    def val_loop(self, loop: Any) -> None:
+        self.validation = loop
+
+    @property
+    def _batches_that_stepped(self) -> int:
+        """Number of updates as loggers count them: that of the batch counts when the batch is over."""
+        run, fit = self.trainer.current_run, self._fit
+        is_inside = fit is not None and fit.epoch is not None and run.batch_idx is not None
+        step: int = fit.epoch.step_before if is_inside else self.progress.global_step
+        return step + self.progress.logged_steps_ahead
+
+    @_batches_that_stepped.setter
+    def _batches_that_stepped(self, value: int) -> None:
+        self.progress.logged_steps_ahead += value - self._batches_that_stepped
+
+    def state_dict(self, run: Run | None = None) -> dict[str, Any]:
+        """Return the state that a checkpoint keeps of a run; without one, the entry of Lightning's checkpoints."""
+        return loops_of_lightning(self)["fit_loop"] if run is None else super().state_dict(run)
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on after the epochs and updates in the entry of a Lightning checkpoint, in the next fit."""
+        step = max(*_steps_in(state))
+        epochs = _completed(state["epoch_progress"]["current"])
+        self.progress.epochs = Counters(epochs, epochs, epochs, epochs)
+        self.progress.global_step = step
+
+
+class EvaluationLoop(_LoopNames, loops.EvaluationLoop):
+    """`camshaft.loops.EvaluationLoop` with the names and the constructor of Lightning's, as a base class.
+
+    A subclass may override `_print_results`. It is set in place of a loop of a trainer, which uses it: its
+    `validate_loop`, `test_loop` or `fit_loop.epoch_loop.val_loop`. Other methods that it overrides are not called,
+    which a warning says once when it runs.
+
+    Args:
+        trainer: The trainer; the settings are those of its own loop.
+        trainer_fn: The verb: fit, validate or test.
+        stage: The stage: validation, or test.
+        verbose: Whether results are printed.
+        inference_mode: As of `camshaft.loops.EvaluationLoop`.
+        settings: Further arguments of that.
+    """
+
+    _left_out: ClassVar[frozenset[str]] = frozenset()
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        if cls.__module__ == __name__:
+            return
+        own = {name for name in vars(cls) if name in _NOT_CALLED}
+        cls._left_out = cls._left_out | own
+        for name in own & vars(loops.EvaluationLoop).keys():
+            delattr(cls, name)  # it means something else here
+
+    def __init__(
+        self,
+        trainer: Any = None,
+        trainer_fn: Any = None,
+        stage: Any = None,
+        verbose: bool = True,
+        inference_mode: bool = True,
+        **settings: Any,
+    ) -> None:
+        vars(self)["verbose"] = verbose
+        if trainer is not None:
+            of_trainer = trainer.test_loop if stage == "test" else trainer.validate_loop
+            if trainer_fn == "fit":
+                of_trainer = trainer.fit_loop.validation
+            for name in ("trainer", "_data_source", "stage", "hook_prefix", "limit_argument", "required"):
+                vars(self)[name] = getattr(of_trainer, name)
+            settings = {name: getattr(of_trainer, name) for name in ("limit_batches", "use_distributed_sampler")}
+        super().__init__(inference_mode=inference_mode, **settings)
+
+    @staticmethod
+    def _print_results(results: list[dict[str, Any]], stage: str) -> None:
+        """Print the results of each loader."""
+        print_results([{name: float(value) for name, value in one.items()} for one in results], stage)
+
+    @property
+    def prints_itself(self) -> bool:
+        """True if a subclass overrides `_print_results`."""
+        return type(self)._print_results is not EvaluationLoop._print_results
+
+    def print_logged(self, results: list[dict[str, float]]) -> None:
+        """Print results by `_print_results`, which gets tensors."""
+        if self.verbose:
+            as_tensors = [{name: torch.tensor(value) for name, value in one.items()} for one in results]
+            self._print_results(as_tensors, self.stage)
+
+    def run_epoch(self, run: Run, *args: Any, **kwargs: Any) -> Any:
+        """Run every loader once; see `camshaft.loops.EvaluationLoop.run_epoch`."""
+        if self._left_out:
+            warn_user(
+                f"{type(self).__qualname__}: {', '.join(sorted(self._left_out))} is not called. Write a callback, or a "
+                "hook of the module."
+            )
+            type(self)._left_out = frozenset()
+        return super().run_epoch(run, *args, **kwargs)
+
+    @property
+    def _combined_loader(self) -> CombinedLoader | None:
+        given = self.given_loaders
+        return None if given is None else LoopLoaders(self, given, "sequential")
+
+    @_combined_loader.setter
+    def _combined_loader(self, loaders: Any) -> None:
+        run = self.trainer.current_run
+        if loaders is None:  # to be asked for again by `setup_data`
+            self.loaders, self.given_loaders, self.num_batches = [], None, []
+            return
+        self.replace_loaders(run, loaders.flattened, loaders.iterables)
+
+    def setup_data(self) -> None:
+        """Ask for the loaders, unless they are there."""
+        if not self.loaders:
+            self.load(self.trainer.current_run)
+
+    @property
+    def num_dataloaders(self) -> int:
+        """Number of loaders."""
+        return len(self.loaders)
+
+
+_OF_LIGHTNING = """
+    run reset setup_data teardown on_run_start on_run_end advance done skip increment_progress_to_evaluation_end
+    _evaluation_step _store_dataloader_outputs _on_before_fetch _on_after_fetch _on_evaluation_start
+    _on_evaluation_model_eval _on_evaluation_model_train _on_evaluation_end _on_evaluation_epoch_start
+    _on_evaluation_epoch_end _build_kwargs _build_step_args_from_hook_kwargs _verify_dataloader_idx_requirement
+    _get_keys _find_value"""
+_NOT_CALLED = frozenset(_OF_LIGHTNING.split())
+"""Methods of Lightning's evaluation loop that nothing calls here."""
+
+
+class ValidationLoop(EvaluationLoop, loops.ValidationLoop):
+    """`camshaft.loops.ValidationLoop` with the names of Lightning's."""
+
+
+class TestLoop(EvaluationLoop, loops.TestLoop):
+    """`camshaft.loops.TestLoop` with the names of Lightning's."""
+
+
+class PredictLoop(_LoopNames, loops.PredictLoop):
+    """`camshaft.loops.PredictLoop` with the names of Lightning's."""
+
+
+LOOPS = (FitLoop, ValidationLoop, TestLoop, PredictLoop)
+
+
+# checkpoints
+
+
+def loops_of_lightning(loop: loops.FitLoop) -> dict[str, Any]:
+    """Return the entry "loops" of Lightning's checkpoints, by what is known of a fit.
+
+    At the end of an epoch it is the one that Lightning saves there: the epoch is processed, but not yet completed.
+
+    Args:
+        loop: The loop that trains.
+    """
+    progress, acc = loop.progress, loop.accumulate_grad_batches
+    epochs, batches = attrs.evolve(progress.epochs), attrs.evolve(progress.batches)
+    earlier, is_last = attrs.evolve(progress.earlier_batches), loop.is_last_batch
+    if loop.current_epoch < progress.current_epoch:  # it has ended, and its checkpoints are written
+        num = progress.last_batch_idx + 1
+        batches, is_last = Counters(num, num, num, num), True
+        epochs.completed -= 1
+        earlier = Counters(*[count - num for count in earlier.state_dict().values()])
+    in_epoch = -(-batches.processed // acc) if is_last else batches.processed // acc
+    automatic, by_hand = (
+        _pair(view.completed, in_epoch if view.completed else 0)
+        for view in (loop.automatic_optimization, loop.manual_optimization)
+    )
+    return {
+        "fit_loop": {
+            "state_dict": {},
+            "epoch_loop.state_dict": {"_batches_that_stepped": progress.global_step + progress.logged_steps_ahead},
+            "epoch_loop.batch_progress": {**_progress(batches, earlier), "is_last_batch": is_last},
+            "epoch_loop.scheduler_progress": _pair(0, 0),
+            "epoch_loop.automatic_optimization.state_dict": {},
+            "epoch_loop.automatic_optimization.optim_progress": {
+                "optimizer": {"step": automatic, "zero_grad": deepcopy(automatic)}
+            },
+            "epoch_loop.manual_optimization.state_dict": {},
+            "epoch_loop.manual_optimization.optim_step_progress": by_hand,
+            "epoch_loop.val_loop.state_dict": {},
+            "epoch_loop.val_loop.batch_progress": _of_evaluation(loop.validation),
+            "epoch_progress": _progress(epochs),
+        }
+    }
+
+
+def _progress(current: Counters, earlier: Counters | None = None) -> dict[str, Any]:
+    total = attrs.evolve(current)
+    if earlier is not None:
+        total.add(earlier)
+    return {"total": total.state_dict(), "current": current.state_dict()}
+
+
+def _of_evaluation(loop: Any) -> dict[str, Any]:
+    view = loop.batch_progress
+    return {"total": view.total.state_dict(), "current": view.current.state_dict(), "is_last_batch": False}
+
+
+def _pair(total: int, current: int) -> dict[str, Any]:
+    return {name: {"ready": num, "completed": num} for name, num in (("total", total), ("current", current))}
+
+
+def _steps_in(fit: Mapping[str, Any]) -> tuple[int, int]:
+    """Return the numbers of updates of automatic and of manual optimization."""
+    of_optimizers = fit["epoch_loop.automatic_optimization.optim_progress"]["optimizer"]["step"]
+    by_hand = fit["epoch_loop.manual_optimization.optim_step_progress"]
+    return int(of_optimizers["total"]["completed"]), int(by_hand["total"]["completed"])
+
+
+def _completed(epochs: Mapping[str, int]) -> int:
+    """Return the number of epochs that are over, which Lightning takes from those that were processed."""
+    return int(epochs["processed"])
+
+
+def follow_changes(checkpoint: dict[str, Any], accumulate: int) -> None:
+    """Let a checkpoint of ours say what was changed in its entry of Lightning's loops since it was made.
+
+    That are the number of epochs, of updates, and of updates as loggers count them, and whether the epoch begins anew.
+
+    Args:
+        checkpoint: The checkpoint, whose own entry is changed.
+        accumulate: Batches whose gradients make one update.
+    """
+    fit = checkpoint.get("loops", {}).get("fit_loop")
+    if not isinstance(fit, Mapping):
+        return
+    progress = FitProgress()
+    progress.load_state_dict(checkpoint["loops"]["fit"])
+    was = (progress.current_epoch, progress.global_step, progress.logged_steps_ahead, progress.batches.ready)
+    batches = fit["epoch_loop.batch_progress"]["current"]
+    num_epochs = _completed(fit["epoch_progress"]["current"])
+    progress.global_step = max(*_steps_in(fit))
+    progress.logged_steps_ahead = int(fit["epoch_loop.state_dict"]["_batches_that_stepped"]) - progress.global_step
+    if num_epochs != progress.current_epoch or (progress.is_inside_epoch and not batches["ready"]):
+        progress.end_epoch()
+        progress.epochs = Counters(num_epochs, num_epochs, num_epochs, num_epochs)
+    elif progress.is_inside_epoch and batches["ready"] != progress.batches.ready:
+        rule = f"{progress.batches.ready}, where the data goes on, or 0 to begin the epoch anew"
+        action = "Leave it, and let the loader go on by its own state."
+        where = 'checkpoint["loops"]["fit_loop"]'
+        raise ValueError(must_be("epoch_loop.batch_progress.current.ready", rule, batches["ready"], where, action))
+    now = (progress.current_epoch, progress.global_step, progress.logged_steps_ahead, progress.batches.ready)
+    if now != was:
+        checkpoint["loops"]["fit"] = progress.state_dict()
